@@ -1,0 +1,32 @@
+//! What every layer shares and what no layer owns: units, ids, checksums, named limits, hash slots, the clock
+//! and randomness (passed in as arguments, so that tests decide them), and a minimal executor.
+//!
+//! Nothing here does I/O or knows another crate of the workspace.
+
+pub mod checksum;
+pub mod clock;
+pub mod codec;
+pub mod entropy;
+pub mod id;
+pub mod limits;
+pub mod run;
+pub mod slot;
+pub mod task;
+
+pub use checksum::Crc32c;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
+pub use id::{Lsn, TabletId};
+pub use run::Run;
+
+/// Bytes of a device block, of a page of a tree and of a frame of the pool.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// [`BLOCK_BYTES`] for arithmetic on device offsets.
+pub const BLOCK_BYTES_U64: u64 = BLOCK_BYTES as u64;
+
+/// Blocks that `bytes` bytes occupy, the last one perhaps partly.
+#[must_use]
+pub const fn blocks_for(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES_U64)
+}

@@ -1,0 +1,38 @@
+//! A run of blocks.
+
+use std::fmt;
+
+/// A contiguous, non-empty run of device blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Run {
+    /// The first block.
+    pub block: u64,
+    /// How many blocks; at least 1.
+    pub blocks: u32,
+}
+
+impl Run {
+    /// The run of `blocks` blocks from `block` on.
+    #[must_use]
+    pub const fn new(block: u64, blocks: u32) -> Self {
+        Self { block, blocks }
+    }
+
+    /// The first block behind the run.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.block + self.blocks as u64
+    }
+
+    /// Whether the two share a block.
+    #[must_use]
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.block < other.end() && other.block < self.end()
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.block, self.blocks)
+    }
+}

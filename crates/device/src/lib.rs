@@ -1,0 +1,175 @@
+//! The only code that touches disks: one asynchronous interface and its implementations.
+//!
+//! Reading order: [`memory`] (who owns the bytes of a request), [`request`] (a request, its future, a batch),
+//! this file (the interface), then the implementations.
+//!
+//! Two ways of running a request, chosen by who runs the future: on a thread that may block
+//! ([`shoal_base::task::block_on`]) the request is executed by the calling thread, without a hand-off; elsewhere it is
+//! submitted and completes on another thread. Memory that the kernel may still touch belongs to the request, never to
+//! the future: dropping a future leaves the request and its memory to the device until it completed.
+
+pub mod memory;
+pub mod request;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+pub use memory::{IoBuf, IoMemory, ReadMemory};
+pub use request::{Batch, IoFuture, Op, Outcome, Ticket};
+pub use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
+
+/// Why a request failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The device or the kernel refused it.
+    #[error("{op} of {blocks} block(s) at block {block} failed: {message}")]
+    Io {
+        /// What was asked.
+        op: &'static str,
+        /// First block of the request.
+        block: u64,
+        /// Blocks of the request.
+        blocks: u64,
+        /// The system's error code, where there is one.
+        code: Option<i32>,
+        /// The system's words.
+        message: String,
+    },
+    /// The request lies (partly) behind the end of the device.
+    #[error("{op} of {blocks} block(s) at block {block}, but the device has {device_blocks} blocks")]
+    OutOfRange {
+        /// What was asked.
+        op: &'static str,
+        /// First block of the request.
+        block: u64,
+        /// Blocks of the request.
+        blocks: u64,
+        /// Size of the device.
+        device_blocks: u64,
+    },
+    /// The device was shut down before the request completed; whether it took effect is not known.
+    #[error("the device was shut down while {op} at block {block} was under way; its outcome is not known")]
+    Abandoned {
+        /// What was asked.
+        op: &'static str,
+        /// First block of the request.
+        block: u64,
+    },
+}
+
+/// Counts since the device was opened, for benchmarks, `stat` and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Read requests completed.
+    pub reads: u64,
+    /// Blocks read.
+    pub blocks_read: u64,
+    /// Write requests completed.
+    pub writes: u64,
+    /// Blocks written.
+    pub blocks_written: u64,
+    /// Flushes completed, writes with [`Op::WriteDurable`] included.
+    pub flushes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// One device or file that is ours as a whole. Sizes and addresses are blocks of 4 KiB.
+pub trait BlockDevice: Send + Sync {
+    /// Starts the requests and returns at once; they complete on another thread, in any order. Never fails: what
+    /// cannot be started completes with an error.
+    fn submit(&self, tickets: Vec<Ticket>);
+
+    /// Runs the requests on this thread and returns when all of them completed.
+    fn execute(&self, tickets: Vec<Ticket>);
+
+    /// Blocks that may be addressed now.
+    fn blocks(&self) -> u64;
+
+    /// Makes the file at least `blocks` long; a raw device cannot grow. What is new reads as zeros or as anything:
+    /// the caller writes it before relying on it (R21).
+    ///
+    /// # Errors
+    /// The system's error; a raw device that is shorter gives one too.
+    fn grow(&self, blocks: u64) -> io::Result<()>;
+
+    /// What the device is and how it is driven, in a few words for the log.
+    fn describe(&self) -> String;
+
+    /// Whether [`grow`](Self::grow) can succeed (a file) or not (a raw device, an image in memory).
+    fn can_grow(&self) -> bool;
+
+    /// Counts since it was opened.
+    fn counters(&self) -> DeviceCounters;
+}
+
+/// A shared device with typed requests. Cheap to clone.
+#[derive(Clone)]
+pub struct Device(Arc<dyn BlockDevice>);
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.0.describe()).finish()
+    }
+}
+
+impl Device {
+    /// Wraps an implementation.
+    pub fn new(device: Arc<dyn BlockDevice>) -> Self {
+        Self(device)
+    }
+
+    /// The implementation.
+    #[must_use]
+    pub fn inner(&self) -> &Arc<dyn BlockDevice> {
+        &self.0
+    }
+
+    /// Blocks that may be addressed now.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    /// Counts since it was opened.
+    #[must_use]
+    pub fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+
+    /// Reads blocks from `block` on until `memory` is full. The request starts when the future is first polled.
+    pub fn read<M: ReadMemory>(&self, block: u64, memory: M) -> IoFuture<M> {
+        IoFuture::new(self.clone(), Op::Read, block, memory)
+    }
+
+    /// Writes `memory` from `block` on. Durable only after a later [`flush`](Self::flush).
+    pub fn write<M: IoMemory>(&self, block: u64, memory: M) -> IoFuture<M> {
+        IoFuture::new(self.clone(), Op::Write, block, memory)
+    }
+
+    /// Writes `memory` from `block` on and makes it, and everything that completed before, durable.
+    ///
+    /// On a file this is a write with `RWF_DSYNC`: the kernel follows the write with a flush of the device, or marks it
+    /// "force unit access". The latter says nothing of earlier writes, so callers use it only when this request is
+    /// all that must become durable.
+    pub fn write_durable<M: IoMemory>(&self, block: u64, memory: M) -> IoFuture<M> {
+        IoFuture::new(self.clone(), Op::WriteDurable, block, memory)
+    }
+
+    /// Makes every write that completed before durable.
+    pub fn flush(&self) -> IoFuture<()> {
+        IoFuture::new(self.clone(), Op::Flush, 0, ())
+    }
+
+    /// Tells the device that `blocks` blocks from `block` on hold nothing of value. They read as anything afterwards.
+    pub fn discard(&self, block: u64, blocks: u64) -> IoFuture<()> {
+        IoFuture::new(self.clone(), Op::Discard { blocks }, block, ())
+    }
+
+    /// An empty batch: requests that start together, with one submission.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.clone())
+    }
+}

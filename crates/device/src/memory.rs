@@ -1,0 +1,167 @@
+//! Who owns the bytes that the kernel reads and writes.
+//!
+//! A request owns its memory until it completed. The types here make that a matter of the type system: [`IoBuf`] is
+//! aligned memory of whole blocks; the pool's frames implement the same traits.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use shoal_base::BLOCK_BYTES;
+
+/// Memory that a write request reads from.
+///
+/// # Safety
+/// While the value lives: every segment stays valid at the same address, whatever happens to the value (moves
+/// included); its address and length are multiples of the block size; nobody writes to it.
+pub unsafe trait IoMemory: Send + 'static {
+    /// Calls `each` with the address and length in bytes of every segment, in order.
+    fn segments(&self, each: &mut dyn FnMut(*mut u8, usize));
+}
+
+/// Memory that a read request may write to.
+///
+/// # Safety
+/// As [`IoMemory`], and nobody else reads or writes the segments while the value lives.
+pub unsafe trait ReadMemory: IoMemory {}
+
+// SAFETY: there are no segments.
+unsafe impl IoMemory for () {
+    fn segments(&self, _each: &mut dyn FnMut(*mut u8, usize)) {}
+}
+
+/// Aligned memory of whole blocks, zeroed at first.
+pub struct IoBuf {
+    start: NonNull<u8>,
+    blocks: usize,
+}
+
+// SAFETY: the memory is owned like a `Box<[u8]>`'s.
+unsafe impl Send for IoBuf {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for IoBuf {}
+
+impl IoBuf {
+    /// `blocks` blocks of zeros. 0 blocks are allowed and take no memory.
+    #[must_use]
+    pub fn new(blocks: usize) -> Self {
+        let layout = Self::layout(blocks);
+        if blocks == 0 {
+            return Self { start: NonNull::<Block>::dangling().cast(), blocks };
+        }
+        // SAFETY: the layout has a size above 0.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Self { start, blocks }
+    }
+
+    /// Whole blocks that hold `bytes`, the rest of the last one zero.
+    #[must_use]
+    pub fn copied_from(bytes: &[u8]) -> Self {
+        let mut buf = Self::new(bytes.len().div_ceil(BLOCK_BYTES));
+        buf[..bytes.len()].copy_from_slice(bytes);
+        buf
+    }
+
+    /// Size in blocks.
+    #[must_use]
+    pub const fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    fn layout(blocks: usize) -> Layout {
+        let Some(bytes) = blocks.checked_mul(BLOCK_BYTES) else { panic!("{blocks} blocks exceed the address space") };
+        match Layout::from_size_align(bytes, BLOCK_BYTES) {
+            Ok(layout) => layout,
+            Err(error) => panic!("{blocks} blocks: {error}"),
+        }
+    }
+}
+
+#[repr(align(4096))]
+struct Block;
+
+impl Drop for IoBuf {
+    fn drop(&mut self) {
+        if self.blocks > 0 {
+            // SAFETY: allocated in `new` with the same layout.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.blocks)) }
+        }
+    }
+}
+
+impl Deref for IoBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the allocation is this long, initialised, and borrowed with `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.blocks * BLOCK_BYTES) }
+    }
+}
+
+impl DerefMut for IoBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as `deref`, and borrowed mutably with `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.blocks * BLOCK_BYTES) }
+    }
+}
+
+impl AsRef<[u8]> for IoBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IoBuf").field("blocks", &self.blocks).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the allocation does not move with the value and is block-aligned; the request owns the value.
+unsafe impl IoMemory for IoBuf {
+    fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
+        each(self.start.as_ptr(), self.blocks * BLOCK_BYTES);
+    }
+}
+
+// SAFETY: owned, so nobody else can reach the bytes.
+unsafe impl ReadMemory for IoBuf {}
+
+// SAFETY: as `IoBuf`; shared references only read, so it may be written to the device but is no `ReadMemory`.
+unsafe impl IoMemory for Arc<IoBuf> {
+    fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
+        (**self).segments(each);
+    }
+}
+
+// SAFETY: each buffer's memory is stable and owned; the vector only holds handles.
+unsafe impl IoMemory for Vec<IoBuf> {
+    fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
+        for buf in self {
+            buf.segments(each);
+        }
+    }
+}
+
+// SAFETY: owned, so nobody else can reach the bytes.
+unsafe impl ReadMemory for Vec<IoBuf> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aligned_zeroed_and_padded() {
+        let buf = IoBuf::copied_from(&[7; 5000]);
+        assert_eq!(buf.blocks(), 2);
+        assert_eq!(buf.as_ptr() as usize % BLOCK_BYTES, 0);
+        assert!(buf[..5000].iter().all(|&byte| byte == 7));
+        assert!(buf[5000..].iter().all(|&byte| byte == 0));
+        assert!(IoBuf::new(0).is_empty());
+    }
+}

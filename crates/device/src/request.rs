@@ -1,0 +1,334 @@
+//! A request, the future that waits for it, and a batch of requests that start together.
+//!
+//! The state of a request lives in one shared allocation: the device holds a [`Ticket`] on it until the request
+//! completed, the caller an [`IoFuture`]. Whichever is dropped first, the memory outlives the I/O.
+
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+use shoal_base::BLOCK_BYTES;
+use shoal_base::task::may_block;
+use smallvec::SmallVec;
+
+use crate::memory::IoMemory;
+use crate::{Device, DeviceError};
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Device to memory.
+    Read,
+    /// Memory to device.
+    Write,
+    /// Memory to device, durable when it completes ([`Device::write_durable`]).
+    WriteDurable,
+    /// Everything that completed before becomes durable.
+    Flush,
+    /// The blocks hold nothing of value.
+    Discard {
+        /// How many.
+        blocks: u64,
+    },
+}
+
+impl Op {
+    /// The word for messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::WriteDurable => "durable write",
+            Self::Flush => "flush",
+            Self::Discard { .. } => "discard",
+        }
+    }
+}
+
+/// What a completed request gives back: how it went, and the memory.
+pub struct Outcome<M> {
+    /// How it went.
+    pub result: Result<(), DeviceError>,
+    /// The memory of the request.
+    pub memory: M,
+}
+
+impl<M> Outcome<M> {
+    /// The memory, where the request succeeded.
+    ///
+    /// # Errors
+    /// The request's.
+    pub fn ok(self) -> Result<M, DeviceError> {
+        self.result.map(|()| self.memory)
+    }
+}
+
+/// One segment of a request's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Block-aligned address.
+    pub start: *mut u8,
+    /// Length in bytes, a multiple of the block size.
+    pub bytes: usize,
+}
+
+enum State {
+    Waiting(Option<Waker>),
+    Done(Result<(), DeviceError>),
+}
+
+trait Cell: Send + Sync {
+    fn complete(&self, result: Result<(), DeviceError>);
+}
+
+struct Shared<M> {
+    /// Touched by the device through the segments until `done`, by the future's owner afterwards.
+    memory: UnsafeCell<Option<M>>,
+    state: Mutex<State>,
+    /// Set once, with release, after the device is through with the memory; pairs with the acquire in `poll`.
+    done: AtomicBool,
+}
+
+// SAFETY: `memory` is reached by one side at a time: never by the device directly (it has only the segments), and by
+// the future only after `done`, which is set after the last access of the device.
+unsafe impl<M: Send> Sync for Shared<M> {}
+
+impl<M: Send> Cell for Shared<M> {
+    fn complete(&self, result: Result<(), DeviceError>) {
+        let waker = {
+            let mut state = self.state.lock();
+            let State::Waiting(waker) = &mut *state else { return };
+            let waker = waker.take();
+            *state = State::Done(result);
+            self.done.store(true, Ordering::Release);
+            waker
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The device's side of a request. Must be [completed](Self::complete) exactly once; dropping it completes the
+/// request as abandoned.
+pub struct Ticket {
+    op: Op,
+    block: u64,
+    segments: SmallVec<[Segment; 4]>,
+    /// Keeps the memory alive until the device is through with it.
+    cell: Option<Arc<dyn Cell>>,
+}
+
+// SAFETY: the segments point into memory that the cell owns and that is `Send`.
+unsafe impl Send for Ticket {}
+
+impl Ticket {
+    /// What is asked.
+    #[must_use]
+    pub const fn op(&self) -> Op {
+        self.op
+    }
+
+    /// First block.
+    #[must_use]
+    pub const fn block(&self) -> u64 {
+        self.block
+    }
+
+    /// The memory, in order; valid until the ticket is completed.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Bytes of all segments; for a discard the bytes of its blocks.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self.op {
+            Op::Discard { blocks } => usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(BLOCK_BYTES),
+            _ => self.segments.iter().map(|segment| segment.bytes).sum(),
+        }
+    }
+
+    /// Blocks of all segments, or of the discard.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        (self.bytes() / BLOCK_BYTES) as u64
+    }
+
+    /// Ends the request: the device does not touch its memory any more.
+    pub fn complete(mut self, result: Result<(), DeviceError>) {
+        if let Some(cell) = self.cell.take() {
+            cell.complete(result);
+        }
+    }
+
+    /// Ends the request with an error of the system.
+    pub fn fail(self, error: &std::io::Error) {
+        let error = DeviceError::Io {
+            op: self.op.name(),
+            block: self.block,
+            blocks: self.blocks(),
+            code: error.raw_os_error(),
+            message: error.to_string(),
+        };
+        self.complete(Err(error));
+    }
+
+    /// Checks the request against a device of `device_blocks` blocks.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfRange`].
+    pub fn check_range(&self, device_blocks: u64) -> Result<(), DeviceError> {
+        let blocks = self.blocks();
+        match self.block.checked_add(blocks) {
+            Some(end) if end <= device_blocks => Ok(()),
+            _ => {
+                Err(DeviceError::OutOfRange { op: self.op.name(), block: self.block, blocks, device_blocks })
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(cell) = self.cell.take() {
+            cell.complete(Err(DeviceError::Abandoned { op: self.op.name(), block: self.block }));
+        }
+    }
+}
+
+/// Waits for one request. Starts it when first polled, unless a [`Batch`] did. Dropping it before it started forgets
+/// the request; afterwards the request goes on and keeps its memory.
+pub struct IoFuture<M> {
+    shared: Arc<Shared<M>>,
+    unstarted: Option<(Device, Ticket)>,
+}
+
+impl<M: IoMemory> IoFuture<M> {
+    pub(crate) fn new(device: Device, op: Op, block: u64, memory: M) -> Self {
+        let (shared, ticket) = request(op, block, memory);
+        Self { shared, unstarted: Some((device, ticket)) }
+    }
+
+    /// Starts the request now: on this thread where it may block (then it has completed on return), else in the
+    /// background.
+    pub fn start(&mut self) {
+        if let Some((device, ticket)) = self.unstarted.take() {
+            if may_block() {
+                device.inner().execute(vec![ticket]);
+            } else {
+                device.inner().submit(vec![ticket]);
+            }
+        }
+    }
+
+    /// Starts the request in the background, even on a thread that may block.
+    #[must_use]
+    pub fn in_background(mut self) -> Self {
+        if let Some((device, ticket)) = self.unstarted.take() {
+            device.inner().submit(vec![ticket]);
+        }
+        self
+    }
+
+    /// Whether it has completed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.shared.done.load(Ordering::Acquire)
+    }
+}
+
+fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticket) {
+    let mut segments = SmallVec::new();
+    memory.segments(&mut |start, bytes| {
+        assert!((start as usize).is_multiple_of(BLOCK_BYTES) && bytes.is_multiple_of(BLOCK_BYTES), "I/O memory must be whole blocks");
+        segments.push(Segment { start, bytes });
+    });
+    let shared = Arc::new(Shared {
+        memory: UnsafeCell::new(Some(memory)),
+        state: Mutex::new(State::Waiting(None)),
+        done: AtomicBool::new(false),
+    });
+    let ticket = Ticket { op, block, segments, cell: Some(shared.clone()) };
+    (shared, ticket)
+}
+
+impl<M: IoMemory> Future for IoFuture<M> {
+    type Output = Outcome<M>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.start();
+        if !self.shared.done.load(Ordering::Acquire) {
+            let mut state = self.shared.state.lock();
+            if let State::Waiting(waker) = &mut *state {
+                match waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    None => *waker = Some(context.waker().clone()),
+                }
+                return Poll::Pending;
+            }
+        }
+        let mut state = self.shared.state.lock();
+        let State::Done(result) = std::mem::replace(&mut *state, State::Done(Ok(()))) else {
+            unreachable!("`done` is set with the state")
+        };
+        // SAFETY: the request is done, so the device holds no access; `&mut self` is the only future on it.
+        let memory = unsafe { (*self.shared.memory.get()).take() };
+        let Some(memory) = memory else { panic!("an I/O future was polled again after it was ready") };
+        Poll::Ready(Outcome { result, memory })
+    }
+}
+
+/// Requests that start together.
+pub struct Batch {
+    device: Device,
+    tickets: Vec<Ticket>,
+}
+
+impl Batch {
+    pub(crate) fn new(device: Device) -> Self {
+        Self { device, tickets: Vec::new() }
+    }
+
+    /// Adds the request of `future` (which must be of the same device and not started).
+    pub fn add<M: IoMemory>(&mut self, mut future: IoFuture<M>) -> IoFuture<M> {
+        if let Some((_, ticket)) = future.unstarted.take() {
+            self.tickets.push(ticket);
+        }
+        future
+    }
+
+    /// Whether nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    /// Starts all of them: on this thread where it may block (then all have completed on return), else in the
+    /// background.
+    pub fn start(self) {
+        if self.tickets.is_empty() {
+            return;
+        }
+        if may_block() {
+            self.device.inner().execute(self.tickets);
+        } else {
+            self.device.inner().submit(self.tickets);
+        }
+    }
+
+    /// Starts all of them in the background, even on a thread that may block.
+    pub fn start_in_background(self) {
+        if !self.tickets.is_empty() {
+            self.device.inner().submit(self.tickets);
+        }
+    }
+}

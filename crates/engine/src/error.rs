@@ -1,0 +1,73 @@
+//! What can go wrong, sorted by what the caller can do about it.
+
+use shoal_base::Lsn;
+use shoal_device::DeviceError;
+
+/// Why an operation of the store failed. A write that fails with anything but [`Error::Unknown`] had no effect.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A condition of the write does not hold.
+    #[error("the condition does not hold: the object's current version is {}", Current(*current))]
+    ConditionFailed {
+        /// The object's version now; none where it does not exist.
+        current: Option<Lsn>,
+    },
+    /// The request itself is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// The device is full.
+    #[error("the store is full: {needed} block(s) of 4 KiB are needed and {available} may be used; delete objects or enlarge the device")]
+    Full {
+        /// Blocks that the write needs.
+        needed: u64,
+        /// Blocks that it may take.
+        available: u64,
+    },
+    /// Too much is going on; try again.
+    #[error("the store is busy: {0}; try again")]
+    Busy(&'static str),
+    /// Stored bytes are damaged.
+    #[error("damaged: {what} at block {block}; `shoal check` lists all damage")]
+    Corrupt {
+        /// What is damaged.
+        what: String,
+        /// Where, as a block number.
+        block: u64,
+    },
+    /// The device failed to read.
+    #[error("device error: {0}")]
+    Io(#[from] DeviceError),
+    /// The write may or may not have taken effect.
+    #[error("the outcome of the write is not known: {0}; read the object to find out")]
+    Unknown(String),
+    /// An earlier failure of the device made the store read-only.
+    #[error("the store is read-only since the device failed: {0}; restart it to recover from the device")]
+    Poisoned(String),
+    /// The object changed while it was read in pieces.
+    #[error("the object changed while it was read (version {read} is gone); read it again")]
+    Changed {
+        /// The version that was being read.
+        read: Lsn,
+    },
+    /// The store was closed.
+    #[error("the store is closed")]
+    Closed,
+    /// The device does not hold a store that this program can open.
+    #[error("{0}")]
+    Unopenable(String),
+}
+
+struct Current(Option<Lsn>);
+
+impl std::fmt::Display for Current {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(version) => write!(f, "{version}"),
+            None => f.write_str("none (it does not exist)"),
+        }
+    }
+}
+
+/// A result of the store.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,89 @@
+//! Names of objects: a bucket and a key, and the one byte string that stands for both in log and trees.
+
+use std::fmt;
+
+use shoal_base::limits::{BUCKET_BYTES_MAX, KEY_BYTES_MAX};
+use shoal_base::slot::hash_slot;
+
+use crate::error::{Error, Result};
+
+/// The bucket that is meant where none is named.
+pub const DEFAULT_BUCKET: &str = "default";
+
+/// Checks the name of a bucket: 1 to 63 bytes of `a-z`, `0-9`, `-`, `.` and `_`.
+///
+/// # Errors
+/// [`Error::Invalid`] says what is wrong with it.
+pub fn check_bucket(bucket: &str) -> Result<()> {
+    let fits = (1..=BUCKET_BYTES_MAX).contains(&bucket.len());
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
+    if fits && bucket.bytes().all(plain) {
+        Ok(())
+    } else {
+        Err(Error::Invalid(format!(
+            "bucket name {bucket:?}: 1 to {BUCKET_BYTES_MAX} characters of a-z, 0-9, '-', '.' and '_' are allowed"
+        )))
+    }
+}
+
+/// The full name of an object. Inside it is `bucket, 0x00, key`: buckets are told apart by prefix (a bucket's name has
+/// no 0x00), and the order is by bucket, then by key.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    encoded: Box<[u8]>,
+    bucket_bytes: u8,
+}
+
+impl ObjectKey {
+    /// The object `key` (any 1 to 1,024 bytes) of `bucket`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] says what is wrong with which of the two.
+    pub fn new(bucket: &str, key: &[u8]) -> Result<Self> {
+        check_bucket(bucket)?;
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "a key has 1 to {KEY_BYTES_MAX} bytes; this one has {}",
+                key.len()
+            )));
+        }
+        let encoded = [bucket.as_bytes(), &[0], key].concat().into_boxed_slice();
+        Ok(Self { encoded, bucket_bytes: bucket.len() as u8 })
+    }
+
+    /// The bucket's name.
+    #[must_use]
+    pub fn bucket(&self) -> &str {
+        std::str::from_utf8(&self.encoded[..usize::from(self.bucket_bytes)]).unwrap_or_default()
+    }
+
+    /// The key within the bucket.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.encoded[usize::from(self.bucket_bytes) + 1..]
+    }
+
+    /// The byte string that stands for both.
+    #[must_use]
+    pub fn encoded(&self) -> &[u8] {
+        &self.encoded
+    }
+
+    /// The hash slot of the key (the bucket does not count: as Redis Cluster's clients compute it).
+    #[must_use]
+    pub fn slot(&self) -> u16 {
+        hash_slot(self.key())
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.bucket(), self.key().escape_ascii())
+    }
+}
+
+impl fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

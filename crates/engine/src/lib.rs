@@ -1,0 +1,13 @@
+//! Shoal's engine: the embedded store. (Interface skeleton: the store itself is kept in memory until the log lands.)
+
+mod error;
+mod key;
+mod object;
+mod store;
+
+pub use error::{Error, Result};
+pub use key::{DEFAULT_BUCKET, ObjectKey, check_bucket};
+pub use object::*;
+pub use shoal_base::task::block_on;
+pub use shoal_base::{Lsn, Run, TabletId};
+pub use store::*;

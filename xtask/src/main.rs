@@ -1,0 +1,3 @@
+//! cargo x.
+
+fn main() {}
