@@ -1,4 +1,4 @@
-//! Documents tell the truth: links lead somewhere, and paths that they name exist.
+//! Documents tell the truth: links lead somewhere, paths that they name exist, and the list of limits is complete.
 
 use std::path::Path;
 
@@ -13,8 +13,12 @@ const PATH_DOCS: [&str; 4] =
 /// Folders that such paths begin with.
 const PATH_STARTS: [&str; 5] = ["crates/", "cli/", "docs/", "xtask/", ".ci/"];
 
+/// Where the shared limits are, and where they are listed.
+const LIMITS_SOURCE: &str = "crates/base/src/limits.rs";
+const LIMITS_DOC: &str = "docs/limits.md";
+
 pub(super) fn check(root: &Path, files: &[String]) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
+    let mut findings = check_limits(root, files)?;
     for path in files.iter().filter(|path| path.ends_with(".md")) {
         let text = read(root, path)?;
         let lines = prose(&text);
@@ -39,6 +43,24 @@ pub(super) fn check(root: &Path, files: &[String]) -> Result<Vec<Finding>> {
         }
     }
     Ok(findings)
+}
+
+/// Every shared limit is listed.
+fn check_limits(root: &Path, files: &[String]) -> Result<Vec<Finding>> {
+    let is_there = |path: &str| files.iter().any(|file| file == path);
+    if !is_there(LIMITS_SOURCE) {
+        return Ok(Vec::new());
+    }
+    let listed = if is_there(LIMITS_DOC) { read(root, LIMITS_DOC)? } else { String::new() };
+    let source = read(root, LIMITS_SOURCE)?;
+    let names = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub const ")?.split_once(':'))
+        .map(|(name, _)| name);
+    let missing = names.filter(|name| !listed.contains(&format!("`{name}`")));
+    Ok(missing
+        .map(|name| Finding::new(LIMITS_DOC, 0, format!("does not list {name} of {LIMITS_SOURCE}")))
+        .collect())
 }
 
 /// The lines outside fenced code, with their 0-based numbers.
@@ -105,5 +127,13 @@ mod tests {
         assert_eq!(findings_in(&[("README.md", bad), ("docs/x.md", "# X\n")]).len(), 2);
         let life = findings_in(&[("docs/life-of-a-put.md", "1. `crates/none.rs` and `cargo test`\n")]);
         assert_eq!(life, ["docs/life-of-a-put.md:1: crates/none.rs does not exist"]);
+    }
+
+    #[test]
+    fn every_shared_limit_is_listed() {
+        let source =
+            ("crates/base/src/limits.rs", "//! L.\npub const A_MAX: u8 = 1;\npub const B_MAX: u8 = 2;\n");
+        let findings = findings_in(&[source, ("docs/limits.md", "`A_MAX` is 1, B_MAX is 2.\n")]);
+        assert_eq!(findings, ["docs/limits.md: does not list B_MAX of crates/base/src/limits.rs"]);
     }
 }
