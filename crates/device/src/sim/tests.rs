@@ -342,7 +342,7 @@ fn played(steps: &[Step]) -> History {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
     fn shows_what_is_legal_and_all_of_it(steps in prop::collection::vec(step(), 0..14)) {
