@@ -245,3 +245,6 @@ fn use_direct(file: &File, path: &Path) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests;

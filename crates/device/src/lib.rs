@@ -13,7 +13,7 @@ pub mod file;
 pub mod mem;
 pub mod memory;
 pub mod request;
-//pub mod sim;
+pub mod sim;
 pub mod threads;
 pub mod uring;
 
