@@ -76,7 +76,12 @@ pub(crate) struct Gate(Arc<IoUring>);
 pub(crate) fn shared(file: &File) -> io::Result<(Submissions, Completions)> {
     let ring = IoUring::builder().dontfork().build(SHARED_ENTRIES)?;
     ring.submitter().register_files(&[file.as_raw_fd()])?;
-    Ok(halves(ring, Target::Registered))
+    let (mut submissions, mut completions) = halves(ring, Target::Registered);
+    // Some sandboxes allow rings to be made and refuse to run them.
+    submissions.push_nothing();
+    submissions.gate().try_enter(1, 1)?;
+    completions.reap(&mut Vec::new());
+    Ok((submissions, completions))
 }
 
 /// A ring for the calling thread alone, for any file.
@@ -102,13 +107,15 @@ impl Submissions {
     /// Queues `flight`; [`Gate::enter`] submits it. `file` counts only where none is registered, and then must stay
     /// open until the transfer is reaped.
     pub(crate) fn push(&mut self, flight: Box<Flight>, file: &File) {
+        let address = Box::into_raw(flight);
+        // SAFETY: just made from a box, and nobody else has the address.
+        let flight = unsafe { &*address };
         let entry = match self.file {
             // Registered files are numbered from 0.
-            Target::Registered => entry(&flight, Fd(0)).flags(squeue::Flags::FIXED_FILE),
-            Target::Given => entry(&flight, Fd(file.as_raw_fd())),
+            Target::Registered => entry(flight, Fd(0)).flags(squeue::Flags::FIXED_FILE),
+            Target::Given => entry(flight, Fd(file.as_raw_fd())),
         };
-        let address = Box::into_raw(flight) as u64;
-        self.push_entry(&entry.user_data(address));
+        self.push_entry(&entry.user_data(address as u64));
     }
 
     /// Queues a request that does nothing but complete.
@@ -156,12 +163,7 @@ fn entry(flight: &Flight, file: Fd) -> squeue::Entry {
 impl Gate {
     /// Submits up to `submit` queued requests, then waits until `wait` results can be reaped (or a signal came).
     pub(crate) fn enter(&self, submit: usize, wait: usize) {
-        const GETEVENTS: u32 = 1;
-        let flags = if wait > 0 { GETEVENTS } else { 0 };
-        // SAFETY: the queued entries are valid (see `push_entry`); no argument is passed.
-        let entered =
-            unsafe { self.0.submitter().enter::<libc::sigset_t>(submit as u32, wait as u32, flags, None) };
-        let Err(error) = entered else { return };
+        let Err(error) = self.try_enter(submit, wait) else { return };
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
             Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => thread::sleep(SHORTAGE_PAUSE),
@@ -169,6 +171,13 @@ impl Gate {
             // callers waiting for ever.
             _ => panic!("io_uring_enter: {error}"),
         }
+    }
+
+    fn try_enter(&self, submit: usize, wait: usize) -> io::Result<usize> {
+        const GETEVENTS: u32 = 1;
+        let flags = if wait > 0 { GETEVENTS } else { 0 };
+        // SAFETY: the queued entries are valid (see `push_entry`); no argument is passed.
+        unsafe { self.0.submitter().enter::<libc::sigset_t>(submit as u32, wait as u32, flags, None) }
     }
 }
 

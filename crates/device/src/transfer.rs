@@ -101,7 +101,8 @@ impl Transfer {
 
     fn failed(&mut self, action: Action, error: io::Error, dsync: &AtomicBool) -> io::Result<()> {
         match error.raw_os_error() {
-            // A request that waited in the kernel for a worker of a thread that ended is cancelled: it did not start.
+            // The kernel may cancel a request that did not start, for instance because the thread that submitted it
+            // ended. Linux 6.18 spares files and block devices that, but promises nothing.
             Some(libc::EINTR | libc::EAGAIN | libc::ECANCELED) if self.repeats < REPEATS_MAX => {
                 self.repeats += 1;
                 Ok(())

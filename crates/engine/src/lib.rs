@@ -4,6 +4,8 @@ mod error;
 mod key;
 mod object;
 mod store;
+#[allow(dead_code, unused_imports)]
+pub(crate) mod tree;
 
 pub use error::{Error, Result};
 pub use key::{DEFAULT_BUCKET, ObjectKey, check_bucket};

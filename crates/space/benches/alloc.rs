@@ -8,6 +8,7 @@
 use std::time::Instant;
 
 use shoal_base::{Entropy, Run, SeededEntropy};
+use shoal_space::image::{FreeImage, SnapshotReader};
 use shoal_space::{Space, group_blocks_for};
 
 const GIB_BLOCKS: u64 = 1 << 18;
@@ -27,6 +28,9 @@ fn main() {
         let space = empty(16 << 10, scale);
         println!("{:<22} memory {:.1} MiB", "empty-16t", mib(space.memory_bytes()));
     }
+    if is_wanted("open-16t") {
+        open("open-16t", (16 << 10) * GIB_BLOCKS / scale);
+    }
     if is_wanted("seed-50-16t") {
         seed_load("seed-50-16t", &empty(16 << 10, scale), 50);
     }
@@ -34,10 +38,13 @@ fn main() {
         seed_load("seed-80-16t", &empty(16 << 10, scale), 80);
     }
     if is_wanted("churn-lognormal-64g") {
-        churn("churn-lognormal-64g", &empty(64, scale.min(16)), 10, &mut log_normal(SEED));
+        churn("churn-lognormal-64g", &empty(64, scale.min(16)), 10, &mut log_normal(SEED), 1);
     }
     if is_wanted("churn-uniform-16t") {
-        churn("churn-uniform-16t", &empty(16 << 10, scale), 2, &mut uniform(SEED));
+        churn("churn-uniform-16t", &empty(16 << 10, scale), 2, &mut uniform(SEED), 1);
+    }
+    if is_wanted("churn-batch-16t") {
+        churn("churn-batch-16t", &empty(16 << 10, scale), 2, &mut uniform(SEED), 1000);
     }
 }
 
@@ -86,8 +93,9 @@ fn seed_load(name: &str, space: &Space, freed_percent: u64) {
     }
 }
 
-/// Fills a device to 95 %, then replaces random objects until its capacity was written `turnovers` times.
-fn churn(name: &str, space: &Space, turnovers: u64, sizes: &mut dyn FnMut() -> u32) {
+/// Fills a device to 95 %, then replaces random objects until its capacity was written `turnovers` times; frees
+/// come in batches of `batch` (1: singly).
+fn churn(name: &str, space: &Space, turnovers: u64, sizes: &mut dyn FnMut() -> u32, batch: usize) {
     let random = SeededEntropy::new(SEED + 2);
     let reserve = space.blocks_max() / 20;
     let mut live: Vec<Run> = Vec::new();
@@ -114,7 +122,13 @@ fn churn(name: &str, space: &Space, turnovers: u64, sizes: &mut dyn FnMut() -> u
                 }
                 written += u64::from(blocks);
             }
-            free.measure(&victims, |&run| space.free(run).is_ok());
+            if batch == 1 {
+                free.measure(&victims, |&run| space.free(run).is_ok());
+            } else {
+                let batches: Vec<&[Run]> = victims.chunks(batch).collect();
+                free.measure(&batches, |runs| space.free_batch(runs).is_ok());
+                free.calls += (victims.len() - batches.len()) as u64;
+            }
             let placed = |&blocks: &u32| space.allocate(blocks).map(|run| live.push(run)).is_some();
             failures += alloc.measure(&wanted, placed);
         }
@@ -125,6 +139,39 @@ fn churn(name: &str, space: &Space, turnovers: u64, sizes: &mut dyn FnMut() -> u
         }
     }
     space.audit();
+}
+
+/// What opening a store costs: a snapshot of a million free runs read into an image, and a space made of it.
+fn open(name: &str, blocks: u64) {
+    let random = SeededEntropy::new(SEED);
+    let mut image = FreeImage::new(blocks, group_blocks_for(blocks));
+    let mut block = random.below(4096);
+    while block + 2048 < blocks {
+        let run = Run::new(block, 1 + random.below(2048) as u32);
+        image.free(run).expect("it lies behind the last one");
+        block = run.end() + 1 + random.below(6144);
+    }
+    let started = Instant::now();
+    let pieces: Vec<Vec<u8>> = image.snapshot([0; 16], 1).map(|piece| piece.bytes).collect();
+    let written = started.elapsed();
+    let started = Instant::now();
+    let empty = FreeImage::new(blocks, image.group_blocks());
+    let mut reader = SnapshotReader::new(empty, [0; 16], 1, pieces.len() as u32);
+    for (sequence, piece) in pieces.iter().enumerate() {
+        reader.piece(sequence as u32, piece).expect("it was just written");
+    }
+    let (read, _) = reader.finish();
+    let read_in = started.elapsed();
+    let started = Instant::now();
+    let space = Space::from_image(&read);
+    let made_in = started.elapsed();
+    let bytes: usize = pieces.iter().map(Vec::len).sum();
+    println!(
+        "{name:<22} write {written:.0?}, read {read_in:.0?}, space {made_in:.0?}; {:.1} MiB in {} pieces, {}",
+        mib(bytes),
+        pieces.len(),
+        state(&space)
+    );
 }
 
 /// Share of the free space in runs of 4 MiB and more, number of runs, memory.

@@ -263,3 +263,39 @@ impl FreeRuns {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn among_longest_runs_the_lowest_is_taken() {
+        for (blocks, starts) in
+            [(5, [3, 30, 100]), (2000, [300, 9000, 20_000]), (8192, [8192, 24_576, 40_960])]
+        {
+            let mut space = FreeRuns::new(Geometry::new(60_000, 8192));
+            starts.into_iter().rev().for_each(|start| space.free(Run::new(start, blocks)).unwrap());
+            for start in starts {
+                assert_eq!(space.longest(), Some(Run::new(start, blocks)));
+                assert_eq!(space.allocate_at_most(60_000), Some(Run::new(start, blocks)));
+            }
+            assert_eq!(space.allocate_at_most(1), None);
+        }
+    }
+
+    #[test]
+    fn a_failed_allocation_in_several_runs_gives_everything_back() {
+        let mut space = FreeRuns::new(Geometry::new(1000, 64));
+        for start in [0, 10, 20, 30] {
+            space.free(Run::new(start, 4)).unwrap();
+        }
+        let mut runs = crate::Runs::new();
+        assert!(!space.allocate_runs(13, 3, &mut runs), "three runs of 4 are 12");
+        assert!(!space.allocate_runs(17, 9, &mut runs), "only 16 are free");
+        assert!(!space.allocate_runs(1, 0, &mut runs), "no runs allowed");
+        assert_eq!((space.free_blocks, runs.len()), (16, 0));
+        space.audit();
+        assert!(space.allocate_runs(13, 4, &mut runs));
+        assert_eq!(runs.as_slice(), [Run::new(0, 4), Run::new(10, 4), Run::new(20, 4), Run::new(30, 1)]);
+    }
+}

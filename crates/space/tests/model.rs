@@ -248,7 +248,7 @@ fn check(blocks: u64, group_blocks: u32, is_free: bool, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn behaves_as_the_map_in_tiny_groups(is_free: bool, steps in steps(500, 200)) {

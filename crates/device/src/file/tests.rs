@@ -366,7 +366,7 @@ fn a_request_outlives_the_thread_that_submitted_it() {
         let submitted = thread::spawn(move || {
             let mut batch = device.batch();
             let writes: Vec<_> = (0..16).map(|block| batch.add(device.write(block, tagged(1)))).collect();
-            let flushes: Vec<_> = (0..8).map(|_| batch.add(device.flush())).collect();
+            let flushes: Vec<_> = (0..20).map(|_| batch.add(device.flush())).collect();
             batch.start_in_background();
             (writes, flushes)
         });

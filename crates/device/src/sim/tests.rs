@@ -495,3 +495,31 @@ fn dropping_the_device_waits_for_what_is_under_way() {
     assert!(write.is_done());
     block_on(write).ok().unwrap();
 }
+
+#[test]
+#[ignore = "prints a figure"]
+fn crash_states_a_second() {
+    let sim = SimDevice::new(256);
+    let device = wrapped(&sim);
+    for round in 0..64_u64 {
+        for block in 0..8 {
+            put(&device, (round * 29 + block * 31) % 256, (round % 250) as u8 + 1).unwrap();
+        }
+        block_on(device.flush()).ok().unwrap();
+        sim.mark(round);
+    }
+    let history = sim.history();
+    for reads in [0, 16, 256] {
+        let (start, mut states, mut sum) = (Instant::now(), 0_u64, 0_u64);
+        history.for_each_crash_state(256, 1, |_, image| {
+            let sim = SimDevice::from_image(image);
+            let device = wrapped(&sim);
+            for block in 0..reads {
+                sum += u64::from(get(&device, block).unwrap());
+            }
+            states += 1;
+        });
+        let rate = states as f64 / start.elapsed().as_secs_f64();
+        println!("{states} states of 1 MiB, each opened and {reads} blocks read: {rate:.0} a second ({sum})");
+    }
+}

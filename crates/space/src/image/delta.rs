@@ -227,7 +227,7 @@ mod tests {
 
     /// Bytes with a valid checksum but contents of the test's choosing.
     fn sealed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-        let delta = Delta::new(9, &runs(&[(5, 1)]), &runs(&[(7, 16)])).unwrap();
+        let delta = Delta::new(9, &runs(&[(5, 1)]), &runs(&[(0, 3)])).unwrap();
         let mut bytes = delta.encode(&DEVICE);
         change(&mut bytes);
         seal(&mut bytes);
@@ -244,7 +244,8 @@ mod tests {
         assert!(damaged(&sealed(|bytes| bytes[48] = 1)), "reserved");
         assert!(damaged(&sealed(|bytes| bytes.push(0))), "bytes behind the runs");
         assert!(damaged(&sealed(|bytes| bytes[57] = 0)), "an empty run");
-        assert!(damaged(&sealed(|bytes| bytes[56] = 7)), "taken and freed");
+        assert!(damaged(&sealed(|bytes| bytes[56] = 2)), "taken and freed");
+        assert!(damaged(&sealed(|bytes| (bytes[40], bytes[44]) = (2, 0))), "runs that touch");
         let version = sealed(|bytes| bytes[8] = 2);
         assert_eq!(Delta::decode(&version, &DEVICE), Err(ImageError::Version { found: 2 }));
     }

@@ -122,8 +122,8 @@ impl FreeImage {
         Merged::new(self.incomplete.iter().map(of_group))
     }
 
-    /// Marks every group that has a block in `blocks` as incomplete: its free space is not known, or no longer.
-    /// Blocks behind the end are ignored.
+    /// Marks every group that has a block in `blocks` as incomplete: more of it may be free than is known.
+    /// What is known stays. Blocks behind the end are ignored.
     pub fn mark_incomplete(&mut self, blocks: Range<u64>) {
         let end = blocks.end.min(self.geometry.blocks_max());
         if blocks.start < end {

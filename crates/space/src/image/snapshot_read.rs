@@ -358,6 +358,16 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_filled_to_their_last_byte_and_no_further() {
+        // 12 bytes a group: 5,456 of them and the header are exactly 64 KiB.
+        let mut image = FreeImage::new(6000 * 64, 64);
+        (0..6000).for_each(|group| image.free(Run::new(group * 64, 1)).unwrap());
+        let blocks: Vec<_> = image.snapshot(DEVICE, 5).map(|piece| piece.blocks).collect();
+        assert_eq!(blocks, [0..5456 * 64, 5456 * 64..6000 * 64]);
+        assert_eq!(read(&image, &pieces(&image)), (image, vec![], 0));
+    }
+
+    #[test]
     fn a_bad_piece_costs_the_groups_that_it_covers_and_no_others() {
         let image = shredded(30, 2000);
         let expected: Vec<_> = image.snapshot(DEVICE, 5).collect();
@@ -469,6 +479,13 @@ mod tests {
             assert!(matches!(result, Err(ImageError::Damaged { .. })), "{what}: {result:?}");
         }
         assert_eq!(read(&|bytes| bytes[8] = 9), Err(ImageError::Version { found: 9 }));
+        let image = self::image(1000, 128, &[(0, 1), (2, 1)]);
+        let mut touching = pieces(&image).remove(0);
+        assert_eq!(touching[first + 8..first + 16], [0, 0, 0, 0, 0, 0, 2, 0]);
+        touching[first + 14] = 1;
+        seal(&mut touching);
+        let result = SnapshotReader::new(FreeImage::new(1000, 128), DEVICE, 5, 1).piece(0, &touching);
+        assert!(matches!(result, Err(ImageError::Damaged { .. })), "runs that touch: {result:?}");
     }
 
     #[test]
