@@ -77,6 +77,15 @@ pub enum DeviceError {
     },
 }
 
+impl DeviceError {
+    /// Whether the request was to change what the device holds, or to make changes durable.
+    #[must_use]
+    pub fn is_write(&self) -> bool {
+        let (Self::Io { op, .. } | Self::OutOfRange { op, .. } | Self::Abandoned { op, .. }) = self;
+        *op != Op::Read.name()
+    }
+}
+
 /// Counts since the device was opened, for benchmarks, `stat` and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {

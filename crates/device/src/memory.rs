@@ -153,6 +153,23 @@ unsafe impl IoMemory for Vec<IoBuf> {
 // SAFETY: owned, so nobody else can reach the bytes.
 unsafe impl ReadMemory for Vec<IoBuf> {}
 
+/// Memory together with something that must live until the request completed: a request that was forgotten gives its
+/// extent back only when the device is through with it (R8).
+#[derive(Debug)]
+pub struct Guarded<M, G> {
+    /// The memory.
+    pub memory: M,
+    /// Dropped with the request.
+    pub guard: G,
+}
+
+// SAFETY: the segments are the memory's own.
+unsafe impl<M: IoMemory, G: Send + 'static> IoMemory for Guarded<M, G> {
+    fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
+        self.memory.segments(each);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

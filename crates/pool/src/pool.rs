@@ -116,6 +116,12 @@ impl Pool {
         &self.0.device
     }
 
+    /// Values above this many bytes should be read past the pool: they would displace too much of what is read often.
+    #[must_use]
+    pub fn pass_through_bytes(&self) -> u64 {
+        (self.inner().slots.len() / 64 * shoal_base::BLOCK_BYTES) as u64
+    }
+
     /// Writes new pages through the pool, behind the caller's back.
     #[must_use]
     pub fn writer(&self, options: WriterOptions) -> Writer {
