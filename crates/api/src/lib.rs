@@ -1,1 +1,21 @@
-//! placeholder
+//! Shoal's messages on the wire, shared by server and client: the protobuf schema of `proto/` as Rust types, one
+//! marker type a method, and how a failure travels.
+//!
+//! Nothing here does I/O or decides anything. The rules that a schema cannot say are in `docs/format/grpc.md`.
+
+mod failure;
+mod limits;
+mod method;
+
+/// The messages and methods of the package `shoal.v1` (`proto/shoal/v1/object_store.proto`).
+pub mod v1 {
+    #![allow(clippy::all, unreachable_pub, unused_qualifications)]
+    tonic::include_proto!("shoal.v1");
+}
+
+pub use failure::{Code, Described};
+pub use limits::*;
+pub use method::{Bidirectional, ClientStreaming, Method, ServerStreaming, Unary};
+
+/// The schema as an encoded `google.protobuf.FileDescriptorSet`, for reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

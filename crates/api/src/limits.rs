@@ -1,0 +1,13 @@
+//! Limits of the gRPC face that both sides know. `docs/format/grpc.md` lists them.
+
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+
+/// The longest chunk of a streamed value, in bytes: 1 MiB. Long enough that the cost of a message does not count, short
+/// enough that a stalled stream holds little memory.
+pub const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// What a message may have besides one value: key, metadata and framing, and the headers of the items of a batch.
+const MESSAGE_SLACK_BYTES: usize = 256 << 10;
+
+/// The longest message either way, in bytes: a value of 4 MiB with everything around it.
+pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize + MESSAGE_SLACK_BYTES;

@@ -1,0 +1,26 @@
+//! Deletes one object.
+
+use bytes::Bytes;
+use shoal_api::v1;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::object::{DeleteResult, RejectRules};
+use crate::wire;
+
+impl Client {
+    /// Deletes an object; deleting what does not exist succeeds, unless the rules say otherwise. Durable when it returns.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn delete(&self, bucket: &str, key: &[u8], rules: RejectRules) -> Result<DeleteResult> {
+        let key = Bytes::copy_from_slice(key);
+        let request = v1::DeleteRequest { bucket: bucket.into(), key, rules: wire::rules(rules) };
+        self.retry
+            .write(|| async {
+                let answer = self.transport.call::<v1::Delete>(request.clone()).await?;
+                Ok(DeleteResult { deleted: answer.deleted, version: answer.version })
+            })
+            .await
+    }
+}

@@ -1,0 +1,75 @@
+//! What can go wrong, sorted by what the caller can do about it.
+
+use crate::object::Rule;
+
+/// Why a call failed. A write that fails with anything but [`Error::Unknown`] had no effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A condition of the write does not hold.
+    #[error("the condition does not hold: the object's current version is {}", Current(*current))]
+    ConditionFailed {
+        /// The rule that rejected, where the server said so.
+        rule: Option<Rule>,
+        /// The object's version now; none where it does not exist.
+        current: Option<u64>,
+    },
+    /// There is no such object. (Where that is an ordinary answer, a call gives none instead.)
+    #[error("there is no such object")]
+    NotFound,
+    /// The request itself is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// The device is full.
+    #[error("{0}")]
+    Full(String),
+    /// Too much is going on, also after several attempts; try again later.
+    #[error("{0}")]
+    Busy(String),
+    /// Stored bytes are damaged.
+    #[error("{0}")]
+    Corrupt(String),
+    /// The server's device failed to read.
+    #[error("{0}")]
+    Device(String),
+    /// The write may or may not have taken effect.
+    #[error("the outcome of the write is not known: {0}; read the object to find out")]
+    Unknown(String),
+    /// An earlier failure of the device made the store read-only.
+    #[error("{0}")]
+    ReadOnly(String),
+    /// The object changed while it was read in pieces.
+    #[error("the object changed while it was read; read it again")]
+    Changed,
+    /// The caller may not do this.
+    #[error("{0}")]
+    Denied(String),
+    /// No server answers, or it is shutting down.
+    #[error("no answer from the server at {server}: {reason}; is `shoal serve` running there?")]
+    Unavailable {
+        /// The server's address.
+        server: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// The server answered something that this client does not understand.
+    #[error("the server's answer is not understood: {0}; are client and server of the same version?")]
+    Protocol(String),
+    /// The caller's source of the value failed.
+    #[error("cannot read the value that was to be stored: {0}")]
+    Source(String),
+}
+
+struct Current(Option<u64>);
+
+impl std::fmt::Display for Current {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(version) => write!(f, "{version}"),
+            None => f.write_str("none (it does not exist)"),
+        }
+    }
+}
+
+/// A result of a call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

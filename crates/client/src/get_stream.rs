@@ -1,0 +1,145 @@
+//! Reads one object, or a range of it, piece by piece.
+
+use bytes::Bytes;
+use shoal_api::v1;
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::get::wrong_length;
+use crate::object::{ByteRange, ObjectInfo};
+use crate::retry::{Failed, Outcome};
+use crate::transport::Parts;
+use crate::wire;
+
+/// A value on its way from the server. A connection that breaks is replaced, and reading goes on where it stopped.
+pub struct GetStream {
+    client: Client,
+    bucket: String,
+    key: Bytes,
+    info: ObjectInfo,
+    parts: Parts<v1::GetStream>,
+    /// What came with the info.
+    first: Bytes,
+    /// What was not given out yet.
+    rest: ByteRange,
+    /// Bytes of `rest`.
+    rest_bytes: u64,
+}
+
+impl Client {
+    /// The object to be read piece by piece, or the bytes of it in `range`; none where there is no such object.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn get_stream(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<GetStream>> {
+        self.get_version(bucket, key, range, None).await
+    }
+
+    /// As [`Self::get_stream`], with [`Error::Changed`] where the object has another version.
+    pub(crate) async fn get_version(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        range: ByteRange,
+        version: Option<u64>,
+    ) -> Result<Option<GetStream>> {
+        let key = Bytes::copy_from_slice(key);
+        let opened = self.retry.read(|| self.open(bucket, &key, range, version)).await?;
+        let Some((info, first, parts)) = opened else { return Ok(None) };
+        let (from, rest_bytes) = range.within(info.bytes);
+        let rest = ByteRange { first: from, bytes: Some(rest_bytes) };
+        Ok(Some(GetStream {
+            client: self.clone(),
+            bucket: bucket.into(),
+            key,
+            info,
+            parts,
+            first,
+            rest,
+            rest_bytes,
+        }))
+    }
+
+    async fn open(
+        &self,
+        bucket: &str,
+        key: &Bytes,
+        range: ByteRange,
+        version: Option<u64>,
+    ) -> Result<Option<(ObjectInfo, Bytes, Parts<v1::GetStream>)>, Failed> {
+        let request = v1::GetStreamRequest {
+            bucket: bucket.into(),
+            key: key.clone(),
+            range: wire::range(range),
+            version,
+        };
+        let opened = async {
+            let mut parts = self.transport.receive::<v1::GetStream>(request).await?;
+            let first = parts.next(&self.transport).await?;
+            Ok((first, parts))
+        };
+        let Some((first, parts)) = wire::found(opened.await)? else { return Ok(None) };
+        let first = first.ok_or_else(|| wire::protocol("the stream is empty"))?;
+        Ok(Some((wire::info(first.info)?, first.chunk, parts)))
+    }
+}
+
+impl GetStream {
+    /// What is known about the whole object.
+    #[must_use]
+    pub fn info(&self) -> &ObjectInfo {
+        &self.info
+    }
+
+    /// The next piece, at most 1 MiB; none at the end. What was given so far is of the version of [`Self::info`].
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        let mut attempt = 1;
+        while self.rest_bytes > 0 {
+            match self.piece().await {
+                Ok(piece) if piece.is_empty() => {}
+                Ok(piece) => return self.take(piece).map(Some),
+                Err(failed)
+                    if failed.outcome != Outcome::Refused && self.client.retry.pause(attempt).await =>
+                {
+                    attempt += 1;
+                    self.reopen().await?;
+                }
+                Err(failed) => return Err(failed.error),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn piece(&mut self) -> Result<Bytes, Failed> {
+        if !self.first.is_empty() {
+            return Ok(std::mem::take(&mut self.first));
+        }
+        match self.parts.next(&self.client.transport).await? {
+            Some(part) => Ok(part.chunk),
+            None => Err(wrong_length(0, self.rest_bytes)),
+        }
+    }
+
+    fn take(&mut self, piece: Bytes) -> Result<Bytes> {
+        let bytes = piece.len() as u64;
+        if bytes > self.rest_bytes {
+            return Err(wrong_length(bytes, self.rest_bytes).error);
+        }
+        self.rest_bytes -= bytes;
+        self.rest = ByteRange { first: self.rest.first + bytes, bytes: Some(self.rest_bytes) };
+        Ok(piece)
+    }
+
+    /// Opens the stream again where it broke, for the same version.
+    async fn reopen(&mut self) -> Result<()> {
+        let again =
+            self.client.get_version(&self.bucket, &self.key, self.rest, Some(self.info.version)).await?;
+        let again = again.ok_or(Error::Changed)?;
+        self.first = again.first;
+        self.parts = again.parts;
+        Ok(())
+    }
+}

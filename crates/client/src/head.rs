@@ -1,0 +1,27 @@
+//! What is known about an object.
+
+use bytes::Bytes;
+use shoal_api::v1;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::object::ObjectInfo;
+use crate::wire;
+
+impl Client {
+    /// What is known about an object; none where there is no such object.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectInfo>> {
+        let request = v1::HeadRequest { bucket: bucket.into(), key: Bytes::copy_from_slice(key) };
+        self.retry
+            .read(|| async {
+                match wire::found(self.transport.call::<v1::Head>(request.clone()).await)? {
+                    Some(answer) => wire::info(answer.info).map(Some),
+                    None => Ok(None),
+                }
+            })
+            .await
+    }
+}

@@ -1,0 +1,71 @@
+//! Lists the keys of a bucket.
+
+use shoal_api::v1;
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::object::{ListEntry, ListPage, ListRequest};
+use crate::wire;
+
+impl Client {
+    /// One page of the keys of a bucket, in the order of their bytes.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        let request = v1::ListRequest {
+            bucket: request.bucket.clone(),
+            prefix: request.prefix.clone(),
+            delimiter: request.delimiter.clone(),
+            start_after: request.start_after.clone(),
+            page_size: request.page_size,
+        };
+        self.retry
+            .read(|| async {
+                let answer = self.transport.call::<v1::List>(request.clone()).await?;
+                let entry =
+                    |entry: v1::ListEntry| Ok(ListEntry { key: entry.key, info: wire::info(entry.info)? });
+                Ok(ListPage {
+                    entries: answer.entries.into_iter().map(entry).collect::<Result<_, _>>()?,
+                    common_prefixes: answer.common_prefixes,
+                    next: answer.next_start_after,
+                })
+            })
+            .await
+    }
+
+    /// All pages from `request` on, one after the other.
+    #[must_use]
+    pub fn list_all(&self, request: ListRequest) -> ListAll {
+        ListAll { client: self.clone(), request: Some(request) }
+    }
+}
+
+/// The pages of a listing. No common snapshot: what is written meanwhile behind the last page given may be seen.
+pub struct ListAll {
+    client: Client,
+    /// What to ask for next; none at the end.
+    request: Option<ListRequest>,
+}
+
+impl ListAll {
+    /// The next page; none at the end. After a failure the same page is asked for again.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub async fn next_page(&mut self) -> Result<Option<ListPage>> {
+        let Some(request) = &self.request else { return Ok(None) };
+        let page = self.client.list(request).await?;
+        match &page.next {
+            // Without progress the listing would never end.
+            Some(next) if *next <= request.start_after => {
+                return Err(Error::Protocol(
+                    "a page of the listing does not lie behind the one before".into(),
+                ));
+            }
+            Some(next) => self.request = Some(ListRequest { start_after: next.clone(), ..request.clone() }),
+            None => self.request = None,
+        }
+        Ok(Some(page))
+    }
+}

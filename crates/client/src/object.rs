@@ -1,0 +1,182 @@
+//! What the client's calls take and give. They say the same as the engine's types; a program that only uses the client
+//! does not link the engine.
+
+use bytes::Bytes;
+
+/// The bucket that is meant where none is named.
+pub const DEFAULT_BUCKET: &str = "default";
+
+/// Conditions on a write: any that is set and applies rejects it with [`Error::ConditionFailed`](crate::Error).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RejectRules {
+    /// Reject if the object exists.
+    pub if_exists: bool,
+    /// Reject if the object does not exist.
+    pub if_missing: bool,
+    /// Reject unless the object exists with just this version.
+    pub if_version_not: Option<u64>,
+    /// Reject if the object exists with this version or an older one.
+    pub if_version_at_most: Option<u64>,
+}
+
+/// One of the rules of [`RejectRules`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The object exists.
+    IfExists,
+    /// The object does not exist.
+    IfMissing,
+    /// It does not have the version that was named.
+    IfVersionNot,
+    /// It has the version that was named, or an older one.
+    IfVersionAtMost,
+}
+
+/// What a user says about an object besides its value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// MIME type; empty where unknown. At most 255 bytes.
+    pub content_type: String,
+    /// Names and values, kept in this order; together at most 2 KiB.
+    pub user: Vec<(String, Bytes)>,
+}
+
+/// How to put.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    /// Conditions.
+    pub rules: RejectRules,
+    /// Content type and user metadata.
+    pub metadata: Metadata,
+    /// Modification time in nanoseconds since the Unix epoch; the server's clock where it is none.
+    pub modified_ns: Option<u64>,
+}
+
+/// What a put did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutResult {
+    /// The object's version now.
+    pub version: u64,
+}
+
+/// What a delete did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeleteResult {
+    /// The version that was deleted, where the store had to look it up for a condition.
+    pub deleted: Option<u64>,
+    /// The version of the delete itself.
+    pub version: u64,
+}
+
+/// What is known about an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Only grows, and is never used twice, not even after a delete.
+    pub version: u64,
+    /// Length of the value.
+    pub bytes: u64,
+    /// Modification time in nanoseconds since the Unix epoch.
+    pub modified_ns: u64,
+    /// Content type and user metadata.
+    pub metadata: Metadata,
+}
+
+/// Which bytes of a value are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteRange {
+    /// The first byte.
+    pub first: u64,
+    /// How many; none for all up to the end. What lies behind the end of the value is left out.
+    pub bytes: Option<u64>,
+}
+
+impl ByteRange {
+    /// The whole value.
+    pub const ALL: Self = Self { first: 0, bytes: None };
+
+    /// The part of a value of `value_bytes` bytes that is meant: first byte and length. The length is 0 where the
+    /// range begins behind the end.
+    #[must_use]
+    pub fn within(self, value_bytes: u64) -> (u64, u64) {
+        let first = self.first.min(value_bytes);
+        let rest = value_bytes - first;
+        (first, self.bytes.map_or(rest, |bytes| bytes.min(rest)))
+    }
+}
+
+/// An object, or a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// What is known about the whole object.
+    pub info: ObjectInfo,
+    /// The bytes that were asked for.
+    pub value: Bytes,
+}
+
+/// What to list.
+#[derive(Clone, Debug, Default)]
+pub struct ListRequest {
+    /// The bucket; empty: [`DEFAULT_BUCKET`].
+    pub bucket: String,
+    /// Only keys that begin with this.
+    pub prefix: Bytes,
+    /// Keys that contain this after the prefix are rolled up into one common prefix, up to and with the delimiter.
+    /// Empty: no rolling up.
+    pub delimiter: Bytes,
+    /// Only keys behind this one. Where it is a common prefix that an earlier page gave, everything under it is skipped.
+    pub start_after: Bytes,
+    /// At most so many keys and common prefixes in a page, up to 1,000; 0: 1,000.
+    pub page_size: u32,
+}
+
+/// One object of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListEntry {
+    /// Its key.
+    pub key: Bytes,
+    /// What is known about it.
+    pub info: ObjectInfo,
+}
+
+/// One page of a listing, in the order of the keys' bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListPage {
+    /// Objects.
+    pub entries: Vec<ListEntry>,
+    /// Rolled-up prefixes, in order.
+    pub common_prefixes: Vec<Bytes>,
+    /// Where there may be more: the `start_after` of the next page. A page may be short and yet have this.
+    pub next: Option<Bytes>,
+}
+
+/// Figures about the store and the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// The server's version, as "0.1.0".
+    pub server_version: String,
+    /// Why the store refuses writes, where it does since its device failed.
+    pub read_only: Option<String>,
+    /// Since the server started, in nanoseconds.
+    pub uptime_ns: u64,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Objects, where counted.
+    pub objects: u64,
+    /// Blocks that are in use or usable now.
+    pub blocks: u64,
+    /// Blocks that may be handed out now.
+    pub free_blocks: u64,
+    /// Everything else, by name.
+    pub figures: Vec<Figure>,
+}
+
+/// One figure about the store or the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figure {
+    /// As "server.connections": the part that it belongs to first.
+    pub name: String,
+    /// As "count", "bytes", "ns".
+    pub unit: String,
+    /// Its value.
+    pub value: u64,
+}

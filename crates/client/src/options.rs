@@ -1,0 +1,142 @@
+//! Where the server is and how the client talks to it.
+
+use std::time::Duration;
+
+use http::Uri;
+
+use crate::error::{Error, Result};
+
+/// The port of a server where its address names none.
+pub const DEFAULT_PORT: u16 = 7411;
+
+/// HTTP/2 connections where nothing else is said. One connection is one mutex and one window; from two on neither is
+/// what limits a client with small values.
+const CONNECTIONS_DEFAULT: usize = 2;
+
+/// Most HTTP/2 connections of one client.
+const CONNECTIONS_MAX: usize = 64;
+
+/// How to reach a server. A string ("host:port", "host", "http://host:port") is one with defaults.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// "host:port", "host" (then [`DEFAULT_PORT`]), or either with "http://" in front.
+    pub server: String,
+    /// HTTP/2 connections that calls are spread over, 1 to 64.
+    pub connections: usize,
+    /// How long opening a connection may take.
+    pub connect_timeout: Duration,
+    /// How long the server may be silent: the longest wait for an answer, and for each part of a stream.
+    pub answer_timeout: Duration,
+    /// How often a call is sent at most: reads, and writes of which it is known that they were not applied.
+    pub attempts: u32,
+}
+
+impl ConnectOptions {
+    /// The defaults for `server`.
+    #[must_use]
+    pub fn new(server: impl Into<String>) -> Self {
+        Self {
+            server: server.into(),
+            connections: CONNECTIONS_DEFAULT,
+            connect_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(60),
+            attempts: 4,
+        }
+    }
+
+    /// The server as "http://host:port".
+    pub(crate) fn uri(&self) -> Result<Uri> {
+        let invalid = |why: &str| Error::Invalid(format!("server address {:?}: {why}", self.server));
+        let text = self.server.trim();
+        let host = match text.split_once("://") {
+            Some(("http", host)) => host,
+            Some(("https", _)) => return Err(invalid("TLS is not supported; use http://")),
+            Some(_) => return Err(invalid("the scheme must be http")),
+            None => text,
+        };
+        let uri: Uri = format!("http://{}", host.trim_end_matches('/'))
+            .parse()
+            .map_err(|_| invalid("expected host:port, as 127.0.0.1:7411"))?;
+        let authority = uri.authority().ok_or_else(|| invalid("no host"))?;
+        if authority.host().is_empty()
+            || authority.as_str().contains('@')
+            || uri.path() != "/"
+            || uri.query().is_some()
+        {
+            return Err(invalid("expected host:port, as 127.0.0.1:7411"));
+        }
+        let host = authority.host();
+        match authority.as_str().strip_prefix(host) {
+            Some("") => {
+                let with_port = format!("http://{host}:{DEFAULT_PORT}");
+                with_port.parse().map_err(|_| invalid("no host"))
+            }
+            _ if authority.port_u16().is_some() => Ok(uri),
+            _ => Err(invalid("the port is a number up to 65535")),
+        }
+    }
+
+    /// Checks what is not the address.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
+            return Err(Error::Invalid(format!(
+                "connections: 1 to {CONNECTIONS_MAX}, not {}",
+                self.connections
+            )));
+        }
+        if self.attempts == 0 {
+            return Err(Error::Invalid("attempts: at least 1".into()));
+        }
+        Ok(())
+    }
+}
+
+impl From<&str> for ConnectOptions {
+    fn from(server: &str) -> Self {
+        Self::new(server)
+    }
+}
+
+impl From<String> for ConnectOptions {
+    fn from(server: String) -> Self {
+        Self::new(server)
+    }
+}
+
+impl From<&String> for ConnectOptions {
+    fn from(server: &String) -> Self {
+        Self::new(server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let uri = |server: &str| ConnectOptions::new(server).uri().map(|uri| uri.to_string());
+        for (given, meant) in [
+            ("127.0.0.1:80", "http://127.0.0.1:80/"),
+            ("http://127.0.0.1:80", "http://127.0.0.1:80/"),
+            ("http://localhost/", "http://localhost:7411/"),
+            ("localhost", "http://localhost:7411/"),
+            ("[::1]:9", "http://[::1]:9/"),
+            ("[::1]", "http://[::1]:7411/"),
+        ] {
+            assert_eq!(uri(given).as_deref(), Ok(meant), "{given}");
+        }
+        for wrong in ["", "https://a", "ftp://a", "a b", "a/b", "user@host:1", "host:port", ":80", "a?b"] {
+            assert!(matches!(uri(wrong), Err(Error::Invalid(_))), "{wrong}: {:?}", uri(wrong));
+        }
+    }
+
+    #[test]
+    fn counts_are_checked() {
+        let options = ConnectOptions::new("a");
+        assert_eq!(options.check(), Ok(()));
+        assert!(ConnectOptions { connections: 0, ..options.clone() }.check().is_err());
+        assert!(ConnectOptions { connections: 65, ..options.clone() }.check().is_err());
+        assert!(ConnectOptions { attempts: 0, ..options }.check().is_err());
+    }
+}

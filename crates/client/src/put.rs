@@ -1,0 +1,91 @@
+//! Stores one object.
+
+use bytes::Bytes;
+use shoal_api::{CHUNK_BYTES_MAX, v1};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::object::{PutOptions, PutResult};
+use crate::retry::Failed;
+use crate::wire;
+
+/// A source is read in pieces of this many bytes.
+const READ_BYTES: usize = 256 << 10;
+
+impl Client {
+    /// Stores `value` under `key`. Durable when it returns. A value over 1 MiB travels as a stream.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`], [`Error::Invalid`], [`Error::Full`], [`Error::Busy`], [`Error::ReadOnly`],
+    /// [`Error::Unavailable`], [`Error::Unknown`].
+    pub async fn put(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        value: Bytes,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let key = Bytes::copy_from_slice(key);
+        self.retry
+            .write(|| async {
+                if value.len() <= CHUNK_BYTES_MAX {
+                    self.put_message(bucket, key.clone(), value.clone(), options.clone()).await
+                } else {
+                    let mut stream = self.put_stream(bucket, &key, options.clone());
+                    stream.send(value.clone()).await?;
+                    stream.end().await
+                }
+            })
+            .await
+    }
+
+    /// Stores what `reader` gives up to its end, in constant memory: up to 5 GiB.
+    ///
+    /// # Errors
+    /// As [`Self::put`]; [`Error::Source`] where `reader` fails: nothing is stored then.
+    pub async fn put_reader(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        mut reader: impl AsyncRead + Unpin,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let mut stream = self.put_stream(bucket, key, options);
+        loop {
+            let mut piece = bytes::BytesMut::with_capacity(READ_BYTES);
+            while piece.len() < READ_BYTES {
+                // `take` keeps the buffer from growing past its capacity.
+                let mut rest = (&mut reader).take((READ_BYTES - piece.len()) as u64);
+                let read =
+                    rest.read_buf(&mut piece).await.map_err(|error| Error::Source(error.to_string()))?;
+                if read == 0 {
+                    break;
+                }
+            }
+            if piece.is_empty() {
+                return stream.finish().await;
+            }
+            stream.write(piece.freeze()).await?;
+        }
+    }
+
+    async fn put_message(
+        &self,
+        bucket: &str,
+        key: Bytes,
+        value: Bytes,
+        options: PutOptions,
+    ) -> Result<PutResult, Failed> {
+        let request = v1::PutRequest {
+            bucket: bucket.into(),
+            key,
+            rules: wire::rules(options.rules),
+            metadata: wire::metadata(options.metadata),
+            modified_ns: options.modified_ns,
+            value,
+        };
+        let answer = self.transport.call::<v1::Put>(request).await?;
+        Ok(PutResult { version: answer.version })
+    }
+}

@@ -1,0 +1,169 @@
+//! How calls reach the server: the only place that knows gRPC. The verbs speak in methods and their messages
+//! ([`shoal_api::Method`]); another way of carrying these messages belongs in here, behind the same three calls.
+//!
+//! Several HTTP/2 connections are used in turn. A connection that breaks fails the calls on it and is opened again by
+//! the next one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::Stream;
+use http::uri::PathAndQuery;
+use shoal_api::{ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary};
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::error::{Error, Result};
+use crate::options::ConnectOptions;
+use crate::retry::{Failed, Outcome};
+use crate::wire;
+
+/// HTTP/2 window of one stream, in bytes: a chunk and a bit, so that a stream is not stopped in the middle of one.
+const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+
+/// HTTP/2 window of one connection, in bytes: 100 values of 64 KiB on their way at once.
+const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+
+/// The longest HTTP/2 frame that is accepted, in bytes: a value of 64 KiB in one.
+const FRAME_BYTES_MAX: u32 = 128 << 10;
+
+/// A peer that does not answer pings for so long is gone.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// Connections to one server.
+pub(crate) struct Transport {
+    channels: Box<[Channel]>,
+    next: AtomicUsize,
+    server: Arc<str>,
+    answer_timeout: Duration,
+}
+
+impl Transport {
+    pub(crate) async fn connect(options: &ConnectOptions) -> Result<Self> {
+        let uri = options.uri()?;
+        let server: Arc<str> = uri.authority().map(ToString::to_string).unwrap_or_default().into();
+        let endpoint = Endpoint::from(uri)
+            .connect_timeout(options.connect_timeout)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_frame_size(FRAME_BYTES_MAX)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE);
+        // The first connection is opened now, so that a wrong address is noticed here and not by the first call.
+        let first = endpoint
+            .connect()
+            .await
+            .map_err(|error| Error::Unavailable { server: server.to_string(), reason: innermost(&error) })?;
+        let more = (1..options.connections).map(|_| endpoint.connect_lazy());
+        let channels = std::iter::once(first).chain(more).collect();
+        Ok(Self { channels, next: AtomicUsize::new(0), server, answer_timeout: options.answer_timeout })
+    }
+
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// One message there, one message back.
+    pub(crate) async fn call<M: Unary>(&self, request: M::Request) -> Result<M::Response, Failed> {
+        let mut grpc = self.grpc();
+        let answer = async {
+            self.ready(&mut grpc).await?;
+            grpc.unary(Request::new(request), path::<M>(), codec::<M>())
+                .await
+                .map_err(|status| self.failed(&status))
+        };
+        Ok(self.within(answer).await?.into_inner())
+    }
+
+    /// A stream of messages there, one message back. The future must be polled for the messages to leave. How long it
+    /// may take depends on who sends: the caller watches it ([`Self::within`]).
+    pub(crate) async fn send<M: ClientStreaming>(
+        &self,
+        parts: impl Stream<Item = M::Request> + Send + 'static,
+    ) -> Result<M::Response, Failed> {
+        let mut grpc = self.grpc();
+        self.ready(&mut grpc).await?;
+        let answer = grpc.client_streaming(Request::new(parts), path::<M>(), codec::<M>()).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+    }
+
+    /// One message there, a stream of messages back.
+    pub(crate) async fn receive<M: ServerStreaming>(&self, request: M::Request) -> Result<Parts<M>, Failed> {
+        let mut grpc = self.grpc();
+        let answer = async {
+            self.ready(&mut grpc).await?;
+            grpc.server_streaming(Request::new(request), path::<M>(), codec::<M>())
+                .await
+                .map_err(|status| self.failed(&status))
+        };
+        Ok(Parts(self.within(answer).await?.into_inner()))
+    }
+
+    /// Waits for `answer` as long as the server may be silent.
+    pub(crate) async fn within<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
+        let silent = |_| Failed { error: self.silent(), outcome: Outcome::Open };
+        tokio::time::timeout(self.answer_timeout, answer).await.unwrap_or_else(|elapsed| Err(silent(elapsed)))
+    }
+
+    /// The failure that `status` stands for.
+    fn failed(&self, status: &Status) -> Failed {
+        wire::failed(status, &self.server)
+    }
+
+    fn silent(&self) -> Error {
+        let reason = format!("silent for {} s", self.answer_timeout.as_secs_f64());
+        Error::Unavailable { server: self.server.to_string(), reason }
+    }
+
+    /// The next connection.
+    fn grpc(&self) -> Grpc<Channel> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        // There is at least one channel: ConnectOptions::check, and `connect` puts the first in.
+        let channel = &self.channels[turn % self.channels.len()];
+        Grpc::new(channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Waits until the connection takes a call. Nothing was sent where this fails.
+    async fn ready(&self, grpc: &mut Grpc<Channel>) -> Result<(), Failed> {
+        grpc.ready().await.map_err(|error| Failed {
+            error: Error::Unavailable { server: self.server.to_string(), reason: innermost(&error) },
+            outcome: Outcome::NotApplied,
+        })
+    }
+}
+
+/// The messages of an answer that is a stream.
+pub(crate) struct Parts<M: ServerStreaming>(Streaming<M::Response>);
+
+impl<M: ServerStreaming> Parts<M> {
+    /// The next message; none at the end.
+    pub(crate) async fn next(&mut self, transport: &Transport) -> Result<Option<M::Response>, Failed> {
+        transport.within(async { self.0.message().await.map_err(|status| transport.failed(&status)) }).await
+    }
+}
+
+fn path<M: Method>() -> PathAndQuery {
+    PathAndQuery::from_static(M::PATH)
+}
+
+fn codec<M: Method>() -> ProstCodec<M::Request, M::Response> {
+    ProstCodec::default()
+}
+
+/// What is at the bottom of an error: "Connection refused", not "transport error".
+pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -1,0 +1,178 @@
+//! Between the client's types and the messages.
+
+use shoal_api::v1::failure::{Kind, Rule as WireRule};
+use shoal_api::{Code, Described, v1};
+use tonic::{ConnectError, Status};
+
+use crate::error::Error;
+use crate::object::*;
+use crate::retry::{Failed, Outcome};
+use crate::transport::innermost;
+
+pub(crate) fn rules(rules: RejectRules) -> Option<v1::RejectRules> {
+    (rules != RejectRules::default()).then_some(v1::RejectRules {
+        if_exists: rules.if_exists,
+        if_missing: rules.if_missing,
+        if_version_not: rules.if_version_not,
+        if_version_at_most: rules.if_version_at_most,
+    })
+}
+
+pub(crate) fn metadata(metadata: Metadata) -> Option<v1::Metadata> {
+    let user = metadata.user.into_iter().map(|(name, value)| v1::UserMetadata { name, value }).collect();
+    let message = v1::Metadata { content_type: metadata.content_type, user };
+    (message != v1::Metadata::default()).then_some(message)
+}
+
+pub(crate) fn range(range: ByteRange) -> Option<v1::ByteRange> {
+    (range != ByteRange::ALL).then_some(v1::ByteRange { first: range.first, bytes: range.bytes })
+}
+
+/// What the server says about an object; an answer without it is not understood.
+pub(crate) fn info(info: Option<v1::ObjectInfo>) -> Result<ObjectInfo, Failed> {
+    let info = info.ok_or_else(|| protocol("it says nothing about the object"))?;
+    let metadata = info.metadata.unwrap_or_default();
+    Ok(ObjectInfo {
+        version: info.version,
+        bytes: info.bytes,
+        modified_ns: info.modified_ns,
+        metadata: Metadata {
+            content_type: metadata.content_type,
+            user: metadata.user.into_iter().map(|user| (user.name, user.value)).collect(),
+        },
+    })
+}
+
+/// An answer that breaks the rules. Sending the request again would not help.
+pub(crate) fn protocol(what: &str) -> Failed {
+    Failed::refused(Error::Protocol(what.into()))
+}
+
+/// Where the failure says that there is no such object, none.
+pub(crate) fn found<T>(result: Result<T, Failed>) -> Result<Option<T>, Failed> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(Failed { error: Error::NotFound, .. }) => Ok(None),
+        Err(failed) => Err(failed),
+    }
+}
+
+/// The failure that `status` stands for.
+pub(crate) fn failed(status: &Status, server: &str) -> Failed {
+    let described = Described::from_status(status);
+    if described.failure.kind != i32::from(Kind::Unspecified) {
+        return described_failure(described, server);
+    }
+    // Not from our handlers: from the transport, or from another program.
+    let unavailable = || Error::Unavailable { server: server.into(), reason: reason(status) };
+    match status.code() {
+        Code::Unavailable if never_sent(status) => {
+            Failed { error: unavailable(), outcome: Outcome::NotApplied }
+        }
+        Code::Unimplemented => protocol(&format!("it does not know the call: {}", status.message())),
+        Code::OutOfRange => Failed::refused(Error::Invalid(status.message().into())),
+        Code::PermissionDenied | Code::Unauthenticated => {
+            Failed::refused(Error::Denied(status.message().into()))
+        }
+        _ => Failed { error: unavailable(), outcome: Outcome::Open },
+    }
+}
+
+/// The failure of one key of several.
+pub(crate) fn key_failed(status: v1::KeyStatus, server: &str) -> Failed {
+    let code = Code::from(status.code);
+    described_failure(
+        Described { code, message: status.message, failure: status.failure.unwrap_or_default() },
+        server,
+    )
+}
+
+fn described_failure(described: Described, server: &str) -> Failed {
+    let Described { failure, message, code } = described;
+    let current = failure.current_version;
+    let rule = rule(failure.rule());
+    let unavailable = |reason| Error::Unavailable { server: server.into(), reason };
+    match failure.kind() {
+        Kind::ConditionFailed => Failed::refused(Error::ConditionFailed { rule, current }),
+        Kind::NotFound => Failed::refused(Error::NotFound),
+        Kind::Invalid => Failed::refused(Error::Invalid(message)),
+        Kind::Full => Failed::refused(Error::Full(message)),
+        Kind::Busy | Kind::Overloaded => Failed { error: Error::Busy(message), outcome: Outcome::NotApplied },
+        Kind::Corrupt => Failed::refused(Error::Corrupt(message)),
+        Kind::Device => Failed::refused(Error::Device(message)),
+        Kind::UnknownOutcome => Failed { error: Error::Unknown(message), outcome: Outcome::Open },
+        Kind::ReadOnly => Failed::refused(Error::ReadOnly(message)),
+        Kind::Changed => Failed::refused(Error::Changed),
+        Kind::Closed => Failed { error: unavailable(message), outcome: Outcome::NotApplied },
+        Kind::Denied => Failed::refused(Error::Denied(message)),
+        Kind::TooSlow => Failed { error: unavailable(message), outcome: Outcome::NotApplied },
+        Kind::Unspecified => {
+            Failed { error: unavailable(format!("{code:?}: {message}")), outcome: Outcome::Open }
+        }
+    }
+}
+
+fn rule(rule: WireRule) -> Option<Rule> {
+    match rule {
+        WireRule::Unspecified => None,
+        WireRule::IfExists => Some(Rule::IfExists),
+        WireRule::IfMissing => Some(Rule::IfMissing),
+        WireRule::IfVersionNot => Some(Rule::IfVersionNot),
+        WireRule::IfVersionAtMost => Some(Rule::IfVersionAtMost),
+    }
+}
+
+/// Whether the connection could not even be opened.
+fn never_sent(status: &Status) -> bool {
+    let mut error: Option<&(dyn std::error::Error + 'static)> = Some(status);
+    while let Some(now) = error {
+        if now.is::<ConnectError>() {
+            return true;
+        }
+        error = now.source();
+    }
+    false
+}
+
+fn reason(status: &Status) -> String {
+    match std::error::Error::source(status) {
+        Some(source) => innermost(source),
+        None => format!("{:?}: {}", status.code(), status.message()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_kind(kind: Kind) -> Failed {
+        let failure =
+            v1::Failure { kind: kind.into(), current_version: Some(3), rule: WireRule::IfMissing.into() };
+        let status = Described { code: Code::Internal, message: "m".into(), failure }.into_status();
+        failed(&status, "s")
+    }
+
+    #[test]
+    fn what_the_server_says_decides() {
+        let condition = Error::ConditionFailed { rule: Some(Rule::IfMissing), current: Some(3) };
+        assert_eq!(of_kind(Kind::ConditionFailed), Failed::refused(condition));
+        assert_eq!(of_kind(Kind::Busy).outcome, Outcome::NotApplied);
+        assert_eq!(of_kind(Kind::Full).outcome, Outcome::Refused);
+        assert_eq!(
+            of_kind(Kind::UnknownOutcome),
+            Failed { error: Error::Unknown("m".into()), outcome: Outcome::Open }
+        );
+        assert_eq!(found::<()>(Err(of_kind(Kind::NotFound))), Ok(None));
+    }
+
+    #[test]
+    fn a_status_from_elsewhere_leaves_a_write_open() {
+        for code in
+            [Code::Unavailable, Code::Cancelled, Code::Internal, Code::Unknown, Code::ResourceExhausted]
+        {
+            let failed = failed(&Status::new(code, "lost"), "s");
+            assert_eq!(failed.outcome, Outcome::Open, "{code:?}");
+            assert!(matches!(failed.of_write(), Error::Unknown(_)));
+        }
+    }
+}
