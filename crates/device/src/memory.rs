@@ -16,7 +16,7 @@ use shoal_base::BLOCK_BYTES;
 /// Memory that a write request reads from.
 ///
 /// # Safety
-/// While the value lives: every segment stays valid at the same address, whatever happens to the value (moves
+/// While the value lives: every segment stays valid and initialised at the same address, whatever happens to the value (moves
 /// included); its address and length are multiples of the block size; nobody writes to it.
 pub unsafe trait IoMemory: Send + 'static {
     /// Calls `each` with the address and length in bytes of every segment, in order.
@@ -74,7 +74,9 @@ impl IoBuf {
     }
 
     fn layout(blocks: usize) -> Layout {
-        let Some(bytes) = blocks.checked_mul(BLOCK_BYTES) else { panic!("{blocks} blocks exceed the address space") };
+        let Some(bytes) = blocks.checked_mul(BLOCK_BYTES) else {
+            panic!("{blocks} blocks exceed the address space")
+        };
         match Layout::from_size_align(bytes, BLOCK_BYTES) {
             Ok(layout) => layout,
             Err(error) => panic!("{blocks} blocks: {error}"),
