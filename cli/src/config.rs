@@ -29,9 +29,11 @@ const KEYS: [&str; 9] = ["data", "size", "cache", "overlay", "tablets", "io", "l
 impl Config {
     /// Reads the file at `path`.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Usage(format!("cannot read the configuration file {}: {error}", path.display())))?;
-        Self::parse(&text).map_err(|what| Usage(format!("configuration file {}: {what}", path.display())).into())
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Usage(format!("cannot read the configuration file {}: {error}", path.display()))
+        })?;
+        Self::parse(&text)
+            .map_err(|what| Usage(format!("configuration file {}: {what}", path.display())).into())
     }
 
     fn parse(text: &str) -> Result<Self, String> {

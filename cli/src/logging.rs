@@ -8,8 +8,9 @@ use crate::failure::Usage;
 
 /// Starts logging what `filter` says (a level, or filters by module). To be called once.
 pub(crate) fn start(filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|error| Usage(format!("--log {filter:?}: {error}; write error, warn, info, debug or trace")))?;
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        Usage(format!("--log {filter:?}: {error}; write error, warn, info, debug or trace"))
+    })?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

@@ -33,7 +33,11 @@ impl Output {
 
     /// A key and a line end. A terminal gets what could confuse it escaped; programs get the bytes as they are.
     pub(crate) fn key_line(&mut self, key: &[u8]) -> anyhow::Result<()> {
-        if self.terminal { self.line(&show_key(key)) } else { self.bytes(key).and_then(|()| self.bytes(b"\n")) }
+        if self.terminal {
+            self.line(&show_key(key))
+        } else {
+            self.bytes(key).and_then(|()| self.bytes(b"\n"))
+        }
     }
 
     pub(crate) fn json(&mut self, value: &Value) -> anyhow::Result<()> {

@@ -18,7 +18,9 @@ impl FromStr for RangeArgument {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("{text:?} is not a range; write 0-99 (the first 100 bytes), 100- (from byte 100 on) or -100 (the last 100)")
+            format!(
+                "{text:?} is not a range; write 0-99 (the first 100 bytes), 100- (from byte 100 on) or -100 (the last 100)"
+            )
         };
         let number = |part: &str| {
             let plain = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -72,7 +74,8 @@ mod tests {
 
     #[test]
     fn understands_the_three_forms() {
-        let within = |text: &str, bytes: u64| text.parse::<RangeArgument>().unwrap().within(bytes).within(bytes);
+        let within =
+            |text: &str, bytes: u64| text.parse::<RangeArgument>().unwrap().within(bytes).within(bytes);
         assert_eq!(within("0-99", 1000), (0, 100), "both ends belong to it");
         assert_eq!(within("0-0", 1000), (0, 1));
         assert_eq!(within("990-2000", 1000), (990, 10));
@@ -91,7 +94,9 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_range() {
-        for text in ["", "-", "5", "a-b", "5-3", "1-2-3", "+1-2", " 1-2", "--5", "0x1-2", "1-99999999999999999999999"] {
+        for text in
+            ["", "-", "5", "a-b", "5-3", "1-2-3", "+1-2", " 1-2", "--5", "0x1-2", "1-99999999999999999999999"]
+        {
             assert!(text.parse::<RangeArgument>().is_err(), "{text}");
         }
     }

@@ -59,7 +59,8 @@ fn fraction(number: &str, factor: u64) -> Option<u64> {
 impl fmt::Display for Size {
     /// In the largest unit that leaves at least 1: `64.0 GiB`, `512 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let power = UNITS.iter().enumerate().skip(1).take_while(|&(power, _)| self.0 >= 1 << (10 * power)).count();
+        let power =
+            UNITS.iter().enumerate().skip(1).take_while(|&(power, _)| self.0 >= 1 << (10 * power)).count();
         match UNITS.get(power) {
             Some(unit) if power > 0 => {
                 write!(f, "{:.1} {unit}iB", self.0 as f64 / (1_u64 << (10 * power)) as f64)
@@ -117,16 +118,33 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_size() {
-        for text in ["", "G", "iB", "KK", "1X", "-1", "1.2.3M", ".", "1e9", "99999999999999999999", "99999999T", "1iB"] {
+        for text in [
+            "",
+            "G",
+            "iB",
+            "KK",
+            "1X",
+            "-1",
+            "1.2.3M",
+            ".",
+            "1e9",
+            "99999999999999999999",
+            "99999999T",
+            "1iB",
+        ] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn is_written_in_the_largest_unit() {
-        for (bytes, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 29, "1.5 GiB"), (u64::MAX, "16777216.0 TiB")]
-        {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (3 << 29, "1.5 GiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ] {
             assert_eq!(Size(bytes).to_string(), text);
         }
     }

@@ -105,7 +105,10 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         }
         Place::Filled => {
             if options.size.is_some() || options.tablets.is_some() {
-                tracing::warn!("{} exists: its size and tablets stay as they were given when it was created", path.display());
+                tracing::warn!(
+                    "{} exists: its size and tablets stay as they were given when it was created",
+                    path.display()
+                );
             }
             open_device(path, options, false).with_context(what)?
         }
@@ -132,7 +135,12 @@ async fn create(path: &Path, options: &StoreOptions, environment: &Environment) 
     Ok(device)
 }
 
-async fn format(path: &Path, device: &Device, options: &StoreOptions, environment: &Environment) -> anyhow::Result<()> {
+async fn format(
+    path: &Path,
+    device: &Device,
+    options: &StoreOptions,
+    environment: &Environment,
+) -> anyhow::Result<()> {
     let layout = layout(path, device, options)?;
     let what = || format!("cannot create the store {}", path.display());
     Store::format(device, &layout, environment).await.with_context(what)
@@ -186,15 +194,20 @@ fn layout(path: &Path, device: &Device, options: &StoreOptions) -> anyhow::Resul
         cores.clamp(TABLETS_MIN, TABLETS_MAX) as u16
     });
     let grows = if device.inner().can_grow() { "; the file grows as it fills" } else { "" };
-    tracing::info!("creating the store {}: at most {}, {tablets} tablets{grows}", path.display(), Size(bytes));
+    tracing::info!(
+        "creating the store {}: at most {}, {tablets} tablets{grows}",
+        path.display(),
+        Size(bytes)
+    );
     Ok(FormatOptions { tablets, ..FormatOptions::for_blocks(bytes / BLOCK_BYTES_U64) })
 }
 
 /// The size that a new store may grow to where nobody said it.
 fn default_bytes(path: &Path) -> anyhow::Result<u64> {
     let folder = folder_of(path);
-    let disk = rustix::fs::statvfs(folder)
-        .map_err(|error| anyhow!("cannot see how much space is free in {}: {error}; give --size", folder.display()))?;
+    let disk = rustix::fs::statvfs(folder).map_err(|error| {
+        anyhow!("cannot see how much space is free in {}: {error}; give --size", folder.display())
+    })?;
     Ok(share_of(disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
@@ -226,7 +239,11 @@ mod tests {
         fs::write(&path, b"").unwrap();
         assert_eq!(Place::look(&path).unwrap(), Place::Blank);
         fs::write(&path, [0; 4096]).unwrap();
-        assert_eq!(Place::look(&path).unwrap(), Place::Filled, "zeros may be a store that lost its superblock");
+        assert_eq!(
+            Place::look(&path).unwrap(),
+            Place::Filled,
+            "zeros may be a store that lost its superblock"
+        );
         assert!(Place::look(folder.path()).is_err());
         assert!(Place::look(&path.join("x")).is_err());
     }

@@ -86,7 +86,8 @@ async fn open(
                 (range.within(info.bytes), Some(info.version))
             }
         };
-        let stream = objects.get_stream(bucket, key, bytes).await?.ok_or_else(|| no_such_object(bucket, key))?;
+        let stream =
+            objects.get_stream(bucket, key, bytes).await?.ok_or_else(|| no_such_object(bucket, key))?;
         if version.is_some_and(|version| version != stream.info().version) {
             continue;
         }

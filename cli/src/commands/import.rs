@@ -52,7 +52,9 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let prefix = bytes_of(&arguments.prefix).to_vec();
-    let begin = || Walk::new(&arguments.dir, &prefix).with_context(|| format!("cannot read {}", arguments.dir.display()));
+    let begin = || {
+        Walk::new(&arguments.dir, &prefix).with_context(|| format!("cannot read {}", arguments.dir.display()))
+    };
     let (walk, counting_walk) = (begin()?, begin()?);
     let objects = arguments.target.store.open(Creation::Allowed).await?;
     let report = Arc::new(Report::new(IMPORT, progress::bar(arguments.json)));

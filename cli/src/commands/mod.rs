@@ -27,7 +27,8 @@ fn no_such_object(bucket: &str, key: &[u8]) -> anyhow::Error {
 
 /// What a failure of one object was about.
 fn about(verb: &str, bucket: &str, key: &[u8]) -> String {
-    let bucket = if bucket == shoal_engine::DEFAULT_BUCKET { String::new() } else { format!(" in bucket {bucket:?}") };
+    let bucket =
+        if bucket == shoal_engine::DEFAULT_BUCKET { String::new() } else { format!(" in bucket {bucket:?}") };
     format!("{verb} {:?}{bucket}", show_key(key))
 }
 

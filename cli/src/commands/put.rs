@@ -68,13 +68,20 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let key = bytes_of(&arguments.key);
     let bucket = &arguments.target.bucket;
-    let result = put(&objects, bucket, key, pieces, options).await.with_context(|| about("cannot put", bucket, key));
+    let result =
+        put(&objects, bucket, key, pieces, options).await.with_context(|| about("cannot put", bucket, key));
     let closed = objects.close().await;
     result?;
     Ok(closed?)
 }
 
-async fn put(objects: &Objects, bucket: &str, key: &[u8], mut pieces: Pieces, options: PutOptions) -> anyhow::Result<()> {
+async fn put(
+    objects: &Objects,
+    bucket: &str,
+    key: &[u8],
+    mut pieces: Pieces,
+    options: PutOptions,
+) -> anyhow::Result<()> {
     let first = pieces.next().await?.unwrap_or_default();
     let second = pieces.next().await?;
     let Some(second) = second else {
@@ -103,7 +110,8 @@ impl Pieces {
         } else {
             Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?)
         };
-        let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
+        let name =
+            if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
         let (sender, receiver) = mpsc::channel(WAITING_PIECES_MAX);
         std::thread::spawn(move || read_pieces(source, &name, &sender));
         Ok(Self { receiver })

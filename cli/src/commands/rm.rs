@@ -79,9 +79,14 @@ async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8]) -> anyhow
     };
     let (mut deleted, mut failed) = (0, 0);
     loop {
-        let page = objects.list(&request).await.with_context(|| about("cannot list what begins with", bucket, prefix))?;
+        let page = objects
+            .list(&request)
+            .await
+            .with_context(|| about("cannot list what begins with", bucket, prefix))?;
         let keys: Vec<Bytes> = page.entries.into_iter().map(|entry| entry.key).collect();
-        for (key, result) in keys.iter().zip(objects.delete_many(bucket, keys.clone(), RejectRules::default()).await) {
+        for (key, result) in
+            keys.iter().zip(objects.delete_many(bucket, keys.clone(), RejectRules::default()).await)
+        {
             let Err(error) = result else {
                 deleted += 1;
                 continue;

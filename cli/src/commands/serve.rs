@@ -111,20 +111,26 @@ async fn serve(store: &Store, listen: SocketAddr, insecure: bool) -> anyhow::Res
     let options = ServerOptions { listen, insecure, ..ServerOptions::default() };
     let server = Server::bind(store.clone(), options).await?;
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "gRPC  http://{}", server.address()).and_then(|()| stdout.flush()).map_err(output_error)?;
+    writeln!(stdout, "gRPC  http://{}", server.address())
+        .and_then(|()| stdout.flush())
+        .map_err(output_error)?;
     server.run(stop.requested()).await?;
     Ok(())
 }
 
 /// The address to listen on. Other machines are let in only on demand, so listening for them alone makes no sense.
 async fn address(listen: &str, insecure: bool) -> anyhow::Result<SocketAddr> {
-    let mut addresses = tokio::net::lookup_host(listen)
-        .await
-        .map_err(|error| Usage(format!("cannot listen on {listen:?}: {error}; write HOST:PORT, as 127.0.0.1:7411")))?;
-    let Some(address) = addresses.next() else { bail!("cannot listen on {listen:?}: the host has no address") };
+    let mut addresses = tokio::net::lookup_host(listen).await.map_err(|error| {
+        Usage(format!("cannot listen on {listen:?}: {error}; write HOST:PORT, as 127.0.0.1:7411"))
+    })?;
+    let Some(address) = addresses.next() else {
+        bail!("cannot listen on {listen:?}: the host has no address")
+    };
     if !insecure && !address.ip().to_canonical().is_loopback() {
         let why = "other machines could reach it, and nothing proves who they are";
-        return Err(Usage(format!("cannot listen on {listen}: {why}; --insecure does it all the same")).into());
+        return Err(
+            Usage(format!("cannot listen on {listen}: {why}; --insecure does it all the same")).into()
+        );
     }
     Ok(address)
 }
@@ -182,7 +188,8 @@ mod tests {
     fn the_command_line_goes_before_the_file_and_the_file_before_the_default() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("shoal.toml");
-        std::fs::write(&path, "cache = '2G'\nlisten = '127.0.0.1:1'\ninsecure = true\nlog = 'debug'\n").unwrap();
+        std::fs::write(&path, "cache = '2G'\nlisten = '127.0.0.1:1'\ninsecure = true\nlog = 'debug'\n")
+            .unwrap();
         let given = Arguments {
             config: Some(path),
             listen: Some("127.0.0.1:2".into()),

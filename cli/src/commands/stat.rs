@@ -46,7 +46,8 @@ async fn stat(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.key {
         Some(key) => {
             let (bucket, key) = (&arguments.target.bucket, bytes_of(key));
-            let info = objects.head(bucket, key).await.with_context(|| about("cannot look up", bucket, key))?;
+            let info =
+                objects.head(bucket, key).await.with_context(|| about("cannot look up", bucket, key))?;
             let info = info.ok_or_else(|| no_such_object(bucket, key))?;
             if arguments.json {
                 output.json(&object_json(key, &info))?;

@@ -9,8 +9,8 @@ use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_buffer::Buffer;
 use shoal_client::{
-    ByteRange, Error, Figure, ListEntry, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutItem, PutOptions,
-    RejectRules, Result, Stat,
+    ByteRange, Error, Figure, ListEntry, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutItem,
+    PutOptions, RejectRules, Result, Stat,
 };
 use shoal_engine::{ObjectKey, Store};
 use tokio::task::JoinSet;
@@ -35,7 +35,13 @@ impl Embedded {
         &self.path
     }
 
-    pub(crate) async fn put(&self, bucket: &str, key: &[u8], value: Bytes, options: PutOptions) -> Result<u64> {
+    pub(crate) async fn put(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        value: Bytes,
+        options: PutOptions,
+    ) -> Result<u64> {
         let key = object_key(bucket, key)?;
         let options = to_put_options(options);
         let mut attempt = 1;
@@ -61,11 +67,20 @@ impl Embedded {
         all(items.into_iter().map(put)).await
     }
 
-    pub(crate) async fn get_stream(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<EmbeddedGet>> {
+    pub(crate) async fn get_stream(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        range: ByteRange,
+    ) -> Result<Option<EmbeddedGet>> {
         let key = object_key(bucket, key)?;
         let range = shoal_engine::ByteRange { first: range.first, bytes: range.bytes };
         let stream = self.store.get_stream(&key, range).await.map_err(from_error)?;
-        Ok(stream.map(|stream| EmbeddedGet { info: from_info(stream.info()), stream, chunks: VecDeque::new() }))
+        Ok(stream.map(|stream| EmbeddedGet {
+            info: from_info(stream.info()),
+            stream,
+            chunks: VecDeque::new(),
+        }))
     }
 
     pub(crate) async fn get_many(&self, bucket: &str, keys: Vec<Bytes>) -> Vec<Result<Option<Object>>> {
@@ -87,7 +102,12 @@ impl Embedded {
         Ok(info.as_ref().map(from_info))
     }
 
-    pub(crate) async fn delete_many(&self, bucket: &str, keys: Vec<Bytes>, rules: RejectRules) -> Vec<Result<()>> {
+    pub(crate) async fn delete_many(
+        &self,
+        bucket: &str,
+        keys: Vec<Bytes>,
+        rules: RejectRules,
+    ) -> Vec<Result<()>> {
         let delete = |key: Bytes| {
             let (own, bucket) = (self.clone(), bucket.to_owned());
             async move { own.delete(&bucket, &key, rules).await }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use bytes::Bytes;
 use shoal_client::{
-    ByteRange, Client, DeleteItem, Error, GetItem, ListPage, ListRequest, Object, ObjectInfo, PutItem, PutOptions,
-    RejectRules, Result, Stat,
+    ByteRange, Client, DeleteItem, Error, GetItem, ListPage, ListRequest, Object, ObjectInfo, PutItem,
+    PutOptions, RejectRules, Result, Stat,
 };
 use shoal_engine::Store;
 
@@ -54,7 +54,13 @@ impl Objects {
     }
 
     /// Stores an object whose value is in memory (at most 4 MiB); gives its version.
-    pub(crate) async fn put(&self, bucket: &str, key: &[u8], value: Bytes, options: PutOptions) -> Result<u64> {
+    pub(crate) async fn put(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        value: Bytes,
+        options: PutOptions,
+    ) -> Result<u64> {
         match self {
             Self::Remote(client) => Ok(client.put(bucket, key, value, options).await?.version),
             Self::Embedded(store) => store.put(bucket, key, value, options).await,
@@ -81,7 +87,12 @@ impl Objects {
     }
 
     /// Begins to read an object, or the bytes of it in `range`; none where there is no such object.
-    pub(crate) async fn get_stream(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<GetStream>> {
+    pub(crate) async fn get_stream(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        range: ByteRange,
+    ) -> Result<Option<GetStream>> {
         Ok(match self {
             Self::Remote(client) => {
                 let stream = client.get_stream(bucket, key, range).await?;
@@ -115,7 +126,12 @@ impl Objects {
     }
 
     /// Deletes objects; those that do not exist are no error unless `rules` say so. In the order of `keys`.
-    pub(crate) async fn delete_many(&self, bucket: &str, keys: Vec<Bytes>, rules: RejectRules) -> Vec<Result<()>> {
+    pub(crate) async fn delete_many(
+        &self,
+        bucket: &str,
+        keys: Vec<Bytes>,
+        rules: RejectRules,
+    ) -> Vec<Result<()>> {
         match self {
             Self::Remote(client) => {
                 let items: Vec<DeleteItem> = keys.into_iter().map(|key| DeleteItem { key, rules }).collect();

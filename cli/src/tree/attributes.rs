@@ -52,8 +52,9 @@ impl Attributes {
     /// # Errors
     /// Why it cannot become a file.
     pub(crate) fn of_object(key: &[u8], info: &ObjectInfo) -> Result<Self, String> {
-        let mtime_ns =
-            find(info, MTIME).and_then(|text| text.parse().ok()).unwrap_or_else(|| i128::from(info.modified_ns));
+        let mtime_ns = find(info, MTIME)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| i128::from(info.modified_ns));
         let is_named_folder = key.ends_with(b"/");
         let Some(mode) = find(info, MODE).and_then(|text| u32::from_str_radix(text, 8).ok()) else {
             let kind = if is_named_folder && info.bytes == 0 { Kind::Folder } else { Kind::File };
@@ -118,7 +119,9 @@ mod tests {
     #[test]
     fn come_back_as_they_were() {
         for (kind, key) in [(Kind::File, "a"), (Kind::Folder, "a/"), (Kind::Symlink, "a")] {
-            for mtime_ns in [0, 1, 1_700_000_000_123_456_789, -1, -62_000_000_000_000_000_001, i128::from(u64::MAX)] {
+            for mtime_ns in
+                [0, 1, 1_700_000_000_123_456_789, -1, -62_000_000_000_000_000_001, i128::from(u64::MAX)]
+            {
                 for permissions in [0, 0o644, 0o7777] {
                     let attributes = Attributes { kind, permissions: Some(permissions), mtime_ns };
                     let back = Attributes::of_object(key.as_bytes(), &info(&attributes, 0));
@@ -139,7 +142,8 @@ mod tests {
                 user: vec![("mode".into(), Bytes::copy_from_slice(mode.as_bytes()))],
             },
         };
-        let kind = |key: &str, info: &ObjectInfo| Attributes::of_object(key.as_bytes(), info).map(|it| it.kind);
+        let kind =
+            |key: &str, info: &ObjectInfo| Attributes::of_object(key.as_bytes(), info).map(|it| it.kind);
         let none = ObjectInfo { bytes: 3, ..ObjectInfo::default() };
         assert_eq!(kind("a", &none), Ok(Kind::File));
         assert_eq!(kind("a/", &ObjectInfo::default()), Ok(Kind::Folder));

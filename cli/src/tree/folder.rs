@@ -76,7 +76,11 @@ impl Folder {
 
     /// The folder `name` in this one; created where it does not exist, for nobody else to read until its mode is restored
     /// where `will_be_restored`.
-    pub(crate) fn child(self: &Arc<Self>, name: &[u8], will_be_restored: bool) -> Result<Arc<Self>, Obstacle> {
+    pub(crate) fn child(
+        self: &Arc<Self>,
+        name: &[u8],
+        will_be_restored: bool,
+    ) -> Result<Arc<Self>, Obstacle> {
         let own_name = OsStr::from_bytes(name);
         let mode = if will_be_restored { 0o700 } else { 0o777 };
         let is_new = match rustix::fs::mkdirat(&self.descriptor, own_name, Mode::from_raw_mode(mode)) {
@@ -180,8 +184,17 @@ impl Way {
     }
 
     /// The folder with these names below the target.
-    pub(crate) fn enter(&mut self, components: &[&[u8]], will_be_restored: bool) -> Result<Arc<Folder>, Obstacle> {
-        let common = self.levels.iter().zip(components).take_while(|((name, _), wanted)| name[..] == ***wanted).count();
+    pub(crate) fn enter(
+        &mut self,
+        components: &[&[u8]],
+        will_be_restored: bool,
+    ) -> Result<Arc<Folder>, Obstacle> {
+        let common = self
+            .levels
+            .iter()
+            .zip(components)
+            .take_while(|((name, _), wanted)| name[..] == ***wanted)
+            .count();
         self.levels.truncate(common);
         for (depth, name) in components.iter().enumerate().skip(common) {
             let is_last = depth + 1 == components.len();
@@ -228,7 +241,11 @@ mod tests {
         inner.restore_later(&attributes);
         let path = root.path().join("new/target/a");
         way.enter(&[b"c"], false).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o700, "a worker still writes below");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o7777,
+            0o700,
+            "a worker still writes below"
+        );
         assert_eq!(way.count_open(), 4);
         fs::write(path.join("b/file"), b"x").unwrap();
         drop(inner);

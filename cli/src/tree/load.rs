@@ -134,7 +134,8 @@ impl Load {
             let limit = Size(VALUE_BYTES_MAX);
             return Err(Trouble::File(format!("it has {}; a value has at most {limit}", Size(before.bytes))));
         }
-        let mut stream = self.objects.put_stream(&self.bucket, &found.key, put_options(&before.attributes))?;
+        let mut stream =
+            self.objects.put_stream(&self.bucket, &found.key, put_options(&before.attributes))?;
         loop {
             if self.report.is_stopped() {
                 return Err(Trouble::File("not stored: the import was ended while it was read".into()));
@@ -202,8 +203,8 @@ fn read(found: &Found) -> Result<Outcome, String> {
 fn read_file(path: &Path) -> Result<Outcome, String> {
     // It may have been replaced since the walk: a symlink is not followed, a fifo not waited for.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let descriptor =
-        rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| io::Error::from(error).to_string())?;
+    let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty())
+        .map_err(|error| io::Error::from(error).to_string())?;
     let mut file = File::from(descriptor);
     let before = State::of(&file)?;
     if before.bytes > BATCH_BYTES_MAX {

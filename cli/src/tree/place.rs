@@ -62,7 +62,12 @@ impl Drop for NewFile<'_> {
 }
 
 /// Makes `name` in `folder` a symlink to `target`, which may be anything: nothing is written through it.
-pub(crate) fn symlink(folder: &Folder, name: &[u8], target: &[u8], attributes: &Attributes) -> Result<(), Obstacle> {
+pub(crate) fn symlink(
+    folder: &Folder,
+    name: &[u8],
+    target: &[u8],
+    attributes: &Attributes,
+) -> Result<(), Obstacle> {
     if target.is_empty() || target.contains(&0) {
         return Err(Obstacle::InTheWay("its value is no target of a symlink"));
     }
@@ -88,13 +93,18 @@ pub(crate) fn is_same(folder: &Folder, name: &[u8], bytes: u64, attributes: &Att
         Some(permissions) if attributes.kind == Kind::File => own.permissions == Some(permissions),
         _ => true,
     };
-    own.kind == attributes.kind && u64::try_from(stat.st_size) == Ok(bytes) && own.mtime_ns == attributes.mtime_ns && same_mode
+    own.kind == attributes.kind
+        && u64::try_from(stat.st_size) == Ok(bytes)
+        && own.mtime_ns == attributes.mtime_ns
+        && same_mode
 }
 
 fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle> {
     let name = OsStr::from_bytes(name);
     match rustix::fs::renameat(folder.descriptor(), temporary, folder.descriptor(), name) {
-        Err(Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST) => Err(Obstacle::InTheWay("a folder has its name")),
+        Err(Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST) => {
+            Err(Obstacle::InTheWay("a folder has its name"))
+        }
         result => Ok(result?),
     }
 }

@@ -28,7 +28,8 @@ pub(crate) fn bar(as_json: bool) -> Option<ProgressBar> {
         return None;
     }
     let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{spinner} [{bar:30}] {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style = ProgressStyle::with_template("{spinner} [{bar:30}] {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style.progress_chars("=> "));
     Some(bar)
 }
@@ -121,7 +122,14 @@ struct Rate {
 
 impl Rate {
     fn new(at: Instant) -> Self {
-        Self { at, last: Sofar::default(), items_per_s: 0.0, bytes_per_s: 0.0, cost_per_s: 0.0, updated: false }
+        Self {
+            at,
+            last: Sofar::default(),
+            items_per_s: 0.0,
+            bytes_per_s: 0.0,
+            cost_per_s: 0.0,
+            updated: false,
+        }
     }
 
     fn update(&mut self, now: Instant, sofar: Sofar) {
@@ -169,7 +177,10 @@ mod tests {
         let left = rate.left(rate.last, 12_000, 0).unwrap();
         assert!((59..=61).contains(&left.as_secs()), "6,000 are left at 100 a second: {left:?}");
         let text = message(rate.last, Some((12_000, 0)), &rate);
-        assert!(text.starts_with("6,000 of 12,000 files, 0 B, 100 files/s") && text.ends_with(" left"), "{text}");
+        assert!(
+            text.starts_with("6,000 of 12,000 files, 0 B, 100 files/s") && text.ends_with(" left"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -211,7 +211,10 @@ impl Report {
         }
         let bad = self.failed.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed);
         if let Some(why) = &*self.stopped.lock() {
-            eprintln!("shoal: {}: stopped: {why}; what is listed above was done, run it again to go on", self.verb.name);
+            eprintln!(
+                "shoal: {}: stopped: {why}; what is listed above was done, run it again to go on",
+                self.verb.name
+            );
             return Err(Reported.into());
         }
         if bad > 0 { Err(Reported.into()) } else { Ok(()) }

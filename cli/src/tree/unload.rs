@@ -104,7 +104,12 @@ impl Unload {
         ListRequest { bucket: self.bucket.clone(), prefix: self.prefix.clone(), ..ListRequest::default() }
     }
 
-    fn plan_one(&self, entry: ListEntry, way: &mut Way, batches: &mut Batches<Wanted>) -> Result<(), Trouble> {
+    fn plan_one(
+        &self,
+        entry: ListEntry,
+        way: &mut Way,
+        batches: &mut Batches<Wanted>,
+    ) -> Result<(), Trouble> {
         let ListEntry { key, info } = entry;
         let outside = |why: &str| Trouble::Place(Obstacle::Outside(why.into()));
         let attributes = Attributes::of_object(&key, &info).map_err(|why| outside(&why))?;
@@ -195,7 +200,9 @@ impl Unload {
         };
         let attributes = Attributes::of_object(&wanted.key, stream.info()).map_err(Trouble::Other)?;
         if attributes.kind == Kind::Symlink {
-            return Err(Trouble::Other(format!("the target of a symlink has at most {LINK_BYTES_MAX} bytes")));
+            return Err(Trouble::Other(format!(
+                "the target of a symlink has at most {LINK_BYTES_MAX} bytes"
+            )));
         }
         let mut written = 0;
         let result = self.write_pieces(wanted, &mut stream, &attributes, &mut written);

@@ -32,8 +32,14 @@ pub(crate) struct Found {
 pub(crate) enum Visit {
     Found(Found),
     /// A socket, fifo or device.
-    Special { path: PathBuf, what: &'static str },
-    Failed { path: PathBuf, why: String },
+    Special {
+        path: PathBuf,
+        what: &'static str,
+    },
+    Failed {
+        path: PathBuf,
+        why: String,
+    },
 }
 
 /// A walk through a folder.
@@ -109,7 +115,8 @@ impl Iterator for Walk {
 
 impl Found {
     fn new(key: Vec<u8>, path: PathBuf, attributes: Attributes, stat: &Stat) -> Self {
-        let bytes = if attributes.kind == Kind::Folder { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) };
+        let bytes =
+            if attributes.kind == Kind::Folder { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) };
         Self { key, path, attributes, bytes, identity: (stat.st_dev, stat.st_ino) }
     }
 }
@@ -181,7 +188,12 @@ mod tests {
         let visits: Vec<Visit> = Walk::new(root.path(), b"").unwrap().collect();
         let found = visits.iter().filter(|visit| matches!(visit, Visit::Found(_))).count();
         let failed = visits.iter().filter(|visit| matches!(visit, Visit::Failed { .. })).count();
-        let special = visits.iter().filter(|visit| matches!(visit, Visit::Special { what: "fifo", .. })).count();
-        assert_eq!((found, failed, special), (5, 1, 1), "five folders fit; the sixth is reported with what is in it");
+        let special =
+            visits.iter().filter(|visit| matches!(visit, Visit::Special { what: "fifo", .. })).count();
+        assert_eq!(
+            (found, failed, special),
+            (5, 1, 1),
+            "five folders fit; the sixth is reported with what is in it"
+        );
     }
 }
