@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_device::Device;
-use shoal_device::file::{self, FileOptions, IoMode};
+use shoal_device::file::{self, FileOptions, IoMode, OpenError};
 use shoal_engine::{Environment, FormatOptions, OpenOptions, Store};
 
 use crate::size::Size;
@@ -148,7 +148,11 @@ async fn format(
 
 fn open_device(path: &Path, options: &StoreOptions, create: bool) -> anyhow::Result<Device> {
     let file_options = FileOptions { create, io: options.io.into(), ..FileOptions::default() };
-    Ok(file::open(path, &file_options)?)
+    let in_use = |error| match error {
+        OpenError::InUse { .. } => anyhow!("{error}; a server that runs on it is reached with --server"),
+        error => error.into(),
+    };
+    file::open(path, &file_options).map_err(in_use)
 }
 
 /// What is at the place of the data file.

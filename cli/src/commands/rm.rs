@@ -23,8 +23,10 @@ Examples:
 
 To delete what does not exist is no failure; with --if-exists it is.";
 
+const USAGE: &str = "shoal rm [OPTIONS] <KEYS>...\n       shoal rm [OPTIONS] --prefix <P>";
+
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct Arguments {
     /// The keys.
     #[arg(required_unless_present = "prefix", conflicts_with = "prefix")]

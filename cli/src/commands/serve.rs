@@ -1,13 +1,12 @@
 //! `shoal serve`: opens the store, creating it at the first start, and serves it until a signal.
 
+use std::fmt::Display;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use shoal_engine::Store;
-use shoal_server::{Server, ServerOptions};
+use shoal_server::{ServeError, Server, ServerOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::Config;
@@ -97,42 +96,36 @@ impl Settings {
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
     let settings = Settings::new(arguments, log)?;
     logging::start(&settings.log)?;
-    let listen = address(&settings.listen, settings.insecure).await?;
+    let stop = Stop::new()?;
+    let server = bind(&settings).await?;
     let store = store_file::open(&settings.data, &settings.store).await?;
-    let served = serve(&store, listen, settings.insecure).await;
+    announce(&server)?;
+    let served = server.run(store.clone(), stop.requested()).await;
     tracing::info!("closing {}", settings.data.display());
     let closed = store.close().await;
     served?;
     closed.with_context(|| format!("cannot close the store {} in order", settings.data.display()))
 }
 
-async fn serve(store: &Store, listen: SocketAddr, insecure: bool) -> anyhow::Result<()> {
-    let stop = Stop::new()?;
-    let options = ServerOptions { listen, insecure, ..ServerOptions::default() };
-    let server = Server::bind(store.clone(), options).await?;
+/// One line a face.
+fn announce(server: &Server) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "gRPC  http://{}", server.address())
-        .and_then(|()| stdout.flush())
-        .map_err(output_error)?;
-    server.run(stop.requested()).await?;
-    Ok(())
+    writeln!(stdout, "gRPC  http://{}", server.address()).and_then(|()| stdout.flush()).map_err(output_error)
 }
 
-/// The address to listen on. Other machines are let in only on demand, so listening for them alone makes no sense.
-async fn address(listen: &str, insecure: bool) -> anyhow::Result<SocketAddr> {
-    let mut addresses = tokio::net::lookup_host(listen).await.map_err(|error| {
-        Usage(format!("cannot listen on {listen:?}: {error}; write HOST:PORT, as 127.0.0.1:7411"))
-    })?;
-    let Some(address) = addresses.next() else {
-        bail!("cannot listen on {listen:?}: the host has no address")
+/// Takes the address that `settings` names, before the store is touched: where another server has it, nothing is created.
+async fn bind(settings: &Settings) -> anyhow::Result<Server> {
+    let wrong = |why: &dyn Display| {
+        Usage(format!("cannot listen on {:?}: {why}; write HOST:PORT, as {DEFAULT_LISTEN}", settings.listen))
     };
-    if !insecure && !address.ip().to_canonical().is_loopback() {
-        let why = "other machines could reach it, and nothing proves who they are";
-        return Err(
-            Usage(format!("cannot listen on {listen}: {why}; --insecure does it all the same")).into()
-        );
+    let addresses = tokio::net::lookup_host(&settings.listen).await;
+    let address = addresses.map_err(|error| wrong(&error))?.next();
+    let listen = address.ok_or_else(|| wrong(&"the host has no address"))?;
+    let options = ServerOptions { listen, insecure: settings.insecure, ..ServerOptions::default() };
+    match Server::bind(options).await {
+        Err(error @ ServeError::NotLoopback(_)) => Err(Usage(error.to_string()).into()),
+        result => Ok(result?),
     }
-    Ok(address)
 }
 
 /// SIGINT and SIGTERM.
@@ -210,10 +203,14 @@ mod tests {
 
     #[tokio::test]
     async fn other_machines_are_let_in_only_on_demand() {
-        assert!(address("127.0.0.1:0", false).await.is_ok());
-        assert!(address("[::1]:0", false).await.is_ok());
-        assert!(address("0.0.0.0:0", false).await.unwrap_err().is::<Usage>());
-        assert!(address("0.0.0.0:0", true).await.is_ok());
-        assert!(address("nonsense", true).await.unwrap_err().is::<Usage>());
+        let bind = async |listen: &str, insecure| {
+            let given = Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..arguments() };
+            bind(&Settings::new(given, None).unwrap()).await.map(|server| server.address())
+        };
+        assert_ne!(bind("127.0.0.1:0", false).await.unwrap().port(), 0);
+        assert!(bind("localhost:0", false).await.is_ok());
+        assert!(bind("0.0.0.0:0", false).await.unwrap_err().is::<Usage>());
+        assert!(bind("0.0.0.0:0", true).await.is_ok());
+        assert!(bind("nonsense", true).await.unwrap_err().is::<Usage>());
     }
 }

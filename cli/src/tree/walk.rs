@@ -73,8 +73,8 @@ impl Walk {
         let path = level.path.join(OsStr::from_bytes(plain));
         let key = [&level.key[..], &name.bytes].concat();
         if key.len() > KEY_BYTES_MAX {
-            let rest = if name.is_folder { ", nor can what is in it" } else { "" };
-            let why = format!("its key would have {} bytes; {KEY_BYTES_MAX} are allowed{rest}", key.len());
+            let rest = if name.is_folder { "; nothing in it is stored either" } else { "" };
+            let why = format!("its key would have {} bytes, {KEY_BYTES_MAX} are allowed{rest}", key.len());
             return Some(Visit::Failed { path, why });
         }
         let stat = match rustix::fs::statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW) {

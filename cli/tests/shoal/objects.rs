@@ -18,7 +18,9 @@ fn put_get_and_ranges() {
     let digits = b"0123456789";
     server.put("k", digits, &[]);
     assert_eq!(server.ok(&["get", "k"]), digits);
-    for (range, bytes) in [("0-0", "0"), ("2-4", "234"), ("7-", "789"), ("-3", "789"), ("8-99", "89"), ("-99", "0123456789")] {
+    for (range, bytes) in
+        [("0-0", "0"), ("2-4", "234"), ("7-", "789"), ("-3", "789"), ("8-99", "89"), ("-99", "0123456789")]
+    {
         assert_eq!(server.ok(&["get", "k", "--range", range]), bytes.as_bytes(), "{range}");
     }
     for range in ["10-", "10-20"] {

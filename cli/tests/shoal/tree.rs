@@ -30,7 +30,9 @@ fn make_tree(root: &Path) {
     fs::create_dir_all(root.join("empty/inside")).unwrap();
     fs::create_dir_all(root.join("deep").join(["x"; 40].join("/"))).unwrap();
     fs::create_dir_all(root.join("a!/sub")).unwrap();
-    for name in ["a", "a!/after", "-rf", "..dots", " space ", "new\nline", "glob*?[", "K\u{e4}se \u{1f9c0}", "q\"'\\"] {
+    for name in
+        ["a", "a!/after", "-rf", "..dots", " space ", "new\nline", "glob*?[", "K\u{e4}se \u{1f9c0}", "q\"'\\"]
+    {
         fs::write(root.join(name), name).unwrap();
     }
     fs::write(root.join(OsStr::from_bytes(b"not utf-8 \xff\xfe")), b"\0\xff").unwrap();
@@ -43,7 +45,13 @@ fn make_tree(root: &Path) {
         fs::write(root.join(format!("a!/sub/{index}")), &large[index..index * 40]).unwrap();
     }
     fs::hard_link(root.join("a"), root.join("hard link")).unwrap();
-    for (name, target) in [("link", "a"), ("dangling", "nowhere"), ("up", "../.."), ("absolute", "/etc/hostname"), ("folder link", "deep")] {
+    for (name, target) in [
+        ("link", "a"),
+        ("dangling", "nowhere"),
+        ("up", "../.."),
+        ("absolute", "/etc/hostname"),
+        ("folder link", "deep"),
+    ] {
         symlink(target, root.join(name)).unwrap();
     }
     for (index, mode) in [0o600, 0o644, 0o755, 0o400, 0o777].into_iter().enumerate() {
@@ -104,7 +112,9 @@ fn a_tree_comes_back_as_it_was() {
     let done = import(&server, &source, &["--prefix", "some/folder/"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let summary = done.json();
-    let all = summary["files"].as_u64().unwrap() + summary["folders"].as_u64().unwrap() + summary["symlinks"].as_u64().unwrap();
+    let all = summary["files"].as_u64().unwrap()
+        + summary["folders"].as_u64().unwrap()
+        + summary["symlinks"].as_u64().unwrap();
     assert_eq!(all, before.len() as u64);
     assert_eq!((summary["symlinks"].as_u64(), summary["failed"].as_u64()), (Some(5), Some(0)));
 
@@ -113,7 +123,12 @@ fn a_tree_comes_back_as_it_was() {
     let after = describe(&target);
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
     for (path, expected) in &before {
-        assert!(after[path] == *expected, "{path:?}: {:o} {:?}", after[path].0, (after[path].1, after[path].2));
+        assert!(
+            after[path] == *expected,
+            "{path:?}: {:o} {:?}",
+            after[path].0,
+            (after[path].1, after[path].2)
+        );
     }
     let diff = Command::new("diff").args(["-r", "--no-dereference"]).args([&source, &target]).output();
     assert!(diff.unwrap().status.success());
@@ -192,7 +207,7 @@ fn what_cannot_be_stored_is_reported() {
     let done = import(&server, &source, &[]);
     let summary = done.json();
     assert_eq!((done.code, summary["failed"].as_u64(), summary["folders"].as_u64()), (1, Some(1), Some(4)));
-    assert!(summary["failures"][1]["reason"].as_str().unwrap().contains("1024"), "{summary}");
+    assert!(summary["failures"].to_string().contains("1024 are allowed"), "{summary}");
 }
 
 #[test]
@@ -205,7 +220,16 @@ fn nothing_is_written_outside_the_target() {
     symlink(&outside, target.join("present")).unwrap();
     symlink(outside.join("file"), target.join("replaced")).unwrap();
     let absolute = outside.join("absolute").into_os_string().into_string().unwrap();
-    let hostile = ["../outside/up", "a/../../outside/up", "a//b", "./c", "present/x", "present/deep/x", &absolute, ".."];
+    let hostile = [
+        "../outside/up",
+        "a/../../outside/up",
+        "a//b",
+        "./c",
+        "present/x",
+        "present/deep/x",
+        &absolute,
+        "..",
+    ];
     for key in hostile {
         server.put(key, b"evil", &[]);
     }
@@ -252,7 +276,12 @@ fn keys_that_are_files_and_folders_at_once_are_reported() {
     server.put("good", b"good", &[]);
     let done = export(&server, "", &target);
     let summary = done.json();
-    assert_eq!((done.code, summary["failed"].as_u64(), summary["files"].as_u64()), (1, Some(2), Some(1)), "{summary}");
-    let names: Vec<OsString> = fs::read_dir(&target).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(
+        (done.code, summary["failed"].as_u64(), summary["files"].as_u64()),
+        (1, Some(2), Some(1)),
+        "{summary}"
+    );
+    let names: Vec<OsString> =
+        fs::read_dir(&target).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 3, "no temporary files are left: {names:?}");
 }

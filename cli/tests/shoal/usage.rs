@@ -16,7 +16,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_wrong() {
         (&["serve", "--listen", "0.0.0.0:0"], "--insecure"),
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["put", "k", "-", "--if-absent", "--if-exists"], "--if-exists"),
-        (&["rm"], "PREFIX"),
+        (&["rm"], "--prefix"),
         (&["ls", "--bucket", "Bad Name"], "Bad Name"),
         (&["ls", "--server", "https://127.0.0.1:1"], "http"),
     ];
@@ -57,7 +57,11 @@ fn unknown_keys_of_the_configuration_are_named() {
     fs::write(&path, "cache = '1G'\ncash = '1G'\nlissten = 'x'\n").unwrap();
     let done = run(&["serve", "--config", path.to_str().unwrap()]);
     assert_eq!(done.code, 2);
-    assert!(done.stderr.contains("\"cash\", \"lissten\"") && done.stderr.contains("cache"), "{}", done.stderr);
+    assert!(
+        done.stderr.contains("\"cash\", \"lissten\"") && done.stderr.contains("cache"),
+        "{}",
+        done.stderr
+    );
 
     fs::write(&path, "io = 'magic'\n").unwrap();
     let mut serve = command(&["serve"]);

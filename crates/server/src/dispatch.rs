@@ -1,0 +1,83 @@
+//! Which request goes to which verb: the one table of routes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use shoal_api::{Method, v1};
+use tonic::Status;
+
+use crate::auth::{Caller, Gate};
+use crate::failure::Failure;
+use crate::flow::{ConnectionFlow, Flow, RequestBody};
+use crate::route::{Call, HttpResponse, client_streaming, refuse, server_streaming, unary};
+use crate::standard::Standard;
+use crate::stat::{Counters, stat};
+use crate::{delete, get, head, list, multi, put, stream};
+
+/// What all requests share.
+pub(crate) struct Dispatch {
+    pub(crate) gate: Gate,
+    pub(crate) standard: Standard,
+    pub(crate) counters: Counters,
+    pub(crate) flow: Flow,
+    pub(crate) silence_max: Duration,
+}
+
+impl Dispatch {
+    /// Answers one request.
+    pub(crate) async fn answer(
+        &self,
+        caller: Caller,
+        flow: Arc<ConnectionFlow>,
+        request: http::Request<Incoming>,
+    ) -> HttpResponse {
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
+        if !is_grpc(&request) {
+            return not_grpc();
+        }
+        let path = request.uri().path().to_owned();
+        let lease = flow.lease();
+        let request = request.map(|body| RequestBody::new(body, Arc::clone(&lease), self.silence_max));
+        match self.gate.admit(caller, request) {
+            Ok(request) => self.route(&path, Call { request, flow, lease }).await,
+            Err(denied) => refuse(Failure::denied(denied.to_string())),
+        }
+    }
+
+    async fn route(&self, path: &str, call: Call) -> HttpResponse {
+        match path {
+            v1::Put::PATH => unary::<v1::Put, _>(call, put::put).await,
+            v1::Get::PATH => unary::<v1::Get, _>(call, get::get).await,
+            v1::Head::PATH => unary::<v1::Head, _>(call, head::head).await,
+            v1::Delete::PATH => unary::<v1::Delete, _>(call, delete::delete).await,
+            v1::List::PATH => unary::<v1::List, _>(call, list::list).await,
+            v1::MultiGet::PATH => unary::<v1::MultiGet, _>(call, multi::multi_get).await,
+            v1::MultiPut::PATH => unary::<v1::MultiPut, _>(call, multi::multi_put).await,
+            v1::MultiDelete::PATH => unary::<v1::MultiDelete, _>(call, multi::multi_delete).await,
+            v1::PutStream::PATH => client_streaming::<v1::PutStream, _>(call, stream::put_stream).await,
+            v1::GetStream::PATH => server_streaming::<v1::GetStream, _, _>(call, stream::get_stream).await,
+            v1::Stat::PATH => {
+                unary::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).await
+            }
+            _ => match self.standard.answer(path, call).await {
+                Ok(response) => response,
+                Err(_call) => Status::unimplemented(format!("there is no method {path}")).into_http(),
+            },
+        }
+    }
+}
+
+fn is_grpc(request: &http::Request<Incoming>) -> bool {
+    let content_type = request.headers().get(http::header::CONTENT_TYPE);
+    request.method() == http::Method::POST
+        && content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// What the gRPC protocol says to answer to others.
+fn not_grpc() -> HttpResponse {
+    let mut response = HttpResponse::default();
+    *response.status_mut() = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    response
+}

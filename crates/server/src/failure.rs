@@ -1,0 +1,168 @@
+//! What went wrong, as a status code and a typed detail: the one place where the store's errors become the protocol's.
+//! `docs/format/grpc.md` has the table.
+
+use std::time::Duration;
+
+use shoal_api::v1::failure::{Kind, Rule};
+use shoal_api::{Code, Described, v1};
+use shoal_engine::{Error, Lsn, ObjectKey, RejectRules};
+use tonic::Status;
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Failure(Described);
+
+impl Failure {
+    fn new(kind: Kind, code: Code, message: impl Into<String>) -> Self {
+        let failure = v1::Failure { kind: kind.into(), ..v1::Failure::default() };
+        Self(Described { code, message: message.into(), failure })
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, Code::InvalidArgument, message)
+    }
+
+    pub(crate) fn not_found(key: &ObjectKey) -> Self {
+        Self::new(Kind::NotFound, Code::NotFound, format!("there is no object {key}"))
+    }
+
+    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
+        Self::new(Kind::Overloaded, Code::ResourceExhausted, message)
+    }
+
+    pub(crate) fn denied(message: impl Into<String>) -> Self {
+        Self::new(Kind::Denied, Code::PermissionDenied, message)
+    }
+
+    pub(crate) fn too_slow(silence: Duration) -> Self {
+        let message = format!("nothing came for {} s in the middle of the request", silence.as_secs_f64());
+        Self::new(Kind::TooSlow, Code::DeadlineExceeded, message)
+    }
+
+    /// The client gave up before the end of what it sent.
+    pub(crate) fn broken_off() -> Self {
+        Self::new(
+            Kind::Unspecified,
+            Code::Cancelled,
+            "the stream ended without its end message: nothing was stored",
+        )
+    }
+
+    /// The object has another version than the one that was asked for.
+    pub(crate) fn changed(current: Lsn) -> Self {
+        let message = format!("the object has another version now: {current}");
+        Self::new(Kind::Changed, Code::Aborted, message).with_current(Some(current))
+    }
+
+    /// What the store says about a read, or about a write without rules.
+    pub(crate) fn of(error: &Error) -> Self {
+        Self::of_write(error, &RejectRules::default())
+    }
+
+    /// What the store says about a write with these rules.
+    pub(crate) fn of_write(error: &Error, rules: &RejectRules) -> Self {
+        let (kind, code) = match error {
+            Error::ConditionFailed { .. } => (Kind::ConditionFailed, Code::FailedPrecondition),
+            Error::Invalid(_) => (Kind::Invalid, Code::InvalidArgument),
+            Error::Full { .. } => (Kind::Full, Code::ResourceExhausted),
+            Error::Busy(_) => (Kind::Busy, Code::Unavailable),
+            Error::Corrupt { .. } => (Kind::Corrupt, Code::DataLoss),
+            Error::Io(_) => (Kind::Device, Code::Internal),
+            Error::Unknown(_) => (Kind::UnknownOutcome, Code::Unknown),
+            Error::Poisoned(_) => (Kind::ReadOnly, Code::Internal),
+            Error::Changed { .. } => (Kind::Changed, Code::Aborted),
+            Error::Closed | Error::Unopenable(_) => (Kind::Closed, Code::Unavailable),
+            // Whether a write had an effect is not known of an error that this program does not know.
+            _ => (Kind::UnknownOutcome, Code::Unknown),
+        };
+        if matches!(kind, Kind::Corrupt | Kind::Device | Kind::ReadOnly | Kind::UnknownOutcome) {
+            // The operator must hear of these, not only the caller.
+            tracing::warn!("{error}");
+        }
+        let failure = Self::new(kind, code, error.to_string());
+        match error {
+            Error::ConditionFailed { current } => failure.with_current(*current).with_rule(rules, *current),
+            _ => failure,
+        }
+    }
+
+    fn with_current(mut self, current: Option<Lsn>) -> Self {
+        self.0.failure.current_version = current.map(|version| version.0);
+        self
+    }
+
+    fn with_rule(mut self, rules: &RejectRules, current: Option<Lsn>) -> Self {
+        let alone = RejectRules::default();
+        let of_each = [
+            (Rule::IfExists, RejectRules { if_exists: rules.if_exists, ..alone }),
+            (Rule::IfMissing, RejectRules { if_missing: rules.if_missing, ..alone }),
+            (Rule::IfVersionNot, RejectRules { if_version_not: rules.if_version_not, ..alone }),
+            (Rule::IfVersionAtMost, RejectRules { if_version_at_most: rules.if_version_at_most, ..alone }),
+        ];
+        let rejects = of_each.iter().find(|(_, rule)| rule.reject(current));
+        self.0.failure.rule = rejects.map_or(Rule::Unspecified, |(name, _)| *name).into();
+        self
+    }
+
+    pub(crate) fn into_status(self) -> Status {
+        self.0.into_status()
+    }
+
+    pub(crate) fn into_key_status(self) -> v1::KeyStatus {
+        let Described { code, message, failure } = self.0;
+        v1::KeyStatus { code: code as i32, message, failure: Some(failure) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn kind(&self) -> Kind {
+        self.0.failure.kind()
+    }
+}
+
+/// What the transport says about a message.
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        let described = Described::from_status(&status);
+        // A message over the limit: tonic says so without a detail of ours.
+        if described.failure.kind() == Kind::Unspecified && described.code == Code::OutOfRange {
+            return Self::invalid(described.message);
+        }
+        Self(described)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_rule_that_rejects_is_named() {
+        let rules = |if_exists, if_missing, not: Option<u64>, at_most: Option<u64>| RejectRules {
+            if_exists,
+            if_missing,
+            if_version_not: not.map(Lsn),
+            if_version_at_most: at_most.map(Lsn),
+        };
+        for (rules, current, rule) in [
+            (rules(true, false, None, Some(9)), Some(5), Rule::IfExists),
+            (rules(true, true, None, None), None, Rule::IfMissing),
+            (rules(false, false, Some(4), Some(9)), Some(5), Rule::IfVersionNot),
+            (rules(false, false, Some(4), None), None, Rule::IfVersionNot),
+            (rules(false, false, Some(5), Some(5)), Some(5), Rule::IfVersionAtMost),
+        ] {
+            let current = current.map(Lsn);
+            assert!(rules.reject(current));
+            let Failure(described) = Failure::of_write(&Error::ConditionFailed { current }, &rules);
+            assert_eq!(described.code, Code::FailedPrecondition);
+            assert_eq!(described.failure.rule(), rule);
+            assert_eq!(described.failure.current_version, current.map(|version| version.0));
+        }
+    }
+
+    #[test]
+    fn a_failure_of_ours_passes_through_a_status_unchanged() {
+        let failure = Failure::too_slow(Duration::from_secs(3));
+        assert_eq!(Failure::from(failure.clone().into_status()), failure);
+        assert_eq!(Failure::from(Status::out_of_range("long")).kind(), Kind::Invalid);
+    }
+}

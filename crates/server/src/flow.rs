@@ -1,0 +1,380 @@
+//! Bounds on the bytes of requests and answers that are in memory, and on the patience with who sends and takes them.
+//!
+//! Every request holds a [`Lease`] from its first frame to the end of its answer. A unary request's lease grows with the
+//! frames that arrive, then stands for the answer's length; a stream reserves a chunk for its whole life. What does not
+//! fit is refused: waiting for room would let a slow client stop the others.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Frame;
+use hyper::body::Incoming;
+use shoal_api::CHUNK_BYTES_MAX;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tonic::Status;
+use tonic::body::Body;
+
+use crate::failure::Failure;
+
+/// What a stream may hold, in bytes: the chunk in work, and what has arrived of the next.
+pub(crate) const STREAM_LEASE_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
+
+/// An answer is handed to HTTP/2 in pieces of at most so many bytes, for what it was handed is no longer counted here.
+const PIECE_BYTES_MAX: usize = 128 << 10;
+
+/// How many bytes are taken, of how many.
+#[derive(Debug)]
+struct Budget {
+    used: AtomicUsize,
+    max: usize,
+}
+
+impl Budget {
+    fn new(max: usize) -> Self {
+        Self { used: AtomicUsize::new(0), max }
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        // Relaxed: nothing else is read or written on the strength of this number.
+        let room = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= self.max);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
+    }
+
+    fn give(&self, bytes: usize) {
+        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(before >= bytes, "{bytes} bytes were given back of {before}");
+    }
+
+    fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+/// The bytes in flight of the whole server.
+#[derive(Clone, Debug)]
+pub(crate) struct Flow {
+    budget: Arc<Budget>,
+    connection_bytes_max: usize,
+}
+
+impl Flow {
+    pub(crate) fn new(bytes_max: usize, connection_bytes_max: usize) -> Self {
+        Self { budget: Arc::new(Budget::new(bytes_max)), connection_bytes_max }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.budget.used()
+    }
+
+    pub(crate) fn connection(&self) -> Arc<ConnectionFlow> {
+        Arc::new(ConnectionFlow {
+            server: Arc::clone(&self.budget),
+            own: Budget::new(self.connection_bytes_max),
+            moved: AtomicU64::new(0),
+            working: AtomicUsize::new(0),
+        })
+    }
+}
+
+/// The bytes in flight of one connection, and whether they move.
+#[derive(Debug)]
+pub(crate) struct ConnectionFlow {
+    server: Arc<Budget>,
+    own: Budget,
+    /// Frames of answers that were taken.
+    moved: AtomicU64,
+    /// Handlers that run: the store is at work, or they watch the clock for themselves.
+    working: AtomicUsize,
+}
+
+impl ConnectionFlow {
+    pub(crate) fn lease(self: &Arc<Self>) -> Arc<Lease> {
+        Arc::new(Lease { flow: Arc::clone(self), bytes: AtomicUsize::new(0) })
+    }
+
+    /// Says that a handler runs until what this gives is dropped.
+    pub(crate) fn working(self: &Arc<Self>) -> Working {
+        self.working.fetch_add(1, Ordering::Relaxed);
+        Working(Arc::clone(self))
+    }
+
+    /// Where it is the client's turn to take what the connection holds: how much it has taken so far.
+    pub(crate) fn waits_at(&self) -> Option<u64> {
+        let waits = self.own.used() > 0 && self.working.load(Ordering::Relaxed) == 0;
+        waits.then(|| self.moved.load(Ordering::Relaxed))
+    }
+}
+
+pub(crate) struct Working(Arc<ConnectionFlow>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.working.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What one request holds; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    flow: Arc<ConnectionFlow>,
+    bytes: AtomicUsize,
+}
+
+impl Lease {
+    /// Takes `bytes` more.
+    pub(crate) fn grow(&self, bytes: usize) -> Result<(), Failure> {
+        if !self.flow.own.take(bytes) {
+            return Err(Failure::overloaded(
+                "this connection has too many bytes of requests and answers under way",
+            ));
+        }
+        if !self.flow.server.take(bytes) {
+            self.flow.own.give(bytes);
+            return Err(Failure::overloaded(
+                "the server has too many bytes of requests and answers under way",
+            ));
+        }
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Holds just `bytes` from now on. Only one thread at a time may call this.
+    pub(crate) fn set(&self, bytes: usize) -> Result<(), Failure> {
+        let held = self.bytes.load(Ordering::Relaxed);
+        if bytes > held {
+            return self.grow(bytes - held);
+        }
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.flow.own.give(held - bytes);
+        self.flow.server.give(held - bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let held = *self.bytes.get_mut();
+        self.flow.own.give(held);
+        self.flow.server.give(held);
+    }
+}
+
+/// The body of a request, watched.
+pub(crate) struct RequestBody {
+    body: Incoming,
+    /// Grows with what arrives; none for a stream, which has reserved what it may hold.
+    lease: Option<Arc<Lease>>,
+    silence_max: Duration,
+    /// Runs while frames are waited for.
+    silence: Option<Pin<Box<Sleep>>>,
+}
+
+impl RequestBody {
+    pub(crate) fn new(body: Incoming, lease: Arc<Lease>, silence_max: Duration) -> Self {
+        Self { body, lease: Some(lease), silence_max, silence: None }
+    }
+
+    /// No longer counts what arrives: its reader holds at most a chunk.
+    pub(crate) fn uncounted(self) -> Self {
+        Self { lease: None, ..self }
+    }
+
+    fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Status> {
+        let silence_max = self.silence_max;
+        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + silence_max)));
+        silence.as_mut().poll(context).map(|()| Failure::too_slow(silence_max).into_status())
+    }
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            return self.poll_silence(context).map(|status| Some(Err(status)));
+        };
+        self.silence = None;
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                let taken = self.lease.as_ref().map_or(Ok(()), |lease| lease.grow(bytes));
+                Some(taken.map(|()| frame).map_err(Failure::into_status))
+            }
+            // A reset stream is an error here, not its end: tonic would take "cancelled" for the latter.
+            Some(Err(error)) => Some(Err(Status::aborted(format!("the request broke off: {error}")))),
+            None => None,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+/// The body of an answer, which holds the request's lease until it was taken.
+pub(crate) struct ResponseBody {
+    body: Body,
+    lease: Option<Arc<Lease>>,
+    /// What is left of a frame that is handed over in pieces.
+    rest: Bytes,
+}
+
+impl ResponseBody {
+    pub(crate) fn new(body: Body, lease: Arc<Lease>) -> Self {
+        Self { body, lease: Some(lease), rest: Bytes::new() }
+    }
+
+    fn piece(&mut self) -> Frame<Bytes> {
+        if let Some(lease) = &self.lease {
+            lease.flow.moved.fetch_add(1, Ordering::Relaxed);
+        }
+        Frame::data(self.rest.split_to(self.rest.len().min(PIECE_BYTES_MAX)))
+    }
+}
+
+impl Default for ResponseBody {
+    fn default() -> Self {
+        Self { body: Body::empty(), lease: None, rest: Bytes::new() }
+    }
+}
+
+impl http_body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.piece())));
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
+        Poll::Ready(Some(Ok(match frame.into_data() {
+            Ok(data) => {
+                self.rest = data;
+                self.piece()
+            }
+            Err(other) => other,
+        })))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::poll_fn;
+    use futures_util::stream;
+    use http_body::Body as _;
+    use proptest::prelude::*;
+    use shoal_api::v1::failure::Kind;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever requests do, both sums are those of the leases, and neither passes its bound.
+        #[test]
+        fn the_sums_are_those_of_the_leases(
+            steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..3_u8, 0..70_usize), 1..60)
+        ) {
+            let flow = Flow::new(100, 60);
+            let connections = [flow.connection(), flow.connection()];
+            let mut leases: Vec<(usize, Arc<Lease>, usize)> = Vec::new();
+            for (connection, lease, action, bytes) in steps {
+                let index = lease.checked_rem(leases.len()).unwrap_or(0);
+                match (action, leases.get_mut(index)) {
+                    (0, _) | (_, None) => leases.push((connection, connections[connection].lease(), 0)),
+                    (1, Some((_, lease, held))) => {
+                        if lease.set(bytes).is_ok() { *held = bytes; }
+                    }
+                    (_, Some((_, lease, held))) if bytes > 3 => {
+                        if lease.grow(bytes).is_ok() { *held += bytes; }
+                    }
+                    _ => drop(leases.swap_remove(index)),
+                }
+                let sum = |wanted: usize| -> usize {
+                    leases.iter().filter(|(of, _, _)| *of == wanted).map(|(_, _, held)| held).sum()
+                };
+                prop_assert_eq!([connections[0].own.used(), connections[1].own.used()], [sum(0), sum(1)]);
+                prop_assert_eq!(flow.bytes(), sum(0) + sum(1));
+                prop_assert!(sum(0) <= 60 && sum(1) <= 60 && sum(0) + sum(1) <= 100);
+            }
+            leases.clear();
+            prop_assert_eq!(flow.bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn a_refused_lease_says_overloaded() {
+        let flow = Flow::new(10, 10);
+        let failure = flow.connection().lease().grow(11).unwrap_err();
+        assert_eq!(failure.kind(), Kind::Overloaded);
+    }
+
+    #[test]
+    fn a_connection_waits_only_while_it_holds_bytes_and_nobody_works() {
+        let flow = Flow::new(10, 10).connection();
+        assert_eq!(flow.waits_at(), None);
+        let lease = flow.lease();
+        lease.grow(1).unwrap();
+        assert_eq!(flow.waits_at(), Some(0));
+        let working = flow.working();
+        assert_eq!(flow.waits_at(), None);
+        drop(working);
+        assert_eq!(flow.waits_at(), Some(0));
+        drop(lease);
+        assert_eq!(flow.waits_at(), None);
+    }
+
+    #[test]
+    fn an_answer_leaves_in_pieces_and_releases_its_lease_at_the_end() {
+        let flow = Flow::new(1 << 30, 1 << 30);
+        let lease = flow.connection().lease();
+        lease.grow(7).unwrap();
+        let value: Bytes = (0..PIECE_BYTES_MAX * 2 + 5).map(|i| i as u8).collect::<Vec<_>>().into();
+        let inner = Whole(Some(value.clone()));
+        let mut body = ResponseBody::new(Body::new(inner), lease);
+        let pieces = stream::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+        let pieces: Vec<Bytes> = shoal_engine::block_on(futures_util::StreamExt::collect::<Vec<_>>(pieces))
+            .into_iter()
+            .map(|frame| frame.unwrap().into_data().unwrap())
+            .collect();
+        let lengths: Vec<usize> = pieces.iter().map(Bytes::len).collect();
+        assert_eq!(lengths, [PIECE_BYTES_MAX, PIECE_BYTES_MAX, 5]);
+        assert_eq!(pieces.concat(), value);
+        assert_eq!(flow.bytes(), 7);
+        drop(body);
+        assert_eq!(flow.bytes(), 0);
+        let ended = shoal_engine::block_on(poll_fn(|context| {
+            Pin::new(&mut ResponseBody::default()).poll_frame(context)
+        }));
+        assert!(ended.is_none());
+    }
+
+    /// A body of one frame.
+    struct Whole(Option<Bytes>);
+
+    impl http_body::Body for Whole {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            Poll::Ready(self.0.take().map(|data| Ok(Frame::data(data))))
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The server as a whole: it listens, accepts, and ends in order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use shoal_engine::Store;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::auth::Gate;
+use crate::connection;
+use crate::dispatch::Dispatch;
+use crate::flow::Flow;
+use crate::options::{Limits, ServerOptions};
+use crate::standard::Standard;
+use crate::stat::Counters;
+
+/// Pause after a failed accept: it fails again at once where file descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why the server does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Callers from other machines could come in, and nothing proves who they are.
+    #[error(
+        "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; \
+         listen on 127.0.0.1, or say --insecure if that network is trusted"
+    )]
+    NotLoopback(SocketAddr),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The schema that reflection would serve is damaged.
+    #[error("cannot serve reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// A server that listens. Connections wait until [`Self::run`].
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    options: ServerOptions,
+}
+
+impl Server {
+    /// Listens on `options.listen`. Needs a tokio runtime with I/O and time.
+    ///
+    /// # Errors
+    /// [`ServeError::NotLoopback`], [`ServeError::Listen`].
+    pub async fn bind(options: ServerOptions) -> Result<Self, ServeError> {
+        let address = options.listen;
+        if !options.insecure && !address.ip().to_canonical().is_loopback() {
+            return Err(ServeError::NotLoopback(address));
+        }
+        let failed = |error| ServeError::Listen { address, error };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address, options })
+    }
+
+    /// The address that is listened on, with the port that was taken.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves `store` until `shutdown` ends; then takes no more connections and requests, waits for those under way at
+    /// most [`Limits::drain_max`], and cuts the rest. The store stays open: closing it is the caller's business.
+    ///
+    /// # Errors
+    /// [`ServeError::Reflection`].
+    pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let Self { listener, options: ServerOptions { insecure, limits, .. }, .. } = self;
+        let dispatch = Arc::new(Dispatch {
+            gate: Gate::new(store, insecure),
+            standard: Standard::new().await?,
+            counters: Counters::new(),
+            flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
+            silence_max: limits.silence_max,
+        });
+        let drain = watch::Sender::new(false);
+        let mut connections = Connections {
+            tasks: JoinSet::new(),
+            dispatch: Arc::clone(&dispatch),
+            limits: Arc::new(limits),
+            drain: drain.subscribe(),
+        };
+        tokio::select! {
+            () = shutdown => {}
+            () = connections.accept(&listener) => {}
+            () = tell_health(&dispatch) => {}
+        }
+        drop(listener);
+        dispatch.standard.set_serving(false).await;
+        drain.send_replace(true);
+        dispatch.standard.end_watches().await;
+        connections.finish().await;
+        Ok(())
+    }
+}
+
+/// Sets the health to "not serving" when the store stops taking writes. Never ends.
+async fn tell_health(dispatch: &Dispatch) {
+    let mut read_only = dispatch.gate.read_only();
+    if read_only.wait_for(Option::is_some).await.is_ok() {
+        dispatch.standard.set_serving(false).await;
+    }
+    std::future::pending().await
+}
+
+struct Connections {
+    tasks: JoinSet<()>,
+    dispatch: Arc<Dispatch>,
+    limits: Arc<Limits>,
+    drain: watch::Receiver<bool>,
+}
+
+impl Connections {
+    /// Accepts connections. Never ends.
+    async fn accept(&mut self, listener: &TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => self.add(stream, peer),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
+        while self.tasks.try_join_next().is_some() {}
+        let counters = &self.dispatch.counters;
+        if self.tasks.len() >= self.limits.connections_max {
+            counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%peer, "closed: there are too many connections");
+            return;
+        }
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "closed: it ended at once");
+            return;
+        }
+        let (dispatch, limits) = (Arc::clone(&self.dispatch), Arc::clone(&self.limits));
+        let drain = self.drain.clone();
+        self.tasks.spawn(async move {
+            dispatch.counters.connections.fetch_add(1, Ordering::Relaxed);
+            let _counted = Counted(&dispatch);
+            connection::serve(stream, peer, Arc::clone(&dispatch), &limits, drain).await;
+        });
+    }
+
+    /// Waits for the requests under way, for a while.
+    async fn finish(mut self) {
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if timeout(self.limits.drain_max, ended).await.is_err() {
+            let cut = self.tasks.len();
+            tracing::warn!("{cut} connection(s) still had requests under way after the time to finish: cut");
+            self.tasks.shutdown().await;
+        }
+    }
+}
+
+/// Counts a connection down when it ends, however it ends.
+struct Counted<'a>(&'a Dispatch);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.counters.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,149 @@
+//! Several objects of one bucket in one request, each with an outcome of its own.
+//!
+//! All writes of a request are with the store at the same time, so that they share a flush. Reads go in waves, and end
+//! where the answer is full.
+
+use futures_util::future::join_all;
+use shoal_api::{CHUNK_BYTES_MAX, v1};
+use shoal_base::limits::{BATCH_KEYS_MAX, VALUE_BYTES_SINGLE_MAX};
+use shoal_engine::check_bucket;
+
+use crate::auth::Authenticated;
+use crate::convert;
+use crate::failure::Failure;
+
+/// Reads at the same time of one request: enough to keep a device busy, few enough that what they bring in for nothing
+/// (where the answer is full) stays small.
+const WAVE_KEYS: usize = 16;
+
+/// Bytes of values in one answer; a longer value than a chunk is never in it.
+const ANSWER_BYTES_MAX: u64 = VALUE_BYTES_SINGLE_MAX - CHUNK_BYTES_MAX as u64;
+
+pub(crate) async fn multi_get(
+    request: Authenticated<v1::MultiGetRequest>,
+) -> Result<v1::MultiGetResponse, Failure> {
+    let (message, admitted) = request.take();
+    check(&message.bucket, message.items.len())?;
+    let mut results = Vec::with_capacity(message.items.len());
+    let mut bytes = 0;
+    for wave in message.items.chunks(WAVE_KEYS) {
+        if bytes >= ANSWER_BYTES_MAX {
+            results.extend(wave.iter().map(|_| omitted()));
+            continue;
+        }
+        let gets = wave.iter().map(|item| get_one(&admitted, &message.bucket, item));
+        for result in join_all(gets).await {
+            let (result, read) = result.unwrap_or_else(|failure| (get_failed(failure), 0));
+            let full = bytes > 0 && bytes + read > VALUE_BYTES_SINGLE_MAX;
+            bytes += read;
+            results.push(if full { omitted() } else { result });
+        }
+    }
+    Ok(v1::MultiGetResponse { results })
+}
+
+/// One object, and how many bytes of it were read.
+async fn get_one(
+    admitted: &Authenticated<()>,
+    bucket: &str,
+    item: &v1::MultiGetItem,
+) -> Result<(v1::MultiGetResult, u64), Failure> {
+    let key = convert::object_key(bucket, &item.key)?;
+    let range = convert::range(item.range);
+    let object = admitted.store().get(&key, convert::capped(range, CHUNK_BYTES_MAX as u64)).await;
+    let object = object.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
+    let read = object.value.len() as u64;
+    if range.within(object.info.bytes).1 > read {
+        return Ok((omitted(), read));
+    }
+    let result = v1::MultiGetResult {
+        status: Some(v1::KeyStatus::default()),
+        info: Some(convert::info(&object.info)),
+        value_omitted: false,
+        value: convert::contiguous(object.value),
+    };
+    Ok((result, read))
+}
+
+fn omitted() -> v1::MultiGetResult {
+    v1::MultiGetResult {
+        status: Some(v1::KeyStatus::default()),
+        value_omitted: true,
+        ..v1::MultiGetResult::default()
+    }
+}
+
+fn get_failed(failure: Failure) -> v1::MultiGetResult {
+    v1::MultiGetResult { status: Some(failure.into_key_status()), ..v1::MultiGetResult::default() }
+}
+
+pub(crate) async fn multi_put(
+    request: Authenticated<v1::MultiPutRequest>,
+) -> Result<v1::MultiPutResponse, Failure> {
+    let (message, admitted) = request.take();
+    check(&message.bucket, message.items.len())?;
+    let puts = message.items.into_iter().map(|item| put_one(&admitted, &message.bucket, item));
+    let results = join_all(puts).await.into_iter().map(|result| match result {
+        Ok(version) => v1::MultiPutResult { status: Some(v1::KeyStatus::default()), version },
+        Err(failure) => v1::MultiPutResult { status: Some(failure.into_key_status()), version: 0 },
+    });
+    Ok(v1::MultiPutResponse { results: results.collect() })
+}
+
+async fn put_one(admitted: &Authenticated<()>, bucket: &str, item: v1::MultiPutItem) -> Result<u64, Failure> {
+    let key = convert::object_key(bucket, &item.key)?;
+    let options = convert::put_options(item.rules, item.metadata, item.modified_ns)?;
+    let rules = options.rules;
+    match admitted.store().put(&key, item.value.into(), options).await {
+        Ok(done) => Ok(done.version.0),
+        Err(error) => {
+            admitted.note(&error);
+            Err(Failure::of_write(&error, &rules))
+        }
+    }
+}
+
+pub(crate) async fn multi_delete(
+    request: Authenticated<v1::MultiDeleteRequest>,
+) -> Result<v1::MultiDeleteResponse, Failure> {
+    let (message, admitted) = request.take();
+    check(&message.bucket, message.items.len())?;
+    let deletes = message.items.into_iter().map(|item| delete_one(&admitted, &message.bucket, item));
+    let failed = |failure: Failure| v1::MultiDeleteResult {
+        status: Some(failure.into_key_status()),
+        ..v1::MultiDeleteResult::default()
+    };
+    let results = join_all(deletes).await.into_iter().map(|result| result.unwrap_or_else(failed));
+    Ok(v1::MultiDeleteResponse { results: results.collect() })
+}
+
+async fn delete_one(
+    admitted: &Authenticated<()>,
+    bucket: &str,
+    item: v1::MultiDeleteItem,
+) -> Result<v1::MultiDeleteResult, Failure> {
+    let key = convert::object_key(bucket, &item.key)?;
+    let rules = convert::rules(item.rules);
+    match admitted.store().delete(&key, rules).await {
+        Ok(done) => Ok(v1::MultiDeleteResult {
+            status: Some(v1::KeyStatus::default()),
+            deleted: done.deleted.map(|version| version.0),
+            version: done.version.0,
+        }),
+        Err(error) => {
+            admitted.note(&error);
+            Err(Failure::of_write(&error, &rules))
+        }
+    }
+}
+
+/// What is wrong for all items is said once.
+fn check(bucket: &str, items: usize) -> Result<(), Failure> {
+    check_bucket(convert::bucket(bucket)).map_err(|error| Failure::of(&error))?;
+    if items > BATCH_KEYS_MAX {
+        return Err(Failure::invalid(format!(
+            "a request has at most {BATCH_KEYS_MAX} keys; this one has {items}"
+        )));
+    }
+    Ok(())
+}

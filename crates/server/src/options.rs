@@ -1,0 +1,56 @@
+//! How the server is run.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// How the server is run.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Whether callers from other machines may come in although nothing proves who they are.
+    pub insecure: bool,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self { listen: (Ipv4Addr::LOCALHOST, 7411).into(), insecure: false, limits: Limits::default() }
+    }
+}
+
+/// Bounds of what is under way. Together they bound the server's memory besides the store's own: at most
+/// `bytes_in_flight_max`, plus for each connection its HTTP/2 window of 4 MiB, and what HTTP/2 keeps of answers that it
+/// was handed (128 KiB a stream).
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections; further ones are closed at once.
+    pub connections_max: usize,
+    /// Requests at the same time on one connection; a client waits with further ones.
+    pub streams_max: u32,
+    /// Bytes of requests and answers in memory; further requests are refused with RESOURCE_EXHAUSTED.
+    pub bytes_in_flight_max: usize,
+    /// The part of [`Self::bytes_in_flight_max`] that one connection may hold, so that a slow client cannot stop others.
+    pub connection_bytes_in_flight_max: usize,
+    /// How long the other side may be silent in the middle of a message or stream.
+    pub silence_max: Duration,
+    /// How long a new connection may take to begin to speak HTTP/2.
+    pub greeting_max: Duration,
+    /// How long requests may take to finish when the server is told to stop; then they are cut.
+    pub drain_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 1024,
+            streams_max: 256,
+            bytes_in_flight_max: 512 << 20,
+            connection_bytes_in_flight_max: 128 << 20,
+            silence_max: Duration::from_secs(60),
+            greeting_max: Duration::from_secs(10),
+            drain_max: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! From HTTP/2 frames to messages and back, by the shape of a method: what stands between `dispatch` and a verb.
+//!
+//! A verb is given an [`Authenticated`] message, never less: there is no other way to register one.
+
+use std::future::{Ready, ready};
+use std::sync::Arc;
+
+use futures_util::future::Either;
+use futures_util::{Stream, TryStreamExt};
+use prost::Message;
+use shoal_api::{ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary};
+use tonic::server::{ClientStreamingService, Grpc, ServerStreamingService, UnaryService};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::auth::Authenticated;
+use crate::failure::Failure;
+use crate::flow::{ConnectionFlow, Lease, RequestBody, ResponseBody, STREAM_LEASE_BYTES};
+
+/// A request that was admitted, and what it holds.
+pub(crate) struct Call {
+    pub(crate) request: Authenticated<http::Request<RequestBody>>,
+    pub(crate) flow: Arc<ConnectionFlow>,
+    pub(crate) lease: Arc<Lease>,
+}
+
+pub(crate) type HttpResponse = http::Response<ResponseBody>;
+
+/// Answers a unary method with `verb`.
+pub(crate) async fn unary<M: Unary, F>(
+    call: Call,
+    verb: impl FnOnce(Authenticated<M::Request>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<M::Response, Failure>>,
+{
+    let Call { request, flow, lease } = call;
+    let (http, admitted) = request.take();
+    let answer = async |request: Request<M::Request>| {
+        let _working = flow.working();
+        let answer = verb(admitted.with(request.into_inner())).await.map_err(Failure::into_status)?;
+        // The request is gone; from here on the lease stands for the answer.
+        lease.set(answer.encoded_len()).map_err(Failure::into_status)?;
+        Ok(Response::new(answer))
+    };
+    let response = grpc::<M>().unary(Once(Some(answer)), http).await;
+    response.map(|body| ResponseBody::new(body, lease))
+}
+
+/// Answers a method whose caller streams with `verb`.
+pub(crate) async fn client_streaming<M: ClientStreaming, F>(
+    call: Call,
+    verb: impl FnOnce(Authenticated<Streaming<M::Request>>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<M::Response, Failure>>,
+{
+    let Call { request, flow, lease } = call;
+    if let Err(failure) = lease.set(STREAM_LEASE_BYTES) {
+        return refuse(failure);
+    }
+    let (http, admitted) = request.take();
+    let answer = async |request: Request<Streaming<M::Request>>| {
+        let _working = flow.working();
+        let answer = verb(admitted.with(request.into_inner())).await.map_err(Failure::into_status)?;
+        Ok(Response::new(answer))
+    };
+    let response = grpc::<M>().client_streaming(Once(Some(answer)), http.map(RequestBody::uncounted)).await;
+    response.map(|body| ResponseBody::new(body, lease))
+}
+
+/// Answers a method that streams its answer with `verb`.
+pub(crate) async fn server_streaming<M: ServerStreaming, F, S>(
+    call: Call,
+    verb: impl FnOnce(Authenticated<M::Request>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<S, Failure>>,
+    S: Stream<Item = Result<M::Response, Failure>> + Send + 'static,
+{
+    let Call { request, flow, lease } = call;
+    let (http, admitted) = request.take();
+    let answer = async |request: Request<M::Request>| {
+        let _working = flow.working();
+        lease.set(STREAM_LEASE_BYTES).map_err(Failure::into_status)?;
+        let answers = verb(admitted.with(request.into_inner())).await.map_err(Failure::into_status)?;
+        Ok(Response::new(answers.map_err(Failure::into_status)))
+    };
+    let response = grpc::<M>().server_streaming(Once(Some(answer)), http).await;
+    response.map(|body| ResponseBody::new(body, lease))
+}
+
+/// Answers without looking at the request's body.
+pub(crate) fn refuse(failure: Failure) -> HttpResponse {
+    failure.into_status().into_http()
+}
+
+fn grpc<M: Method>() -> Grpc<ProstCodec<M::Response, M::Request>> {
+    Grpc::new(ProstCodec::default()).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Fits a function that answers one request into tonic's traits.
+struct Once<H>(Option<H>);
+
+impl<H> Once<H> {
+    fn answer<R, F, A>(&mut self, request: R) -> Either<F, Ready<Result<A, Status>>>
+    where
+        H: FnOnce(R) -> F,
+        F: Future<Output = Result<A, Status>>,
+    {
+        match self.0.take() {
+            Some(handler) => Either::Left(handler(request)),
+            None => Either::Right(ready(Err(Status::internal("a request was answered twice")))),
+        }
+    }
+}
+
+impl<H, F, R, A> UnaryService<R> for Once<H>
+where
+    H: FnOnce(Request<R>) -> F,
+    F: Future<Output = Result<Response<A>, Status>>,
+{
+    type Response = A;
+    type Future = Either<F, Ready<Result<Response<A>, Status>>>;
+
+    fn call(&mut self, request: Request<R>) -> Self::Future {
+        self.answer(request)
+    }
+}
+
+impl<H, F, R, A> ClientStreamingService<R> for Once<H>
+where
+    H: FnOnce(Request<Streaming<R>>) -> F,
+    F: Future<Output = Result<Response<A>, Status>>,
+{
+    type Response = A;
+    type Future = Either<F, Ready<Result<Response<A>, Status>>>;
+
+    fn call(&mut self, request: Request<Streaming<R>>) -> Self::Future {
+        self.answer(request)
+    }
+}
+
+impl<H, F, R, A, S> ServerStreamingService<R> for Once<H>
+where
+    H: FnOnce(Request<R>) -> F,
+    F: Future<Output = Result<Response<S>, Status>>,
+    S: Stream<Item = Result<A, Status>>,
+{
+    type Response = A;
+    type ResponseStream = S;
+    type Future = Either<F, Ready<Result<Response<S>, Status>>>;
+
+    fn call(&mut self, request: Request<R>) -> Self::Future {
+        self.answer(request)
+    }
+}

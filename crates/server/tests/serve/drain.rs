@@ -1,0 +1,71 @@
+//! The end of a server, and a new one in its place.
+
+use std::time::{Duration, Instant};
+
+use shoal_client::{ByteRange, Error, PutOptions};
+use shoal_server::Limits;
+
+use crate::support::{Running, eventually, figure, value};
+
+#[tokio::test]
+async fn what_is_under_way_is_finished() {
+    let server = Running::start().await;
+    let (client, store) = (server.client().await, server.store.clone());
+    let mut put = client.put_stream("", b"k", PutOptions::default());
+    put.write(value(2 << 20, 1)).await.unwrap();
+    eventually("a stream", || async { figure(&client, "server.bytes_in_flight").await > 1 << 20 }).await;
+    let address = server.address;
+    let stop = tokio::spawn(server.stop());
+    // No new connections from here on.
+    eventually("not listening", || async { tokio::net::TcpStream::connect(address).await.is_err() }).await;
+    assert!(!stop.is_finished());
+    put.write(value(2 << 20, 2)).await.unwrap();
+    put.finish().await.unwrap();
+    stop.await.unwrap();
+    assert_eq!(store.stat().objects, 1);
+}
+
+#[tokio::test]
+async fn what_does_not_finish_is_cut() {
+    let server = Running::with(Limits { drain_max: Duration::from_millis(300), ..Limits::default() }).await;
+    let (client, store) = (server.client().await, server.store.clone());
+    let mut put = client.put_stream("", b"k", PutOptions::default());
+    put.write(value(2 << 20, 1)).await.unwrap();
+    let started = Instant::now();
+    server.stop().await;
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(5), "{took:?}");
+    assert!(put.finish().await.is_err());
+    assert_eq!(store.stat().objects, 0);
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_hold_up_the_end() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    client.stat().await.unwrap();
+    let _silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let started = Instant::now();
+    server.stop().await;
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    // Nothing listens: it is known that the write was not applied.
+    let error = client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_client_finds_the_server_again() {
+    let server = Running::start().await;
+    let (address, store) = (server.address, server.store.clone());
+    let client = server.client().await;
+    client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap();
+    server.stop().await;
+    let again = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        Running::on(address, Limits::default(), store).await
+    });
+    // Reads and writes that could not be sent are sent again.
+    assert_eq!(client.get("", b"k", ByteRange::ALL).await.unwrap().unwrap().value, "v");
+    client.put("", b"k", "w".into(), PutOptions::default()).await.unwrap();
+    again.await.unwrap().stop().await;
+}

@@ -1,0 +1,223 @@
+//! What is too large, too many or too slow is refused, and hurts nobody else.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use shoal_api::v1;
+use shoal_api::v1::failure::Kind;
+use shoal_client::{ByteRange, Client, Error, Metadata, PutOptions};
+use shoal_server::{Limits, ServeError, Server, ServerOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tonic::Code;
+
+use crate::support::{Running, call, chunk, eventually, figure, header, kind, receive, send, value};
+
+const MIB: usize = 1 << 20;
+
+#[tokio::test]
+async fn only_loopback_unless_insecure() {
+    for listen in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0"] {
+        let listen = listen.parse().unwrap();
+        let refused = Server::bind(ServerOptions { listen, ..ServerOptions::default() }).await;
+        assert!(matches!(&refused, Err(ServeError::NotLoopback(address)) if *address == listen));
+        let message = refused.err().unwrap().to_string();
+        assert!(message.contains("--insecure") && message.contains("not authenticated"), "{message}");
+    }
+    let listen = "0.0.0.0:0".parse().unwrap();
+    let options = ServerOptions { listen, insecure: true, limits: Limits::default() };
+    assert_ne!(Server::bind(options).await.unwrap().address().port(), 0);
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_named() {
+    let server = Running::start().await;
+    let options = ServerOptions { listen: server.address, ..ServerOptions::default() };
+    let error = Server::bind(options).await.err().unwrap();
+    assert!(error.to_string().contains(&server.address.to_string()), "{error}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn messages_and_metadata_are_bounded() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    let put = |bytes: usize| v1::PutRequest { key: "k".into(), value: value(bytes, 1), ..Default::default() };
+    call::<v1::Put>(&channel, put(4 * MIB)).await.unwrap();
+    let get = |range| v1::GetRequest { key: "k".into(), range, ..Default::default() };
+    assert_eq!(call::<v1::Get>(&channel, get(None)).await.unwrap().value.len(), 4 * MIB);
+    let status = call::<v1::Put>(&channel, put(5 * MIB)).await.unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+    // The object is as it was, and the connection serves.
+    assert_eq!(call::<v1::Get>(&channel, get(None)).await.unwrap().value.len(), 4 * MIB);
+
+    let client = server.client().await;
+    client.put("", b"k", value(5 * MIB, 1), PutOptions::default()).await.unwrap();
+    let status = call::<v1::Get>(&channel, get(None)).await.unwrap_err();
+    assert_eq!((status.code(), kind(&status)), (Code::InvalidArgument, Kind::Invalid));
+    let part = Some(v1::ByteRange { first: 5, bytes: Some(4 * MIB as u64) });
+    assert_eq!(call::<v1::Get>(&channel, get(part)).await.unwrap().value.len(), 4 * MIB);
+    let some = v1::GetRequest { value_bytes_max: Some(7), ..get(None) };
+    assert_eq!(call::<v1::Get>(&channel, some).await.unwrap().value, value(5 * MIB, 1)[..7]);
+
+    let metadata = |content_type: usize, user: usize| PutOptions {
+        metadata: Metadata {
+            content_type: "x".repeat(content_type),
+            user: vec![("n".into(), Bytes::from(vec![0; user]))],
+        },
+        ..PutOptions::default()
+    };
+    for (bytes, options) in [(10, metadata(256, 0)), (10, metadata(0, 2048)), (2 * MIB, metadata(0, 2048))] {
+        let error = client.put("", b"m", value(bytes, 1), options).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+    }
+    client.put("", b"m", "v".into(), metadata(255, 2047)).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_of_much_metadata_is_cut() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    // Many short names cost most on the wire: 1,024 of them are about 7 KiB.
+    let user = (0..1024).map(|_| ("n".into(), Bytes::from_static(b"v"))).collect();
+    let metadata = Metadata { content_type: "x".repeat(255), user };
+    for i in 0..700 {
+        let key = format!("{i:0>1000}");
+        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+        client.put("", key.as_bytes(), "v".into(), options).await.unwrap();
+    }
+    let mut pages = client.list_all(Default::default());
+    let mut sizes = Vec::new();
+    while let Some(page) = pages.next_page().await.unwrap() {
+        sizes.push(page.entries.len());
+    }
+    assert!(sizes.len() > 1, "{sizes:?}");
+    assert_eq!(sizes.iter().sum::<usize>(), 700);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn bytes_in_flight_are_bounded() {
+    let limits =
+        Limits { bytes_in_flight_max: 4 * MIB, connection_bytes_in_flight_max: 2 * MIB, ..Limits::default() };
+    let server = Running::with(limits).await;
+    let client = server.impatient_client().await;
+    let channel = server.channel().await;
+    let put = |bytes: usize| v1::PutRequest { key: "k".into(), value: value(bytes, 1), ..Default::default() };
+    let status = call::<v1::Put>(&channel, put(3 * MIB)).await.unwrap_err();
+    assert_eq!((status.code(), kind(&status)), (Code::ResourceExhausted, Kind::Overloaded));
+    call::<v1::Put>(&channel, put(MIB)).await.unwrap();
+    // One stream fits on a connection, two do not; and three connections are one too many for the server.
+    let hang = || stream::iter([header("s")]).chain(stream::pending());
+    let hanging: Vec<_> = [server.channel().await, server.channel().await]
+        .into_iter()
+        .map(|channel| {
+            (channel.clone(), tokio::spawn(async move { send::<v1::PutStream>(&channel, hang()).await }))
+        })
+        .collect();
+    eventually("two streams", || async { figure(&client, "server.bytes_in_flight").await >= 3 * MIB as u64 })
+        .await;
+    let status = send::<v1::PutStream>(&hanging[0].0, hang()).await.unwrap_err();
+    assert_eq!((status.code(), kind(&status)), (Code::ResourceExhausted, Kind::Overloaded));
+    let error = client.put("", b"s", value(2 * MIB, 1), PutOptions::default()).await.unwrap_err();
+    assert!(matches!(error, Error::Busy(_)), "{error:?}");
+    // Small requests still pass. When the streams are gone there is room again.
+    client.put("", b"small", "v".into(), PutOptions::default()).await.unwrap();
+    hanging.iter().for_each(|(_, task)| task.abort());
+    drop(hanging);
+    eventually("room", || async { figure(&client, "server.bytes_in_flight").await < 4096 }).await;
+    client.put("", b"s", value(2 * MIB, 1), PutOptions::default()).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_sends_nothing_is_told_so() {
+    let server = Running::with(Limits { silence_max: Duration::from_millis(300), ..Limits::default() }).await;
+    let channel = server.channel().await;
+    let parts = stream::iter([header("k"), chunk("abc".into())]).chain(stream::pending());
+    let status = send::<v1::PutStream>(&channel, parts).await.unwrap_err();
+    assert_eq!((status.code(), kind(&status)), (Code::DeadlineExceeded, Kind::TooSlow));
+    // A stream that is slow but not silent passes.
+    let parts = stream::unfold(0, |i| async move {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let part = match i {
+            0 => header("k"),
+            1..8 => chunk("abc".into()),
+            8 => crate::support::end(21),
+            _ => return None,
+        };
+        Some((part, i + 1))
+    });
+    send::<v1::PutStream>(&channel, parts).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_takes_nothing_is_cut_and_others_are_served() {
+    let server = Running::with(Limits { silence_max: Duration::from_millis(400), ..Limits::default() }).await;
+    let client = server.client().await;
+    let whole = value(20 * MIB, 1);
+    client.put("", b"k", whole.clone(), PutOptions::default()).await.unwrap();
+    let slow = server.channel().await;
+    let mut parts =
+        receive::<v1::GetStream>(&slow, v1::GetStreamRequest { key: "k".into(), ..Default::default() })
+            .await
+            .unwrap();
+    assert!(figure(&client, "server.bytes_in_flight").await >= MIB as u64);
+    eventually("the lease is back", || async {
+        assert!(client.get("", b"k", ByteRange { first: 3, bytes: Some(4) }).await.unwrap().is_some());
+        figure(&client, "server.bytes_in_flight").await < 4096
+    })
+    .await;
+    let mut bytes = 0;
+    let broken = loop {
+        match parts.message().await {
+            Ok(Some(part)) => bytes += part.chunk.len(),
+            Ok(None) => break false,
+            Err(_) => break true,
+        }
+    };
+    assert!(broken && bytes < whole.len(), "{bytes}");
+    // Our client goes on where its stream was cut.
+    let mut stream = client.get_stream("", b"k", ByteRange::ALL).await.unwrap().unwrap();
+    let mut got = Vec::new();
+    while let Some(piece) = stream.next().await.unwrap() {
+        if got.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1200)).await;
+        }
+        got.extend_from_slice(&piece);
+    }
+    assert!(got == whole);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn connections_are_bounded() {
+    let limits = Limits { connections_max: 2, greeting_max: Duration::from_millis(300), ..Limits::default() };
+    let server = Running::with(limits).await;
+    let client = server.impatient_client().await;
+    client.stat().await.unwrap();
+    // One that says nothing takes the second place, for a while only.
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    eventually("two connections", || async { figure(&client, "server.connections").await == 2 }).await;
+    let refused = server.impatient_client().await;
+    assert!(matches!(refused.stat().await, Err(Error::Unavailable { .. })));
+    assert!(figure(&client, "server.connections_refused").await >= 1);
+    silent.write_all(b"PRI * HTTP/2.0\r\n").await.unwrap();
+    assert_eq!(silent.read(&mut [0; 10]).await.unwrap_or(0), 0, "the server ended it");
+    eventually("one connection", || async { figure(&client, "server.connections").await == 1 }).await;
+    server.impatient_client().await.stat().await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = Client::connect(free.to_string()).await.unwrap_err();
+    let message = error.to_string();
+    assert!(matches!(error, Error::Unavailable { .. }));
+    assert!(message.contains(&free.to_string()) && message.contains("`shoal serve`"), "{message}");
+    assert!(message.to_lowercase().contains("refused"), "{message}");
+}

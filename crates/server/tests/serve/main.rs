@@ -1,0 +1,12 @@
+//! The server and its client in one process, over the network, with a store in memory.
+
+// Helpers of tests are not seen as tests.
+#![allow(clippy::unwrap_used)]
+
+mod drain;
+mod hostile;
+mod limits;
+mod standard;
+mod streams;
+mod support;
+mod verbs;

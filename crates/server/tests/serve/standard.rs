@@ -1,0 +1,89 @@
+//! Health, reflection, and the table of routes.
+
+use futures_util::stream;
+use http::uri::PathAndQuery;
+use shoal_api::v1;
+use tonic::client::Grpc;
+use tonic::{Code, Request};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_prost::ProstCodec;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+use crate::support::Running;
+
+#[tokio::test]
+async fn health_answers() {
+    let server = Running::start().await;
+    let mut health = HealthClient::new(server.channel().await);
+    for service in ["", "shoal.v1.ObjectStore"] {
+        let request = HealthCheckRequest { service: service.into() };
+        let answer = health.check(request).await.unwrap().into_inner();
+        assert_eq!(answer.status(), ServingStatus::Serving);
+    }
+    let unknown = health.check(HealthCheckRequest { service: "no.such.Service".into() }).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
+    // Who watches learns of the end, and does not hold it up.
+    let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    let started = std::time::Instant::now();
+    server.stop().await;
+    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+}
+
+#[tokio::test]
+async fn reflection_tells_the_services() {
+    let server = Running::start().await;
+    let mut reflection = ServerReflectionClient::new(server.channel().await);
+    let ask = |message_request| ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(message_request),
+    };
+    let requests = stream::iter([
+        ask(MessageRequest::ListServices(String::new())),
+        ask(MessageRequest::FileContainingSymbol("shoal.v1.ObjectStore".into())),
+    ]);
+    let mut answers = reflection.server_reflection_info(requests).await.unwrap().into_inner();
+    let Some(MessageResponse::ListServicesResponse(services)) =
+        answers.message().await.unwrap().unwrap().message_response
+    else {
+        panic!("no list of services");
+    };
+    let names: Vec<&str> = services.service.iter().map(|service| service.name.as_str()).collect();
+    for expected in ["shoal.v1.ObjectStore", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"] {
+        assert!(names.contains(&expected), "{names:?}");
+    }
+    let answer = answers.message().await.unwrap().unwrap().message_response;
+    assert!(
+        matches!(answer, Some(MessageResponse::FileDescriptorResponse(file)) if !file.file_descriptor_proto.is_empty())
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn every_method_of_the_schema_has_a_route() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    let code = async |path: &'static str| {
+        let mut grpc = Grpc::new(channel.clone());
+        grpc.ready().await.unwrap();
+        // An empty message is one of any type.
+        let codec = ProstCodec::<v1::StatRequest, v1::StatRequest>::default();
+        let request = Request::new(stream::iter([v1::StatRequest {}]));
+        let answer = grpc.streaming(request, PathAndQuery::from_static(path), codec).await;
+        answer.err().map(|status| status.code())
+    };
+    assert_eq!(v1::OBJECT_STORE_PATHS.len(), 11);
+    for path in v1::OBJECT_STORE_PATHS {
+        assert_ne!(code(path).await, Some(Code::Unimplemented), "{path}");
+    }
+    for path in ["/shoal.v1.ObjectStore/Nothing", "/shoal.v1.Other/Put", "/", "/shoal.v1.ObjectStore/Put/"] {
+        assert_eq!(code(path).await, Some(Code::Unimplemented), "{path}");
+    }
+    server.stop().await;
+}

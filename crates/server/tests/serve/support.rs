@@ -1,0 +1,146 @@
+//! A running server for a test, and calls that the client would not make.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::uri::PathAndQuery;
+use shoal_api::v1::failure::Kind;
+use shoal_api::{ClientStreaming, Described, ServerStreaming, Unary, v1};
+use shoal_client::{Client, ConnectOptions};
+use shoal_engine::Store;
+use shoal_server::{Limits, ServeError, Server, ServerOptions};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+#[path = "../../src/testing.rs"]
+mod testing;
+
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) store: Store,
+    pub(crate) stop: oneshot::Sender<()>,
+    pub(crate) ended: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Running {
+    pub(crate) async fn start() -> Self {
+        Self::with(Limits::default()).await
+    }
+
+    pub(crate) async fn with(limits: Limits) -> Self {
+        Self::on("127.0.0.1:0".parse().unwrap(), limits, testing::store()).await
+    }
+
+    pub(crate) async fn on(listen: SocketAddr, limits: Limits, store: Store) -> Self {
+        let server = Server::bind(ServerOptions { listen, insecure: false, limits }).await.unwrap();
+        let address = server.address();
+        assert_ne!(address.port(), 0);
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async {
+            let _ = stopped.await;
+        };
+        let ended = tokio::spawn(server.run(store.clone(), shutdown));
+        Self { address, store, stop, ended }
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.address.to_string()).await.unwrap()
+    }
+
+    /// A client that sends each call once.
+    pub(crate) async fn impatient_client(&self) -> Client {
+        let options =
+            ConnectOptions { attempts: 1, connections: 1, ..ConnectOptions::new(self.address.to_string()) };
+        Client::connect(options).await.unwrap()
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
+        Endpoint::from_shared(format!("http://{}", self.address)).unwrap().connect().await.unwrap()
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.send(()).unwrap();
+        tokio::time::timeout(Duration::from_secs(20), self.ended).await.unwrap().unwrap().unwrap();
+    }
+}
+
+/// Bytes that differ from place to place.
+pub(crate) fn value(bytes: usize, seed: u8) -> Bytes {
+    (0..bytes)
+        .map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3] ^ seed)
+        .collect::<Vec<_>>()
+        .into()
+}
+
+pub(crate) async fn call<M: Unary>(channel: &Channel, request: M::Request) -> Result<M::Response, Status> {
+    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(64 << 20);
+    grpc.ready().await.unwrap();
+    let codec = ProstCodec::<M::Request, M::Response>::default();
+    Ok(grpc.unary(Request::new(request), PathAndQuery::from_static(M::PATH), codec).await?.into_inner())
+}
+
+pub(crate) async fn send<M: ClientStreaming>(
+    channel: &Channel,
+    parts: impl Stream<Item = M::Request> + Send + 'static,
+) -> Result<M::Response, Status> {
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    let codec = ProstCodec::<M::Request, M::Response>::default();
+    Ok(grpc
+        .client_streaming(Request::new(parts), PathAndQuery::from_static(M::PATH), codec)
+        .await?
+        .into_inner())
+}
+
+pub(crate) async fn receive<M: ServerStreaming>(
+    channel: &Channel,
+    request: M::Request,
+) -> Result<Streaming<M::Response>, Status> {
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    let codec = ProstCodec::<M::Request, M::Response>::default();
+    Ok(grpc
+        .server_streaming(Request::new(request), PathAndQuery::from_static(M::PATH), codec)
+        .await?
+        .into_inner())
+}
+
+pub(crate) fn kind(status: &Status) -> Kind {
+    Described::from_status(status).failure.kind()
+}
+
+pub(crate) fn header(key: &'static str) -> v1::PutStreamRequest {
+    let header = v1::PutStreamHeader { key: key.into(), ..Default::default() };
+    v1::PutStreamRequest { part: Some(v1::put_stream_request::Part::Header(header)) }
+}
+
+pub(crate) fn chunk(bytes: Bytes) -> v1::PutStreamRequest {
+    v1::PutStreamRequest { part: Some(v1::put_stream_request::Part::Chunk(bytes)) }
+}
+
+pub(crate) fn end(bytes: u64) -> v1::PutStreamRequest {
+    v1::PutStreamRequest { part: Some(v1::put_stream_request::Part::End(v1::PutStreamEnd { bytes })) }
+}
+
+/// Waits until `is` holds, for a while.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, is: impl Fn() -> F) {
+    for _ in 0..200 {
+        if is().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("not after 4 s: {what}");
+}
+
+/// A figure of the server.
+pub(crate) async fn figure(client: &Client, name: &str) -> u64 {
+    let figures = client.stat().await.unwrap().figures;
+    figures.iter().find(|figure| figure.name == name).unwrap().value
+}

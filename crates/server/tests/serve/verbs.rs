@@ -1,0 +1,300 @@
+//! Every verb, with conditions and their details, as a program sees it through the client.
+
+use bytes::Bytes;
+use shoal_api::v1;
+use shoal_client::{
+    ByteRange, Client, DeleteItem, Error, GetItem, ListRequest, Metadata, PutItem, PutOptions, RejectRules,
+    Rule,
+};
+use tonic::Code;
+
+use crate::support::{Running, call, kind, value};
+
+async fn put(client: &Client, key: &[u8], value: &'static str) -> u64 {
+    client.put("b", key, value.into(), PutOptions::default()).await.unwrap().version
+}
+
+fn with(rules: RejectRules) -> PutOptions {
+    PutOptions { rules, ..PutOptions::default() }
+}
+
+#[tokio::test]
+async fn an_object_comes_back_as_it_was_put() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    let metadata = Metadata {
+        content_type: "text/plain".into(),
+        user: vec![
+            ("b".into(), Bytes::from_static(b"\xff\x00")),
+            ("a".into(), "".into()),
+            ("b".into(), "2".into()),
+        ],
+    };
+    let options = PutOptions {
+        metadata: metadata.clone(),
+        modified_ns: Some(1_234_567_890_123),
+        ..PutOptions::default()
+    };
+    let key = b"\x00\xff any bytes \n";
+    let version = client.put("b", key, "hello".into(), options).await.unwrap().version;
+    let object = client.get("b", key, ByteRange::ALL).await.unwrap().unwrap();
+    assert_eq!(object.value, "hello");
+    assert_eq!(
+        (object.info.version, object.info.bytes, object.info.modified_ns),
+        (version, 5, 1_234_567_890_123)
+    );
+    assert_eq!(object.info.metadata, metadata);
+    assert_eq!(client.head("b", key).await.unwrap(), Some(object.info));
+    // Another bucket, another key.
+    assert_eq!(client.head("c", key).await.unwrap(), None);
+    assert_eq!(client.get("b", b"other", ByteRange::ALL).await.unwrap(), None);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_empty_bucket_means_the_default_one_and_wrong_names_are_refused() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap();
+    assert!(client.head("default", b"k").await.unwrap().is_some());
+    for (bucket, key) in [("UPPER", &b"k"[..]), ("a b", b"k"), ("b", b""), ("b", &[0; 1025])] {
+        let error = client.put(bucket, key, "v".into(), PutOptions::default()).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{bucket} {key:?}: {error:?}");
+        assert!(matches!(client.get(bucket, key, ByteRange::ALL).await, Err(Error::Invalid(_))));
+        assert!(matches!(client.delete(bucket, key, RejectRules::default()).await, Err(Error::Invalid(_))));
+    }
+    let long = "x".repeat(64);
+    assert!(matches!(
+        client.list(&ListRequest { bucket: long, ..Default::default() }).await,
+        Err(Error::Invalid(_))
+    ));
+    client.put("b", &[7; 1024], "v".into(), PutOptions::default()).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn ranges_of_bytes() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    put(&client, b"k", "0123456789").await;
+    for (first, bytes, expected) in [
+        (0, None, "0123456789"),
+        (3, Some(4), "3456"),
+        (8, Some(100), "89"),
+        (5, Some(0), ""),
+        (10, None, ""),
+        (99, Some(1), ""),
+        (9, Some(u64::MAX), "9"),
+    ] {
+        let object = client.get("b", b"k", ByteRange { first, bytes }).await.unwrap().unwrap();
+        assert_eq!(object.value, expected, "{first} {bytes:?}");
+        assert_eq!(object.info.bytes, 10);
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn conditions_of_writes_and_what_they_tell() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    let failed = |rule, current| Err(Error::ConditionFailed { rule: Some(rule), current });
+    let missing = RejectRules { if_missing: true, ..Default::default() };
+    let exists = RejectRules { if_exists: true, ..Default::default() };
+    let put = async |rules| client.put("b", b"k", "v".into(), with(rules)).await.map(|done| done.version);
+    assert_eq!(put(missing).await, failed(Rule::IfMissing, None));
+    assert_eq!(
+        put(RejectRules { if_version_not: Some(1), ..Default::default() }).await,
+        failed(Rule::IfVersionNot, None)
+    );
+    let first = put(exists).await.unwrap();
+    assert_eq!(put(exists).await, failed(Rule::IfExists, Some(first)));
+    let second = put(RejectRules { if_version_not: Some(first), ..Default::default() }).await.unwrap();
+    assert!(second > first);
+    assert_eq!(
+        put(RejectRules { if_version_not: Some(first), ..Default::default() }).await,
+        failed(Rule::IfVersionNot, Some(second))
+    );
+    let at_most = RejectRules { if_version_at_most: Some(second), ..Default::default() };
+    assert_eq!(put(at_most).await, failed(Rule::IfVersionAtMost, Some(second)));
+    assert_eq!(
+        client.delete("b", b"k", at_most).await.unwrap_err(),
+        Error::ConditionFailed { rule: Some(Rule::IfVersionAtMost), current: Some(second) }
+    );
+    let gone = client
+        .delete("b", b"k", RejectRules { if_version_not: Some(second), ..Default::default() })
+        .await
+        .unwrap();
+    assert_eq!(gone.deleted, Some(second));
+    assert!(gone.version > second);
+    assert_eq!(
+        client.delete("b", b"k", missing).await.unwrap_err(),
+        Error::ConditionFailed { rule: Some(Rule::IfMissing), current: None }
+    );
+    client.delete("b", b"k", RejectRules::default()).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn status_codes_on_the_wire() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    let status = call::<v1::Get>(&channel, v1::GetRequest { key: "k".into(), ..Default::default() })
+        .await
+        .unwrap_err();
+    assert_eq!((status.code(), kind(&status)), (Code::NotFound, v1::failure::Kind::NotFound));
+    let rules = Some(v1::RejectRules { if_missing: true, ..Default::default() });
+    let put = v1::PutRequest { key: "k".into(), rules, ..Default::default() };
+    let status = call::<v1::Put>(&channel, put).await.unwrap_err();
+    assert_eq!(
+        (status.code(), kind(&status)),
+        (Code::FailedPrecondition, v1::failure::Kind::ConditionFailed)
+    );
+    let put = v1::PutRequest { key: "k".into(), ..Default::default() };
+    let version = call::<v1::Put>(&channel, put).await.unwrap().version;
+    let get = v1::GetRequest { key: "k".into(), version: Some(version + 1), ..Default::default() };
+    let status = call::<v1::Get>(&channel, get).await.unwrap_err();
+    assert_eq!((status.code(), kind(&status)), (Code::Aborted, v1::failure::Kind::Changed));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn listing_pages() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    for i in 0..25_u8 {
+        client.put("b", &[b'k', i], "v".into(), PutOptions::default()).await.unwrap();
+    }
+    put(&client, b"other", "v").await;
+    client.put("c", b"k0", "v".into(), PutOptions::default()).await.unwrap();
+    let request = ListRequest { bucket: "b".into(), prefix: "k".into(), page_size: 10, ..Default::default() };
+    let mut pages = client.list_all(request.clone());
+    let mut sizes = Vec::new();
+    let mut keys = Vec::new();
+    while let Some(page) = pages.next_page().await.unwrap() {
+        sizes.push(page.entries.len());
+        keys.extend(page.entries.into_iter().map(|entry| entry.key));
+    }
+    assert_eq!(sizes, [10, 10, 5]);
+    assert_eq!(keys, (0..25_u8).map(|i| vec![b'k', i]).collect::<Vec<_>>());
+    let rest = ListRequest { start_after: vec![b'k', 23].into(), ..request.clone() };
+    assert_eq!(client.list(&rest).await.unwrap().entries.len(), 1);
+    let nothing = ListRequest { bucket: "nobody-has-written-here".into(), ..request.clone() };
+    assert_eq!(client.list(&nothing).await.unwrap(), Default::default());
+    let wrong = ListRequest { page_size: 1001, ..request };
+    assert!(matches!(client.list(&wrong).await, Err(Error::Invalid(_))));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn many_keys_in_one_call() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    let key = |i: usize| Bytes::from(format!("{i:05}"));
+    // More than a request may have, with some that fail.
+    let mut items: Vec<PutItem> =
+        (0..2300).map(|i| PutItem { key: key(i), value: value(i % 50, 3), ..Default::default() }).collect();
+    items[7].key = Bytes::new();
+    items[2222].options.rules.if_missing = true;
+    let results = client.multi_put("b", &items).await;
+    assert_eq!(results.len(), items.len());
+    for (i, result) in results.iter().enumerate() {
+        match i {
+            7 => assert!(matches!(result, Err(Error::Invalid(_)))),
+            2222 => assert!(matches!(result, Err(Error::ConditionFailed { current: None, .. }))),
+            _ => assert!(result.is_ok(), "{i}: {result:?}"),
+        }
+    }
+    let gets: Vec<GetItem> = (0..2300).map(|i| GetItem { key: key(i), ..Default::default() }).collect();
+    for (i, result) in client.multi_get("b", &gets).await.into_iter().enumerate() {
+        match result.unwrap() {
+            Some(object) => assert_eq!(object.value, value(i % 50, 3), "{i}"),
+            None => assert!(i == 7 || i == 2222, "{i}"),
+        }
+    }
+    let deletes: Vec<DeleteItem> = (0..2300)
+        .map(|i| DeleteItem {
+            key: key(i),
+            rules: RejectRules { if_missing: i % 2 == 0, ..Default::default() },
+        })
+        .collect();
+    for (i, result) in client.multi_delete("b", &deletes).await.into_iter().enumerate() {
+        assert_eq!(result.is_ok(), i != 2222, "{i}: {result:?}");
+    }
+    assert_eq!(client.stat().await.unwrap().objects, 0);
+    assert!(client.multi_get("b", &[]).await.is_empty());
+    assert!(
+        client.multi_get("B", &gets[..2]).await.iter().all(|result| matches!(result, Err(Error::Invalid(_))))
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn many_large_values_in_one_call() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    // Together more than a message takes; two are more by themselves.
+    let sizes =
+        [300_000, 1 << 20, (1 << 20) + 1, 0, 700_000, 5 << 20, 1, 1 << 20, 1 << 20, 1 << 20, 400_000, 9];
+    let items: Vec<PutItem> = sizes
+        .iter()
+        .enumerate()
+        .map(|(i, &bytes)| PutItem {
+            key: i.to_string().into(),
+            value: value(bytes, i as u8),
+            ..Default::default()
+        })
+        .collect();
+    assert!(client.multi_put("b", &items).await.iter().all(Result::is_ok));
+    let gets: Vec<GetItem> =
+        items.iter().map(|item| GetItem { key: item.key.clone(), ..Default::default() }).collect();
+    for (item, result) in items.iter().zip(client.multi_get("b", &gets).await) {
+        assert!(result.unwrap().unwrap().value == item.value, "{:?}", item.key);
+    }
+    // A range of a long value fits.
+    let range = ByteRange { first: 5, bytes: Some(3) };
+    let results = client.multi_get("b", &[GetItem { key: "5".into(), range }]).await;
+    let object = results.into_iter().next().unwrap().unwrap().unwrap();
+    assert_eq!((object.info.bytes, &object.value[..]), (5 << 20, &items[5].value[5..8]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn stat_counts() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    put(&client, b"k", "v").await;
+    let stat = client.stat().await.unwrap();
+    assert_eq!((stat.objects, stat.block_bytes, stat.read_only), (1, 4096, None));
+    assert_eq!(stat.server_version, env!("CARGO_PKG_VERSION"));
+    assert!(stat.uptime_ns > 0);
+    let figure = |name: &str| stat.figures.iter().find(|figure| figure.name == name).unwrap().value;
+    assert_eq!(figure("server.requests"), 2);
+    assert!((1..=2).contains(&figure("server.connections")));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn clients_of_one_key_are_told_apart_by_conditions() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    put(&client, b"counter", "0").await;
+    let add = |client: Client| async move {
+        let mut done = 0;
+        while done < 50 {
+            let object = client.get("b", b"counter", ByteRange::ALL).await.unwrap().unwrap();
+            let number: u32 = std::str::from_utf8(&object.value).unwrap().parse().unwrap();
+            let rules = RejectRules { if_version_not: Some(object.info.version), ..Default::default() };
+            match client.put("b", b"counter", (number + 1).to_string().into(), with(rules)).await {
+                Ok(_) => done += 1,
+                Err(Error::ConditionFailed { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(add(client.clone()))).collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(client.get("b", b"counter", ByteRange::ALL).await.unwrap().unwrap().value, "200");
+    server.stop().await;
+}
