@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitCode;
 
+use crate::output::warn;
+
 /// Everything was done.
 pub(crate) const EXIT_OK: u8 = 0;
 /// Something was not done; standard error says what.
@@ -44,7 +46,7 @@ pub(crate) fn conclude(result: anyhow::Result<()>) -> ExitCode {
     if error.is::<Reported>() {
         return ExitCode::from(EXIT_FAILED);
     }
-    eprintln!("shoal: {}", one_line(&error));
+    warn(&format!("shoal: {}", one_line(&error)));
     ExitCode::from(if error.is::<Usage>() { EXIT_USAGE } else { EXIT_FAILED })
 }
 

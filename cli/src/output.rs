@@ -49,6 +49,11 @@ impl Output {
     }
 }
 
+/// A line on standard error. Where nobody reads that there is nobody to tell.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// The bytes of an argument.
 pub(crate) fn bytes_of(argument: &OsStr) -> &[u8] {
     argument.as_bytes()

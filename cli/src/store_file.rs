@@ -95,7 +95,10 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         Place::Nothing if options.creation == Creation::Refused => {
             bail!("there is no store {}; `shoal serve`, `put` and `import` create one", path.display())
         }
-        Place::Nothing => create(path, options, &environment).await?,
+        Place::Nothing => {
+            create(path, options, &environment).await?;
+            open_device(path, options, false).with_context(what)?
+        }
         Place::Blank => {
             let device = open_device(path, options, false).with_context(what)?;
             if !Store::probe(&device).await.with_context(what)? {
@@ -105,10 +108,8 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         }
         Place::Filled => {
             if options.size.is_some() || options.tablets.is_some() {
-                tracing::warn!(
-                    "{} exists: its size and tablets stay as they were given when it was created",
-                    path.display()
-                );
+                let when = "they were chosen when it was created";
+                tracing::warn!("{} exists: its size and its tablets stay, {when}", path.display());
             }
             open_device(path, options, false).with_context(what)?
         }
@@ -124,15 +125,14 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
 
 /// Creates the file under a temporary name and gives it its own when it is formatted: a start that was cut short leaves
 /// nothing that looks like a damaged store, and a file that has content is never formatted.
-async fn create(path: &Path, options: &StoreOptions, environment: &Environment) -> anyhow::Result<Device> {
+async fn create(path: &Path, options: &StoreOptions, environment: &Environment) -> anyhow::Result<()> {
     let what = || format!("cannot create the store {}", path.display());
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".unfinished");
     let device = open_device(Path::new(&unfinished), options, true).with_context(what)?;
     format(path, &device, options, environment).await?;
     fs::rename(&unfinished, path).with_context(what)?;
-    File::open(folder_of(path)).and_then(|folder| folder.sync_all()).with_context(what)?;
-    Ok(device)
+    File::open(folder_of(path)).and_then(|folder| folder.sync_all()).with_context(what)
 }
 
 async fn format(

@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use shoal_client::ListRequest;
 use tokio::runtime::Handle;
 
-use crate::commands::stop_on_interrupt;
+use crate::commands::stop_on_signal;
 use crate::objects::Objects;
 use crate::output::bytes_of;
 use crate::store_file::Creation;
@@ -63,7 +63,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let report = Arc::new(Report::new(EXPORT, progress::bar(arguments.json)));
     let target = Folder::target(&arguments.dir, report.clone())
         .with_context(|| format!("cannot write into {}", arguments.dir.display()))?;
-    stop_on_interrupt(&report);
+    stop_on_signal(&report)?;
 
     let unload = Unload {
         objects: objects.clone(),

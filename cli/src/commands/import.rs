@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use tokio::runtime::Handle;
 
-use crate::commands::stop_on_interrupt;
+use crate::commands::stop_on_signal;
 use crate::output::bytes_of;
 use crate::store_file::Creation;
 use crate::target::Target;
@@ -58,7 +58,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let (walk, counting_walk) = (begin()?, begin()?);
     let objects = arguments.target.store.open(Creation::Allowed).await?;
     let report = Arc::new(Report::new(IMPORT, progress::bar(arguments.json)));
-    stop_on_interrupt(&report);
+    stop_on_signal(&report)?;
 
     let load = Load {
         objects: objects.clone(),

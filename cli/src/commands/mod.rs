@@ -14,10 +14,9 @@ pub(crate) mod stat;
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use tokio::signal;
 
-use crate::failure::EXIT_FAILED;
 use crate::output::show_key;
+use crate::signals::stop_in_order;
 use crate::tree::report::Report;
 
 /// The error of a command that found no object.
@@ -32,18 +31,8 @@ fn about(verb: &str, bucket: &str, key: &[u8]) -> String {
     format!("{verb} {:?}{bucket}", show_key(key))
 }
 
-/// Ends the work of `report` in order at Ctrl-C, and the program at the second.
-fn stop_on_interrupt(report: &Arc<Report>) {
+/// Ends the work of `report` in order at Ctrl-C or SIGTERM, and the program at the second.
+fn stop_on_signal(report: &Arc<Report>) -> anyhow::Result<()> {
     let report = report.clone();
-    tokio::spawn(async move {
-        for round in 0.. {
-            if signal::ctrl_c().await.is_err() {
-                return;
-            }
-            if round > 0 {
-                std::process::exit(EXIT_FAILED.into());
-            }
-            report.stop("interrupted");
-        }
-    });
+    stop_in_order(move || report.stop("interrupted"))
 }

@@ -11,7 +11,7 @@ use crate::commands::about;
 use crate::conditions::Conditions;
 use crate::failure::{Reported, one_line};
 use crate::objects::{Objects, is_lasting};
-use crate::output::{bytes_of, show_count};
+use crate::output::{Output, bytes_of, show_count, warn};
 use crate::store_file::Creation;
 use crate::target::Target;
 
@@ -66,7 +66,7 @@ async fn remove_keys(objects: &Objects, arguments: &Arguments) -> anyhow::Result
         1 => Err(failed.remove(0)),
         _ => {
             for error in &failed {
-                eprintln!("shoal: {}", one_line(error));
+                warn(&format!("shoal: {}", one_line(error)));
             }
             Err(Reported.into())
         }
@@ -99,13 +99,15 @@ async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8]) -> anyhow
                 return Err(error.context(format!("{} deleted, then", show_count(deleted))));
             }
             failed += 1;
-            eprintln!("shoal: {}", one_line(&error));
+            warn(&format!("shoal: {}", one_line(&error)));
         }
         match page.next {
             Some(next) => request.start_after = next,
             None => break,
         }
     }
-    println!("{} deleted", show_count(deleted));
+    let mut output = Output::new();
+    output.line(&format!("{} deleted", show_count(deleted)))?;
+    output.finish()?;
     if failed > 0 { Err(Reported.into()) } else { Ok(()) }
 }

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use shoal_server::{ServeError, Server, ServerOptions};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::failure::{EXIT_FAILED, Usage, output_error};
+use crate::failure::{Usage, output_error};
 use crate::logging;
+use crate::signals::stop_in_order;
 use crate::size::Size;
 use crate::store_file::{self, Creation, Io, StoreOptions};
 
@@ -23,7 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411
   shoal serve --data /srv/shoal.data --size 200G --cache 4G
-  shoal serve --data /dev/nvme1n1                    a whole device; what is on it is lost, so it must begin with zeros
+  shoal serve --data /dev/nvme1n1                    a whole device; a new one must be blank (zeros)
   shoal serve --config shoal.toml
 
 Every option may also stand in the configuration file (TOML, same names: data = \"/srv/shoal.data\", cache = \"4G\") or in an
@@ -96,11 +97,16 @@ impl Settings {
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
     let settings = Settings::new(arguments, log)?;
     logging::start(&settings.log)?;
-    let stop = Stop::new()?;
+    let (stop, stopped) = oneshot::channel();
+    stop_in_order(move || {
+        tracing::info!("stopping; another signal stops at once, which loses nothing that was acknowledged");
+        // Nobody listens where the server is not running yet or no more.
+        let _ = stop.send(());
+    })?;
     let server = bind(&settings).await?;
     let store = store_file::open(&settings.data, &settings.store).await?;
     announce(&server)?;
-    let served = server.run(store.clone(), stop.requested()).await;
+    let served = server.run(store.clone(), async { drop(stopped.await) }).await;
     tracing::info!("closing {}", settings.data.display());
     let closed = store.close().await;
     served?;
@@ -125,37 +131,6 @@ async fn bind(settings: &Settings) -> anyhow::Result<Server> {
     match Server::bind(options).await {
         Err(error @ ServeError::NotLoopback(_)) => Err(Usage(error.to_string()).into()),
         result => Ok(result?),
-    }
-}
-
-/// SIGINT and SIGTERM.
-struct Stop {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-}
-
-impl Stop {
-    fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-
-    /// Returns at the first signal; the second one ends the program, whatever it is doing then.
-    async fn requested(mut self) {
-        self.next().await;
-        tracing::info!("stopping; another signal stops at once");
-        tokio::spawn(async move {
-            self.next().await;
-            tracing::warn!("stopped at once; what was acknowledged is safe");
-            std::process::exit(EXIT_FAILED.into());
-        });
     }
 }
 

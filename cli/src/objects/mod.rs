@@ -8,13 +8,16 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use bytes::Bytes;
 use shoal_client::{
-    ByteRange, Client, DeleteItem, Error, GetItem, ListPage, ListRequest, Object, ObjectInfo, PutItem,
-    PutOptions, RejectRules, Result, Stat,
+    ByteRange, Client, ConnectOptions, DeleteItem, Error, GetItem, ListPage, ListRequest, Object, ObjectInfo,
+    PutItem, PutOptions, RejectRules, Result, Stat,
 };
 use shoal_engine::Store;
 
 use crate::failure::Usage;
 use crate::objects::embedded::{Embedded, EmbeddedGet, EmbeddedPut};
+
+/// How often a call is sent: for about ten seconds, so that a long import outlives a restart of the server.
+const ATTEMPTS: u32 = 14;
 
 /// A server, or an embedded store. Cheap to clone.
 #[derive(Clone)]
@@ -38,7 +41,8 @@ pub(crate) enum GetStream {
 impl Objects {
     /// Connects to `server`.
     pub(crate) async fn remote(server: &str) -> anyhow::Result<Self> {
-        match Client::connect(server).await {
+        let options = ConnectOptions { attempts: ATTEMPTS, ..ConnectOptions::new(server) };
+        match Client::connect(options).await {
             Ok(client) => Ok(Self::Remote(client)),
             Err(Error::Invalid(why)) => Err(Usage(why).into()),
             Err(error @ Error::Unavailable { .. }) => {
@@ -216,7 +220,6 @@ pub(crate) fn is_lasting(error: &Error) -> bool {
     matches!(
         error,
         Error::Full(_)
-            | Error::Device(_)
             | Error::ReadOnly(_)
             | Error::Denied(_)
             | Error::Unavailable { .. }

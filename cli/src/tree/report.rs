@@ -1,5 +1,6 @@
 //! What an import or export did: counts, one line for each failure as it happens, a summary at the end.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -8,12 +9,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::failure::Reported;
-use crate::output::show_count;
+use crate::output::{Output, show_count, warn};
 use crate::size::Size;
 use crate::tree::attributes::Kind;
 
 /// Failures that are told one by one; the rest is only counted.
-const FAILURES_TOLD_MAX: u64 = 200;
+const FAILURES_TOLD_MAX: usize = 200;
+/// Of those, failures for the same reason.
+const SAME_REASON_TOLD_MAX: u32 = 20;
 
 /// The words for one direction.
 #[derive(Clone, Copy, Debug)]
@@ -41,13 +44,20 @@ pub(crate) struct Report {
     special: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
-    told: Mutex<Vec<Value>>,
+    told: Mutex<Told>,
     /// How much there is in all, where somebody counted: items and bytes.
     total: Mutex<Option<(u64, u64)>>,
     stop: AtomicBool,
     /// Why it ended early.
     stopped: Mutex<Option<String>>,
     bar: Option<ProgressBar>,
+}
+
+/// Failures that were told.
+#[derive(Default)]
+struct Told {
+    failures: Vec<Value>,
+    reasons: HashMap<String, u32>,
 }
 
 /// How far it is.
@@ -77,7 +87,7 @@ impl Report {
             special: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             failed: AtomicU64::new(0),
-            told: Mutex::new(Vec::new()),
+            told: Mutex::default(),
             total: Mutex::new(None),
             stop: AtomicBool::new(false),
             stopped: Mutex::new(None),
@@ -126,36 +136,45 @@ impl Report {
 
     /// One is of a kind that cannot be stored.
     pub(crate) fn special(&self, name: &str, what: &str) {
-        let count = self.special.fetch_add(1, Ordering::Relaxed);
-        self.tell(count, name, &format!("skipped: a {what} has no content to store"));
+        self.special.fetch_add(1, Ordering::Relaxed);
+        self.tell(name, &format!("skipped: a {what} has no content to store"));
     }
 
     /// A key is no name that may be written.
     pub(crate) fn refused(&self, name: &str, why: &str) {
-        let count = self.refused.fetch_add(1, Ordering::Relaxed);
-        self.tell(count, name, &format!("refused: {why}"));
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.tell(name, &format!("refused: {why}"));
     }
 
     /// One failed.
     pub(crate) fn failed(&self, name: &str, why: &str) {
-        let count = self.failed.fetch_add(1, Ordering::Relaxed);
-        self.tell(count, name, why);
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        self.tell(name, why);
     }
 
-    fn tell(&self, before: u64, name: &str, why: &str) {
-        if before < FAILURES_TOLD_MAX {
-            self.line(&format!("shoal: {}: {name}: {}", self.verb.name, why.replace('\n', " ")));
-            self.told.lock().push(json!({ "name": name, "reason": why }));
-        } else if before == FAILURES_TOLD_MAX {
-            self.line(&format!("shoal: {}: more like these are only counted", self.verb.name));
+    fn tell(&self, name: &str, why: &str) {
+        let mut told = self.told.lock();
+        if told.failures.len() >= FAILURES_TOLD_MAX {
+            return;
         }
+        let same = told.reasons.entry(why.to_owned()).or_insert(0);
+        *same += 1;
+        let same = *same;
+        if same > SAME_REASON_TOLD_MAX {
+            return;
+        }
+        told.failures.push(json!({ "name": name, "reason": why }));
+        let is_last = same == SAME_REASON_TOLD_MAX || told.failures.len() == FAILURES_TOLD_MAX;
+        drop(told);
+        let note = if is_last { " (more like this are only counted)" } else { "" };
+        self.line(&format!("shoal: {}: {name}: {}{note}", self.verb.name, why.replace('\n', " ")));
     }
 
     /// A line on standard error, above the progress bar.
     pub(crate) fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| warn(text)),
+            None => warn(text),
         }
     }
 
@@ -202,13 +221,13 @@ impl Report {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+        let mut output = Output::new();
         if as_json {
-            println!("{}", self.summary_json());
+            output.json(&self.summary_json())?;
         } else {
-            for line in self.summary() {
-                println!("{line}");
-            }
+            self.summary().iter().try_for_each(|line| output.line(line))?;
         }
+        output.finish()?;
         let bad = self.failed.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed);
         if let Some(why) = &*self.stopped.lock() {
             eprintln!(
@@ -265,7 +284,7 @@ impl Report {
             "files_per_s": files as f64 / seconds,
             "mb_per_s": bytes as f64 / 1e6 / seconds,
             "stopped": *self.stopped.lock(),
-            "failures": *self.told.lock(),
+            "failures": self.told.lock().failures,
         })
     }
 }
@@ -303,10 +322,16 @@ mod tests {
     #[test]
     fn failures_told_are_bounded() {
         let report = Report::new(IMPORT, None);
-        for _ in 0..FAILURES_TOLD_MAX + 50 {
-            report.failed("x", "y");
+        for index in 0..1000 {
+            report.failed("x", "always the same");
+            report.failed("y", &format!("reason {index}"));
         }
-        assert_eq!(report.told.lock().len() as u64, FAILURES_TOLD_MAX);
-        assert_eq!(report.sofar().failed, FAILURES_TOLD_MAX + 50);
+        let told = report.told.lock();
+        assert_eq!(told.failures.len(), FAILURES_TOLD_MAX);
+        let same = told.failures.iter().filter(|failure| failure["reason"] == "always the same").count();
+        assert_eq!(same, SAME_REASON_TOLD_MAX as usize);
+        assert!(told.reasons.len() <= FAILURES_TOLD_MAX);
+        drop(told);
+        assert_eq!(report.sofar().failed, 2000);
     }
 }

@@ -126,7 +126,8 @@ impl Level {
         let mut names = Vec::new();
         for entry in fs::read_dir(&path)? {
             let entry = entry?;
-            let is_folder = entry.file_type()?.is_dir();
+            // Where it is gone already the visit says so.
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let mut bytes = entry.file_name().into_vec();
             if is_folder {
                 bytes.push(b'/');
