@@ -54,7 +54,7 @@ async fn cp(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     let writing = || about("cannot write", to_bucket, to_key);
 
     let source = objects.get_stream(bucket, key, ByteRange::ALL).await.with_context(reading)?;
-    let mut source = source.ok_or_else(|| no_such_object(bucket, key))?;
+    let mut source = source.ok_or_else(no_such_object).with_context(reading)?;
     let options = PutOptions {
         rules: arguments.conditions.rules(),
         metadata: source.info().metadata.clone(),

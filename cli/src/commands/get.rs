@@ -75,19 +75,18 @@ async fn open(
 ) -> anyhow::Result<GetStream> {
     let Some(range) = range else {
         let stream = objects.get_stream(bucket, key, ByteRange::ALL).await?;
-        return stream.ok_or_else(|| no_such_object(bucket, key));
+        return stream.ok_or_else(no_such_object);
     };
     for _ in 0..CHANGED_ATTEMPTS_MAX {
         // The end of a value counts only for the version that has it.
         let (bytes, version) = match range.fixed() {
             Some(bytes) => (bytes, None),
             None => {
-                let info = objects.head(bucket, key).await?.ok_or_else(|| no_such_object(bucket, key))?;
+                let info = objects.head(bucket, key).await?.ok_or_else(no_such_object)?;
                 (range.within(info.bytes), Some(info.version))
             }
         };
-        let stream =
-            objects.get_stream(bucket, key, bytes).await?.ok_or_else(|| no_such_object(bucket, key))?;
+        let stream = objects.get_stream(bucket, key, bytes).await?.ok_or_else(no_such_object)?;
         if version.is_some_and(|version| version != stream.info().version) {
             continue;
         }

@@ -19,9 +19,9 @@ use crate::output::show_key;
 use crate::signals::stop_in_order;
 use crate::tree::report::Report;
 
-/// The error of a command that found no object.
-fn no_such_object(bucket: &str, key: &[u8]) -> anyhow::Error {
-    anyhow!("there is no object {:?} in the bucket {bucket:?}; `shoal ls` lists what there is", show_key(key))
+/// The error of a command that found no object, to be put behind [`about`].
+fn no_such_object() -> anyhow::Error {
+    anyhow!("there is no such object; `shoal ls` lists what there is")
 }
 
 /// What a failure of one object was about.

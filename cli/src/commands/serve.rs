@@ -130,7 +130,7 @@ async fn bind(settings: &Settings) -> anyhow::Result<Server> {
     let options = ServerOptions { listen, insecure: settings.insecure, ..ServerOptions::default() };
     match Server::bind(options).await {
         Err(error @ ServeError::NotLoopback(_)) => Err(Usage(error.to_string()).into()),
-        result => Ok(result?),
+        result => result.context("no server was started; --listen names another address"),
     }
 }
 

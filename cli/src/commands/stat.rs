@@ -46,9 +46,9 @@ async fn stat(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.key {
         Some(key) => {
             let (bucket, key) = (&arguments.target.bucket, bytes_of(key));
-            let info =
-                objects.head(bucket, key).await.with_context(|| about("cannot look up", bucket, key))?;
-            let info = info.ok_or_else(|| no_such_object(bucket, key))?;
+            let found = objects.head(bucket, key).await.map_err(anyhow::Error::new);
+            let info = found.and_then(|info| info.ok_or_else(no_such_object));
+            let info = info.with_context(|| about("cannot look up", bucket, key))?;
             if arguments.json {
                 output.json(&object_json(key, &info))?;
             } else {

@@ -28,7 +28,7 @@ pub(crate) fn bar(as_json: bool) -> Option<ProgressBar> {
         return None;
     }
     let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{spinner} [{bar:30}] {msg}")
+    let style = ProgressStyle::with_template("{spinner} [{bar:20}] {wide_msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style.progress_chars("=> "));
     Some(bar)

@@ -33,7 +33,11 @@ fn put_get_and_ranges() {
     assert_eq!(fs::read(&file).unwrap(), digits);
     let missing = server.folder.path().join("none");
     let done = server.run(&[OsStr::new("get"), OsStr::new("nix"), OsStr::new("-o"), missing.as_os_str()]);
-    assert!(done.code == 1 && done.stderr.contains("there is no object \"nix\""), "{}", done.stderr);
+    assert!(
+        done.code == 1 && done.stderr.contains("cannot get \"nix\": there is no such object"),
+        "{}",
+        done.stderr
+    );
     assert!(!missing.exists());
     server.ok(&[OsStr::new("put"), OsStr::new("copy"), file.as_os_str()]);
     assert_eq!(server.ok(&["get", "copy"]), digits);
