@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use rustix::process::Signal;
 
-use crate::harness::{Done, Server, run_with, signal};
+use crate::harness::{Done, Server, run, run_with, serve, signal};
 
 fn set_mtime(path: &Path, seconds: i64, nanoseconds: i64) {
     let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
@@ -142,6 +142,25 @@ fn a_tree_comes_back_as_it_was() {
 }
 
 #[test]
+fn a_tree_comes_back_without_a_server_and_is_served_later() {
+    let root = tempfile::tempdir().unwrap();
+    let (source, target, data) =
+        (root.path().join("source"), root.path().join("target"), root.path().join("data"));
+    make_tree(&source);
+    let embedded = |name: &str, folder: &Path| {
+        let done = run(&[OsStr::new(name), folder.as_os_str(), OsStr::new("--data"), data.as_os_str()]);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+    };
+    embedded("import", &source);
+    embedded("export", &target);
+    assert_eq!(describe(&source), describe(&target));
+    let (mut child, url) = serve(&data, &[]);
+    assert_eq!(run(&["get", "a!/after", "--server", &url]).stdout, b"a!/after");
+    signal(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn only_what_changed_is_imported_again() {
     let server = Server::start();
     let source = server.folder.path().join("source");
@@ -169,7 +188,7 @@ fn an_interrupted_import_is_continued() {
     let server = Server::start();
     let source = server.folder.path().join("source");
     fs::create_dir_all(&source).unwrap();
-    let count = 15_000;
+    let count = 8_000;
     for index in 0..count {
         fs::write(source.join(index.to_string()), b"").unwrap();
     }
