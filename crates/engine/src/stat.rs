@@ -62,6 +62,49 @@ pub struct StoreStat {
     pub pool: PoolCounters,
 }
 
+impl StoreStat {
+    /// The figures as name, unit and value, in a fixed order: what `shoal stat` shows.
+    #[must_use]
+    pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
+        vec![
+            ("store.tablets", "count", u64::from(self.tablets)),
+            ("space.device", "blocks", self.device_blocks),
+            ("space.device_max", "blocks", self.blocks_max),
+            ("space.pending", "blocks", self.pending_blocks),
+            ("space.largest_free_run", "blocks", self.largest_free_run),
+            ("overlay.records", "count", self.overlay_records),
+            ("overlay.bytes", "bytes", self.overlay_bytes),
+            ("log.used", "blocks", self.log_used_blocks),
+            ("log.ring", "blocks", self.log_blocks),
+            ("log.batches", "count", self.batches),
+            ("log.records", "count", self.records),
+            ("operations.puts", "count", self.puts),
+            ("operations.gets", "count", self.gets),
+            ("operations.deletes", "count", self.deletes),
+            ("operations.value_bytes_written", "bytes", self.value_bytes_written),
+            ("operations.value_bytes_read", "bytes", self.value_bytes_read),
+            ("applies", "count", self.applies),
+            ("written.log", "blocks", self.log_blocks_written),
+            ("written.pages", "blocks", self.page_blocks_written),
+            ("written.home", "blocks", self.home_blocks_written),
+            ("device.reads", "count", self.device.reads),
+            ("device.blocks_read", "blocks", self.device.blocks_read),
+            ("device.writes", "count", self.device.writes),
+            ("device.blocks_written", "blocks", self.device.blocks_written),
+            ("device.flushes", "count", self.device.flushes),
+            ("device.errors", "count", self.device.errors),
+            ("pool.frames", "count", self.pool.frames as u64),
+            ("pool.frames_used", "count", self.pool.frames_used as u64),
+            ("pool.frames_pinned", "count", self.pool.frames_pinned as u64),
+            ("pool.hits", "count", self.pool.hits),
+            ("pool.misses", "count", self.pool.misses),
+            ("pool.coalesced", "count", self.pool.coalesced),
+            ("pool.evictions", "count", self.pool.evictions),
+            ("pool.corrupt", "count", self.pool.corrupt),
+        ]
+    }
+}
+
 impl Store {
     /// Figures about the store.
     #[must_use]
