@@ -61,6 +61,13 @@ impl Pool {
             .table
             .glance(&inner.slots, unit.id.block)
             .find(|&index| inner.slots[index as usize].is(unit))?;
+        self.pin_as(index, unit, hint)
+    }
+
+    /// Pins the slot if it (still) names `unit`.
+    #[inline]
+    fn pin_as(&self, index: u32, unit: &Unit, hint: Hint) -> Option<Pinned> {
+        let inner = self.inner();
         let pinned = inner.pin_hit(index)?;
         let slot = &inner.slots[index as usize];
         if !slot.is(unit) {
@@ -265,5 +272,24 @@ impl Pool {
         for (request, io) in requests {
             request.arm(io);
         }
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+    use crate::tests::{page_unit, pool_of, run};
+
+    #[test]
+    fn a_slot_that_was_reused_before_the_pin_is_not_served() {
+        let (pool, _device) = pool_of(1, 4);
+        let pinned = run(pool.fetch(page_unit(1, 0), Hint::Lookup)).unwrap();
+        let index = pinned.index();
+        drop(pinned);
+        drop(run(pool.fetch(page_unit(2, 0), Hint::Lookup)).unwrap());
+        assert!(pool.pin_as(index, &page_unit(1, 0), Hint::Lookup).is_none());
+        assert_eq!((pool.counters().frames_pinned, pool.counters().hits), (0, 0));
+        assert!(pool.pin_as(index, &page_unit(2, 0), Hint::Lookup).is_some());
+        assert_eq!(pool.counters().hits, 1);
     }
 }

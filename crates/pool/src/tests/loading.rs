@@ -214,6 +214,11 @@ fn another_identity_or_check_is_another_unit() {
     let pinned = block_on(pool.fetch(value, Hint::Lookup)).unwrap();
     assert_eq!(all_bytes(&pinned), data);
     assert_eq!(device.counts().reads, 3);
+    // The same bytes, written again by another record.
+    value.id.identity += 1;
+    assert!(pool.get(&value).is_none());
+    drop(block_on(pool.fetch(value, Hint::Lookup)).unwrap());
+    assert_eq!(device.counts().reads, 4);
 }
 
 #[test]
