@@ -42,7 +42,7 @@ impl Failure {
     /// The client gave up before the end of what it sent.
     pub(crate) fn broken_off() -> Self {
         Self::new(
-            Kind::Unspecified,
+            Kind::Incomplete,
             Code::Cancelled,
             "the stream ended without its end message: nothing was stored",
         )
