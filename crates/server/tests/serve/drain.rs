@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use shoal_client::{ByteRange, Error, PutOptions};
+use shoal_client::{ByteRange, Client, ConnectOptions, Error, PutOptions};
 use shoal_server::Limits;
 
 use crate::support::{Running, eventually, figure, value};
@@ -57,7 +57,8 @@ async fn idle_connections_do_not_hold_up_the_end() {
 async fn a_client_finds_the_server_again() {
     let server = Running::start().await;
     let (address, store) = (server.address, server.store.clone());
-    let client = server.client().await;
+    let options = ConnectOptions { attempts: 8, ..ConnectOptions::new(address.to_string()) };
+    let client = Client::connect(options).await.unwrap();
     client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap();
     server.stop().await;
     let again = tokio::spawn(async move {

@@ -163,6 +163,12 @@ async fn streams_that_break_the_rules_store_nothing() {
         ),
         ("a long chunk", vec![header("k"), long(), end((1 << 20) + 1)], Code::InvalidArgument, Kind::Invalid),
         (
+            "a chunk of 3 MiB",
+            vec![header("k"), chunk(value(3 << 20, 1)), end(3 << 20)],
+            Code::InvalidArgument,
+            Kind::Invalid,
+        ),
+        (
             "no part",
             vec![header("k"), v1::PutStreamRequest { part: None }],
             Code::InvalidArgument,
