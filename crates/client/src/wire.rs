@@ -105,7 +105,9 @@ fn described_failure(described: Described, server: &str) -> Failed {
         Kind::Changed => Failed::refused(Error::Changed),
         Kind::Closed => Failed { error: unavailable(message), outcome: Outcome::NotApplied },
         Kind::Denied => Failed::refused(Error::Denied(message)),
-        Kind::TooSlow => Failed { error: unavailable(message), outcome: Outcome::NotApplied },
+        Kind::TooSlow | Kind::Incomplete => {
+            Failed { error: unavailable(message), outcome: Outcome::NotApplied }
+        }
         Kind::Unspecified => {
             Failed { error: unavailable(format!("{code:?}: {message}")), outcome: Outcome::Open }
         }

@@ -91,7 +91,8 @@ impl Inner {
             Ok(pages) => pages,
             Err(error) => return Err(self.apply_failed(&error)),
         };
-        OperationCounters::add(&self.counters.pages_written, pages.taken.len() as u64);
+        let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
+        OperationCounters::add(&self.counters.pages_written, written);
         for entry in merge.old {
             work.freed.extend(self.runs_of(&entry.1, entry.0).await);
         }

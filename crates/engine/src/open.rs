@@ -9,7 +9,7 @@ use shoal_base::slot::SLOT_COUNT;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
 use shoal_device::Device;
 use shoal_pool::{Pool, PoolOptions};
-use shoal_space::Space;
+use shoal_space::{FreeImage, Space};
 
 use crate::admission::Admission;
 use crate::background::Worker;
@@ -162,7 +162,7 @@ pub(crate) struct Recovery {
     pub superblock: Superblock,
     pub log: FoundLog,
     /// Free runs of the published image.
-    pub image: shoal_space::FreeImage,
+    pub image: FreeImage,
     pub notes: Vec<String>,
 }
 
@@ -230,7 +230,6 @@ impl Recovery {
         let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
         let admission = Admission::new(overlay_bytes, records_max);
         let space = recovered_space(&superblock, &image)?;
-        drop(image);
         let tablets = (0_u16..)
             .zip(&superblock.tablets)
             .map(|(id, tablet)| {
@@ -245,7 +244,7 @@ impl Recovery {
         for batch in log.batches {
             let next = LogPlace { position: batch.at.position + u64::from(batch.header.blocks), ..head };
             index.push(batch.at, next);
-            replay(&device, &pool, batch, &tablets, &space, &admission).await?;
+            replay(&device, &pool, batch, &tablets, &space, &image, &admission).await?;
         }
         last = last.max(superblock.durable_lsn);
         // R2: what was replayed may sit in the device's cache only.
@@ -309,22 +308,14 @@ impl Recovery {
 }
 
 /// The allocator over the published image.
-fn recovered_space(superblock: &Superblock, image: &shoal_space::FreeImage) -> Result<Arc<SpaceManager>> {
+fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<SpaceManager>> {
     let layout = superblock.layout;
-    let space = Space::new(layout.blocks_max, layout.group_blocks);
-    for run in image.runs() {
-        if run.end() > superblock.device_blocks || run.block < layout.data_first() {
-            return Err(Error::Corrupt {
-                what: "the space image has a run outside of the data".into(),
-                block: run.block,
-            });
-        }
-        space.free(run).map_err(|error| Error::Corrupt {
-            what: format!("the space image: {error}"),
-            block: run.block,
-        })?;
+    let outside = |run: &Run| run.end() > superblock.device_blocks || run.block < layout.data_first();
+    if let Some(run) = image.runs().find(outside) {
+        let what = "the space image has a run outside of the data".into();
+        return Err(Error::Corrupt { what, block: run.block });
     }
-    Ok(SpaceManager::new(space, superblock.tablets.len(), layout.blocks_max))
+    Ok(SpaceManager::new(Space::from_image(image), superblock.tablets.len(), layout.blocks_max))
 }
 
 /// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).
@@ -334,6 +325,7 @@ async fn replay(
     batch: FoundBatch,
     tablets: &TabletMap,
     space: &Arc<SpaceManager>,
+    image: &FreeImage,
     admission: &Admission,
 ) -> Result<()> {
     for (lsn, encoded) in (batch.header.first_lsn.0..).zip(batch.records) {
@@ -359,7 +351,13 @@ async fn replay(
             record.own(owned_runs(device, pool, &entry, lsn).await);
         }
         for &run in record.owned() {
-            space.allocator().take(run).map_err(|error| Error::Corrupt {
+            // In a group whose image is damaged nothing is known as free (R19): there is nothing to take.
+            let taken = if image.is_incomplete(run) {
+                space.allocator().take_free_part(run).map(drop)
+            } else {
+                space.allocator().take(run)
+            };
+            taken.map_err(|error| Error::Corrupt {
                 what: format!("record {lsn} owns blocks that something else owns too ({error})"),
                 block: run.block,
             })?;

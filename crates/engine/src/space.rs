@@ -141,7 +141,7 @@ impl SpaceManager {
         let mut rest = u32::try_from(blocks).ok()?;
         while rest > 0 && runs.len() < RUNS_MAX {
             let run = self.space.allocate(rest).or_else(|| {
-                let largest = u32::try_from(self.space.largest_run()).unwrap_or(u32::MAX).min(rest);
+                let largest = self.space.largest_run().min(rest);
                 let whole = largest / UNIT_BLOCKS * UNIT_BLOCKS;
                 self.space.allocate(if whole > 0 { whole } else { largest.max(1) })
             });

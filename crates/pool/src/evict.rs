@@ -124,7 +124,7 @@ impl Inner {
         let mut best = None;
         let mut consider = |index: u32| {
             let slot = &self.slots[index as usize];
-            let candidate = slot.is_evictable();
+            let candidate = slot.word().is_evictable();
             if candidate {
                 best = best.max(Some((self.policy.rank(slot, index), index)));
             }
@@ -153,7 +153,7 @@ impl Inner {
         let start = self.draw.below(touched);
         (start..touched).chain(0..start).any(|index| {
             // Flagged where it is pinned; where it is not, it can be evicted, unless somebody is faster.
-            let pinned = starving && self.slots[index as usize].wake_at_unpin();
+            let pinned = starving && self.slots[index as usize].word().wake_at_unpin();
             !pinned && self.evict(index)
         })
     }
@@ -182,7 +182,7 @@ impl Inner {
     /// As [`retire`](Self::retire), for a unit that the caller pinned.
     pub(crate) fn retire_pinned(&self, pinned: &Pinned, guard: &ShardGuard<'_>) {
         // The pin keeps evictions away, and units are retired under the lock only: this stays true.
-        if pinned.slot().is_resident() {
+        if pinned.slot().word().is_resident() {
             self.table.unlink(&self.slots, pinned.index(), guard);
             self.policy.left(pinned.slot(), pinned.index(), false);
             self.condemn(pinned);

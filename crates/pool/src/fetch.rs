@@ -50,25 +50,38 @@ impl Pool {
     #[inline]
     #[must_use]
     pub fn get_hinted(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
-        let inner = self.inner();
-        for index in inner.table.glance(&inner.slots, unit.id.block) {
-            let slot = &inner.slots[index as usize];
-            if !slot.is(unit) {
-                continue;
-            }
-            let Some(pinned) = inner.pin_hit(index) else { break };
-            if slot.is(unit) {
-                inner.policy.touched(slot, index, hint);
-                return Some(pinned);
-            }
-            // The slot was reused between the comparison and the pin.
-            pinned.undo_hit();
-            break;
-        }
-        self.get_locked(unit, hint)
+        self.glance(unit, hint).or_else(|| self.get_locked(unit, hint))
     }
 
-    /// As [`get_hinted`](Self::get_hinted), where the chain may have changed while it was followed.
+    /// The unit, as far as can be seen without a lock: it may be missed while its chain changes.
+    #[inline]
+    fn glance(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
+        let inner = self.inner();
+        let index = inner
+            .table
+            .glance(&inner.slots, unit.id.block)
+            .find(|&index| inner.slots[index as usize].is(unit))?;
+        self.pin_as(index, unit, hint)
+    }
+
+    /// Pins the slot if it (still) names `unit`.
+    #[inline]
+    fn pin_as(&self, index: u32, unit: &Unit, hint: Hint) -> Option<Pinned> {
+        let inner = self.inner();
+        let pinned = inner.pin_hit(index)?;
+        let slot = &inner.slots[index as usize];
+        if !slot.is(unit) {
+            // The slot was reused between the comparison and the pin.
+            slot.word().uncount_hit();
+            return None;
+        }
+        inner.policy.touched(slot, index, hint);
+        if slot.word().is_full_of_hits() {
+            inner.stats.hits.add(slot.word().collect_hits());
+        }
+        Some(pinned)
+    }
+
     #[cold]
     fn get_locked(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
         let guard = self.inner().table.lock(unit.id.block);
@@ -94,7 +107,7 @@ impl Pool {
     /// [`PoolError::Exhausted`] where no frame came free for the time that the options give, [`PoolError::Invalid`].
     pub async fn fetch(&self, unit: Unit, hint: Hint) -> Result<Pinned, PoolError> {
         unit.validate()?;
-        if let Some(pinned) = self.get_hinted(&unit, hint) {
+        if let Some(pinned) = self.glance(&unit, hint) {
             return Ok(pinned);
         }
         let mut frames = None;
@@ -144,7 +157,7 @@ impl Pool {
         if let Err(error) = unit.validate() {
             return Fate::Done(Err(error));
         }
-        if let Some(pinned) = self.get_hinted(unit, hint) {
+        if let Some(pinned) = self.glance(unit, hint) {
             return Fate::Done(Ok(pinned));
         }
         match self.begin_now(unit, hint) {
@@ -186,7 +199,8 @@ impl Pool {
         let guard = inner.table.lock(unit.id.block);
         let mut chain =
             inner.table.chain(&inner.slots, unit.id.block, &guard).map(|index| &inner.slots[index as usize]);
-        chain.any(|slot| slot.is(unit) && slot.is_resident()) || guard.iter().any(|load| load.unit == *unit)
+        chain.any(|slot| slot.is(unit) && slot.word().is_resident())
+            || guard.iter().any(|load| load.unit == *unit)
     }
 
     /// Begins without waiting for frames.
@@ -258,5 +272,24 @@ impl Pool {
         for (request, io) in requests {
             request.arm(io);
         }
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+    use crate::tests::{page_unit, pool_of, run};
+
+    #[test]
+    fn a_slot_that_was_reused_before_the_pin_is_not_served() {
+        let (pool, _device) = pool_of(1, 4);
+        let pinned = run(pool.fetch(page_unit(1, 0), Hint::Lookup)).unwrap();
+        let index = pinned.index();
+        drop(pinned);
+        drop(run(pool.fetch(page_unit(2, 0), Hint::Lookup)).unwrap());
+        assert!(pool.pin_as(index, &page_unit(1, 0), Hint::Lookup).is_none());
+        assert_eq!((pool.counters().frames_pinned, pool.counters().hits), (0, 0));
+        assert!(pool.pin_as(index, &page_unit(2, 0), Hint::Lookup).is_some());
+        assert_eq!(pool.counters().hits, 1);
     }
 }

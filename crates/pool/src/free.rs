@@ -82,22 +82,24 @@ impl FreeList {
         // SeqCst, because a starving request first announces itself and then looks here, and whoever gives frames back
         // first does so and then looks for starving requests: one of the two must see the other.
         let mut top = self.top.load(Ordering::SeqCst);
-        loop {
-            let frame = top as u32;
-            if frame == NONE {
-                return self.pop_fresh();
-            }
-            // Somebody else may have popped it meanwhile: then the word is anything, and the tag makes us try again.
-            let next = self.next(frame);
-            let tag = ((top >> 32) as u32).wrapping_add(1);
-            match self.top.compare_exchange_weak(top, pack(tag, next), Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => {
-                    self.stacked.fetch_sub(1, Ordering::Relaxed);
-                    return Some(frame);
-                }
+        while top as u32 != NONE {
+            match self.pop_seen(top) {
+                Ok(frame) => return Some(frame),
                 Err(now) => top = now,
             }
         }
+        self.pop_fresh()
+    }
+
+    /// Takes the top frame if the stack was not popped since it was seen as `top`; else gives how it is now.
+    fn pop_seen(&self, top: u64) -> Result<u32, u64> {
+        let frame = top as u32;
+        // Somebody else may have popped the frame meanwhile: then its link is anything, and the tag makes us try again.
+        let next = self.next(frame);
+        let tag = ((top >> 32) as u32).wrapping_add(1);
+        self.top.compare_exchange_weak(top, pack(tag, next), Ordering::SeqCst, Ordering::SeqCst)?;
+        self.stacked.fetch_sub(1, Ordering::Relaxed);
+        Ok(frame)
     }
 
     fn pop_fresh(&self) -> Option<u32> {
@@ -155,6 +157,26 @@ mod unit_tests {
         assert_eq!(free.take(5).map(|list| frames_of(&free, list)), Some(vec![0, 1, 2, 3, 4]));
         assert!(free.take(3).is_some());
         assert!(free.take(1).is_none());
+    }
+
+    #[test]
+    fn a_stack_that_changed_and_came_back_is_noticed() {
+        let free = FreeList::new(3);
+        let all = free.take(3).unwrap();
+        free.give(all);
+        let seen = free.top.load(Ordering::Relaxed);
+        let first = free.take(1).unwrap();
+        let second = free.take(1).unwrap();
+        free.give(first);
+        assert_eq!(free.top.load(Ordering::Relaxed) as u32, seen as u32, "the same frame is on top");
+        for _ in 0..100 {
+            assert!(
+                free.pop_seen(seen).is_err(),
+                "taking it would put frame {} on top, which is in use",
+                second.head
+            );
+        }
+        assert_eq!(free.used(), 1);
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //!
 //! Lock order: shard of the table, then a load's state, then history or scan queue. A hit takes none of them.
 //!
-//! Reading order: [`unit`] (what is asked for), [`frame`] and [`free`] (memory), [`pin`] (the word that protects it),
+//! Reading order: [`unit`] (what is asked for), [`frame`] and [`free`] (memory), [`word`] and [`pin`] (what protects it),
 //! [`table`] (where it is), [`policy`] and [`history`] (what to keep), [`evict`] and [`starve`] (getting frames),
 //! [`load`] (reads), [`fetch`] (the ways to ask), [`write`] (pages of the running apply), [`pool`] (the whole).
 //!
@@ -33,6 +33,7 @@ mod pool;
 mod starve;
 mod table;
 mod unit;
+mod word;
 mod write;
 
 #[cfg(test)]

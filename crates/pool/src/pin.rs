@@ -1,25 +1,19 @@
-//! The word that protects a resident unit, and [`Pinned`], a reader's hold on it.
+//! Slots, which describe resident units, and [`Pinned`], a reader's hold on one.
 //!
-//! Each unit is described by the slot of its first frame. The slot's word counts pins and says whether the unit may
-//! be pinned. A hit is one compare-and-swap in and one out; it also counts the hit.
-//!
-//! | word | meaning | who may change it, and how |
-//! |---|---|---|
-//! | no flag, no pins | no unit, or one that is being loaded or evicted: a `Frames` owns the frames | the owner: publish |
-//! | resident | the unit is whole and may be read | anybody: pin, unpin; without pins: evict |
-//! | doomed, pinned | taken out of the table while it was read | readers: the last unpin frees the frames |
+//! Each unit is described by the slot of its first frame; the slot's [`Word`] protects it. A hit is one
+//! compare-and-swap in and one out.
 //!
 //! Invariants:
-//! 1. Frames of a resident or doomed unit belong to its word: only the transition to "no flag, no pins" gives a `Frames`.
+//! 1. Frames of a resident or doomed unit belong to its word; `Frames` for them are made only here, by whoever brought
+//!    the word to vacant.
 //! 2. A pin is taken from zero only on behalf of somebody who holds a [`crate::Pool`]. So after the last handle was
 //!    dropped pins only fall, and [`close`] can leave one reference of the pool to each slot that is still pinned: the
 //!    last unpin drops it. That keeps the pool's reference count, which all threads share, out of the way of a hit.
-//! 3. An unpin that finds no flag for somebody else touches nothing after its compare-and-swap: the pool may be gone.
+//! 3. An unpin that has nothing to do for others touches nothing after its compare-and-swap: the pool may be gone.
 
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -29,28 +23,15 @@ use shoal_device::IoMemory;
 use smallvec::SmallVec;
 
 use crate::frame::{Frames, Pieces};
-use crate::free::List;
+use crate::free::{List, NONE};
 use crate::pool::Inner;
 use crate::unit::{Check, Unit, UnitId};
-
-const PINS: u64 = (1 << 24) - 1;
-const RESIDENT: u64 = 1 << 24;
-/// Out of the table; the last unpin frees the frames.
-const DOOMED: u64 = 1 << 25;
-/// The pins own a reference of the pool; the last unpin drops it.
-const CLOSING: u64 = 1 << 26;
-/// Somebody waits for a frame; the last unpin tells.
-const WAKE: u64 = 1 << 27;
-/// One hit. The count has 36 bits and is moved to the pool's statistics before it overflows.
-const HIT: u64 = 1 << HIT_SHIFT;
-const HIT_SHIFT: u32 = 28;
-const HITS_HIGH: u64 = 1 << 63;
-const FOR_OTHERS: u64 = DOOMED | CLOSING | WAKE;
+use crate::word::Word;
 
 /// What is known of the unit whose first frame has the slot's index. One cache line, so that a hit touches one.
 #[repr(align(64))]
 pub(crate) struct Slot {
-    word: AtomicU64,
+    word: Word,
     block: AtomicU64,
     identity: AtomicU64,
     check: AtomicU64,
@@ -65,23 +46,27 @@ pub(crate) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            word: AtomicU64::new(0),
+            word: Word::default(),
             block: AtomicU64::new(0),
             identity: AtomicU64::new(0),
             check: AtomicU64::new(0),
-            chain: AtomicU32::new(crate::free::NONE),
+            chain: AtomicU32::new(NONE),
             last: AtomicU32::new(0),
             count: AtomicU32::new(0),
             generation: AtomicU32::new(0),
         }
     }
 
+    pub(crate) fn word(&self) -> &Word {
+        &self.word
+    }
+
     /// Names the unit that will be published here. Only for the owner of the frames; made visible by publishing, or
     /// by the table's lock.
     pub(crate) fn name(&self, unit: &Unit) {
-        assert_eq!(self.word.load(Ordering::Relaxed), 0, "a slot in use was renamed");
+        assert!(self.word.is_vacant(), "a slot in use was renamed");
         self.block.store(unit.id.block, Ordering::Relaxed);
         self.identity.store(unit.id.identity, Ordering::Relaxed);
         self.check.store(unit.packed(), Ordering::Relaxed);
@@ -103,74 +88,18 @@ impl Slot {
     pub(crate) fn is(&self, unit: &Unit) -> bool {
         self.id() == unit.id && self.check.load(Ordering::Relaxed) == unit.packed()
     }
-
-    pub(crate) fn is_resident(&self) -> bool {
-        self.word.load(Ordering::Acquire) & RESIDENT != 0
-    }
-
-    /// Whether the unit could be evicted now.
-    pub(crate) fn is_evictable(&self) -> bool {
-        self.word.load(Ordering::Acquire) & (RESIDENT | PINS) == RESIDENT
-    }
-
-    pub(crate) fn is_pinned(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & PINS != 0
-    }
-
-    /// Hits since they were last collected.
-    pub(crate) fn hits(&self) -> u64 {
-        self.word.load(Ordering::Relaxed) >> HIT_SHIFT
-    }
-
-    /// Has the last unpin wake who waits for frames. `false` where nothing is pinned.
-    pub(crate) fn wake_at_unpin(&self) -> bool {
-        let flag = |word| if word & PINS != 0 { Some(word | WAKE) } else { None };
-        self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
-    }
 }
 
 impl Inner {
     /// Pins the unit of this slot and counts a hit, where there is one.
     #[inline]
     pub(crate) fn pin_hit(self: &Arc<Self>, index: u32) -> Option<Pinned> {
-        self.pin_and(index, HIT)
+        self.slots[index as usize].word.pin(true).then(|| Pinned { inner: Arc::as_ptr(self), slot: index })
     }
 
     /// Pins the unit of this slot, where there is one.
     pub(crate) fn pin(self: &Arc<Self>, index: u32) -> Option<Pinned> {
-        self.pin_and(index, 0)
-    }
-
-    #[inline]
-    fn pin_and(self: &Arc<Self>, index: u32, count: u64) -> Option<Pinned> {
-        let slot = &self.slots[index as usize];
-        let mut word = slot.word.load(Ordering::Relaxed);
-        loop {
-            if word & RESIDENT == 0 {
-                return None;
-            }
-            assert!(word & PINS < PINS, "too many pins of one unit");
-            // Acquire pairs with the release of `publish`: the unit's name and bytes are visible.
-            match slot.word.compare_exchange_weak(
-                word,
-                word.wrapping_add(count + 1),
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break,
-                Err(now) => word = now,
-            }
-        }
-        if word >= HITS_HIGH {
-            self.collect_hits(slot);
-        }
-        Some(Pinned { inner: Arc::as_ptr(self), slot: index })
-    }
-
-    #[cold]
-    fn collect_hits(&self, slot: &Slot) {
-        let before = slot.word.fetch_and(HIT - 1, Ordering::Relaxed);
-        self.stats.hits.add(before >> HIT_SHIFT);
+        self.slots[index as usize].word.pin(false).then(|| Pinned { inner: Arc::as_ptr(self), slot: index })
     }
 
     /// Makes the frames readable as the unit that their slot [names](Slot::name), pinned `pins` times.
@@ -179,43 +108,26 @@ impl Inner {
         let slot = &self.slots[index as usize];
         assert!(frames.are_of(&self.store), "frames of another pool");
         assert_eq!(frames.count(), slot.unit().blocks(), "a unit of other size was published");
-        assert!(u64::from(pins) < PINS);
         let _ = frames.into_list();
-        let before = slot.word.swap(RESIDENT | u64::from(pins), Ordering::Release);
-        assert_eq!(before, 0, "a slot in use was published");
+        slot.word.publish(pins);
         (0..pins).map(|_| Pinned { inner: Arc::as_ptr(self), slot: index }).collect()
     }
 
     /// Takes the frames of an unpinned unit. The caller then takes its slot out of the table.
     pub(crate) fn claim(&self, index: u32) -> Option<Frames> {
-        let slot = &self.slots[index as usize];
-        let mut word = slot.word.load(Ordering::Relaxed);
-        loop {
-            if word & (RESIDENT | PINS) != RESIDENT {
-                return None;
-            }
-            // Acquire pairs with the release of the last unpin: its reads are over before the frames are written to.
-            match slot.word.compare_exchange_weak(word, 0, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => word = now,
-            }
-        }
-        self.stats.hits.add(word >> HIT_SHIFT);
-        // SAFETY: the word went from resident and unpinned to nothing, here and only here.
+        let hits = self.slots[index as usize].word.claim()?;
+        self.stats.hits.add(hits);
+        // SAFETY: claiming brought the word to vacant.
         Some(unsafe { self.frames_of(index) })
     }
 
     /// Ends a unit that the caller pinned and took out of the table: the last unpin frees its frames.
     pub(crate) fn condemn(&self, pinned: &Pinned) {
-        let slot = &self.slots[pinned.slot as usize];
-        let doom = |word| Some((word & (PINS | CLOSING | WAKE)) | DOOMED);
-        let before = slot.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, doom).unwrap_or_default();
-        assert_eq!(before & (RESIDENT | DOOMED), RESIDENT, "a unit was condemned twice");
-        self.stats.hits.add(before >> HIT_SHIFT);
+        self.stats.hits.add(self.slots[pinned.slot as usize].word.doom());
     }
 
     /// # Safety
-    /// The caller changed the slot's word from resident or doomed to nothing.
+    /// The caller brought the slot's word from resident or doomed to vacant.
     unsafe fn frames_of(&self, index: u32) -> Frames {
         let count = self.slots[index as usize].unit().blocks() as u32;
         // SAFETY: `publish` gave the frames to the word, and the word gave them to the caller.
@@ -225,15 +137,12 @@ impl Inner {
 
 /// Called when the last handle of the pool goes: whatever is still pinned keeps the memory alive from here on.
 pub(crate) fn close(inner: &Arc<Inner>) {
-    for slot in &inner.slots[..inner.store.free.touched() as usize] {
-        // Nothing is pinned anew any more (invariant 2). Acquire pairs with the release of the last unpin.
-        if slot.word.load(Ordering::Acquire) & PINS == 0 {
-            continue;
-        }
+    // Nothing is pinned anew any more (invariant 2).
+    for slot in inner.slots.iter().filter(|slot| slot.word.is_pinned()) {
         // For the pins; dropped by the last of them.
         let reference = Arc::into_raw(inner.clone());
-        if slot.word.fetch_or(CLOSING, Ordering::AcqRel) & PINS == 0 {
-            // SAFETY: just made; the last unpin came before the flag and did not see it.
+        if !slot.word.close_at_unpin() {
+            // SAFETY: just made, and the last unpin came before the flag: it did not see it.
             drop(unsafe { Arc::from_raw(reference) });
         }
     }
@@ -265,12 +174,6 @@ impl Pinned {
 
     pub(crate) fn slot(&self) -> &Slot {
         &self.inner().slots[self.slot as usize]
-    }
-
-    /// Takes back a pin whose unit turned out to be another one, and the hit that it counted.
-    pub(crate) fn undo_hit(self) {
-        let uncount = |word| (word >= HIT).then(|| word - HIT);
-        let _ = self.slot().word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, uncount);
     }
 
     /// The unit that is pinned.
@@ -311,13 +214,7 @@ impl Pinned {
 
     /// The chunks as buffers that hold the pin: the unit is unpinned when the last of them is dropped. No copy is made.
     pub fn into_bytes(self) -> impl Iterator<Item = Bytes> + Send {
-        let mut from = 0;
-        let lengths: SmallVec<[usize; 4]> = self.chunks().map(<[u8]>::len).collect();
-        lengths.into_iter().enumerate().map(move |(index, length)| {
-            let range = from..from + length;
-            from = range.end;
-            Bytes::from_owner(Chunk { pinned: self.clone(), index, range })
-        })
+        (0..self.chunks().count()).map(move |index| Bytes::from_owner(Chunk { pinned: self.clone(), index }))
     }
 }
 
@@ -325,14 +222,11 @@ impl Pinned {
 struct Chunk {
     pinned: Pinned,
     index: usize,
-    range: Range<usize>,
 }
 
 impl AsRef<[u8]> for Chunk {
     fn as_ref(&self) -> &[u8] {
-        let chunk = self.pinned.chunks().nth(self.index).unwrap_or_default();
-        assert_eq!(chunk.len(), self.range.len());
-        chunk
+        self.pinned.chunks().nth(self.index).unwrap_or_default()
     }
 }
 
@@ -359,9 +253,7 @@ impl<'a> Iterator for Chunks<'a> {
 
 impl Clone for Pinned {
     fn clone(&self) -> Self {
-        // Relaxed: this pin keeps the unit, and whoever gets the new one gets it from here.
-        let before = self.slot().word.fetch_add(1, Ordering::Relaxed);
-        assert!(before & PINS < PINS - (1 << 16), "too many pins of one unit");
+        self.slot().word.pin_again();
         Self { inner: self.inner, slot: self.slot }
     }
 }
@@ -369,18 +261,11 @@ impl Clone for Pinned {
 impl Drop for Pinned {
     #[inline]
     fn drop(&mut self) {
-        let word: *const AtomicU64 = &raw const self.slot().word;
-        // SAFETY: the pin keeps the slot alive until the compare-and-swap below succeeds.
-        let word = unsafe { &*word };
-        let mut seen = word.load(Ordering::Relaxed);
-        while seen & FOR_OTHERS == 0 {
-            // Release pairs with whoever evicts the unit, or frees the pool. Nothing of it is touched afterwards.
-            match word.compare_exchange_weak(seen, seen - 1, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => seen = now,
-            }
+        let word: *const Word = &raw const self.slot().word;
+        // SAFETY: the pin keeps the word alive until it is given back, which is the last thing that this does with it.
+        if !unsafe { (*word).unpin() } {
+            self.unpin_for_others();
         }
-        self.unpin_for_others();
     }
 }
 
@@ -392,31 +277,15 @@ impl Pinned {
             Arc::increment_strong_count(self.inner);
             Arc::from_raw(self.inner)
         };
-        let slot = &inner.slots[self.slot as usize];
-        let mut word = slot.word.load(Ordering::Relaxed);
-        loop {
-            let new = match word & PINS {
-                0 => unreachable!("unpinned what is not pinned"),
-                1 if word & DOOMED != 0 => 0,
-                1 => (word - 1) & !(WAKE | CLOSING),
-                _ => word - 1,
-            };
-            match slot.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => word = now,
-            }
-        }
-        if word & PINS > 1 {
-            return;
-        }
-        if word & DOOMED != 0 {
-            // SAFETY: the word went from doomed to nothing, here and only here.
+        let duties = inner.slots[self.slot as usize].word.unpin_for_others();
+        if duties.free {
+            // SAFETY: this unpin brought the word from doomed to vacant.
             drop(unsafe { inner.frames_of(self.slot) });
         }
-        if word & WAKE != 0 {
+        if duties.wake {
             inner.store.starving.notify();
         }
-        if word & CLOSING != 0 {
+        if duties.close {
             // SAFETY: `close` left this reference to the slot's last unpin.
             drop(unsafe { Arc::from_raw(self.inner) });
         }

@@ -109,6 +109,7 @@ impl<T> Authenticated<T> {
             self.shared.read_only.send_if_modified(|known| {
                 let first = known.is_none();
                 if first {
+                    tracing::error!("{error}");
                     *known = Some(reason.clone());
                 }
                 first

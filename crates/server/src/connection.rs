@@ -26,9 +26,9 @@ const STREAM_WINDOW_BYTES: u32 = (1 << 20) + (64 << 10);
 /// HTTP/2 window of one connection, in bytes: 64 values of 64 KiB on their way at once.
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
-/// The longest HTTP/2 frame that is accepted, in bytes: a value of 64 KiB in one. Each frame costs tonic a copy call and
-/// HTTP/2 an event.
-const FRAME_BYTES_MAX: u32 = 128 << 10;
+/// The longest HTTP/2 frame that is accepted, in bytes. Measured for puts of 64 KiB, 100 in flight, median CPU a put on
+/// the server (busy machine, 2026-11): 60 us with frames of 16 KiB, 50 with 32, 52 with 64, about as much above.
+const FRAME_BYTES_MAX: u32 = 32 << 10;
 
 /// Headers of one request, in bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;

@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 use shoal_api::v1;
-use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, USER_METADATA_BYTES_MAX};
+use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, USER_METADATA_BYTES_MAX, VALUE_BYTES_SINGLE_MAX};
 use shoal_buffer::Buffer;
 use shoal_engine::{
     ByteRange, DEFAULT_BUCKET, Lsn, Metadata, ObjectInfo, ObjectKey, PutOptions, RejectRules,
@@ -58,6 +58,17 @@ fn metadata(metadata: Option<v1::Metadata>) -> Result<Metadata, Failure> {
     }
     let user = user.into_iter().map(|entry| (entry.name, entry.value.to_vec())).collect();
     Ok(Metadata { content_type, user })
+}
+
+/// A value that came in one message.
+pub(crate) fn value(value: Bytes) -> Result<Buffer, Failure> {
+    if value.len() as u64 > VALUE_BYTES_SINGLE_MAX {
+        return Err(Failure::invalid(format!(
+            "a value in one message has at most {VALUE_BYTES_SINGLE_MAX} bytes; this one has {}: use PutStream",
+            value.len()
+        )));
+    }
+    Ok(value.into())
 }
 
 pub(crate) fn range(range: Option<v1::ByteRange>) -> ByteRange {

@@ -11,7 +11,7 @@ use tonic::Status;
 use crate::auth::{Caller, Gate};
 use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Flow, RequestBody};
-use crate::route::{Call, HttpResponse, client_streaming, refuse, server_streaming, unary};
+use crate::route::{Call, HttpResponse, client_streaming, read, refuse, server_streaming, write};
 use crate::standard::Standard;
 use crate::stat::{Counters, stat};
 use crate::{delete, get, head, list, multi, put, stream};
@@ -48,18 +48,18 @@ impl Dispatch {
 
     async fn route(&self, path: &str, call: Call) -> HttpResponse {
         match path {
-            v1::Put::PATH => unary::<v1::Put, _>(call, put::put).await,
-            v1::Get::PATH => unary::<v1::Get, _>(call, get::get).await,
-            v1::Head::PATH => unary::<v1::Head, _>(call, head::head).await,
-            v1::Delete::PATH => unary::<v1::Delete, _>(call, delete::delete).await,
-            v1::List::PATH => unary::<v1::List, _>(call, list::list).await,
-            v1::MultiGet::PATH => unary::<v1::MultiGet, _>(call, multi::multi_get).await,
-            v1::MultiPut::PATH => unary::<v1::MultiPut, _>(call, multi::multi_put).await,
-            v1::MultiDelete::PATH => unary::<v1::MultiDelete, _>(call, multi::multi_delete).await,
+            v1::Put::PATH => write::<v1::Put, _>(call, put::put).await,
+            v1::Get::PATH => read::<v1::Get, _>(call, get::get).await,
+            v1::Head::PATH => read::<v1::Head, _>(call, head::head).await,
+            v1::Delete::PATH => write::<v1::Delete, _>(call, delete::delete).await,
+            v1::List::PATH => read::<v1::List, _>(call, list::list).await,
+            v1::MultiGet::PATH => read::<v1::MultiGet, _>(call, multi::multi_get).await,
+            v1::MultiPut::PATH => write::<v1::MultiPut, _>(call, multi::multi_put).await,
+            v1::MultiDelete::PATH => write::<v1::MultiDelete, _>(call, multi::multi_delete).await,
             v1::PutStream::PATH => client_streaming::<v1::PutStream, _>(call, stream::put_stream).await,
             v1::GetStream::PATH => server_streaming::<v1::GetStream, _, _>(call, stream::get_stream).await,
             v1::Stat::PATH => {
-                unary::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).await
+                read::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).await
             }
             _ => match self.standard.answer(path, call).await {
                 Ok(response) => response,

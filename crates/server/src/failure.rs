@@ -42,7 +42,7 @@ impl Failure {
     /// The client gave up before the end of what it sent.
     pub(crate) fn broken_off() -> Self {
         Self::new(
-            Kind::Unspecified,
+            Kind::Incomplete,
             Code::Cancelled,
             "the stream ended without its end message: nothing was stored",
         )
@@ -75,7 +75,7 @@ impl Failure {
             // Whether a write had an effect is not known of an error that this program does not know.
             _ => (Kind::UnknownOutcome, Code::Unknown),
         };
-        if matches!(kind, Kind::Corrupt | Kind::Device | Kind::ReadOnly | Kind::UnknownOutcome) {
+        if matches!(kind, Kind::Corrupt | Kind::Device | Kind::UnknownOutcome) {
             // The operator must hear of these, not only the caller.
             tracing::warn!("{error}");
         }

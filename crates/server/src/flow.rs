@@ -44,6 +44,11 @@ impl Budget {
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
     }
 
+    /// Takes `bytes` even where there is no room.
+    fn force(&self, bytes: usize) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     fn give(&self, bytes: usize) {
         let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
         assert!(before >= bytes, "{bytes} bytes were given back of {before}");
@@ -148,10 +153,26 @@ impl Lease {
         if bytes > held {
             return self.grow(bytes - held);
         }
-        self.bytes.store(bytes, Ordering::Relaxed);
-        self.flow.own.give(held - bytes);
-        self.flow.server.give(held - bytes);
+        self.shrink(held - bytes);
         Ok(())
+    }
+
+    /// As [`Self::set`], but never refuses: for the answer of a write, which was done and must not be called refused.
+    pub(crate) fn set_regardless(&self, bytes: usize) {
+        let held = self.bytes.load(Ordering::Relaxed);
+        if bytes > held {
+            self.flow.own.force(bytes - held);
+            self.flow.server.force(bytes - held);
+            self.bytes.store(bytes, Ordering::Relaxed);
+        } else {
+            self.shrink(held - bytes);
+        }
+    }
+
+    fn shrink(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.flow.own.give(bytes);
+        self.flow.server.give(bytes);
     }
 }
 

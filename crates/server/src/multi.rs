@@ -4,6 +4,7 @@
 //! where the answer is full.
 
 use futures_util::future::join_all;
+use prost::Message;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
 use shoal_base::limits::{BATCH_KEYS_MAX, VALUE_BYTES_SINGLE_MAX};
 use shoal_engine::check_bucket;
@@ -16,8 +17,8 @@ use crate::failure::Failure;
 /// (where the answer is full) stays small.
 const WAVE_KEYS: usize = 16;
 
-/// Bytes of values in one answer; a longer value than a chunk is never in it.
-const ANSWER_BYTES_MAX: u64 = VALUE_BYTES_SINGLE_MAX - CHUNK_BYTES_MAX as u64;
+/// Bytes of one answer, results with all that is in them.
+const ANSWER_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize;
 
 pub(crate) async fn multi_get(
     request: Authenticated<v1::MultiGetRequest>,
@@ -25,36 +26,42 @@ pub(crate) async fn multi_get(
     let (message, admitted) = request.take();
     check(&message.bucket, message.items.len())?;
     let mut results = Vec::with_capacity(message.items.len());
-    let mut bytes = 0;
+    // What is in the answer, and what was read for it: values that are too long were read for nothing, and count too.
+    let (mut bytes, mut read) = (0, 0);
     for wave in message.items.chunks(WAVE_KEYS) {
-        if bytes >= ANSWER_BYTES_MAX {
+        if read >= ANSWER_BYTES_MAX {
             results.extend(wave.iter().map(|_| omitted()));
             continue;
         }
         let gets = wave.iter().map(|item| get_one(&admitted, &message.bucket, item));
         for result in join_all(gets).await {
-            let (result, read) = result.unwrap_or_else(|failure| (get_failed(failure), 0));
-            let full = bytes > 0 && bytes + read > VALUE_BYTES_SINGLE_MAX;
-            bytes += read;
-            results.push(if full { omitted() } else { result });
+            let (result, value_bytes) = result.unwrap_or_else(|failure| (get_failed(failure), 0));
+            let length = result.encoded_len();
+            read += length.max(value_bytes);
+            if bytes + length > ANSWER_BYTES_MAX {
+                results.push(omitted());
+            } else {
+                bytes += length;
+                results.push(result);
+            }
         }
     }
     Ok(v1::MultiGetResponse { results })
 }
 
-/// One object, and how many bytes of it were read.
+/// One object, and how many bytes of its value were read.
 async fn get_one(
     admitted: &Authenticated<()>,
     bucket: &str,
     item: &v1::MultiGetItem,
-) -> Result<(v1::MultiGetResult, u64), Failure> {
+) -> Result<(v1::MultiGetResult, usize), Failure> {
     let key = convert::object_key(bucket, &item.key)?;
     let range = convert::range(item.range);
     let object = admitted.store().get(&key, convert::capped(range, CHUNK_BYTES_MAX as u64)).await;
     let object = object.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
-    let read = object.value.len() as u64;
-    if range.within(object.info.bytes).1 > read {
-        return Ok((omitted(), read));
+    let value_bytes = object.value.len();
+    if range.within(object.info.bytes).1 > value_bytes as u64 {
+        return Ok((omitted(), value_bytes));
     }
     let result = v1::MultiGetResult {
         status: Some(v1::KeyStatus::default()),
@@ -62,7 +69,7 @@ async fn get_one(
         value_omitted: false,
         value: convert::contiguous(object.value),
     };
-    Ok((result, read))
+    Ok((result, value_bytes))
 }
 
 fn omitted() -> v1::MultiGetResult {
@@ -93,8 +100,8 @@ pub(crate) async fn multi_put(
 async fn put_one(admitted: &Authenticated<()>, bucket: &str, item: v1::MultiPutItem) -> Result<u64, Failure> {
     let key = convert::object_key(bucket, &item.key)?;
     let options = convert::put_options(item.rules, item.metadata, item.modified_ns)?;
-    let rules = options.rules;
-    match admitted.store().put(&key, item.value.into(), options).await {
+    let (rules, value) = (options.rules, convert::value(item.value)?);
+    match admitted.store().put(&key, value, options).await {
         Ok(done) => Ok(done.version.0),
         Err(error) => {
             admitted.note(&error);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::future::Either;
 use futures_util::{Stream, TryStreamExt};
 use prost::Message;
-use shoal_api::{ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary};
+use shoal_api::{CHUNK_BYTES_MAX, ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary};
 use tonic::server::{ClientStreamingService, Grpc, ServerStreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
@@ -16,6 +16,9 @@ use tonic_prost::ProstCodec;
 use crate::auth::Authenticated;
 use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Lease, RequestBody, ResponseBody, STREAM_LEASE_BYTES};
+
+/// The longest message of a stream of a caller, in bytes: a chunk or a header, and framing. Its lease has room for one.
+const PART_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
 
 /// A request that was admitted, and what it holds.
 pub(crate) struct Call {
@@ -26,10 +29,36 @@ pub(crate) struct Call {
 
 pub(crate) type HttpResponse = http::Response<ResponseBody>;
 
-/// Answers a unary method with `verb`.
-pub(crate) async fn unary<M: Unary, F>(
+/// Answers a unary method that reads with `verb`.
+pub(crate) async fn read<M: Unary, F>(
     call: Call,
     verb: impl FnOnce(Authenticated<M::Request>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<M::Response, Failure>>,
+{
+    unary::<M, F>(call, verb, |lease, answer_bytes| lease.set(answer_bytes)).await
+}
+
+/// Answers a unary method that writes with `verb`. Its answer is small, and never refused for want of room.
+pub(crate) async fn write<M: Unary, F>(
+    call: Call,
+    verb: impl FnOnce(Authenticated<M::Request>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<M::Response, Failure>>,
+{
+    unary::<M, F>(call, verb, |lease, answer_bytes| {
+        lease.set_regardless(answer_bytes);
+        Ok(())
+    })
+    .await
+}
+
+async fn unary<M: Unary, F>(
+    call: Call,
+    verb: impl FnOnce(Authenticated<M::Request>) -> F,
+    hold: impl FnOnce(&Lease, usize) -> Result<(), Failure>,
 ) -> HttpResponse
 where
     F: Future<Output = Result<M::Response, Failure>>,
@@ -40,10 +69,10 @@ where
         let _working = flow.working();
         let answer = verb(admitted.with(request.into_inner())).await.map_err(Failure::into_status)?;
         // The request is gone; from here on the lease stands for the answer.
-        lease.set(answer.encoded_len()).map_err(Failure::into_status)?;
+        hold(&lease, answer.encoded_len()).map_err(Failure::into_status)?;
         Ok(Response::new(answer))
     };
-    let response = grpc::<M>().unary(Once(Some(answer)), http).await;
+    let response = grpc::<M>(MESSAGE_BYTES_MAX).unary(Once(Some(answer)), http).await;
     response.map(|body| ResponseBody::new(body, lease))
 }
 
@@ -65,7 +94,9 @@ where
         let answer = verb(admitted.with(request.into_inner())).await.map_err(Failure::into_status)?;
         Ok(Response::new(answer))
     };
-    let response = grpc::<M>().client_streaming(Once(Some(answer)), http.map(RequestBody::uncounted)).await;
+    let response = grpc::<M>(PART_BYTES_MAX)
+        .client_streaming(Once(Some(answer)), http.map(RequestBody::uncounted))
+        .await;
     response.map(|body| ResponseBody::new(body, lease))
 }
 
@@ -86,7 +117,7 @@ where
         let answers = verb(admitted.with(request.into_inner())).await.map_err(Failure::into_status)?;
         Ok(Response::new(answers.map_err(Failure::into_status)))
     };
-    let response = grpc::<M>().server_streaming(Once(Some(answer)), http).await;
+    let response = grpc::<M>(MESSAGE_BYTES_MAX).server_streaming(Once(Some(answer)), http).await;
     response.map(|body| ResponseBody::new(body, lease))
 }
 
@@ -95,8 +126,8 @@ pub(crate) fn refuse(failure: Failure) -> HttpResponse {
     failure.into_status().into_http()
 }
 
-fn grpc<M: Method>() -> Grpc<ProstCodec<M::Response, M::Request>> {
-    Grpc::new(ProstCodec::default()).max_decoding_message_size(MESSAGE_BYTES_MAX)
+fn grpc<M: Method>(message_bytes_max: usize) -> Grpc<ProstCodec<M::Response, M::Request>> {
+    Grpc::new(ProstCodec::default()).max_decoding_message_size(message_bytes_max)
 }
 
 /// Fits a function that answers one request into tonic's traits.

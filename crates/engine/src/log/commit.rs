@@ -208,11 +208,6 @@ impl Committer {
         self.index.lock().place_of(lsn)
     }
 
-    /// Where the next batch begins.
-    pub(crate) fn head(&self) -> LogPlace {
-        self.index.lock().head()
-    }
-
     /// A superblock is durable: the log may be overwritten up to its tail, numbers may go up to its ceiling, and the next
     /// batch names it.
     pub(crate) fn superblock_published(&self, number: u64, tail: u64, ceiling: Lsn) {

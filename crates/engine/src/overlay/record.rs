@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use shoal_base::{Lsn, Run, TabletId};
+use shoal_base::{Lsn, Run};
 use smallvec::SmallVec;
 
 use crate::log::format::{EncodedRecord, RecordKind};
@@ -48,10 +48,6 @@ impl Record {
         self.encoded.kind
     }
 
-    pub(crate) fn tablet(&self) -> TabletId {
-        self.encoded.tablet
-    }
-
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.encoded.bytes
     }
@@ -67,7 +63,7 @@ impl Record {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.encoded.bytes.len() + std::mem::size_of::<Self>()
+        self.encoded.bytes.len() + size_of::<Self>()
     }
 
     /// The number, or [`UNNUMBERED`].

@@ -89,11 +89,6 @@ impl Builder {
         }
     }
 
-    /// Whether no item waits.
-    pub(super) fn is_empty(&self) -> bool {
-        self.items.is_empty()
-    }
-
     /// Whether there is something to write: items, or a lost range without any.
     pub(super) fn has_page(&self) -> bool {
         !self.parts.is_empty()

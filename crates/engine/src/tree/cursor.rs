@@ -25,6 +25,7 @@ pub(crate) struct Entry<'a, P> {
     /// Its key.
     pub(crate) key: &'a [u8],
     /// Its bytes.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the engine refers to the page, by `found`"))]
     pub(crate) entry: &'a [u8],
     page: &'a P,
     range: Range<usize>,

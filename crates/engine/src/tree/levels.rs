@@ -92,13 +92,17 @@ impl<'a, K: PageSink> Levels<'a, K> {
         Ok(())
     }
 
-    /// Appends an old subtree, whose keys are not below `low`, to the pages of `level`. Everything below was closed.
-    pub(super) async fn push_subtree(&mut self, level: usize, low: &[u8], child: Child) -> Result<()> {
-        assert!(
-            self.builders[..level].iter().all(|builder| !builder.has_page()),
-            "keys would be out of order"
-        );
-        if self.push_child(level, low, child) {
+    /// Appends an old subtree, whose keys are not below `prefix` and `suffix`, to the pages of `level`; `payload` is the
+    /// encoded child. Everything below was closed.
+    pub(super) async fn push_subtree(
+        &mut self,
+        level: usize,
+        prefix: &[u8],
+        suffix: &[u8],
+        payload: &[u8],
+    ) -> Result<()> {
+        let entries = Child::decode(payload).map_err(|damage| damage.at(PageRef::default()))?.entries;
+        if self.builder(level).push(prefix, suffix, payload, entries) {
             self.write_first(level).await?;
         }
         Ok(())
@@ -165,9 +169,13 @@ impl<'a, K: PageSink> Levels<'a, K> {
 
     /// Closes all levels below `level`, so that an old subtree may follow there.
     pub(super) async fn close_below(&mut self, level: usize) -> Result<()> {
-        for below in 0..level.min(self.builders.len()) {
+        for below in 0..level {
             self.close(below, false).await?;
         }
+        assert!(
+            self.builders.iter().take(level).all(|builder| !builder.has_page()),
+            "keys would be out of order"
+        );
         Ok(())
     }
 

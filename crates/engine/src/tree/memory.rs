@@ -40,6 +40,11 @@ impl Memory {
         self.0.lock().corrupt.insert(block);
     }
 
+    /// What was damaged and is still stored can be read again.
+    pub(super) fn heal(&self) {
+        self.0.lock().corrupt.clear();
+    }
+
     pub(super) fn fail(&self, block: u64, fails: bool) {
         let mut stored = self.0.lock();
         if fails {

@@ -27,12 +27,17 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use apply::{Applied, Apply, Change, LostRange, Merge, Old};
-pub(crate) use cursor::{Cursor, Entry};
-pub(crate) use format::{Draft, ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};
-pub(crate) use lookup::Found;
+#[cfg(test)]
+pub(crate) use apply::LostRange;
+pub(crate) use apply::{Applied, Apply, Change, Merge, Old};
+pub(crate) use cursor::Cursor;
+pub(crate) use format::Draft;
+#[cfg(test)]
+pub(crate) use format::{ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};
 pub(crate) use pages::{PageRef, PageSink, PageSource, ReadHint};
-pub(crate) use walk::{Problem, Visitor, Walked};
+#[cfg(test)]
+pub(crate) use walk::Walked;
+pub(crate) use walk::{Problem, Visitor};
 
 use shoal_base::{BLOCK_BYTES, TabletId};
 

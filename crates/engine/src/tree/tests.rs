@@ -1,7 +1,7 @@
 //! The tree against a map: random batches over keys of all shapes, its fill, and what an apply leaves alone.
 
 use proptest::prelude::*;
-use shoal_base::{Entropy, SeededEntropy};
+use shoal_base::SeededEntropy;
 
 use super::memory::*;
 use super::*;

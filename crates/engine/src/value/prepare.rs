@@ -53,13 +53,6 @@ pub(crate) fn fits_leaf(key_bytes: usize, body_bytes: usize, entry: &Entry, tuni
         && entry.value_bytes <= tuning.leaf_value_bytes_max as u64
 }
 
-/// Blocks for the stored bytes of a value and for its manifest, which has one where it has many units.
-pub(crate) fn extent_blocks(stored_bytes: u64) -> (u64, u64) {
-    let units = stored_bytes.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
-    let manifest = if units > INLINE_RUNS_MAX { manifest_bytes(INLINE_RUNS_MAX, units) } else { 0 };
-    (blocks_for(stored_bytes), blocks_for(manifest as u64))
-}
-
 /// Lays `meta` and `value` out over the runs of `extents`, the last `manifest_blocks` of which are for a manifest: gives the
 /// home, and the writes that bring the bytes there.
 pub(crate) fn lay_out(

@@ -139,6 +139,19 @@ fn a_load_that_everybody_left_ends_by_itself() {
 }
 
 #[test]
+fn a_read_of_a_reused_block_that_nobody_waits_for_is_no_damage() {
+    let (pool, device) = pool_of(8, 20);
+    device.hold();
+    let mut fetch = Box::pin(pool.fetch(page_unit(5, 0), Hint::Lookup));
+    assert!(poll_once(&mut fetch).is_pending());
+    drop(fetch);
+    device.put(5, &content(5, 1));
+    device.release();
+    eventually(|| pool.counters().frames_used == 0);
+    assert_eq!(pool.counters().corrupt, 0);
+}
+
+#[test]
 fn a_finished_load_that_was_not_collected_gives_its_pin_back() {
     let (pool, device) = pool_of(8, 20);
     device.hold();
@@ -201,6 +214,11 @@ fn another_identity_or_check_is_another_unit() {
     let pinned = block_on(pool.fetch(value, Hint::Lookup)).unwrap();
     assert_eq!(all_bytes(&pinned), data);
     assert_eq!(device.counts().reads, 3);
+    // The same bytes, written again by another record.
+    value.id.identity += 1;
+    assert!(pool.get(&value).is_none());
+    drop(block_on(pool.fetch(value, Hint::Lookup)).unwrap());
+    assert_eq!(device.counts().reads, 4);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of the pool as a whole, over a device in memory that can be held, delayed and made to fail.
 
-mod device;
+pub(crate) mod device;
 mod loading;
 mod model;
 mod pinning;
@@ -21,7 +21,7 @@ use crate::{Pinned, Pool, PoolOptions, Unit, UnitId};
 use device::TestDevice;
 
 /// A pool of `frames` frames over a device of `blocks` blocks, each a sealed page of version 0.
-fn pool_of(frames: usize, blocks: u64) -> (Pool, Arc<TestDevice>) {
+pub(crate) fn pool_of(frames: usize, blocks: u64) -> (Pool, Arc<TestDevice>) {
     pool_with(PoolOptions { pin_wait_ms: 30, ..PoolOptions::new(frames) }, blocks)
 }
 
@@ -43,7 +43,7 @@ fn content(block: u64, version: u64) -> Vec<u8> {
     page
 }
 
-fn page_unit(block: u64, version: u64) -> Unit {
+pub(crate) fn page_unit(block: u64, version: u64) -> Unit {
     Unit::page(block, u32::from_le_bytes(content(block, version)[..4].try_into().unwrap()))
 }
 
@@ -66,7 +66,7 @@ impl Wake for Unpark {
 }
 
 /// Runs a future as a runtime would: on a thread that must not block, so that requests are submitted.
-fn run<F: Future>(future: F) -> F::Output {
+pub(crate) fn run<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
     loop {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use prost::Message;
 use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
-use shoal_client::{ByteRange, Client, Error, Metadata, PutOptions};
+use shoal_client::{ByteRange, Client, Error, GetItem, Metadata, PutOptions};
 use shoal_server::{Limits, ServeError, Server, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -47,6 +48,8 @@ async fn messages_and_metadata_are_bounded() {
     call::<v1::Put>(&channel, put(4 * MIB)).await.unwrap();
     let get = |range| v1::GetRequest { key: "k".into(), range, ..Default::default() };
     assert_eq!(call::<v1::Get>(&channel, get(None)).await.unwrap().value.len(), 4 * MIB);
+    let status = call::<v1::Put>(&channel, put(4 * MIB + 1)).await.unwrap_err();
+    assert_eq!((status.code(), kind(&status)), (Code::InvalidArgument, Kind::Invalid));
     let status = call::<v1::Put>(&channel, put(5 * MIB)).await.unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
     // The object is as it was, and the connection serves.
@@ -80,10 +83,10 @@ async fn messages_and_metadata_are_bounded() {
 async fn a_page_of_much_metadata_is_cut() {
     let server = Running::start().await;
     let client = server.client().await;
-    // Many short names cost most on the wire: 1,024 of them are about 7 KiB.
-    let user = (0..1024).map(|_| ("n".into(), Bytes::from_static(b"v"))).collect();
+    // Many short entries cost most on the wire.
+    let user = (0..256).map(|_| ("name".into(), Bytes::from_static(b"data"))).collect();
     let metadata = Metadata { content_type: "x".repeat(255), user };
-    for i in 0..700 {
+    for i in 0..900 {
         let key = format!("{i:0>1000}");
         let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
         client.put("", key.as_bytes(), "v".into(), options).await.unwrap();
@@ -94,7 +97,13 @@ async fn a_page_of_much_metadata_is_cut() {
         sizes.push(page.entries.len());
     }
     assert!(sizes.len() > 1, "{sizes:?}");
-    assert_eq!(sizes.iter().sum::<usize>(), 700);
+    assert_eq!(sizes.iter().sum::<usize>(), 900);
+    // So are the answers for many keys.
+    let gets: Vec<GetItem> =
+        (0..900).map(|i| GetItem { key: format!("{i:0>1000}").into(), ..Default::default() }).collect();
+    for object in client.multi_get("", &gets).await {
+        assert_eq!(object.unwrap().unwrap().info.metadata, metadata);
+    }
     server.stop().await;
 }
 
@@ -132,16 +141,43 @@ async fn bytes_in_flight_are_bounded() {
     server.stop().await;
 }
 
+/// An answer longer than its request once found no room, and a write that was done was called refused: the client sent it
+/// again. The answers of writes are now never refused.
+#[tokio::test]
+async fn a_write_that_was_done_is_never_called_refused() {
+    let server = Running::with(Limits { bytes_in_flight_max: 100, ..Limits::default() }).await;
+    let channel = server.channel().await;
+    let item = |key: u8, if_exists: bool| {
+        let rules = if_exists.then(|| v1::RejectRules { if_exists, ..Default::default() });
+        v1::MultiDeleteItem { key: vec![key].into(), rules }
+    };
+    for key in [b'a', b'b', b'c'] {
+        let put = v1::PutRequest { key: vec![key].into(), ..Default::default() };
+        call::<v1::Put>(&channel, put).await.unwrap();
+    }
+    // What the rules reject takes room to say.
+    let items = vec![item(b'a', false), item(b'b', true), item(b'c', true)];
+    let request = v1::MultiDeleteRequest { items, ..Default::default() };
+    let answer = call::<v1::MultiDelete>(&channel, request).await.unwrap();
+    assert!(answer.encoded_len() > 100);
+    let codes: Vec<i32> = answer.results.iter().map(|result| result.status.as_ref().unwrap().code).collect();
+    assert_eq!(codes, [0, Code::FailedPrecondition as i32, Code::FailedPrecondition as i32]);
+    // A read may be refused.
+    let status = call::<v1::Stat>(&channel, v1::StatRequest {}).await.unwrap_err();
+    assert_eq!(kind(&status), Kind::Overloaded);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn who_sends_nothing_is_told_so() {
-    let server = Running::with(Limits { silence_max: Duration::from_millis(300), ..Limits::default() }).await;
+    let server = Running::with(Limits { silence_max: Duration::from_secs(1), ..Limits::default() }).await;
     let channel = server.channel().await;
     let parts = stream::iter([header("k"), chunk("abc".into())]).chain(stream::pending());
     let status = send::<v1::PutStream>(&channel, parts).await.unwrap_err();
     assert_eq!((status.code(), kind(&status)), (Code::DeadlineExceeded, Kind::TooSlow));
     // A stream that is slow but not silent passes.
     let parts = stream::unfold(0, |i| async move {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(150)).await;
         let part = match i {
             0 => header("k"),
             1..8 => chunk("abc".into()),
@@ -195,7 +231,7 @@ async fn who_takes_nothing_is_cut_and_others_are_served() {
 
 #[tokio::test]
 async fn connections_are_bounded() {
-    let limits = Limits { connections_max: 2, greeting_max: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits { connections_max: 2, greeting_max: Duration::from_secs(1), ..Limits::default() };
     let server = Running::with(limits).await;
     let client = server.impatient_client().await;
     client.stat().await.unwrap();

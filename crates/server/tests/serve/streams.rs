@@ -150,7 +150,7 @@ async fn streams_that_break_the_rules_store_nothing() {
     let part = || chunk(Bytes::from(vec![1; 1000]));
     let long = || chunk(Bytes::from(vec![1; (1 << 20) + 1]));
     for (what, parts, code, expected) in [
-        ("no end", vec![header("k"), part()], Code::Cancelled, Kind::Unspecified),
+        ("no end", vec![header("k"), part()], Code::Cancelled, Kind::Incomplete),
         ("nothing at all", vec![], Code::InvalidArgument, Kind::Invalid),
         ("no header", vec![part(), end(1000)], Code::InvalidArgument, Kind::Invalid),
         ("two headers", vec![header("k"), header("k"), end(0)], Code::InvalidArgument, Kind::Invalid),
@@ -162,6 +162,12 @@ async fn streams_that_break_the_rules_store_nothing() {
             Kind::Invalid,
         ),
         ("a long chunk", vec![header("k"), long(), end((1 << 20) + 1)], Code::InvalidArgument, Kind::Invalid),
+        (
+            "a chunk of 3 MiB",
+            vec![header("k"), chunk(value(3 << 20, 1)), end(3 << 20)],
+            Code::InvalidArgument,
+            Kind::Invalid,
+        ),
         (
             "no part",
             vec![header("k"), v1::PutStreamRequest { part: None }],

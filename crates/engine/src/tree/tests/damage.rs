@@ -241,6 +241,65 @@ fn the_walk_reports_each_damage_and_goes_on() {
     assert!(walked.entries > 0 && seen.leaves_done > 0);
 }
 
+/// What is known of a tree that lost pages: the ranges, and the keys in them that were put or deleted since.
+#[derive(Default)]
+struct Known {
+    ranges: Vec<LostRange>,
+    deleted: BTreeSet<Vec<u8>>,
+}
+
+fn covers(range: &LostRange, key: &[u8]) -> bool {
+    *range.low <= *key && range.high.as_deref().is_none_or(|high| key < high)
+}
+
+impl Known {
+    /// What the tree should hold for `key`: nobody knows, absent, or an entry.
+    fn state(&self, model: &BTreeMap<Vec<u8>, Vec<u8>>, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        match model.get(key) {
+            Some(entry) => Some(Some(entry.clone())),
+            None if self.deleted.contains(key) => Some(None),
+            None if self.ranges.iter().any(|range| covers(range, key)) => None,
+            None => Some(None),
+        }
+    }
+}
+
+/// Damages pages, applies, and follows what must be lost by that and what must not.
+fn damage_and_apply(tree: &mut Checked, known: &mut Known, pages: &[prop::sample::Index], ops: Vec<Op>) {
+    let blocks: Vec<u64> = tree.memory.blocks().into_iter().collect();
+    for page in pages.iter().filter(|_| !blocks.is_empty()) {
+        tree.memory.corrupt(*page.get(&blocks));
+    }
+    let ops: BTreeMap<_, _> = ops.into_iter().collect();
+    let before = tree.model.clone();
+    let mut merge = Plain::default();
+    let step = tree.apply_with(ops.clone(), &mut merge);
+    tree.memory.heal();
+    let lost = step.applied.lost;
+    for range in &lost {
+        tree.model.retain(|key, _| !covers(range, key));
+        known.deleted.retain(|key| !covers(range, key));
+    }
+    for (key, shown) in merge.seen {
+        // In a range that was lost just now nothing is known any more; elsewhere what was known before.
+        let lost_now = lost.iter().any(|range| covers(range, &key));
+        let wanted = if lost_now { None } else { known.state(&before, &key) };
+        assert!(shown == wanted, "{}", key.escape_ascii());
+    }
+    known.ranges.extend(lost);
+    for (key, entry) in ops {
+        match entry {
+            Some(entry) => {
+                known.deleted.remove(&key);
+                tree.model.insert(key, entry);
+            }
+            None => {
+                known.deleted.insert(key);
+            }
+        }
+    }
+}
+
 /// Everything that a reader or a writer does, over pages that may hold anything.
 fn exercise(tree: &Checked, probes: &[Vec<u8>], ops: &[Op]) {
     for key in probes {
@@ -285,6 +344,63 @@ impl Visitor for Count {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Damage anywhere, at any time, among applies: what no apply met comes back whole, what was replaced is lost as
+    /// reported, and nothing else changes.
+    #[test]
+    fn only_what_was_replaced_is_lost(
+        shapes in prop::collection::vec(0..6_u8, 1..3),
+        steps in prop::collection::vec(
+            (
+                prop::collection::vec(any::<prop::sample::Index>(), 0..3),
+                prop::collection::vec((any::<prop::sample::Index>(), 0..400_u32, any::<u32>(), 0..3_u8), 1..60),
+            ),
+            1..8,
+        ),
+        emptied in prop::collection::vec((0..400_u32, 0..200_u32), 0..3),
+    ) {
+        let mut tree = Checked::new();
+        let mut known = Known::default();
+        tree.apply((0..400).flat_map(|number| shapes.iter().map(move |shape| {
+            let key = key_of(*shape, number);
+            let entry = entry_of(&key, number, (number % 11) as u8);
+            (key, Some(entry))
+        })));
+        let emptied = emptied.into_iter().map(|(from, count)| {
+            let keys = (from..from + count).flat_map(|number| shapes.iter().map(move |shape| key_of(*shape, number)));
+            (Vec::new(), keys.map(|key| (key, None)).collect::<Vec<Op>>())
+        });
+        let random = steps.into_iter().map(|(pages, ops)| {
+            let ops = ops.into_iter().map(|(shape, number, seed, kind)| {
+                let key = key_of(*shape.get(&shapes), number);
+                let entry = (kind > 0).then(|| entry_of(&key, seed, seed as u8));
+                (key, entry)
+            });
+            (pages, ops.collect())
+        });
+        let mut steps: Vec<(Vec<_>, Vec<Op>)> = random.collect();
+        for (index, step) in emptied.enumerate() {
+            steps.insert((index * 2 + 1).min(steps.len()), step);
+        }
+        for (pages, ops) in steps {
+            damage_and_apply(&mut tree, &mut known, &pages, ops);
+            let (walked, seen) = tree.walk();
+            prop_assert_eq!(&seen.problems, &[]);
+            prop_assert!(seen.entries.iter().map(|(key, entry)| (key, entry)).eq(&tree.model));
+            prop_assert_eq!(walked.entries, tree.root.entries);
+            let (entries, damaged) = tree.scan(b"", None);
+            prop_assert!(entries.iter().map(|(key, entry)| (key, entry)).eq(&tree.model));
+            prop_assert_eq!(damaged, seen.lost.len());
+            for number in 0..420 {
+                let key = key_of(shapes[0], number);
+                let found = tree.lookup(&key);
+                match known.state(&tree.model, &key) {
+                    None => prop_assert!(is_corrupt(&found)),
+                    Some(state) => prop_assert_eq!(found.unwrap(), state),
+                }
+            }
+        }
+    }
 
     /// As if checksums were switched off: any bytes in any pages.
     #[test]

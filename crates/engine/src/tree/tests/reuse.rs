@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::memory::*;
-use super::super::*;
-use shoal_base::{Entropy, SeededEntropy};
+use shoal_base::SeededEntropy;
 
 fn key(number: u64) -> Vec<u8> {
     format!("photos/{number:012}").into_bytes()

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::super::memory::*;
 use super::super::*;
 use crate::Error;
+use shoal_base::SeededEntropy;
 use shoal_base::task::block_on;
-use shoal_base::{Entropy, SeededEntropy};
 
 fn key(number: u64) -> Vec<u8> {
     format!("photos/{number:012}").into_bytes()

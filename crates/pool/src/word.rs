@@ -1,0 +1,266 @@
+//! The word that protects the frames of a unit: pins, state, and who else waits for the last unpin.
+//!
+//! | word | meaning | who may change it, and how |
+//! |---|---|---|
+//! | no flag, no pins | no unit, or one that is being loaded or evicted: a `Frames` owns the frames | the owner: publish |
+//! | resident | the unit is whole and may be read | anybody: pin, unpin; without pins: claim |
+//! | doomed, pinned | taken out of the table while it was read | readers: the last unpin frees the frames |
+//!
+//! Frames of a resident or doomed unit belong to its word: only who brings it to "no flag, no pins" gets them. The
+//! word also counts hits, so that a hit needs no second atomic operation.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PINS: u64 = (1 << 24) - 1;
+/// Room for clones that race past the limit before each of them notices.
+const PINS_MAX: u64 = PINS - (1 << 16);
+const RESIDENT: u64 = 1 << 24;
+/// Out of the table; the last unpin frees the frames.
+const DOOMED: u64 = 1 << 25;
+/// The pins own a reference of the pool; the last unpin drops it.
+const CLOSING: u64 = 1 << 26;
+/// Somebody waits for a frame; the last unpin tells.
+const WAKE: u64 = 1 << 27;
+const FOR_OTHERS: u64 = DOOMED | CLOSING | WAKE;
+/// One hit. The count has 36 bits; it is collected long before it overflows.
+const HIT: u64 = 1 << HIT_SHIFT;
+const HIT_SHIFT: u32 = 28;
+const HITS_HIGH: u64 = 1 << 63;
+
+#[derive(Default)]
+pub(crate) struct Word(AtomicU64);
+
+/// What the last unpin has to do for others. All `false` where other pins are left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Duties {
+    /// Free the frames, which are the caller's now.
+    pub(crate) free: bool,
+    /// Wake who waits for frames.
+    pub(crate) wake: bool,
+    /// Drop the reference of the pool that closing it left.
+    pub(crate) close: bool,
+}
+
+impl Word {
+    /// Whether a `Frames` owns the frames.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & !WAKE == 0
+    }
+
+    pub(crate) fn is_resident(&self) -> bool {
+        self.0.load(Ordering::Acquire) & RESIDENT != 0
+    }
+
+    /// Resident and not pinned.
+    pub(crate) fn is_evictable(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (RESIDENT | PINS) == RESIDENT
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        // Acquire pairs with the release of the last unpin: who sees none may free what was pinned.
+        self.0.load(Ordering::Acquire) & PINS != 0
+    }
+
+    /// Hits that were not collected yet.
+    pub(crate) fn hits(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) >> HIT_SHIFT
+    }
+
+    /// Whether the hits should be collected soon.
+    pub(crate) fn is_full_of_hits(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= HITS_HIGH
+    }
+
+    /// Takes the count of hits.
+    pub(crate) fn collect_hits(&self) -> u64 {
+        self.0.fetch_and(HIT - 1, Ordering::Relaxed) >> HIT_SHIFT
+    }
+
+    /// Takes one hit back.
+    pub(crate) fn uncount_hit(&self) {
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| word.checked_sub(HIT));
+    }
+
+    /// The owner of the frames hands them over: resident, and pinned `pins` times by the caller.
+    pub(crate) fn publish(&self, pins: u32) {
+        assert!(u64::from(pins) < PINS_MAX);
+        // Release pairs with the acquire of `pin`: the unit's name and bytes are visible to who pins it.
+        let before = self.0.swap(RESIDENT | u64::from(pins), Ordering::Release);
+        assert_eq!(before & (PINS | RESIDENT | DOOMED), 0, "a word in use was published");
+    }
+
+    /// Pins a resident unit.
+    #[inline]
+    pub(crate) fn pin(&self, hit: bool) -> bool {
+        let add = if hit { HIT + 1 } else { 1 };
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & RESIDENT != 0 {
+            assert!(word & PINS < PINS_MAX, "too many pins of one unit");
+            let new = word.wrapping_add(add);
+            match self.0.compare_exchange_weak(word, new, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Pins what the caller has pinned already.
+    pub(crate) fn pin_again(&self) {
+        // Relaxed: the first pin keeps the unit, and whoever gets the second one gets it from its owner.
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        assert!(before & PINS < PINS_MAX, "too many pins of one unit");
+    }
+
+    /// Unpins where nothing has to be done for others afterwards. On `true` the caller's right to the word has ended:
+    /// it may not exist any more.
+    #[inline]
+    pub(crate) fn unpin(&self) -> bool {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & FOR_OTHERS == 0 {
+            // Release pairs with `claim` and `is_pinned`: the reads are over.
+            match self.0.compare_exchange_weak(word, word - 1, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Unpins, and says what is to be done for others.
+    pub(crate) fn unpin_for_others(&self) -> Duties {
+        let unpin = |word: u64| match word & PINS {
+            0 => None,
+            1 if word & DOOMED != 0 => Some(0),
+            1 => Some((word - 1) & !(WAKE | CLOSING)),
+            _ => Some(word - 1),
+        };
+        let Ok(word) = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, unpin) else {
+            unreachable!("unpinned what is not pinned")
+        };
+        if word & PINS > 1 {
+            return Duties::default();
+        }
+        Duties { free: word & DOOMED != 0, wake: word & WAKE != 0, close: word & CLOSING != 0 }
+    }
+
+    /// Takes the frames of a resident unit that is not pinned; gives its hits.
+    pub(crate) fn claim(&self) -> Option<u64> {
+        let vacate = |word| if word & (RESIDENT | PINS) == RESIDENT { Some(0) } else { None };
+        let word = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, vacate).ok()?;
+        Some(word >> HIT_SHIFT)
+    }
+
+    /// Ends a resident unit that the caller pinned: it cannot be pinned anew, and the last unpin frees it. Gives its hits.
+    pub(crate) fn doom(&self) -> u64 {
+        let doom = |word| Some((word & (PINS | CLOSING | WAKE)) | DOOMED);
+        let word = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, doom).unwrap_or_default();
+        assert!(word & RESIDENT != 0 && word & PINS != 0, "doomed what was not resident and pinned");
+        word >> HIT_SHIFT
+    }
+
+    /// Has the last unpin wake who waits for frames. `false` where nothing is pinned.
+    pub(crate) fn wake_at_unpin(&self) -> bool {
+        let flag = |word| if word & PINS != 0 { Some(word | WAKE) } else { None };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
+    }
+
+    /// Leaves the last unpin a reference of the pool to drop. `false` where nothing is pinned any more.
+    pub(crate) fn close_at_unpin(&self) -> bool {
+        let flag = |word| if word & PINS != 0 { Some(word | CLOSING) } else { None };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn the_life_of_a_unit() {
+        let word = Word::default();
+        assert!(word.is_vacant() && !word.pin(true) && word.claim().is_none() && !word.wake_at_unpin());
+        word.publish(1);
+        assert!(word.is_resident() && !word.is_evictable() && word.claim().is_none());
+        assert!(word.pin(true) && word.pin(false));
+        word.pin_again();
+        assert_eq!(word.hits(), 1);
+        assert!(word.unpin() && word.unpin());
+        assert!(word.wake_at_unpin());
+        assert!(!word.unpin());
+        assert_eq!(word.unpin_for_others(), Duties::default());
+        assert_eq!(word.unpin_for_others(), Duties { wake: true, ..Duties::default() });
+        assert!(word.is_evictable());
+        assert_eq!(word.claim(), Some(1));
+        assert!(word.is_vacant());
+    }
+
+    #[test]
+    fn the_doomed_are_freed_by_their_last_reader() {
+        let word = Word::default();
+        word.publish(2);
+        assert!(word.pin(true));
+        assert_eq!(word.doom(), 1);
+        assert!(!word.pin(true) && word.claim().is_none() && !word.is_resident());
+        assert!(word.close_at_unpin());
+        assert_eq!(word.unpin_for_others(), Duties::default());
+        assert_eq!(word.unpin_for_others(), Duties::default());
+        assert_eq!(word.unpin_for_others(), Duties { free: true, close: true, wake: false });
+        assert!(word.is_vacant() && !word.close_at_unpin());
+    }
+
+    #[test]
+    fn hits_are_collected_before_they_overflow() {
+        let word = Word(AtomicU64::new(RESIDENT | (HITS_HIGH - HIT)));
+        assert!(!word.is_full_of_hits());
+        assert!(word.pin(true) && word.is_full_of_hits());
+        word.uncount_hit();
+        assert!(word.pin(true));
+        assert_eq!(word.collect_hits(), HITS_HIGH >> HIT_SHIFT);
+        assert_eq!((word.hits(), word.is_pinned()), (0, true));
+    }
+
+    #[test]
+    fn frames_have_one_owner() {
+        let rounds = if cfg!(miri) { 30 } else { 20_000 };
+        let word = Arc::new(Word::default());
+        let owners = Arc::new(AtomicUsize::new(0));
+        word.publish(0);
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let (word, owners) = (word.clone(), owners.clone());
+                let own = move |word: &Word| {
+                    assert_eq!(owners.fetch_add(1, Ordering::Relaxed), 0);
+                    assert_eq!(owners.fetch_sub(1, Ordering::Relaxed), 1);
+                    word.publish(0);
+                };
+                thread::spawn(move || {
+                    for round in 0..rounds {
+                        if round % 4 == thread && word.claim().is_some() {
+                            own(&word);
+                        }
+                        if !word.pin(true) {
+                            continue;
+                        }
+                        if round % 3 == 0 {
+                            word.wake_at_unpin();
+                        }
+                        // One thread dooms, so that nothing is doomed twice.
+                        if thread == 0 && round % 5 == 0 && word.is_resident() {
+                            word.doom();
+                        }
+                        if !word.unpin() && word.unpin_for_others().free {
+                            own(&word);
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(word.is_evictable());
+    }
+}
