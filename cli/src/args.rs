@@ -14,10 +14,10 @@ Examples:
                                      store a whole folder, with modes, times and symlinks
   shoal export photos/ ./restored    get it back
   shoal rm --prefix photos/          delete it
-  shoal check --data shoal.data      verify every page, object and free block of a store that no server has open
+  shoal check --data shoal.data      verify everything, while no server runs
 
-The server is found at http://127.0.0.1:7411, or where --server or SHOAL_SERVER says. Without a server, --data FILE
-works on the data file itself.
+The server is found at http://127.0.0.1:7411, or where --server or SHOAL_SERVER says. Without a
+server, --data FILE works on the data file itself.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
