@@ -144,6 +144,7 @@ impl PutStream {
     async fn write_piece(&mut self) -> Result<()> {
         let store = self.store.clone();
         let inner = &*store.0;
+        inner.check_writable()?;
         if !self.started {
             self.started = true;
             inner.check_rules(&self.key, self.options.rules).await?;
