@@ -136,7 +136,7 @@ impl Inner {
         if let Error::Io(device) = error
             && device.is_write()
         {
-            self.poison.set(format!("an apply could not write ({error})"));
+            self.poison(format!("an apply could not write ({error})"));
         }
         error.clone()
     }

@@ -157,6 +157,7 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         } else {
             Ok(())
         };
+        inner.streams.expire(inner.now_ns());
         inner.space.reclaim(inner.committer.named_superblock());
         // An apply may have promised the committer something to seal.
         worker.wake_commit();

@@ -1,6 +1,6 @@
 //! What the engine's tests share: a tiny store whose rare paths are common, and a driver that keeps the oracle.
 
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::sync::Arc;
 
