@@ -28,7 +28,8 @@ use crate::poison::Poison;
 use crate::publish::{CEILING_STEP, Publisher};
 use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space_image;
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, OperationCounters, Store, uninterrupted};
+use crate::stream::HeldStreams;
 use crate::superblock::{self, Found, LogPlace, Superblock, TabletRecord};
 use crate::tablet::{Tablet, TabletMap};
 use crate::tree::Root;
@@ -122,15 +123,19 @@ impl Store {
         if inner.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        // Whoever waits for room learns that none will come.
+        inner.committer.moved.notify();
         if let Some(worker) = &inner.worker {
             worker.stop();
         }
-        inner.committer.lead(inner.now_ns()).await;
-        if inner.poison.reason().is_some() {
-            return Ok(());
-        }
-        inner.committer.seal().await;
-        inner.publish_last().await
+        uninterrupted(async {
+            inner.committer.lead(inner.now_ns()).await;
+            if inner.poison.reason().is_some() {
+                return Ok(());
+            }
+            inner.committer.seal().await;
+            inner.publish_last().await
+        })
     }
 }
 
@@ -289,7 +294,9 @@ impl Recovery {
             publisher: Baton::new(Publisher { superblock }),
             applier: Baton::new(()),
             grower: Baton::new(()),
+            room: Baton::new(()),
             worker: worker.clone(),
+            streams: HeldStreams::default(),
             closed: AtomicBool::new(false),
             counters: OperationCounters::default(),
         });
