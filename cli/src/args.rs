@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{completions, cp, export, get, import, ls, put, rm, serve, stat};
+use crate::commands::{check, completions, cp, export, get, import, ls, put, rm, serve, stat};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,6 +14,7 @@ Examples:
                                      store a whole folder, with modes, times and symlinks
   shoal export photos/ ./restored    get it back
   shoal rm --prefix photos/          delete it
+  shoal check --data shoal.data      verify every page, object and free block of a store that no server has open
 
 The server is found at http://127.0.0.1:7411, or where --server or SHOAL_SERVER says. Without a server, --data FILE
 works on the data file itself.
@@ -52,6 +53,8 @@ pub(crate) enum Command {
     Import(import::Arguments),
     /// Write objects into a folder, as import read them.
     Export(export::Arguments),
+    /// Verify a whole store that no server has open, and repair it.
+    Check(check::Arguments),
     /// Print the completion script of a shell.
     Completions(completions::Arguments),
 }

@@ -64,6 +64,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Cp(arguments) => commands::cp::run(arguments).await,
         Command::Import(arguments) => commands::import::run(arguments).await,
         Command::Export(arguments) => commands::export::run(arguments).await,
+        Command::Check(arguments) => commands::check::run(arguments).await,
         Command::Completions(arguments) => commands::completions::run(&arguments),
     }
 }

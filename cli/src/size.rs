@@ -15,7 +15,7 @@ const UNITS: [&str; 5] = ["", "K", "M", "G", "T"];
 impl FromStr for Size {
     type Err = String;
 
-    /// `K`, `M`, `G` and `T` (also `KiB`, …) count in powers of 1,024; `KB`, `MB`, … in powers of 1,000, as GNU's tools do.
+    /// `K`, `M`, `G` and `T` (also `KiB` and so on) count in powers of 1,024; `KB`, `MB` and so on in powers of 1,000, as GNU's tools do.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not a size; write for example 500M, 1.5GiB or 64G");
         let trimmed = text.trim();

@@ -123,6 +123,15 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
     Store::open(device, open, environment).await.with_context(what)
 }
 
+/// Opens the file or device at `path` as it is: nothing is created, and nobody else may have it open.
+pub(crate) fn open_existing(path: &Path, io: Io) -> anyhow::Result<Device> {
+    let what = || format!("cannot open the store {}", path.display());
+    if Place::look(path).with_context(what)? == Place::Nothing {
+        bail!("there is no store {}", path.display());
+    }
+    open_device(path, &StoreOptions { io, ..StoreOptions::default() }, false).with_context(what)
+}
+
 /// Creates the file under a temporary name and gives it its own when it is formatted: a start that was cut short leaves
 /// nothing that looks like a damaged store, and a file that has content is never formatted.
 async fn create(path: &Path, options: &StoreOptions, environment: &Environment) -> anyhow::Result<()> {

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes `pub struct Put; impl Method for Put { … }` for each method, and a table of all of them. The server's routes
+/// Writes `pub struct Put; impl Method for Put { ... }` for each method, and a table of all of them. The server's routes
 /// and the client's calls are both written in terms of these types, so a path and its messages cannot disagree.
 struct Methods;
 

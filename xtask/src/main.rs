@@ -1,7 +1,8 @@
-//! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`.
+//! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
+mod kill;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ Usage: cargo x COMMAND
 Commands:
   check   format, clippy without warnings, tidy, and the workspace's unit tests: before each commit
   ci      what CI runs: .ci/run
-  tidy    the rules of the house that no other tool checks (layers, file headers, unsafe, docs links, ...)";
+  tidy    the rules of the house that no other tool checks (layers, file headers, unsafe, docs links, ...)
+  kill    kill -9 of a server under load, again and again: what was acknowledged must be there (kill --help)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,6 +26,17 @@ fn main() -> ExitCode {
         ["check"] => check(),
         ["ci"] => run("bash", &[".ci/run"]),
         ["tidy"] => tidy(),
+        ["kill", "help" | "--help" | "-h"] => {
+            println!("{}", kill::USAGE);
+            Ok(())
+        }
+        ["kill", ..] => match kill::Options::parse(&words[1..]) {
+            Ok(options) => kill::run(&options),
+            Err(error) => {
+                eprintln!("error: {error:#}\n\n{}", kill::USAGE);
+                return ExitCode::from(2);
+            }
+        },
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

@@ -6,7 +6,7 @@ use crate::harness::{command, run, run_with};
 
 #[test]
 fn wrong_usage_ends_with_2_and_says_what_is_wrong() {
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 14] = [
         (&[], "Usage"),
         (&["frobnicate"], "frobnicate"),
         (&["put", "key"], "FILE"),
@@ -17,6 +17,8 @@ fn wrong_usage_ends_with_2_and_says_what_is_wrong() {
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["put", "k", "-", "--if-absent", "--if-exists"], "--if-exists"),
         (&["rm"], "--prefix"),
+        (&["check"], "--data"),
+        (&["check", "--data", "x", "--io", "magic"], "uring"),
         (&["ls", "--bucket", "Bad Name"], "Bad Name"),
         (&["ls", "--server", "https://127.0.0.1:1"], "http"),
     ];
@@ -35,11 +37,12 @@ fn failures_end_with_1_in_one_line() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 5] = [
         (&["put", "key", &missing], "cannot open"),
         (&["ls", "--server", &nobody], "shoal serve"),
         (&["get", "key", "--data", &missing], "there is no store"),
         (&["import", &missing], "cannot read"),
+        (&["check", "--data", &missing], "there is no store"),
     ];
     for (arguments, words) in cases {
         let done = run(arguments);
@@ -78,7 +81,8 @@ fn help_and_completions_are_there() {
     for word in ["serve", "import", "Examples:", "SHOAL_SERVER", "Exit codes"] {
         assert!(done.text().contains(word), "{word}");
     }
-    for name in ["serve", "put", "get", "ls", "rm", "stat", "cp", "import", "export", "completions"] {
+    for name in ["serve", "put", "get", "ls", "rm", "stat", "cp", "import", "export", "check", "completions"]
+    {
         let done = run(&[name, "--help"]);
         assert!(done.code == 0 && done.text().contains("Examples:"), "{name}");
     }

@@ -280,7 +280,7 @@ mod unit_tests {
         let store = Store::new(8).unwrap();
         let singles: Vec<_> = (0..8).map(|_| store.take(1).unwrap()).collect();
         for (index, frames) in singles.into_iter().enumerate() {
-            // Given back in this order, they are taken as 7, 6, …: no two in ascending order.
+            // Given back in this order, they are taken as 7, 6, ...: no two in ascending order.
             assert_eq!(frames.list().head, index as u32);
         }
         let frames = store.take(3).unwrap();

@@ -1,0 +1,299 @@
+//! `shoal check`: verifies a whole store that no server has open, and repairs what can be repaired.
+//!
+//! The walk itself is the engine's. This file opens the device, shows how far it is, and tells what was found.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use shoal_engine::{CheckOptions, CheckProblem, CheckReport};
+
+use crate::failure::Reported;
+use crate::output::{Output, show_count, show_key, warn};
+use crate::size::Size;
+use crate::store_file::{self, Io};
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal check --data shoal.data            read and verify everything; nothing is written
+  shoal check --data shoal.data --repair   also rebuild the free space from the trees
+
+Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is, 2 wrong usage.";
+
+/// Between two pictures of the spinner.
+const SPINNER_INTERVAL: Duration = Duration::from_millis(200);
+/// Between two lines where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The data file or device. No server may run on it.
+    #[arg(long, value_name = "FILE")]
+    data: PathBuf,
+    /// Rebuild the free space from the trees, and open a log that was damaged without what follows the damage.
+    #[arg(long)]
+    repair: bool,
+    /// Print one JSON object, and no progress.
+    #[arg(long)]
+    json: bool,
+    /// Memory for cached pages.
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    cache: Size,
+    /// How the device is driven.
+    #[arg(long, value_enum, default_value_t = Io::Auto)]
+    io: Io,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let device = store_file::open_existing(&arguments.data, arguments.io)?;
+    let what = || format!("cannot check {}", arguments.data.display());
+    let started = Instant::now();
+    let sofar = Arc::new(Sofar::default());
+    let progress = Progress::start(&sofar, arguments.json);
+    let options = |repair| {
+        let sofar = sofar.clone();
+        CheckOptions {
+            repair,
+            cache_bytes: usize::try_from(arguments.cache.0).unwrap_or(usize::MAX),
+            progress: Some(Arc::new(move |objects, bytes| sofar.set(objects, bytes))),
+        }
+    };
+    let found = shoal_engine::check(device.clone(), &options(arguments.repair)).await.with_context(what)?;
+    // Whether repair helped is not for repair to say: everything is checked once more.
+    let left = if arguments.repair && !found.is_clean() {
+        Some(shoal_engine::check(device, &options(false)).await.with_context(what)?)
+    } else {
+        None
+    };
+    drop(progress);
+    let outcome = Outcome { found, left, elapsed: started.elapsed() };
+    let mut output = Output::new();
+    if arguments.json {
+        output.json(&outcome.json())?;
+    } else {
+        outcome.lines().iter().try_for_each(|line| output.line(line))?;
+    }
+    output.finish()?;
+    if outcome.is_clean() { Ok(()) } else { Err(Reported.into()) }
+}
+
+/// What was found, and what is left of it after a repair.
+struct Outcome {
+    found: CheckReport,
+    /// Where something was to be repaired: the check after it.
+    left: Option<CheckReport>,
+    elapsed: Duration,
+}
+
+impl Outcome {
+    fn last(&self) -> &CheckReport {
+        self.left.as_ref().unwrap_or(&self.found)
+    }
+
+    fn is_clean(&self) -> bool {
+        self.last().is_clean()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = problem_lines("problem", &self.found).collect();
+        lines.extend(self.found.notes.iter().map(|note| format!("note: {}", show_key(note.as_bytes()))));
+        if let Some(left) = &self.left {
+            lines.extend(problem_lines("left", left));
+        }
+        let report = self.last();
+        lines.push(format!(
+            "checked {} objects ({}) in {} pages, {} records of the log; {} blocks in use, {} free; {:.1} s",
+            show_count(report.objects),
+            Size(report.value_bytes),
+            show_count(report.pages),
+            show_count(report.log_records),
+            show_count(report.owned_blocks),
+            show_count(report.free_blocks),
+            self.elapsed.as_secs_f64(),
+        ));
+        lines.push(match (self.found.problem_count, &self.left) {
+            (0, _) => "no problems".into(),
+            (count, None) => format!("{} found", problems(count)),
+            (count, Some(left)) => {
+                format!("{} found, {} left after the repair", problems(count), show_count(left.problem_count))
+            }
+        });
+        lines
+    }
+
+    fn json(&self) -> Value {
+        let report = self.last();
+        json!({
+            "clean": self.is_clean(),
+            "problems_found": self.found.problem_count,
+            "problems": self.found.problems.iter().map(problem_json).collect::<Vec<_>>(),
+            "repaired": self.left.is_some(),
+            "problems_left": report.problem_count,
+            "left": self.left.iter().flat_map(|left| &left.problems).map(problem_json).collect::<Vec<_>>(),
+            "notes": self.found.notes,
+            "objects": report.objects,
+            "value_bytes": report.value_bytes,
+            "pages": report.pages,
+            "log_records": report.log_records,
+            "owned_blocks": report.owned_blocks,
+            "free_blocks": report.free_blocks,
+            "seconds": self.elapsed.as_secs_f64(),
+        })
+    }
+}
+
+fn problems(count: u64) -> String {
+    format!("{} problem{}", show_count(count), if count == 1 { "" } else { "s" })
+}
+
+/// One line for each problem that the report lists, and one for those that it only counts.
+fn problem_lines(word: &str, report: &CheckReport) -> impl Iterator<Item = String> {
+    let listed = report.problems.iter().map(move |problem| {
+        let place = place(problem).map_or(String::new(), |block| format!(" at block {block}"));
+        format!("{word}{place}: {}", show_key(problem.what.as_bytes()))
+    });
+    let more = report.problem_count.saturating_sub(report.problems.len() as u64);
+    let rest = (more > 0).then(|| format!("{word}: {} more like these are only counted", show_count(more)));
+    listed.chain(rest)
+}
+
+fn problem_json(problem: &CheckProblem) -> Value {
+    json!({ "what": problem.what, "block": place(problem) })
+}
+
+/// Where it is: the engine says block 0 for what has no place of its own.
+fn place(problem: &CheckProblem) -> Option<u64> {
+    (problem.block > 0).then_some(problem.block)
+}
+
+/// How far the walk is. Statistics: nothing else depends on their order.
+#[derive(Default)]
+struct Sofar {
+    objects: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Sofar {
+    fn set(&self, objects: u64, bytes: u64) {
+        self.objects.store(objects, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn message(&self, elapsed: Duration) -> String {
+        let (objects, bytes) = (self.objects.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        let seconds = elapsed.as_secs_f64().max(1e-3);
+        format!(
+            "{} objects, {}, {} objects/s, {:.1} MB/s",
+            show_count(objects),
+            Size(bytes),
+            show_count((objects as f64 / seconds) as u64),
+            bytes as f64 / seconds / 1e6,
+        )
+    }
+}
+
+/// Shows how far it is on standard error until it is dropped: in place on a terminal, a line every few seconds elsewhere.
+struct Progress {
+    /// Dropping it wakes the thread.
+    end: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    fn start(sofar: &Arc<Sofar>, as_json: bool) -> Self {
+        if as_json {
+            return Self { end: None, thread: None };
+        }
+        let (end, ended) = sync_channel(0);
+        let (sofar, started) = (sofar.clone(), Instant::now());
+        let spinner = io::stderr().is_terminal().then(spinner);
+        let interval = if spinner.is_some() { SPINNER_INTERVAL } else { LINE_INTERVAL };
+        let thread = std::thread::spawn(move || {
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let message = sofar.message(started.elapsed());
+                match &spinner {
+                    Some(spinner) => {
+                        spinner.set_message(message);
+                        spinner.tick();
+                    }
+                    None => warn(&format!("check: {message}")),
+                }
+            }
+            if let Some(spinner) = spinner {
+                spinner.finish_and_clear();
+            }
+        });
+        Self { end: Some(end), thread: Some(thread) }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread that draws changes nothing of the check.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn spinner() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {wide_msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_spinner());
+    ProgressBar::new_spinner().with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(problems: u64, listed: usize) -> CheckReport {
+        let problem = CheckProblem { what: "object default/a\nb: torn".into(), block: 7 };
+        CheckReport { problems: vec![problem; listed], problem_count: problems, ..CheckReport::default() }
+    }
+
+    #[test]
+    fn problems_are_told_with_their_place_and_the_rest_is_counted() {
+        let lines: Vec<String> = problem_lines("problem", &report(1003, 2)).collect();
+        assert_eq!(lines[0], "problem at block 7: object default/a\\nb: torn");
+        assert_eq!(lines[2], "problem: 1,001 more like these are only counted");
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn what_is_left_after_a_repair_decides() {
+        let elapsed = Duration::from_secs(1);
+        for (found, left, clean, words) in [
+            (0, None, true, "no problems"),
+            (1, None, false, "1 problem found"),
+            (2, Some(0), true, "2 problems found, 0 left after the repair"),
+            (2, Some(1), false, "2 problems found, 1 left after the repair"),
+        ] {
+            let outcome =
+                Outcome { found: report(found, 1), left: left.map(|left| report(left, 0)), elapsed };
+            assert_eq!(outcome.is_clean(), clean);
+            assert_eq!(outcome.lines().last().unwrap(), words);
+            assert_eq!(outcome.json()["clean"], clean);
+            assert_eq!(outcome.json()["problems_left"], left.unwrap_or(found));
+        }
+    }
+
+    #[test]
+    fn progress_tells_rates() {
+        let sofar = Sofar::default();
+        sofar.set(5000, 3 << 20);
+        assert_eq!(
+            sofar.message(Duration::from_secs(2)),
+            "5,000 objects, 3.0 MiB, 2,500 objects/s, 1.6 MB/s"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! `shoal check`: a healthy store passes, damage is named with its object and its place, repair leaves a store that works.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+
+use crate::harness::{Done, Server, command, run, run_with, signal};
+
+fn check(data: &Path, options: &[&str]) -> Done {
+    let mut arguments: Vec<OsString> = vec!["check".into(), "--data".into(), data.into()];
+    arguments.extend(options.iter().map(OsString::from));
+    run(&arguments)
+}
+
+/// A store that no server has open: a hundred small objects, and a larger one that can be found in the file.
+fn stopped_store(server: &mut Server) -> PathBuf {
+    let tree = server.folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    for index in 0..100 {
+        fs::write(tree.join(index.to_string()), vec![index; 300 + usize::from(index) * 90]).unwrap();
+    }
+    server.ok(&["import", tree.to_str().unwrap(), "--prefix", "small/"]);
+    server.put("large", &b"0123456789abcdef".repeat(12_000), &[]);
+    signal(&server.child, Signal::TERM);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    server.folder.path().join("data")
+}
+
+/// Flips a bit in the middle of the large object's value.
+fn damage(data: &Path) {
+    let bytes = fs::read(data).unwrap();
+    let cell = b"0123456789abcdef".repeat(200);
+    let at = bytes.windows(cell.len()).position(|window| window == cell).unwrap();
+    let file = OpenOptions::new().write(true).open(data).unwrap();
+    file.write_all_at(b"X", at as u64 + 70_000).unwrap();
+}
+
+#[test]
+fn a_healthy_store_passes_and_is_not_changed() {
+    let mut server = Server::start();
+    let data = server.folder.path().join("data");
+    let done = check(&data, &[]);
+    assert_eq!(done.code, 1);
+    assert!(done.stderr.contains("in use"), "a server has it: {}", done.stderr);
+
+    let data = stopped_store(&mut server);
+    let before = fs::read(&data).unwrap();
+    let done = check(&data, &[]);
+    assert_eq!(done.code, 0, "{}{}", done.text(), done.stderr);
+    assert!(done.text().ends_with("\nno problems\n"), "{}", done.text());
+    let done = check(&data, &["--repair", "--json"]);
+    let report = done.json();
+    assert_eq!(done.code, 0, "{report}");
+    assert_eq!((&report["clean"], &report["repaired"]), (&true.into(), &false.into()), "{report}");
+    let objects = report["objects"].as_u64().unwrap() + report["log_records"].as_u64().unwrap();
+    assert!(objects >= 101, "{report}");
+    assert!(report["value_bytes"].as_u64().unwrap() > 600_000, "{report}");
+    assert!(fs::read(&data).unwrap() == before, "checking writes nothing");
+}
+
+#[test]
+fn damage_is_named_and_the_rest_of_the_store_goes_on() {
+    let mut server = Server::start();
+    let data = stopped_store(&mut server);
+    damage(&data);
+    let done = check(&data, &[]);
+    assert_eq!(done.code, 1, "{}", done.text());
+    let problem = done.text().lines().find(|line| line.starts_with("problem at block ")).unwrap();
+    assert!(problem.contains("object default/large"), "{problem}");
+    assert!(done.text().ends_with("1 problem found\n"), "{}", done.text());
+
+    let done = check(&data, &["--repair", "--json"]);
+    let report = done.json();
+    assert_eq!(done.code, 1, "bytes that are lost cannot be repaired: {report}");
+    assert_eq!((&report["clean"], &report["repaired"]), (&false.into(), &true.into()), "{report}");
+    assert_eq!(report["problems"][0]["block"], report["left"][0]["block"], "{report}");
+    assert_eq!(report["problems_left"], 1, "{report}");
+
+    let path = data.to_str().unwrap();
+    let done = run(&["get", "small/7", "--data", path]);
+    assert_eq!((done.code, done.stdout), (0, vec![7; 930]));
+    let done = run(&["get", "large", "--data", path]);
+    assert_eq!(done.code, 1);
+    assert!(done.stderr.contains("large"), "{}", done.stderr);
+    // The object can be replaced. The tree lets go of the damaged value when the log is applied.
+    let done = run_with(command(&["put", "large", "-", "--data", path]), b"new");
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let done = check(&data, &["--repair"]);
+    assert_eq!(done.code, 0, "{}", done.text());
+    assert!(done.text().ends_with("1 problem found, 0 left after the repair\n"), "{}", done.text());
+    assert_eq!(check(&data, &[]).code, 0);
+    assert_eq!(run(&["get", "large", "--data", path]).stdout, b"new");
+}
+
+#[test]
+fn what_is_no_store_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("letters");
+    fs::write(&path, "Dear Ann,\n".repeat(10_000)).unwrap();
+    for options in [&[][..], &["--repair"]] {
+        let done = check(&path, options);
+        assert_eq!(done.code, 1);
+        assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+    }
+    assert_eq!(fs::read(&path).unwrap(), "Dear Ann,\n".repeat(10_000).as_bytes());
+}

@@ -1,0 +1,381 @@
+//! `kill -9` of the server in the middle of an import and of concurrent puts, overwrites and deletes, again and again on
+//! one store. What was acknowledged to another process is there with the right bytes, what was not is wholly there or
+//! wholly absent, a check of what the kill left finds nothing wrong, and the store opens again soon.
+//!
+//! The writers (this process) know each acknowledgement. An import does not tell its own one by one; a watcher lists
+//! what it stored so far: a listing shows durable objects only, so what it showed must survive.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::process::Signal;
+use shoal_base::{Entropy, SeededEntropy};
+use shoal_client::{ByteRange, Client, ConnectOptions, Error, ListRequest, PutOptions, RejectRules};
+use shoal_testkit::Value;
+
+use crate::harness::{command, run, run_with, signal};
+
+const BUCKET: &str = "default";
+/// Clients that write at the same time.
+const WRITERS: u64 = 8;
+/// Keys of each of them: few, so that most puts overwrite.
+const KEYS_PER_WRITER: u64 = 150;
+/// How long a round waits for the import to get as far as it is to be killed at.
+const IMPORT_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How much is done.
+struct Settings {
+    rounds: u64,
+    /// Files of the tree that each round imports.
+    files: u64,
+    /// The longest that opening may take, from the start of the process to its first answer.
+    reopen_max: Duration,
+    /// The data file or device; a file in a folder of its own where none is named.
+    data: Option<PathBuf>,
+    seed: u64,
+}
+
+/// A few rounds. Opening has a generous limit here: machines that run tests are busy.
+#[test]
+fn acknowledged_writes_survive_kills() {
+    rounds(&Settings {
+        rounds: 3,
+        files: 1_000,
+        reopen_max: Duration::from_secs(20),
+        data: None,
+        seed: clock(),
+    });
+}
+
+/// As many rounds as `cargo x kill` says, with the limit that is promised.
+#[test]
+#[ignore = "takes minutes: `cargo x kill` runs it"]
+fn rounds_as_told() {
+    let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
+    rounds(&Settings {
+        rounds: number("KILL_ROUNDS", 10),
+        files: number("KILL_FILES", 6_000),
+        reopen_max: Duration::from_millis(number("KILL_REOPEN_MS", 2_000)),
+        data: std::env::var_os("KILL_DATA").map(PathBuf::from),
+        seed: number("KILL_SEED", clock()),
+    });
+}
+
+fn clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+fn rounds(settings: &Settings) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    println!("seed {}", settings.seed);
+    let mut world = World::new(settings, folder.path());
+    for round in 0..settings.rounds {
+        runtime.block_on(world.round(round, settings));
+    }
+    signal(&world.server.child, Signal::TERM);
+    assert_eq!(world.server.child.wait().unwrap().code(), Some(0));
+    world.check("after a clean stop");
+}
+
+/// The server under test. Killed where a test fails.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    /// Starts it and waits until it says where it listens.
+    fn start(data: &Path, listen: &str) -> Self {
+        let mut command = command(&["serve", "--size", "4G", "--cache", "32M", "--log", "error"]);
+        command.args(["--listen", listen]).arg("--data").arg(data);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.strip_prefix("gRPC  ").expect("where gRPC listens").trim().to_owned();
+        Self { child, url }
+    }
+
+    async fn client(&self) -> Client {
+        // One attempt: whether a write was acknowledged must not hang on a second one.
+        Client::connect(ConnectOptions { attempts: 1, ..ConnectOptions::new(&self.url) }).await.unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a key may hold: none is no object.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    acknowledged: Option<Value>,
+    /// A write that was begun and whose outcome nobody knows.
+    begun: Option<Option<Value>>,
+}
+
+/// One client: its keys, and what it writes next.
+struct Writer {
+    id: u64,
+    keys: HashMap<u64, Known>,
+    dice: SeededEntropy,
+    acknowledged: u64,
+}
+
+impl Writer {
+    /// Writes until the server is gone.
+    async fn write(mut self, client: Client) -> Self {
+        loop {
+            let key = self.id * KEYS_PER_WRITER + self.dice.next_u64() % KEYS_PER_WRITER;
+            let bytes = self.bytes();
+            let value = Value { key, seed: self.dice.next_u64(), bytes };
+            let what = (!self.dice.next_u64().is_multiple_of(6)).then_some(value);
+            self.keys.entry(key).or_default().begun = Some(what);
+            let name = name(key);
+            let result = match what {
+                Some(value) => {
+                    let put = client.put(BUCKET, &name, value.to_vec().into(), PutOptions::default());
+                    put.await.map(drop)
+                }
+                None => client.delete(BUCKET, &name, RejectRules::default()).await.map(drop),
+            };
+            let known = self.keys.entry(key).or_default();
+            match result {
+                Ok(()) => {
+                    *known = Known { acknowledged: what, begun: None };
+                    self.acknowledged += 1;
+                }
+                // It was refused before anything was begun.
+                Err(Error::Busy(_)) => known.begun = None,
+                Err(Error::Unknown(_) | Error::Unavailable { .. }) => return self,
+                Err(error) => panic!("a write of {key} failed while the server was there: {error}"),
+            }
+        }
+    }
+
+    /// Of every kind: in the leaf, in the log, in extents beside it and before it, as a stream.
+    fn bytes(&mut self) -> usize {
+        let most = match self.dice.next_u64() % 40 {
+            0..15 => 900,
+            15..30 => 16_000,
+            30..38 => 70_000,
+            38 => 400_000,
+            _ => 1_500_000,
+        };
+        (self.dice.next_u64() % most) as usize
+    }
+
+    /// Compares the store with what is known, and knows it exactly then.
+    async fn verify(&mut self, client: &Client) {
+        for (&key, known) in &mut self.keys {
+            let found = client.get(BUCKET, &name(key), ByteRange::ALL).await.unwrap();
+            let is = |what: &Option<Value>| match (what, &found) {
+                (Some(value), Some(object)) => value.check(&object.value).is_ok(),
+                (None, None) => true,
+                _ => false,
+            };
+            let actual = [Some(known.acknowledged), known.begun].into_iter().flatten().find(is);
+            let Some(actual) = actual else {
+                panic!("{:?} holds {:?}, known is {known:?}", name(key), found.map(|object| object.info));
+            };
+            *known = Known { acknowledged: actual, begun: None };
+        }
+    }
+}
+
+fn name(key: u64) -> Vec<u8> {
+    format!("writers/{}/{key}", key / KEYS_PER_WRITER).into_bytes()
+}
+
+/// The store, the writers, and the tree that is imported.
+struct World {
+    data: PathBuf,
+    server: Server,
+    writers: Vec<Writer>,
+    tree: PathBuf,
+    /// Contents of the tree by path.
+    files: HashMap<String, Value>,
+    folder: PathBuf,
+    dice: SeededEntropy,
+}
+
+impl World {
+    fn new(settings: &Settings, folder: &Path) -> Self {
+        let data = settings.data.clone().unwrap_or_else(|| folder.join("data"));
+        let tree = folder.join("tree");
+        let dice = SeededEntropy::new(settings.seed);
+        let files = make_tree(&tree, settings.files, &dice);
+        let writer = |id| Writer {
+            id,
+            keys: HashMap::new(),
+            dice: SeededEntropy::new(settings.seed ^ (id + 1)),
+            acknowledged: 0,
+        };
+        Self {
+            server: Server::start(&data, "127.0.0.1:0"),
+            data,
+            writers: (0..WRITERS).map(writer).collect(),
+            tree,
+            files,
+            folder: folder.to_owned(),
+            dice,
+        }
+    }
+
+    /// A command against the server, its output thrown away.
+    fn spawn(&self, arguments: &[OsString]) -> Child {
+        let mut command = command(arguments);
+        command.env("SHOAL_SERVER", &self.server.url);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    fn import(&self, prefix: &str) -> Vec<OsString> {
+        vec!["import".into(), self.tree.clone().into(), "--prefix".into(), prefix.into(), "--json".into()]
+    }
+
+    async fn round(&mut self, round: u64, settings: &Settings) {
+        let prefix = format!("tree/{round}/");
+        // What the round before imported goes, so that its space is used again.
+        let before = format!("tree/{}/", round.wrapping_sub(1));
+        let mut remove = self.spawn(&["rm".into(), "--prefix".into(), before.into()]);
+        let mut import = self.spawn(&self.import(&prefix));
+        let client = self.server.client().await;
+        let mut writing = Vec::new();
+        for writer in self.writers.drain(..) {
+            writing.push(tokio::spawn(writer.write(client.clone())));
+        }
+        let count = Arc::new(AtomicUsize::new(0));
+        let watching = tokio::spawn(watch(client, prefix.clone(), count.clone()));
+
+        let started = Instant::now();
+        let wanted = settings.files * (5 + self.dice.next_u64() % 85) / 100;
+        while (count.load(Ordering::Relaxed) as u64) < wanted {
+            assert!(started.elapsed() < IMPORT_WAIT_MAX, "the import does not get on");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        tokio::time::sleep(Duration::from_micros(self.dice.next_u64() % 30_000)).await;
+        let killed_after = started.elapsed();
+        self.server.child.kill().unwrap();
+        self.server.child.wait().unwrap();
+        for task in writing {
+            self.writers.push(task.await.unwrap());
+        }
+        let seen = watching.await.unwrap();
+
+        let check = self.check("after kill -9");
+        let listen = self.server.url.strip_prefix("http://").unwrap().to_owned();
+        let opening = Instant::now();
+        self.server = Server::start(&self.data, &listen);
+        let client = self.server.client().await;
+        client.head(BUCKET, b"anything").await.unwrap();
+        let reopened = opening.elapsed();
+
+        let mut acknowledged = 0;
+        for writer in &mut self.writers {
+            writer.verify(&client).await;
+            acknowledged += writer.acknowledged;
+        }
+        self.verify_import(&client, &prefix, &seen).await;
+        println!(
+            "round {round}: killed {} ms into the import, {} of {} files and {acknowledged} puts and deletes were \
+             acknowledged so far; {check}; reopened in {} ms; everything acknowledged is there",
+            killed_after.as_millis(),
+            seen.len(),
+            settings.files,
+            reopened.as_millis(),
+        );
+        assert!(reopened <= settings.reopen_max, "opening took {reopened:?}");
+
+        // Both lived through the kill, and may have given up; a second import goes on where the first one ended.
+        remove.wait().unwrap();
+        import.wait().unwrap();
+        self.finish_import(&prefix);
+    }
+
+    /// What the kill left, before anybody opens it.
+    fn check(&self, when: &str) -> String {
+        let done = run(&["check".into(), "--data".into(), self.data.clone().into_os_string()]);
+        assert_eq!(done.code, 0, "check {when}: {}{}", done.text(), done.stderr);
+        format!("check clean ({})", done.text().lines().next().unwrap_or_default())
+    }
+
+    /// What the watcher saw is there; whatever of the tree is there is whole.
+    async fn verify_import(&self, client: &Client, prefix: &str, seen: &HashSet<String>) {
+        let keys = list(client, prefix).await.unwrap();
+        let lost: Vec<&String> = seen.iter().filter(|&key| !keys.contains(key)).collect();
+        assert!(lost.is_empty(), "these were stored before the kill and are gone: {lost:?}");
+        for key in keys.iter().filter(|key| !key.ends_with('/')) {
+            let expected = self.files[key.strip_prefix(prefix).unwrap()];
+            let object = client.get(BUCKET, key.as_bytes(), ByteRange::ALL).await.unwrap().unwrap();
+            expected.check(&object.value).unwrap_or_else(|wrong| panic!("{key}: {wrong}"));
+        }
+    }
+
+    /// The import goes on, and what it stored is the tree.
+    fn finish_import(&self, prefix: &str) {
+        let run_here = |arguments: &[OsString]| {
+            let mut command = command(arguments);
+            command.env("SHOAL_SERVER", &self.server.url);
+            let done = run_with(command, b"");
+            assert_eq!(done.code, 0, "{arguments:?}: {}", done.stderr);
+        };
+        run_here(&self.import(prefix));
+        let out = self.folder.join("out");
+        run_here(&["export".into(), prefix.into(), out.clone().into()]);
+        for (path, value) in &self.files {
+            let bytes = fs::read(out.join(path)).unwrap();
+            value.check(&bytes).unwrap_or_else(|wrong| panic!("{prefix}{path}: {wrong}"));
+        }
+        fs::remove_dir_all(out).unwrap();
+    }
+}
+
+/// Files of many sizes in folders of a hundred.
+fn make_tree(root: &Path, files: u64, dice: &SeededEntropy) -> HashMap<String, Value> {
+    let mut made = HashMap::new();
+    for index in 0..files {
+        let most = match dice.next_u64() % 50 {
+            0..35 => 5_000,
+            35..48 => 40_000,
+            _ => 300_000,
+        };
+        let value = Value { key: index, seed: dice.next_u64(), bytes: (dice.next_u64() % most) as usize };
+        let path = format!("{}/{index}", index / 100);
+        let file = root.join(&path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, value.to_vec()).unwrap();
+        made.insert(path, value);
+    }
+    made
+}
+
+/// Lists the keys under `prefix` again and again until the server is gone; gives all that were ever seen.
+async fn watch(client: Client, prefix: String, count: Arc<AtomicUsize>) -> HashSet<String> {
+    let mut seen = HashSet::new();
+    while let Ok(keys) = list(&client, &prefix).await {
+        seen.extend(keys);
+        count.store(seen.len(), Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    seen
+}
+
+async fn list(client: &Client, prefix: &str) -> Result<HashSet<String>, Error> {
+    let request = ListRequest { prefix: prefix.to_owned().into(), ..ListRequest::default() };
+    let mut pages = client.list_all(request);
+    let mut keys = HashSet::new();
+    while let Some(page) = pages.next_page().await? {
+        keys.extend(page.entries.iter().map(|entry| String::from_utf8(entry.key.to_vec()).unwrap()));
+    }
+    Ok(keys)
+}

@@ -1,0 +1,98 @@
+//! `cargo x kill`: kills a server under load, again and again, on one store.
+//!
+//! The rounds themselves are a test of the CLI (`cli/tests/shoal/kill.rs`); this says how many, where and in which
+//! profile. It is not a part of `cargo test`, because it takes minutes and holds opening to its promised two seconds.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+pub(crate) const USAGE: &str = "\
+Usage: cargo x kill [--rounds N] [--files N] [--data FILE|DEVICE] [--reopen-ms N] [--seed N] [--dev]
+
+Starts a server, and in each round kills it (SIGKILL) at a random moment of an import with concurrent puts, overwrites
+and deletes. Then `shoal check` must find nothing wrong, opening must not take too long, and everything that was
+acknowledged must be there with the right bytes.
+
+  --rounds N      how many kills [default: 10]
+  --files N       files of the tree that each round imports [default: 6000]
+  --data PATH     the data file, which must not exist, or a blank device [default: a temporary file]
+  --reopen-ms N   the longest that opening may take [default: 2000]
+  --seed N        repeats the dice of a run, but not its timing
+  --dev           the dev profile instead of release";
+
+/// Options with a value, and the variables by which the test gets them.
+const VALUES: [(&str, &str); 5] = [
+    ("--rounds", "KILL_ROUNDS"),
+    ("--files", "KILL_FILES"),
+    ("--data", "KILL_DATA"),
+    ("--reopen-ms", "KILL_REOPEN_MS"),
+    ("--seed", "KILL_SEED"),
+];
+
+/// What the command line says.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Options {
+    dev: bool,
+    /// Variables and their values.
+    values: Vec<(&'static str, String)>,
+}
+
+impl Options {
+    pub(crate) fn parse(words: &[&str]) -> Result<Self> {
+        let mut options = Self::default();
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            if word == "--dev" {
+                options.dev = true;
+                continue;
+            }
+            let Some((option, variable)) = VALUES.iter().find(|(option, _)| *option == word) else {
+                bail!("there is no option {word}");
+            };
+            let value = words.next().with_context(|| format!("{option} needs a value"))?;
+            if *option != "--data" && value.parse::<u64>().is_err() {
+                bail!("{option}: {value:?} is not a number");
+            }
+            // The test runs in another folder.
+            let value = if *option == "--data" {
+                std::path::absolute(value)?.to_str().context("the path is not UTF-8")?.to_owned()
+            } else {
+                (*value).to_owned()
+            };
+            options.values.push((variable, value));
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--quiet", "-p", "shoal", "--test", "shoal"]);
+    if !options.dev {
+        command.arg("--release");
+    }
+    command.args(["--", "--exact", "kill::rounds_as_told", "--ignored", "--nocapture"]);
+    command.envs(options.values.iter().map(|(variable, value)| (variable, value)));
+    let status = command.current_dir(super::root()?).status().context("cannot start cargo")?;
+    if !status.success() {
+        bail!("the rounds failed ({status})");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_variables() {
+        let options = Options::parse(&["--rounds", "3", "--dev", "--data", "/x/y"]).unwrap();
+        let values = vec![("KILL_ROUNDS", "3".to_owned()), ("KILL_DATA", "/x/y".to_owned())];
+        assert_eq!(options, Options { dev: true, values });
+        assert_eq!(Options::parse(&[]).unwrap(), Options::default());
+        for wrong in [&["--round", "3"][..], &["--rounds"], &["--rounds", "many"]] {
+            assert!(Options::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
