@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{completions, cp, export, get, import, ls, put, rm, serve, stat};
+use crate::commands::{bench, completions, cp, export, get, import, ls, put, rm, serve, stat};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,6 +52,8 @@ pub(crate) enum Command {
     Import(import::Arguments),
     /// Write objects into a folder, as import read them.
     Export(export::Arguments),
+    /// Measure this program on this machine.
+    Bench(bench::Arguments),
     /// Print the completion script of a shell.
     Completions(completions::Arguments),
 }

@@ -1,5 +1,6 @@
 //! One file per command: what it takes, and what it does.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod export;
