@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{check, completions, cp, export, get, import, ls, put, rm, serve, stat};
+use crate::commands::{bench, check, completions, cp, export, get, import, ls, put, rm, serve, stat};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Export(export::Arguments),
     /// Verify a whole store that no server has open, and repair it.
     Check(check::Arguments),
+    /// Measure this program on this machine.
+    Bench(bench::Arguments),
     /// Print the completion script of a shell.
     Completions(completions::Arguments),
 }

@@ -40,6 +40,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     if let Command::Completions(arguments) = cli.command {
         return commands::completions::run(&arguments);
     }
+    if let Command::Bench(arguments) = cli.command {
+        return commands::bench::run(arguments, cli.log.as_deref());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -65,6 +68,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Import(arguments) => commands::import::run(arguments).await,
         Command::Export(arguments) => commands::export::run(arguments).await,
         Command::Check(arguments) => commands::check::run(arguments).await,
+        Command::Bench(arguments) => commands::bench::run(arguments, None),
         Command::Completions(arguments) => commands::completions::run(&arguments),
     }
 }

@@ -85,7 +85,12 @@ impl Inner {
                 report_lost(tablet, &applied);
                 applied.root
             }
-            Err(error) => return Err(self.apply_failed(&error)),
+            Err(error) => {
+                let error = self.apply_failed(&error);
+                // R8: the pages' blocks go back only when the writes on them have ended.
+                drop(sink.finish().await);
+                return Err(error);
+            }
         };
         let pages = match sink.finish().await {
             Ok(pages) => pages,
@@ -108,9 +113,12 @@ impl Inner {
             freed: std::mem::take(&mut work.freed),
             device_blocks: None,
         };
-        let number = self.publish(changes).await?;
+        let published = self.publish(changes).await;
+        // Kept in either case: a superblock whose write failed may be on the device all the same, and what it names must
+        // not be written over by a put that is under way (R20).
         work.given.iter().for_each(|extents| extents.keep());
         pages.keep();
+        let number = published?;
         // Never in a published tree, so not in the image's delta; readers of this view may still read them.
         freed.extend(dropped);
         let era = tablet.publish(root, applied);
@@ -129,7 +137,7 @@ impl Inner {
         if let Error::Io(device) = error
             && device.is_write()
         {
-            self.poison.set(format!("an apply could not write ({error})"));
+            self.poison(format!("an apply could not write ({error})"));
         }
         error.clone()
     }

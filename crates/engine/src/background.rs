@@ -111,7 +111,8 @@ impl Worker {
         }
     }
 
-    fn is_stopped(&self) -> bool {
+    /// Whether the threads were told to end.
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 }
@@ -157,6 +158,7 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         } else {
             Ok(())
         };
+        inner.streams.expire(inner.now_ns());
         inner.space.reclaim(inner.committer.named_superblock());
         // An apply may have promised the committer something to seal.
         worker.wake_commit();
@@ -181,7 +183,7 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
         let Some(inner) = store.upgrade() else { return };
         let mut wait = GROWER_PERIOD;
         if inner.poison.reason().is_none() && inner.wants_growth() {
-            match block_on(inner.grow()) {
+            match block_on(inner.grow_unless_freed()) {
                 Ok(true) => continue,
                 Ok(false) => {}
                 Err(error) => {

@@ -90,7 +90,7 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
         OpenOptions { cache_bytes, background: false, accept_damaged_log: true, ..OpenOptions::default() };
     let recovery = Recovery::read(device.clone(), &open, &Environment::default()).await?;
     let mut report = CheckReport { notes: recovery.notes.clone(), ..CheckReport::default() };
-    for note in &recovery.notes {
+    for note in &recovery.damage {
         report.problem(note.clone(), 0);
     }
     let mut owners = Owners::default();
@@ -227,13 +227,16 @@ impl Owners {
         }
         events.extend(&self.runs);
         events.sort_unstable();
+        for group in image.incomplete() {
+            let what =
+                format!("the space image does not say what is free in {group}: a piece of it is damaged");
+            report.problem(what, group.block);
+        }
         let mut at = first;
         for run in events.into_iter().chain(std::iter::once(Run::new(end, 1))) {
             if at < run.block {
                 let lost = format!("{} block(s) from {at} on are neither free nor in use", run.block - at);
-                if image.is_incomplete(Run::new(at, 1)) {
-                    report.notes.push(format!("{lost}: their group of the space image is damaged"));
-                } else {
+                if !image.is_incomplete(Run::new(at, 1)) {
                     report.problem(lost, at);
                 }
             }

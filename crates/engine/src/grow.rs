@@ -25,6 +25,15 @@ impl Inner {
                 .is_some_and(|publisher| publisher.superblock.device_blocks < self.layout.blocks_max)
     }
 
+    /// Grows the file by one step, unless applying what the overlays hold frees enough; false where it has its full size.
+    ///
+    /// # Errors
+    /// As the device.
+    pub(crate) async fn grow_unless_freed(&self) -> Result<bool> {
+        self.free_what_is_dead().await?;
+        if self.wants_growth() { self.grow().await } else { Ok(true) }
+    }
+
     /// Grows the file for a write that found no room.
     pub(crate) async fn grow_for(&self, blocks: u64) -> Result<()> {
         if !self.device.inner().can_grow() {

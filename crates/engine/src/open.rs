@@ -28,7 +28,8 @@ use crate::poison::Poison;
 use crate::publish::{CEILING_STEP, Publisher};
 use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space_image;
-use crate::store::{Inner, OperationCounters, Store};
+use crate::store::{Inner, OperationCounters, Store, uninterrupted};
+use crate::stream::HeldStreams;
 use crate::superblock::{self, Found, LogPlace, Superblock, TabletRecord};
 use crate::tablet::{Tablet, TabletMap};
 use crate::tree::Root;
@@ -122,15 +123,19 @@ impl Store {
         if inner.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        // Whoever waits for room learns that none will come.
+        inner.committer.moved.notify();
         if let Some(worker) = &inner.worker {
             worker.stop();
         }
-        inner.committer.lead(inner.now_ns()).await;
-        if inner.poison.reason().is_some() {
-            return Ok(());
-        }
-        inner.committer.seal().await;
-        inner.publish_last().await
+        uninterrupted(async {
+            inner.committer.lead(inner.now_ns()).await;
+            if inner.poison.reason().is_some() {
+                return Ok(());
+            }
+            inner.committer.seal().await;
+            inner.publish_last().await
+        })
     }
 }
 
@@ -163,7 +168,10 @@ pub(crate) struct Recovery {
     pub log: FoundLog,
     /// Free runs of the published image.
     pub image: FreeImage,
+    /// What is as it may be after a crash, and worth a line.
     pub notes: Vec<String>,
+    /// What is damaged, and was coped with.
+    pub damage: Vec<String>,
 }
 
 impl Recovery {
@@ -190,7 +198,7 @@ impl Recovery {
         let frames = (options.cache_bytes / BLOCK_BYTES).max(FRAMES_MIN);
         let pool = Pool::new(device.clone(), PoolOptions::new(frames))
             .map_err(|error| Error::Unopenable(format!("the cache could not be made: {error}")))?;
-        let mut notes = Vec::new();
+        let (mut notes, mut damages) = (Vec::new(), Vec::new());
         let mut log = read_log(&device, &superblock).await?;
         if let Some(damage) = log.damage.take() {
             if !options.accept_damaged_log {
@@ -201,26 +209,26 @@ impl Recovery {
                     block: superblock.layout.log_first(),
                 });
             }
-            notes.push(format!("the log was damaged and what followed the damage is lost: {damage}"));
+            damages.push(format!("the log was damaged and what followed the damage is lost: {damage}"));
         }
         drop_unfinished(&device, &pool, &superblock, &mut log, &mut notes).await?;
         let image = match space_image::load(&device, &superblock).await {
             Ok(image) => image,
             Err(Error::Corrupt { what, block }) => {
-                notes.push(format!(
+                damages.push(format!(
                     "the space image is damaged ({what} at block {block}) and was rebuilt from the trees"
                 ));
                 crate::check::rebuild_image(&device, &pool, &superblock).await?
             }
             Err(error) => return Err(error),
         };
-        Ok(Self { device, pool, superblock, log, image, notes })
+        Ok(Self { device, pool, superblock, log, image, notes, damage: damages })
     }
 
     /// Replays the log, begins a new epoch and starts the store.
     async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
-        let Self { device, pool, mut superblock, log, image, notes } = self;
-        for note in &notes {
+        let Self { device, pool, mut superblock, log, image, notes, damage } = self;
+        for note in notes.iter().chain(&damage) {
             tracing::warn!("recovery: {note}");
         }
         let layout = superblock.layout;
@@ -230,6 +238,8 @@ impl Recovery {
         let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
         let admission = Admission::new(overlay_bytes, records_max);
         let space = recovered_space(&superblock, &image)?;
+        let unknown: Vec<Run> = image.incomplete().collect();
+        drop(image);
         let tablets = (0_u16..)
             .zip(&superblock.tablets)
             .map(|(id, tablet)| {
@@ -244,7 +254,7 @@ impl Recovery {
         for batch in log.batches {
             let next = LogPlace { position: batch.at.position + u64::from(batch.header.blocks), ..head };
             index.push(batch.at, next);
-            replay(&device, &pool, batch, &tablets, &space, &image, &admission).await?;
+            replay(&device, &pool, batch, &tablets, &space, &unknown, &admission).await?;
         }
         last = last.max(superblock.durable_lsn);
         // R2: what was replayed may sit in the device's cache only.
@@ -289,7 +299,9 @@ impl Recovery {
             publisher: Baton::new(Publisher { superblock }),
             applier: Baton::new(()),
             grower: Baton::new(()),
+            room: Baton::new(()),
             worker: worker.clone(),
+            streams: HeldStreams::default(),
             closed: AtomicBool::new(false),
             counters: OperationCounters::default(),
         });
@@ -325,7 +337,7 @@ async fn replay(
     batch: FoundBatch,
     tablets: &TabletMap,
     space: &Arc<SpaceManager>,
-    image: &FreeImage,
+    unknown: &[Run],
     admission: &Admission,
 ) -> Result<()> {
     for (lsn, encoded) in (batch.header.first_lsn.0..).zip(batch.records) {
@@ -350,14 +362,9 @@ async fn replay(
             }
             record.own(owned_runs(device, pool, &entry, lsn).await);
         }
-        for &run in record.owned() {
-            // In a group whose image is damaged nothing is known as free (R19): there is nothing to take.
-            let taken = if image.is_incomplete(run) {
-                space.allocator().take_free_part(run).map(drop)
-            } else {
-                space.allocator().take(run)
-            };
-            taken.map_err(|error| Error::Corrupt {
+        // Of groups whose image is damaged nothing is free, so there is nothing to take (R19).
+        for run in record.owned().iter().flat_map(|&run| outside(run, unknown)) {
+            space.allocator().take(run).map_err(|error| Error::Corrupt {
                 what: format!("record {lsn} owns blocks that something else owns too ({error})"),
                 block: run.block,
             })?;
@@ -368,6 +375,20 @@ async fn replay(
         admission.recovered(1, bytes);
     }
     Ok(())
+}
+
+/// The parts of `run` that lie in none of `unknown`, which are in ascending order and apart from each other.
+fn outside(run: Run, unknown: &[Run]) -> Vec<Run> {
+    let mut parts = Vec::new();
+    let mut at = run.block;
+    let ends = std::iter::once(Run::new(run.end(), 1));
+    for hole in unknown.iter().filter(|hole| hole.overlaps(run)).copied().chain(ends) {
+        if at < hole.block {
+            parts.push(Run::new(at, (hole.block - at) as u32));
+        }
+        at = at.max(hole.end());
+    }
+    parts
 }
 
 /// All runs of an entry. Where its manifest is damaged only those of the manifest: the value is lost anyway.
@@ -433,5 +454,20 @@ async fn is_whole(
         Ok(()) => Ok(true),
         Err(Error::Corrupt { .. }) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unknown_is_left_out_of_a_run() {
+        let run = Run::new(10, 10);
+        assert_eq!(outside(run, &[]), [run]);
+        assert_eq!(outside(run, &[Run::new(0, 10), Run::new(20, 5)]), [run]);
+        assert_eq!(outside(run, &[Run::new(5, 7), Run::new(14, 2)]), [Run::new(12, 2), Run::new(16, 4)]);
+        assert_eq!(outside(run, &[Run::new(18, 20)]), [Run::new(10, 8)]);
+        assert!(outside(run, &[Run::new(0, 64)]).is_empty());
     }
 }

@@ -43,7 +43,7 @@ impl Inner {
                 Ok(publisher.superblock.number)
             }
             Err(error) => {
-                self.poison.set(format!("a superblock could not be published ({error})"));
+                self.poison(format!("a superblock could not be published ({error})"));
                 Err(error)
             }
         }

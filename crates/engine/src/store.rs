@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use shoal_base::task::may_block;
+use shoal_base::task::{block_on, may_block};
 use shoal_device::Device;
 use shoal_pool::Pool;
 
@@ -19,6 +19,7 @@ use crate::options::{Environment, Tuning};
 use crate::poison::Poison;
 use crate::publish::Publisher;
 use crate::space::{Shortage, SpaceManager};
+use crate::stream::HeldStreams;
 use crate::tablet::{Tablet, TabletMap};
 
 /// An open store. Cheap to clone; all clones are the same store.
@@ -43,8 +44,12 @@ pub(crate) struct Inner {
     pub applier: Baton<()>,
     /// One growth of the file at a time.
     pub grower: Baton<()>,
+    /// One writer at a time makes room where there is none.
+    pub room: Baton<()>,
     /// The store's threads; none where callers do their work.
     pub worker: Option<Arc<Worker>>,
+    /// Readers of long values, which hold the space of what they read for a bounded time (R16).
+    pub streams: HeldStreams,
     pub closed: AtomicBool,
     pub counters: OperationCounters,
 }
@@ -86,6 +91,12 @@ impl Inner {
         self.poison.check()
     }
 
+    /// Makes the store read-only, and wakes whoever waits for room that will not come.
+    pub(crate) fn poison(&self, reason: String) {
+        self.poison.set(reason);
+        self.committer.moved.notify();
+    }
+
     pub(crate) fn tablet_of(&self, key: &ObjectKey) -> &Arc<Tablet> {
         self.tablets.of_slot(key.slot())
     }
@@ -111,7 +122,7 @@ impl Inner {
                 if self.wants_apply() {
                     match &self.worker {
                         Some(worker) => worker.wake_apply(),
-                        None if self.is_nearly_full() => self.apply_fullest().await?,
+                        None if self.is_nearly_full() => uninterrupted(self.apply_fullest())?,
                         None => {}
                     }
                 }
@@ -124,10 +135,10 @@ impl Inner {
                     let waited = self
                         .committer
                         .moved
-                        .wait_until(|| self.poison.check().err().map(Err).or_else(|| attempt().map(Ok)));
+                        .wait_until(|| self.check_writable().err().map(Err).or_else(|| attempt().map(Ok)));
                     return waited.await;
                 }
-                None => self.apply_all().await?,
+                None => uninterrupted(self.apply_all())?,
             }
         }
     }
@@ -153,24 +164,22 @@ impl Inner {
         &self,
         attempt: impl Fn() -> std::result::Result<T, Shortage> + Send,
     ) -> Result<T> {
+        if let Ok(claimed) = attempt() {
+            return Ok(claimed);
+        }
+        self.streams.expire(self.now_ns());
+        self.space.reclaim(self.committer.named_superblock());
+        // One makes room for all: whoever waited for the turn asks again first.
+        let _turn = self.room.take().await;
         let mut shortage = match attempt() {
             Ok(claimed) => return Ok(claimed),
             Err(shortage) => shortage,
         };
-        for step in 0..3 {
-            match step {
-                0 => {
-                    self.space.reclaim(self.committer.named_superblock());
-                }
-                1 => {
-                    self.grow_for(shortage.needed).await?;
-                }
-                _ => {
-                    self.apply_all().await?;
-                    self.committer.seal().await;
-                    self.drive().await;
-                    self.space.reclaim(self.committer.named_superblock());
-                }
+        for step in 0..2 {
+            if step == 0 {
+                uninterrupted(self.free_what_is_dead())?;
+            } else {
+                uninterrupted(self.grow_for(shortage.needed))?;
             }
             match attempt() {
                 Ok(claimed) => return Ok(claimed),
@@ -180,22 +189,41 @@ impl Inner {
         Err(shortage.into())
     }
 
+    /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.
+    pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
+        self.apply_all().await?;
+        self.committer.seal().await;
+        self.drive().await;
+        self.streams.expire(self.now_ns());
+        self.space.reclaim(self.committer.named_superblock());
+        Ok(())
+    }
+
     /// Sees to it that the queue is committed: by this thread where it may block and nobody else does, by the
     /// committer's thread, or, without one, here.
     pub(crate) async fn drive(&self) {
         match &self.worker {
-            Some(worker) if !may_block() => worker.wake_commit(),
-            Some(worker) => {
+            // A store that is being closed has no committer any more: who was queued last commits.
+            Some(worker) if !may_block() && !worker.is_stopped() => worker.wake_commit(),
+            Some(worker) if may_block() => {
                 self.committer.lead(self.now_ns()).await;
                 if self.committer.has_work() {
                     worker.wake_commit();
                 }
             }
-            None => {
-                self.committer.lead(self.now_ns()).await;
+            _ => {
+                uninterrupted(self.committer.lead(self.now_ns()));
             }
         }
     }
+}
+
+/// Runs a commit, an apply or a growth that a caller does itself to its end, on this thread.
+///
+/// A caller's future may be dropped wherever it waits. Dropped in the middle of these it would leave a batch numbered and never
+/// written, or writes under way on blocks that are handed out again (R8).
+pub(crate) fn uninterrupted<F: Future>(work: F) -> F::Output {
+    block_on(work)
 }
 
 /// Blocks of the log that are reserved for a record. Given back where the record is not queued.

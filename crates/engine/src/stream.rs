@@ -1,7 +1,8 @@
 //! Values that arrive or leave in pieces: up to 5 GiB in bounded memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_buffer::Buffer;
@@ -79,7 +80,7 @@ impl Store {
         let info = inner.info(&found).await?;
         let (first, bytes) = range.within(info.bytes);
         let until_ns = inner.now_ns().saturating_add(HOLD_VIEW_NS);
-        let held = Some(Held { _view: view, found, until_ns });
+        let held = inner.streams.add(Held { _view: view, found, until_ns });
         Ok(Some(GetStream { store: self.clone(), key: key.clone(), info, next: first, left: bytes, held }))
     }
 }
@@ -144,6 +145,7 @@ impl PutStream {
     async fn write_piece(&mut self) -> Result<()> {
         let store = self.store.clone();
         let inner = &*store.0;
+        inner.check_writable()?;
         if !self.started {
             self.started = true;
             inner.check_rules(&self.key, self.options.rules).await?;
@@ -209,6 +211,35 @@ struct Held {
     until_ns: u64,
 }
 
+/// What one reader holds; none once it took too long.
+type Slot = Arc<Mutex<Option<Arc<Held>>>>;
+
+/// What all readers of long values hold, so that the space of a reader that is slow or forgotten comes free without it.
+#[derive(Default)]
+pub(crate) struct HeldStreams(Mutex<Vec<Weak<Mutex<Option<Arc<Held>>>>>>);
+
+impl HeldStreams {
+    fn add(&self, held: Held) -> Slot {
+        let slot = Arc::new(Mutex::new(Some(Arc::new(held))));
+        let mut slots = self.0.lock();
+        // As many dead ones as living are tolerated, so that adding one costs little on average.
+        if slots.len() == slots.capacity() {
+            slots.retain(|slot| slot.strong_count() > 0);
+        }
+        slots.push(Arc::downgrade(&slot));
+        slot
+    }
+
+    /// Lets go of what was held until before `now_ns`. A read under way keeps it until the device answered.
+    pub(crate) fn expire(&self, now_ns: u64) {
+        let slots: Vec<Slot> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        for slot in slots {
+            let expired = slot.lock().take_if(|held| held.until_ns < now_ns);
+            drop(expired);
+        }
+    }
+}
+
 /// A value on its way out.
 pub struct GetStream {
     store: Store,
@@ -216,7 +247,7 @@ pub struct GetStream {
     info: ObjectInfo,
     next: u64,
     left: u64,
-    held: Option<Held>,
+    held: Slot,
 }
 
 impl GetStream {
@@ -237,11 +268,16 @@ impl GetStream {
         }
         let inner = &*self.store.0;
         inner.check_open()?;
-        if self.held.as_ref().is_none_or(|held| held.until_ns < inner.now_ns()) {
-            self.held = None;
-            self.held = Some(self.look_again().await?);
-        }
-        let Some(held) = &self.held else { return Ok(None) };
+        inner.streams.expire(inner.now_ns());
+        let held = self.held.lock().clone();
+        let held = match held {
+            Some(held) => held,
+            None => {
+                let held = Arc::new(self.look_again().await?);
+                *self.held.lock() = Some(held.clone());
+                held
+            }
+        };
         // Pieces end at unit borders, so that no unit is loaded twice.
         let to_border =
             READ_PIECE_BYTES - (self.next + u64::from(held.found.entry.meta_in_front())) % READ_PIECE_BYTES;

@@ -149,13 +149,14 @@ impl<'a> PoolSink<'a> {
     /// Every page is on the device (not flushed). Gives what was taken and freed.
     ///
     /// # Errors
-    /// As the device; everything taken is given back.
+    /// As the device; what was taken stays out of use then, because writes on it may be under way (R8).
     pub(crate) async fn finish(mut self) -> Result<Pages<'a>> {
         if let Some(rest) = self.rest.take() {
             self.inner.space.give_back(&[rest]);
         }
-        self.writer.finish().await.map_err(pool_error)?;
-        Ok(self.pages)
+        let finished = self.writer.finish().await.map_err(pool_error);
+        self.pages.kept |= finished.is_err();
+        finished.map(|()| self.pages)
     }
 }
 

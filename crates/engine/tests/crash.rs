@@ -10,9 +10,12 @@ mod common;
 use std::sync::Arc;
 
 use common::{device, format, observe_all, open, recover_all, step, tiny};
-use shoal_device::Device;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use shoal_base::BLOCK_BYTES;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{CheckOptions, block_on, check};
+use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
+use shoal_engine::{CheckOptions, Error, block_on, check};
 use shoal_testkit::{Model, Workload, WorkloadOptions};
 
 const BLOCKS: u64 = 320;
@@ -137,4 +140,132 @@ fn crash_during_recovery() {
         });
     });
     assert!(second > 200, "only {second} second crashes were explored");
+}
+
+/// A device whose process dies after so many requests: later ones never reach it.
+struct Dying {
+    sim: Arc<SimDevice>,
+    left: AtomicI64,
+}
+
+impl Dying {
+    fn living(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
+        let dead = std::io::Error::from_raw_os_error(libc::EIO);
+        tickets.into_iter().fold(Vec::new(), |mut living, ticket| {
+            if self.left.fetch_sub(1, Ordering::Relaxed) > 0 {
+                living.push(ticket);
+            } else {
+                ticket.fail(&dead);
+            }
+            living
+        })
+    }
+}
+
+impl BlockDevice for Dying {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        self.sim.submit(self.living(tickets));
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        self.sim.execute(self.living(tickets));
+    }
+
+    fn blocks(&self) -> u64 {
+        self.sim.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> std::io::Result<()> {
+        self.sim.grow(blocks)
+    }
+
+    fn describe(&self) -> String {
+        "a device of a process that dies".into()
+    }
+
+    fn can_grow(&self) -> bool {
+        self.sim.can_grow()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.sim.counters()
+    }
+}
+
+/// The process is killed, which leaves writes in the device's cache, the store is opened again, and then the power fails, at
+/// any moment (R2): the store still opens, and what a reader saw in between is there.
+#[test]
+fn killed_and_then_a_power_cut() {
+    let base = SimDevice::new(BLOCKS);
+    format(&device(&base), BLOCKS, 41);
+    let mut states = 0;
+    for requests in 20..110 {
+        let sim = SimDevice::from_image(base.image());
+        let dying = Arc::new(Dying { sim: sim.clone(), left: AtomicI64::new(requests) });
+        let Ok(store) = open(&Device::new(dying), tiny()) else { continue };
+        let options = WorkloadOptions {
+            keys: 4,
+            sizes: vec![50, 1_500, 9_000],
+            delete_percent: 20,
+            condition_percent: 0,
+        };
+        let mut workload = Workload::new(requests as u64 % 5, options);
+        let mut model = Model::new();
+        while store.stat().poisoned.is_none() {
+            let operation = workload.next(&model);
+            step(&store, &mut model, &operation, true, |_| {});
+        }
+        drop(store);
+        sim.mark(0);
+        let store = open(&Device::new(sim.clone()), tiny()).unwrap();
+        let before = model.clone();
+        recover_all(&store, &mut model).unwrap();
+        sim.mark(1);
+        drop(store);
+        sim.history().for_each_crash_state(4, requests as u64, |point, image| {
+            let Some(&mark) = point.marks.last() else { return };
+            states += 1;
+            let model = if mark == 0 { &before } else { &model };
+            if let Err(violation) = recovers(image, model, states % 29 == 0) {
+                panic!("killed after {requests} requests, state {}: {violation}", point.id);
+            }
+        });
+    }
+    assert!(states > 300, "only {states} states were explored");
+}
+
+/// What the newest superblock's two copies are when both rot.
+fn rot_newest(image: &mut Image) {
+    const COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
+    let number = |image: &Image, block| u64::from_le_bytes(image.block(block)[32..40].try_into().unwrap());
+    let newest =
+        |image: &Image, copy: usize| usize::from(number(image, copy as u64) < number(image, copy as u64 + 1));
+    let slot = newest(image, 0);
+    COPIES[slot].iter().for_each(|&block| image.write(block, &[0x5A; BLOCK_BYTES]));
+}
+
+/// The newest superblock rots, both copies of it, after a crash at any moment: the one before it must not find its
+/// blocks or its log used for something else without noticing (R9).
+#[test]
+fn a_rotten_newest_superblock_is_noticed_or_harmless() {
+    let (mut opened, mut noticed) = (0, 0);
+    for seed in 51..55 {
+        let (sim, models) = run(seed, 40, vec![90, 1_500, 9_000, 40_000], 4);
+        sim.history().for_each_crash_state(3, seed, |point, mut image| {
+            let Some(&mark) = point.marks.last() else { return };
+            rot_newest(&mut image);
+            match open(&Device::new(SimDevice::from_image(image)), tiny()) {
+                Ok(store) => {
+                    opened += 1;
+                    recover_all(&store, &mut models[mark as usize].clone())
+                        .unwrap_or_else(|violation| panic!("seed {seed}, state {}: {violation}", point.id));
+                }
+                // Unopenable: the other slot was being written.
+                Err(Error::Corrupt { .. } | Error::Unopenable(_)) => noticed += 1,
+                Err(error) => panic!("seed {seed}, state {}: {error}", point.id),
+            }
+        });
+    }
+    println!("{opened} opened, {noticed} noticed");
+    assert!(opened > 10 && noticed > 10, "{opened} opened, {noticed} noticed");
 }

@@ -132,9 +132,10 @@ async fn find_damage(
         if window.may_begin_batch(position).await?
             && let Some((header, ..)) = window.batch(position, superblock.log_seed).await?
         {
+            // An epoch above the superblock's was published before this batch was written: that superblock is lost.
             let is_later = header.position == position
                 && header.epoch >= epoch
-                && (position < superblock.epoch_position || header.epoch == superblock.epoch);
+                && (position < superblock.epoch_position || header.epoch >= superblock.epoch);
             if is_later && (header.durable_lsn >= end.first_lsn || header.superblock > superblock.number) {
                 return Ok(Some(format!(
                     "the log ends at record {last}, but a batch at position {position} promises {}",

@@ -134,3 +134,29 @@ pub fn recover_all(store: &Store, model: &mut Model) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Runs `body` on a thread of its own and fails where it takes longer than `seconds`: a hang must not be a silent one.
+pub fn within<T: Send + 'static>(seconds: u64, what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let _ = sender.send(body());
+    });
+    match receiver.recv_timeout(std::time::Duration::from_secs(seconds)) {
+        Ok(value) => {
+            thread.join().unwrap();
+            value
+        }
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("{what}: hangs"),
+        Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => unreachable!("the thread ended without a value"),
+        },
+    }
+}
+
+/// `check` without repair finds nothing wrong.
+pub fn assert_clean(device: &Device, what: &str) {
+    let report = block_on(shoal_engine::check(device.clone(), &shoal_engine::CheckOptions::default()))
+        .unwrap_or_else(|error| panic!("{what}: check: {error}"));
+    assert!(report.is_clean(), "{what}: check: {:?}", report.problems);
+}

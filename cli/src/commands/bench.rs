@@ -1,0 +1,86 @@
+//! `shoal bench`: measures this program on this machine. What is measured, and how, is in the crate `shoal-bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Usage;
+use crate::logging;
+use crate::size::Size;
+use crate::store_file::Io;
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal bench store --quick                          everything, in less than a minute
+  shoal bench store --case put-64k-c64 --case 'get-cold-*' --variant embedded
+  shoal bench store --data /dev/nvme1n1              a blank device, instead of a temporary file in this folder
+  shoal bench store --json > figures.jsonl
+
+Figures mean something only from a release build on a machine that does nothing else.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// Put, get, delete and list on a real data file, by size and number of clients.
+    Store(StoreArguments),
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+struct StoreArguments {
+    /// End within a minute: fewer objects, half a second a case.
+    #[arg(long)]
+    quick: bool,
+    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Only this variant: embedded or server; may be given again.
+    #[arg(long = "variant", value_name = "NAME")]
+    variants: Vec<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// The data file or block device; a store in it is used, its bucket "bench" is overwritten
+    /// [default: a temporary file in this folder].
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// How large the data file may grow; the log is in proportion.
+    #[arg(long, value_name = "SIZE", default_value = "64G")]
+    size: Size,
+    /// Memory for cached pages and values, except where a case is to read from the device.
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    cache: Size,
+    /// Seconds that a case runs [default: 5, with --quick 0.5].
+    #[arg(long, value_name = "N")]
+    seconds: Option<f64>,
+    /// How to drive the device.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
+}
+
+/// Runs on the program's first thread, outside of any runtime: clients are threads that may block.
+pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()> {
+    logging::start(log.unwrap_or("warn"))?;
+    let Bench::Store(arguments) = arguments.bench;
+    let wrong = |_| Usage("--seconds is a number of seconds above 0".into());
+    let time = arguments.seconds.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?;
+    let options = shoal_bench::store::StoreOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        quick: arguments.quick,
+        json: arguments.json,
+        cases: arguments.cases,
+        variants: arguments.variants,
+        data: arguments.data,
+        size: arguments.size.0,
+        cache: arguments.cache.0,
+        time,
+        io: arguments.io.into(),
+    };
+    shoal_bench::store::run(&options, &mut std::io::stdout().lock())
+}

@@ -1,0 +1,100 @@
+//! The store as the clients of a case see it: called directly, or through the server and the network's client.
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use shoal_client::Client;
+use shoal_engine::{ObjectKey, Store};
+
+use crate::payload::Ends;
+
+/// The bucket of everything that a benchmark writes.
+pub(crate) const BUCKET: &str = "bench";
+
+/// Keys of one page of a listing.
+const PAGE_KEYS: u32 = 1000;
+
+/// One way to a store. Cheap to clone.
+#[derive(Clone)]
+pub(crate) enum Target {
+    /// In this thread.
+    Embedded(Store),
+    /// Over the loopback interface.
+    Server(Client),
+}
+
+impl Target {
+    pub(crate) async fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
+        match self {
+            Self::Embedded(store) => {
+                let mut buffer = shoal_buffer::Buffer::new();
+                buffer.append(value);
+                store.put(&ObjectKey::new(BUCKET, key)?, buffer, shoal_engine::PutOptions::default()).await?;
+            }
+            Self::Server(client) => {
+                client.put(BUCKET, key, value, shoal_client::PutOptions::default()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is compared of the value; none where there is no such object.
+    pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Ends>> {
+        match self {
+            Self::Embedded(store) => {
+                let key = ObjectKey::new(BUCKET, key)?;
+                let Some(object) = store.get(&key, shoal_engine::ByteRange::ALL).await? else {
+                    return Ok(None);
+                };
+                let mut ends = Ends { bytes: object.value.len() as u64, ..Ends::default() };
+                let count = object.value.len().min(ends.first.len());
+                object.value.copy_out(0, &mut ends.first[..count])?;
+                object.value.copy_out(object.value.len() - count, &mut ends.last[..count])?;
+                Ok(Some(ends))
+            }
+            Self::Server(client) => {
+                let object = client.get(BUCKET, key, shoal_client::ByteRange::ALL).await?;
+                Ok(object.map(|object| Ends::of(&object.value)))
+            }
+        }
+    }
+
+    pub(crate) async fn delete(&self, key: &[u8]) -> Result<()> {
+        match self {
+            Self::Embedded(store) => {
+                store.delete(&ObjectKey::new(BUCKET, key)?, shoal_engine::RejectRules::default()).await?;
+            }
+            Self::Server(client) => {
+                client.delete(BUCKET, key, shoal_client::RejectRules::default()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One page of all keys behind `after`: how many they are, and where the next page begins.
+    pub(crate) async fn list(&self, after: &[u8]) -> Result<(u64, Option<Vec<u8>>)> {
+        let (keys, next) = match self {
+            Self::Embedded(store) => {
+                let request = shoal_engine::ListRequest {
+                    bucket: BUCKET.into(),
+                    start_after: after.to_vec(),
+                    limit: PAGE_KEYS as usize,
+                    ..shoal_engine::ListRequest::default()
+                };
+                let page = store.list(&request).await?;
+                (page.entries.len(), page.next)
+            }
+            Self::Server(client) => {
+                let request = shoal_client::ListRequest {
+                    bucket: BUCKET.into(),
+                    start_after: after.to_vec().into(),
+                    page_size: PAGE_KEYS,
+                    ..shoal_client::ListRequest::default()
+                };
+                let page = client.list(&request).await?;
+                (page.entries.len(), page.next.map(|next| next.to_vec()))
+            }
+        };
+        ensure!(keys > 0, "there is nothing to list");
+        Ok((keys as u64, next))
+    }
+}

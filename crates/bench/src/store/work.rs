@@ -1,0 +1,197 @@
+//! What clients do, and how their latencies are taken: threads for an embedded store, tasks for a server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use shoal_base::SeededEntropy;
+use shoal_engine::block_on;
+use tokio::runtime::Handle;
+
+use super::target::Target;
+use crate::histogram::Histogram;
+use crate::payload::ObjectSet;
+
+/// What all clients of a case do together.
+pub(crate) enum Work {
+    /// Put objects 0, 1 and so on; again from 0 after `wrap` of them. Ends after `limit` puts.
+    Put { set: ObjectSet, next: AtomicU64, wrap: u64, limit: u64 },
+    /// Get and check random ones of the first `count` objects. With `in_turn` each of them once.
+    Get { set: ObjectSet, count: u64, in_turn: Option<AtomicU64> },
+    /// Delete objects from `next` on, up to `count`.
+    Delete { set: ObjectSet, next: AtomicU64, count: u64 },
+    /// List everything, again and again.
+    List,
+}
+
+impl Work {
+    pub(crate) fn fill(set: &ObjectSet, count: u64) -> Arc<Self> {
+        Arc::new(Self::Put { set: set.clone(), next: AtomicU64::new(0), wrap: count.max(1), limit: count })
+    }
+
+    pub(crate) fn clear(set: &ObjectSet, count: u64) -> Arc<Self> {
+        Arc::new(Self::Delete { set: set.clone(), next: AtomicU64::new(0), count })
+    }
+
+    /// Objects that puts have made so far.
+    pub(crate) fn objects_made(&self) -> u64 {
+        match self {
+            Self::Put { next, wrap, limit, .. } => next.load(Ordering::Relaxed).min(*wrap).min(*limit),
+            Self::Get { .. } | Self::Delete { .. } | Self::List => 0,
+        }
+    }
+}
+
+/// What one client, or all of them, did.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) latencies: Histogram,
+    /// Operations; for a listing the keys it gave.
+    pub(crate) operations: u64,
+    /// Bytes of values.
+    pub(crate) bytes: u64,
+}
+
+impl Tally {
+    fn merge(&mut self, other: &Self) {
+        self.latencies.merge(&other.latencies);
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+    }
+}
+
+/// One client: where it stands in its work.
+pub(crate) struct Worker {
+    target: Target,
+    work: Arc<Work>,
+    random: SeededEntropy,
+    /// Where the next page of a listing begins.
+    page: Vec<u8>,
+    pub(crate) tally: Tally,
+}
+
+impl Worker {
+    pub(crate) fn new(target: Target, work: Arc<Work>, number: u64) -> Self {
+        let random = SeededEntropy::new(number.wrapping_mul(0x9E37_79B9) + 1);
+        Self { target, work, random, page: Vec::new(), tally: Tally::default() }
+    }
+
+    /// Does one operation after the other until `deadline`, `count` operations are done, or there is nothing left: then it
+    /// says false.
+    pub(crate) async fn run(&mut self, deadline: Instant, count: u64) -> Result<bool> {
+        let mut now = Instant::now();
+        for _ in 0..count {
+            if now >= deadline {
+                return Ok(true);
+            }
+            if !self.step().await? {
+                return Ok(false);
+            }
+            now = Instant::now();
+        }
+        Ok(true)
+    }
+
+    async fn step(&mut self) -> Result<bool> {
+        let work = self.work.clone();
+        let (operations, bytes, latency) = match &*work {
+            Work::Put { set, next, wrap, limit } => {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= *limit {
+                    return Ok(false);
+                }
+                let (key, value) = (set.key(number % wrap), set.value(number % wrap));
+                let bytes = value.len() as u64;
+                let began = Instant::now();
+                self.target.put(&key, value).await?;
+                (1, bytes, began.elapsed())
+            }
+            Work::Get { set, count, in_turn } => {
+                let number = match in_turn {
+                    Some(next) => next.fetch_add(1, Ordering::Relaxed),
+                    None => self.random.below(*count),
+                };
+                if number >= *count {
+                    return Ok(false);
+                }
+                let key = set.key(number);
+                let began = Instant::now();
+                let ends = self.target.get(&key).await?;
+                let latency = began.elapsed();
+                let ends =
+                    ends.with_context(|| format!("object {} is not there", String::from_utf8_lossy(&key)))?;
+                set.check(number, &ends)?;
+                (1, ends.bytes, latency)
+            }
+            Work::Delete { set, next, count } => {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= *count {
+                    return Ok(false);
+                }
+                let key = set.key(number);
+                let began = Instant::now();
+                self.target.delete(&key).await?;
+                (1, 0, began.elapsed())
+            }
+            Work::List => {
+                let began = Instant::now();
+                let (keys, next) = self.target.list(&self.page).await?;
+                self.page = next.unwrap_or_default();
+                (keys, 0, began.elapsed())
+            }
+        };
+        self.tally.latencies.record(latency);
+        self.tally.operations += operations;
+        self.tally.bytes += bytes;
+        Ok(true)
+    }
+}
+
+/// Lets `clients` clients do `work` for `time`, and gives what they did.
+pub(crate) fn run(
+    target: &Target,
+    runtime: &Handle,
+    work: &Arc<Work>,
+    clients: usize,
+    time: Duration,
+) -> Result<Tally> {
+    let deadline = Instant::now() + time;
+    let worker = |number: usize| Worker::new(target.clone(), work.clone(), number as u64);
+    let results: Vec<Result<Tally>> = match target {
+        Target::Embedded(_) => thread::scope(|scope| {
+            let spawn = |number| {
+                let mut worker = worker(number);
+                scope.spawn(move || block_on(worker.run(deadline, u64::MAX)).map(|_| worker.tally))
+            };
+            let threads: Vec<_> = (0..clients).map(spawn).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|_| Err(anyhow!("a client's thread panicked")))
+            };
+            threads.into_iter().map(join).collect()
+        }),
+        Target::Server(_) => {
+            let spawn = |number| {
+                let mut worker = worker(number);
+                runtime.spawn(async move { worker.run(deadline, u64::MAX).await.map(|_| worker.tally) })
+            };
+            let tasks: Vec<_> = (0..clients).map(spawn).collect();
+            runtime.block_on(async {
+                let mut results = Vec::new();
+                for task in tasks {
+                    results.push(task.await.unwrap_or_else(|error| Err(error.into())));
+                }
+                results
+            })
+        }
+    };
+    let mut all = Tally::default();
+    for result in results {
+        all.merge(&result?);
+    }
+    Ok(all)
+}
+
+/// Far enough away.
+pub(crate) const FOREVER: Duration = Duration::from_secs(24 * 3600);

@@ -1,0 +1,478 @@
+//! Many threads on one store with its own threads: conditions that race, readers that are slow, futures that are dropped, on a
+//! device in memory and on one that takes time; with the blocking executor and with one that never blocks in I/O.
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use common::{assert_clean, device, format, key, rules, tiny, within};
+use shoal_base::ManualClock;
+use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{
+    ByteRange, Environment, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, block_on,
+};
+use shoal_testkit::{Condition, Value};
+
+const BLOCKS: u64 = 2_048;
+const THREADS: u64 = 8;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future as a runtime does: requests are submitted, and their completion wakes the thread.
+fn plain<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Runs a future to its end, every second one without blocking.
+fn run<F: Future>(number: u64, future: F) -> F::Output {
+    if number.is_multiple_of(2) { block_on(future) } else { plain(future) }
+}
+
+fn slow(image: Image) -> Arc<SimDevice> {
+    let latency =
+        Latency { read_ns: 20_000, write_ns: 30_000, flush_ns: 60_000, slow_every: 23, slow_times: 10 };
+    SimDevice::with_options(image, SimOptions { latency, record: false, ..SimOptions::default() })
+}
+
+fn mem() -> Device {
+    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+    format(&device, BLOCKS, 1);
+    device
+}
+
+fn sim() -> Device {
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 1);
+    Device::new(slow(sim.image()))
+}
+
+fn busy() -> OpenOptions {
+    OpenOptions { background: true, ..tiny() }
+}
+
+fn open(device: &Device) -> Store {
+    block_on(Store::open(device.clone(), busy(), Environment::default())).unwrap()
+}
+
+/// Runs `body` on eight threads, and then looks whether everything is in order.
+fn on_threads(device: Device, body: impl Fn(&Store, u64) + Send + Sync + 'static) {
+    within(60, "eight threads", move || {
+        let store = open(&device);
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let (store, body) = (&store, &body);
+                scope.spawn(move || body(store, number));
+            }
+        });
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "afterwards");
+        // The log as a crash leaves it is replayed without a conflict, too.
+        drop(open(&device));
+    });
+}
+
+fn put_options(condition: Condition) -> PutOptions {
+    PutOptions { rules: rules(condition), ..PutOptions::default() }
+}
+
+/// Adds one to the counter that the threads share; says how often it lost a race.
+fn count_up(store: &Store, number: u64, name: &[u8]) -> u64 {
+    let mut lost = 0;
+    loop {
+        let now = run(number, store.get(&key(name), ByteRange::ALL)).unwrap();
+        let (condition, count) = match &now {
+            None => (Condition::IfExists, 0),
+            Some(object) => {
+                let bytes = object.value.to_vec();
+                assert_eq!(bytes.len(), 300 * 8, "half a value");
+                assert!(bytes.chunks(8).all(|chunk| chunk == &bytes[..8]), "a mixed value");
+                (
+                    Condition::IfVersionNot(object.info.version.0),
+                    u64::from_le_bytes(bytes[..8].try_into().unwrap()),
+                )
+            }
+        };
+        let value = (count + 1).to_le_bytes().repeat(300);
+        match run(number, store.put(&key(name), value.into(), put_options(condition))) {
+            Ok(_) => return lost,
+            Err(Error::ConditionFailed { .. }) => lost += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn counter(device: Device, rounds: u64) {
+    on_threads(device, move |store, number| {
+        for _ in 0..rounds {
+            count_up(store, number, b"counter");
+            // Others fill the overlays, so that freezes come often.
+            let other = key(format!("other-{number}").as_bytes());
+            run(number, store.put(&other, vec![1; 50].into(), PutOptions::default())).unwrap();
+        }
+    });
+}
+
+#[test]
+fn compare_and_set_counts_every_success_in_memory() {
+    let device = mem();
+    counter(device.clone(), 60);
+    assert_count(&device, 60 * THREADS);
+}
+
+#[test]
+fn compare_and_set_counts_every_success_on_a_slow_device() {
+    let device = sim();
+    counter(device.clone(), 25);
+    assert_count(&device, 25 * THREADS);
+}
+
+fn assert_count(device: &Device, expected: u64) {
+    let store = open(device);
+    let object = block_on(store.get(&key(b"counter"), ByteRange::ALL)).unwrap().unwrap();
+    assert_eq!(u64::from_le_bytes(object.value.to_vec()[..8].try_into().unwrap()), expected);
+}
+
+#[test]
+fn of_eight_creators_one_wins() {
+    for device in [mem(), sim()] {
+        let wins: Arc<Vec<AtomicU64>> = Arc::new((0..60).map(|_| AtomicU64::new(0)).collect());
+        let counted = wins.clone();
+        on_threads(device, move |store, number| {
+            for (turn, wins) in wins.iter().enumerate() {
+                let name = key(format!("new-{turn}").as_bytes());
+                let value = vec![number as u8; 40 * (turn % 3) * (turn % 60)];
+                match run(
+                    number + turn as u64,
+                    store.put(&name, value.into(), put_options(Condition::IfExists)),
+                ) {
+                    Ok(_) => drop(wins.fetch_add(1, Ordering::Relaxed)),
+                    Err(Error::ConditionFailed { current: Some(_) }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        assert!(counted.iter().all(|wins| wins.load(Ordering::Relaxed) == 1), "{counted:?}");
+    }
+}
+
+/// Every thread works on keys of its own, and knows what they must be.
+#[test]
+fn own_keys_and_values() {
+    for device in [mem(), sim()] {
+        on_threads(device, |store, number| {
+            let mut known: std::collections::BTreeMap<Vec<u8>, (u64, Value)> =
+                std::collections::BTreeMap::new();
+            for turn in 0..90_u64 {
+                let which = (turn * 7 + number) % 9;
+                let name = format!("thread-{number}/{which}").into_bytes();
+                let seed = turn << 8 | number;
+                let bytes = [0, 60, 1_000, 2_500, 9_000, 70_000][(turn % 6) as usize];
+                let value = Value { key: which, seed, bytes };
+                if turn % 5 == 4 {
+                    run(seed, store.delete(&key(&name), RejectRules::default())).unwrap();
+                    known.remove(&name);
+                } else {
+                    let name_key = key(&name);
+                    let put = store.put(&name_key, value.to_vec().into(), PutOptions::default());
+                    let put = run(turn, put).unwrap();
+                    let before = known.insert(name.clone(), (put.version.0, value));
+                    assert!(before.is_none_or(|(version, _)| version < put.version.0));
+                }
+                let probe = format!("thread-{number}/{}", (turn * 3) % 9).into_bytes();
+                let object = run(turn / 2, store.get(&key(&probe), ByteRange::ALL)).unwrap();
+                match (known.get(&probe), object) {
+                    (None, None) => {}
+                    (Some((version, value)), Some(object)) => {
+                        assert_eq!(object.info.version.0, *version);
+                        value.check(&object.value.to_vec()).unwrap();
+                    }
+                    (known, object) => panic!("known {known:?}, read {:?}", object.map(|object| object.info)),
+                }
+                if turn % 10 == 9 {
+                    let prefix = format!("thread-{number}/").into_bytes();
+                    let request = ListRequest {
+                        bucket: "default".into(),
+                        prefix,
+                        limit: 100,
+                        ..ListRequest::default()
+                    };
+                    let page = run(turn, store.list(&request)).unwrap();
+                    let keys: Vec<Vec<u8>> = page.entries.into_iter().map(|(key, _)| key).collect();
+                    assert!(keys.iter().eq(known.keys()), "listed {keys:?}, known {:?}", known.keys());
+                }
+            }
+        });
+    }
+}
+
+/// A reader that holds an old version while its object is overwritten and deleted, and space is reused again and again.
+#[test]
+fn slow_reader_across_reuse() {
+    for device in [mem(), sim()] {
+        within(60, "a slow reader", move || {
+            let clock = Arc::new(ManualClock::new(1_000));
+            let environment = Environment { clock: clock.clone(), ..Environment::default() };
+            let store = block_on(Store::open(device.clone(), busy(), environment)).unwrap();
+            let name = key(b"read slowly");
+            let mut finished = 0;
+            let mut changed = 0;
+            for turn in 0..8_u64 {
+                let first = Value { key: 1, seed: turn << 16, bytes: 1_500_000 };
+                block_on(store.put(&name, first.to_vec().into(), PutOptions::default())).unwrap();
+                let mut stream = block_on(store.get_stream(&name, ByteRange::ALL)).unwrap().unwrap();
+                let mut read = block_on(stream.next()).unwrap().unwrap().to_vec();
+                // More than the device holds, in all.
+                for round in 1..=10 {
+                    if round % 4 == 3 {
+                        block_on(store.delete(&name, RejectRules::default())).unwrap();
+                    }
+                    let value = Value { key: 1, seed: turn << 16 | round, bytes: 1_300_000 };
+                    let put = block_on(store.put(&name, value.to_vec().into(), PutOptions::default()));
+                    match put {
+                        Ok(_) => {}
+                        // The reader may hold the space of a few versions, for half a minute.
+                        Err(Error::Full { .. }) => clock.advance(31_000_000_000),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                if turn % 2 == 1 {
+                    clock.advance(31_000_000_000);
+                }
+                loop {
+                    match run(turn, stream.next()) {
+                        Ok(Some(piece)) => read.extend(piece.to_vec()),
+                        Ok(None) => {
+                            first.check(&read).unwrap();
+                            finished += 1;
+                            break;
+                        }
+                        Err(Error::Changed { .. }) => {
+                            changed += 1;
+                            break;
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+            println!("{finished} finished, {changed} changed");
+            assert!(changed > 0, "no reader was ever too slow");
+            block_on(store.close()).unwrap();
+            drop(store);
+            assert_clean(&device, "afterwards");
+        });
+    }
+}
+
+/// A stream that nobody reads any more holds space for a bounded time only, without being asked (R16).
+#[test]
+fn a_forgotten_stream_does_not_stop_reclamation() {
+    within(60, "a forgotten stream", || {
+        let device = mem();
+        let clock = Arc::new(ManualClock::new(1_000));
+        let environment = Environment { clock: clock.clone(), ..Environment::default() };
+        let store = block_on(Store::open(device.clone(), busy(), environment)).unwrap();
+        let name = key(b"forgotten");
+        let put = |seed| {
+            let value = Value { key: 1, seed, bytes: 1_300_000 }.to_vec();
+            block_on(store.put(&name, value.into(), PutOptions::default()))
+        };
+        put(0).unwrap();
+        let stream = block_on(store.get_stream(&name, ByteRange::ALL)).unwrap().unwrap();
+        let full = (1..20).find(|&seed| matches!(put(seed), Err(Error::Full { .. })));
+        clock.advance(31_000_000_000);
+        for seed in 20..60 {
+            put(seed).unwrap_or_else(|error| panic!("full since {full:?}: {error}"));
+        }
+        drop(stream);
+    });
+}
+
+/// Polls a future `polls` times at most and drops it then; its output where it came to its end.
+fn poll_some<F: Future>(future: F, polls: u64) -> Option<F::Output> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Some(output);
+        }
+        thread::park_timeout(Duration::from_millis(2));
+    }
+    None
+}
+
+/// Drops puts and deletes at every point at which they can be dropped.
+fn dropped_midway(device: Device, background: bool) {
+    within(100, "dropped futures", move || {
+        let options = OpenOptions { background, ..tiny() };
+        let store = block_on(Store::open(device.clone(), options.clone(), Environment::default())).unwrap();
+        let mut cancelled = 0;
+        let mut allowed: std::collections::BTreeMap<u64, Vec<Option<Value>>> =
+            std::collections::BTreeMap::new();
+        for turn in 0..260_u64 {
+            let which = turn % 7;
+            let name = key(format!("dropped-{which}").as_bytes());
+            let bytes = [40, 1_500, 9_000, 200_000][(turn / 3 % 4) as usize];
+            let value = Value { key: which, seed: turn, bytes };
+            let polls = turn % 13;
+            let delete = turn % 9 == 8;
+            let outcome = if delete {
+                poll_some(store.delete(&name, RejectRules::default()), polls).map(|done| done.map(|_| ()))
+            } else {
+                let put = store.put(&name, value.to_vec().into(), PutOptions::default());
+                poll_some(put, polls).map(|done| done.map(|_| ()))
+            };
+            let effect = (!delete).then_some(value);
+            let states = allowed.entry(which).or_insert_with(|| vec![None]);
+            match outcome {
+                Some(Ok(())) => *states = vec![effect],
+                Some(Err(error)) => panic!("turn {turn}: {error}"),
+                None => {
+                    cancelled += 1;
+                    states.push(effect);
+                }
+            }
+            if turn % 3 == 0 {
+                let read = plain(store.get(&name, ByteRange::ALL)).unwrap();
+                assert_allowed(states, read.as_ref().map(|object| object.value.to_vec()).as_deref(), turn);
+            }
+        }
+        assert!(cancelled > 20, "only {cancelled} futures were dropped midway");
+        for (which, states) in &allowed {
+            // After a write that is waited for, nothing that was dropped can come to light.
+            let name = key(format!("dropped-{which}").as_bytes());
+            let read = plain(store.get(&name, ByteRange::ALL)).unwrap();
+            assert_allowed(states, read.map(|object| object.value.to_vec()).as_deref(), 1_000 + which);
+            let last = Value { key: *which, seed: 5_000 + which, bytes: 3_000 };
+            plain(store.put(&name, last.to_vec().into(), PutOptions::default())).unwrap();
+            let read = plain(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
+            last.check(&read.value.to_vec()).unwrap();
+        }
+        plain(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "afterwards");
+        let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
+        for which in allowed.keys() {
+            let name = key(format!("dropped-{which}").as_bytes());
+            let read = block_on(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
+            Value { key: *which, seed: 5_000 + which, bytes: 3_000 }.check(&read.value.to_vec()).unwrap();
+        }
+    });
+}
+
+fn assert_allowed(states: &[Option<Value>], read: Option<&[u8]>, turn: u64) {
+    let fits = states.iter().any(|state| match (state, read) {
+        (None, None) => true,
+        (Some(value), Some(bytes)) => value.check(bytes).is_ok(),
+        _ => false,
+    });
+    assert!(fits, "turn {turn}: {:?} bytes are none of {states:?}", read.map(<[u8]>::len));
+}
+
+#[test]
+fn futures_dropped_midway_with_threads() {
+    dropped_midway(sim(), true);
+}
+
+#[test]
+fn futures_dropped_midway_without_threads() {
+    dropped_midway(sim(), false);
+}
+
+/// On a device so full that puts make room themselves.
+#[test]
+fn futures_dropped_midway_on_a_full_device() {
+    within(100, "dropped futures on a full device", || {
+        const SMALL: u64 = 400;
+        let first = SimDevice::new(SMALL);
+        format(&device(&first), SMALL, 1);
+        let sim = slow(first.image());
+        let device = Device::new(sim);
+        let store = open(&device);
+        let mut kept = std::collections::BTreeMap::new();
+        for turn in 0..160_u64 {
+            let which = turn % 6;
+            let name = key(format!("full-{which}").as_bytes());
+            let value = Value { key: which, seed: turn, bytes: 90_000 + 4_096 * (turn % 5) as usize };
+            let put = store.put(&name, value.to_vec().into(), PutOptions::default());
+            let states: &mut Vec<Option<Value>> = kept.entry(which).or_insert_with(|| vec![None]);
+            match poll_some(put, if turn % 4 == 3 { u64::MAX } else { 1 + turn % 40 }) {
+                Some(Ok(_)) => *states = vec![Some(value)],
+                Some(Err(Error::Full { .. })) => {}
+                Some(Err(error)) => panic!("turn {turn}: {error}"),
+                None => states.push(Some(value)),
+            }
+            let read = plain(store.get(&name, ByteRange::ALL)).unwrap();
+            assert_allowed(states, read.map(|object| object.value.to_vec()).as_deref(), turn);
+        }
+        plain(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "afterwards");
+        let store = open(&device);
+        for (which, states) in &kept {
+            let name = key(format!("full-{which}").as_bytes());
+            let read = block_on(store.get(&name, ByteRange::ALL)).unwrap();
+            assert_allowed(states, read.map(|object| object.value.to_vec()).as_deref(), 1_000 + which);
+        }
+    });
+}
+
+/// Writers that wait for room are answered when the store becomes read-only, whichever part of it failed, and when
+/// it is closed.
+#[test]
+fn nobody_waits_for_a_store_that_ended() {
+    for end in 0..12_u64 {
+        within(30, &format!("writers at end {end}"), move || {
+            let first = SimDevice::new(BLOCKS);
+            format(&device(&first), BLOCKS, 1);
+            let sim = slow(first.image());
+            let device = Device::new(sim.clone());
+            let store = open(&device);
+            thread::scope(|scope| {
+                for number in 0..THREADS {
+                    let store = &store;
+                    scope.spawn(move || {
+                        for turn in 0_u64.. {
+                            let name = key(format!("{number}-{}", turn % 5).as_bytes());
+                            let put = store.put(&name, vec![7; 1_800].into(), PutOptions::default());
+                            match run(number, put) {
+                                Ok(_) => {}
+                                Err(Error::Unknown(_) | Error::Poisoned(_) | Error::Closed) => return,
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                    });
+                }
+                thread::sleep(Duration::from_millis(20));
+                match end {
+                    0..4 => block_on(store.close()).unwrap(),
+                    // Superblocks and pages are not in the log's ring: only an apply notices.
+                    4..8 => sim.inject(Fault::fail(FaultOp::Write, libc::EIO).at(0..2).for_good()),
+                    _ => sim.inject(Fault::fail(FaultOp::Write, libc::EIO).at(100..BLOCKS).for_good()),
+                }
+            });
+        });
+    }
+}

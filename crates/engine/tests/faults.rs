@@ -1,0 +1,324 @@
+//! The n-th request of the device goes wrong, for every n: failed reads, writes and flushes, once and for good; writes that
+//! are lost or land elsewhere although the device reports success.
+//!
+//! Nothing hangs or panics; errors are of the kind that says what the caller may rely on; reads go on; and after opening
+//! again everything that was acknowledged is there, nothing is wrong, and no block is leaked.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{assert_clean, device, format, key, open, perform, recover_all, step, tiny, within};
+use shoal_device::Device;
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_engine::{Error, PutOptions, Store, block_on};
+use shoal_testkit::{Model, Observed, Workload, WorkloadOptions};
+
+const BLOCKS: u64 = 448;
+const OPERATIONS: usize = 150;
+const SIZES: [usize; 5] = [10, 90, 1_500, 5_000, 70_000];
+
+fn formatted() -> Image {
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 5);
+    sim.image()
+}
+
+fn workload(seed: u64) -> Workload {
+    let sizes = SIZES.to_vec();
+    Workload::new(seed, WorkloadOptions { keys: 6, sizes, delete_percent: 20, condition_percent: 20 })
+}
+
+/// What a run under faults has seen.
+struct Run {
+    sim: Arc<SimDevice>,
+    model: Model,
+    /// A write's outcome was open, or a write was refused because the store is read-only.
+    read_only: bool,
+}
+
+impl Run {
+    fn new(image: Image) -> Self {
+        Self { sim: SimDevice::from_image(image), model: Model::new(), read_only: false }
+    }
+
+    /// One operation; the store may fail it, but only as it says it may.
+    fn operate(&mut self, store: &Store, workload: &mut Workload, corrupt_is_fine: bool) {
+        let operation = workload.next(&self.model);
+        let id = self.model.begin(&operation.key, operation.effect, operation.condition);
+        let result = block_on(perform(store, &operation));
+        if self.read_only {
+            assert!(matches!(result, Err(Error::Poisoned(_))), "a read-only store answered {result:?}");
+        }
+        match result {
+            Ok(version) => self.model.acknowledge(id, version.0).unwrap(),
+            Err(Error::ConditionFailed { current }) => {
+                self.model.rejected(id, current.map(|version| version.0)).unwrap();
+            }
+            // What fails with anything but "unknown" had no effect.
+            Err(Error::Full { .. } | Error::Io(_) | Error::Busy(_)) => self.model.refused(id).unwrap(),
+            Err(Error::Corrupt { .. }) if corrupt_is_fine => self.model.refused(id).unwrap(),
+            Err(Error::Poisoned(_)) => {
+                self.read_only = true;
+                self.model.refused(id).unwrap();
+            }
+            Err(Error::Unknown(_)) => self.read_only = true,
+            Err(error) => panic!("{operation:?}: {error}"),
+        }
+        let poisoned = store.stat().poisoned;
+        assert!(!self.read_only || poisoned.is_some(), "refused as read-only without a reason");
+        self.read_only |= poisoned.is_some();
+    }
+
+    /// Reads a key: right bytes, or an error that `may_fail` allows.
+    fn observe(&mut self, store: &Store, name: &[u8], may_fail: impl Fn(&Error) -> bool) {
+        let observed = match common::read(store, name) {
+            Ok(observed) => observed,
+            Err(error) if may_fail(&error) => return,
+            Err(error) => panic!("{}: {error}", name.escape_ascii()),
+        };
+        match &observed {
+            None => self.model.observe(name, Observed::Absent),
+            Some((version, bytes)) => {
+                self.model.observe(name, Observed::Present { version: *version, bytes })
+            }
+        }
+        .unwrap();
+    }
+
+    fn observe_all(&mut self, store: &Store, may_fail: impl Fn(&Error) -> bool) {
+        let names: Vec<Vec<u8>> = self.model.keys().map(<[u8]>::to_vec).collect();
+        names.iter().for_each(|name| self.observe(store, name, &may_fail));
+    }
+}
+
+fn is_io(error: &Error) -> bool {
+    matches!(error, Error::Io(_))
+}
+
+/// A run with one fault; false where the run was over before it struck.
+fn fails(image: Image, op: FaultOp, number: u64, for_good: bool) -> bool {
+    let code = if number.is_multiple_of(2) { libc::EIO } else { libc::ENOSPC };
+    let fault = Fault::fail(op, code).after(number);
+    let mut run = Run::new(image);
+    run.sim.inject(if for_good { fault.for_good() } else { fault });
+    let device = Device::new(run.sim.clone());
+    let mut workload = workload(number % 3);
+    match open(&device, tiny()) {
+        Err(error) => assert!(matches!(error, Error::Io(_) | Error::Poisoned(_)), "opening: {error}"),
+        Ok(store) => {
+            for turn in 0..OPERATIONS {
+                run.operate(&store, &mut workload, false);
+                if op == FaultOp::Flush && run.sim.injected() > 0 {
+                    assert!(run.read_only, "a flush failed, and the store takes writes");
+                }
+                let name = Workload::key(turn as u64 % 6);
+                run.observe(&store, &name, |error| op == FaultOp::Read && is_io(error));
+                if run.read_only && turn % 8 == 0 {
+                    break;
+                }
+            }
+            run.observe_all(&store, |error| op == FaultOp::Read && is_io(error));
+        }
+    }
+    run.sim.mark(1);
+    let struck = run.sim.injected() > 0;
+    run.sim.clear_faults();
+    let what = format!("{op:?} {number}{}", if for_good { " for good" } else { "" });
+    reopens(run.sim.image(), &run.model, &what, true);
+    if number.is_multiple_of(7) {
+        run.sim.history().for_each_crash_state(3, number, |point, image| {
+            if point.marks.last() == Some(&1) {
+                reopens(image, &run.model, &format!("{what}, state {}", point.id), false);
+            }
+        });
+    }
+    struck
+}
+
+/// What is on the device opens to what the acknowledgements allow; nothing is leaked; it works on.
+fn reopens(image: Image, model: &Model, what: &str, deep: bool) {
+    let sim = SimDevice::from_image(image);
+    let device = Device::new(sim);
+    let store = open(&device, tiny()).unwrap_or_else(|error| panic!("{what}: did not open: {error}"));
+    let mut model = model.clone();
+    recover_all(&store, &mut model).unwrap_or_else(|violation| panic!("{what}: {violation}"));
+    if deep {
+        let options = WorkloadOptions {
+            keys: 6,
+            sizes: vec![30, 3_000, 9_000],
+            delete_percent: 10,
+            condition_percent: 0,
+        };
+        let mut workload = Workload::new(9_000_000, options);
+        for _ in 0..6 {
+            let operation = workload.next(&model);
+            step(&store, &mut model, &operation, false, |_| {});
+        }
+        recover_all(&store, &mut model).unwrap_or_else(|violation| panic!("{what}: {violation}"));
+    }
+    drop(store);
+    assert_clean(&device, what);
+}
+
+/// Every n until the run no longer gets so far, `step_by` apart.
+fn sweep(op: FaultOp, for_good: bool) {
+    let image = formatted();
+    let mut number = 0;
+    loop {
+        let image = image.clone();
+        let what = format!("{op:?} {number} for good: {for_good}");
+        if !within(30, &what, move || fails(image, op, number, for_good)) {
+            break;
+        }
+        number += if for_good { 2 } else { 1 };
+    }
+    println!("{op:?}, for good: {for_good}: {number} places");
+    assert!(number > 20, "only {number} requests of kind {op:?}");
+}
+
+#[test]
+fn a_read_fails() {
+    sweep(FaultOp::Read, false);
+}
+
+#[test]
+fn reads_fail_for_good() {
+    sweep(FaultOp::Read, true);
+}
+
+#[test]
+fn a_write_fails() {
+    sweep(FaultOp::Write, false);
+}
+
+#[test]
+fn writes_fail_for_good() {
+    sweep(FaultOp::Write, true);
+}
+
+#[test]
+fn a_flush_fails() {
+    sweep(FaultOp::Flush, false);
+}
+
+#[test]
+fn flushes_fail_for_good() {
+    sweep(FaultOp::Flush, true);
+}
+
+/// A write that the device lost or misplaced. Errors are fine, even of opening; wrong bytes and silent loss are not.
+fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
+    let mut run = Run::new(image);
+    let device = Device::new(run.sim.clone());
+    let store = open(&device, tiny()).unwrap();
+    run.sim.inject(fault);
+    let mut workload = workload(7);
+    let is_damage = |error: &Error| matches!(error, Error::Corrupt { .. });
+    for turn in 0..60 {
+        run.operate(&store, &mut workload, true);
+        run.observe(&store, &Workload::key(turn % 6), is_damage);
+    }
+    let struck = run.sim.injected() > 0;
+    let struck_late = {
+        // Two more batches promise everything before them: only what strikes these may be taken for a torn tail.
+        for _ in 0..2 {
+            run.operate(&store, &mut workload, true);
+        }
+        run.sim.injected() > 0 && !struck
+    };
+    run.observe_all(&store, is_damage);
+    if close {
+        match block_on(store.close()) {
+            Ok(()) | Err(Error::Corrupt { .. } | Error::Poisoned(_)) => {}
+            Err(error) => panic!("{what}: closing: {error}"),
+        }
+    }
+    drop(store);
+    run.sim.clear_faults();
+    let store = match open(&device, tiny()) {
+        Ok(store) => store,
+        Err(Error::Corrupt { .. } | Error::Unopenable(_)) => return struck,
+        Err(error) => panic!("{what}: opening: {error}"),
+    };
+    if struck_late && !close {
+        return struck;
+    }
+    let names: Vec<Vec<u8>> = run.model.keys().map(<[u8]>::to_vec).collect();
+    for name in names {
+        let judged = match common::read(&store, &name) {
+            Err(Error::Corrupt { .. }) => continue,
+            Err(error) => panic!("{what}: {error}"),
+            Ok(None) => run.model.recovered(&name, Observed::Absent),
+            Ok(Some((version, bytes))) => {
+                run.model.recovered(&name, Observed::Present { version, bytes: &bytes })
+            }
+        };
+        judged.unwrap_or_else(|violation| panic!("{what}: {violation}"));
+    }
+    struck
+}
+
+fn deceive(fault_of: impl Fn(u64) -> Fault, name: &str) {
+    let image = formatted();
+    let mut number = 0;
+    loop {
+        let (image, fault) = (image.clone(), fault_of(number));
+        let what = format!("{name} {number}");
+        let struck = within(30, &what.clone(), move || {
+            deceives(image.clone(), fault.clone(), &what, false) | deceives(image, fault, &what, true)
+        });
+        if !struck {
+            break;
+        }
+        number += 1;
+    }
+    assert!(number > 60, "only {number} writes");
+}
+
+#[test]
+fn a_write_is_lost() {
+    deceive(|number| Fault::lose().after(number), "lost write");
+}
+
+#[test]
+fn a_write_is_misdirected() {
+    for turn in 0..2 {
+        let target = move |number: u64| (number * 7_919 + turn * 131) % BLOCKS;
+        deceive(|number| Fault::misdirect(target(number)).after(number), "misdirected write");
+    }
+}
+
+/// A superblock whose write failed may be on the device all the same. What it names must not be written over, not
+/// even by a value that is on its way when the store becomes read-only.
+#[test]
+fn what_a_failed_superblock_names_stays() {
+    const LARGE: u64 = 5_000;
+    let sim = SimDevice::new(LARGE);
+    format(&device(&sim), LARGE, 5);
+    for flush in 1..30 {
+        let sim = SimDevice::from_image(sim.image());
+        let device = Device::new(sim.clone());
+        let store = open(&device, tiny()).unwrap();
+        let mut stream = store.put_stream(&key(b"stream"), PutOptions::default()).unwrap();
+        let mut model = Model::new();
+        let mut workload = workload(1);
+        sim.inject(Fault::fail(FaultOp::Flush, libc::EIO).after(flush));
+        for _ in 0..40 {
+            let operation = workload.next(&model);
+            step(&store, &mut model, &operation, true, |_| {});
+        }
+        assert!(store.stat().poisoned.is_some());
+        let piece = vec![0xEE; 9 << 20];
+        let written = block_on(stream.write(&piece));
+        let _ = written;
+        drop(stream);
+        sim.mark(1);
+        drop(store);
+        sim.history().for_each_crash_state(6, flush, |point, image| {
+            if point.marks.last() == Some(&1) {
+                reopens(image, &model, &format!("flush {flush}, state {}", point.id), false);
+            }
+        });
+    }
+}

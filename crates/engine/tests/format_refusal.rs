@@ -1,0 +1,132 @@
+//! What is refused at opening, and what is not: foreign contents, newer formats, truncated devices, damaged superblocks.
+
+mod common;
+
+use common::{device, format, key, open, tiny, tiny_format};
+use shoal_base::BLOCK_BYTES;
+use shoal_base::checksum::crc32c;
+use shoal_device::sim::{Image, SimDevice};
+use shoal_engine::{ByteRange, Error, Store, block_on};
+
+const BLOCKS: u64 = 320;
+/// First and second copies of the superblock's two slots.
+const FIRST_COPIES: [u64; 2] = [0, 1];
+const SECOND_COPIES: [u64; 2] = [32, 33];
+
+/// A closed store with one object.
+fn store() -> Image {
+    let sim = SimDevice::new(BLOCKS);
+    let device = device(&sim);
+    format(&device, BLOCKS, 3);
+    let store = open(&device, tiny()).unwrap();
+    block_on(store.put(&key(b"here"), b"value".to_vec().into(), Default::default())).unwrap();
+    block_on(store.close()).unwrap();
+    drop(store);
+    sim.image()
+}
+
+fn opens(image: &Image) -> Result<(), Error> {
+    let sim = SimDevice::from_image(image.clone());
+    let store = open(&device(&sim), tiny())?;
+    let object = block_on(store.get(&key(b"here"), ByteRange::ALL))?.expect("the object is there");
+    assert_eq!(object.value.to_vec(), b"value");
+    Ok(())
+}
+
+/// Refused, with this in the message; formatting over it is refused too, and nothing was changed.
+fn refused(image: &Image, says: &str) {
+    let sim = SimDevice::from_image(image.clone());
+    let error = open(&device(&sim), tiny()).err().expect("this must not open");
+    assert!(matches!(error, Error::Unopenable(_)), "{error:?}");
+    assert!(error.to_string().contains(says), "{error}");
+    assert_eq!(sim.image(), *image, "an open that was refused changed the device");
+}
+
+fn format_refused(image: &Image) {
+    let sim = SimDevice::from_image(image.clone());
+    let formatted = block_on(Store::format(&device(&sim), &tiny_format(BLOCKS), &common::environment(9)));
+    assert!(matches!(formatted, Err(Error::Unopenable(_))), "{formatted:?}");
+    assert_eq!(sim.image(), *image, "a format that was refused changed the device");
+}
+
+fn wiped(image: &Image, blocks: &[u64]) -> Image {
+    let mut image = image.clone();
+    blocks.iter().for_each(|&block| image.write(block, &[0; BLOCK_BYTES]));
+    image
+}
+
+#[test]
+fn an_empty_device_holds_no_store() {
+    refused(&Image::new(BLOCKS), "no store");
+}
+
+#[test]
+fn foreign_contents_are_left_alone() {
+    let mut image = Image::new(BLOCKS);
+    image.write(0, &[b'x'; BLOCK_BYTES]);
+    refused(&image, "not a Shoal store");
+    format_refused(&image);
+    // Behind the first block only, as many file systems begin.
+    let mut image = Image::new(BLOCKS);
+    image.write(1, &[b'x'; BLOCK_BYTES]);
+    refused(&image, "not a Shoal store");
+    format_refused(&image);
+}
+
+#[test]
+fn a_store_is_not_formatted_again() {
+    format_refused(&store());
+}
+
+#[test]
+fn a_newer_format_is_refused_with_its_version() {
+    let mut image = store();
+    for block in FIRST_COPIES.into_iter().chain(SECOND_COPIES) {
+        let mut bytes = *image.block(block);
+        if bytes[..7] != *b"SHOALSB" {
+            continue;
+        }
+        bytes[8..12].copy_from_slice(&7_u32.to_le_bytes());
+        let crc = crc32c(&bytes[..BLOCK_BYTES - 4]);
+        bytes[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        image.write(block, &bytes);
+    }
+    refused(&image, "format version 7");
+    format_refused(&image);
+}
+
+#[test]
+fn a_truncated_device_is_refused() {
+    let image = store();
+    for blocks in [BLOCKS - 1, 200, 40] {
+        let short = Image::from_bytes(&image.to_bytes()[..blocks as usize * BLOCK_BYTES]);
+        refused(&short, "truncated");
+    }
+    // A larger one is fine: somebody enlarged the device.
+    let mut bytes = image.to_bytes();
+    bytes.resize(2 * BLOCKS as usize * BLOCK_BYTES, 0);
+    opens(&Image::from_bytes(&bytes)).unwrap();
+}
+
+#[test]
+fn second_copies_serve_when_the_first_are_gone() {
+    let image = store();
+    opens(&wiped(&image, &FIRST_COPIES)).unwrap();
+    opens(&wiped(&image, &SECOND_COPIES)).unwrap();
+    opens(&wiped(&image, &[0, 33])).unwrap();
+    opens(&wiped(&image, &[1, 32])).unwrap();
+    // Nothing but zeros where superblocks lie is an empty device; it is not said to be one when anything else stands there.
+    refused(&wiped(&image, &[0, 1, 32, 33]), "no store");
+}
+
+/// Both copies of the newest superblock: the one before it does not know what was promised, or knows all of it.
+#[test]
+fn a_lost_newest_superblock_is_noticed_or_harmless() {
+    let image = store();
+    for slot in 0..2 {
+        match opens(&wiped(&image, &[FIRST_COPIES[slot], SECOND_COPIES[slot]])) {
+            Ok(()) | Err(Error::Corrupt { .. }) => {}
+            Err(error) => panic!("slot {slot}: {error}"),
+        }
+    }
+}

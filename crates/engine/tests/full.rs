@@ -1,0 +1,240 @@
+//! A device that fills up, and one that grows: clear errors, deletes that work, space that is reusable at once, no leak.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{assert_clean, environment, key, open, recover_all, step, tiny, within};
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{
+    ByteRange, Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store, block_on,
+};
+use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
+
+fn store_on(device: &Device, blocks: u64, options: OpenOptions) -> Store {
+    let format = FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(blocks) };
+    block_on(Store::format(device, &format, &environment(1))).unwrap();
+    block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
+}
+
+fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Result<(), Error> {
+    let value = Value { key: which, seed, bytes }.to_vec();
+    block_on(store.put(&key(format!("key-{which}").as_bytes()), value.into(), PutOptions::default()))
+        .map(|_| ())
+}
+
+fn delete(store: &Store, which: u64) {
+    block_on(store.delete(&key(format!("key-{which}").as_bytes()), RejectRules::default()))
+        .unwrap_or_else(|error| panic!("deleting {which}: {error}"));
+}
+
+fn holds(store: &Store, which: u64, seed: u64, bytes: usize) {
+    let object = block_on(store.get(&key(format!("key-{which}").as_bytes()), ByteRange::ALL)).unwrap();
+    Value { key: which, seed, bytes }.check(&object.expect("the object is there").value.to_vec()).unwrap();
+}
+
+/// Puts new keys until the store says that it is full; gives how many there are.
+fn fill(store: &Store, bytes: usize) -> u64 {
+    for which in 0..1_000_000 {
+        match put(store, which, which, bytes) {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => return which,
+            Err(error) => panic!("filling: {error}"),
+        }
+    }
+    unreachable!("the device is never full");
+}
+
+fn fill_and_empty(bytes: usize, background: bool) {
+    const BLOCKS: u64 = 1_024;
+    let what = format!("{bytes} bytes, background {background}");
+    within(60, &what.clone(), move || {
+        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+        let store = store_on(&device, BLOCKS, OpenOptions { background, ..tiny() });
+        let count = fill(&store, bytes);
+        let blocks_each = (bytes as u64).div_ceil(4096);
+        assert!(
+            count * blocks_each.max(1) * 100 / BLOCKS > 60 || bytes < 4096,
+            "{what}: full at {count} objects"
+        );
+        for which in 0..count {
+            holds(&store, which, which, bytes);
+        }
+        // Full stays full and harmless.
+        for turn in 0..20 {
+            let refused = put(&store, 1_000_000 + turn, 0, bytes.max(4_096 * 20));
+            assert!(matches!(refused, Err(Error::Full { .. })), "{what}: {refused:?}");
+        }
+        // Half of it goes; what was freed can be written to at once.
+        for which in (0..count).step_by(2) {
+            delete(&store, which);
+        }
+        for which in (0..count).step_by(2).take(count as usize * 2 / 5) {
+            put(&store, which, which + 7_000_000, bytes)
+                .unwrap_or_else(|error| panic!("{what}: {which} of {count}, after deletes: {error}"));
+        }
+        for which in (1..count).step_by(2) {
+            holds(&store, which, which, bytes);
+        }
+        for which in 0..count {
+            delete(&store, which);
+        }
+        let again = fill(&store, bytes);
+        assert!(
+            again * 100 >= count * 97,
+            "{what}: {count} objects at first, {again} after all were deleted"
+        );
+        for which in 0..again {
+            delete(&store, which);
+        }
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, &what);
+    });
+}
+
+#[test]
+fn fills_up_and_is_empty_again() {
+    for bytes in [60, 1_500, 5_000, 30_000, 200_000] {
+        fill_and_empty(bytes, false);
+    }
+}
+
+#[test]
+fn fills_up_and_is_empty_again_with_threads() {
+    for bytes in [1_500, 30_000] {
+        fill_and_empty(bytes, true);
+    }
+}
+
+/// Overwrites at nine tenths of what fits never meet a full store.
+#[test]
+fn churn_at_ninety_percent() {
+    for size in 1..=10_u64 {
+        let blocks = 300 * size;
+        within(60, &format!("{blocks} blocks"), move || {
+            let device = Device::new(Arc::new(MemDevice::new(blocks)));
+            let store = store_on(&device, blocks, tiny());
+            // Objects of four blocks; an overwrite needs room for the new version beside the old one.
+            let count = fill(&store, 16_000) * 9 / 10;
+            for which in count..count + count / 8 + 2 {
+                delete(&store, which);
+            }
+            for turn in 0..count * 4 {
+                let which = turn * 7 % count;
+                put(&store, which, turn, 12_000 + (turn % 3) as usize * 2_000)
+                    .unwrap_or_else(|error| panic!("{blocks} blocks, {count} objects, turn {turn}: {error}"));
+            }
+            block_on(store.close()).unwrap();
+            drop(store);
+            assert_clean(&device, &format!("{blocks} blocks"));
+        });
+    }
+}
+
+fn growable(image: Image) -> Arc<SimDevice> {
+    SimDevice::with_options(image, SimOptions { growable: true, ..SimOptions::default() })
+}
+
+fn growing_format(blocks: u64) -> FormatOptions {
+    FormatOptions {
+        tablets: 2,
+        log_blocks: Some(24),
+        initial_blocks: Some(0),
+        ..FormatOptions::for_blocks(blocks)
+    }
+}
+
+/// A device that grows, with every crash state on the way.
+#[test]
+fn grows_and_crashes() {
+    const BLOCKS_MAX: u64 = 600;
+    let base = growable(Image::new(1));
+    let device = Device::new(base.clone());
+    block_on(Store::format(&device, &growing_format(BLOCKS_MAX), &environment(1))).unwrap();
+    let sim = growable(base.image());
+    let device = Device::new(sim.clone());
+    let before = device.blocks();
+    let store = open(&device, tiny()).unwrap();
+    let options = WorkloadOptions {
+        keys: 9,
+        sizes: vec![90, 9_000, 100_000],
+        delete_percent: 10,
+        condition_percent: 0,
+    };
+    let mut workload = Workload::new(3, options);
+    let mut model = Model::new();
+    let mut models = vec![model.clone()];
+    sim.mark(0);
+    for _ in 0..60 {
+        let operation = workload.next(&model);
+        step(&store, &mut model, &operation, false, |begun| {
+            models.push(begun.clone());
+            sim.mark(models.len() as u64 - 1);
+        });
+        models.push(model.clone());
+        sim.mark(models.len() as u64 - 1);
+    }
+    assert!(device.blocks() > before + 64, "it grew from {before} to {} blocks", device.blocks());
+    drop(store);
+    let mut states = 0;
+    sim.history().for_each_crash_state(5, 3, |point, image| {
+        let Some(&mark) = point.marks.last() else { return };
+        states += 1;
+        let mut model = models[mark as usize].clone();
+        let device = Device::new(growable(image));
+        let store = open(&device, tiny()).unwrap_or_else(|error| panic!("state {}: {error}", point.id));
+        recover_all(&store, &mut model).unwrap_or_else(|violation| panic!("state {}: {violation}", point.id));
+        if states % 11 == 0 {
+            for _ in 0..6 {
+                let operation = workload.next(&model);
+                step(&store, &mut model, &operation, false, |_| {});
+            }
+            drop(store);
+            assert_clean(&device, &format!("state {}", point.id));
+        }
+    });
+    assert!(states > 300, "only {states} states were explored");
+}
+
+/// The disk under the file is full: the store is, too, and goes on when there is room again.
+#[test]
+fn growth_that_fails_is_a_full_store() {
+    let sim = growable(Image::new(1));
+    let device = Device::new(sim.clone());
+    block_on(Store::format(&device, &growing_format(1_000), &environment(1))).unwrap();
+    let store = open(&device, tiny()).unwrap();
+    sim.inject(Fault::fail(FaultOp::Grow, libc::ENOSPC).for_good());
+    let count = fill(&store, 30_000);
+    for which in 0..count {
+        holds(&store, which, which, 30_000);
+    }
+    sim.clear_faults();
+    let more = (count..1_000).take_while(|&which| put(&store, which, which, 30_000).is_ok()).count();
+    assert!(more > 20, "only {more} objects more after the disk had room again");
+    // A write of zeros or a flush that fails while it grows.
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, "afterwards");
+}
+
+#[test]
+fn a_device_in_memory_grows_with_threads() {
+    within(60, "growth in memory", || {
+        let device = Device::new(Arc::new(MemDevice::growable(1)));
+        block_on(Store::format(&device, &growing_format(2_000), &environment(1))).unwrap();
+        let options = OpenOptions { background: true, ..tiny() };
+        let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
+        let count = fill(&store, 30_000);
+        assert!(count > 150, "full at {count} objects");
+        for which in 0..count {
+            holds(&store, which, which, 30_000);
+            delete(&store, which);
+        }
+        assert!(fill(&store, 30_000) * 100 >= count * 97);
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "afterwards");
+    });
+}
