@@ -260,7 +260,11 @@ impl World {
         let started = Instant::now();
         let wanted = settings.files * (5 + self.dice.next_u64() % 85) / 100;
         while (count.load(Ordering::Relaxed) as u64) < wanted {
-            assert!(started.elapsed() < IMPORT_WAIT_MAX, "the import does not get on");
+            let (import, server) = (import.try_wait().unwrap(), self.server.child.try_wait().unwrap());
+            assert!(
+                started.elapsed() < IMPORT_WAIT_MAX && import.is_none_or(|status| status.success()),
+                "the import got to {count:?} of {wanted} files; it ended: {import:?}; the server ended: {server:?}"
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         tokio::time::sleep(Duration::from_micros(self.dice.next_u64() % 30_000)).await;
@@ -312,8 +316,12 @@ impl World {
     /// What the watcher saw is there; whatever of the tree is there is whole.
     async fn verify_import(&self, client: &Client, prefix: &str, seen: &HashSet<String>) {
         let keys = list(client, prefix).await.unwrap();
-        let lost: Vec<&String> = seen.iter().filter(|&key| !keys.contains(key)).collect();
-        assert!(lost.is_empty(), "these were stored before the kill and are gone: {lost:?}");
+        for key in seen.iter().filter(|&key| !keys.contains(key)) {
+            let found = client.get(BUCKET, key.as_bytes(), ByteRange::ALL).await.unwrap();
+            assert!(found.is_some(), "{key} was stored before the kill and is gone");
+            let again = list(client, prefix).await.unwrap().contains(key);
+            panic!("{key} is there, but a listing left it out (the next one has it: {again}); {found:?}");
+        }
         for key in keys.iter().filter(|key| !key.ends_with('/')) {
             let expected = self.files[key.strip_prefix(prefix).unwrap()];
             let object = client.get(BUCKET, key.as_bytes(), ByteRange::ALL).await.unwrap().unwrap();
@@ -322,14 +330,16 @@ impl World {
     }
 
     /// The import goes on, and what it stored is the tree.
-    fn finish_import(&self, prefix: &str) {
-        let run_here = |arguments: &[OsString]| {
+    fn finish_import(&mut self, prefix: &str) {
+        let import = self.import(prefix);
+        let mut run_here = |arguments: &[OsString]| {
             let mut command = command(arguments);
             command.env("SHOAL_SERVER", &self.server.url);
             let done = run_with(command, b"");
-            assert_eq!(done.code, 0, "{arguments:?}: {}", done.stderr);
+            let server = self.server.child.try_wait().unwrap();
+            assert_eq!(done.code, 0, "{arguments:?} (server ended: {server:?}): {}", done.stderr);
         };
-        run_here(&self.import(prefix));
+        run_here(&import);
         let out = self.folder.join("out");
         run_here(&["export".into(), prefix.into(), out.clone().into()]);
         for (path, value) in &self.files {
