@@ -3,6 +3,8 @@
 //! The workloads overwrite, delete, use conditions, cross freezes, applies, publishes, the reuse of space between
 //! tablets and turns of the log; some crash again during recovery. A failure prints the seed and the state.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod common;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Model conformance: put, get, delete, conditions, listing, reopening, against the oracle.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod common;
 
 use common::{format, key, observe_all, open, step, tiny};
