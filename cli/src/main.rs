@@ -1,3 +1,69 @@
-//! The shoal binary.
+//! `shoal`: the server, the client and the tools in one binary.
+//!
+//! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
+//! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
+//! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`config`],
+//! [`size`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`logging`].
+//!
+//! This crate holds no storage logic: what it does, programs can do through `shoal-client` or `shoal-engine`.
 
-fn main() {}
+mod args;
+mod commands;
+mod conditions;
+mod config;
+mod failure;
+mod logging;
+mod objects;
+mod output;
+mod range;
+mod signals;
+mod size;
+mod store_file;
+mod target;
+mod tree;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    failure::conclude(run(Cli::parse()))
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    if let Command::Completions(arguments) = cli.command {
+        return commands::completions::run(&arguments);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the threads of the runtime")?;
+    let result = runtime.block_on(dispatch(cli));
+    // A read of standard input that nobody waits for any more must not keep the program alive.
+    runtime.shutdown_background();
+    result
+}
+
+async fn dispatch(cli: Cli) -> anyhow::Result<()> {
+    if !matches!(cli.command, Command::Serve(_)) {
+        logging::start(cli.log.as_deref().unwrap_or("warn"))?;
+    }
+    match cli.command {
+        Command::Serve(arguments) => commands::serve::run(arguments, cli.log).await,
+        Command::Put(arguments) => commands::put::run(arguments).await,
+        Command::Get(arguments) => commands::get::run(arguments).await,
+        Command::Ls(arguments) => commands::ls::run(arguments).await,
+        Command::Rm(arguments) => commands::rm::run(arguments).await,
+        Command::Stat(arguments) => commands::stat::run(arguments).await,
+        Command::Cp(arguments) => commands::cp::run(arguments).await,
+        Command::Import(arguments) => commands::import::run(arguments).await,
+        Command::Export(arguments) => commands::export::run(arguments).await,
+        Command::Completions(arguments) => commands::completions::run(&arguments),
+    }
+}

@@ -159,7 +159,10 @@ mod tests {
             }
         }
         assert_eq!(Reader::new(&[0xFF; 11]).varint(), Err(Truncated));
-        assert_eq!(Reader::new(&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 2]).varint(), Err(Truncated));
+        assert_eq!(
+            Reader::new(&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 2]).varint(),
+            Err(Truncated)
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod checksum;
 pub mod clock;
 pub mod codec;
 pub mod entropy;
+pub mod hash;
 pub mod id;
 pub mod limits;
 pub mod run;

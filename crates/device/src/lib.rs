@@ -1,23 +1,42 @@
 //! The only code that touches disks: one asynchronous interface and its implementations.
 //!
 //! Reading order: [`memory`] (who owns the bytes of a request), [`request`] (a request, its future, a batch),
-//! this file (the interface), then the implementations.
+//! this file (the interface), then the implementations: [`file`] opens files and raw devices, which are driven by
+//! [`uring`] or [`threads`]; [`mem`] keeps blocks in memory; [`sim`] does so too, and records what a crash could leave.
 //!
 //! Two ways of running a request, chosen by who runs the future: on a thread that may block
 //! ([`shoal_base::task::block_on`]) the request is executed by the calling thread, without a hand-off; elsewhere it is
 //! submitted and completes on another thread. Memory that the kernel may still touch belongs to the request, never to
 //! the future: dropping a future leaves the request and its memory to the device until it completed.
 
+pub mod file;
+pub mod mem;
 pub mod memory;
 pub mod request;
+pub mod sim;
+pub mod threads;
+pub mod uring;
+
+mod counters;
+mod local;
+mod ring;
+mod storage;
+mod sys;
+mod transfer;
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+pub use file::{FileOptions, IoMode, OpenError, open};
+pub use mem::MemDevice;
 pub use memory::{IoBuf, IoMemory, ReadMemory};
 pub use request::{Batch, IoFuture, Op, Outcome, Ticket};
 pub use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
+
+/// Submitted requests of one device that wait for their turn. Their callers hold memory for each, so this many mean that
+/// somebody forgot a limit of their own: further ones fail.
+pub const WAITING_MAX: usize = 1 << 16;
 
 /// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -58,6 +77,15 @@ pub enum DeviceError {
     },
 }
 
+impl DeviceError {
+    /// Whether the request was to change what the device holds, or to make changes durable.
+    #[must_use]
+    pub fn is_write(&self) -> bool {
+        let (Self::Io { op, .. } | Self::OutOfRange { op, .. } | Self::Abandoned { op, .. }) = self;
+        *op != Op::Read.name()
+    }
+}
+
 /// Counts since the device was opened, for benchmarks, `stat` and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
@@ -77,8 +105,8 @@ pub struct DeviceCounters {
 
 /// One device or file that is ours as a whole. Sizes and addresses are blocks of 4 KiB.
 pub trait BlockDevice: Send + Sync {
-    /// Starts the requests and returns at once; they complete on another thread, in any order. Never fails: what
-    /// cannot be started completes with an error.
+    /// Starts the requests and returns at once; they complete on another thread or (in memory) before this returns, in
+    /// any order. Never fails: what cannot be started completes with an error.
     fn submit(&self, tickets: Vec<Ticket>);
 
     /// Runs the requests on this thread and returns when all of them completed.
@@ -148,7 +176,7 @@ impl Device {
         IoFuture::new(self.clone(), Op::Write, block, memory)
     }
 
-    /// Writes `memory` from `block` on and makes it, and everything that completed before, durable.
+    /// Writes `memory` from `block` on and makes it durable: it, and nothing else.
     ///
     /// On a file this is a write with `RWF_DSYNC`: the kernel follows the write with a flush of the device, or marks it
     /// "force unit access". The latter says nothing of earlier writes, so callers use it only when this request is

@@ -16,7 +16,7 @@ use shoal_base::BLOCK_BYTES;
 /// Memory that a write request reads from.
 ///
 /// # Safety
-/// While the value lives: every segment stays valid at the same address, whatever happens to the value (moves
+/// While the value lives: every segment stays valid and initialised at the same address, whatever happens to the value (moves
 /// included); its address and length are multiples of the block size; nobody writes to it.
 pub unsafe trait IoMemory: Send + 'static {
     /// Calls `each` with the address and length in bytes of every segment, in order.
@@ -74,7 +74,9 @@ impl IoBuf {
     }
 
     fn layout(blocks: usize) -> Layout {
-        let Some(bytes) = blocks.checked_mul(BLOCK_BYTES) else { panic!("{blocks} blocks exceed the address space") };
+        let Some(bytes) = blocks.checked_mul(BLOCK_BYTES) else {
+            panic!("{blocks} blocks exceed the address space")
+        };
         match Layout::from_size_align(bytes, BLOCK_BYTES) {
             Ok(layout) => layout,
             Err(error) => panic!("{blocks} blocks: {error}"),
@@ -150,6 +152,23 @@ unsafe impl IoMemory for Vec<IoBuf> {
 
 // SAFETY: owned, so nobody else can reach the bytes.
 unsafe impl ReadMemory for Vec<IoBuf> {}
+
+/// Memory together with something that must live until the request completed: a request that was forgotten gives its
+/// extent back only when the device is through with it (R8).
+#[derive(Debug)]
+pub struct Guarded<M, G> {
+    /// The memory.
+    pub memory: M,
+    /// Dropped with the request.
+    pub guard: G,
+}
+
+// SAFETY: the segments are the memory's own.
+unsafe impl<M: IoMemory, G: Send + 'static> IoMemory for Guarded<M, G> {
+    fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
+        self.memory.segments(each);
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -88,7 +88,7 @@ trait Cell: Send + Sync {
     fn complete(&self, result: Result<(), DeviceError>);
 }
 
-struct Shared<M> {
+pub(crate) struct Shared<M> {
     /// Touched by the device through the segments until `done`, by the future's owner afterwards.
     memory: UnsafeCell<Option<M>>,
     state: Mutex<State>,
@@ -152,7 +152,9 @@ impl Ticket {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self.op {
-            Op::Discard { blocks } => usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(BLOCK_BYTES),
+            Op::Discard { blocks } => {
+                usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(BLOCK_BYTES)
+            }
             _ => self.segments.iter().map(|segment| segment.bytes).sum(),
         }
     }
@@ -161,6 +163,44 @@ impl Ticket {
     #[must_use]
     pub fn blocks(&self) -> u64 {
         (self.bytes() / BLOCK_BYTES) as u64
+    }
+
+    /// Calls `fill` with the number and the memory of every block of a read request, in order.
+    ///
+    /// # Panics
+    /// Where the request is not a read: other memory may be shared.
+    pub fn fill_blocks(&mut self, mut fill: impl FnMut(u64, &mut [u8])) {
+        assert_eq!(self.op, Op::Read, "only the memory of a read may be written to");
+        let mut block = self.block;
+        for segment in &self.segments {
+            for offset in (0..segment.bytes).step_by(BLOCK_BYTES) {
+                // SAFETY: a read's memory is valid, initialised and reached by nobody else until the ticket is
+                // completed, which takes the ticket; `&mut self` keeps two such slices from existing at once.
+                fill(block, unsafe {
+                    std::slice::from_raw_parts_mut(segment.start.add(offset), BLOCK_BYTES)
+                });
+                block += 1;
+            }
+        }
+    }
+
+    /// Calls `see` with the number and the memory of every block of a write request, in order.
+    ///
+    /// # Panics
+    /// Where the request is not a write.
+    pub fn view_blocks(&self, mut see: impl FnMut(u64, &[u8])) {
+        assert!(
+            matches!(self.op, Op::Write | Op::WriteDurable),
+            "only the memory of a write may be looked at"
+        );
+        let mut block = self.block;
+        for segment in &self.segments {
+            for offset in (0..segment.bytes).step_by(BLOCK_BYTES) {
+                // SAFETY: a write's memory is valid and written to by nobody until the ticket is completed.
+                see(block, unsafe { std::slice::from_raw_parts(segment.start.add(offset), BLOCK_BYTES) });
+                block += 1;
+            }
+        }
     }
 
     /// Ends the request: the device does not touch its memory any more.
@@ -246,10 +286,13 @@ impl<M: IoMemory> IoFuture<M> {
     }
 }
 
-fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticket) {
+pub(crate) fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticket) {
     let mut segments = SmallVec::new();
     memory.segments(&mut |start, bytes| {
-        assert!((start as usize).is_multiple_of(BLOCK_BYTES) && bytes.is_multiple_of(BLOCK_BYTES), "I/O memory must be whole blocks");
+        assert!(
+            (start as usize).is_multiple_of(BLOCK_BYTES) && bytes.is_multiple_of(BLOCK_BYTES),
+            "I/O memory must be whole blocks"
+        );
         segments.push(Segment { start, bytes });
     });
     let shared = Arc::new(Shared {
@@ -259,6 +302,13 @@ fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticke
     });
     let ticket = Ticket { op, block, segments, cell: Some(shared.clone()) };
     (shared, ticket)
+}
+
+/// A request that no device knows, for tests of what handles tickets.
+#[cfg(test)]
+pub(crate) fn request_for_test<M: IoMemory>(op: Op, block: u64, memory: M) -> (IoFuture<M>, Ticket) {
+    let (shared, ticket) = request(op, block, memory);
+    (IoFuture { shared, unstarted: None }, ticket)
 }
 
 impl<M: IoMemory> Future for IoFuture<M> {

@@ -17,7 +17,9 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// The device is full.
-    #[error("the store is full: {needed} block(s) of 4 KiB are needed and {available} may be used; delete objects or enlarge the device")]
+    #[error(
+        "the store is full: {needed} block(s) of 4 KiB are needed and {available} may be used; delete objects or enlarge the device"
+    )]
     Full {
         /// Blocks that the write needs.
         needed: u64,

@@ -1,13 +1,79 @@
-//! Shoal's engine: the embedded store. (Interface skeleton: the store itself is kept in memory until the log lands.)
+//! Shoal's engine: the embedded store, asynchronous and blocking, independent of any runtime.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use shoal_device::{Device, MemDevice};
+//! use shoal_engine::{ByteRange, Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
+//!
+//! # fn main() -> Result<(), shoal_engine::Error> {
+//! let device = Device::new(Arc::new(MemDevice::new(4096)));
+//! block_on(async {
+//!     Store::format(&device, &FormatOptions::for_blocks(4096), &Environment::default()).await?;
+//!     let store = Store::open(device, OpenOptions::default(), Environment::default()).await?;
+//!     let key = ObjectKey::new("default", b"greeting")?;
+//!     let put = store.put(&key, b"hello".to_vec().into(), PutOptions::default()).await?;
+//!     let object = store.get(&key, ByteRange::ALL).await?.expect("it was just put");
+//!     assert_eq!(object.value.to_vec(), b"hello");
+//!     assert_eq!(object.info.version, put.version);
+//!     store.close().await
+//! })
+//! # }
+//! ```
+//!
+//! Under [`block_on`] the calling thread does its own I/O and, where nobody else commits, commits: no hand-off. The same
+//! futures run on any runtime; then the device completes them from its own threads.
+//!
+//! The way of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `write.rs`, `overlay/`, `log/commit.rs`; later
+//! `apply.rs`, `tree/`, `publish.rs`. The way of a get: `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
+//! `superblock.rs`, `space_image.rs`, `log/read.rs`. Rules R1 to R24 are in `docs/invariants.md`.
 
+mod admission;
+mod apply;
+mod background;
+mod check;
+mod delete;
+mod entry;
 mod error;
+mod event;
+mod get;
+mod grow;
 mod key;
+mod layout;
+mod list;
+mod log;
 mod object;
+mod open;
+mod options;
+mod overlay;
+mod poison;
+mod publish;
+mod put;
+mod space;
+mod space_image;
+mod stat;
 mod store;
+mod stream;
+mod superblock;
+mod tablet;
+mod tree;
+mod tree_io;
+mod value;
+mod write;
 
+#[cfg(test)]
+mod format_tests;
+
+pub use check::{CheckOptions, CheckProblem, CheckReport, check};
 pub use error::{Error, Result};
 pub use key::{DEFAULT_BUCKET, ObjectKey, check_bucket};
-pub use object::*;
+pub use object::{
+    ByteRange, DeleteResult, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult,
+    RejectRules,
+};
+pub use options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use shoal_base::task::block_on;
 pub use shoal_base::{Lsn, Run, TabletId};
-pub use store::*;
+pub use stat::StoreStat;
+pub use store::Store;
+pub use stream::{GetStream, PutStream};

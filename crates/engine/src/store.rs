@@ -1,275 +1,220 @@
-//! TEMPORARY: the store's surface over a map in memory, so that the layers above can be built meanwhile.
+//! An open store: what its operations share. The operations themselves are in files of their own: `put.rs`, `get.rs`,
+//! `delete.rs`, `list.rs`, `stream.rs`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bytes::Bytes;
-use parking_lot::Mutex;
-use shoal_base::{Clock, Entropy, Lsn, SystemClock, SystemEntropy};
-use shoal_buffer::Buffer;
+use shoal_base::task::may_block;
 use shoal_device::Device;
+use shoal_pool::Pool;
 
+use crate::admission::{Admission, Admitted};
+use crate::background::Worker;
 use crate::error::{Error, Result};
+use crate::event::Baton;
 use crate::key::ObjectKey;
-use crate::object::*;
-
-/// Where time and randomness come from.
-#[derive(Clone)]
-pub struct Environment {
-    /// Wall clock and monotonic clock.
-    pub clock: Arc<dyn Clock>,
-    /// Identities and seeds.
-    pub entropy: Arc<dyn Entropy>,
-}
-
-impl Default for Environment {
-    fn default() -> Self {
-        Self { clock: Arc::new(SystemClock::new()), entropy: Arc::new(SystemEntropy) }
-    }
-}
-
-/// How a new store is laid out. Fixed for its life.
-#[derive(Clone, Debug)]
-pub struct FormatOptions {
-    /// Blocks that the store may grow to; for a raw device its size.
-    pub blocks_max: u64,
-    /// Tablets, 1 to 32.
-    pub tablets: u16,
-    /// Blocks of the log's ring; none: in proportion to `blocks_max`.
-    pub log_blocks: Option<u64>,
-}
-
-impl FormatOptions {
-    /// The default layout for a store that may grow to `blocks_max` blocks.
-    #[must_use]
-    pub fn for_blocks(blocks_max: u64) -> Self {
-        Self { blocks_max, tablets: 4, log_blocks: None }
-    }
-}
-
-/// How a store is run. May differ from opening to opening.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// Memory for cached pages and values, in bytes.
-    pub cache_bytes: usize,
-    /// Memory for what the log holds and the trees do not yet, in bytes; none: in proportion to cache and log.
-    pub overlay_bytes: Option<usize>,
-    /// Whether the store runs its own threads (committer, apply, growth). Without them the caller drives it with
-    /// [`Store::maintain`]: for tests that must be deterministic.
-    pub background: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self { cache_bytes: 1 << 30, overlay_bytes: None, background: true }
-    }
-}
-
-/// Figures about a running store.
-#[derive(Clone, Debug, Default)]
-pub struct StoreStat {
-    /// Objects, where counted (published ones).
-    pub objects: u64,
-    /// Blocks of the device that are in use or usable now.
-    pub blocks: u64,
-    /// Blocks that may be handed out now.
-    pub free_blocks: u64,
-}
+use crate::layout::Layout;
+use crate::log::commit::Committer;
+use crate::options::{Environment, Tuning};
+use crate::poison::Poison;
+use crate::publish::Publisher;
+use crate::space::{Shortage, SpaceManager};
+use crate::tablet::{Tablet, TabletMap};
 
 /// An open store. Cheap to clone; all clones are the same store.
 #[derive(Clone)]
-pub struct Store(Arc<Mutex<Inner>>);
+pub struct Store(pub(crate) Arc<Inner>);
 
+/// What the operations share.
+pub(crate) struct Inner {
+    pub device: Device,
+    pub pool: Pool,
+    pub layout: Layout,
+    pub identity: [u8; 16],
+    pub environment: Environment,
+    pub tuning: Tuning,
+    pub tablets: TabletMap,
+    pub committer: Committer,
+    pub space: Arc<SpaceManager>,
+    pub admission: Arc<Admission>,
+    pub poison: Arc<Poison>,
+    pub publisher: Baton<Publisher>,
+    /// One apply at a time.
+    pub applier: Baton<()>,
+    /// One growth of the file at a time.
+    pub grower: Baton<()>,
+    /// The store's threads; none where callers do their work.
+    pub worker: Option<Arc<Worker>>,
+    pub closed: AtomicBool,
+    pub counters: OperationCounters,
+}
+
+/// Counts of operations, for `stat`.
 #[derive(Default)]
-struct Inner {
-    lsn: u64,
-    objects: BTreeMap<Vec<u8>, (ObjectInfo, Bytes)>,
+pub(crate) struct OperationCounters {
+    pub puts: AtomicU64,
+    pub gets: AtomicU64,
+    pub deletes: AtomicU64,
+    pub value_bytes_written: AtomicU64,
+    pub value_bytes_read: AtomicU64,
+    pub applies: AtomicU64,
+    pub pages_written: AtomicU64,
+    pub home_blocks_written: AtomicU64,
 }
 
-impl Store {
-    /// Lays a new, empty store out on `device`, which must not hold one.
+impl OperationCounters {
+    pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+}
+
+impl Inner {
+    /// Nothing, where the store is open.
     ///
     /// # Errors
-    /// As the device.
-    pub async fn format(_device: &Device, _options: &FormatOptions, _environment: &Environment) -> Result<()> {
-        Ok(())
-    }
-
-    /// Whether `device` holds a store (of whatever version), as opposed to nothing but zeros or something foreign.
-    ///
-    /// # Errors
-    /// [`Error::Unopenable`] where it holds something foreign; as the device.
-    pub async fn probe(_device: &Device) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// Opens the store on `device` and recovers what a crash left.
-    ///
-    /// # Errors
-    /// [`Error::Unopenable`], [`Error::Corrupt`], as the device.
-    pub async fn open(_device: Device, _options: OpenOptions, _environment: Environment) -> Result<Self> {
-        Ok(Self(Arc::default()))
-    }
-
-    /// Stores `value` under `key`. Durable when it returns. For values of at most 4 MiB ([`Self::put_stream`] for larger).
-    ///
-    /// # Errors
-    /// [`Error::ConditionFailed`], [`Error::Invalid`], [`Error::Full`], [`Error::Busy`], [`Error::Poisoned`],
-    /// [`Error::Unknown`].
-    pub async fn put(&self, key: &ObjectKey, value: Buffer, options: PutOptions) -> Result<PutResult> {
-        let mut inner = self.0.lock();
-        let current = inner.objects.get(key.encoded()).map(|(info, _)| info.version);
-        if options.rules.reject(current) {
-            return Err(Error::ConditionFailed { current });
-        }
-        inner.lsn += 1;
-        let version = Lsn(inner.lsn);
-        let info = ObjectInfo {
-            version,
-            bytes: value.len() as u64,
-            modified_ns: options.modified_ns.unwrap_or(0),
-            metadata: options.metadata,
-        };
-        inner.objects.insert(key.encoded().to_vec(), (info, value.to_vec().into()));
-        Ok(PutResult { version })
-    }
-
-    /// Begins to store a value that arrives in pieces: up to 5 GiB.
-    ///
-    /// # Errors
-    /// As [`Self::put`].
-    pub fn put_stream(&self, key: &ObjectKey, options: PutOptions) -> Result<PutStream> {
-        Ok(PutStream { store: self.clone(), key: key.clone(), options, value: Buffer::new() })
-    }
-
-    /// The object, or the bytes of it in `range`; none where there is no such object.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Invalid`] for more than 4 MiB ([`Self::get_stream`] for those).
-    pub async fn get(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<Object>> {
-        let inner = self.0.lock();
-        Ok(inner.objects.get(key.encoded()).map(|(info, bytes)| {
-            let (first, count) = range.within(info.bytes);
-            let value = bytes.slice(first as usize..(first + count) as usize).into();
-            Object { info: info.clone(), value }
-        }))
-    }
-
-    /// The object to be read piece by piece; none where there is no such object.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`], [`Error::Io`].
-    pub async fn get_stream(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<GetStream>> {
-        Ok(self.get(key, range).await?.map(|object| GetStream { info: object.info, value: Some(object.value) }))
-    }
-
-    /// What is known about an object.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`], [`Error::Io`].
-    pub async fn head(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>> {
-        Ok(self.0.lock().objects.get(key.encoded()).map(|(info, _)| info.clone()))
-    }
-
-    /// Deletes an object; deleting what does not exist succeeds, unless the rules say otherwise. Durable when it returns.
-    ///
-    /// # Errors
-    /// As [`Self::put`].
-    pub async fn delete(&self, key: &ObjectKey, rules: RejectRules) -> Result<DeleteResult> {
-        let mut inner = self.0.lock();
-        let current = inner.objects.get(key.encoded()).map(|(info, _)| info.version);
-        if rules.reject(current) {
-            return Err(Error::ConditionFailed { current });
-        }
-        inner.lsn += 1;
-        let version = Lsn(inner.lsn);
-        inner.objects.remove(key.encoded());
-        Ok(DeleteResult { deleted: current, version })
-    }
-
-    /// One page of the keys of a bucket, in order.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`], [`Error::Corrupt`], [`Error::Io`].
-    pub async fn list(&self, request: &ListRequest) -> Result<ListPage> {
-        let inner = self.0.lock();
-        let base = [request.bucket.as_bytes(), &[0]].concat();
-        let mut page = ListPage::default();
-        for (encoded, (info, _)) in &inner.objects {
-            let Some(key) = encoded.strip_prefix(&base[..]) else { continue };
-            if !key.starts_with(&request.prefix) || key <= &request.start_after[..] {
-                continue;
-            }
-            if page.entries.len() == request.limit {
-                page.next = page.entries.last().map(|(key, _)| key.clone());
-                break;
-            }
-            page.entries.push((key.to_vec(), info.clone()));
-        }
-        Ok(page)
-    }
-
-    /// Figures about the store.
-    #[must_use]
-    pub fn stat(&self) -> StoreStat {
-        StoreStat { objects: self.0.lock().objects.len() as u64, ..StoreStat::default() }
-    }
-
-    /// Finishes what is under way, publishes everything and ends the store's threads. Later calls give
     /// [`Error::Closed`].
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Nothing, where the store may be written.
     ///
     /// # Errors
-    /// As the device.
-    pub async fn close(&self) -> Result<()> {
-        Ok(())
+    /// [`Error::Closed`], [`Error::Poisoned`].
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        self.poison.check()
+    }
+
+    pub(crate) fn tablet_of(&self, key: &ObjectKey) -> &Arc<Tablet> {
+        self.tablets.of_slot(key.slot())
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.environment.clock.monotonic_ns()
+    }
+
+    /// Waits for room in overlays and log for a record of `record_bytes` bytes; gives it with the blocks of the log
+    /// that were reserved.
+    pub(crate) async fn admit(
+        &self,
+        memory_bytes: usize,
+        record_bytes: usize,
+    ) -> Result<(Admitted, LogRoom<'_>)> {
+        let blocks = Committer::blocks_of(record_bytes);
+        let attempt = || {
+            let admitted = self.admission.try_admit(memory_bytes)?;
+            self.committer.reserve(blocks).then(|| (admitted, LogRoom { committer: &self.committer, blocks }))
+        };
+        loop {
+            if let Some(room) = attempt() {
+                if self.wants_apply() {
+                    match &self.worker {
+                        Some(worker) => worker.wake_apply(),
+                        None if self.is_nearly_full() => self.apply_fullest().await?,
+                        None => {}
+                    }
+                }
+                return Ok(room);
+            }
+            self.check_writable()?;
+            match &self.worker {
+                Some(worker) => {
+                    worker.wake_apply();
+                    let waited = self
+                        .committer
+                        .moved
+                        .wait_until(|| self.poison.check().err().map(Err).or_else(|| attempt().map(Ok)));
+                    return waited.await;
+                }
+                None => self.apply_all().await?,
+            }
+        }
+    }
+
+    /// Whether an apply should run: overlays or log are half full.
+    pub(crate) fn wants_apply(&self) -> bool {
+        self.admission.fill_permille() >= 500 || self.log_fill_permille() >= 500
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        self.admission.fill_permille() >= 700 || self.log_fill_permille() >= 700
+    }
+
+    pub(crate) fn log_fill_permille(&self) -> usize {
+        (self.committer.used_blocks() * 1000 / u64::from(self.layout.log_blocks)) as usize
+    }
+
+    /// Claims space, making room where there is none: pending frees, growth, applies.
+    ///
+    /// # Errors
+    /// [`Error::Full`] where that did not help.
+    pub(crate) async fn claim<T>(
+        &self,
+        attempt: impl Fn() -> std::result::Result<T, Shortage> + Send,
+    ) -> Result<T> {
+        let mut shortage = match attempt() {
+            Ok(claimed) => return Ok(claimed),
+            Err(shortage) => shortage,
+        };
+        for step in 0..3 {
+            match step {
+                0 => {
+                    self.space.reclaim(self.committer.named_superblock());
+                }
+                1 => {
+                    self.grow_for(shortage.needed).await?;
+                }
+                _ => {
+                    self.apply_all().await?;
+                    self.committer.seal().await;
+                    self.drive().await;
+                    self.space.reclaim(self.committer.named_superblock());
+                }
+            }
+            match attempt() {
+                Ok(claimed) => return Ok(claimed),
+                Err(still) => shortage = still,
+            }
+        }
+        Err(shortage.into())
+    }
+
+    /// Sees to it that the queue is committed: by this thread where it may block and nobody else does, by the
+    /// committer's thread, or, without one, here.
+    pub(crate) async fn drive(&self) {
+        match &self.worker {
+            Some(worker) if !may_block() => worker.wake_commit(),
+            Some(worker) => {
+                self.committer.lead(self.now_ns()).await;
+                if self.committer.has_work() {
+                    worker.wake_commit();
+                }
+            }
+            None => {
+                self.committer.lead(self.now_ns()).await;
+            }
+        }
     }
 }
 
-/// A value on its way in. Dropping it without [`finish`](Self::finish) leaves nothing behind.
-pub struct PutStream {
-    store: Store,
-    key: ObjectKey,
-    options: PutOptions,
-    value: Buffer,
+/// Blocks of the log that are reserved for a record. Given back where the record is not queued.
+pub(crate) struct LogRoom<'a> {
+    committer: &'a Committer,
+    blocks: u32,
 }
 
-impl PutStream {
-    /// Takes the next bytes of the value.
-    ///
-    /// # Errors
-    /// As [`Store::put`].
-    pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.value.append_copy(bytes);
-        Ok(())
-    }
-
-    /// The value is complete: makes it durable and visible.
-    ///
-    /// # Errors
-    /// As [`Store::put`].
-    pub async fn finish(self) -> Result<PutResult> {
-        self.store.put(&self.key, self.value, self.options).await
+impl LogRoom<'_> {
+    /// The record is queued; the committer gives the room back.
+    pub(crate) fn keep(mut self) -> u32 {
+        std::mem::take(&mut self.blocks)
     }
 }
 
-/// A value on its way out.
-pub struct GetStream {
-    info: ObjectInfo,
-    value: Option<Buffer>,
-}
-
-impl GetStream {
-    /// What is known about the whole object.
-    #[must_use]
-    pub fn info(&self) -> &ObjectInfo {
-        &self.info
-    }
-
-    /// The next piece (at most 1 MiB); none at the end.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`], [`Error::Io`], [`Error::Changed`].
-    pub async fn next(&mut self) -> Result<Option<Buffer>> {
-        Ok(self.value.take())
+impl Drop for LogRoom<'_> {
+    fn drop(&mut self) {
+        if self.blocks > 0 {
+            self.committer.unreserve(self.blocks);
+        }
     }
 }

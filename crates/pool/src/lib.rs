@@ -1,1 +1,46 @@
-//! placeholder
+//! The page buffer pool: what was read from the device and verified, kept in memory until something better needs it.
+//!
+//! A *unit* is loaded, verified, cached and evicted as a whole: a tree page (one block) or up to 64 KiB of a value
+//! (1 to 17 blocks, because its bytes may begin inside a block). The engine's published pages and values never change
+//! in place, so a resident unit is immutable: a reader needs a pin and no latch.
+//!
+//! Invariants:
+//! 1. A frame has one owner: the free list, an exclusive [`frame::Frames`], or the resident unit whose pin word says so.
+//! 2. Bytes are written only through `Frames`; once published, a unit's frames are only read until it is evicted.
+//! 3. A unit is served only where block, identity and check all equal what was asked for (R11), and only after its
+//!    checksum was verified, or this pool's writer brought it.
+//! 4. No lock is held across I/O, an await, or a call of somebody else's waker.
+//!
+//! Lock order: shard of the table, then a load's state, then history or scan queue. A hit takes none of them.
+//!
+//! Reading order: [`unit`] (what is asked for), [`frame`] and [`free`] (memory), [`pin`] (the word that protects it),
+//! [`table`] (where it is), [`policy`] and [`history`] (what to keep), [`evict`] and [`starve`] (getting frames),
+//! [`load`] (reads), [`fetch`] (the ways to ask), [`write`] (pages of the running apply), [`pool`] (the whole).
+//!
+//! What it does not do: dirty pages that stay in memory, latches, flushes, recovery.
+
+mod counters;
+mod error;
+mod evict;
+mod fetch;
+mod frame;
+mod free;
+mod history;
+mod load;
+mod pin;
+mod policy;
+mod pool;
+mod starve;
+mod table;
+mod unit;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use counters::PoolCounters;
+pub use error::PoolError;
+pub use pin::{Chunks, Pinned};
+pub use pool::{Pool, PoolOptions};
+pub use unit::{Check, Hint, Unit, UnitId};
+pub use write::{Keep, NewPage, Writer, WriterOptions};

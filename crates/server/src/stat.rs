@@ -37,13 +37,14 @@ pub(crate) fn stat(
     let store = request.store().stat();
     let figure =
         |name: &str, unit: &str, value: u64| v1::Figure { name: name.into(), unit: unit.into(), value };
+    let engine = store.figures().into_iter().map(|(name, unit, value)| figure(name, unit, value));
     Ok(v1::StatResponse {
         server_version: env!("CARGO_PKG_VERSION").into(),
         read_only_reason: request.read_only().unwrap_or_default(),
         uptime_ns: u64::try_from(counters.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         block_bytes: BLOCK_BYTES as u32,
         objects: store.objects,
-        blocks: store.blocks,
+        blocks: store.device_blocks,
         free_blocks: store.free_blocks,
         figures: vec![
             figure("server.connections", "count", counters.connections.load(Ordering::Relaxed) as u64),
@@ -54,6 +55,9 @@ pub(crate) fn stat(
             ),
             figure("server.requests", "count", counters.requests.load(Ordering::Relaxed)),
             figure("server.bytes_in_flight", "bytes", flow.bytes() as u64),
-        ],
+        ]
+        .into_iter()
+        .chain(engine)
+        .collect(),
     })
 }

@@ -1,1 +1,30 @@
-//! placeholder
+//! Which blocks of the device are free: in memory, to hand them out, and as an image, to find them again.
+//!
+//! - [`Space`] hands out runs of free blocks: exact best fit, lowest address first, neighbours merged at once.
+//!   Nothing is journalled for it: the log record that names a run is the allocation (`shared/allocator.md`).
+//! - [`image`] is what the device knows of it: [`FreeImage`], the changes of one superblock ([`Delta`]) and
+//!   snapshots in pieces. It is built from published changes only, never from the allocator's memory (R10).
+//!
+//! Nothing here does I/O, and no lock is held while anybody does. When a freed run may be handed out again (R8,
+//! R9) is the engine's business: it calls [`Space::free`] when that moment has come.
+//!
+//! Bottom-up: `geometry` (groups), `group` (the free runs of one group), `bits` and `classes` (sets of groups),
+//! `index` (which group has a run of a size), `free_runs` (the allocator without its lock), `space` (with it).
+
+mod audit;
+mod bits;
+mod classes;
+mod cross;
+mod error;
+mod free_runs;
+mod geometry;
+mod group;
+pub mod image;
+mod index;
+mod space;
+
+pub use error::SpaceError;
+pub use geometry::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX, group_blocks_for};
+pub use image::{Delta, FreeImage};
+pub use index::HISTOGRAM_BINS;
+pub use space::{Runs, Space};

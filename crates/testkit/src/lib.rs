@@ -1,1 +1,13 @@
-//! placeholder
+//! Development only: what the tests of the engine and of the faces share.
+//!
+//! Reading order: [`value`] (bytes that say whose they are), [`model`] (the oracle: which states of a key the
+//! acknowledgements allow), [`workload`] (seeded sequences of operations). Nothing here knows the engine: a test
+//! translates between the two, so that an error in the engine's types cannot hide in the oracle.
+
+pub mod model;
+pub mod value;
+pub mod workload;
+
+pub use model::{Condition, Effect, Model, Observed, OpId, Violation};
+pub use value::Value;
+pub use workload::{Operation, Workload, WorkloadOptions};

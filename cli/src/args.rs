@@ -1,0 +1,67 @@
+//! The command line as a whole. What a command takes is said in the command's own file.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{completions, cp, export, get, import, ls, put, rm, serve, stat};
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal serve                        start a server; its data go into ./shoal.data
+  shoal put notes/today today.txt    store a file under a key
+  shoal get notes/today              write it to standard output
+  shoal ls notes/ --long             list keys that begin with notes/
+  shoal import ./photos --prefix photos/
+                                     store a whole folder, with modes, times and symlinks
+  shoal export photos/ ./restored    get it back
+  shoal rm --prefix photos/          delete it
+
+The server is found at http://127.0.0.1:7411, or where --server or SHOAL_SERVER says. Without a server, --data FILE
+works on the data file itself.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+/// Shoal keeps small files: lots of objects of 0 to 4 MiB under keys, durable, on one file or device.
+#[derive(Parser)]
+#[command(name = "shoal", version, after_help = EXAMPLES, max_term_width = 100, propagate_version = true)]
+pub(crate) struct Cli {
+    /// What to log to standard error: error, warn, info, debug, trace, or filters such as shoal_engine=debug.
+    #[arg(long, global = true, env = "RUST_LOG", value_name = "LEVEL", hide_env_values = true)]
+    pub(crate) log: Option<String>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run a server.
+    Serve(serve::Arguments),
+    /// Store a file, or standard input, under a key.
+    Put(put::Arguments),
+    /// Write an object's value to standard output or to a file.
+    Get(get::Arguments),
+    /// List keys.
+    Ls(ls::Arguments),
+    /// Delete objects.
+    Rm(rm::Arguments),
+    /// Show what is known about an object, or about the whole store.
+    Stat(stat::Arguments),
+    /// Copy an object to another key, with its metadata.
+    Cp(cp::Arguments),
+    /// Store a folder with everything in it.
+    Import(import::Arguments),
+    /// Write objects into a folder, as import read them.
+    Export(export::Arguments),
+    /// Print the completion script of a shell.
+    Completions(completions::Arguments),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,113 @@
+//! `shoal ls`: keys in the order of their bytes.
+
+use std::ffi::OsString;
+
+use bytes::Bytes;
+use clap::Args;
+use serde_json::{Map, Value};
+use shoal_client::{ListEntry, ListPage, ListRequest};
+
+use crate::objects::Objects;
+use crate::output::{Output, bytes_of, object_json, set_bytes, show_time};
+use crate::store_file::Creation;
+use crate::target::Target;
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal ls                          all keys
+  shoal ls photos/ --long           with size, time and version
+  shoal ls --delimiter /            only the top level, folders ending with /
+  shoal ls --json | jq .bytes       one JSON object a line";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Only keys that begin with this.
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: OsString,
+    /// Show size, modification time (UTC) and version too.
+    #[arg(short, long)]
+    long: bool,
+    /// Print one JSON object a line.
+    #[arg(long, conflicts_with = "long")]
+    json: bool,
+    /// Show keys that have D behind the prefix as one line up to there: with / as in a file browser.
+    #[arg(short, long, value_name = "D", default_value = "", hide_default_value = true)]
+    delimiter: OsString,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let objects = arguments.target.store.open(Creation::Refused).await?;
+    let result = ls(&objects, &arguments).await;
+    let closed = objects.close().await;
+    result?;
+    Ok(closed?)
+}
+
+async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
+    let mut request = ListRequest {
+        bucket: arguments.target.bucket.clone(),
+        prefix: Bytes::copy_from_slice(bytes_of(&arguments.prefix)),
+        delimiter: Bytes::copy_from_slice(bytes_of(&arguments.delimiter)),
+        ..ListRequest::default()
+    };
+    let mut output = Output::new();
+    loop {
+        let page = objects.list(&request).await?;
+        let next = page.next.clone();
+        for line in merged(page) {
+            print(&mut output, arguments, line)?;
+        }
+        match next {
+            Some(next) => request.start_after = next,
+            None => return output.finish(),
+        }
+    }
+}
+
+/// A key, or the common prefix of several.
+enum Line {
+    Object(ListEntry),
+    Prefix(Bytes),
+}
+
+impl Line {
+    fn key(&self) -> &[u8] {
+        match self {
+            Self::Object(entry) => &entry.key,
+            Self::Prefix(prefix) => prefix,
+        }
+    }
+}
+
+fn merged(page: ListPage) -> Vec<Line> {
+    let objects = page.entries.into_iter().map(Line::Object);
+    let mut lines: Vec<Line> = objects.chain(page.common_prefixes.into_iter().map(Line::Prefix)).collect();
+    lines.sort_by(|a, b| a.key().cmp(b.key()));
+    lines
+}
+
+fn print(output: &mut Output, arguments: &Arguments, line: Line) -> anyhow::Result<()> {
+    if arguments.json {
+        return match &line {
+            Line::Object(entry) => output.json(&object_json(&entry.key, &entry.info)),
+            Line::Prefix(prefix) => {
+                let mut object = Map::new();
+                set_bytes(&mut object, "prefix", prefix);
+                output.json(&Value::from(object))
+            }
+        };
+    }
+    if arguments.long {
+        let columns = match &line {
+            Line::Object(ListEntry { info, .. }) => {
+                format!("{:>12}  {}  {:>10}  ", info.bytes, show_time(info.modified_ns), info.version)
+            }
+            Line::Prefix(_) => format!("{:>12}  {:20}  {:>10}  ", "-", "-", "-"),
+        };
+        output.bytes(columns.as_bytes())?;
+    }
+    output.key_line(line.key())
+}

@@ -1,0 +1,38 @@
+//! One file per command: what it takes, and what it does.
+
+pub(crate) mod completions;
+pub(crate) mod cp;
+pub(crate) mod export;
+pub(crate) mod get;
+pub(crate) mod import;
+pub(crate) mod ls;
+pub(crate) mod put;
+pub(crate) mod rm;
+pub(crate) mod serve;
+pub(crate) mod stat;
+
+use std::sync::Arc;
+
+use anyhow::anyhow;
+
+use crate::output::show_key;
+use crate::signals::stop_in_order;
+use crate::tree::report::Report;
+
+/// The error of a command that found no object, to be put behind [`about`].
+fn no_such_object() -> anyhow::Error {
+    anyhow!("there is no such object; `shoal ls` lists what there is")
+}
+
+/// What a failure of one object was about.
+fn about(verb: &str, bucket: &str, key: &[u8]) -> String {
+    let bucket =
+        if bucket == shoal_engine::DEFAULT_BUCKET { String::new() } else { format!(" in bucket {bucket:?}") };
+    format!("{verb} {:?}{bucket}", show_key(key))
+}
+
+/// Ends the work of `report` in order at Ctrl-C or SIGTERM, and the program at the second.
+fn stop_on_signal(report: &Arc<Report>) -> anyhow::Result<()> {
+    let report = report.clone();
+    stop_in_order(move || report.stop("interrupted"))
+}

@@ -1,0 +1,101 @@
+//! The configuration file of `shoal serve` (TOML). Every key is also an option of the command line and an environment
+//! variable; the order is option, environment, file, default.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::failure::Usage;
+use crate::size::Size;
+use crate::store_file::Io;
+
+/// What the file says. Every key may be left out.
+#[derive(Debug, Default, Deserialize, PartialEq)]
+pub(crate) struct Config {
+    pub(crate) data: Option<PathBuf>,
+    pub(crate) size: Option<Size>,
+    pub(crate) cache: Option<Size>,
+    pub(crate) overlay: Option<Size>,
+    pub(crate) tablets: Option<u16>,
+    pub(crate) io: Option<Io>,
+    pub(crate) listen: Option<String>,
+    pub(crate) insecure: Option<bool>,
+    pub(crate) log: Option<String>,
+}
+
+/// The keys that the file may have, in the order in which messages name them.
+const KEYS: [&str; 9] = ["data", "size", "cache", "overlay", "tablets", "io", "listen", "insecure", "log"];
+
+impl Config {
+    /// Reads the file at `path`.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Usage(format!("cannot read the configuration file {}: {error}", path.display()))
+        })?;
+        Self::parse(&text)
+            .map_err(|what| Usage(format!("configuration file {}: {what}", path.display())).into())
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| position(text, &error))?;
+        let unknown: Vec<String> =
+            table.keys().filter(|key| !KEYS.contains(&key.as_str())).map(|key| format!("{key:?}")).collect();
+        if !unknown.is_empty() {
+            return Err(format!("unknown key {}; the keys are {}", unknown.join(", "), KEYS.join(", ")));
+        }
+        toml::from_str(text).map_err(|error| position(text, &error))
+    }
+}
+
+/// The error with the line that it is about, in one line.
+fn position(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
+    format!("line {line}: {}", error.message().replace('\n', " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_understood() {
+        let text = "data = '/srv/shoal.data'\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
+                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nlog = 'debug'\n";
+        let config = Config::parse(text).unwrap();
+        let expected = Config {
+            data: Some("/srv/shoal.data".into()),
+            size: Some(Size(64 << 30)),
+            cache: Some(Size(1 << 20)),
+            overlay: Some(Size(64 << 20)),
+            tablets: Some(8),
+            io: Some(Io::Threads),
+            listen: Some("127.0.0.1:0".into()),
+            insecure: Some(true),
+            log: Some("debug".into()),
+        };
+        assert_eq!(config, expected);
+        let table: toml::Table = text.parse().unwrap();
+        assert!(KEYS.iter().all(|key| table.contains_key(*key)), "the test above has every key");
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn unknown_keys_are_all_named() {
+        let error = Config::parse("dada = 'x'\ncache = '1G'\nports = 3\n").unwrap_err();
+        assert!(error.contains("\"dada\", \"ports\"") && error.contains("listen"), "{error}");
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        for (text, words) in [
+            ("\ncache = '1Q'\n", "line 2: \"1Q\" is not a size"),
+            ("size = 1\nio = 'magic'", "line 2:"),
+            ("cache = \n", "line 1:"),
+            ("tablets = 99999999", "line 1:"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.contains(words) && !error.contains('\n'), "{error}");
+        }
+    }
+}

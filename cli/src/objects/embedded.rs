@@ -1,0 +1,319 @@
+//! A store that this program opened itself, in the client's words.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use shoal_base::limits::LIST_PAGE_MAX;
+use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_buffer::Buffer;
+use shoal_client::{
+    ByteRange, Error, Figure, ListEntry, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutItem,
+    PutOptions, RejectRules, Result, Stat,
+};
+use shoal_engine::{ObjectKey, Store};
+use tokio::task::JoinSet;
+
+/// How often a write is tried that the store is too busy for.
+const BUSY_ATTEMPTS_MAX: u32 = 200;
+/// Between two attempts: about as long as the store needs to catch up a little.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Clone)]
+pub(crate) struct Embedded {
+    store: Store,
+    path: PathBuf,
+}
+
+impl Embedded {
+    pub(crate) fn new(store: Store, path: PathBuf) -> Self {
+        Self { store, path }
+    }
+
+    pub(crate) fn path(&self) -> &PathBuf {
+        &self.path
+    }
+
+    pub(crate) async fn put(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        value: Bytes,
+        options: PutOptions,
+    ) -> Result<u64> {
+        let key = object_key(bucket, key)?;
+        let options = to_put_options(options);
+        let mut attempt = 1;
+        loop {
+            match self.store.put(&key, Buffer::from(value.clone()), options.clone()).await {
+                Err(shoal_engine::Error::Busy(_)) if attempt < BUSY_ATTEMPTS_MAX => pause(&mut attempt).await,
+                result => return Ok(result.map_err(from_error)?.version.0),
+            }
+        }
+    }
+
+    pub(crate) fn put_stream(&self, bucket: &str, key: &[u8], options: PutOptions) -> Result<EmbeddedPut> {
+        let key = object_key(bucket, key)?;
+        let stream = self.store.put_stream(&key, to_put_options(options)).map_err(from_error)?;
+        Ok(EmbeddedPut(stream))
+    }
+
+    pub(crate) async fn put_many(&self, bucket: &str, items: Vec<PutItem>) -> Vec<Result<u64>> {
+        let put = |item: PutItem| {
+            let (own, bucket) = (self.clone(), bucket.to_owned());
+            async move { own.put(&bucket, &item.key, item.value, item.options).await }
+        };
+        all(items.into_iter().map(put)).await
+    }
+
+    pub(crate) async fn get_stream(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        range: ByteRange,
+    ) -> Result<Option<EmbeddedGet>> {
+        let key = object_key(bucket, key)?;
+        let range = shoal_engine::ByteRange { first: range.first, bytes: range.bytes };
+        let stream = self.store.get_stream(&key, range).await.map_err(from_error)?;
+        Ok(stream.map(|stream| EmbeddedGet {
+            info: from_info(stream.info()),
+            stream,
+            chunks: VecDeque::new(),
+        }))
+    }
+
+    pub(crate) async fn get_many(&self, bucket: &str, keys: Vec<Bytes>) -> Vec<Result<Option<Object>>> {
+        let get = |key: Bytes| {
+            let (own, bucket) = (self.clone(), bucket.to_owned());
+            async move { own.get(&bucket, &key).await }
+        };
+        all(keys.into_iter().map(get)).await
+    }
+
+    async fn get(&self, bucket: &str, key: &[u8]) -> Result<Option<Object>> {
+        let key = object_key(bucket, key)?;
+        let object = self.store.get(&key, shoal_engine::ByteRange::ALL).await.map_err(from_error)?;
+        Ok(object.map(|object| Object { info: from_info(&object.info), value: contiguous(object.value) }))
+    }
+
+    pub(crate) async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectInfo>> {
+        let info = self.store.head(&object_key(bucket, key)?).await.map_err(from_error)?;
+        Ok(info.as_ref().map(from_info))
+    }
+
+    pub(crate) async fn delete_many(
+        &self,
+        bucket: &str,
+        keys: Vec<Bytes>,
+        rules: RejectRules,
+    ) -> Vec<Result<()>> {
+        let delete = |key: Bytes| {
+            let (own, bucket) = (self.clone(), bucket.to_owned());
+            async move { own.delete(&bucket, &key, rules).await }
+        };
+        all(keys.into_iter().map(delete)).await
+    }
+
+    async fn delete(&self, bucket: &str, key: &[u8], rules: RejectRules) -> Result<()> {
+        let key = object_key(bucket, key)?;
+        let mut attempt = 1;
+        loop {
+            match self.store.delete(&key, to_rules(rules)).await {
+                Err(shoal_engine::Error::Busy(_)) if attempt < BUSY_ATTEMPTS_MAX => pause(&mut attempt).await,
+                result => return result.map(|_| ()).map_err(from_error),
+            }
+        }
+    }
+
+    pub(crate) async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        let limit = usize::try_from(request.page_size).unwrap_or(LIST_PAGE_MAX);
+        let request = shoal_engine::ListRequest {
+            bucket: request.bucket.clone(),
+            prefix: request.prefix.to_vec(),
+            delimiter: request.delimiter.to_vec(),
+            start_after: request.start_after.to_vec(),
+            limit: if limit == 0 { LIST_PAGE_MAX } else { limit.min(LIST_PAGE_MAX) },
+        };
+        let page = self.store.list(&request).await.map_err(from_error)?;
+        let entry = |(key, info): (Vec<u8>, _)| ListEntry { key: key.into(), info: from_info(&info) };
+        Ok(ListPage {
+            entries: page.entries.into_iter().map(entry).collect(),
+            common_prefixes: page.common_prefixes.into_iter().map(Bytes::from).collect(),
+            next: page.next.map(Bytes::from),
+        })
+    }
+
+    pub(crate) fn stat(&self) -> Stat {
+        let stat = self.store.stat();
+        let figure =
+            |(name, unit, value): (&str, &str, u64)| Figure { name: name.into(), unit: unit.into(), value };
+        Stat {
+            server_version: env!("CARGO_PKG_VERSION").into(),
+            block_bytes: BLOCK_BYTES as u32,
+            objects: stat.objects,
+            read_only: stat.poisoned.clone(),
+            blocks: stat.device_blocks,
+            free_blocks: stat.free_blocks,
+            figures: stat.figures().into_iter().map(figure).collect(),
+            ..Stat::default()
+        }
+    }
+
+    pub(crate) async fn close(self) -> Result<()> {
+        self.store.close().await.map_err(from_error)
+    }
+}
+
+/// A value on its way in.
+pub(crate) struct EmbeddedPut(shoal_engine::PutStream);
+
+impl EmbeddedPut {
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.0.write(bytes).await.map_err(from_error)
+    }
+
+    pub(crate) async fn finish(self) -> Result<u64> {
+        Ok(self.0.finish().await.map_err(from_error)?.version.0)
+    }
+}
+
+/// A value on its way out.
+pub(crate) struct EmbeddedGet {
+    info: ObjectInfo,
+    stream: shoal_engine::GetStream,
+    chunks: VecDeque<Bytes>,
+}
+
+impl EmbeddedGet {
+    pub(crate) fn info(&self) -> &ObjectInfo {
+        &self.info
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        while self.chunks.is_empty() {
+            match self.stream.next().await.map_err(from_error)? {
+                Some(piece) => self.chunks.extend(piece.into_chunks()),
+                None => return Ok(None),
+            }
+        }
+        Ok(self.chunks.pop_front())
+    }
+}
+
+async fn pause(attempt: &mut u32) {
+    *attempt += 1;
+    tokio::time::sleep(BUSY_PAUSE).await;
+}
+
+/// Runs all of them at the same time; results in their order.
+async fn all<T: Send + 'static>(
+    futures: impl Iterator<Item = impl Future<Output = Result<T>> + Send + 'static>,
+) -> Vec<Result<T>> {
+    let mut set = JoinSet::new();
+    let mut results = Vec::new();
+    for (index, future) in futures.enumerate() {
+        results.push(Err(Error::Unknown("the operation did not end".into())));
+        set.spawn(async move { (index, future.await) });
+    }
+    while let Some(joined) = set.join_next().await {
+        // One that panicked keeps its "did not end".
+        if let Ok((index, result)) = joined
+            && let Some(place) = results.get_mut(index)
+        {
+            *place = result;
+        }
+    }
+    results
+}
+
+fn object_key(bucket: &str, key: &[u8]) -> Result<ObjectKey> {
+    ObjectKey::new(bucket, key).map_err(from_error)
+}
+
+/// Without a copy where the value is in one piece.
+fn contiguous(value: Buffer) -> Bytes {
+    if value.chunks().count() > 1 {
+        return value.to_vec().into();
+    }
+    value.into_chunks().next().unwrap_or_default()
+}
+
+fn to_rules(rules: RejectRules) -> shoal_engine::RejectRules {
+    shoal_engine::RejectRules {
+        if_exists: rules.if_exists,
+        if_missing: rules.if_missing,
+        if_version_not: rules.if_version_not.map(Lsn),
+        if_version_at_most: rules.if_version_at_most.map(Lsn),
+    }
+}
+
+fn to_put_options(options: PutOptions) -> shoal_engine::PutOptions {
+    let user = options.metadata.user.into_iter().map(|(name, value)| (name, value.to_vec())).collect();
+    shoal_engine::PutOptions {
+        rules: to_rules(options.rules),
+        metadata: shoal_engine::Metadata { content_type: options.metadata.content_type, user },
+        modified_ns: options.modified_ns,
+    }
+}
+
+fn from_info(info: &shoal_engine::ObjectInfo) -> ObjectInfo {
+    let value = |value: &Vec<u8>| Bytes::copy_from_slice(value);
+    ObjectInfo {
+        version: info.version.0,
+        bytes: info.bytes,
+        modified_ns: info.modified_ns,
+        metadata: Metadata {
+            content_type: info.metadata.content_type.clone(),
+            user: info.metadata.user.iter().map(|(name, bytes)| (name.clone(), value(bytes))).collect(),
+        },
+    }
+}
+
+fn from_error(error: shoal_engine::Error) -> Error {
+    use shoal_engine::Error as Engine;
+    let text = error.to_string();
+    match error {
+        Engine::ConditionFailed { current } => {
+            Error::ConditionFailed { rule: None, current: current.map(|version| version.0) }
+        }
+        Engine::Full { .. } => Error::Full(text),
+        Engine::Busy(_) => Error::Busy(text),
+        Engine::Corrupt { .. } => Error::Corrupt(text),
+        Engine::Io(_) => Error::Device(text),
+        Engine::Unknown(what) => Error::Unknown(what),
+        Engine::Poisoned(_) | Engine::Closed => Error::ReadOnly(text),
+        Engine::Changed { .. } => Error::Changed,
+        // `Invalid`, `Unopenable`, and what later versions of the engine may add.
+        _ => Error::Invalid(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn results_are_in_order_and_a_panic_is_an_unknown_outcome() {
+        let futures = (0..50_u64).map(|index| async move {
+            tokio::time::sleep(Duration::from_micros(50 - index)).await;
+            assert!(index != 7, "one of them panics");
+            Ok(index)
+        });
+        for (index, result) in all(futures).await.into_iter().enumerate() {
+            match result {
+                Ok(number) => assert_eq!(number, index as u64),
+                Err(error) => assert!(index == 7 && matches!(error, Error::Unknown(_))),
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_are_joined() {
+        let mut value = Buffer::from(vec![1, 2]);
+        assert_eq!(&contiguous(value.clone())[..], [1, 2]);
+        value.append_copy(&[3]);
+        assert_eq!(&contiguous(value)[..], [1, 2, 3]);
+        assert!(contiguous(Buffer::new()).is_empty());
+    }
+}

@@ -1,0 +1,228 @@
+//! Objects wherever they are: on a server, or in a store that this program opened itself. Commands are written once, against
+//! [`Objects`], in the client's words.
+
+mod embedded;
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use bytes::Bytes;
+use shoal_client::{
+    ByteRange, Client, ConnectOptions, DeleteItem, Error, GetItem, ListPage, ListRequest, Object, ObjectInfo,
+    PutItem, PutOptions, RejectRules, Result, Stat,
+};
+use shoal_engine::Store;
+
+use crate::failure::Usage;
+use crate::objects::embedded::{Embedded, EmbeddedGet, EmbeddedPut};
+
+/// How often a call is sent: for about ten seconds, so that a long import outlives a restart of the server.
+const ATTEMPTS: u32 = 14;
+
+/// A server, or an embedded store. Cheap to clone.
+#[derive(Clone)]
+pub(crate) enum Objects {
+    Remote(Client),
+    Embedded(Embedded),
+}
+
+/// A value on its way in. Dropping it without [`finish`](Self::finish) stores nothing.
+pub(crate) enum PutStream {
+    Remote(Box<shoal_client::PutStream>),
+    Embedded(Box<EmbeddedPut>),
+}
+
+/// A value on its way out.
+pub(crate) enum GetStream {
+    Remote(Box<shoal_client::GetStream>),
+    Embedded(Box<EmbeddedGet>),
+}
+
+impl Objects {
+    /// Connects to `server`.
+    pub(crate) async fn remote(server: &str) -> anyhow::Result<Self> {
+        let options = ConnectOptions { attempts: ATTEMPTS, ..ConnectOptions::new(server) };
+        match Client::connect(options).await {
+            Ok(client) => Ok(Self::Remote(client)),
+            Err(Error::Invalid(why)) => Err(Usage(why).into()),
+            Err(error @ Error::Unavailable { .. }) => {
+                Err(anyhow!("{error} (--server names another one; --data FILE works without one)"))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A store that is open in this program, in the file `path`.
+    pub(crate) fn embedded(store: Store, path: PathBuf) -> Self {
+        Self::Embedded(Embedded::new(store, path))
+    }
+
+    /// Stores an object whose value is in memory (at most 4 MiB); gives its version.
+    pub(crate) async fn put(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        value: Bytes,
+        options: PutOptions,
+    ) -> Result<u64> {
+        match self {
+            Self::Remote(client) => Ok(client.put(bucket, key, value, options).await?.version),
+            Self::Embedded(store) => store.put(bucket, key, value, options).await,
+        }
+    }
+
+    /// Begins to store an object of any size.
+    pub(crate) fn put_stream(&self, bucket: &str, key: &[u8], options: PutOptions) -> Result<PutStream> {
+        Ok(match self {
+            Self::Remote(client) => PutStream::Remote(Box::new(client.put_stream(bucket, key, options))),
+            Self::Embedded(store) => PutStream::Embedded(Box::new(store.put_stream(bucket, key, options)?)),
+        })
+    }
+
+    /// Several puts at the same time; gives their versions, in the order of `items`.
+    pub(crate) async fn put_many(&self, bucket: &str, items: Vec<PutItem>) -> Vec<Result<u64>> {
+        match self {
+            Self::Remote(client) => {
+                let results = client.multi_put(bucket, &items).await;
+                results.into_iter().map(|result| result.map(|put| put.version)).collect()
+            }
+            Self::Embedded(store) => store.put_many(bucket, items).await,
+        }
+    }
+
+    /// Begins to read an object, or the bytes of it in `range`; none where there is no such object.
+    pub(crate) async fn get_stream(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        range: ByteRange,
+    ) -> Result<Option<GetStream>> {
+        Ok(match self {
+            Self::Remote(client) => {
+                let stream = client.get_stream(bucket, key, range).await?;
+                stream.map(|stream| GetStream::Remote(Box::new(stream)))
+            }
+            Self::Embedded(store) => {
+                let stream = store.get_stream(bucket, key, range).await?;
+                stream.map(|stream| GetStream::Embedded(Box::new(stream)))
+            }
+        })
+    }
+
+    /// Several objects of at most 4 MiB, in the order of `keys`.
+    pub(crate) async fn get_many(&self, bucket: &str, keys: Vec<Bytes>) -> Vec<Result<Option<Object>>> {
+        match self {
+            Self::Remote(client) => {
+                let item = |key| GetItem { key, range: ByteRange::ALL };
+                let items: Vec<GetItem> = keys.into_iter().map(item).collect();
+                client.multi_get(bucket, &items).await
+            }
+            Self::Embedded(store) => store.get_many(bucket, keys).await,
+        }
+    }
+
+    /// What is known about an object.
+    pub(crate) async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectInfo>> {
+        match self {
+            Self::Remote(client) => client.head(bucket, key).await,
+            Self::Embedded(store) => store.head(bucket, key).await,
+        }
+    }
+
+    /// Deletes objects; those that do not exist are no error unless `rules` say so. In the order of `keys`.
+    pub(crate) async fn delete_many(
+        &self,
+        bucket: &str,
+        keys: Vec<Bytes>,
+        rules: RejectRules,
+    ) -> Vec<Result<()>> {
+        match self {
+            Self::Remote(client) => {
+                let items: Vec<DeleteItem> = keys.into_iter().map(|key| DeleteItem { key, rules }).collect();
+                let results = client.multi_delete(bucket, &items).await;
+                results.into_iter().map(|result| result.map(|_| ())).collect()
+            }
+            Self::Embedded(store) => store.delete_many(bucket, keys, rules).await,
+        }
+    }
+
+    /// One page of keys, in order.
+    pub(crate) async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        match self {
+            Self::Remote(client) => client.list(request).await,
+            Self::Embedded(store) => store.list(request).await,
+        }
+    }
+
+    /// Figures about the store.
+    pub(crate) async fn stat(&self) -> Result<Stat> {
+        match self {
+            Self::Remote(client) => client.stat().await,
+            Self::Embedded(store) => Ok(store.stat()),
+        }
+    }
+
+    /// The data file, where this program has it open.
+    pub(crate) fn data_file(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Remote(_) => None,
+            Self::Embedded(store) => Some(store.path()),
+        }
+    }
+
+    /// To be called once at the end; an embedded store is closed in order.
+    pub(crate) async fn close(self) -> Result<()> {
+        match self {
+            Self::Remote(_) => Ok(()),
+            Self::Embedded(store) => store.close().await,
+        }
+    }
+}
+
+impl PutStream {
+    /// Takes the next bytes of the value.
+    pub(crate) async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        match self {
+            Self::Remote(stream) => stream.write(bytes).await,
+            Self::Embedded(stream) => stream.write(&bytes).await,
+        }
+    }
+
+    /// The value is complete: makes it durable and visible; gives its version.
+    pub(crate) async fn finish(self) -> Result<u64> {
+        match self {
+            Self::Remote(stream) => Ok(stream.finish().await?.version),
+            Self::Embedded(stream) => stream.finish().await,
+        }
+    }
+}
+
+impl GetStream {
+    /// What is known about the whole object.
+    pub(crate) fn info(&self) -> &ObjectInfo {
+        match self {
+            Self::Remote(stream) => stream.info(),
+            Self::Embedded(stream) => stream.info(),
+        }
+    }
+
+    /// The next bytes; none at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        match self {
+            Self::Remote(stream) => stream.next().await,
+            Self::Embedded(stream) => stream.next().await,
+        }
+    }
+}
+
+/// Whether further requests would fail the same way, so that going on makes no sense.
+pub(crate) fn is_lasting(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Full(_)
+            | Error::ReadOnly(_)
+            | Error::Denied(_)
+            | Error::Unavailable { .. }
+            | Error::Protocol(_)
+    )
+}

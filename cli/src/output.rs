@@ -1,0 +1,185 @@
+//! How keys, times and objects are shown: for people, and as JSON for programs.
+
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use serde_json::{Map, Value, json};
+use shoal_client::ObjectInfo;
+
+use crate::failure::output_error;
+
+/// Standard output, buffered. Whoever writes to it ends with [`finish`](Self::finish).
+pub(crate) struct Output {
+    inner: io::BufWriter<io::Stdout>,
+    terminal: bool,
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        let stdout = io::stdout();
+        let terminal = stdout.is_terminal();
+        Self { inner: io::BufWriter::with_capacity(64 << 10, stdout), terminal }
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.inner.write_all(bytes).map_err(output_error)
+    }
+
+    pub(crate) fn line(&mut self, text: &str) -> anyhow::Result<()> {
+        self.bytes(text.as_bytes())?;
+        self.bytes(b"\n")
+    }
+
+    /// A key and a line end. A terminal gets what could confuse it escaped; programs get the bytes as they are.
+    pub(crate) fn key_line(&mut self, key: &[u8]) -> anyhow::Result<()> {
+        if self.terminal {
+            self.line(&show_key(key))
+        } else {
+            self.bytes(key).and_then(|()| self.bytes(b"\n"))
+        }
+    }
+
+    pub(crate) fn json(&mut self, value: &Value) -> anyhow::Result<()> {
+        self.line(&value.to_string())
+    }
+
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
+        self.inner.flush().map_err(output_error)
+    }
+}
+
+/// A line on standard error. Where nobody reads that there is nobody to tell.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// The bytes of an argument.
+pub(crate) fn bytes_of(argument: &OsStr) -> &[u8] {
+    argument.as_bytes()
+}
+
+/// A key for people: control characters and bytes that are not UTF-8 are escaped.
+pub(crate) fn show_key(key: &[u8]) -> String {
+    let mut shown = String::with_capacity(key.len());
+    for chunk in key.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() {
+                shown.extend(character.escape_default());
+            } else {
+                shown.push(character);
+            }
+        }
+        for byte in chunk.invalid() {
+            shown.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    shown
+}
+
+/// Sets `name` to the bytes as text; where they are not UTF-8, `name_hex` has them exactly and `name` an approximation.
+pub(crate) fn set_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => {
+            object.insert(name.into(), text.into());
+        }
+        Err(_) => {
+            object.insert(name.into(), String::from_utf8_lossy(bytes).into());
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            object.insert(format!("{name}_hex"), hex.into());
+        }
+    }
+}
+
+/// An object for programs.
+pub(crate) fn object_json(key: &[u8], info: &ObjectInfo) -> Value {
+    let mut object = Map::new();
+    set_bytes(&mut object, "key", key);
+    object.insert("bytes".into(), info.bytes.into());
+    object.insert("version".into(), info.version.into());
+    object.insert("modified".into(), show_time(info.modified_ns).into());
+    object.insert("modified_ns".into(), info.modified_ns.into());
+    object.insert("content_type".into(), info.metadata.content_type.clone().into());
+    let user = info.metadata.user.iter().map(|(name, value)| {
+        let mut entry = Map::new();
+        entry.insert("name".into(), name.clone().into());
+        set_bytes(&mut entry, "value", value);
+        Value::from(entry)
+    });
+    object.insert("meta".into(), json!(user.collect::<Vec<_>>()));
+    object.into()
+}
+
+/// A moment as RFC 3339 in UTC, in seconds.
+pub(crate) fn show_time(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day of the day `days` after 1 January 1970, in the Gregorian calendar. Counted in years that begin in
+/// March, so that the leap day is the last one.
+fn date(days: u64) -> (u64, u64, u64) {
+    const DAYS_400_YEARS: u64 = 146_097;
+    const DAYS_TO_1970: u64 = 719_468;
+    let days = days + DAYS_TO_1970;
+    let (era, day) = (days / DAYS_400_YEARS, days % DAYS_400_YEARS);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year + carry, month, day_of_month)
+}
+
+/// A number with its thousands apart: `1,234,567`.
+pub(crate) fn show_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        // What `date -u -d @SECONDS` prints.
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (68_169_599, "1972-02-28T23:59:59Z"),
+            (68_169_600, "1972-02-29T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_700_000_000, "2023-11-14T22:13:20Z"),
+            (4_102_444_799, "2099-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(show_time(seconds * 1_000_000_000 + 5), text);
+        }
+    }
+
+    #[test]
+    fn keys_are_shown_without_surprises() {
+        assert_eq!(show_key("Käse/1".as_bytes()), "Käse/1");
+        assert_eq!(show_key(b"a\nb\x1b[1m\xff"), "a\\nb\\u{1b}[1m\\xff");
+        let mut object = Map::new();
+        set_bytes(&mut object, "key", b"a\xff");
+        assert_eq!(Value::from(object).to_string(), r#"{"key":"a�","key_hex":"61ff"}"#);
+    }
+
+    #[test]
+    fn counts_have_their_thousands_apart() {
+        for (count, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(show_count(count), text);
+        }
+    }
+}

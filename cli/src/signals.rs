@@ -1,0 +1,27 @@
+//! SIGINT (Ctrl-C) and SIGTERM: the first ends the work in order, the second the program.
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::EXIT_FAILED;
+
+/// Calls `stop` at the first signal and ends the program at the second, whatever it is doing then. From now on no signal
+/// ends it by itself.
+pub(crate) fn stop_in_order(stop: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let listen = |kind| signal(kind).context("cannot listen for signals");
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    tokio::spawn(async move {
+        either(&mut interrupt, &mut terminate).await;
+        stop();
+        either(&mut interrupt, &mut terminate).await;
+        std::process::exit(EXIT_FAILED.into());
+    });
+    Ok(())
+}
+
+async fn either(interrupt: &mut Signal, terminate: &mut Signal) {
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}

@@ -1,0 +1,61 @@
+//! Which store and which bucket a command means.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use shoal_engine::{DEFAULT_BUCKET, check_bucket};
+
+use crate::objects::Objects;
+use crate::size::Size;
+use crate::store_file::{self, Creation, StoreOptions};
+
+/// Where a server is looked for unless told otherwise.
+pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7411";
+
+/// A server, or a data file that no server has open.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Store")]
+pub(crate) struct StoreArguments {
+    /// The server [default: SHOAL_SERVER, or http://127.0.0.1:7411].
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Work on this data file (or device) itself, while no server runs on it.
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    data: Option<PathBuf>,
+    /// With --data: memory for cached pages and values.
+    #[arg(long, value_name = "SIZE", requires = "data", default_value = "256M")]
+    cache: Size,
+}
+
+impl StoreArguments {
+    /// Connects to the server, or opens the data file (and creates it first where `creation` allows).
+    pub(crate) async fn open(&self, creation: Creation) -> anyhow::Result<Objects> {
+        if let Some(path) = &self.data {
+            let options = StoreOptions { cache: self.cache, creation, ..StoreOptions::default() };
+            let store = store_file::open(path, &options).await?;
+            return Ok(Objects::embedded(store, path.clone()));
+        }
+        Objects::remote(&self.server()).await
+    }
+
+    fn server(&self) -> String {
+        let from_environment = || std::env::var("SHOAL_SERVER").ok().filter(|server| !server.is_empty());
+        self.server.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_SERVER.into())
+    }
+}
+
+/// A store and a bucket in it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Target {
+    /// The bucket.
+    #[arg(long, short, value_name = "B", env = "SHOAL_BUCKET", default_value = DEFAULT_BUCKET, value_parser = bucket)]
+    pub(crate) bucket: String,
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+}
+
+/// Checks the name of a bucket for clap.
+pub(crate) fn bucket(name: &str) -> Result<String, String> {
+    check_bucket(name).map_err(|error| error.to_string())?;
+    Ok(name.to_owned())
+}

@@ -1,0 +1,165 @@
+//! What is kept of a file besides its bytes, and how: the mode as user metadata `mode` (octal, with the type of the file,
+//! as rclone writes it), the modification time as the object's own, to the nanosecond (as user metadata `mtime` where it
+//! lies before 1970), the target of a symlink as the value. Owner and group are not kept.
+//!
+//! An object without `mode` is a file, or a folder where its key ends with `/` and it is empty.
+
+use bytes::Bytes;
+use rustix::fs::{FileType, Stat};
+use shoal_client::{Metadata, ObjectInfo};
+
+/// Name of the user metadata that holds the mode.
+const MODE: &str = "mode";
+/// Name of the user metadata that holds a modification time that the object cannot have itself.
+const MTIME: &str = "mtime";
+
+/// The kinds of files that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Folder,
+    Symlink,
+}
+
+/// What is kept of a file besides its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    pub(crate) kind: Kind,
+    /// The twelve permission bits, where known.
+    pub(crate) permissions: Option<u32>,
+    /// Modification time in nanoseconds since the Unix epoch; negative before it.
+    pub(crate) mtime_ns: i128,
+}
+
+impl Attributes {
+    /// Of a file on disk; its type's name where it is of a kind that is not kept.
+    pub(crate) fn of(stat: &Stat) -> Result<Self, &'static str> {
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Folder,
+            FileType::Symlink => Kind::Symlink,
+            FileType::Fifo => return Err("fifo"),
+            FileType::Socket => return Err("socket"),
+            FileType::CharacterDevice | FileType::BlockDevice => return Err("device"),
+            _ => return Err("file of unknown type"),
+        };
+        let mtime_ns = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
+        Ok(Self { kind, permissions: Some(stat.st_mode & 0o7777), mtime_ns })
+    }
+
+    /// Of an object.
+    ///
+    /// # Errors
+    /// Why it cannot become a file.
+    pub(crate) fn of_object(key: &[u8], info: &ObjectInfo) -> Result<Self, String> {
+        let mtime_ns = find(info, MTIME)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| i128::from(info.modified_ns));
+        let is_named_folder = key.ends_with(b"/");
+        let Some(mode) = find(info, MODE).and_then(|text| u32::from_str_radix(text, 8).ok()) else {
+            let kind = if is_named_folder && info.bytes == 0 { Kind::Folder } else { Kind::File };
+            return Ok(Self { kind, permissions: None, mtime_ns });
+        };
+        let kind = match FileType::from_raw_mode(mode) {
+            FileType::Directory => Kind::Folder,
+            FileType::Symlink => Kind::Symlink,
+            // Other programs keep the permissions alone.
+            FileType::RegularFile => Kind::File,
+            FileType::Unknown if is_named_folder => Kind::Folder,
+            FileType::Unknown => Kind::File,
+            _ => return Err(format!("its mode {mode:o} is not that of a file, a folder or a symlink")),
+        };
+        if (kind == Kind::Folder) != is_named_folder {
+            return Err("its mode and its key disagree whether it is a folder".into());
+        }
+        Ok(Self { kind, permissions: Some(mode & 0o7777), mtime_ns })
+    }
+
+    /// As an object keeps them: metadata and modification time.
+    pub(crate) fn for_object(&self) -> (Metadata, Option<u64>) {
+        let mut user = Vec::new();
+        if let Some(permissions) = self.permissions {
+            let kind = match self.kind {
+                Kind::File => FileType::RegularFile,
+                Kind::Folder => FileType::Directory,
+                Kind::Symlink => FileType::Symlink,
+            };
+            user.push((MODE.to_owned(), Bytes::from(format!("{:o}", kind.as_raw_mode() | permissions))));
+        }
+        let modified_ns = u64::try_from(self.mtime_ns).ok();
+        if modified_ns.is_none() {
+            user.push((MTIME.to_owned(), Bytes::from(self.mtime_ns.to_string())));
+        }
+        // What lies before 1970 is listed as of 1970.
+        (Metadata { content_type: String::new(), user }, Some(modified_ns.unwrap_or(0)))
+    }
+
+    /// The permissions that are restored. Set-user-id and set-group-id of a file are not: its owner is not kept, so they would
+    /// give away the rights of whoever exports.
+    pub(crate) fn permissions_to_restore(&self) -> Option<u32> {
+        let mask = if self.kind == Kind::Folder { 0o3777 } else { 0o0777 };
+        self.permissions.map(|permissions| permissions & mask)
+    }
+}
+
+fn find<'a>(info: &'a ObjectInfo, name: &str) -> Option<&'a str> {
+    let (_, value) = info.metadata.user.iter().find(|(own, _)| own == name)?;
+    std::str::from_utf8(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(attributes: &Attributes, bytes: u64) -> ObjectInfo {
+        let (metadata, modified_ns) = attributes.for_object();
+        ObjectInfo { version: 1, bytes, modified_ns: modified_ns.unwrap(), metadata }
+    }
+
+    #[test]
+    fn come_back_as_they_were() {
+        for (kind, key) in [(Kind::File, "a"), (Kind::Folder, "a/"), (Kind::Symlink, "a")] {
+            for mtime_ns in
+                [0, 1, 1_700_000_000_123_456_789, -1, -62_000_000_000_000_000_001, i128::from(u64::MAX)]
+            {
+                for permissions in [0, 0o644, 0o7777] {
+                    let attributes = Attributes { kind, permissions: Some(permissions), mtime_ns };
+                    let back = Attributes::of_object(key.as_bytes(), &info(&attributes, 0));
+                    assert_eq!(back, Ok(attributes));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn objects_of_other_programs_are_files_and_folders() {
+        let plain = |mode: &str, bytes| ObjectInfo {
+            version: 1,
+            bytes,
+            modified_ns: 5,
+            metadata: Metadata {
+                content_type: String::new(),
+                user: vec![("mode".into(), Bytes::copy_from_slice(mode.as_bytes()))],
+            },
+        };
+        let kind =
+            |key: &str, info: &ObjectInfo| Attributes::of_object(key.as_bytes(), info).map(|it| it.kind);
+        let none = ObjectInfo { bytes: 3, ..ObjectInfo::default() };
+        assert_eq!(kind("a", &none), Ok(Kind::File));
+        assert_eq!(kind("a/", &ObjectInfo::default()), Ok(Kind::Folder));
+        assert_eq!(kind("a/", &none), Ok(Kind::File), "refused later, for its name");
+        assert_eq!(kind("a", &plain("644", 3)), Ok(Kind::File));
+        assert_eq!(kind("a", &plain("rw-r--r--", 3)), Ok(Kind::File));
+        assert!(kind("a", &plain("20644", 0)).is_err(), "a device");
+        assert!(kind("a", &plain("40755", 0)).is_err(), "a folder whose key is that of a file");
+        assert!(kind("a/", &plain("100644", 0)).is_err());
+    }
+
+    #[test]
+    fn rights_of_the_exporter_are_not_given_away() {
+        let file = Attributes { kind: Kind::File, permissions: Some(0o6755), mtime_ns: 0 };
+        assert_eq!(file.permissions_to_restore(), Some(0o755));
+        let folder = Attributes { kind: Kind::Folder, permissions: Some(0o3775), mtime_ns: 0 };
+        assert_eq!(folder.permissions_to_restore(), Some(0o3775));
+    }
+}

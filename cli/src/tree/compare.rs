@@ -1,0 +1,113 @@
+//! What a store has already, asked for in the order of the keys: one listing page for up to 1,000 objects instead of a
+//! question for each.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use shoal_base::limits::KEY_BYTES_MAX;
+use shoal_client::{ListEntry, ListRequest, ObjectInfo, Result};
+use tokio::runtime::Handle;
+
+use crate::objects::Objects;
+use crate::tree::attributes::Attributes;
+use crate::tree::walk::Found;
+
+/// A listing that is read along with a walk.
+pub(crate) struct Existing {
+    objects: Objects,
+    handle: Handle,
+    request: ListRequest,
+    page: VecDeque<ListEntry>,
+    is_last_page: bool,
+}
+
+impl Existing {
+    /// Begins at the first key of `bucket` with `prefix`. [`find`](Self::find) waits on `handle`'s runtime.
+    pub(crate) fn new(objects: Objects, handle: Handle, bucket: &str, prefix: &[u8]) -> Self {
+        let request = ListRequest {
+            bucket: bucket.to_owned(),
+            prefix: Bytes::copy_from_slice(prefix),
+            ..ListRequest::default()
+        };
+        Self { objects, handle, request, page: VecDeque::new(), is_last_page: false }
+    }
+
+    /// The object `key`, where there is one. Keys must be asked for in ascending order.
+    pub(crate) fn find(&mut self, key: &[u8]) -> Result<Option<ObjectInfo>> {
+        loop {
+            while let Some(entry) = self.page.front() {
+                if entry.key[..] > *key {
+                    return Ok(None);
+                }
+                let Some(entry) = self.page.pop_front() else { break };
+                if entry.key[..] == *key {
+                    return Ok(Some(entry.info));
+                }
+            }
+            if self.is_last_page {
+                return Ok(None);
+            }
+            self.next_page(key)?;
+        }
+    }
+
+    fn next_page(&mut self, key: &[u8]) -> Result<()> {
+        // What lies between the last page and the key is of no interest: it can be most of a large bucket.
+        let start = before(key);
+        if start[..] > self.request.start_after[..] {
+            self.request.start_after = start.into();
+        }
+        let page = self.handle.block_on(self.objects.list(&self.request))?;
+        self.page = page.entries.into();
+        match page.next {
+            Some(next) => self.request.start_after = next,
+            None => self.is_last_page = true,
+        }
+        Ok(())
+    }
+}
+
+/// A byte string before `key` with no other key between them.
+fn before(key: &[u8]) -> Vec<u8> {
+    let mut start = key.to_vec();
+    match start.pop() {
+        None | Some(0) => {}
+        Some(last) => {
+            start.push(last - 1);
+            start.resize(KEY_BYTES_MAX, 0xff);
+        }
+    }
+    start
+}
+
+/// Whether the object is what `found` would become, as far as size, type, permissions and modification time tell.
+pub(crate) fn is_same(found: &Found, info: &ObjectInfo) -> bool {
+    info.bytes == found.bytes && Attributes::of_object(&found.key, info).as_ref() == Ok(&found.attributes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn nothing_fits_between() {
+        assert_eq!(before(b"a\0"), b"a");
+        assert_eq!(before(b""), b"");
+        let start = before(b"ab");
+        assert_eq!((&start[..3], start.len()), (&b"aa\xff"[..], KEY_BYTES_MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn only_keys_before_are_skipped(
+            key in prop::collection::vec(any::<u8>(), 1..20),
+            other in prop::collection::vec(any::<u8>(), 1..20),
+        ) {
+            let start = before(&key);
+            prop_assert!(start < key);
+            prop_assert_eq!(other > start, other >= key, "a listing behind it begins with the key");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Folders below the target of an export, held open.
+//!
+//! Every folder is opened relative to its parent's descriptor and never through a symlink, so that nothing is written outside
+//! the target, whatever the keys are and whatever lies there. A folder's mode and time are restored when the last one
+//! lets go of it; as each folder holds its parent, the deepest come first.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+
+use crate::output::show_key;
+use crate::tree::attributes::Attributes;
+use crate::tree::report::Report;
+
+/// Why a name cannot be written.
+#[derive(Debug)]
+pub(crate) enum Obstacle {
+    /// It would leave the target folder.
+    Outside(String),
+    /// Something went wrong.
+    Failed(io::Error),
+    /// Something else is in the way.
+    InTheWay(&'static str),
+}
+
+impl From<Errno> for Obstacle {
+    fn from(error: Errno) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A folder below the target, or the target itself.
+pub(crate) struct Folder {
+    descriptor: OwnedFd,
+    shown: String,
+    restore: Mutex<Restore>,
+    shared: Arc<Shared>,
+    /// Dropped after this folder was restored.
+    _parent: Option<Arc<Folder>>,
+}
+
+struct Shared {
+    report: Arc<Report>,
+    open: AtomicUsize,
+}
+
+/// What the folder gets in the end.
+#[derive(Default)]
+struct Restore {
+    permissions: Option<u32>,
+    mtime_ns: Option<i128>,
+}
+
+impl Folder {
+    /// The target folder; created with its parents where it does not exist.
+    pub(crate) fn target(path: &Path, report: Arc<Report>) -> io::Result<Arc<Self>> {
+        fs::create_dir_all(path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
+        let shared = Arc::new(Shared { report, open: AtomicUsize::new(1) });
+        Ok(Self::held(descriptor, String::new(), shared, None))
+    }
+
+    fn held(descriptor: OwnedFd, shown: String, shared: Arc<Shared>, parent: Option<Arc<Self>>) -> Arc<Self> {
+        Arc::new(Self { descriptor, shown, restore: Mutex::default(), shared, _parent: parent })
+    }
+
+    /// The folder `name` in this one; created where it does not exist, for nobody else to read until its mode is restored
+    /// where `will_be_restored`.
+    pub(crate) fn child(
+        self: &Arc<Self>,
+        name: &[u8],
+        will_be_restored: bool,
+    ) -> Result<Arc<Self>, Obstacle> {
+        let own_name = OsStr::from_bytes(name);
+        let mode = if will_be_restored { 0o700 } else { 0o777 };
+        let is_new = match rustix::fs::mkdirat(&self.descriptor, own_name, Mode::from_raw_mode(mode)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = match rustix::fs::openat(&self.descriptor, own_name, flags, Mode::empty()) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(self.obstacle(name)),
+            Err(error) => return Err(error.into()),
+        };
+        self.shared.open.fetch_add(1, Ordering::Relaxed);
+        let shown = format!("{}{}/", self.shown, show_key(name));
+        let child = Self::held(descriptor, shown, self.shared.clone(), Some(self.clone()));
+        if !is_new {
+            child.make_writable()?;
+        }
+        Ok(child)
+    }
+
+    /// An older export may have left the folder read-only, as it was in the store.
+    fn make_writable(&self) -> Result<(), Obstacle> {
+        let permissions = rustix::fs::fstat(&self.descriptor)?.st_mode & 0o7777;
+        if permissions & 0o300 != 0o300 {
+            rustix::fs::fchmod(&self.descriptor, Mode::from_raw_mode(permissions | 0o700))?;
+            self.restore.lock().permissions = Some(permissions);
+        }
+        Ok(())
+    }
+
+    fn obstacle(&self, name: &[u8]) -> Obstacle {
+        let stat = rustix::fs::statat(&self.descriptor, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW);
+        match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            Ok(FileType::Symlink) => Obstacle::Outside(format!(
+                "{}{} is a symlink; nothing is written through one",
+                self.shown,
+                show_key(name)
+            )),
+            _ => Obstacle::InTheWay("a part of its name is a file"),
+        }
+    }
+
+    /// The folder gets these in the end.
+    pub(crate) fn restore_later(&self, attributes: &Attributes) {
+        let mut restore = self.restore.lock();
+        restore.mtime_ns = Some(attributes.mtime_ns);
+        if let Some(permissions) = attributes.permissions_to_restore() {
+            restore.permissions = Some(permissions);
+        }
+    }
+
+    /// For operations relative to the folder.
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.descriptor
+    }
+
+    fn apply(&self, restore: &Restore) -> rustix::io::Result<()> {
+        if let Some(mtime_ns) = restore.mtime_ns {
+            rustix::fs::futimens(&self.descriptor, &timestamps(mtime_ns))?;
+        }
+        if let Some(permissions) = restore.permissions {
+            rustix::fs::fchmod(&self.descriptor, Mode::from_raw_mode(permissions))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let restore = std::mem::take(&mut *self.restore.lock());
+        if let Err(error) = self.apply(&restore) {
+            self.shared.report.failed(&self.shown, &format!("its mode or time cannot be restored: {error}"));
+        }
+        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The modification time for the kernel; the time of the last access stays.
+pub(crate) fn timestamps(mtime_ns: i128) -> Timestamps {
+    const SECOND: i128 = 1_000_000_000;
+    let seconds = mtime_ns.div_euclid(SECOND).clamp(i64::MIN.into(), i64::MAX.into());
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        // Both casts are exact: the first is clamped, the second is below 10^9.
+        last_modification: Timespec { tv_sec: seconds as i64, tv_nsec: mtime_ns.rem_euclid(SECOND) as _ },
+    }
+}
+
+/// The way from the target to where the export is: keys come in order, so what is left is complete but for what workers
+/// still write, and is let go.
+pub(crate) struct Way {
+    target: Arc<Folder>,
+    levels: Vec<(Vec<u8>, Arc<Folder>)>,
+}
+
+impl Way {
+    pub(crate) fn new(target: Arc<Folder>) -> Self {
+        Self { target, levels: Vec::new() }
+    }
+
+    /// The folder with these names below the target.
+    pub(crate) fn enter(
+        &mut self,
+        components: &[&[u8]],
+        will_be_restored: bool,
+    ) -> Result<Arc<Folder>, Obstacle> {
+        let common = self
+            .levels
+            .iter()
+            .zip(components)
+            .take_while(|((name, _), wanted)| name[..] == ***wanted)
+            .count();
+        self.levels.truncate(common);
+        for (depth, name) in components.iter().enumerate().skip(common) {
+            let is_last = depth + 1 == components.len();
+            let child = self.here().child(name, will_be_restored && is_last)?;
+            self.levels.push((name.to_vec(), child));
+        }
+        Ok(self.here().clone())
+    }
+
+    /// Folders of this export that are open now.
+    pub(crate) fn count_open(&self) -> usize {
+        self.target.shared.open.load(Ordering::Relaxed)
+    }
+
+    /// Whether those are all on the way: then waiting for others is no use.
+    pub(crate) fn holds_all_open(&self) -> bool {
+        self.count_open() <= self.levels.len() + 1
+    }
+
+    fn here(&self) -> &Arc<Folder> {
+        self.levels.last().map_or(&self.target, |(_, folder)| folder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+    use crate::tree::attributes::Kind;
+    use crate::tree::report::EXPORT;
+
+    fn report() -> Arc<Report> {
+        Arc::new(Report::new(EXPORT, None))
+    }
+
+    #[test]
+    fn folders_are_restored_deepest_first_when_they_are_left() {
+        let root = tempfile::tempdir().unwrap();
+        let mut way = Way::new(Folder::target(&root.path().join("new/target"), report()).unwrap());
+        let attributes = Attributes { kind: Kind::Folder, permissions: Some(0o555), mtime_ns: 1_000_000_001 };
+        way.enter(&[b"a"], true).unwrap().restore_later(&attributes);
+        let inner = way.enter(&[b"a", b"b"], true).unwrap();
+        inner.restore_later(&attributes);
+        let path = root.path().join("new/target/a");
+        way.enter(&[b"c"], false).unwrap();
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o7777,
+            0o700,
+            "a worker still writes below"
+        );
+        assert_eq!(way.count_open(), 4);
+        fs::write(path.join("b/file"), b"x").unwrap();
+        drop(inner);
+        for path in [&path, &path.join("b")] {
+            let metadata = fs::metadata(path).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o7777, 0o555);
+            assert_eq!((metadata.mtime(), metadata.mtime_nsec()), (1, 1));
+        }
+        assert_eq!(way.count_open(), 2);
+        // A second export finds the read-only folder, writes into it and leaves it as it was.
+        let folder = way.enter(&[b"a"], false).unwrap();
+        rustix::fs::mkdirat(folder.descriptor(), "more", Mode::from_raw_mode(0o755)).unwrap();
+        drop((way, folder));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o555);
+    }
+
+    #[test]
+    fn nothing_is_entered_through_symlinks_and_files() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("target");
+        fs::create_dir_all(&target).unwrap();
+        symlink(root.path(), target.join("link")).unwrap();
+        symlink("nowhere", target.join("dangling")).unwrap();
+        fs::write(target.join("file"), b"").unwrap();
+        let mut way = Way::new(Folder::target(&target, report()).unwrap());
+        for name in ["link", "dangling"] {
+            let result = way.enter(&[name.as_bytes(), b"x"], false);
+            assert!(matches!(result, Err(Obstacle::Outside(_))), "{name}");
+        }
+        assert!(matches!(way.enter(&[b"file", b"x"], false), Err(Obstacle::InTheWay(_))));
+        assert!(!root.path().join("x").exists() && !root.path().join("nowhere").exists());
+    }
+
+    #[test]
+    fn times_before_1970_are_whole_seconds_down_and_nanoseconds_up() {
+        let time = timestamps(-1).last_modification;
+        assert_eq!((time.tv_sec, time.tv_nsec), (-1, 999_999_999));
+    }
+}

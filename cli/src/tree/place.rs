@@ -1,0 +1,183 @@
+//! Files and symlinks written below the target of an export: under a temporary name, complete with mode and time, then
+//! renamed. What had the name before is replaced at once; a symlink is replaced, never followed.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::tree::attributes::{Attributes, Kind};
+use crate::tree::folder::{Folder, Obstacle, timestamps};
+
+/// Longest target of a symlink that Linux takes.
+pub(crate) const LINK_BYTES_MAX: u64 = 4095;
+
+/// A file under its temporary name. Dropping it without [`finish`](Self::finish) removes it.
+pub(crate) struct NewFile<'a> {
+    folder: &'a Folder,
+    file: File,
+    temporary: Option<String>,
+}
+
+impl<'a> NewFile<'a> {
+    pub(crate) fn create(folder: &'a Folder, attributes: &Attributes) -> Result<Self, Obstacle> {
+        // Nobody else may read it before it has its own mode.
+        let mode = if attributes.permissions.is_some() { 0o600 } else { 0o666 };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let temporary = temporary_name();
+        let descriptor =
+            rustix::fs::openat(folder.descriptor(), &temporary, flags, Mode::from_raw_mode(mode))?;
+        Ok(Self { folder, file: descriptor.into(), temporary: Some(temporary) })
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    /// Gives the file its mode, its time and its name.
+    pub(crate) fn finish(mut self, name: &[u8], attributes: &Attributes) -> Result<(), Obstacle> {
+        if let Some(permissions) = attributes.permissions_to_restore() {
+            rustix::fs::fchmod(&self.file, Mode::from_raw_mode(permissions))?;
+        }
+        rustix::fs::futimens(&self.file, &timestamps(attributes.mtime_ns))?;
+        if let Some(temporary) = &self.temporary {
+            rename(self.folder, temporary, name)?;
+        }
+        self.temporary = None;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            remove(self.folder, temporary);
+        }
+    }
+}
+
+/// Makes `name` in `folder` a symlink to `target`, which may be anything: nothing is written through it.
+pub(crate) fn symlink(
+    folder: &Folder,
+    name: &[u8],
+    target: &[u8],
+    attributes: &Attributes,
+) -> Result<(), Obstacle> {
+    if target.is_empty() || target.contains(&0) {
+        return Err(Obstacle::InTheWay("its value is no target of a symlink"));
+    }
+    let temporary = temporary_name();
+    rustix::fs::symlinkat(OsStr::from_bytes(target), folder.descriptor(), &temporary)?;
+    let times = timestamps(attributes.mtime_ns);
+    let result = rustix::fs::utimensat(folder.descriptor(), &temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(Obstacle::from)
+        .and_then(|()| rename(folder, &temporary, name));
+    if result.is_err() {
+        remove(folder, &temporary);
+    }
+    result
+}
+
+/// Whether `name` is there already, as far as type, size, mode and modification time tell.
+pub(crate) fn is_same(folder: &Folder, name: &[u8], bytes: u64, attributes: &Attributes) -> bool {
+    let stat = rustix::fs::statat(folder.descriptor(), OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW);
+    let Ok(stat) = stat else { return false };
+    let Ok(own) = Attributes::of(&stat) else { return false };
+    let same_mode = match attributes.permissions_to_restore() {
+        // A symlink has no mode of its own.
+        Some(permissions) if attributes.kind == Kind::File => own.permissions == Some(permissions),
+        _ => true,
+    };
+    own.kind == attributes.kind
+        && u64::try_from(stat.st_size) == Ok(bytes)
+        && own.mtime_ns == attributes.mtime_ns
+        && same_mode
+}
+
+fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle> {
+    let name = OsStr::from_bytes(name);
+    match rustix::fs::renameat(folder.descriptor(), temporary, folder.descriptor(), name) {
+        Err(Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST) => {
+            Err(Obstacle::InTheWay("a folder has its name"))
+        }
+        result => Ok(result?),
+    }
+}
+
+/// Best effort: there is an error already that says more.
+fn remove(folder: &Folder, temporary: &str) {
+    if let Err(error) = rustix::fs::unlinkat(folder.descriptor(), temporary, AtFlags::empty()) {
+        tracing::warn!("cannot remove the temporary file {temporary}: {error}");
+    }
+}
+
+fn temporary_name() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    format!(".shoal-{}-{}.tmp", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tree::report::{EXPORT, Report};
+
+    fn attributes(kind: Kind) -> Attributes {
+        Attributes { kind, permissions: Some(0o640), mtime_ns: 1_700_000_000_000_000_007 }
+    }
+
+    fn names(path: &std::path::Path) -> Vec<String> {
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_appears_complete_and_replaces_what_was_there() {
+        let root = tempfile::tempdir().unwrap();
+        let outside = root.path().join("outside");
+        fs::write(&outside, b"precious").unwrap();
+        let target = root.path().join("target");
+        let folder = Folder::target(&target, Arc::new(Report::new(EXPORT, None))).unwrap();
+        std::os::unix::fs::symlink(&outside, target.join("f")).unwrap();
+
+        let attributes = attributes(Kind::File);
+        assert!(!is_same(&folder, b"f", 3, &attributes));
+        let mut file = NewFile::create(&folder, &attributes).unwrap();
+        file.write(b"new").unwrap();
+        assert!(target.join("f").is_symlink(), "nothing is seen of it before it is complete");
+        file.finish(b"f", &attributes).unwrap();
+
+        let metadata = fs::symlink_metadata(target.join("f")).unwrap();
+        assert!(metadata.is_file());
+        assert_eq!(metadata.permissions().mode() & 0o7777, 0o640);
+        assert_eq!((metadata.mtime(), metadata.mtime_nsec()), (1_700_000_000, 7));
+        assert_eq!(fs::read(&outside).unwrap(), b"precious", "the symlink was replaced, not followed");
+        assert!(is_same(&folder, b"f", 3, &attributes) && !is_same(&folder, b"f", 4, &attributes));
+
+        drop(NewFile::create(&folder, &attributes).unwrap());
+        assert_eq!(names(&target), ["f"], "no temporary file is left");
+    }
+
+    #[test]
+    fn a_symlink_may_point_anywhere() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::target(root.path(), Arc::new(Report::new(EXPORT, None))).unwrap();
+        let attributes = attributes(Kind::Symlink);
+        symlink(&folder, b"l", b"../../etc/\xff", &attributes).unwrap();
+        assert_eq!(fs::read_link(root.path().join("l")).unwrap().as_os_str().as_bytes(), b"../../etc/\xff");
+        assert!(is_same(&folder, b"l", 11, &attributes));
+        fs::create_dir(root.path().join("d")).unwrap();
+        assert!(matches!(symlink(&folder, b"d", b"x", &attributes), Err(Obstacle::InTheWay(_))));
+        assert!(matches!(symlink(&folder, b"e", b"", &attributes), Err(Obstacle::InTheWay(_))));
+        let mut left = names(root.path());
+        left.sort();
+        assert_eq!(left, ["d", "l"]);
+    }
+}

@@ -1,0 +1,192 @@
+//! Shows how an import or export is getting on: a bar on a terminal, a line every few seconds elsewhere, both on standard
+//! error.
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output::show_count;
+use crate::size::Size;
+use crate::tree::report::{Report, Sofar};
+
+/// Between two pictures of the bar.
+const BAR_INTERVAL: Duration = Duration::from_millis(200);
+/// Between two lines where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// What an item costs besides its bytes, as bytes: with it, time left is right for small and for large files.
+const ITEM_COST_BYTES: u64 = 32 << 10;
+/// Rates are of about this much time past.
+const RATE_TIME: Duration = Duration::from_secs(3);
+
+/// The bar, where standard error is a terminal and the summary is not for a program.
+pub(crate) fn bar(as_json: bool) -> Option<ProgressBar> {
+    if as_json || !io::stderr().is_terminal() {
+        return None;
+    }
+    let bar = ProgressBar::no_length();
+    let style = ProgressStyle::with_template("{spinner} [{bar:20}] {wide_msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style.progress_chars("=> "));
+    Some(bar)
+}
+
+/// Draws until it is dropped.
+pub(crate) struct Progress {
+    /// Dropping it wakes the thread.
+    end: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Begins to show `report`. Where `as_json` asks for one object only, nothing is shown.
+    pub(crate) fn start(report: &Arc<Report>, as_json: bool) -> Self {
+        if as_json {
+            return Self { end: None, thread: None };
+        }
+        let (end, ended) = sync_channel(0);
+        let report = report.clone();
+        let interval = if report.bar().is_some() { BAR_INTERVAL } else { LINE_INTERVAL };
+        let thread = std::thread::spawn(move || {
+            let mut rate = Rate::new(report.started());
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                show(&report, &mut rate);
+            }
+        });
+        Self { end: Some(end), thread: Some(thread) }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread that draws changes nothing of the work.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn show(report: &Report, rate: &mut Rate) {
+    let sofar = report.sofar();
+    rate.update(Instant::now(), sofar);
+    let total = report.total();
+    let message = message(sofar, total, rate);
+    let Some(bar) = report.bar() else {
+        report.line(&format!("{}: {message}", report.verb().name));
+        return;
+    };
+    if let Some((items, bytes)) = total {
+        bar.set_length(cost(items, bytes));
+        bar.set_position(cost(sofar.items, sofar.bytes).min(cost(items, bytes)));
+    }
+    bar.set_message(message);
+    bar.tick();
+}
+
+fn cost(items: u64, bytes: u64) -> u64 {
+    bytes.saturating_add(items.saturating_mul(ITEM_COST_BYTES))
+}
+
+fn message(sofar: Sofar, total: Option<(u64, u64)>, rate: &Rate) -> String {
+    let of = total.map_or(String::new(), |(items, _)| format!(" of {}", show_count(items)));
+    let mut text = format!(
+        "{}{of} files, {}, {} files/s, {:.1} MB/s",
+        show_count(sofar.items),
+        Size(sofar.bytes),
+        show_count(rate.items_per_s as u64),
+        rate.bytes_per_s / 1e6,
+    );
+    if sofar.failed > 0 {
+        text.push_str(&format!(", {} failed", show_count(sofar.failed)));
+    }
+    if let Some(left) = total.and_then(|(items, bytes)| rate.left(sofar, items, bytes)) {
+        text.push_str(&format!(", {} left", show_duration(left)));
+    }
+    text
+}
+
+/// Rates as a moving average.
+struct Rate {
+    at: Instant,
+    last: Sofar,
+    items_per_s: f64,
+    bytes_per_s: f64,
+    /// Of what was not there already: what is to come mostly is not either.
+    cost_per_s: f64,
+    updated: bool,
+}
+
+impl Rate {
+    fn new(at: Instant) -> Self {
+        Self {
+            at,
+            last: Sofar::default(),
+            items_per_s: 0.0,
+            bytes_per_s: 0.0,
+            cost_per_s: 0.0,
+            updated: false,
+        }
+    }
+
+    fn update(&mut self, now: Instant, sofar: Sofar) {
+        let seconds = now.duration_since(self.at).as_secs_f64().max(1e-6);
+        let weight = if self.updated { 1.0 - (-seconds / RATE_TIME.as_secs_f64()).exp() } else { 1.0 };
+        let mix = |old: f64, new: u64| old + weight * (new as f64 / seconds - old);
+        let new_cost = |it: Sofar| cost(it.items - it.unchanged, it.bytes.saturating_sub(it.unchanged_bytes));
+        self.items_per_s = mix(self.items_per_s, sofar.items.saturating_sub(self.last.items));
+        self.bytes_per_s = mix(self.bytes_per_s, sofar.bytes.saturating_sub(self.last.bytes));
+        self.cost_per_s = mix(self.cost_per_s, new_cost(sofar).saturating_sub(new_cost(self.last)));
+        (self.at, self.last, self.updated) = (now, sofar, true);
+    }
+
+    fn left(&self, sofar: Sofar, items: u64, bytes: u64) -> Option<Duration> {
+        let left = cost(items, bytes).saturating_sub(cost(sofar.items, sofar.bytes));
+        let seconds = left as f64 / self.cost_per_s;
+        // A year is as good as unknown.
+        (seconds.is_finite() && seconds < 31e6).then(|| Duration::from_secs_f64(seconds))
+    }
+}
+
+fn show_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{}:{:02} min", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02} h", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_left_follows_the_rate() {
+        let start = Instant::now();
+        let mut rate = Rate::new(start);
+        assert_eq!(rate.left(Sofar::default(), 10, 0), None, "nothing is known yet");
+        for second in 1..=60 {
+            let sofar = Sofar { items: second * 100, ..Sofar::default() };
+            rate.update(start + Duration::from_secs(second), sofar);
+        }
+        assert!((rate.items_per_s - 100.0).abs() < 1.0);
+        let left = rate.left(rate.last, 12_000, 0).unwrap();
+        assert!((59..=61).contains(&left.as_secs()), "6,000 are left at 100 a second: {left:?}");
+        let text = message(rate.last, Some((12_000, 0)), &rate);
+        assert!(
+            text.starts_with("6,000 of 12,000 files, 0 B, 100 files/s") && text.ends_with(" left"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn durations_are_short() {
+        for (seconds, text) in [(7, "7 s"), (61, "1:01 min"), (3661, "1:01 h")] {
+            assert_eq!(show_duration(Duration::from_secs(seconds)), text);
+        }
+    }
+}

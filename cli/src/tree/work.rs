@@ -1,0 +1,99 @@
+//! One thread that plans, several that work, and a bounded queue of batches between them.
+//!
+//! Reading and writing files blocks, so the workers are threads of their own; each waits for the store through the
+//! runtime's handle. A worker has one batch, and its requests, under way at a time.
+
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+
+use parking_lot::Mutex;
+
+/// Batches that wait for a worker, for each worker.
+const WAITING_BATCHES_PER_JOB: usize = 2;
+/// Items in a batch: enough that a flush and a message are shared by many, few enough that all workers have some.
+pub(crate) const BATCH_ITEMS_MAX: usize = 128;
+/// Value bytes in a batch: what a worker holds in memory. A value that is larger travels alone, in pieces.
+pub(crate) const BATCH_BYTES_MAX: u64 = 1 << 20;
+/// Workers at most.
+pub(crate) const JOBS_MAX: u16 = 256;
+
+/// Runs `plan` on this thread and `work` on what it gives, on `jobs` threads, until both are done.
+pub(crate) fn run<T: Send, R>(
+    jobs: u16,
+    work: impl Fn(Vec<T>) + Sync,
+    plan: impl FnOnce(&mut Batches<T>) -> R,
+) -> R {
+    let jobs = usize::from(jobs.clamp(1, JOBS_MAX));
+    let (sender, receiver) = sync_channel::<Vec<T>>(jobs * WAITING_BATCHES_PER_JOB);
+    let receiver = Mutex::new(receiver);
+    let next = || receiver.lock().recv();
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Ok(batch) = next() {
+                    work(batch);
+                }
+            });
+        }
+        let mut batches = Batches { sender, items: Vec::new(), bytes: 0 };
+        let result = plan(&mut batches);
+        batches.send();
+        drop(batches);
+        result
+    })
+}
+
+/// Where the planner puts items.
+pub(crate) struct Batches<T> {
+    sender: SyncSender<Vec<T>>,
+    items: Vec<T>,
+    bytes: u64,
+}
+
+impl<T> Batches<T> {
+    /// Adds an item with a value of `bytes` bytes. Waits while the workers are behind.
+    pub(crate) fn add(&mut self, item: T, bytes: u64) {
+        if !self.items.is_empty() && self.bytes.saturating_add(bytes) > BATCH_BYTES_MAX {
+            self.send();
+        }
+        self.items.push(item);
+        self.bytes += bytes;
+        if self.items.len() >= BATCH_ITEMS_MAX || self.bytes >= BATCH_BYTES_MAX {
+            self.send();
+        }
+    }
+
+    /// Gives what was gathered to the workers now.
+    pub(crate) fn send(&mut self) {
+        self.bytes = 0;
+        if !self.items.is_empty() {
+            // The receiver lives until every sender is gone.
+            let _ = self.sender.send(std::mem::take(&mut self.items));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_is_worked_on_once_in_bounded_batches() {
+        let done = Mutex::new(Vec::new());
+        let work = |batch: Vec<(u32, u64)>| {
+            let bytes: u64 = batch.iter().map(|&(_, bytes)| bytes).sum();
+            assert!(batch.len() <= BATCH_ITEMS_MAX && (bytes <= BATCH_BYTES_MAX || batch.len() == 1));
+            done.lock().extend(batch);
+        };
+        let given = run(3, work, |batches| {
+            for index in 0..5000_u32 {
+                let bytes = if index % 500 == 0 { BATCH_BYTES_MAX * 3 } else { u64::from(index) * 7 };
+                batches.add((index, bytes), bytes);
+            }
+            5000
+        });
+        let mut done: Vec<u32> = done.into_inner().into_iter().map(|(index, _)| index).collect();
+        done.sort_unstable();
+        assert_eq!(done, (0..given).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,131 @@
+//! Servers and commands as child processes.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// The binary, with nothing of the caller's environment that changes what it does.
+pub(crate) fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shoal"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SHOAL_") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("RUST_LOG").args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Done {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).unwrap()
+    }
+
+    /// Standard output as one JSON object.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.stdout).unwrap()
+    }
+}
+
+/// Runs `command` with `input`.
+pub(crate) fn run_with(mut command: Command, input: &[u8]) -> Done {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        // A command that fails does not read it.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        Done { code: output.status.code().unwrap(), stdout: output.stdout, stderr }
+    })
+}
+
+/// Runs the binary without a server.
+pub(crate) fn run<A: AsRef<OsStr>>(arguments: &[A]) -> Done {
+    run_with(command(arguments), b"")
+}
+
+/// Sends `signal` to `child`.
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// A running server on a new store, on a port of its own.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) url: String,
+    pub(crate) folder: TempDir,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (child, url) = serve(&folder.path().join("data"), &[]);
+        Self { child, url, folder }
+    }
+
+    /// The binary, told where this server is.
+    pub(crate) fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
+        let mut command = command(arguments);
+        command.env("SHOAL_SERVER", &self.url);
+        command
+    }
+
+    /// Runs a command against this server.
+    pub(crate) fn run<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Done {
+        run_with(self.command(arguments), b"")
+    }
+
+    /// As [`Self::run`] for what must succeed; gives its standard output.
+    pub(crate) fn ok<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Vec<u8> {
+        let done = self.run(arguments);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        done.stdout
+    }
+
+    /// Stores `value` under `key`.
+    pub(crate) fn put<K: AsRef<OsStr>>(&self, key: K, value: &[u8], options: &[&str]) {
+        let mut command = self.command(&[OsStr::new("put"), key.as_ref(), OsStr::new("-")]);
+        command.args(options);
+        let done = run_with(command, value);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+    }
+
+    /// The keys in the order in which they are listed.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let listed = String::from_utf8(self.ok(&["ls"])).unwrap();
+        listed.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts a server and waits until it says where it listens.
+pub(crate) fn serve(data: &Path, options: &[&str]) -> (Child, String) {
+    let mut command = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
+    command.args(options).arg("--log").arg("warn").arg("--data").arg(data);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let url = line.strip_prefix("gRPC  ").expect("where gRPC listens").trim().to_owned();
+    assert!(url.starts_with("http://127.0.0.1:") && !url.ends_with(":0"), "{url}");
+    (child, url)
+}

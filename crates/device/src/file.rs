@@ -1,0 +1,250 @@
+//! Opens a regular file or a raw block device: checks, lock, direct I/O, and the choice of the driver.
+//!
+//! The lock is taken on the descriptor that does the I/O, so that it lives exactly as long as the last request. A raw
+//! device is moreover opened with `O_EXCL`: the kernel then refuses one that is mounted or part of something else.
+
+use std::fs::{File, FileType, OpenOptions, TryLockError};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use shoal_base::BLOCK_BYTES_U64;
+
+use crate::request::request;
+use crate::ring::{self, MakeRing};
+use crate::storage::{Kind, Storage};
+use crate::threads::{THREADS_DEFAULT, ThreadsDevice};
+use crate::transfer::Transfer;
+use crate::uring::UringDevice;
+use crate::{Device, IoBuf, Op, sys};
+
+/// How often a lock that somebody holds is asked for again. A process that was killed with requests in an io_uring
+/// lets go of its lock only when the kernel has finished them, shortly after the process is gone.
+const LOCK_ATTEMPTS: u32 = 50;
+
+/// Between two attempts.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A new data file is its owner's alone.
+const FILE_MODE: u32 = 0o600;
+
+/// How requests are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoMode {
+    /// By io_uring, or by threads where the system refuses it (with one line in the log).
+    #[default]
+    Auto,
+    /// By io_uring or not at all.
+    Uring,
+    /// By a pool of threads.
+    Threads,
+}
+
+/// How to open a file or block device.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// Create the file, empty, where there is none.
+    pub create: bool,
+    /// How requests are run.
+    pub io: IoMode,
+    /// Bypass the page cache (`O_DIRECT`). Where the file system refuses, the page cache is used, with one line in the
+    /// log.
+    pub direct: bool,
+    /// Threads of the pool where threads run the requests; at least 1.
+    pub threads: usize,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self { create: false, io: IoMode::Auto, direct: true, threads: THREADS_DEFAULT }
+    }
+}
+
+/// Why a file or block device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no such file, and it was not to be created.
+    #[error("{} does not exist", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Somebody else has it open, or the system uses it (a mounted device).
+    #[error("{} is in use by another process", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{} is neither a regular file nor a block device", path.display())]
+    WrongKind {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The sectors of the device do not fit into blocks.
+    #[error("{} has sectors of {sector_bytes} bytes; they must divide 4096", path.display())]
+    Sectors {
+        /// The device.
+        path: PathBuf,
+        /// Its sectors.
+        sector_bytes: u64,
+    },
+    /// io_uring was asked for and cannot be had.
+    #[error("io_uring is not available ({source}); `threads` or `auto` work without it")]
+    UringRefused {
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The system refused something else.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Opens `path`, locks it and starts what runs its requests. Blocks while a lock is being let go, half a second at
+/// most. A part of a block at the end of the file is left alone.
+///
+/// # Errors
+/// As [`OpenError`] says.
+pub fn open(path: &Path, options: &FileOptions) -> Result<Device, OpenError> {
+    open_with(path, options, ring::shared)
+}
+
+/// [`open`] with a say in how the ring is made: tests let it be refused.
+fn open_with(path: &Path, options: &FileOptions, make_ring: MakeRing) -> Result<Device, OpenError> {
+    let storage = Arc::new(open_storage(path, options)?);
+    if options.io != IoMode::Threads {
+        match UringDevice::start(storage.clone(), make_ring) {
+            Ok(device) => return Ok(Device::new(Arc::new(device))),
+            Err(source) if options.io == IoMode::Uring => return Err(OpenError::UringRefused { source }),
+            Err(error) => tracing::warn!(
+                path = %path.display(), %error, threads = options.threads.max(1),
+                "io_uring is not available here; a pool of threads does the I/O"
+            ),
+        }
+    }
+    let device =
+        ThreadsDevice::start(storage, options.threads.max(1)).map_err(at(path, "start threads for"))?;
+    Ok(Device::new(Arc::new(device)))
+}
+
+fn at(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Io { action, path, source }
+}
+
+fn open_storage(path: &Path, options: &FileOptions) -> Result<Storage, OpenError> {
+    let (mut file, kind) = open_locked(path, options.create)?;
+    if kind == Kind::Raw {
+        let sector_bytes = sys::raw_sector_bytes(&file).map_err(at(path, "ask for the sector size of"))?;
+        if sector_bytes == 0 || !BLOCK_BYTES_U64.is_multiple_of(sector_bytes) {
+            return Err(OpenError::Sectors { path: path.to_owned(), sector_bytes });
+        }
+    }
+    // The end of a block device is its size, too.
+    let bytes = file.seek(SeekFrom::End(0)).map_err(at(path, "ask for the size of"))?;
+    let direct = options.direct && use_direct(&file, path);
+    Ok(Storage::new(file, path.to_owned(), kind, direct, bytes))
+}
+
+/// Opens and locks, again and again for a while where somebody else has it.
+fn open_locked(path: &Path, create: bool) -> Result<(File, Kind), OpenError> {
+    for attempt in 1.. {
+        let (error, busy) = match open_descriptor(path, create) {
+            Ok((file, kind)) => match file.try_lock() {
+                Ok(()) => return Ok((file, kind)),
+                Err(TryLockError::WouldBlock) => (OpenError::InUse { path: path.to_owned() }, true),
+                Err(TryLockError::Error(error)) => (at(path, "lock")(error), false),
+            },
+            Err(error) => {
+                let busy = matches!(error, OpenError::InUse { .. });
+                (error, busy)
+            }
+        };
+        if !busy || attempt == LOCK_ATTEMPTS {
+            return Err(error);
+        }
+        thread::sleep(LOCK_PAUSE);
+    }
+    unreachable!("the last attempt returns")
+}
+
+fn open_descriptor(path: &Path, create: bool) -> Result<(File, Kind), OpenError> {
+    let wrong_kind = || OpenError::WrongKind { path: path.to_owned() };
+    let expected = match std::fs::metadata(path) {
+        Ok(metadata) => kind_of(metadata.file_type()).ok_or_else(wrong_kind)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && create => {
+            create_file(path).map_err(at(path, "create"))?;
+            Kind::Regular
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenError::Missing { path: path.to_owned() });
+        }
+        Err(error) => return Err(at(path, "look at")(error)),
+    };
+    let flags = if expected == Kind::Raw { libc::O_EXCL } else { 0 };
+    let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            return Err(OpenError::InUse { path: path.to_owned() });
+        }
+        Err(error) => return Err(at(path, "open")(error)),
+    };
+    let found = file.metadata().map_err(at(path, "look at"))?;
+    if kind_of(found.file_type()) != Some(expected) {
+        return Err(wrong_kind());
+    }
+    Ok((file, expected))
+}
+
+fn kind_of(file_type: FileType) -> Option<Kind> {
+    if file_type.is_file() {
+        Some(Kind::Regular)
+    } else if file_type.is_block_device() {
+        Some(Kind::Raw)
+    } else {
+        None
+    }
+}
+
+/// Creates an empty file and makes its name durable.
+fn create_file(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path) {
+        Ok(_) => {}
+        // Somebody was faster: the lock decides who gets it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder)?.sync_all()
+}
+
+/// Switches direct I/O on if the file system takes it for whole blocks. Some take the flag and refuse the reads, so one
+/// is tried.
+fn use_direct(file: &File, path: &Path) -> bool {
+    let works = sys::set_direct(file, true).and_then(|()| {
+        let (_, probe) = request(Op::Read, 0, IoBuf::new(1));
+        sys::read(file, &Transfer::new(probe))
+    });
+    let Err(error) = works else { return true };
+    tracing::info!(path = %path.display(), %error, "no direct I/O here; the page cache is used");
+    if let Err(error) = sys::set_direct(file, false) {
+        tracing::warn!(path = %path.display(), %error, "cannot switch direct I/O off again");
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,436 @@
+//! Opening, locking, falling back, growing, discarding; requests of many threads and in unusual orders.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::Instant;
+
+use shoal_base::BLOCK_BYTES;
+use shoal_base::task::block_on;
+use tempfile::TempDir;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber, span};
+
+use super::*;
+use crate::{DeviceError, IoFuture};
+
+const MODES: [IoMode; 2] = [IoMode::Uring, IoMode::Threads];
+
+fn options(io: IoMode) -> FileOptions {
+    FileOptions { create: true, io, ..FileOptions::default() }
+}
+
+/// An open file of `blocks` blocks in a folder of its own.
+fn fresh(io: IoMode, blocks: u64) -> (TempDir, PathBuf, Device) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let device = open(&path, &options(io)).unwrap();
+    device.inner().grow(blocks).unwrap();
+    (folder, path, device)
+}
+
+fn tagged(tag: u8) -> IoBuf {
+    IoBuf::copied_from(&[tag; BLOCK_BYTES])
+}
+
+fn get(device: &Device, block: u64) -> Result<u8, DeviceError> {
+    block_on(device.read(block, IoBuf::new(1))).ok().map(|buf| buf[0])
+}
+
+/// Counts what is logged, with the fields of the last line.
+#[derive(Clone, Default)]
+struct Lines(Arc<parking_lot::Mutex<Vec<String>>>);
+
+impl Visit for Lines {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+fn refused(_: &File) -> io::Result<(ring::Submissions, ring::Completions)> {
+    Err(io::Error::from_raw_os_error(libc::EPERM))
+}
+
+#[test]
+fn falls_back_to_threads_with_one_line_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let lines = Lines::default();
+    let device = tracing::subscriber::with_default(lines.clone(), || {
+        open_with(&path, &FileOptions { direct: false, ..options(IoMode::Auto) }, refused).unwrap()
+    });
+    assert_eq!(*lines.0.lock(), ["io_uring is not available here; a pool of threads does the I/O"]);
+    assert!(device.inner().describe().contains("8 threads"), "{device:?}");
+    device.inner().grow(4).unwrap();
+    block_on(device.write(3, tagged(5)).in_background()).ok().unwrap();
+    assert_eq!(get(&device, 3).unwrap(), 5);
+}
+
+#[test]
+fn does_not_fall_back_where_io_uring_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = open_with(&folder.path().join("data"), &options(IoMode::Uring), refused).unwrap_err();
+    assert!(matches!(error, OpenError::UringRefused { .. }), "{error}");
+}
+
+#[test]
+fn a_second_opener_is_refused_until_the_first_is_gone() {
+    for io in MODES {
+        let (_folder, path, device) = fresh(io, 4);
+        let error = open(&path, &options(io)).unwrap_err();
+        assert_eq!(error.to_string(), format!("{} is in use by another process", path.display()));
+        // Also a thread that executed a batch keeps nothing open.
+        let mut batch = device.batch();
+        let writes: Vec<_> = (0..4).map(|block| batch.add(device.write(block, tagged(1)))).collect();
+        block_on(async { batch.start() });
+        for write in writes {
+            block_on(write).ok().unwrap();
+        }
+        drop(device);
+        let start = Instant::now();
+        let device = open(&path, &options(io)).unwrap();
+        assert!(start.elapsed() < LOCK_PAUSE * 20, "the lock went late");
+        assert_eq!((device.blocks(), get(&device, 3).unwrap()), (4, 1));
+    }
+}
+
+#[test]
+fn a_lock_that_is_about_to_go_is_waited_for() {
+    let (_folder, path, device) = fresh(IoMode::Auto, 1);
+    let other = thread::spawn(move || {
+        thread::sleep(LOCK_PAUSE * 5);
+        drop(device);
+    });
+    open(&path, &options(IoMode::Auto)).unwrap();
+    other.join().unwrap();
+}
+
+#[test]
+fn says_what_cannot_be_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = FileOptions { create: false, ..FileOptions::default() };
+    let missing = open(&folder.path().join("none"), &none).unwrap_err();
+    assert!(matches!(missing, OpenError::Missing { .. }), "{missing}");
+    let folder_error = open(folder.path(), &FileOptions::default()).unwrap_err();
+    assert!(matches!(folder_error, OpenError::WrongKind { .. }), "{folder_error}");
+    let tty = open(Path::new("/dev/null"), &FileOptions::default()).unwrap_err();
+    assert!(matches!(tty, OpenError::WrongKind { .. }), "{tty}");
+    let no_folder = open(&folder.path().join("a/b"), &options(IoMode::Auto)).unwrap_err();
+    assert!(no_folder.to_string().starts_with("cannot create "), "{no_folder}");
+}
+
+#[test]
+fn uses_whole_blocks_only_and_keeps_the_rest_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, vec![9; 2 * BLOCK_BYTES + 100]).unwrap();
+    let device = open(&path, &FileOptions::default()).unwrap();
+    assert_eq!(device.blocks(), 2);
+    assert!(matches!(get(&device, 2), Err(DeviceError::OutOfRange { .. })));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * BLOCK_BYTES_U64 + 100);
+    device.inner().grow(4).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 4 * BLOCK_BYTES_U64);
+    assert_eq!((get(&device, 2).unwrap(), get(&device, 3).unwrap()), (9, 0));
+    device.inner().grow(1).unwrap();
+    assert_eq!(device.blocks(), 4, "a device never shrinks");
+}
+
+#[test]
+fn growing_beyond_the_disk_fails_and_changes_nothing() {
+    let (_folder, _path, device) = fresh(IoMode::Auto, 1);
+    assert!(device.inner().grow(1 << 40).is_err());
+    assert!(device.inner().grow(u64::MAX).is_err());
+    assert_eq!(device.blocks(), 1);
+}
+
+#[test]
+fn works_where_direct_io_is_refused() {
+    // The memory file system took no direct I/O before Linux 6.6; whichever it does, the device works.
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+    let device = open(&folder.path().join("data"), &options(IoMode::Auto)).unwrap();
+    device.inner().grow(4).unwrap();
+    block_on(device.write_durable(1, tagged(3))).ok().unwrap();
+    assert_eq!(get(&device, 1).unwrap(), 3);
+}
+
+#[test]
+fn a_durable_write_works_without_the_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = Arc::new(open_storage(&folder.path().join("data"), &options(IoMode::Uring)).unwrap());
+    storage.grow(8).unwrap();
+    storage.dsync().store(false, Ordering::Relaxed);
+    let device = Device::new(Arc::new(UringDevice::start(storage, ring::shared).unwrap()));
+    block_on(device.write_durable(1, tagged(1))).ok().unwrap();
+    block_on(device.write_durable(2, tagged(2)).in_background()).ok().unwrap();
+    let mut batch = device.batch();
+    let writes: Vec<_> =
+        (3..6).map(|block| batch.add(device.write_durable(block, tagged(block as u8)))).collect();
+    block_on(async { batch.start() });
+    for write in writes {
+        block_on(write).ok().unwrap();
+    }
+    let found: Vec<u8> = (1..6).map(|block| get(&device, block).unwrap()).collect();
+    assert_eq!(found, [1, 2, 3, 4, 5]);
+    assert_eq!(device.counters().flushes, 5);
+}
+
+#[test]
+fn a_discard_is_done_or_ignored_by_all_ways() {
+    for io in MODES {
+        let (_folder, path, device) = fresh(io, 64);
+        for block in 0..64 {
+            block_on(device.write(block, tagged(1))).ok().unwrap();
+        }
+        block_on(device.flush()).ok().unwrap();
+        block_on(device.discard(8, 16)).ok().unwrap();
+        block_on(device.discard(24, 16).in_background()).ok().unwrap();
+        let mut batch = device.batch();
+        let both = (batch.add(device.discard(40, 1)), batch.add(device.write(63, tagged(2))));
+        block_on(async { batch.start() });
+        block_on(both.0).ok().unwrap();
+        block_on(both.1).ok().unwrap();
+        assert!(block_on(device.discard(60, 5)).result.is_err(), "behind the end");
+        assert_eq!(
+            (get(&device, 7).unwrap(), get(&device, 41).unwrap(), get(&device, 63).unwrap()),
+            (1, 1, 2)
+        );
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 64 * BLOCK_BYTES_U64);
+    }
+}
+
+#[test]
+fn many_threads_submit_and_execute_at_once() {
+    const THREADS: u64 = 8;
+    const ROUNDS: u64 = 40;
+    for io in MODES {
+        let (_folder, _path, device) = fresh(io, THREADS * ROUNDS);
+        let barrier = Barrier::new(THREADS as usize);
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let (device, barrier) = (&device, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let mine = |round: u64| round * THREADS + number;
+                    let tag = |round: u64| (mine(round) % 251) as u8 + 1;
+                    let mut writes: Vec<IoFuture<IoBuf>> = Vec::new();
+                    for round in 0..ROUNDS {
+                        let write = device.write(mine(round), tagged(tag(round)));
+                        if round % 5 == 0 {
+                            block_on(write).ok().unwrap();
+                        } else {
+                            writes.push(write.in_background());
+                        }
+                    }
+                    for write in writes {
+                        block_on(write).ok().unwrap();
+                    }
+                    let mut batch = device.batch();
+                    let read = |round| device.read(mine(round), IoBuf::new(1));
+                    let reads: Vec<_> = (0..ROUNDS).map(|round| batch.add(read(round))).collect();
+                    block_on(async { batch.start() });
+                    for (round, read) in reads.into_iter().enumerate() {
+                        assert_eq!(block_on(read).ok().unwrap()[0], tag(round as u64));
+                    }
+                });
+            }
+        });
+        let counters = device.counters();
+        assert_eq!(
+            (counters.reads, counters.writes, counters.errors),
+            (THREADS * ROUNDS, THREADS * ROUNDS, 0)
+        );
+    }
+}
+
+#[test]
+fn more_requests_than_the_ring_holds_all_complete() {
+    const COUNT: u64 = 2000;
+    for io in MODES {
+        let (_folder, _path, device) = fresh(io, COUNT);
+        let mut batch = device.batch();
+        let writes: Vec<_> =
+            (0..COUNT).map(|block| batch.add(device.write(block, tagged((block % 251) as u8)))).collect();
+        batch.start_in_background();
+        for write in writes {
+            block_on(write).ok().unwrap();
+        }
+        assert_eq!(get(&device, COUNT - 1).unwrap(), ((COUNT - 1) % 251) as u8);
+    }
+}
+
+#[test]
+fn a_list_longer_than_the_systems_limit_is_transferred() {
+    for io in MODES {
+        let (_folder, _path, device) = fresh(io, 1600);
+        let memory = || (0..1500).map(|tag| tagged((tag % 251) as u8)).collect::<Vec<IoBuf>>();
+        block_on(device.write(10, memory())).ok().unwrap();
+        block_on(device.write(20, memory()).in_background()).ok().unwrap();
+        let empty = (0..1500).map(|_| IoBuf::new(1)).collect::<Vec<IoBuf>>();
+        let found = block_on(device.read(20, empty).in_background()).ok().unwrap();
+        assert!(found.iter().enumerate().all(|(place, buf)| buf[..] == tagged((place % 251) as u8)[..]));
+    }
+}
+
+#[test]
+fn dropped_futures_leave_their_requests_alone() {
+    for io in MODES {
+        let (_folder, _path, device) = fresh(io, 256);
+        for round in 1..=4 {
+            let mut batch = device.batch();
+            for block in 0..256 {
+                drop(batch.add(device.write(block, tagged(round))));
+            }
+            for block in 0..256 {
+                drop(batch.add(device.read(block, IoBuf::new(1))));
+            }
+            batch.start_in_background();
+        }
+        drop(device.write(0, tagged(99)));
+        drop(device);
+    }
+}
+
+#[test]
+fn dropping_the_device_waits_for_what_is_under_way() {
+    for io in MODES {
+        let (_folder, path, device) = fresh(io, 512);
+        let mut batch = device.batch();
+        let writes: Vec<_> = (0..512).map(|block| batch.add(device.write(block, tagged(7)))).collect();
+        batch.start_in_background();
+        drop(device);
+        assert!(writes.iter().all(IoFuture::is_done));
+        drop(open(&path, &options(io)).unwrap());
+    }
+}
+
+/// A waker that drops the last device on the thread that completes the request.
+struct DropsDevice(parking_lot::Mutex<Option<Device>>, AtomicUsize);
+
+impl Wake for DropsDevice {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().take());
+        self.1.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn the_last_device_may_be_dropped_by_a_completion() {
+    for io in MODES {
+        for _ in 0..20 {
+            let (_folder, path, device) = fresh(io, 64);
+            // Completed only when the waker is in place: the first request waits behind many others.
+            let mut batch = device.batch();
+            let mut writes: Vec<_> = (0..64).map(|block| batch.add(device.write(block, tagged(1)))).collect();
+            let drops = Arc::new(DropsDevice(parking_lot::Mutex::new(Some(device)), AtomicUsize::new(0)));
+            let waker = Waker::from(drops.clone());
+            let mut first = writes.swap_remove(32);
+            let pending = std::pin::Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending();
+            assert!(pending, "nothing is started yet");
+            batch.start_in_background();
+            for write in writes {
+                block_on(write).ok().unwrap();
+            }
+            block_on(async {
+                while drops.1.load(Ordering::SeqCst) == 0 {
+                    thread::yield_now();
+                }
+            });
+            open(&path, &options(io)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_request_outlives_the_thread_that_submitted_it() {
+    let (_folder, _path, device) = fresh(IoMode::Uring, 64);
+    for _ in 0..50 {
+        let device = device.clone();
+        let submitted = thread::spawn(move || {
+            let mut batch = device.batch();
+            let writes: Vec<_> = (0..16).map(|block| batch.add(device.write(block, tagged(1)))).collect();
+            let flushes: Vec<_> = (0..20).map(|_| batch.add(device.flush())).collect();
+            batch.start_in_background();
+            (writes, flushes)
+        });
+        let (writes, flushes) = submitted.join().unwrap();
+        for write in writes {
+            block_on(write).ok().unwrap();
+        }
+        for flush in flushes {
+            block_on(flush).ok().unwrap();
+        }
+    }
+}
+
+#[test]
+fn too_many_waiting_requests_are_refused_not_kept() {
+    let (_folder, _path, device) = fresh(IoMode::Threads, 1);
+    let mut batch = device.batch();
+    let flushes: Vec<_> = (0..crate::WAITING_MAX + 2000).map(|_| batch.add(device.discard(0, 0))).collect();
+    batch.start_in_background();
+    let refused = flushes.into_iter().filter_map(|flush| block_on(flush).result.err()).count();
+    assert!(refused > 0 && refused <= 2000, "{refused} refused");
+}
+
+/// A raw device over a file, by `losetup`.
+struct Loop(String);
+
+impl Loop {
+    fn over(path: &Path) -> Self {
+        let output =
+            std::process::Command::new("losetup").args(["--find", "--show"]).arg(path).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+#[ignore = "needs root and losetup"]
+fn a_raw_device_is_read_written_locked_and_does_not_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let backing = folder.path().join("backing");
+    File::create(&backing).unwrap().set_len(64 * BLOCK_BYTES_U64 + 512).unwrap();
+    let raw = Loop::over(&backing);
+    let path = Path::new(&raw.0);
+    for io in MODES {
+        for direct in [true, false] {
+            let options = FileOptions { direct, io, ..FileOptions::default() };
+            let device = open(path, &options).unwrap();
+            assert_eq!((device.blocks(), device.inner().can_grow()), (64, false));
+            assert!(device.inner().grow(65).is_err() && device.inner().grow(64).is_ok());
+            block_on(device.write(1, tagged(1)).in_background()).ok().unwrap();
+            block_on(device.write_durable(2, tagged(2))).ok().unwrap();
+            block_on(device.flush()).ok().unwrap();
+            block_on(device.flush().in_background()).ok().unwrap();
+            block_on(device.discard(8, 8)).ok().unwrap();
+            block_on(device.discard(16, 8).in_background()).ok().unwrap();
+            assert_eq!((get(&device, 1).unwrap(), get(&device, 2).unwrap()), (1, 2));
+            assert!(matches!(open(path, &options), Err(OpenError::InUse { .. })));
+            println!("{device:?}");
+        }
+    }
+}

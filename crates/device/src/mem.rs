@@ -1,0 +1,135 @@
+//! A device in memory, for tests and for stores that need not last.
+//!
+//! Requests are run by the thread that starts them, also submitted ones. Memory is taken when a part is first written;
+//! what was never written reads as zeros.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+use shoal_base::BLOCK_BYTES;
+
+use crate::counters::Counters;
+use crate::{BlockDevice, DeviceCounters, Op, Ticket};
+
+/// Blocks that are allocated and locked together: 1 MiB.
+const PART_BLOCKS: u64 = 256;
+
+type Part = RwLock<Option<Box<[u8]>>>;
+
+/// See the module.
+pub struct MemDevice {
+    parts: RwLock<Vec<Part>>,
+    blocks: AtomicU64,
+    growable: bool,
+    counters: Counters,
+}
+
+fn parts_for(blocks: u64) -> usize {
+    usize::try_from(blocks.div_ceil(PART_BLOCKS)).unwrap_or(usize::MAX)
+}
+
+impl MemDevice {
+    /// A device of `blocks` zeroed blocks that cannot grow.
+    #[must_use]
+    pub fn new(blocks: u64) -> Self {
+        Self::with_growth(blocks, false)
+    }
+
+    /// A device of `blocks` zeroed blocks that can grow.
+    #[must_use]
+    pub fn growable(blocks: u64) -> Self {
+        Self::with_growth(blocks, true)
+    }
+
+    fn with_growth(blocks: u64, growable: bool) -> Self {
+        let parts = (0..parts_for(blocks)).map(|_| Part::default()).collect();
+        Self {
+            parts: RwLock::new(parts),
+            blocks: AtomicU64::new(blocks),
+            growable,
+            counters: Counters::default(),
+        }
+    }
+
+    fn run(&self, mut ticket: Ticket) {
+        let result = ticket.check_range(self.blocks());
+        if result.is_ok() {
+            match ticket.op() {
+                Op::Read => self.read(&mut ticket),
+                Op::Write | Op::WriteDurable => self.write(&ticket),
+                Op::Flush | Op::Discard { .. } => {}
+            }
+        }
+        self.counters.count(ticket.op(), ticket.blocks(), result.is_ok());
+        ticket.complete(result);
+    }
+
+    fn read(&self, ticket: &mut Ticket) {
+        let parts = self.parts.read();
+        ticket.fill_blocks(|block, memory| match parts[part_of(block)].read().as_deref() {
+            Some(part) => memory.copy_from_slice(&part[offset_of(block)..][..BLOCK_BYTES]),
+            None => memory.fill(0),
+        });
+    }
+
+    fn write(&self, ticket: &Ticket) {
+        let parts = self.parts.read();
+        ticket.view_blocks(|block, memory| {
+            let mut part = parts[part_of(block)].write();
+            let part =
+                part.get_or_insert_with(|| vec![0; PART_BLOCKS as usize * BLOCK_BYTES].into_boxed_slice());
+            part[offset_of(block)..][..BLOCK_BYTES].copy_from_slice(memory);
+        });
+    }
+}
+
+const fn part_of(block: u64) -> usize {
+    (block / PART_BLOCKS) as usize
+}
+
+const fn offset_of(block: u64) -> usize {
+    (block % PART_BLOCKS) as usize * BLOCK_BYTES
+}
+
+impl BlockDevice for MemDevice {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        self.execute(tickets);
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        for ticket in tickets {
+            self.run(ticket);
+        }
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Acquire)
+    }
+
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        let mut parts = self.parts.write();
+        if blocks <= self.blocks() {
+            return Ok(());
+        }
+        if !self.growable {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this device in memory has a fixed size"));
+        }
+        parts.resize_with(parts_for(blocks), Part::default);
+        // Pairs with the acquire in `blocks`: who sees the size finds the parts.
+        self.blocks.store(blocks, Ordering::Release);
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("{} blocks of memory", self.blocks())
+    }
+
+    fn can_grow(&self) -> bool {
+        self.growable
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters.snapshot()
+    }
+}

@@ -1,0 +1,288 @@
+//! Which contents a crash may leave: walks through a history and keeps, for every block, the versions it may hold.
+//!
+//! The model of the device: a write that ended before a flush began is durable when that flush has ended; a durable
+//! write is durable when it has ended. Of every other write that began, each sector of 512 bytes may be there or not,
+//! whatever became of the other sectors and writes. A version is gone for good when a durable write of the same block
+//! began after it had ended; of writes that overlapped in time, either may win. A new length of the file is durable with
+//! the next flush, or with a durable write that needs it.
+//!
+//! Points in time. A crash state that is legal stays legal until something becomes durable, so it is enough to look
+//! when a write began (at states in which that write shows), after marks (the same states, but the test expects more),
+//! and at both ends. So no state is shown twice for the same expectation, and none is left out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::choice::{Choices, Fresh};
+use super::history::{Event, History, WriteKind};
+use super::image::{Block, Image};
+
+/// The moment of a crash, as the test's oracle sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct CrashPoint<'a> {
+    /// Events that happened before the crash.
+    pub index: usize,
+    /// Marks that were set before the crash, in order.
+    pub marks: &'a [u64],
+    /// Names this state of this history.
+    pub id: StateId,
+}
+
+/// Names one crash state of a history: print it, parse it, and [`History::crash_state`] shows the same state again,
+/// provided the history is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateId {
+    point: usize,
+    state: usize,
+    limit: usize,
+    seed: u64,
+}
+
+/// A text that is no [`StateId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a crash state is named by four numbers, as in 17:5:256:2a")]
+pub struct StateIdError;
+
+impl fmt::Display for StateId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}:{:x}", self.point, self.state, self.limit, self.seed)
+    }
+}
+
+impl FromStr for StateId {
+    type Err = StateIdError;
+
+    fn from_str(text: &str) -> Result<Self, StateIdError> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let [point, state, limit, seed] = parts[..] else { return Err(StateIdError) };
+        let number = |text: &str| text.parse().map_err(|_| StateIdError);
+        let seed = u64::from_str_radix(seed, 16).map_err(|_| StateIdError)?;
+        Ok(Self { point: number(point)?, state: number(state)?, limit: number(limit)?, seed })
+    }
+}
+
+/// A version of a block that a crash may leave.
+#[derive(Clone)]
+pub(super) struct Version {
+    pub(super) write: usize,
+    pub(super) data: Arc<Block>,
+}
+
+/// When a write began and ended, as indexes of events.
+#[derive(Clone, Copy)]
+struct Span {
+    began: usize,
+    ended: Option<usize>,
+}
+
+/// The state of the device after some events.
+struct Walk<'a> {
+    history: &'a History,
+    now: usize,
+    /// What is there for sure where no other version counts.
+    floor: Image,
+    /// The write that a block of the floor comes from, where it is not the base.
+    floor_writes: BTreeMap<u64, usize>,
+    /// Per block, the other versions it may hold, in the order they began.
+    open: BTreeMap<u64, Vec<Version>>,
+    /// By write.
+    spans: Vec<Span>,
+    /// Writes that ended and that the next flush makes durable.
+    unflushed: Vec<usize>,
+    /// By flush: when it began.
+    flushes: Vec<usize>,
+    /// The length that is durable, and longer ones with the time they came.
+    length: u64,
+    longer: Vec<(usize, u64)>,
+    marks: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(history: &'a History) -> Self {
+        Self {
+            history,
+            now: 0,
+            floor: history.base().clone(),
+            floor_writes: BTreeMap::new(),
+            open: BTreeMap::new(),
+            spans: Vec::new(),
+            unflushed: Vec::new(),
+            flushes: Vec::new(),
+            length: history.base().blocks(),
+            longer: Vec::new(),
+            marks: 0,
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        match event {
+            Event::WriteBegan(write) => self.write_began(write),
+            Event::WriteEnded(write) => self.write_ended(write),
+            Event::WriteFailed(write) => self.spans[write].ended = Some(self.now),
+            Event::FlushBegan(_) => self.flushes.push(self.now),
+            Event::FlushEnded(flush) => self.flush_ended(flush),
+            Event::FlushFailed(_) => self.unflushed.clear(),
+            Event::Grew(blocks) => {
+                self.longer.push((self.now, blocks));
+                self.floor.resize(blocks);
+            }
+            Event::Mark(_) => self.marks += 1,
+        }
+        self.now += 1;
+    }
+
+    fn write_began(&mut self, write: usize) {
+        assert_eq!(write, self.spans.len(), "writes are numbered in the order they begin");
+        self.spans.push(Span { began: self.now, ended: None });
+        let recorded = &self.history.writes()[write];
+        for (block, data) in (recorded.block..).zip(&recorded.data) {
+            self.open.entry(block).or_default().push(Version { write, data: data.clone() });
+        }
+    }
+
+    fn write_ended(&mut self, write: usize) {
+        self.spans[write].ended = Some(self.now);
+        match self.history.writes()[write].kind {
+            WriteKind::Plain => self.unflushed.push(write),
+            WriteKind::Durable => self.becomes_durable(write),
+            WriteKind::Discard => {}
+        }
+    }
+
+    fn flush_ended(&mut self, flush: usize) {
+        let began = self.flushes[flush];
+        let (covered, rest) =
+            self.unflushed.iter().partition(|&&write| ended_before(self.spans[write], began));
+        self.unflushed = rest;
+        let covered: Vec<usize> = covered;
+        for write in covered {
+            self.becomes_durable(write);
+        }
+        let lengths = self.longer.iter().filter(|(grew, _)| *grew < began);
+        self.lasts(lengths.map(|&(_, blocks)| blocks).max().unwrap_or(0));
+    }
+
+    fn becomes_durable(&mut self, write: usize) {
+        let began = self.spans[write].began;
+        let recorded = &self.history.writes()[write];
+        for (block, data) in (recorded.block..).zip(&recorded.data) {
+            let Some(versions) = self.open.get_mut(&block) else { continue };
+            let Some(place) = versions.iter().position(|version| version.write == write) else {
+                continue; // A later durable write replaced it already.
+            };
+            versions.remove(place);
+            versions.retain(|version| !ended_before(self.spans[version.write], began));
+            // A durable write that overlapped with this one may as well have come last.
+            if let Some(older) = self.floor_writes.insert(block, write)
+                && !ended_before(self.spans[older], began)
+                && let Some(data) = self.floor.shared(block)
+            {
+                versions.insert(0, Version { write: older, data: data.clone() });
+            }
+            if versions.is_empty() {
+                self.open.remove(&block);
+            }
+            self.floor.put(block, data.clone());
+        }
+        let end = recorded.block + recorded.data.len() as u64;
+        self.lasts(end);
+    }
+
+    /// The file is at least `blocks` long whatever happens.
+    fn lasts(&mut self, blocks: u64) {
+        self.length = self.length.max(blocks);
+        self.longer.retain(|&(_, longer)| longer > self.length);
+    }
+
+    fn choices(&mut self, fresh: Fresh) -> Choices {
+        self.floor.settle();
+        let lengths = std::iter::once(self.length).chain(self.longer.iter().map(|&(_, blocks)| blocks));
+        Choices::new(&self.floor, &self.open, lengths.collect(), fresh)
+    }
+}
+
+fn ended_before(span: Span, time: usize) -> bool {
+    span.ended.is_some_and(|ended| ended < time)
+}
+
+impl History {
+    /// Calls `each` with crash states of this history, point by point.
+    ///
+    /// At every point in time (see the module) where `limit` states or fewer are legal, `each` sees all of them, plus a
+    /// few that are torn within a sector. Otherwise it sees up to `limit` different ones: nothing of what is not durable
+    /// landed, everything did, only one write, all but one, all up to one, and a sample drawn from `seed`, torn ones
+    /// included.
+    pub fn for_each_crash_state(&self, limit: usize, seed: u64, mut each: impl FnMut(CrashPoint<'_>, Image)) {
+        self.for_each_point(|point, marks, choices| {
+            let mut state = 0;
+            choices.for_each(limit, seed_at(seed, point), |image| {
+                let id = StateId { point, state, limit, seed };
+                each(CrashPoint { index: point, marks, id }, image());
+                state += 1;
+            });
+        });
+    }
+
+    /// The state that `id` names, or none where this history has no such state.
+    #[must_use]
+    pub fn crash_state(&self, id: StateId) -> Option<(CrashPoint<'_>, Image)> {
+        let mut found = None;
+        self.for_each_point(|point, marks, choices| {
+            if point != id.point {
+                return;
+            }
+            let mut state = 0;
+            choices.for_each(id.limit, seed_at(id.seed, point), |image| {
+                if state == id.state {
+                    found = Some((marks.len(), image()));
+                }
+                state += 1;
+            });
+        });
+        let (marks, image) = found?;
+        Some((CrashPoint { index: id.point, marks: &self.marks()[..marks], id }, image))
+    }
+
+    fn for_each_point(&self, mut each: impl FnMut(usize, &[u64], Choices)) {
+        let mut walk = Walk::new(self);
+        let mut look = |walk: &mut Walk<'_>, fresh| {
+            let choices = walk.choices(fresh);
+            each(walk.now, &self.marks()[..walk.marks], choices);
+        };
+        if !self.events().is_empty() {
+            look(&mut walk, Fresh::Any);
+        }
+        let mut marked = false;
+        for (index, &event) in self.events().iter().enumerate() {
+            if marked && self.narrows_or_widens(event) {
+                look(&mut walk, Fresh::Any);
+                marked = false;
+            }
+            walk.step(event);
+            let is_last = index + 1 == self.events().len();
+            match event {
+                Event::Mark(_) => marked = true,
+                Event::WriteBegan(write) if !is_last => look(&mut walk, Fresh::Write(write)),
+                Event::Grew(_) if !is_last => look(&mut walk, Fresh::Any),
+                _ => {}
+            }
+        }
+        look(&mut walk, Fresh::Any);
+    }
+
+    /// Whether other states are legal after `event` than before.
+    fn narrows_or_widens(&self, event: Event) -> bool {
+        match event {
+            Event::WriteBegan(_) | Event::FlushEnded(_) | Event::Grew(_) => true,
+            Event::WriteEnded(write) => self.writes()[write].kind == WriteKind::Durable,
+            Event::WriteFailed(_) | Event::FlushBegan(_) | Event::FlushFailed(_) | Event::Mark(_) => false,
+        }
+    }
+}
+
+/// Every point samples differently.
+const fn seed_at(seed: u64, point: usize) -> u64 {
+    seed.wrapping_add((point as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93))
+}

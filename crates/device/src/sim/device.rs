@@ -1,0 +1,386 @@
+//! The simulated device: an image that requests change, with time, faults and a record.
+//!
+//! Without latency every request, submitted or executed, is run by the thread that starts it: the batch begins as a
+//! whole, then its requests end in order. So a test on one thread has one history. With latency submitted requests
+//! complete on a thread of the device.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use shoal_base::BLOCK_BYTES;
+
+use super::fault::{Effect, Fault, FaultOp, Faults};
+use super::history::{History, WriteKind};
+use super::image::{Block, Image};
+use super::line::{Lanes, Line};
+use crate::counters::Counters;
+use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Ticket};
+
+/// What a discarded block reads as: not zeros, so that nobody comes to rely on them.
+const RUBBISH: u8 = 0xD5;
+
+/// How long requests take. All zero: no time at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// A read, in nanoseconds.
+    pub read_ns: u64,
+    /// A write, in nanoseconds. A discard takes as long.
+    pub write_ns: u64,
+    /// A flush, in nanoseconds. A durable write takes this and the time of a write.
+    pub flush_ns: u64,
+    /// Every so many requests one is slow; 0: none.
+    pub slow_every: u64,
+    /// How many times as long a slow one takes.
+    pub slow_times: u32,
+}
+
+impl Latency {
+    fn of(&self, op: Op, number: u64) -> Duration {
+        let ns = match op {
+            Op::Read => self.read_ns,
+            Op::Write | Op::Discard { .. } => self.write_ns,
+            Op::WriteDurable => self.write_ns + self.flush_ns,
+            Op::Flush => self.flush_ns,
+        };
+        let is_slow = self.slow_every > 0 && number.is_multiple_of(self.slow_every);
+        Duration::from_nanos(ns) * if is_slow { self.slow_times } else { 1 }
+    }
+}
+
+/// How a simulated device behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct SimOptions {
+    /// How long requests take.
+    pub latency: Latency,
+    /// Requests that the device serves at once, where they take time.
+    pub parallel: usize,
+    /// Whether it can grow, as a file can.
+    pub growable: bool,
+    /// Whether it records its history, which holds every block ever written.
+    pub record: bool,
+}
+
+impl Default for SimOptions {
+    fn default() -> Self {
+        Self { latency: Latency::default(), parallel: 32, growable: false, record: true }
+    }
+}
+
+struct State {
+    image: Image,
+    history: History,
+    faults: Faults,
+    lanes: Lanes,
+    /// Requests begun.
+    begun: u64,
+}
+
+/// A request that began.
+struct Running {
+    ticket: Ticket,
+    /// Where a write lands, and its bytes.
+    landing: Option<(u64, Vec<Arc<Block>>)>,
+    /// Its number in the history.
+    number: Option<usize>,
+    result: Result<(), DeviceError>,
+}
+
+struct Core {
+    options: SimOptions,
+    state: Mutex<State>,
+    line: Line<Running>,
+    counters: Counters,
+}
+
+/// See the module.
+pub struct SimDevice {
+    core: Arc<Core>,
+    /// Completes submitted requests that take time.
+    watcher: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn range_of(ticket: &Ticket) -> Range<u64> {
+    ticket.block()..ticket.block().saturating_add(ticket.blocks())
+}
+
+impl State {
+    fn begin(&mut self, ticket: Ticket, record: bool) -> Running {
+        let mut running = Running { landing: None, number: None, result: Ok(()), ticket };
+        let (op, range) = (running.ticket.op(), range_of(&running.ticket));
+        running.result = running.ticket.check_range(self.image.blocks());
+        if running.result.is_err() {
+            return running;
+        }
+        let effect = self.faults.strike(op, &range);
+        if let Some(Effect::Fail(code)) = effect {
+            running.result = Err(error(&running.ticket, code));
+        }
+        match op {
+            Op::Write | Op::WriteDurable => self.begin_write(&mut running, effect, record),
+            Op::Discard { blocks } => {
+                let rubbish = Arc::new([RUBBISH; BLOCK_BYTES]);
+                running.landing = Some((range.start, (0..blocks).map(|_| rubbish.clone()).collect()));
+                self.record_write(&mut running, WriteKind::Discard, record);
+            }
+            Op::Flush if record => running.number = Some(self.history.begin_flush()),
+            Op::Flush | Op::Read => {}
+        }
+        running
+    }
+
+    fn begin_write(&mut self, running: &mut Running, effect: Option<Effect>, record: bool) {
+        let mut data = Vec::with_capacity(running.ticket.segments().len());
+        running.ticket.view_blocks(|_, bytes| {
+            let mut block = [0; BLOCK_BYTES];
+            block.copy_from_slice(bytes);
+            data.push(Arc::new(block));
+        });
+        let block = match effect {
+            Some(Effect::Lose) => return,
+            Some(Effect::Misdirect(block)) => block,
+            Some(Effect::Fail(_)) | None => running.ticket.block(),
+        };
+        let room = self.image.blocks().saturating_sub(block);
+        data.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+        running.landing = Some((block, data));
+        let durable = running.ticket.op() == Op::WriteDurable;
+        self.record_write(running, if durable { WriteKind::Durable } else { WriteKind::Plain }, record);
+    }
+
+    fn record_write(&mut self, running: &mut Running, kind: WriteKind, record: bool) {
+        if let Some((block, data)) = &running.landing
+            && record
+        {
+            running.number = Some(self.history.begin_write(kind, *block, data.clone()));
+        }
+    }
+
+    fn end(&mut self, running: &mut Running) {
+        let succeeded = running.result.is_ok();
+        if let Some(number) = running.number {
+            match running.ticket.op() {
+                Op::Flush => self.history.end_flush(number, succeeded),
+                _ => self.history.end_write(number, succeeded),
+            }
+        }
+        if !succeeded {
+            return;
+        }
+        if let Some((block, data)) = running.landing.take() {
+            for (block, bytes) in (block..).zip(data) {
+                self.image.put(block, bytes);
+            }
+        }
+        if running.ticket.op() == Op::Read {
+            running.ticket.fill_blocks(|block, memory| memory.copy_from_slice(self.image.block(block)));
+        }
+    }
+}
+
+fn error(ticket: &Ticket, code: i32) -> DeviceError {
+    DeviceError::Io {
+        op: ticket.op().name(),
+        block: ticket.block(),
+        blocks: ticket.blocks(),
+        code: Some(code),
+        message: io::Error::from_raw_os_error(code).to_string(),
+    }
+}
+
+impl Core {
+    /// Begins requests: those that take no time apart from the others, with the moment of their end.
+    fn begin(&self, tickets: Vec<Ticket>) -> Vec<(Option<Instant>, Running)> {
+        let mut state = self.state.lock();
+        let timed = self.options.latency != Latency::default();
+        let now = timed.then(Instant::now);
+        let begin = |ticket: Ticket| {
+            state.begun += 1;
+            let cost = self.options.latency.of(ticket.op(), state.begun);
+            let due = now.filter(|_| !cost.is_zero()).map(|now| state.lanes.ends(now, cost));
+            (due, state.begin(ticket, self.options.record))
+        };
+        tickets.into_iter().map(begin).collect()
+    }
+
+    fn end(&self, mut running: Running) {
+        self.state.lock().end(&mut running);
+        let Running { ticket, result, .. } = running;
+        self.counters.count(ticket.op(), ticket.blocks(), result.is_ok());
+        ticket.complete(result);
+    }
+}
+
+impl SimDevice {
+    /// A device of `blocks` zeroed blocks, without latency, recording.
+    #[must_use]
+    pub fn new(blocks: u64) -> Arc<Self> {
+        Self::from_image(Image::new(blocks))
+    }
+
+    /// A device that holds `image` (for instance a crash state), without latency, recording anew.
+    #[must_use]
+    pub fn from_image(image: Image) -> Arc<Self> {
+        Self::with_options(image, SimOptions::default())
+    }
+
+    /// A device that holds `image` and behaves as `options` say.
+    #[must_use]
+    pub fn with_options(image: Image, options: SimOptions) -> Arc<Self> {
+        let state = State {
+            history: History::new(image.clone()),
+            image,
+            faults: Faults::default(),
+            lanes: Lanes::new(options.parallel),
+            begun: 0,
+        };
+        let core =
+            Core { options, state: Mutex::new(state), line: Line::new(), counters: Counters::default() };
+        Arc::new(Self { core: Arc::new(core), watcher: Mutex::new(None) })
+    }
+
+    /// The contents now, as reads see them.
+    #[must_use]
+    pub fn image(&self) -> Image {
+        let mut state = self.core.state.lock();
+        state.image.settle();
+        state.image.clone()
+    }
+
+    /// What happened so far.
+    ///
+    /// # Panics
+    /// Where the device does not record.
+    #[must_use]
+    pub fn history(&self) -> History {
+        assert!(self.core.options.record, "this device does not record its history");
+        self.core.state.lock().history.clone()
+    }
+
+    /// Notes `mark` in the history: an acknowledgement, for instance.
+    pub fn mark(&self, mark: u64) {
+        if self.core.options.record {
+            self.core.state.lock().history.mark(mark);
+        }
+    }
+
+    /// Plans a fault; several may be planned.
+    pub fn inject(&self, fault: Fault) {
+        self.core.state.lock().faults.add(fault);
+    }
+
+    /// Forgets the faults that are still planned.
+    pub fn clear_faults(&self) {
+        self.core.state.lock().faults.clear();
+    }
+
+    /// Faults that struck so far.
+    #[must_use]
+    pub fn injected(&self) -> u64 {
+        self.core.state.lock().faults.injected()
+    }
+
+    /// Flips the bits of `mask` in byte `byte` of block `block`, at rest: for the history, a write that is durable at
+    /// once.
+    pub fn corrupt(&self, block: u64, byte: usize, mask: u8) {
+        let mut state = self.core.state.lock();
+        state.image.flip(block, byte, mask);
+        if self.core.options.record {
+            let data = state.image.shared(block).cloned().into_iter().collect();
+            let number = state.history.begin_write(WriteKind::Durable, block, data);
+            state.history.end_write(number, true);
+        }
+    }
+
+    fn watch(&self) {
+        let mut watcher = self.watcher.lock();
+        if watcher.is_some() {
+            return;
+        }
+        let core = self.core.clone();
+        let watching = move || {
+            while let Some(running) = core.line.pop() {
+                core.end(running);
+            }
+        };
+        match thread::Builder::new().name("shoal-sim".into()).spawn(watching) {
+            Ok(thread) => *watcher = Some(thread),
+            Err(error) => panic!("no thread for a simulated device: {error}"),
+        }
+    }
+}
+
+impl BlockDevice for SimDevice {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        for (due, running) in self.core.begin(tickets) {
+            match due {
+                None => self.core.end(running),
+                Some(due) => {
+                    self.watch();
+                    self.core.line.push(due, running);
+                }
+            }
+        }
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        let mut running = self.core.begin(tickets);
+        running.sort_by_key(|(due, _)| *due);
+        for (due, running) in running {
+            if let Some(due) = due {
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+            self.core.end(running);
+        }
+    }
+
+    fn blocks(&self) -> u64 {
+        self.core.state.lock().image.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        let mut state = self.core.state.lock();
+        let old = state.image.blocks();
+        if blocks <= old {
+            return Ok(());
+        }
+        if !self.core.options.growable {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this simulated device has a fixed size"));
+        }
+        if let Some(Effect::Fail(code)) = state.faults.strike_as(FaultOp::Grow, &(old..blocks)) {
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        state.image.resize(blocks);
+        if self.core.options.record {
+            state.history.grew(blocks);
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("{} simulated blocks", self.blocks())
+    }
+
+    fn can_grow(&self) -> bool {
+        self.core.options.growable
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.core.counters.snapshot()
+    }
+}
+
+impl Drop for SimDevice {
+    /// Waits for what was submitted.
+    fn drop(&mut self) {
+        self.core.line.close();
+        let Some(watcher) = self.watcher.get_mut().take() else { return };
+        // The watcher itself may drop the device (in a waker); it then ends on its own.
+        if watcher.thread().id() != thread::current().id() && watcher.join().is_err() {
+            tracing::error!("the thread of a simulated device panicked");
+        }
+    }
+}

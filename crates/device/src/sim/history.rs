@@ -1,0 +1,135 @@
+//! What happened to a simulated device, in order: the material that crash states are made from.
+//!
+//! An event's index is its time. Reads are not recorded: they change nothing.
+
+use std::sync::Arc;
+
+use super::image::{Block, Image};
+
+/// How a recorded write reached the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteKind {
+    /// Durable after a flush that begins later.
+    Plain,
+    /// Durable itself when it ends; says nothing of others.
+    Durable,
+    /// A discard: the blocks may hold what they held or rubbish, and no flush settles it.
+    Discard,
+}
+
+/// A write as it began.
+#[derive(Clone, Debug)]
+pub struct RecordedWrite {
+    /// How it is made durable.
+    pub kind: WriteKind,
+    /// Where it landed.
+    pub block: u64,
+    pub(super) data: Vec<Arc<Block>>,
+}
+
+impl RecordedWrite {
+    /// The blocks written, in order.
+    pub fn data(&self) -> impl Iterator<Item = &Block> {
+        self.data.iter().map(AsRef::as_ref)
+    }
+}
+
+/// One thing that happened. Writes and flushes are named by their number, counted from 0 in the order they began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A write began.
+    WriteBegan(usize),
+    /// A write was reported as complete.
+    WriteEnded(usize),
+    /// A write was reported as failed; any part of it may be there.
+    WriteFailed(usize),
+    /// A flush began.
+    FlushBegan(usize),
+    /// A flush was reported as complete: what had ended before it began is durable.
+    FlushEnded(usize),
+    /// A flush was reported as failed: what had ended and was not durable never will be for sure.
+    FlushFailed(usize),
+    /// The device grew to this many blocks, durable with the next flush.
+    Grew(u64),
+    /// The test noted something.
+    Mark(u64),
+}
+
+/// Everything that happened since a simulated device was made.
+#[derive(Clone)]
+pub struct History {
+    base: Image,
+    events: Vec<Event>,
+    writes: Vec<RecordedWrite>,
+    flushes: usize,
+    marks: Vec<u64>,
+}
+
+impl History {
+    /// Nothing happened yet to a device that holds `base`, all of it durable.
+    pub(super) fn new(mut base: Image) -> Self {
+        base.settle();
+        Self { base, events: Vec::new(), writes: Vec::new(), flushes: 0, marks: Vec::new() }
+    }
+
+    /// What the device held at first.
+    #[must_use]
+    pub const fn base(&self) -> &Image {
+        &self.base
+    }
+
+    /// What happened, in order.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The writes, in the order they began.
+    #[must_use]
+    pub fn writes(&self) -> &[RecordedWrite] {
+        &self.writes
+    }
+
+    /// How many flushes began, durable writes not included.
+    #[must_use]
+    pub const fn flushes(&self) -> usize {
+        self.flushes
+    }
+
+    /// The marks, in order.
+    #[must_use]
+    pub fn marks(&self) -> &[u64] {
+        &self.marks
+    }
+
+    pub(super) fn begin_write(&mut self, kind: WriteKind, block: u64, data: Vec<Arc<Block>>) -> usize {
+        let number = self.writes.len();
+        self.writes.push(RecordedWrite { kind, block, data });
+        self.events.push(Event::WriteBegan(number));
+        number
+    }
+
+    pub(super) fn end_write(&mut self, number: usize, succeeded: bool) {
+        self.events.push(if succeeded { Event::WriteEnded(number) } else { Event::WriteFailed(number) });
+    }
+
+    pub(super) fn begin_flush(&mut self) -> usize {
+        let number = self.flushes;
+        self.flushes += 1;
+        self.events.push(Event::FlushBegan(number));
+        number
+    }
+
+    pub(super) fn end_flush(&mut self, number: usize, succeeded: bool) {
+        self.events.push(if succeeded { Event::FlushEnded(number) } else { Event::FlushFailed(number) });
+    }
+
+    pub(super) fn grew(&mut self, blocks: u64) {
+        self.events.push(Event::Grew(blocks));
+    }
+
+    pub(super) fn mark(&mut self, mark: u64) {
+        self.marks.push(mark);
+        self.events.push(Event::Mark(mark));
+    }
+}

@@ -1,0 +1,22 @@
+//! A simulated device for the tests of every layer above: it takes time, fails and forgets on demand, and records what
+//! a crash could leave behind.
+//!
+//! Reading order: [`Image`] (contents), [`SimDevice`] (the device), [`Fault`] (what goes wrong), [`History`] (what
+//! happened), then the crash states: which versions of a block a crash may leave, and which combinations to try.
+
+mod choice;
+mod crash;
+mod device;
+mod fault;
+mod history;
+mod image;
+mod line;
+
+#[cfg(test)]
+mod tests;
+
+pub use crash::{CrashPoint, StateId, StateIdError};
+pub use device::{Latency, SimDevice, SimOptions};
+pub use fault::{Effect, Fault, FaultOp};
+pub use history::{Event, History, RecordedWrite, WriteKind};
+pub use image::{Block, Image};

@@ -1,0 +1,143 @@
+//! The system calls that the standard library does not offer, and the `iovec` lists they take.
+//!
+//! Nothing here knows what a request means ([`crate::transfer`] does) or retries. Everything returns the system's
+//! error as it is.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use smallvec::SmallVec;
+
+use crate::Ticket;
+use crate::transfer::Transfer;
+
+/// Segments that one system call takes (`IOV_MAX` of Linux); longer lists are transferred in several calls.
+pub(crate) const IOVECS_PER_CALL_MAX: usize = 1024;
+
+/// Discards a range of a block device: number 119 of the group in which `BLKSSZGET` is 104, encoded alike.
+const BLKDISCARD: libc::Ioctl = libc::BLKSSZGET + (119 - 104);
+
+/// The part of a request's memory that is still to be transferred. Empty segments are left out.
+pub(crate) struct Iovecs {
+    list: SmallVec<[libc::iovec; 4]>,
+    first: usize,
+}
+
+// SAFETY: a list of addresses; whoever uses them holds the ticket they come from, which is `Send`.
+unsafe impl Send for Iovecs {}
+
+impl Iovecs {
+    /// The whole memory of `ticket`.
+    pub(crate) fn of(ticket: &Ticket) -> Self {
+        let filled = ticket.segments().iter().filter(|segment| segment.bytes > 0);
+        let list = filled
+            .map(|segment| libc::iovec { iov_base: segment.start.cast(), iov_len: segment.bytes })
+            .collect();
+        Self { list, first: 0 }
+    }
+
+    /// What the next call takes.
+    pub(crate) fn window(&self) -> &[libc::iovec] {
+        let rest = self.list.get(self.first..).unwrap_or_default();
+        &rest[..rest.len().min(IOVECS_PER_CALL_MAX)]
+    }
+
+    /// Leaves out the first `bytes` bytes, which were transferred.
+    pub(crate) fn advance(&mut self, mut bytes: usize) {
+        while bytes > 0 {
+            let Some(iovec) = self.list.get_mut(self.first) else {
+                panic!("the kernel transferred {bytes} bytes more than were asked for")
+            };
+            let step = bytes.min(iovec.iov_len);
+            iovec.iov_base = iovec.iov_base.wrapping_byte_add(step);
+            iovec.iov_len -= step;
+            bytes -= step;
+            if iovec.iov_len == 0 {
+                self.first += 1;
+            }
+        }
+    }
+}
+
+fn checked(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+fn checked_int(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The window of `transfer` as the C interface wants it: pointer, count, offset in the file.
+fn arguments(transfer: &Transfer) -> io::Result<(*const libc::iovec, libc::c_int, libc::off_t)> {
+    let window = transfer.window();
+    let count = libc::c_int::try_from(window.len()).map_err(io::Error::other)?;
+    let offset = libc::off_t::try_from(transfer.offset()).map_err(io::Error::other)?;
+    Ok((window.as_ptr(), count, offset))
+}
+
+/// Reads once into what is left of `transfer`'s memory. Bytes read.
+pub(crate) fn read(file: &File, transfer: &Transfer) -> io::Result<usize> {
+    let (iovecs, count, offset) = arguments(transfer)?;
+    // SAFETY: the transfer owns the ticket whose memory the iovecs name, and a read's memory may be written to.
+    checked(unsafe { libc::preadv(file.as_raw_fd(), iovecs, count, offset) })
+}
+
+/// Writes once from what is left of `transfer`'s memory. Bytes written.
+pub(crate) fn write(file: &File, transfer: &Transfer, durable: bool) -> io::Result<usize> {
+    let (iovecs, count, offset) = arguments(transfer)?;
+    let fd = file.as_raw_fd();
+    // SAFETY: the transfer owns the ticket whose memory the iovecs name.
+    checked(unsafe {
+        if durable {
+            libc::pwritev2(fd, iovecs, count, offset, libc::RWF_DSYNC)
+        } else {
+            libc::pwritev(fd, iovecs, count, offset)
+        }
+    })
+}
+
+/// Switches direct I/O on for an open descriptor.
+pub(crate) fn set_direct(file: &File, direct: bool) -> io::Result<()> {
+    let fd = file.as_raw_fd();
+    // SAFETY: takes and gives numbers only.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    checked_int(flags)?;
+    let flags = if direct { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
+    // SAFETY: takes and gives numbers only.
+    checked_int(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) })
+}
+
+/// Allocates `bytes` bytes from `offset` on and makes the file long enough for them.
+pub(crate) fn allocate(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    fallocate(file, 0, offset, bytes)
+}
+
+/// Gives the space of a range of a file back; the range reads as zeros.
+pub(crate) fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes)
+}
+
+fn fallocate(file: &File, mode: libc::c_int, offset: u64, bytes: u64) -> io::Result<()> {
+    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+    let bytes = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
+    // SAFETY: takes numbers only.
+    checked_int(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, bytes) })
+}
+
+/// Size of the sectors of a raw block device in bytes.
+pub(crate) fn raw_sector_bytes(file: &File) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes an `int` to the address given.
+    checked_int(unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut bytes) })?;
+    u64::try_from(bytes).map_err(io::Error::other)
+}
+
+/// Tells a raw block device that a range holds nothing of value.
+pub(crate) fn raw_discard(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let range = [offset, bytes];
+    // SAFETY: the kernel reads two 64-bit numbers from the address given.
+    checked_int(unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) })
+}

@@ -1,0 +1,213 @@
+//! A request under way on a file: what the next system call is, and what its result means.
+//!
+//! Short transfers are continued, interrupted ones repeated, and a durable write falls back to a write and a flush
+//! where the file system does not know `RWF_DSYNC`. The same steps serve plain system calls and both kinds of ring.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use shoal_base::BLOCK_BYTES_U64;
+
+use crate::sys::Iovecs;
+use crate::{Op, Ticket};
+
+/// How often one request is repeated because the kernel was interrupted or short of something, before it fails.
+const REPEATS_MAX: u32 = 10_000;
+
+/// The next system call of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Read into the window.
+    Read,
+    /// Write the window, with `RWF_DSYNC` where `durable`.
+    Write {
+        /// Durable when it returns.
+        durable: bool,
+    },
+    /// `fdatasync`.
+    Sync,
+}
+
+/// A request with what is left of it.
+pub(crate) struct Transfer {
+    ticket: Ticket,
+    iovecs: Iovecs,
+    offset: u64,
+    left: usize,
+    /// A flush is still to be done after the bytes.
+    sync_left: bool,
+    repeats: u32,
+}
+
+impl Transfer {
+    /// The start of `ticket`, which must be in range and no discard.
+    pub(crate) fn new(ticket: Ticket) -> Self {
+        debug_assert!(!matches!(ticket.op(), Op::Discard { .. }), "discards are not transfers");
+        Self {
+            iovecs: Iovecs::of(&ticket),
+            offset: ticket.block() * BLOCK_BYTES_U64,
+            left: ticket.bytes(),
+            sync_left: ticket.op() == Op::Flush,
+            repeats: 0,
+            ticket,
+        }
+    }
+
+    /// What is to be done next; none when the request is complete. `dsync` says whether the file system takes
+    /// `RWF_DSYNC`.
+    pub(crate) fn action(&mut self, dsync: bool) -> Option<Action> {
+        if self.left > 0 {
+            return Some(match self.ticket.op() {
+                Op::Read => Action::Read,
+                Op::WriteDurable if dsync => Action::Write { durable: true },
+                Op::WriteDurable => {
+                    self.sync_left = true;
+                    Action::Write { durable: false }
+                }
+                Op::Write | Op::Flush | Op::Discard { .. } => Action::Write { durable: false },
+            });
+        }
+        self.sync_left.then_some(Action::Sync)
+    }
+
+    /// Takes the result of `action`. An error ends the request. Clears `dsync` where the file system refuses it.
+    pub(crate) fn took(
+        &mut self,
+        action: Action,
+        result: io::Result<usize>,
+        dsync: &AtomicBool,
+    ) -> io::Result<()> {
+        match (action, result) {
+            (Action::Sync, Ok(_)) => self.sync_left = false,
+            (Action::Read, Ok(0)) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the file is shorter than when it was opened",
+                ));
+            }
+            (Action::Write { .. }, Ok(0)) => {
+                return Err(io::Error::new(io::ErrorKind::WriteZero, "the system wrote nothing"));
+            }
+            (_, Ok(bytes)) => {
+                assert!(bytes <= self.left, "the kernel transferred more than was asked for");
+                self.iovecs.advance(bytes);
+                self.left -= bytes;
+                self.offset += bytes as u64;
+            }
+            (action, Err(error)) => return self.failed(action, error, dsync),
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, action: Action, error: io::Error, dsync: &AtomicBool) -> io::Result<()> {
+        match error.raw_os_error() {
+            // The kernel may cancel a request that did not start, for instance because the thread that submitted it
+            // ended. Linux 6.18 spares files and block devices that, but promises nothing.
+            Some(libc::EINTR | libc::EAGAIN | libc::ECANCELED) if self.repeats < REPEATS_MAX => {
+                self.repeats += 1;
+                Ok(())
+            }
+            Some(libc::EOPNOTSUPP | libc::ENOSYS) if action == (Action::Write { durable: true }) => {
+                if dsync.swap(false, Ordering::Relaxed) {
+                    tracing::info!(
+                        "writes with RWF_DSYNC are not supported here; using a write and fdatasync"
+                    );
+                }
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// The memory of the next call.
+    pub(crate) fn window(&self) -> &[libc::iovec] {
+        self.iovecs.window()
+    }
+
+    /// Where the next call starts in the file, in bytes.
+    pub(crate) const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Ends the transfer: nobody uses the memory any more.
+    pub(crate) fn into_ticket(self) -> Ticket {
+        self.ticket
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_base::BLOCK_BYTES;
+
+    use super::*;
+    use crate::IoBuf;
+    use crate::request::request_for_test;
+
+    fn transfer(op: Op, bufs: Vec<IoBuf>) -> Transfer {
+        Transfer::new(request_for_test(op, 3, bufs).1)
+    }
+
+    fn bytes_left(transfer: &Transfer) -> usize {
+        transfer.window().iter().map(|iovec| iovec.iov_len).sum()
+    }
+
+    #[test]
+    fn short_reads_go_on_across_segments() {
+        let dsync = AtomicBool::new(true);
+        let mut read = transfer(Op::Read, vec![IoBuf::new(1), IoBuf::new(0), IoBuf::new(2)]);
+        assert_eq!(read.action(true), Some(Action::Read));
+        assert_eq!((bytes_left(&read), read.offset()), (3 * BLOCK_BYTES, 3 * BLOCK_BYTES_U64));
+        read.took(Action::Read, Ok(5000), &dsync).unwrap();
+        assert_eq!((bytes_left(&read), read.offset()), (3 * BLOCK_BYTES - 5000, 3 * BLOCK_BYTES_U64 + 5000));
+        assert_eq!(read.window().len(), 1);
+        read.took(Action::Read, Err(io::Error::from_raw_os_error(libc::EINTR)), &dsync).unwrap();
+        read.took(Action::Read, Ok(3 * BLOCK_BYTES - 5000), &dsync).unwrap();
+        assert_eq!(read.action(true), None);
+    }
+
+    #[test]
+    fn the_end_of_the_file_is_an_error() {
+        let dsync = AtomicBool::new(true);
+        let mut read = transfer(Op::Read, vec![IoBuf::new(1)]);
+        assert_eq!(read.took(Action::Read, Ok(0), &dsync).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_durable_write_falls_back_to_write_and_sync() {
+        let dsync = AtomicBool::new(true);
+        let mut write = transfer(Op::WriteDurable, vec![IoBuf::new(2)]);
+        let durable = Action::Write { durable: true };
+        assert_eq!(write.action(true), Some(durable));
+        write.took(durable, Ok(BLOCK_BYTES), &dsync).unwrap();
+        write.took(durable, Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)), &dsync).unwrap();
+        assert!(!dsync.load(Ordering::Relaxed));
+        let plain = Action::Write { durable: false };
+        assert_eq!(write.action(false), Some(plain));
+        write.took(plain, Ok(BLOCK_BYTES), &dsync).unwrap();
+        assert_eq!(write.action(false), Some(Action::Sync));
+        write.took(Action::Sync, Ok(0), &dsync).unwrap();
+        assert_eq!(write.action(false), None);
+    }
+
+    #[test]
+    fn other_errors_end_it_and_endless_interruption_does_too() {
+        let dsync = AtomicBool::new(true);
+        let mut write = transfer(Op::Write, vec![IoBuf::new(1)]);
+        let plain = Action::Write { durable: false };
+        let error = write.took(plain, Err(io::Error::from_raw_os_error(libc::EIO)), &dsync).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        let interrupted = || Err(io::Error::from_raw_os_error(libc::EINTR));
+        let repeats =
+            (0..=2 * REPEATS_MAX).take_while(|_| write.took(plain, interrupted(), &dsync).is_ok()).count();
+        assert_eq!(repeats, REPEATS_MAX as usize);
+    }
+
+    #[test]
+    fn long_lists_are_cut_at_the_systems_limit() {
+        let mut write = transfer(Op::Write, (0..1500).map(|_| IoBuf::new(1)).collect());
+        let dsync = AtomicBool::new(true);
+        assert_eq!(write.window().len(), crate::sys::IOVECS_PER_CALL_MAX);
+        write.took(Action::Write { durable: false }, Ok(1024 * BLOCK_BYTES), &dsync).unwrap();
+        assert_eq!(write.window().len(), 476);
+    }
+}

@@ -1,0 +1,104 @@
+//! Admission: overlays and log are bounded, so a write that finds them full waits for an apply.
+//!
+//! From half of the limit on applies run; from three quarters on each write is held back a little, more the fuller it is, so that the
+//! rate of writes approaches the rate of applies without a cliff.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What the overlays of all tablets hold, against its limits.
+pub(crate) struct Admission {
+    bytes: AtomicUsize,
+    records: AtomicUsize,
+    bytes_max: usize,
+    records_max: usize,
+}
+
+/// Room for one record. Dropped before it is kept, it gives the room back.
+pub(crate) struct Admitted {
+    admission: Arc<Admission>,
+    bytes: usize,
+}
+
+impl Admission {
+    pub(crate) fn new(bytes_max: usize, records_max: usize) -> Arc<Self> {
+        Arc::new(Self { bytes: AtomicUsize::new(0), records: AtomicUsize::new(0), bytes_max, records_max })
+    }
+
+    /// Room for a record of `bytes` bytes, if there is any now. A single record larger than the limit is let in alone.
+    pub(crate) fn try_admit(self: &Arc<Self>, bytes: usize) -> Option<Admitted> {
+        let records = self.records.fetch_add(1, Ordering::AcqRel);
+        let held = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        if records > 0 && (records >= self.records_max || held + bytes > self.bytes_max) {
+            self.release(1, bytes);
+            return None;
+        }
+        Some(Admitted { admission: self.clone(), bytes })
+    }
+
+    /// An overlay was applied, or a record took less than was admitted.
+    pub(crate) fn release(&self, records: usize, bytes: usize) {
+        let before = self.records.fetch_sub(records, Ordering::AcqRel);
+        assert!(before >= records, "more records released than admitted");
+        let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        assert!(before >= bytes, "more bytes released than admitted");
+    }
+
+    /// Recovery put records into the overlays.
+    pub(crate) fn recovered(&self, records: usize, bytes: usize) {
+        self.records.fetch_add(records, Ordering::AcqRel);
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// How full the overlays are, in thousandths of the nearer limit.
+    pub(crate) fn fill_permille(&self) -> usize {
+        let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max;
+        let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max;
+        bytes.max(records)
+    }
+
+    /// Records and bytes in the overlays.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        (self.records.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire))
+    }
+}
+
+impl Admitted {
+    /// The record is in an overlay, which grew by `bytes`; the overlay's apply releases them.
+    pub(crate) fn keep(mut self, bytes: usize) {
+        assert!(bytes <= self.bytes, "a record takes at most what was admitted");
+        // The record stays counted; only the difference goes back.
+        self.admission.release(0, self.bytes - bytes);
+        self.bytes = usize::MAX;
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        if self.bytes != usize::MAX {
+            self.admission.release(1, self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_and_gives_back() {
+        let admission = Admission::new(100, 3);
+        let first = admission.try_admit(60).unwrap();
+        assert!(admission.try_admit(60).is_none());
+        let second = admission.try_admit(40).unwrap();
+        assert_eq!(admission.fill_permille(), 1000);
+        first.keep(50);
+        drop(second);
+        assert_eq!(admission.held(), (1, 50));
+        admission.release(1, 50);
+        let large = admission.try_admit(1000).unwrap();
+        assert!(admission.try_admit(1).is_none());
+        drop(large);
+        assert_eq!(admission.held(), (0, 0));
+    }
+}

@@ -1,0 +1,373 @@
+//! `shoal check`: walks everything - every page, every object's bytes, every block owned exactly once, free space
+//! equal to what nobody owns - and can rebuild the free space from the trees.
+
+use std::sync::Arc;
+
+use shoal_base::{Lsn, Run, TabletId};
+use shoal_device::Device;
+use shoal_pool::Pool;
+use shoal_space::FreeImage;
+
+use crate::entry::{Entry, split_leaf_entry};
+use crate::error::{Error, Result};
+use crate::log::format::RecordKind;
+use crate::open::{Recovery, owned_runs};
+use crate::options::{Environment, OpenOptions};
+use crate::space_image;
+use crate::superblock::{self, Superblock};
+use crate::tree::{PageRef, Problem, Visitor};
+use crate::tree_io::{PoolPages, tree_of};
+use crate::value::read::verify_direct;
+
+/// What a check is asked to do.
+#[derive(Clone, Default)]
+pub struct CheckOptions {
+    /// Rebuild what can be rebuilt: the free space, from the trees; a log that lost promised records is cut at the damage.
+    pub repair: bool,
+    /// Memory for pages, in bytes; 0 for 64 MiB.
+    pub cache_bytes: usize,
+    /// Called with the numbers of objects and bytes verified so far, from time to time.
+    pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckProblem {
+    /// What is wrong, and with which object where one is concerned.
+    pub what: String,
+    /// Where, as a block number.
+    pub block: u64,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// Pages of the trees.
+    pub pages: u64,
+    /// Objects, of trees and log together.
+    pub objects: u64,
+    /// Bytes of values that were read and verified.
+    pub value_bytes: u64,
+    /// Blocks that trees and values own.
+    pub owned_blocks: u64,
+    /// Free blocks of the published image, without what the log's records own.
+    pub free_blocks: u64,
+    /// Records that only the log holds.
+    pub log_records: u64,
+    /// What is wrong; at most 1,000 are listed.
+    pub problems: Vec<CheckProblem>,
+    /// Problems in all.
+    pub problem_count: u64,
+    /// What recovery had to say, and what repair did.
+    pub notes: Vec<String>,
+}
+
+/// Problems that a report lists.
+const PROBLEMS_MAX: usize = 1000;
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.problem_count == 0
+    }
+
+    fn problem(&mut self, what: String, block: u64) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(CheckProblem { what, block });
+        }
+    }
+}
+
+/// Checks the store on `device`, which nobody else has open. Without `repair` nothing is written.
+///
+/// # Errors
+/// [`Error::Unopenable`] where there is no store; as the device. Damage is in the report.
+pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport> {
+    let cache_bytes = if options.cache_bytes == 0 { 64 << 20 } else { options.cache_bytes };
+    let open =
+        OpenOptions { cache_bytes, background: false, accept_damaged_log: true, ..OpenOptions::default() };
+    let recovery = Recovery::read(device.clone(), &open, &Environment::default()).await?;
+    let mut report = CheckReport { notes: recovery.notes.clone(), ..CheckReport::default() };
+    for note in &recovery.notes {
+        report.problem(note.clone(), 0);
+    }
+    let mut owners = Owners::default();
+    let Recovery { pool, superblock, .. } = &recovery;
+    for (id, tablet) in (0_u16..).zip(&superblock.tablets) {
+        let mut visitor = TreeVisitor::new(&device, pool, superblock, &mut report, &mut owners);
+        visitor.verify = true;
+        visitor.progress = options.progress.clone();
+        tree_of(superblock.identity, TabletId(id))
+            .walk(&PoolPages::new(pool), tablet.root, &mut visitor)
+            .await?;
+    }
+    // The published image describes the trees alone: what the log's records own is added at every recovery.
+    owners.sort();
+    owners.report_overlaps(&mut report);
+    owners.compare(&recovery.image, superblock, &mut report);
+    report.free_blocks = recovery.image.free_blocks();
+    report.owned_blocks = owners.runs.iter().map(|run| u64::from(run.blocks)).sum();
+    check_log(&recovery, options, &mut report).await?;
+    if options.repair && !report.is_clean() {
+        repair(device, recovery, open, &mut report).await?;
+    }
+    Ok(report)
+}
+
+/// Makes the store consistent again: a new image from the trees, and a new epoch behind what is left of the log.
+async fn repair(
+    device: Device,
+    recovery: Recovery,
+    open: OpenOptions,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let Recovery { pool, mut superblock, .. } = recovery;
+    let image = rebuild_image(&device, &pool, &superblock).await?;
+    let before = superblock.number;
+    superblock.number += 1;
+    superblock.space = space_image::rewrite(&device, &superblock, &image).await?;
+    device.flush().await.ok()?;
+    superblock::write(&device, &superblock).await?;
+    report.notes.push(format!(
+        "repair: the free space was rebuilt from the trees ({} blocks free), published as superblock {} after {before}",
+        image.free_blocks(),
+        superblock.number
+    ));
+    let store = crate::Store::open(device, open, Environment::default()).await?;
+    store.0.apply_all().await?;
+    store.close().await?;
+    report
+        .notes
+        .push("repair: the log's records were applied; damaged objects stay and answer with an error".into());
+    Ok(())
+}
+
+/// The free space as the trees leave it.
+///
+/// # Errors
+/// As the device. What damaged pages own is not known: it may come out as free, and the objects there were lost with the
+/// page.
+pub(crate) async fn rebuild_image(
+    device: &Device,
+    pool: &Pool,
+    superblock: &Superblock,
+) -> Result<FreeImage> {
+    let mut owners = Owners::default();
+    let mut report = CheckReport::default();
+    for (id, tablet) in (0_u16..).zip(&superblock.tablets) {
+        let mut visitor = TreeVisitor::new(device, pool, superblock, &mut report, &mut owners);
+        tree_of(superblock.identity, TabletId(id))
+            .walk(&PoolPages::new(pool), tablet.root, &mut visitor)
+            .await?;
+    }
+    let layout = &superblock.layout;
+    let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
+    let mut at = layout.data_first();
+    owners.sort();
+    let end = superblock.device_blocks;
+    let ends = std::iter::once(Run::new(end, 1));
+    for run in owners.runs.iter().copied().chain(ends) {
+        while at < run.block.min(end) {
+            let blocks = (run.block.min(end) - at).min(1 << 20);
+            let free = Run::new(at, blocks as u32);
+            image.free(free).map_err(|error| Error::Corrupt { what: error.to_string(), block: at })?;
+            at += blocks;
+        }
+        at = at.max(run.end());
+    }
+    Ok(image)
+}
+
+/// Runs that pages and values own. Twelve bytes a run: a billion objects need a machine to match, a million 12 MB.
+#[derive(Default)]
+struct Owners {
+    runs: Vec<Run>,
+}
+
+impl Owners {
+    fn add(&mut self, run: Run) {
+        // Pages and values of an apply lie side by side: most join the run before.
+        match self.runs.last_mut() {
+            Some(last) if last.end() == run.block && last.blocks < 1 << 24 => last.blocks += run.blocks,
+            _ => self.runs.push(run),
+        }
+    }
+
+    fn sort(&mut self) {
+        self.runs.sort_unstable();
+    }
+
+    fn report_overlaps(&self, report: &mut CheckReport) {
+        let mut end = 0;
+        for run in &self.runs {
+            if run.block < end {
+                report.problem(format!("blocks {run} have two owners"), run.block);
+            }
+            end = end.max(run.end());
+        }
+    }
+
+    /// The image must say that exactly what nobody owns is free.
+    fn compare(&self, image: &FreeImage, superblock: &Superblock, report: &mut CheckReport) {
+        let (first, end) = (superblock.layout.data_first(), superblock.device_blocks);
+        let mut events: Vec<Run> = image.runs().collect();
+        for run in &events {
+            if run.block < first || run.end() > end {
+                report.problem(format!("the free run {run} lies outside of the data"), run.block);
+            }
+        }
+        let mut owned = self.runs.iter().copied().peekable();
+        for free in &events {
+            while owned.next_if(|run| run.end() <= free.block).is_some() {}
+            if let Some(run) = owned.peek().filter(|run| run.overlaps(*free)) {
+                report.problem(format!("the free run {free} overlaps {run}, which is in use"), free.block);
+            }
+        }
+        events.extend(&self.runs);
+        events.sort_unstable();
+        let mut at = first;
+        for run in events.into_iter().chain(std::iter::once(Run::new(end, 1))) {
+            if at < run.block {
+                let lost = format!("{} block(s) from {at} on are neither free nor in use", run.block - at);
+                if image.is_incomplete(Run::new(at, 1)) {
+                    report.notes.push(format!("{lost}: their group of the space image is damaged"));
+                } else {
+                    report.problem(lost, at);
+                }
+            }
+            at = at.max(run.end());
+        }
+    }
+}
+
+/// Collects what a tree owns, and verifies the values.
+struct TreeVisitor<'a> {
+    device: &'a Device,
+    pool: &'a Pool,
+    superblock: &'a Superblock,
+    report: &'a mut CheckReport,
+    owners: &'a mut Owners,
+    verify: bool,
+    progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
+    /// Entries of the leaf that is being visited.
+    entries: Vec<(Vec<u8>, Lsn, Entry)>,
+}
+
+impl<'a> TreeVisitor<'a> {
+    fn new(
+        device: &'a Device,
+        pool: &'a Pool,
+        superblock: &'a Superblock,
+        report: &'a mut CheckReport,
+        owners: &'a mut Owners,
+    ) -> Self {
+        Self { device, pool, superblock, report, owners, verify: false, progress: None, entries: Vec::new() }
+    }
+}
+
+impl Visitor for TreeVisitor<'_> {
+    fn page(&mut self, page: PageRef, _level: u8, _used_bytes: usize) {
+        self.report.pages += 1;
+        self.owners.add(Run::new(page.block, 1));
+    }
+
+    fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef) {
+        // An empty entry marks a delete in a range whose base was lost.
+        if entry.is_empty() {
+            return;
+        }
+        self.report.objects += 1;
+        match split_leaf_entry(entry).and_then(|(version, body)| Ok((version, Entry::decode(body)?.0))) {
+            Ok((version, entry)) => self.entries.push((key.to_vec(), version, entry)),
+            Err(_) => self.report.problem(format!("the entry of {} cannot be read", name(key)), page.block),
+        }
+    }
+
+    fn lost(&mut self, page: PageRef, low: &[u8], high: Option<&[u8]>) {
+        let high = high.map_or("the end".into(), name);
+        let what = format!("the objects from {} up to {high} were lost with a damaged page", name(low));
+        self.report.problem(what, page.block);
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        let Problem { page, level, what, low } = problem;
+        let what = format!("page of level {level} (keys from {} on): {what}", name(&low));
+        self.report.problem(what, page.block);
+    }
+
+    async fn leaf_done(&mut self) -> Result<()> {
+        for (key, version, entry) in std::mem::take(&mut self.entries) {
+            for run in owned_runs(self.device, self.pool, &entry, version).await {
+                self.owners.add(run);
+            }
+            if self.verify {
+                verify(self.device, self.pool, self.superblock, &key, &entry, version, self.report).await?;
+            }
+        }
+        if let Some(progress) = &self.progress {
+            progress(self.report.objects, self.report.value_bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Reads and verifies a value; damage becomes a problem that names the object.
+async fn verify(
+    device: &Device,
+    pool: &Pool,
+    superblock: &Superblock,
+    key: &[u8],
+    entry: &Entry,
+    version: Lsn,
+    report: &mut CheckReport,
+) -> Result<()> {
+    report.value_bytes += entry.value_bytes;
+    match verify_direct(device, pool, superblock.device_blocks, entry, version).await {
+        Ok(()) => Ok(()),
+        Err(Error::Corrupt { what, block }) => {
+            report.problem(format!("object {}: {what}", name(key)), block);
+            Ok(())
+        }
+        Err(Error::Io(error)) => {
+            report.problem(format!("object {}: {error}", name(key)), 0);
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Verifies the values that only the log names.
+async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut CheckReport) -> Result<()> {
+    let Recovery { device, pool, superblock, log, .. } = recovery;
+    for batch in &log.batches {
+        for (lsn, record) in (batch.header.first_lsn.0..).zip(&batch.records) {
+            let applied = superblock.tablets.get(usize::from(record.tablet.0)).map(|tablet| tablet.applied);
+            if applied.is_none_or(|applied| Lsn(lsn) <= applied) {
+                continue;
+            }
+            report.log_records += 1;
+            if record.kind == RecordKind::Delete {
+                continue;
+            }
+            let key = record.bytes.get(record.key.0 as usize..record.key.1 as usize).unwrap_or(&[]);
+            match Entry::decode(record.bytes.get(record.body as usize..).unwrap_or(&[])) {
+                Ok((entry, _)) => verify(device, pool, superblock, key, &entry, Lsn(lsn), report).await?,
+                Err(_) => report.problem(format!("record {lsn} of {} cannot be read", name(key)), 0),
+            }
+        }
+        if let Some(progress) = &options.progress {
+            progress(report.objects + report.log_records, report.value_bytes);
+        }
+    }
+    Ok(())
+}
+
+/// An encoded key as `bucket/key`.
+fn name(key: &[u8]) -> String {
+    match key.iter().position(|&byte| byte == 0) {
+        Some(at) => format!("{}/{}", key[..at].escape_ascii(), key[at + 1..].escape_ascii()),
+        None => key.escape_ascii().to_string(),
+    }
+}

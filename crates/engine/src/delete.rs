@@ -1,0 +1,32 @@
+//! Delete: a record that says that the key does not exist.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::key::ObjectKey;
+use crate::log::format::{RecordKind, encode_record};
+use crate::object::{DeleteResult, RejectRules};
+use crate::overlay::Record;
+use crate::store::Store;
+use crate::write::{Write, memory_bytes};
+
+impl Store {
+    /// Deletes an object; deleting what does not exist succeeds, unless the rules say otherwise. Durable when it
+    /// returns; works on a full device.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn delete(&self, key: &ObjectKey, rules: RejectRules) -> Result<DeleteResult> {
+        let inner = &*self.0;
+        inner.check_writable()?;
+        inner.check_rules(key, rules).await?;
+        let promise = inner.claim(|| inner.space.claim_delete()).await?;
+        let encoded = encode_record(RecordKind::Delete, inner.tablet_of(key).id, key.encoded(), &[]);
+        let record = Arc::new(Record::new(encoded));
+        let (admitted, room) = inner.admit(memory_bytes(&record), record.bytes().len()).await?;
+        let write = Write { record, admitted, room, promise, extents: Vec::new(), writes: Vec::new() };
+        let written = inner.commit(key, rules, write).await?;
+        inner.count(&inner.counters.deletes);
+        Ok(DeleteResult { deleted: written.before, version: written.version })
+    }
+}

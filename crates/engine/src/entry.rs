@@ -1,0 +1,253 @@
+//! What log and leaves say about an object besides its key (`docs/format/object.md`).
+//!
+//! The *body* is the same in a log record and in a leaf, so that an apply copies it; a leaf puts the version (8 bytes)
+//! in front of it. Stored bytes of a value: metadata that does not fit in the leaf, then the value, in units of 64 KiB, each
+//! with its checksum.
+
+use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
+use shoal_base::limits::VALUE_UNIT_BYTES;
+use shoal_base::{Lsn, Run, blocks_for};
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::object::Metadata;
+
+/// Key and entry together have at most this many bytes in a leaf: at least three fit in a page.
+pub(crate) const LEAF_ENTRY_BYTES_MAX: usize = 1300;
+/// Metadata above this goes in front of the value.
+const META_INLINE_BYTES_MAX: usize = 256;
+/// Runs, and checksums of units, that lie in the entry itself; with more, they lie in a manifest.
+pub(crate) const INLINE_RUNS_MAX: usize = 4;
+/// Runs of one value.
+pub(crate) const RUNS_MAX: usize = 4096;
+
+const HOME_MASK: u8 = 0b11;
+const HOME_INLINE: u8 = 0;
+const HOME_EXTENTS: u8 = 1;
+const HOME_MANIFEST: u8 = 2;
+const META_IN_FRONT: u8 = 1 << 2;
+const HAS_EXPIRY: u8 = 1 << 3;
+
+/// Where the stored bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// They are the rest of the body.
+    Inline,
+    /// In these runs, one after the other, from byte `offset` of the first block on. Every run but the last is a
+    /// multiple of a unit, so that no unit lies in two runs.
+    Extents { offset: u16, runs: SmallVec<[Run; 1]>, checksums: SmallVec<[u32; 4]> },
+    /// Runs and checksums lie in a manifest of this many bytes in these runs.
+    Manifest { runs: SmallVec<[Run; 1]>, bytes: u32, checksum: u32 },
+}
+
+/// A decoded body, without the inline bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub modified_ns: u64,
+    pub expiry_ns: Option<u64>,
+    pub value_bytes: u64,
+    pub meta: Meta,
+    pub home: Home,
+}
+
+/// Where the encoded metadata is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Meta {
+    /// Here.
+    Inline(SmallVec<[u8; 24]>),
+    /// The first so many stored bytes.
+    InFront(u32),
+}
+
+impl Entry {
+    /// Stored bytes: metadata in front, then the value.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.value_bytes + u64::from(self.meta_in_front())
+    }
+
+    /// Bytes of metadata in front of the value.
+    pub(crate) fn meta_in_front(&self) -> u32 {
+        match self.meta {
+            Meta::Inline(_) => 0,
+            Meta::InFront(bytes) => bytes,
+        }
+    }
+
+    /// Appends the body; inline bytes follow it.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let mut flags = match self.home {
+            Home::Inline => HOME_INLINE,
+            Home::Extents { .. } => HOME_EXTENTS,
+            Home::Manifest { .. } => HOME_MANIFEST,
+        };
+        if matches!(self.meta, Meta::InFront(_)) {
+            flags |= META_IN_FRONT;
+        }
+        if self.expiry_ns.is_some() {
+            flags |= HAS_EXPIRY;
+        }
+        out.push(flags);
+        out.extend_from_slice(&self.modified_ns.to_le_bytes());
+        if let Some(expiry) = self.expiry_ns {
+            out.extend_from_slice(&expiry.to_le_bytes());
+        }
+        put_varint(out, self.value_bytes);
+        match &self.meta {
+            Meta::Inline(bytes) => put_prefixed(out, bytes),
+            Meta::InFront(bytes) => put_varint(out, u64::from(*bytes)),
+        }
+        match &self.home {
+            Home::Inline => {}
+            Home::Extents { offset, runs, checksums } => {
+                put_varint(out, u64::from(*offset));
+                put_runs(out, runs);
+                for checksum in checksums {
+                    out.extend_from_slice(&checksum.to_le_bytes());
+                }
+            }
+            Home::Manifest { runs, bytes, checksum } => {
+                put_runs(out, runs);
+                put_varint(out, u64::from(*bytes));
+                out.extend_from_slice(&checksum.to_le_bytes());
+            }
+        }
+    }
+
+    /// The entry in `body`, and the inline bytes behind it.
+    ///
+    /// # Errors
+    /// [`Truncated`] where it is not a body.
+    pub(crate) fn decode(body: &[u8]) -> std::result::Result<(Self, &[u8]), Truncated> {
+        let mut reader = Reader::new(body);
+        let flags = reader.u8()?;
+        let modified_ns = reader.u64()?;
+        let expiry_ns = if flags & HAS_EXPIRY != 0 { Some(reader.u64()?) } else { None };
+        let value_bytes = reader.varint()?;
+        let meta = if flags & META_IN_FRONT != 0 {
+            Meta::InFront(u32::try_from(reader.varint()?).map_err(|_| Truncated)?)
+        } else {
+            Meta::Inline(SmallVec::from_slice(reader.prefixed()?))
+        };
+        let mut entry = Self { modified_ns, expiry_ns, value_bytes, meta, home: Home::Inline };
+        match flags & HOME_MASK {
+            HOME_INLINE if reader.rest().len() as u64 != entry.stored_bytes() => return Err(Truncated),
+            HOME_INLINE => {}
+            HOME_EXTENTS => {
+                let offset = u16::try_from(reader.varint()?).map_err(|_| Truncated)?;
+                let runs = take_runs(&mut reader)?;
+                let units = entry.stored_bytes().div_ceil(VALUE_UNIT_BYTES as u64);
+                let room = runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
+                if units > INLINE_RUNS_MAX as u64
+                    || blocks_for(u64::from(offset) + entry.stored_bytes()) > room
+                {
+                    return Err(Truncated);
+                }
+                let checksums =
+                    (0..units).map(|_| reader.u32()).collect::<std::result::Result<SmallVec<_>, _>>()?;
+                entry.home = Home::Extents { offset, runs, checksums };
+            }
+            HOME_MANIFEST => {
+                let runs = take_runs(&mut reader)?;
+                let bytes = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+                if blocks_for(u64::from(bytes)) > runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>() {
+                    return Err(Truncated);
+                }
+                entry.home = Home::Manifest { runs, bytes, checksum: reader.u32()? };
+            }
+            _ => return Err(Truncated),
+        }
+        let inline = if entry.home == Home::Inline { reader.rest() } else { &[] };
+        Ok((entry, inline))
+    }
+}
+
+fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {
+    debug_assert!(runs.len() <= INLINE_RUNS_MAX);
+    out.push(runs.len() as u8);
+    for run in runs {
+        put_varint(out, run.block);
+        put_varint(out, u64::from(run.blocks));
+    }
+}
+
+fn take_runs(reader: &mut Reader<'_>) -> std::result::Result<SmallVec<[Run; 1]>, Truncated> {
+    let count = usize::from(reader.u8()?);
+    if count > INLINE_RUNS_MAX {
+        return Err(Truncated);
+    }
+    (0..count)
+        .map(|_| {
+            let block = reader.varint()?;
+            let blocks = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+            if blocks == 0 || block.checked_add(u64::from(blocks)).is_none() {
+                return Err(Truncated);
+            }
+            Ok(Run::new(block, blocks))
+        })
+        .collect()
+}
+
+/// Splits a leaf's entry into version and body.
+///
+/// # Errors
+/// [`Truncated`].
+pub(crate) fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8]), Truncated> {
+    let mut reader = Reader::new(bytes);
+    Ok((Lsn(reader.u64()?), reader.rest()))
+}
+
+/// Whether metadata of this encoded length lies in the entry.
+pub(crate) fn meta_fits_inline(encoded_bytes: usize) -> bool {
+    encoded_bytes <= META_INLINE_BYTES_MAX
+}
+
+/// Encodes what the user said about an object; nothing where nothing was said.
+///
+/// # Errors
+/// [`Error::Invalid`] where it is longer than allowed.
+pub(crate) fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>> {
+    use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, USER_METADATA_BYTES_MAX};
+    if metadata.content_type.len() > CONTENT_TYPE_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "the content type has {} bytes; {CONTENT_TYPE_BYTES_MAX} are allowed",
+            metadata.content_type.len()
+        )));
+    }
+    let user_bytes: usize = metadata.user.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if user_bytes > USER_METADATA_BYTES_MAX || metadata.user.len() > USER_METADATA_BYTES_MAX / 8 {
+        return Err(Error::Invalid(format!(
+            "the user metadata has {user_bytes} bytes in {} pairs; {USER_METADATA_BYTES_MAX} bytes in {} pairs are allowed",
+            metadata.user.len(),
+            USER_METADATA_BYTES_MAX / 8
+        )));
+    }
+    let mut out = Vec::new();
+    if *metadata == Metadata::default() {
+        return Ok(out);
+    }
+    put_prefixed(&mut out, metadata.content_type.as_bytes());
+    for (name, value) in &metadata.user {
+        put_prefixed(&mut out, name.as_bytes());
+        put_prefixed(&mut out, value);
+    }
+    Ok(out)
+}
+
+/// The reverse of [`encode_metadata`].
+///
+/// # Errors
+/// [`Truncated`].
+pub(crate) fn decode_metadata(bytes: &[u8]) -> std::result::Result<Metadata, Truncated> {
+    let mut metadata = Metadata::default();
+    if bytes.is_empty() {
+        return Ok(metadata);
+    }
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Truncated);
+    let mut reader = Reader::new(bytes);
+    metadata.content_type = text(reader.prefixed()?)?;
+    while !reader.is_empty() {
+        let name = text(reader.prefixed()?)?;
+        metadata.user.push((name, reader.prefixed()?.to_vec()));
+    }
+    Ok(metadata)
+}

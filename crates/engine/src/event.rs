@@ -1,0 +1,139 @@
+//! Two small tools for tasks of any runtime: a list of wakers, and a value that one task at a time takes and gives back.
+
+use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::task::{Poll, Waker};
+
+use parking_lot::Mutex;
+
+/// Tasks that wait until something about the store changed.
+#[derive(Default)]
+pub(crate) struct Event {
+    waiting: Mutex<(u64, Vec<Waker>)>,
+}
+
+impl Event {
+    /// Wakes everybody who waits.
+    pub(crate) fn notify(&self) {
+        let wakers = {
+            let mut waiting = self.waiting.lock();
+            waiting.0 += 1;
+            std::mem::take(&mut waiting.1)
+        };
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Waits until `check` gives a value; it is asked at first and after every [`notify`](Self::notify).
+    pub(crate) async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
+        poll_fn(|context| {
+            loop {
+                let turn = self.waiting.lock().0;
+                if let Some(value) = check() {
+                    return Poll::Ready(value);
+                }
+                let mut waiting = self.waiting.lock();
+                if waiting.0 == turn {
+                    waiting.1.push(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// A value that one task at a time works with; others wait without holding up a thread. Not a lock on the path of a
+/// request: it orders publishing, applies and growth among themselves (`docs/locks.md`).
+pub(crate) struct Baton<T> {
+    value: Mutex<Option<T>>,
+    returned: Event,
+}
+
+/// The right to work with the value.
+pub(crate) struct BatonGuard<'a, T> {
+    baton: &'a Baton<T>,
+    value: Option<T>,
+}
+
+impl<T> Baton<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Mutex::new(Some(value)), returned: Event::default() }
+    }
+
+    /// Waits for the value.
+    pub(crate) async fn take(&self) -> BatonGuard<'_, T> {
+        self.returned.wait_until(|| self.try_take()).await
+    }
+
+    /// Whether nobody works with the value just now.
+    pub(crate) fn is_free(&self) -> bool {
+        self.value.lock().is_some()
+    }
+
+    /// The value, where nobody works with it.
+    pub(crate) fn try_take(&self) -> Option<BatonGuard<'_, T>> {
+        let value = self.value.lock().take()?;
+        Some(BatonGuard { baton: self, value: Some(value) })
+    }
+}
+
+impl<T> Deref for BatonGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.value {
+            Some(value) => value,
+            None => unreachable!("the value is taken out only by drop"),
+        }
+    }
+}
+
+impl<T> DerefMut for BatonGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.value {
+            Some(value) => value,
+            None => unreachable!("the value is taken out only by drop"),
+        }
+    }
+}
+
+impl<T> Drop for BatonGuard<'_, T> {
+    fn drop(&mut self) {
+        *self.baton.value.lock() = self.value.take();
+        self.baton.returned.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shoal_base::task::block_on;
+    use std::sync::Arc;
+
+    #[test]
+    fn one_at_a_time() {
+        let baton = Arc::new(Baton::new(0_u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let baton = baton.clone();
+                std::thread::spawn(move || {
+                    for _ in 0..1000 {
+                        let mut guard = block_on(baton.take());
+                        let seen = *guard;
+                        std::hint::spin_loop();
+                        *guard = seen + 1;
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(*block_on(baton.take()), 4000);
+        let held = baton.try_take();
+        assert!(baton.try_take().is_none());
+        drop(held);
+    }
+}

@@ -1,0 +1,186 @@
+//! Holds `docs/format/` to the code: the tables must be gapless, and what the encoders write must lie where they say.
+
+use std::collections::BTreeMap;
+
+use shoal_base::codec::Reader;
+use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
+
+use crate::layout::Layout;
+use crate::log::format::{BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, RecordKind, encode_record};
+use crate::superblock::{LogPlace, SpacePlace, Superblock, TabletRecord};
+use crate::tree::{PageRef, Root};
+use crate::value::manifest::Manifest;
+
+/// The rows of the table behind `<!-- table: name -->`: field -> (offset, bytes).
+fn table(doc: &str, name: &str) -> BTreeMap<String, (usize, usize)> {
+    let start = doc.find(&format!("<!-- table: {name} -->")).expect("the table is marked");
+    let mut rows = BTreeMap::new();
+    let mut next = 0;
+    for line in doc[start..].lines().skip(3).take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let (Ok(offset), Ok(bytes)) = (cells[1].parse::<usize>(), cells[2].parse::<usize>()) else {
+            continue;
+        };
+        assert_eq!(offset, next, "{name}: a gap or an overlap before {}", cells[3]);
+        next = offset + bytes;
+        rows.insert(cells[3].to_owned(), (offset, bytes));
+    }
+    assert!(rows.len() > 2, "{name} has rows");
+    rows
+}
+
+fn number(bytes: &[u8], (offset, length): (usize, usize)) -> u64 {
+    let mut out = [0; 8];
+    out[..length].copy_from_slice(&bytes[offset..offset + length]);
+    u64::from_le_bytes(out)
+}
+
+fn superblock() -> Superblock {
+    Superblock {
+        identity: [7; 16],
+        log_seed: 6,
+        layout: Layout { blocks_max: 9_007, group_blocks: 64, log_blocks: 33, space_area_blocks: 21 },
+        number: 1001,
+        epoch: 1002,
+        epoch_position: 900,
+        durable_lsn: Lsn(1004),
+        lsn_ceiling: Lsn(1005),
+        device_blocks: 8_008,
+        log_tail: LogPlace { position: 899, chain: 1010, first_lsn: Lsn(1011) },
+        space: SpacePlace {
+            area: 1,
+            snapshot_pieces: 2,
+            snapshot_blocks: 17,
+            used_blocks: 20,
+            deltas: 3,
+            snapshot_number: 1012,
+        },
+        expiry_clock_ns: 1013,
+        tablets: vec![
+            TabletRecord { slot_first: 0, slot_last: 9, root: Root::EMPTY, applied: Lsn(1) },
+            TabletRecord {
+                slot_first: 10,
+                slot_last: 16_383,
+                root: Root { page: Some(PageRef { block: 5000, crc: 77 }), height: 3, entries: 12_345 },
+                applied: Lsn(88),
+            },
+        ],
+    }
+}
+
+#[test]
+fn superblock_lies_where_the_document_says() {
+    let doc = include_str!("../../../docs/format/superblock.md");
+    let rows = table(doc, "superblock");
+    let value = superblock();
+    let block = value.encode();
+    assert_eq!(rows["crc"], (BLOCK_BYTES - 4, 4));
+    for (field, expected) in [
+        ("version", 1),
+        ("count", 2),
+        ("number", 1001),
+        ("epoch", 1002),
+        ("epoch_position", 900),
+        ("durable_lsn", 1004),
+        ("lsn_ceiling", 1005),
+        ("log_seed", 6),
+        ("blocks_max", 9_007),
+        ("device_blocks", 8_008),
+        ("expiry_clock", 1013),
+        ("log_tail.position", 899),
+        ("log_tail.first_lsn", 1011),
+        ("snapshot_number", 1012),
+        ("log_tail.chain", 1010),
+        ("group_blocks", 64),
+        ("log_blocks", 33),
+        ("space_area_blocks", 21),
+        ("space.area", 1),
+        ("space.pieces", 2),
+        ("space.snapshot_blocks", 17),
+        ("space.used_blocks", 20),
+        ("space.deltas", 3),
+    ] {
+        assert_eq!(number(&block, rows[field]), expected, "{field}");
+    }
+    assert_eq!(rows["tablets"], (256, 32 * 64));
+    let tablet = table(doc, "tablet");
+    let second = &block[256 + 64..];
+    for (field, expected) in [
+        ("slot_first", 10),
+        ("slot_last", 16_383),
+        ("height", 3),
+        ("has_root", 1),
+        ("root.block", 5000),
+        ("root.crc", 77),
+        ("entries", 12_345),
+        ("applied", 88),
+    ] {
+        assert_eq!(number(second, tablet[field]), expected, "{field}");
+    }
+    assert_eq!(Superblock::decode(&block).as_ref(), Some(&value));
+}
+
+#[test]
+fn no_flipped_bit_of_a_superblock_passes() {
+    let mut block = superblock().encode();
+    for bit in 0..BLOCK_BYTES * 8 {
+        block[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(Superblock::decode(&block), None, "bit {bit}");
+        block[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+#[test]
+fn batches_and_records_lie_where_the_document_says() {
+    let doc = include_str!("../../../docs/format/log.md");
+    let (batch, record) = (table(doc, "batch"), table(doc, "record"));
+    let encoded = encode_record(RecordKind::Delete, TabletId(3), b"key", &[]);
+    let mut builder = BatchBuilder::new(encoded.bytes.len());
+    builder.push(&encoded.bytes);
+    let header = BatchHeader {
+        epoch: 2,
+        position: 3,
+        blocks: 1,
+        records: 1,
+        first_lsn: Lsn(5),
+        durable_lsn: Lsn(4),
+        superblock: 6,
+        expiry_clock_ns: 7,
+        chain: 8,
+        record_bytes: encoded.bytes.len() as u32,
+    };
+    let (buf, crc) = builder.finish(&header, 1);
+    for (field, expected) in [
+        ("crc", u64::from(crc)),
+        ("magic", 0x4741_4253),
+        ("epoch", 2),
+        ("position", 3),
+        ("blocks", 1),
+        ("records", 1),
+        ("first_lsn", 5),
+        ("durable_lsn", 4),
+        ("superblock", 6),
+        ("expiry_clock", 7),
+        ("chain", 8),
+        ("record_bytes", encoded.bytes.len() as u64),
+    ] {
+        assert_eq!(number(&buf, batch[field]), expected, "{field}");
+    }
+    assert_eq!(batch["zero"].0 + batch["zero"].1, BATCH_HEADER_BYTES);
+    let bytes = &buf[BATCH_HEADER_BYTES..];
+    for (field, expected) in
+        [("bytes", encoded.bytes.len() as u64 - 4), ("kind", 2), ("flags", 0), ("tablet", 3)]
+    {
+        assert_eq!(number(bytes, record[field]), expected, "{field}");
+    }
+    assert_eq!(Reader::new(&bytes[12..]).prefixed(), Ok(&b"key"[..]));
+}
+
+#[test]
+fn manifests_lie_where_the_document_says() {
+    let rows = table(include_str!("../../../docs/format/object.md"), "manifest");
+    let (bytes, _) = Manifest { runs: vec![Run::new(9, 16)], checksums: vec![1, 2] }.encode();
+    assert_eq!(number(&bytes, rows["magic"]), 0x464E_4D53);
+    assert_eq!((number(&bytes, (8, 4)), number(&bytes, (12, 8)), number(&bytes, (20, 4))), (2, 9, 16));
+    assert_eq!(bytes.len(), 12 + 12 + 8);
+}

@@ -1,0 +1,163 @@
+//! Get and head: overlay, frozen overlay, tree, under one view (R6).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use shoal_base::Lsn;
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_buffer::Buffer;
+use shoal_pool::Hint;
+
+use crate::entry::{Entry, Home, Meta, decode_metadata, split_leaf_entry};
+use crate::error::{Error, Result};
+use crate::key::ObjectKey;
+use crate::log::format::RecordKind;
+use crate::object::{ByteRange, Object, ObjectInfo};
+use crate::store::{Inner, OperationCounters, Store};
+use crate::tablet::View;
+use crate::tree_io::{PoolPages, tree_of};
+use crate::value::read::{self, Located};
+
+/// An object's entry, found under a view. Inline bytes refer to the record or to the leaf's frame.
+pub(crate) struct FoundEntry {
+    pub version: Lsn,
+    pub entry: Entry,
+    pub inline: Bytes,
+}
+
+impl Store {
+    /// The object, or the bytes of it in `range`; none where there is no such object.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Invalid`] for more than 4 MiB at once ([`Self::get_stream`] for those).
+    pub async fn get(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<Object>> {
+        let inner = &*self.0;
+        inner.check_open()?;
+        // The view is held until the device was read: what it reaches is not reused before (R16).
+        let view = inner.tablet_of(key).view();
+        let Some(found) = inner.find(&view, key.encoded()).await? else { return Ok(None) };
+        let (first, bytes) = range.within(found.entry.value_bytes);
+        if bytes > VALUE_BYTES_SINGLE_MAX {
+            return Err(Error::Invalid(format!(
+                "{bytes} bytes are too many for one get: use a stream, or ranges of up to {VALUE_BYTES_SINGLE_MAX} bytes"
+            )));
+        }
+        let object = inner.read_object(&found, first, bytes).await?;
+        inner.count(&inner.counters.gets);
+        OperationCounters::add(&inner.counters.value_bytes_read, bytes);
+        Ok(Some(object))
+    }
+
+    /// What is known about an object; none where there is no such object.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`].
+    pub async fn head(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>> {
+        let inner = &*self.0;
+        inner.check_open()?;
+        let view = inner.tablet_of(key).view();
+        match inner.find(&view, key.encoded()).await? {
+            Some(found) => inner.info(&found).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Inner {
+    /// The entry of a key under `view`; none where it does not exist.
+    pub(crate) async fn find(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
+        // Once for both overlays: a record that is durable for one must be for the other.
+        let durable = self.committer.durable();
+        let overlays = [Some(&view.active), view.frozen.as_ref()];
+        let record = overlays.into_iter().flatten().find_map(|overlay| overlay.get(key, durable));
+        match record {
+            Some(record) if record.kind() == RecordKind::Delete => Ok(None),
+            Some(record) => entry_of_record(&record).map(Some),
+            None => self.find_in_tree(view, key).await,
+        }
+    }
+
+    /// The entry of a key in the tree of `view`.
+    pub(crate) async fn find_in_tree(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
+        let tree = tree_of(self.identity, view.tablet);
+        let Some(found) = tree.lookup(&PoolPages::new(&self.pool), view.root, key).await? else {
+            return Ok(None);
+        };
+        let (page, range) = found.into_parts();
+        entry_of_leaf(&page.into_bytes().slice(range)).map(Some)
+    }
+
+    /// Reads a part of an object's value.
+    pub(crate) async fn read_object(&self, found: &FoundEntry, first: u64, bytes: u64) -> Result<Object> {
+        if found.entry.home == Home::Inline {
+            let metadata = self.metadata_of(found, None).await?;
+            let from = u64::from(found.entry.meta_in_front()) + first;
+            let value = found.inline.slice(from as usize..(from + bytes) as usize).into();
+            return Ok(Object { info: info_of(found, metadata), value });
+        }
+        let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
+        let metadata = self.metadata_of(found, Some(&located)).await?;
+        let from = u64::from(found.entry.meta_in_front()) + first;
+        let value = read::read(&self.device, &self.pool, &located, from, bytes, Hint::Lookup).await?;
+        Ok(Object { info: info_of(found, metadata), value })
+    }
+
+    /// What is known about an object; reads from the device only where metadata lies in front of the value.
+    pub(crate) async fn info(&self, found: &FoundEntry) -> Result<ObjectInfo> {
+        let metadata = if found.entry.meta_in_front() > 0 && found.entry.home != Home::Inline {
+            let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
+            self.metadata_of(found, Some(&located)).await?
+        } else {
+            self.metadata_of(found, None).await?
+        };
+        Ok(info_of(found, metadata))
+    }
+
+    async fn metadata_of(
+        &self,
+        found: &FoundEntry,
+        located: Option<&Located>,
+    ) -> Result<crate::object::Metadata> {
+        let in_front: Buffer;
+        let joined: Vec<u8>;
+        let bytes: &[u8] = match (&found.entry.meta, located) {
+            (Meta::Inline(bytes), _) => bytes,
+            (Meta::InFront(count), None) => found.inline.get(..*count as usize).unwrap_or(&[]),
+            (Meta::InFront(count), Some(located)) => {
+                in_front =
+                    read::read(&self.device, &self.pool, located, 0, u64::from(*count), Hint::Lookup).await?;
+                joined = in_front.to_vec();
+                &joined
+            }
+        };
+        decode_metadata(bytes).map_err(|_| Error::Corrupt { what: "an object's metadata".into(), block: 0 })
+    }
+}
+
+fn info_of(found: &FoundEntry, metadata: crate::object::Metadata) -> ObjectInfo {
+    ObjectInfo {
+        version: found.version,
+        bytes: found.entry.value_bytes,
+        modified_ns: found.entry.modified_ns,
+        metadata,
+    }
+}
+
+/// The entry in a record of an overlay.
+pub(crate) fn entry_of_record(record: &Arc<crate::overlay::Record>) -> Result<FoundEntry> {
+    let body = record.body();
+    decode(record.lsn(), &body).ok_or_else(|| Error::Corrupt { what: "a record in memory".into(), block: 0 })
+}
+
+/// The entry in the bytes of a leaf.
+pub(crate) fn entry_of_leaf(bytes: &Bytes) -> Result<FoundEntry> {
+    let found =
+        split_leaf_entry(bytes).ok().and_then(|(version, body)| decode(version, &bytes.slice_ref(body)));
+    found.ok_or_else(|| Error::Corrupt { what: "an entry of a leaf".into(), block: 0 })
+}
+
+fn decode(version: Lsn, body: &Bytes) -> Option<FoundEntry> {
+    let (entry, inline) = Entry::decode(body).ok()?;
+    let inline = if inline.is_empty() { Bytes::new() } else { body.slice_ref(inline) };
+    Some(FoundEntry { version, entry, inline })
+}

@@ -1,0 +1,493 @@
+//! Group commit: everything that waits becomes one batch, one flush makes all of it durable, everybody is woken.
+//!
+//! Whoever finds nobody committing leads: a caller of the blocking interface does it on its own thread, without a hand-off; the
+//! committer's thread does it for everybody else. The leader's state is taken out of its lock, so no lock is held
+//! across I/O. Batches are written one after the other: a batch starts when the one before is durable, so the promise
+//! (R15) in its header covers all before it.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
+use shoal_base::{BLOCK_BYTES, Lsn, blocks_for};
+use shoal_device::{Device, IoBuf, IoFuture, memory::Guarded};
+
+use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHeader};
+use super::ring::{BatchIndex, Ring};
+use crate::error::{Error, Result};
+use crate::event::{Baton, BatonGuard, Event};
+use crate::overlay::{Record, UNNUMBERED};
+use crate::poison::Poison;
+use crate::space::Extents;
+use crate::superblock::LogPlace;
+
+/// Blocks of the ring that admission leaves for seals and for what is left out at the ring's end.
+pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
+
+/// The write of a value, which the leader starts together with the batch.
+pub(crate) type ValueWrite = IoFuture<Guarded<IoBuf, Arc<Extents>>>;
+
+/// Something in the queue.
+pub(crate) enum Item {
+    /// A record, with the blocks of the ring that it reserved, writes of its value that nobody has started, and
+    /// whether its value was written before (then the batch needs a real flush).
+    Record { record: Arc<Record>, reserved: u32, writes: Vec<ValueWrite>, has_extents: bool },
+    /// An overlay was frozen: when everything before it is durable, the marker says up to which number.
+    Marker(Arc<Marker>),
+}
+
+/// Where a freeze stands in the order of records (R4).
+pub(crate) struct Marker {
+    lsn: AtomicU64,
+}
+
+impl Marker {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { lsn: AtomicU64::new(UNNUMBERED) })
+    }
+
+    fn reached(&self) -> Option<Lsn> {
+        let lsn = self.lsn.load(Ordering::Acquire);
+        (lsn != UNNUMBERED).then_some(Lsn(lsn))
+    }
+}
+
+/// What the leader works with.
+struct Leader {
+    next_lsn: Lsn,
+}
+
+/// Figures about commits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CommitCounters {
+    pub batches: u64,
+    pub records: u64,
+    pub log_blocks: u64,
+}
+
+/// The queue of records and what commits them.
+pub(crate) struct Committer {
+    device: Device,
+    ring: Ring,
+    seed: u64,
+    epoch: u64,
+    batch_bytes_max: usize,
+    queue: Mutex<VecDeque<Item>>,
+    leader: Baton<Leader>,
+    /// Everything up to here is flushed. Release after the flush, acquire by whoever decides by it.
+    durable: AtomicU64,
+    /// Everything up to here has been numbered.
+    assigned: AtomicU64,
+    ceiling: AtomicU64,
+    published: AtomicU64,
+    named: AtomicU64,
+    expiry_clock_ns: AtomicU64,
+    tail: AtomicU64,
+    reserved: AtomicU64,
+    /// Whether the newest batch promises everything before it.
+    sealed: AtomicBool,
+    last_batch_ns: AtomicU64,
+    index: Mutex<BatchIndex>,
+    /// Durable numbers, markers and the tail moved.
+    pub(crate) moved: Event,
+    poison: Arc<Poison>,
+    counters: Mutex<CommitCounters>,
+}
+
+/// What the committer starts with.
+pub(crate) struct CommitStart {
+    pub ring: Ring,
+    pub seed: u64,
+    pub epoch: u64,
+    pub head: LogPlace,
+    pub index: BatchIndex,
+    pub tail: u64,
+    pub ceiling: Lsn,
+    pub superblock: u64,
+    pub batch_bytes_max: usize,
+}
+
+impl Committer {
+    pub(crate) fn new(device: Device, start: CommitStart, poison: Arc<Poison>) -> Self {
+        let next_lsn = start.head.first_lsn;
+        let last = next_lsn.0 - 1;
+        let ring_bytes = start.ring.blocks as usize * BLOCK_BYTES;
+        Self {
+            device,
+            ring: start.ring,
+            seed: start.seed,
+            epoch: start.epoch,
+            batch_bytes_max: start
+                .batch_bytes_max
+                .min(ring_bytes / 4)
+                .min(BATCH_BLOCKS_MAX as usize * BLOCK_BYTES / 2),
+            queue: Mutex::default(),
+            leader: Baton::new(Leader { next_lsn }),
+            durable: AtomicU64::new(last),
+            assigned: AtomicU64::new(last),
+            ceiling: AtomicU64::new(start.ceiling.0),
+            published: AtomicU64::new(start.superblock),
+            named: AtomicU64::new(0),
+            expiry_clock_ns: AtomicU64::new(0),
+            tail: AtomicU64::new(start.tail),
+            reserved: AtomicU64::new(0),
+            sealed: AtomicBool::new(false),
+            last_batch_ns: AtomicU64::new(0),
+            index: Mutex::new(start.index),
+            moved: Event::default(),
+            poison,
+            counters: Mutex::default(),
+        }
+    }
+
+    /// Everything up to here is flushed.
+    pub(crate) fn durable(&self) -> Lsn {
+        Lsn(self.durable.load(Ordering::Acquire))
+    }
+
+    /// Everything up to here has been numbered.
+    pub(crate) fn assigned(&self) -> Lsn {
+        Lsn(self.assigned.load(Ordering::Acquire))
+    }
+
+    /// Number of the newest superblock that a flushed batch names.
+    pub(crate) fn named_superblock(&self) -> u64 {
+        self.named.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn counters(&self) -> CommitCounters {
+        *self.counters.lock()
+    }
+
+    /// Blocks of the ring between tail and head.
+    pub(crate) fn used_blocks(&self) -> u64 {
+        let head = self.index.lock().head().position;
+        head.saturating_sub(self.tail.load(Ordering::Acquire))
+    }
+
+    /// Blocks of the ring that a record of so many bytes may take, with a batch of its own.
+    pub(crate) fn blocks_of(record_bytes: usize) -> u32 {
+        blocks_for((BATCH_HEADER_BYTES + record_bytes) as u64) as u32
+    }
+
+    /// Takes room in the ring for a record; false where there is none now.
+    pub(crate) fn reserve(&self, blocks: u32) -> bool {
+        let limit = u64::from(self.ring.blocks - LOG_MARGIN_BLOCKS.min(self.ring.blocks / 2));
+        self.reserved
+            .try_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
+                let wanted = reserved + u64::from(blocks);
+                (self.used_blocks() + wanted <= limit).then_some(wanted)
+            })
+            .is_ok()
+    }
+
+    /// Gives room back that no record will use.
+    pub(crate) fn unreserve(&self, blocks: u32) {
+        self.reserved.fetch_sub(u64::from(blocks), Ordering::AcqRel);
+    }
+
+    /// Puts an item at the queue's end. The caller holds the overlay's lock, which fixes the order (R4).
+    pub(crate) fn push(&self, item: Item) {
+        self.queue.lock().push_back(item);
+    }
+
+    /// Whether nobody leads just now.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.leader.is_free()
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.queue.lock().is_empty()
+    }
+
+    /// The place of the oldest batch that holds a record from `lsn` on.
+    pub(crate) fn place_of(&self, lsn: Lsn) -> LogPlace {
+        self.index.lock().place_of(lsn)
+    }
+
+    /// Where the next batch begins.
+    pub(crate) fn head(&self) -> LogPlace {
+        self.index.lock().head()
+    }
+
+    /// A superblock is durable: the log may be overwritten up to its tail, numbers may go up to its ceiling, and the next
+    /// batch names it.
+    pub(crate) fn superblock_published(&self, number: u64, tail: u64, ceiling: Lsn) {
+        self.tail.store(tail, Ordering::Release);
+        self.index.lock().trim(tail);
+        self.ceiling.store(ceiling.0, Ordering::Release);
+        self.published.store(number, Ordering::Release);
+        self.moved.notify();
+    }
+
+    /// Waits until `record` is durable; leads where nobody does and the thread may block.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] where the store was poisoned before.
+    pub(crate) async fn wait_durable(&self, record: &Record) -> Result<Lsn> {
+        poll_fn(|context| self.poll_durable(record, context)).await
+    }
+
+    fn poll_durable(&self, record: &Record, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
+        for registered in [false, true] {
+            if record.is_durable(self.durable()) {
+                return Poll::Ready(Ok(record.lsn()));
+            }
+            if let Some(reason) = self.poison.reason() {
+                return Poll::Ready(Err(Error::Unknown(reason.to_owned())));
+            }
+            if !registered {
+                record.register(context.waker());
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Waits until everything before `marker` is durable, and gives the last number before it.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub(crate) async fn wait_marker(&self, marker: &Marker) -> Result<Lsn> {
+        self.moved
+            .wait_until(|| match marker.reached() {
+                Some(lsn) => Some(Ok(lsn)),
+                None => self.poison.check().err().map(Err),
+            })
+            .await
+    }
+
+    /// Commits batches until the queue is empty, where nobody else does. Says whether it led.
+    pub(crate) async fn lead(&self, now_ns: u64) -> bool {
+        let mut led = false;
+        // Asked again after the baton was given back: what was queued meanwhile found the baton taken.
+        while self.has_work() {
+            let Some(mut leader) = self.leader.try_take() else { return led };
+            led = true;
+            while self.has_work() {
+                self.commit_batch(&mut leader, now_ns).await;
+            }
+        }
+        led
+    }
+
+    /// Commits batches until `record` is durable, where nobody else does; says whether there is more to commit that
+    /// nobody looks after.
+    pub(crate) async fn lead_until(&self, record: &Record, now_ns: u64) -> bool {
+        while !record.is_durable(self.durable()) && self.poison.reason().is_none() {
+            let Some(mut leader) = self.leader.try_take() else { return false };
+            if self.has_work() {
+                self.commit_batch(&mut leader, now_ns).await;
+            } else if record.is_durable(self.durable()) {
+                break;
+            }
+        }
+        self.has_work()
+    }
+
+    /// Whether the newest batch is not yet promised, or does not name the newest superblock.
+    pub(crate) fn wants_seal(&self) -> bool {
+        let unnamed = self.named.load(Ordering::Acquire) < self.published.load(Ordering::Acquire);
+        self.poison.reason().is_none() && (unnamed || !self.sealed.load(Ordering::Acquire))
+    }
+
+    /// When the last batch was written, on the monotonic clock.
+    pub(crate) fn last_batch_ns(&self) -> u64 {
+        self.last_batch_ns.load(Ordering::Relaxed)
+    }
+
+    /// Writes an empty batch that promises everything before it (R15) and names the newest superblock (R9).
+    pub(crate) async fn seal(&self) {
+        let mut leader = self.leader.take().await;
+        if !self.wants_seal() || self.ring_room() < 2 {
+            return;
+        }
+        if let Err(error) = self.write_batch(&mut leader, &[], false, Vec::new()).await {
+            self.fail(&error);
+            return;
+        }
+        self.sealed.store(true, Ordering::Release);
+        drop(leader);
+        self.moved.notify();
+    }
+
+    fn ring_room(&self) -> u64 {
+        u64::from(self.ring.blocks).saturating_sub(self.used_blocks())
+    }
+
+    async fn commit_batch(&self, leader: &mut BatonGuard<'_, Leader>, now_ns: u64) {
+        if let Some(reason) = self.poison.reason() {
+            // Nothing is numbered any more (R20); whoever came too late learns it here.
+            let reason = Error::Poisoned(reason.to_owned());
+            return self.fail(&reason);
+        }
+        let drained = self.drain(leader);
+        let result = if drained.records.is_empty() {
+            Ok(())
+        } else {
+            self.last_batch_ns.store(now_ns, Ordering::Relaxed);
+            self.write_batch(leader, &drained.records, drained.has_extents, drained.writes).await
+        };
+        self.unreserve(drained.reserved);
+        match result {
+            Ok(()) => {
+                for record in &drained.records {
+                    record.wake();
+                }
+                for (marker, lsn) in &drained.markers {
+                    marker.lsn.store(lsn.0, Ordering::Release);
+                }
+                if !drained.markers.is_empty() {
+                    self.moved.notify();
+                }
+            }
+            Err(error) => {
+                self.fail(&error);
+                for record in &drained.records {
+                    record.wake();
+                }
+            }
+        }
+    }
+
+    /// The first failure of log or values makes the store read-only, and answers everything pending (R20).
+    fn fail(&self, error: &Error) {
+        self.poison.set(format!("the log could not be written ({error})"));
+        let pending = std::mem::take(&mut *self.queue.lock());
+        for item in &pending {
+            if let Item::Record { record, .. } = item {
+                record.wake();
+            }
+        }
+        self.moved.notify();
+    }
+
+    /// Takes what the next batch holds and numbers it.
+    fn drain(&self, leader: &mut Leader) -> Drained {
+        let mut drained = Drained::default();
+        let head = self.index.lock().head().position;
+        let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
+        let mut bytes = BATCH_HEADER_BYTES;
+        let mut queue = self.queue.lock();
+        while let Some(item) = queue.front() {
+            if let Item::Record { record, .. } = item {
+                let with = bytes + record.bytes().len();
+                let first = drained.records.is_empty();
+                // The first record may be turned over to the ring's start; later ones must not force that.
+                if !first && (with > self.batch_bytes_max || (bytes <= rest && with > rest)) {
+                    break;
+                }
+                bytes = with;
+            }
+            match queue.pop_front() {
+                Some(Item::Record { record, reserved, writes, has_extents }) => {
+                    record.number(leader.next_lsn);
+                    leader.next_lsn = leader.next_lsn.next();
+                    drained.reserved += reserved;
+                    drained.has_extents |= has_extents;
+                    drained.writes.extend(writes);
+                    drained.records.push(record);
+                }
+                Some(Item::Marker(marker)) => drained.markers.push((marker, Lsn(leader.next_lsn.0 - 1))),
+                None => break,
+            }
+        }
+        self.assigned.store(leader.next_lsn.0 - 1, Ordering::Release);
+        drained
+    }
+
+    async fn write_batch(
+        &self,
+        leader: &mut Leader,
+        records: &[Arc<Record>],
+        has_extents: bool,
+        writes: Vec<ValueWrite>,
+    ) -> Result<()> {
+        let first_lsn = Lsn(leader.next_lsn.0 - records.len() as u64);
+        if leader.next_lsn.0 - 1 > self.ceiling.load(Ordering::Acquire) {
+            // Publishing moves the ceiling far ahead at every apply, long before numbers reach it (R5).
+            return Err(Error::Poisoned("numbers reached the ceiling of the newest superblock".into()));
+        }
+        let record_bytes = records.iter().map(|record| record.bytes().len()).sum();
+        let mut builder = BatchBuilder::new(record_bytes);
+        for record in records {
+            builder.push(record.bytes());
+        }
+        let before = self.index.lock().head();
+        let blocks = builder.blocks();
+        let position = if blocks > self.ring.rest(before.position) {
+            self.ring.turn(before.position)
+        } else {
+            before.position
+        };
+        let end = position + u64::from(blocks);
+        if end - self.tail.load(Ordering::Acquire) > u64::from(self.ring.blocks) {
+            return Err(Error::Poisoned("the log's ring is full although room was reserved".into()));
+        }
+        let superblock = self.published.load(Ordering::Acquire);
+        let header = BatchHeader {
+            epoch: self.epoch,
+            position,
+            blocks,
+            records: records.len() as u32,
+            first_lsn,
+            durable_lsn: self.durable(),
+            superblock,
+            expiry_clock_ns: self.expiry_clock_ns.load(Ordering::Relaxed),
+            chain: before.chain,
+            record_bytes: record_bytes as u32,
+        };
+        let (buf, chain) = builder.finish(&header, self.seed);
+        self.write_and_flush(self.ring.block(position), buf, has_extents, writes).await?;
+        let at = LogPlace { position, chain: before.chain, first_lsn };
+        let head = LogPlace { position: end, chain, first_lsn: leader.next_lsn };
+        self.index.lock().push(at, head);
+        self.sealed.store(false, Ordering::Release);
+        self.durable.store(leader.next_lsn.0 - 1, Ordering::Release);
+        self.named.fetch_max(superblock, Ordering::AcqRel);
+        let mut counters = self.counters.lock();
+        counters.batches += 1;
+        counters.records += records.len() as u64;
+        counters.log_blocks += u64::from(blocks);
+        Ok(())
+    }
+
+    /// One flush for the batch and for every value that it names. A batch that is the only write uses one durable write;
+    /// that would say nothing of values written before, so it is not used where there are any.
+    async fn write_and_flush(
+        &self,
+        block: u64,
+        buf: IoBuf,
+        has_extents: bool,
+        writes: Vec<ValueWrite>,
+    ) -> Result<()> {
+        if !has_extents {
+            self.device.write_durable(block, buf).await.ok()?;
+            return Ok(());
+        }
+        let mut batch = self.device.batch();
+        let log = batch.add(self.device.write(block, buf));
+        let writes: Vec<ValueWrite> = writes.into_iter().map(|write| batch.add(write)).collect();
+        batch.start();
+        let log = log.await.ok();
+        for write in writes {
+            // R7: the record may be on the device already; its value is not. Nothing after it may become durable.
+            write.await.ok()?;
+        }
+        log?;
+        self.device.flush().await.ok()?;
+        Ok(())
+    }
+}
+
+/// What a batch holds.
+#[derive(Default)]
+struct Drained {
+    records: Vec<Arc<Record>>,
+    markers: Vec<(Arc<Marker>, Lsn)>,
+    writes: Vec<ValueWrite>,
+    reserved: u32,
+    has_extents: bool,
+}

@@ -1,0 +1,274 @@
+//! Bytes of the log: batches and records (`docs/format/log.md`). The only place that encodes or decodes them.
+
+use bytes::Bytes;
+use shoal_base::checksum::{crc32c, crc32c_seeded};
+use shoal_base::codec::{Reader, Truncated, put_prefixed, varint_bytes};
+use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
+use shoal_device::IoBuf;
+
+/// Bytes of a batch's header.
+pub(crate) const BATCH_HEADER_BYTES: usize = 80;
+const BATCH_MAGIC: u32 = 0x4741_4253; // "SBAG" read as little-endian
+/// Blocks that a batch may have: a length from a damaged header never makes recovery read more.
+pub(crate) const BATCH_BLOCKS_MAX: u32 = 4096;
+
+/// Bytes of a record in front of its key: length, checksum, kind, flags, tablet.
+const RECORD_FIXED_BYTES: usize = 12;
+const KIND_PUT: u8 = 1;
+const KIND_DELETE: u8 = 2;
+const HAS_SESSION: u8 = 1;
+
+/// The header of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchHeader {
+    pub epoch: u64,
+    /// Place of the batch: blocks written to the log before it, gaps at the ring's end included.
+    pub position: u64,
+    pub blocks: u32,
+    pub records: u32,
+    /// Number of the first record; of the next one where there is none.
+    pub first_lsn: Lsn,
+    /// Everything up to here was flushed when this was written (R15).
+    pub durable_lsn: Lsn,
+    /// Number of the newest superblock that is durable (R9).
+    pub superblock: u64,
+    pub expiry_clock_ns: u64,
+    /// Checksum of the batch before (R1).
+    pub chain: u32,
+    /// Bytes of all records.
+    pub record_bytes: u32,
+}
+
+/// Builds a batch in memory that goes to the device.
+pub(crate) struct BatchBuilder {
+    buf: IoBuf,
+    at: usize,
+}
+
+impl BatchBuilder {
+    /// A batch with room for `record_bytes` bytes of records.
+    pub(crate) fn new(record_bytes: usize) -> Self {
+        let blocks = (BATCH_HEADER_BYTES + record_bytes).div_ceil(BLOCK_BYTES);
+        Self { buf: IoBuf::new(blocks), at: BATCH_HEADER_BYTES }
+    }
+
+    /// Blocks of the batch.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.buf.blocks() as u32
+    }
+
+    /// Appends an encoded record.
+    pub(crate) fn push(&mut self, record: &[u8]) {
+        self.buf[self.at..self.at + record.len()].copy_from_slice(record);
+        self.at += record.len();
+    }
+
+    /// Completes the batch: its memory, and its checksum for the next one's chain. `seed` is the store's secret.
+    pub(crate) fn finish(mut self, header: &BatchHeader, seed: u64) -> (IoBuf, u32) {
+        assert_eq!(
+            header.record_bytes as usize,
+            self.at - BATCH_HEADER_BYTES,
+            "the records that were announced"
+        );
+        assert_eq!(header.blocks, self.blocks(), "the batch fills its blocks");
+        let mut bytes = Vec::with_capacity(BATCH_HEADER_BYTES - 4);
+        bytes.extend_from_slice(&BATCH_MAGIC.to_le_bytes());
+        for field in [header.epoch, header.position] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        for field in [header.blocks, header.records] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        for field in [header.first_lsn.0, header.durable_lsn.0, header.superblock, header.expiry_clock_ns] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        for field in [header.chain, header.record_bytes, 0, 0] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        assert_eq!(bytes.len(), BATCH_HEADER_BYTES - 4, "the header has a fixed length");
+        self.buf[4..BATCH_HEADER_BYTES].copy_from_slice(&bytes);
+        let crc = crc32c_seeded(seed, &self.buf[4..]);
+        self.buf[..4].copy_from_slice(&crc.to_le_bytes());
+        (self.buf, crc)
+    }
+}
+
+/// Reads the header at the start of `block` without checking the checksum: says only whether a batch may begin here and
+/// how long it would be.
+pub(crate) fn peek_header(block: &[u8]) -> Option<BatchHeader> {
+    let mut reader = Reader::new(block);
+    let header = decode_header(&mut reader).ok()??;
+    let room = u64::from(header.blocks) * BLOCK_BYTES as u64;
+    let fits = u64::from(header.record_bytes) + BATCH_HEADER_BYTES as u64 <= room;
+    (header.blocks >= 1 && header.blocks <= BATCH_BLOCKS_MAX && fits).then_some(header)
+}
+
+fn decode_header(reader: &mut Reader<'_>) -> Result<Option<BatchHeader>, Truncated> {
+    reader.u32()?;
+    if reader.u32()? != BATCH_MAGIC {
+        return Ok(None);
+    }
+    let (epoch, position) = (reader.u64()?, reader.u64()?);
+    let (blocks, records) = (reader.u32()?, reader.u32()?);
+    let (first_lsn, durable_lsn) = (Lsn(reader.u64()?), Lsn(reader.u64()?));
+    let (superblock, expiry_clock_ns) = (reader.u64()?, reader.u64()?);
+    let (chain, record_bytes) = (reader.u32()?, reader.u32()?);
+    reader.u64()?;
+    Ok(Some(BatchHeader {
+        epoch,
+        position,
+        blocks,
+        records,
+        first_lsn,
+        durable_lsn,
+        superblock,
+        expiry_clock_ns,
+        chain,
+        record_bytes,
+    }))
+}
+
+/// Checks a whole batch: the header and its checksum, where it is valid.
+pub(crate) fn check_batch(bytes: &[u8], seed: u64) -> Option<(BatchHeader, u32)> {
+    let header = peek_header(bytes)?;
+    let bytes = bytes.get(..header.blocks as usize * BLOCK_BYTES)?;
+    let crc = Reader::new(bytes).u32().ok()?;
+    (crc == crc32c_seeded(seed, bytes.get(4..)?)).then_some((header, crc))
+}
+
+/// What a record does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    /// The key has the entry that the body says.
+    Put,
+    /// The key does not exist.
+    Delete,
+}
+
+/// An encoded record with the places of its parts.
+#[derive(Clone, Debug)]
+pub(crate) struct EncodedRecord {
+    pub bytes: Bytes,
+    pub kind: RecordKind,
+    pub tablet: TabletId,
+    pub key: (u32, u32),
+    pub body: u32,
+}
+
+/// Encodes a record; `body` is empty for a delete. A retry's session and sequence number will ride in it (R17).
+pub(crate) fn encode_record(kind: RecordKind, tablet: TabletId, key: &[u8], body: &[&[u8]]) -> EncodedRecord {
+    let body_bytes: usize = body.iter().map(|part| part.len()).sum();
+    let key_start = RECORD_FIXED_BYTES + varint_bytes(key.len() as u64);
+    let mut out = Vec::with_capacity(key_start + key.len() + body_bytes);
+    out.extend_from_slice(&[0; 8]);
+    out.push(match kind {
+        RecordKind::Put => KIND_PUT,
+        RecordKind::Delete => KIND_DELETE,
+    });
+    out.push(0);
+    out.extend_from_slice(&tablet.0.to_le_bytes());
+    put_prefixed(&mut out, key);
+    let body_start = out.len();
+    for part in body {
+        out.extend_from_slice(part);
+    }
+    let bytes = (out.len() - 4) as u32;
+    out[..4].copy_from_slice(&bytes.to_le_bytes());
+    let crc = crc32c(&out[8..]);
+    out[4..8].copy_from_slice(&crc.to_le_bytes());
+    EncodedRecord {
+        bytes: out.into(),
+        kind,
+        tablet,
+        key: (key_start as u32, (key_start + key.len()) as u32),
+        body: body_start as u32,
+    }
+}
+
+/// Takes the next record off `records`.
+///
+/// # Errors
+/// [`Truncated`] where there is none, its checksum does not match, or its kind is not known.
+pub(crate) fn decode_record(records: &mut Reader<'_>) -> Result<EncodedRecord, Truncated> {
+    let start = records.rest();
+    let bytes = records.u32()? as usize;
+    let whole = start.get(..bytes.checked_add(4).ok_or(Truncated)?).ok_or(Truncated)?;
+    records.bytes(bytes)?;
+    let mut reader = Reader::new(whole);
+    reader.u32()?;
+    if reader.u32()? != crc32c(reader.rest()) {
+        return Err(Truncated);
+    }
+    let kind = match reader.u8()? {
+        KIND_PUT => RecordKind::Put,
+        KIND_DELETE => RecordKind::Delete,
+        _ => return Err(Truncated),
+    };
+    let flags = reader.u8()?;
+    let tablet = TabletId(reader.u16()?);
+    if flags & HAS_SESSION != 0 {
+        reader.bytes(16)?;
+    }
+    let key_bytes = reader.prefixed()?.len();
+    let body = whole.len() - reader.rest().len();
+    Ok(EncodedRecord {
+        bytes: Bytes::copy_from_slice(whole),
+        kind,
+        tablet,
+        key: ((body - key_bytes) as u32, body as u32),
+        body: body as u32,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(records: u32, record_bytes: u32, blocks: u32) -> BatchHeader {
+        BatchHeader {
+            epoch: 3,
+            position: 17,
+            blocks,
+            records,
+            first_lsn: Lsn(100),
+            durable_lsn: Lsn(99),
+            superblock: 5,
+            expiry_clock_ns: 1,
+            chain: 0xABCD,
+            record_bytes,
+        }
+    }
+
+    #[test]
+    fn batches_round_trip_and_reject_every_flipped_bit_of_their_first_bytes() {
+        let record = encode_record(RecordKind::Put, TabletId(2), b"key", &[b"bo", b"dy"]);
+        let mut builder = BatchBuilder::new(2 * record.bytes.len());
+        builder.push(&record.bytes);
+        builder.push(&record.bytes);
+        let header = header(2, 2 * record.bytes.len() as u32, builder.blocks());
+        let (mut buf, crc) = builder.finish(&header, 42);
+        assert_eq!(check_batch(&buf, 42), Some((header, crc)));
+        assert_eq!(check_batch(&buf, 43), None, "another store's seed");
+        for bit in 0..(BATCH_HEADER_BYTES + 40) * 8 {
+            buf[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(check_batch(&buf, 42), None, "bit {bit}");
+            buf[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn records_round_trip_and_never_reach_behind_the_end() {
+        let record = encode_record(RecordKind::Put, TabletId(2), &[b'k'; 200], &[b"body"]);
+        let mut reader = Reader::new(&record.bytes);
+        let back = decode_record(&mut reader).unwrap();
+        assert!(reader.is_empty());
+        assert_eq!(
+            (back.kind, back.tablet, back.key, back.body),
+            (record.kind, record.tablet, record.key, record.body)
+        );
+        assert_eq!(&back.bytes[back.body as usize..], b"body");
+        for cut in 0..record.bytes.len() {
+            assert!(decode_record(&mut Reader::new(&record.bytes[..cut])).is_err());
+        }
+    }
+}

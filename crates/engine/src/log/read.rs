@@ -1,0 +1,192 @@
+//! Reading the log at recovery: from the superblock's tail to the first batch that is not there.
+//!
+//! Three ends must be told apart (R1, R15): a torn tail ends the log; a ghost of an older life is never replayed; damage
+//! in what was promised is an error.
+
+use shoal_base::codec::Reader;
+use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_device::{Device, IoBuf};
+
+use super::format::{BatchHeader, EncodedRecord, check_batch, decode_record, peek_header};
+use super::ring::Ring;
+use crate::error::{Error, Result};
+use crate::superblock::{LogPlace, Superblock};
+
+/// Blocks that are read at a time.
+const WINDOW_BLOCKS: u64 = 256;
+
+/// A batch as it was found.
+pub(crate) struct FoundBatch {
+    pub header: BatchHeader,
+    /// Where it begins, and what it says of the batch before.
+    pub at: LogPlace,
+    pub records: Vec<EncodedRecord>,
+}
+
+/// What the log holds from the tail on.
+pub(crate) struct FoundLog {
+    pub batches: Vec<FoundBatch>,
+    /// Where the next batch begins.
+    pub head: LogPlace,
+    /// The newest promise: everything up to here was flushed.
+    pub promised: Lsn,
+    /// What is wrong, where something that was promised is not there.
+    pub damage: Option<String>,
+}
+
+/// Reads the log that `superblock` names.
+///
+/// # Errors
+/// As the device.
+pub(crate) async fn read_log(device: &Device, superblock: &Superblock) -> Result<FoundLog> {
+    let ring = Ring { first: superblock.layout.log_first(), blocks: superblock.layout.log_blocks };
+    let mut window = Window { device, ring, start: 0, bytes: IoBuf::new(0) };
+    let mut found = FoundLog {
+        batches: Vec::new(),
+        head: superblock.log_tail,
+        promised: superblock.durable_lsn,
+        damage: None,
+    };
+    let mut epoch = 0;
+    let limit = superblock.log_tail.position + u64::from(ring.blocks);
+    while let Some((batch, crc)) = next_batch(&mut window, superblock, &found.head, epoch, limit).await? {
+        epoch = batch.header.epoch;
+        found.promised = found.promised.max(batch.header.durable_lsn);
+        found.head = LogPlace {
+            position: batch.header.position + u64::from(batch.header.blocks),
+            chain: crc,
+            first_lsn: Lsn(batch.header.first_lsn.0 + u64::from(batch.header.records)),
+        };
+        if batch.header.superblock > superblock.number {
+            found.damage = Some(format!(
+                "the log names superblock {}, but the newest valid one is {}",
+                batch.header.superblock, superblock.number
+            ));
+        }
+        found.batches.push(batch);
+    }
+    if found.damage.is_none() {
+        found.damage = find_damage(&mut window, superblock, &found, epoch).await?;
+    }
+    Ok(found)
+}
+
+/// The batch at `head`, or at the ring's start where that would not fit; none where the log ends.
+async fn next_batch(
+    window: &mut Window<'_>,
+    superblock: &Superblock,
+    head: &LogPlace,
+    epoch: u64,
+    limit: u64,
+) -> Result<Option<(FoundBatch, u32)>> {
+    let ring = window.ring;
+    for position in [head.position, ring.turn(head.position)] {
+        if position >= limit {
+            continue;
+        }
+        let Some((header, crc, bytes)) = window.batch(position, superblock.log_seed).await? else { continue };
+        let epoch_fits = if position >= superblock.epoch_position {
+            header.epoch == superblock.epoch
+        } else {
+            header.epoch >= epoch && header.epoch < superblock.epoch
+        };
+        let follows = header.position == position
+            && header.chain == head.chain
+            && header.first_lsn >= head.first_lsn
+            && position + u64::from(header.blocks) <= limit;
+        if !epoch_fits || !follows {
+            continue;
+        }
+        let Some(records) = decode_records(&header, bytes) else { continue };
+        let at = LogPlace { position, chain: header.chain, first_lsn: header.first_lsn };
+        return Ok(Some((FoundBatch { header, at, records }, crc)));
+    }
+    Ok(None)
+}
+
+fn decode_records(header: &BatchHeader, bytes: &[u8]) -> Option<Vec<EncodedRecord>> {
+    let from = super::format::BATCH_HEADER_BYTES;
+    let mut reader = Reader::new(bytes.get(from..from + header.record_bytes as usize)?);
+    let records = (0..header.records)
+        .map(|_| decode_record(&mut reader))
+        .collect::<std::result::Result<Vec<_>, _>>()
+        .ok()?;
+    reader.is_empty().then_some(records)
+}
+
+/// Looks for what only damage explains: a promise beyond the end, in the superblock or in a later batch.
+async fn find_damage(
+    window: &mut Window<'_>,
+    superblock: &Superblock,
+    found: &FoundLog,
+    epoch: u64,
+) -> Result<Option<String>> {
+    let end = found.head;
+    let last = Lsn(end.first_lsn.0.saturating_sub(1));
+    if found.promised > last && found.promised >= end.first_lsn {
+        return Ok(Some(format!("record {} was promised, but the log ends at {last}", found.promised)));
+    }
+    let limit = superblock.log_tail.position + u64::from(window.ring.blocks);
+    let mut position = end.position;
+    while position < limit {
+        if window.may_begin_batch(position).await?
+            && let Some((header, ..)) = window.batch(position, superblock.log_seed).await?
+        {
+            let is_later = header.position == position
+                && header.epoch >= epoch
+                && (position < superblock.epoch_position || header.epoch == superblock.epoch);
+            if is_later && (header.durable_lsn >= end.first_lsn || header.superblock > superblock.number) {
+                return Ok(Some(format!(
+                    "the log ends at record {last}, but a batch at position {position} promises {}",
+                    header.durable_lsn
+                )));
+            }
+        }
+        position += 1;
+    }
+    Ok(None)
+}
+
+/// A piece of the ring in memory.
+struct Window<'a> {
+    device: &'a Device,
+    ring: Ring,
+    start: u64,
+    bytes: IoBuf,
+}
+
+impl Window<'_> {
+    /// The bytes of `blocks` blocks at `position`; fewer at the ring's end.
+    async fn at(&mut self, position: u64, blocks: u64) -> Result<&[u8]> {
+        let blocks = blocks.min(u64::from(self.ring.rest(position)));
+        let held = self.start..self.start + self.bytes.blocks() as u64;
+        if !(held.contains(&position) && position + blocks <= held.end) {
+            let count = blocks.max(WINDOW_BLOCKS).min(u64::from(self.ring.rest(position)));
+            let fresh = IoBuf::new(count as usize);
+            self.bytes = match self.device.read(self.ring.block(position), fresh).await.ok() {
+                Ok(bytes) => bytes,
+                Err(error) if count > 1 => {
+                    // A bad sector in the window shall not hide its neighbours: read just what is asked for.
+                    tracing::warn!("reading the log: {error}");
+                    let fresh = IoBuf::new(blocks as usize);
+                    self.device.read(self.ring.block(position), fresh).await.ok().map_err(Error::Io)?
+                }
+                Err(error) => return Err(error.into()),
+            };
+            self.start = position;
+        }
+        let from = (position - self.start) as usize * BLOCK_BYTES;
+        Ok(&self.bytes[from..from + blocks as usize * BLOCK_BYTES])
+    }
+
+    async fn may_begin_batch(&mut self, position: u64) -> Result<bool> {
+        Ok(peek_header(self.at(position, 1).await?).is_some_and(|header| header.position == position))
+    }
+
+    /// The valid batch at `position`, if there is one.
+    async fn batch(&mut self, position: u64, seed: u64) -> Result<Option<(BatchHeader, u32, &[u8])>> {
+        let Some(header) = peek_header(self.at(position, 1).await?) else { return Ok(None) };
+        let bytes = self.at(position, u64::from(header.blocks)).await?;
+        Ok(check_batch(bytes, seed).map(|(header, crc)| (header, crc, bytes)))
+    }
+}

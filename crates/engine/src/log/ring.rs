@@ -1,0 +1,108 @@
+//! Places in the log's ring, and the index from numbers to places.
+//!
+//! A *position* counts blocks since the store was made; modulo the ring's size it is a place. A batch never wraps: where
+//! the rest of the ring is too short for it, that rest is left out and counted.
+
+use std::collections::VecDeque;
+
+use shoal_base::Lsn;
+
+use crate::superblock::LogPlace;
+
+/// Where the ring lies on the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    pub first: u64,
+    pub blocks: u32,
+}
+
+impl Ring {
+    /// The device block of a position.
+    pub(crate) fn block(&self, position: u64) -> u64 {
+        self.first + position % u64::from(self.blocks)
+    }
+
+    /// Blocks from `position` to the ring's end.
+    pub(crate) fn rest(&self, position: u64) -> u32 {
+        self.blocks - (position % u64::from(self.blocks)) as u32
+    }
+
+    /// The position at the ring's start that follows `position`.
+    pub(crate) fn turn(&self, position: u64) -> u64 {
+        position + u64::from(self.rest(position))
+    }
+}
+
+/// Batches in the log by number.
+pub(crate) struct BatchIndex {
+    batches: VecDeque<LogPlace>,
+    head: LogPlace,
+}
+
+impl BatchIndex {
+    pub(crate) fn new(head: LogPlace) -> Self {
+        Self { batches: VecDeque::new(), head }
+    }
+
+    /// A batch was written: it began at `at`, and the next one follows at `head`.
+    pub(crate) fn push(&mut self, at: LogPlace, head: LogPlace) {
+        self.batches.push_back(at);
+        self.head = head;
+    }
+
+    /// The next batch begins there: its numbers go on somewhere else than where the last batch ended.
+    pub(crate) fn push_head(&mut self, head: LogPlace) {
+        self.head = head;
+    }
+
+    /// Where the next batch begins.
+    pub(crate) fn head(&self) -> LogPlace {
+        self.head
+    }
+
+    /// The newest place such that no record from `lsn` on lies before it.
+    pub(crate) fn place_of(&self, lsn: Lsn) -> LogPlace {
+        if lsn >= self.head.first_lsn {
+            return self.head;
+        }
+        let after = self.batches.partition_point(|place| place.first_lsn <= lsn);
+        self.batches.get(after.saturating_sub(1)).copied().unwrap_or(self.head)
+    }
+
+    /// Forgets batches before `tail`.
+    pub(crate) fn trim(&mut self, tail: u64) {
+        while self.batches.front().is_some_and(|place| place.position < tail) {
+            self.batches.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(position: u64, first_lsn: u64) -> LogPlace {
+        LogPlace { position, chain: position as u32, first_lsn: Lsn(first_lsn) }
+    }
+
+    #[test]
+    fn finds_the_batch_of_a_number() {
+        let mut index = BatchIndex::new(place(10, 5));
+        index.push(place(10, 5), place(12, 8));
+        index.push(place(12, 8), place(13, 8));
+        index.push(place(13, 8), place(15, 20));
+        assert_eq!(index.place_of(Lsn(5)).position, 10);
+        assert_eq!(index.place_of(Lsn(7)).position, 10);
+        assert_eq!(index.place_of(Lsn(8)).position, 13, "the seal at 12 has no records");
+        assert_eq!(index.place_of(Lsn(20)).position, 15);
+        index.trim(13);
+        assert_eq!(index.place_of(Lsn(19)).position, 13);
+    }
+
+    #[test]
+    fn turns() {
+        let ring = Ring { first: 100, blocks: 16 };
+        assert_eq!((ring.block(0), ring.block(17), ring.rest(15), ring.turn(15)), (100, 101, 1, 16));
+        assert_eq!(ring.rest(16), 16);
+    }
+}

@@ -1,0 +1,439 @@
+//! Making, opening and closing a store. Opening is recovery: newest superblock, space image, then the log from its tail back
+//! into the overlays (engine.md; R1, R2, R5, R10, R15).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use shoal_base::limits::VALUE_UNIT_BYTES;
+use shoal_base::slot::SLOT_COUNT;
+use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
+use shoal_device::Device;
+use shoal_pool::{Pool, PoolOptions};
+use shoal_space::Space;
+
+use crate::admission::Admission;
+use crate::background::Worker;
+use crate::entry::{Entry, Home};
+use crate::error::{Error, Result};
+use crate::event::Baton;
+use crate::grow::zero;
+use crate::layout::Layout;
+use crate::log::commit::{CommitStart, Committer};
+use crate::log::format::RecordKind;
+use crate::log::read::{FoundBatch, FoundLog, read_log};
+use crate::log::ring::{BatchIndex, Ring};
+use crate::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX};
+use crate::overlay::Record;
+use crate::poison::Poison;
+use crate::publish::{CEILING_STEP, Publisher};
+use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
+use crate::space_image;
+use crate::store::{Inner, OperationCounters, Store};
+use crate::superblock::{self, Found, LogPlace, Superblock, TabletRecord};
+use crate::tablet::{Tablet, TabletMap};
+use crate::tree::Root;
+use crate::value::prepare::manifest_blocks;
+use crate::value::read::{Located, verify_direct};
+
+/// Frames that a pool has at least, however small the configured cache: an apply and a few reads need them.
+const FRAMES_MIN: usize = 64;
+
+impl Store {
+    /// Whether `device` holds a store, as opposed to nothing but zeros.
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`] where it holds something foreign or of another version; as the device.
+    pub async fn probe(device: &Device) -> Result<bool> {
+        Ok(matches!(superblock::read_newest(device).await?, Found::Newest(_)))
+    }
+
+    /// Lays a new, empty store out on `device`, which must not hold one. What it writes is durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`] where the device holds something; [`Error::Invalid`] for a layout that cannot be; as the
+    /// device.
+    pub async fn format(device: &Device, options: &FormatOptions, environment: &Environment) -> Result<()> {
+        if !(1..=TABLETS_MAX).contains(&options.tablets) {
+            return Err(Error::Invalid(format!("a store has 1 to {TABLETS_MAX} tablets")));
+        }
+        if Self::probe(device).await? {
+            return Err(Error::Unopenable("the device holds a store already; nothing was changed".into()));
+        }
+        let layout = Layout::new(options)?;
+        let can_grow = device.inner().can_grow();
+        let least = layout.data_first() + 64;
+        let device_blocks = if can_grow {
+            let wanted = options.initial_blocks.unwrap_or(least + 16_384);
+            let blocks = wanted.clamp(least, layout.blocks_max);
+            device.inner().grow(blocks).map_err(|error| {
+                Error::Unopenable(format!("the data file could not get {blocks} blocks of 4 KiB: {error}"))
+            })?;
+            blocks
+        } else {
+            layout.blocks_max.min(device.blocks())
+        };
+        if device_blocks < least {
+            return Err(Error::Invalid(format!(
+                "the device has {device_blocks} blocks of 4 KiB; this layout needs at least {least}"
+            )));
+        }
+        zero(device, 0, if can_grow { device_blocks } else { layout.data_first() }).await?;
+        device.flush().await.ok()?;
+        let mut identity = [0; 16];
+        identity[..8].copy_from_slice(&environment.entropy.next_u64().to_le_bytes());
+        identity[8..].copy_from_slice(&environment.entropy.next_u64().to_le_bytes());
+        let mut superblock = Superblock {
+            identity,
+            log_seed: environment.entropy.next_u64(),
+            layout,
+            number: 1,
+            epoch: 0,
+            epoch_position: 0,
+            durable_lsn: Lsn::NONE,
+            lsn_ceiling: Lsn::NONE,
+            device_blocks,
+            log_tail: LogPlace { position: 0, chain: 0, first_lsn: Lsn(1) },
+            space: superblock::SpacePlace::default(),
+            expiry_clock_ns: 0,
+            tablets: even_tablets(options.tablets),
+        };
+        superblock.space = space_image::write_first(device, &superblock).await?;
+        device.flush().await.ok()?;
+        superblock::write(device, &superblock).await
+    }
+
+    /// Opens the store on `device` and recovers what a crash left.
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`] where there is no store that this program can open; [`Error::Corrupt`] where something that
+    /// was promised is damaged; as the device.
+    pub async fn open(device: Device, options: OpenOptions, environment: Environment) -> Result<Self> {
+        let opened = Recovery::read(device, &options, &environment).await?;
+        let store = opened.start(options, environment).await?;
+        Ok(store)
+    }
+
+    /// Finishes what is under way, seals the log and ends the store's threads. Later calls give [`Error::Closed`].
+    ///
+    /// # Errors
+    /// As the device.
+    pub async fn close(&self) -> Result<()> {
+        let inner = &*self.0;
+        if inner.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        if let Some(worker) = &inner.worker {
+            worker.stop();
+        }
+        inner.committer.lead(inner.now_ns()).await;
+        if inner.poison.reason().is_some() {
+            return Ok(());
+        }
+        inner.committer.seal().await;
+        inner.publish_last().await
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(worker) = &self.worker {
+            worker.stop();
+        }
+    }
+}
+
+/// Tablets of equal shares of the slots.
+fn even_tablets(count: u16) -> Vec<TabletRecord> {
+    let border = |index: u16| u32::from(index) * u32::from(SLOT_COUNT) / u32::from(count);
+    (0..count)
+        .map(|index| TabletRecord {
+            slot_first: border(index) as u16,
+            slot_last: (border(index + 1) - 1) as u16,
+            root: Root::EMPTY,
+            applied: Lsn::NONE,
+        })
+        .collect()
+}
+
+/// What recovery read, before anything is written.
+pub(crate) struct Recovery {
+    pub device: Device,
+    pub pool: Pool,
+    pub superblock: Superblock,
+    pub log: FoundLog,
+    /// Free runs of the published image.
+    pub image: shoal_space::FreeImage,
+    pub notes: Vec<String>,
+}
+
+impl Recovery {
+    /// Reads superblock, space image and log.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub(crate) async fn read(
+        device: Device,
+        options: &OpenOptions,
+        _environment: &Environment,
+    ) -> Result<Self> {
+        let superblock = match superblock::read_newest(&device).await? {
+            Found::Newest(superblock) => *superblock,
+            Found::Nothing => return Err(Error::Unopenable("the device holds no store: it is empty".into())),
+        };
+        if device.blocks() < superblock.device_blocks {
+            return Err(Error::Unopenable(format!(
+                "the device has {} blocks, but its store uses {}: it was truncated",
+                device.blocks(),
+                superblock.device_blocks
+            )));
+        }
+        let frames = (options.cache_bytes / BLOCK_BYTES).max(FRAMES_MIN);
+        let pool = Pool::new(device.clone(), PoolOptions::new(frames))
+            .map_err(|error| Error::Unopenable(format!("the cache could not be made: {error}")))?;
+        let mut notes = Vec::new();
+        let mut log = read_log(&device, &superblock).await?;
+        if let Some(damage) = log.damage.take() {
+            if !options.accept_damaged_log {
+                return Err(Error::Corrupt {
+                    what: format!(
+                        "the log: {damage}. Acknowledged writes are lost; `shoal check --repair` opens the store without them"
+                    ),
+                    block: superblock.layout.log_first(),
+                });
+            }
+            notes.push(format!("the log was damaged and what followed the damage is lost: {damage}"));
+        }
+        drop_unfinished(&device, &pool, &superblock, &mut log, &mut notes).await?;
+        let image = match space_image::load(&device, &superblock).await {
+            Ok(image) => image,
+            Err(Error::Corrupt { what, block }) => {
+                notes.push(format!(
+                    "the space image is damaged ({what} at block {block}) and was rebuilt from the trees"
+                ));
+                crate::check::rebuild_image(&device, &pool, &superblock).await?
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self { device, pool, superblock, log, image, notes })
+    }
+
+    /// Replays the log, begins a new epoch and starts the store.
+    async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
+        let Self { device, pool, mut superblock, log, image, notes } = self;
+        for note in &notes {
+            tracing::warn!("recovery: {note}");
+        }
+        let layout = superblock.layout;
+        let overlay_bytes = options.overlay_bytes(layout.log_blocks);
+        // A fraction of small devices: an apply's pages must find room beside the objects.
+        let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
+        let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
+        let admission = Admission::new(overlay_bytes, records_max);
+        let space = recovered_space(&superblock, &image)?;
+        drop(image);
+        let tablets = (0_u16..)
+            .zip(&superblock.tablets)
+            .map(|(id, tablet)| {
+                let slots = (tablet.slot_first, tablet.slot_last);
+                Arc::new(Tablet::new(TabletId(id), slots, tablet.root, tablet.applied, filter_bits))
+            })
+            .collect();
+        let tablets = TabletMap::new(tablets)?;
+        let mut index = BatchIndex::new(log.head);
+        let head = log.head;
+        let mut last = Lsn(head.first_lsn.0.saturating_sub(1));
+        for batch in log.batches {
+            let next = LogPlace { position: batch.at.position + u64::from(batch.header.blocks), ..head };
+            index.push(batch.at, next);
+            replay(&device, &pool, batch, &tablets, &space, &admission).await?;
+        }
+        last = last.max(superblock.durable_lsn);
+        // R2: what was replayed may sit in the device's cache only.
+        device.flush().await.ok()?;
+        // R5: numbers up to the ceiling may have been seen by somebody.
+        let next_lsn = last.max(superblock.lsn_ceiling).next();
+        superblock.number += 1;
+        superblock.epoch += 1;
+        superblock.epoch_position = head.position;
+        superblock.durable_lsn = Lsn(head.first_lsn.0 - 1);
+        superblock.lsn_ceiling = Lsn(next_lsn.0 + CEILING_STEP);
+        if superblock.log_tail.position == head.position {
+            superblock.log_tail = head;
+        }
+        superblock::write(&device, &superblock).await?;
+        index.push_head(LogPlace { first_lsn: next_lsn, ..head });
+        let poison = Arc::new(Poison::default());
+        let start = CommitStart {
+            ring: Ring { first: layout.log_first(), blocks: layout.log_blocks },
+            seed: superblock.log_seed,
+            epoch: superblock.epoch,
+            head: LogPlace { first_lsn: next_lsn, ..head },
+            index,
+            tail: superblock.log_tail.position,
+            ceiling: superblock.lsn_ceiling,
+            superblock: superblock.number,
+            batch_bytes_max: options.tuning.batch_bytes_max,
+        };
+        let worker = options.background.then(Worker::new);
+        let inner = Arc::new(Inner {
+            device: device.clone(),
+            pool,
+            layout,
+            identity: superblock.identity,
+            environment,
+            tuning: options.tuning,
+            tablets,
+            committer: Committer::new(device, start, poison.clone()),
+            space,
+            admission,
+            poison,
+            publisher: Baton::new(Publisher { superblock }),
+            applier: Baton::new(()),
+            grower: Baton::new(()),
+            worker: worker.clone(),
+            closed: AtomicBool::new(false),
+            counters: OperationCounters::default(),
+        });
+        // The first batch of the epoch: the log says where numbers go on, and names the superblock (R9).
+        inner.committer.seal().await;
+        if let Some(reason) = inner.poison.reason() {
+            return Err(Error::Poisoned(reason.to_owned()));
+        }
+        if let Some(worker) = worker {
+            worker
+                .start(&inner)
+                .map_err(|error| Error::Unopenable(format!("a thread could not be started: {error}")))?;
+        }
+        Ok(Store(inner))
+    }
+}
+
+/// The allocator over the published image.
+fn recovered_space(superblock: &Superblock, image: &shoal_space::FreeImage) -> Result<Arc<SpaceManager>> {
+    let layout = superblock.layout;
+    let space = Space::new(layout.blocks_max, layout.group_blocks);
+    for run in image.runs() {
+        if run.end() > superblock.device_blocks || run.block < layout.data_first() {
+            return Err(Error::Corrupt {
+                what: "the space image has a run outside of the data".into(),
+                block: run.block,
+            });
+        }
+        space.free(run).map_err(|error| Error::Corrupt {
+            what: format!("the space image: {error}"),
+            block: run.block,
+        })?;
+    }
+    Ok(SpaceManager::new(space, superblock.tablets.len(), layout.blocks_max))
+}
+
+/// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).
+async fn replay(
+    device: &Device,
+    pool: &Pool,
+    batch: FoundBatch,
+    tablets: &TabletMap,
+    space: &Arc<SpaceManager>,
+    admission: &Admission,
+) -> Result<()> {
+    for (lsn, encoded) in (batch.header.first_lsn.0..).zip(batch.records) {
+        let lsn = Lsn(lsn);
+        let Some(tablet) = tablets.all().get(usize::from(encoded.tablet.0)) else {
+            let what = format!("record {lsn} names tablet {}, which does not exist", encoded.tablet);
+            return Err(Error::Corrupt { what, block: 0 });
+        };
+        let view = tablet.view();
+        if lsn <= view.applied {
+            continue;
+        }
+        let mut record = Record::recovered(encoded, lsn);
+        let mut promised = TREE_BLOCKS_PER_RECORD;
+        if record.kind() == RecordKind::Put {
+            let body = record.body();
+            let (entry, inline) = Entry::decode(&body)
+                .map_err(|_| Error::Corrupt { what: format!("the body of record {lsn}"), block: 0 })?;
+            if entry.home == Home::Inline {
+                let units = inline.len().div_ceil(VALUE_UNIT_BYTES);
+                promised += shoal_base::blocks_for(inline.len() as u64) + manifest_blocks(1, units);
+            }
+            record.own(owned_runs(device, pool, &entry, lsn).await);
+        }
+        for &run in record.owned() {
+            space.allocator().take(run).map_err(|error| Error::Corrupt {
+                what: format!("record {lsn} owns blocks that something else owns too ({error})"),
+                block: run.block,
+            })?;
+        }
+        space.promise_recovered(promised);
+        let mut active = view.active.lock();
+        let bytes = view.active.insert(&mut active, Arc::new(record), promised, lsn);
+        admission.recovered(1, bytes);
+    }
+    Ok(())
+}
+
+/// All runs of an entry. Where its manifest is damaged only those of the manifest: the value is lost anyway.
+pub(crate) async fn owned_runs(device: &Device, pool: &Pool, entry: &Entry, version: Lsn) -> Vec<Run> {
+    match &entry.home {
+        Home::Inline => Vec::new(),
+        Home::Extents { runs, .. } => runs.to_vec(),
+        Home::Manifest { runs, .. } => match Located::find(device, pool, entry, version).await {
+            Ok(located) => located.runs().iter().chain(runs).copied().collect(),
+            Err(error) => {
+                tracing::warn!("recovery: the manifest of version {version} is damaged: {error}");
+                runs.to_vec()
+            }
+        },
+    }
+}
+
+/// The last batch may be on the device although a value that it names is not: its flush never returned, so nothing in it
+/// was acknowledged, and all of it is dropped. Later batches cannot exist.
+async fn drop_unfinished(
+    device: &Device,
+    pool: &Pool,
+    superblock: &Superblock,
+    log: &mut FoundLog,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let Some(last) = log.batches.last() else { return Ok(()) };
+    let mut complete = true;
+    for (lsn, record) in (last.header.first_lsn.0..).zip(&last.records) {
+        if Lsn(lsn) <= log.promised || record.kind == RecordKind::Delete {
+            continue;
+        }
+        let body = record.bytes.slice(record.body as usize..);
+        complete &= match Entry::decode(&body) {
+            Ok((entry, _)) => is_whole(device, pool, superblock, &entry, Lsn(lsn)).await?,
+            Err(_) => false,
+        };
+    }
+    if !complete {
+        notes.push(format!(
+            "the last batch (from record {}) was not complete: it was never acknowledged",
+            last.header.first_lsn
+        ));
+        log.head = last.at;
+        log.head.first_lsn = last.header.first_lsn;
+        log.batches.pop();
+    }
+    Ok(())
+}
+
+/// Whether every stored byte of an entry is there and right.
+async fn is_whole(
+    device: &Device,
+    pool: &Pool,
+    superblock: &Superblock,
+    entry: &Entry,
+    version: Lsn,
+) -> Result<bool> {
+    if entry.home == Home::Inline {
+        return Ok(true);
+    }
+    match verify_direct(device, pool, superblock.device_blocks, entry, version).await {
+        Ok(()) => Ok(true),
+        Err(Error::Corrupt { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

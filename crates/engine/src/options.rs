@@ -1,0 +1,130 @@
+//! How a store is laid out and run. Every size is configuration, so that tests make rare things common.
+
+use std::sync::Arc;
+
+use shoal_base::limits::VALUE_UNIT_BYTES;
+use shoal_base::{BLOCK_BYTES, Clock, Entropy, SystemClock, SystemEntropy};
+
+/// Where time and randomness come from.
+#[derive(Clone)]
+pub struct Environment {
+    /// Wall clock and monotonic clock.
+    pub clock: Arc<dyn Clock>,
+    /// Identities and seeds.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+impl Default for Environment {
+    fn default() -> Self {
+        Self { clock: Arc::new(SystemClock::new()), entropy: Arc::new(SystemEntropy) }
+    }
+}
+
+/// Most tablets that a store may have: their table is a part of the superblock.
+pub const TABLETS_MAX: u16 = 32;
+
+/// How a new store is laid out. Fixed for its life.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Blocks that the store may grow to; for a raw device its size.
+    pub blocks_max: u64,
+    /// Tablets, 1 to 32.
+    pub tablets: u16,
+    /// Blocks of the log's ring; none: in proportion to `blocks_max`.
+    pub log_blocks: Option<u32>,
+    /// Blocks that a file gets at first, zeroed; it grows from there. Ignored where the device cannot grow.
+    pub initial_blocks: Option<u64>,
+}
+
+impl FormatOptions {
+    /// The default layout for a store that may grow to `blocks_max` blocks.
+    #[must_use]
+    pub fn for_blocks(blocks_max: u64) -> Self {
+        let cores = std::thread::available_parallelism().map_or(4, std::num::NonZero::get);
+        let tablets = u16::try_from(cores.clamp(4, usize::from(TABLETS_MAX))).unwrap_or(TABLETS_MAX);
+        Self { blocks_max, tablets, log_blocks: None, initial_blocks: None }
+    }
+
+    /// Blocks of the log's ring: 1/128 of the device, at least 64 KiB and at most 256 MiB, so that it is read back in
+    /// well under a second.
+    #[must_use]
+    pub fn log_blocks(&self) -> u32 {
+        self.log_blocks.unwrap_or_else(|| (self.blocks_max / 128).clamp(16, 65_536) as u32)
+    }
+}
+
+/// How a store is run. May differ from opening to opening.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Memory for cached pages and values, in bytes.
+    pub cache_bytes: usize,
+    /// Memory for what the log holds and the trees do not yet, in bytes; none: in proportion to cache and log.
+    pub overlay_bytes: Option<usize>,
+    /// Whether the store runs its own threads (committer, apply, growth). Without them whoever writes does their work
+    /// too, on its own thread: for tests that must be deterministic.
+    pub background: bool,
+    /// Opens a log that lost promised records, dropping what follows the damage. The loss is reported in the log.
+    pub accept_damaged_log: bool,
+    /// Sizes that tests shrink.
+    pub tuning: Tuning,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 1 << 30,
+            overlay_bytes: None,
+            background: true,
+            accept_damaged_log: false,
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+impl OpenOptions {
+    /// The limit on the overlays of all tablets together, in bytes, for a log ring of `log_blocks` blocks: what the
+    /// caller says, else an eighth of the cache but at least 16 MiB and at most 128 MiB; never above a third of the log, so that a
+    /// frozen and an active overlay and the batches' padding fit in it.
+    #[must_use]
+    pub fn overlay_bytes(&self, log_blocks: u32) -> usize {
+        let wanted = self.overlay_bytes.unwrap_or((self.cache_bytes / 8).clamp(16 << 20, 128 << 20));
+        wanted.min(log_blocks as usize * BLOCK_BYTES / 3).max(BLOCK_BYTES)
+    }
+}
+
+/// Sizes and periods inside the engine.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// A value up to this many bytes lies in its leaf, where key, metadata and value fit in 1,300 bytes.
+    pub leaf_value_bytes_max: usize,
+    /// A value up to this many bytes rides in its log record and goes home at the apply; a larger one is written to
+    /// its own extent at once.
+    pub log_value_bytes_max: usize,
+    /// Bytes of records in one batch of the log.
+    pub batch_bytes_max: usize,
+    /// Records in all overlays together.
+    pub overlay_records_max: usize,
+    /// Bytes that an apply has under way at the device at a time: a commit's flush waits for them.
+    pub apply_bytes_in_flight: usize,
+    /// Blocks that a file grows by, at least.
+    pub growth_blocks: u64,
+    /// Idle time after which the log's last batch is sealed, in nanoseconds.
+    pub seal_after_ns: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            leaf_value_bytes_max: 1024,
+            log_value_bytes_max: 16 << 10,
+            batch_bytes_max: 2 << 20,
+            overlay_records_max: 1_000_000,
+            apply_bytes_in_flight: 1 << 20,
+            growth_blocks: 65_536,
+            seal_after_ns: 10_000_000,
+        }
+    }
+}
+
+/// Blocks of a unit of a value.
+pub(crate) const UNIT_BLOCKS: u32 = (VALUE_UNIT_BYTES / BLOCK_BYTES) as u32;

@@ -1,0 +1,100 @@
+//! Publishing: the one place where superblocks are composed (R5, R9, R10, R15, R20).
+
+use shoal_base::{Lsn, Run, TabletId};
+
+use crate::error::{Error, Result};
+use crate::space_image;
+use crate::store::Inner;
+use crate::superblock::{self, Superblock};
+use crate::tree::Root;
+
+/// How far the LSN ceiling of a superblock is ahead of the numbers given.
+pub(crate) const CEILING_STEP: u64 = 1 << 24;
+
+/// The newest durable superblock.
+pub(crate) struct Publisher {
+    pub superblock: Superblock,
+}
+
+/// What a new superblock changes.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// A tablet's new root, and up to which record it holds.
+    pub tablet: Option<(TabletId, Root, Lsn)>,
+    /// Runs that were free in the published image and are not any more.
+    pub taken: Vec<Run>,
+    /// Runs that were not free in it and are now.
+    pub freed: Vec<Run>,
+    /// A new size of the device.
+    pub device_blocks: Option<u64>,
+}
+
+impl Inner {
+    /// Publishes `changes`; gives the new superblock's number.
+    ///
+    /// # Errors
+    /// As the device; then the store is poisoned.
+    pub(crate) async fn publish(&self, changes: Changes) -> Result<u64> {
+        let mut publisher = self.publisher.take().await;
+        self.poison.check()?;
+        match self.compose_and_write(&publisher.superblock, changes, CEILING_STEP).await {
+            Ok(superblock) => {
+                publisher.superblock = superblock;
+                Ok(publisher.superblock.number)
+            }
+            Err(error) => {
+                self.poison.set(format!("a superblock could not be published ({error})"));
+                Err(error)
+            }
+        }
+    }
+
+    /// The last superblock of a clean end: numbering goes on where it stopped.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub(crate) async fn publish_last(&self) -> Result<()> {
+        let mut publisher = self.publisher.take().await;
+        self.poison.check()?;
+        publisher.superblock = self.compose_and_write(&publisher.superblock, Changes::default(), 0).await?;
+        Ok(())
+    }
+
+    async fn compose_and_write(
+        &self,
+        newest: &Superblock,
+        changes: Changes,
+        step: u64,
+    ) -> Result<Superblock> {
+        let mut next = newest.clone();
+        next.number += 1;
+        // Asked first: a record that is numbered from here on is above it, so the tail stays before it.
+        let assigned = self.committer.assigned();
+        let mut tail = assigned.next().0;
+        for tablet in self.tablets.all() {
+            let first = match &changes.tablet {
+                Some((id, ..)) if *id == tablet.id => tablet.view().active.first_lsn(),
+                _ => tablet.first_unapplied(),
+            };
+            tail = tail.min(first.unwrap_or(u64::MAX));
+        }
+        if let Some((id, root, applied)) = changes.tablet {
+            let record = next.tablets.get_mut(usize::from(id.0));
+            let record = record.ok_or_else(|| Error::Invalid(format!("there is no tablet {id}")))?;
+            record.root = root;
+            record.applied = applied;
+        }
+        next.log_tail = self.committer.place_of(Lsn(tail));
+        next.durable_lsn = self.committer.durable();
+        next.lsn_ceiling = Lsn(assigned.0 + step).max(if step == 0 { Lsn::NONE } else { newest.lsn_ceiling });
+        if let Some(blocks) = changes.device_blocks {
+            next.device_blocks = blocks;
+        }
+        next.space = space_image::append(&self.device, &next, &changes.taken, &changes.freed).await?;
+        // Pages, values and the image's delta are durable before the superblock names them.
+        self.device.flush().await.ok()?;
+        superblock::write(&self.device, &next).await?;
+        self.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
+        Ok(next)
+    }
+}

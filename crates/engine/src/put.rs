@@ -1,0 +1,194 @@
+//! Put: the way of a value into the store.
+
+use std::sync::Arc;
+
+use shoal_base::blocks_for;
+use shoal_base::limits::{VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
+use shoal_base::task::may_block;
+use shoal_buffer::Buffer;
+use smallvec::SmallVec;
+
+use crate::entry::{Entry, Home, Meta, encode_metadata, meta_fits_inline};
+use crate::error::{Error, Result};
+use crate::key::ObjectKey;
+use crate::log::commit::ValueWrite;
+use crate::log::format::{RecordKind, encode_record};
+use crate::object::{Metadata, PutOptions, PutResult};
+use crate::overlay::Record;
+use crate::space::{Extents, Promise, TREE_BLOCKS_PER_RECORD};
+use crate::store::{Inner, OperationCounters, Store};
+use crate::value::prepare::{self, Way, lay_out, manifest_blocks, way_of};
+use crate::write::{Write, memory_bytes};
+
+/// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would delay its
+/// neighbours in the batch.
+const WRITTEN_WITH_BATCH_BYTES_MAX: u64 = 64 << 10;
+
+impl Store {
+    /// Stores `value` under `key`. Durable when it returns. For values of at most 4 MiB ([`Self::put_stream`] for larger
+    /// ones).
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`], [`Error::Invalid`], [`Error::Full`], [`Error::Busy`], [`Error::Poisoned`]: nothing
+    /// happened. [`Error::Unknown`]: the device failed while it was written.
+    pub async fn put(&self, key: &ObjectKey, value: Buffer, options: PutOptions) -> Result<PutResult> {
+        let inner = &*self.0;
+        inner.check_writable()?;
+        if value.len() as u64 > VALUE_BYTES_SINGLE_MAX {
+            return Err(Error::Invalid(format!(
+                "a value of {} bytes is too large for one put: use a stream above {VALUE_BYTES_SINGLE_MAX} bytes",
+                value.len()
+            )));
+        }
+        let (entry, meta) = inner.new_entry(&options.metadata, options.modified_ns, value.len() as u64)?;
+        inner.check_rules(key, options.rules).await?;
+        let write = match way_of(key.encoded().len(), meta.len(), value.len(), &inner.tuning) {
+            Way::Leaf => inner.in_record(key, &entry, &meta, &value, 0).await?,
+            Way::Log => {
+                let stored = entry.stored_bytes();
+                let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
+                inner
+                    .in_record(key, &entry, &meta, &value, blocks_for(stored) + manifest_blocks(1, units))
+                    .await?
+            }
+            Way::Extents => inner.in_extents(key, entry, &meta, &value).await?,
+        };
+        let written = inner.commit(key, options.rules, write).await?;
+        inner.count(&inner.counters.puts);
+        OperationCounters::add(&inner.counters.value_bytes_written, value.len() as u64);
+        Ok(PutResult { version: written.version })
+    }
+}
+
+impl Inner {
+    /// The entry of a new value, its home still open, and the metadata's bytes.
+    pub(crate) fn new_entry(
+        &self,
+        metadata: &Metadata,
+        modified_ns: Option<u64>,
+        value_bytes: u64,
+    ) -> Result<(Entry, Vec<u8>)> {
+        let encoded = encode_metadata(metadata)?;
+        let meta = if meta_fits_inline(encoded.len()) {
+            Meta::Inline(SmallVec::from_slice(&encoded))
+        } else {
+            Meta::InFront(encoded.len() as u32)
+        };
+        let modified_ns = modified_ns.unwrap_or_else(|| self.environment.clock.wall_ns());
+        Ok((Entry { modified_ns, expiry_ns: None, value_bytes, meta, home: Home::Inline }, encoded))
+    }
+
+    /// The value rides in the record; `home_blocks` blocks are promised to the apply that brings it home.
+    async fn in_record(
+        &self,
+        key: &ObjectKey,
+        entry: &Entry,
+        meta: &[u8],
+        value: &Buffer,
+        home_blocks: u64,
+    ) -> Result<Write<'_>> {
+        let mut head = Vec::with_capacity(64 + meta.len());
+        entry.encode(&mut head);
+        if entry.meta_in_front() > 0 {
+            head.extend_from_slice(meta);
+        }
+        let mut body: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[&head[..]]);
+        body.extend(value.chunks());
+        let blocks = TREE_BLOCKS_PER_RECORD + home_blocks;
+        let (_, promise) = self.claim(|| self.space.claim_value(0, blocks)).await?;
+        self.write_of(key, &body, promise, Vec::new(), Vec::new()).await
+    }
+
+    /// The value gets extents of its own. It is written here and now, except where this thread leads the commit anyway: then
+    /// value and log are written together.
+    async fn in_extents(
+        &self,
+        key: &ObjectKey,
+        mut entry: Entry,
+        meta: &[u8],
+        value: &Buffer,
+    ) -> Result<Write<'_>> {
+        let front = if entry.meta_in_front() > 0 { meta } else { &[] };
+        let stored = entry.stored_bytes();
+        let mut last_error = None;
+        // A failed write of a value is tried once elsewhere: nothing names the first place, which stays out of use.
+        for _ in 0..2 {
+            let (extents, promise) = self.claim_extents(stored).await?;
+            let (data, manifest) = (&extents[0], extents.get(1));
+            let (home, writes) = lay_out(&self.device, front, value, data, manifest);
+            entry.home = home;
+            let with_batch =
+                may_block() && stored <= WRITTEN_WITH_BATCH_BYTES_MAX && self.committer.is_idle();
+            let writes = if with_batch {
+                writes
+            } else if let Err(error) = self.write_values(writes).await {
+                extents.iter().for_each(|extent| extent.keep());
+                last_error = Some(error);
+                continue;
+            } else {
+                Vec::new()
+            };
+            let mut head = Vec::with_capacity(96);
+            entry.encode(&mut head);
+            return self.write_of(key, &[&head], promise, extents, writes).await;
+        }
+        Err(last_error.unwrap_or(Error::Busy("the device")))
+    }
+
+    /// Extents for so many stored bytes, and for a manifest where they need one.
+    pub(crate) async fn claim_extents(&self, stored: u64) -> Result<(Vec<Arc<Extents>>, Promise)> {
+        let blocks = blocks_for(stored);
+        let (data, promise) = self.claim(|| self.space.claim_value(blocks, TREE_BLOCKS_PER_RECORD)).await?;
+        let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
+        let manifest_blocks = manifest_blocks(data.runs().len(), units);
+        let mut extents = vec![data];
+        if manifest_blocks > 0 {
+            extents.push(self.claim_manifest(manifest_blocks).await?);
+        }
+        Ok((extents, promise))
+    }
+
+    /// Extents for a manifest.
+    pub(crate) async fn claim_manifest(&self, blocks: u64) -> Result<Arc<Extents>> {
+        let (extents, promise) = self.claim(|| self.space.claim_value(blocks, 0)).await?;
+        drop(promise);
+        if extents.runs().len() > crate::entry::INLINE_RUNS_MAX {
+            return Err(Error::Full { needed: blocks, available: self.space.available() });
+        }
+        Ok(extents)
+    }
+
+    /// Writes values and waits for all of them.
+    pub(crate) async fn write_values(&self, writes: Vec<ValueWrite>) -> Result<()> {
+        let mut batch = self.device.batch();
+        let writes: Vec<ValueWrite> = writes.into_iter().map(|write| batch.add(write)).collect();
+        batch.start();
+        let mut result = Ok(());
+        for write in writes {
+            if let Err(error) = write.await.ok() {
+                result = Err(Error::Io(error));
+            }
+        }
+        result
+    }
+
+    /// A record with this body, admitted.
+    pub(crate) async fn write_of(
+        &self,
+        key: &ObjectKey,
+        body: &[&[u8]],
+        promise: Promise,
+        extents: Vec<Arc<Extents>>,
+        writes: Vec<ValueWrite>,
+    ) -> Result<Write<'_>> {
+        let tablet = self.tablet_of(key).id;
+        let encoded = encode_record(RecordKind::Put, tablet, key.encoded(), body);
+        let mut record = Record::new(encoded);
+        record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
+        let record = Arc::new(record);
+        let (admitted, room) = self.admit(memory_bytes(&record), record.bytes().len()).await?;
+        Ok(Write { record, admitted, room, promise, extents, writes })
+    }
+}
+
+pub(crate) use prepare::Filler;

@@ -1,0 +1,243 @@
+//! Space as the engine sees it: what may be handed out now, what is promised to applies (R3), and what was freed but may
+//! not be reused yet (R9).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use shoal_base::Run;
+use shoal_space::Space;
+use smallvec::SmallVec;
+
+use crate::entry::RUNS_MAX;
+use crate::error::Error;
+use crate::options::UNIT_BLOCKS;
+
+/// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
+pub(crate) const TREE_BLOCKS_PER_RECORD: u64 = 2;
+
+/// Every view of a tablet with the same root holds its era: when it is gone, no reader can reach what the next root
+/// does not have (R16).
+pub(crate) struct Era;
+
+/// Frees of one publish: reusable when its superblock is named by a flushed batch and the era before is gone.
+struct PendingFree {
+    superblock: u64,
+    era: Weak<Era>,
+    runs: Vec<Run>,
+}
+
+struct State {
+    /// Blocks that applies of what is in the overlays may need.
+    promised: u64,
+    /// By tablet, oldest first: a later one may be held up by an earlier one's readers.
+    pending: Vec<VecDeque<PendingFree>>,
+    pending_blocks: u64,
+}
+
+/// The store's space.
+pub(crate) struct SpaceManager {
+    space: Space,
+    state: Mutex<State>,
+    /// Held back from values, so that deletes and their applies work on a full device.
+    reserve: u64,
+}
+
+/// Why a claim was refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shortage {
+    pub needed: u64,
+    pub available: u64,
+}
+
+impl From<Shortage> for Error {
+    fn from(shortage: Shortage) -> Self {
+        Self::Full { needed: shortage.needed, available: shortage.available }
+    }
+}
+
+impl SpaceManager {
+    pub(crate) fn new(space: Space, tablets: usize, blocks_max: u64) -> Arc<Self> {
+        let pending = (0..tablets).map(|_| VecDeque::new()).collect();
+        let reserve = (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64;
+        Arc::new(Self {
+            space,
+            state: Mutex::new(State { promised: 0, pending, pending_blocks: 0 }),
+            reserve,
+        })
+    }
+
+    /// The allocator.
+    pub(crate) fn allocator(&self) -> &Space {
+        &self.space
+    }
+
+    /// Blocks that values may take now.
+    pub(crate) fn available(&self) -> u64 {
+        let promised = self.state.lock().promised;
+        self.space.free_blocks().saturating_sub(promised + self.reserve)
+    }
+
+    /// Blocks that were freed but may not be reused yet.
+    pub(crate) fn pending_blocks(&self) -> u64 {
+        self.state.lock().pending_blocks
+    }
+
+    /// Takes `value_blocks` blocks for a value and promises `apply_blocks` more to the apply of its record.
+    ///
+    /// # Errors
+    /// [`Shortage`]: nothing was taken.
+    pub(crate) fn claim_value(
+        self: &Arc<Self>,
+        value_blocks: u64,
+        apply_blocks: u64,
+    ) -> Result<(Arc<Extents>, Promise), Shortage> {
+        let mut state = self.state.lock();
+        let free = self.space.free_blocks().saturating_sub(state.promised + self.reserve);
+        let needed = value_blocks + apply_blocks;
+        let shortage = Shortage { needed, available: free };
+        if needed > free {
+            return Err(shortage);
+        }
+        let runs = self.allocate_value(value_blocks).ok_or(shortage)?;
+        state.promised += apply_blocks;
+        drop(state);
+        let promise = Promise { space: self.clone(), blocks: apply_blocks };
+        Ok((Extents::new(self.clone(), runs), promise))
+    }
+
+    /// Promises blocks to the apply of a delete, from the reserve if need be.
+    ///
+    /// # Errors
+    /// [`Shortage`].
+    pub(crate) fn claim_delete(self: &Arc<Self>) -> Result<Promise, Shortage> {
+        let mut state = self.state.lock();
+        let free = self.space.free_blocks().saturating_sub(state.promised);
+        if free < TREE_BLOCKS_PER_RECORD {
+            return Err(Shortage { needed: TREE_BLOCKS_PER_RECORD, available: free });
+        }
+        state.promised += TREE_BLOCKS_PER_RECORD;
+        Ok(Promise { space: self.clone(), blocks: TREE_BLOCKS_PER_RECORD })
+    }
+
+    /// The apply that `blocks` were promised to is through.
+    pub(crate) fn release_promise(&self, blocks: u64) {
+        let mut state = self.state.lock();
+        assert!(state.promised >= blocks, "more promised blocks released than were promised");
+        state.promised -= blocks;
+    }
+
+    /// Promises blocks for records that recovery found.
+    pub(crate) fn promise_recovered(&self, blocks: u64) {
+        self.state.lock().promised += blocks;
+    }
+
+    /// Runs for a value: one, or else whole units as far as there are runs for them (so that few units are split), or
+    /// else splinters, the largest first. Only a device with fewer free blocks has no place for it.
+    pub(crate) fn allocate_value(&self, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
+        let mut runs = SmallVec::new();
+        let mut rest = u32::try_from(blocks).ok()?;
+        while rest > 0 && runs.len() < RUNS_MAX {
+            let run = self.space.allocate(rest).or_else(|| {
+                let largest = u32::try_from(self.space.largest_run()).unwrap_or(u32::MAX).min(rest);
+                let whole = largest / UNIT_BLOCKS * UNIT_BLOCKS;
+                self.space.allocate(if whole > 0 { whole } else { largest.max(1) })
+            });
+            let Some(run) = run else { break };
+            rest -= run.blocks;
+            runs.push(run);
+        }
+        if rest == 0 {
+            return Some(runs);
+        }
+        self.give_back(&runs);
+        None
+    }
+
+    /// Gives runs back that nothing durable names.
+    pub(crate) fn give_back(&self, runs: &[Run]) {
+        if let Err(error) = self.space.free_batch(runs) {
+            unreachable!("space that was handed out is given back once: {error}");
+        }
+    }
+
+    /// Notes what the publish of `superblock` freed.
+    pub(crate) fn free_later(&self, tablet: usize, superblock: u64, era: Weak<Era>, runs: Vec<Run>) {
+        let mut state = self.state.lock();
+        state.pending_blocks += runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
+        state.pending[tablet].push_back(PendingFree { superblock, era, runs });
+    }
+
+    /// Makes reusable what may be (R9): `named` is the newest superblock that a flushed batch names. Says how many
+    /// blocks came free.
+    pub(crate) fn reclaim(&self, named: u64) -> u64 {
+        let mut ready = Vec::new();
+        let mut state = self.state.lock();
+        for queue in &mut state.pending {
+            while queue.front().is_some_and(|free| free.superblock <= named && free.era.strong_count() == 0) {
+                ready.extend(queue.pop_front().into_iter().flat_map(|free| free.runs));
+            }
+        }
+        let blocks = ready.iter().map(|run| u64::from(run.blocks)).sum();
+        state.pending_blocks -= blocks;
+        drop(state);
+        if !ready.is_empty() {
+            self.give_back(&ready);
+        }
+        blocks
+    }
+}
+
+/// Blocks that were handed out to a write under way. Dropped before it is [kept](Self::keep), it gives them back: a
+/// write's memory holds on to it, so that happens only after the device is through with them (R8).
+pub(crate) struct Extents {
+    space: Arc<SpaceManager>,
+    runs: SmallVec<[Run; 1]>,
+    kept: AtomicBool,
+}
+
+impl Extents {
+    pub(crate) fn new(space: Arc<SpaceManager>, runs: SmallVec<[Run; 1]>) -> Arc<Self> {
+        Arc::new(Self { space, runs, kept: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// A record names them now: the apply that removes it will free them.
+    pub(crate) fn keep(&self) {
+        self.kept.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Extents {
+    fn drop(&mut self) {
+        if !self.kept.load(Ordering::Acquire) {
+            self.space.give_back(&self.runs);
+        }
+    }
+}
+
+/// Blocks promised to the apply of one record. Dropped before it is [kept](Self::keep), the promise is void.
+pub(crate) struct Promise {
+    space: Arc<SpaceManager>,
+    blocks: u64,
+}
+
+impl Promise {
+    /// The record is in the overlay, whose apply releases the promise: how many blocks that are.
+    pub(crate) fn keep(mut self) -> u64 {
+        std::mem::take(&mut self.blocks)
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if self.blocks > 0 {
+            self.space.release_promise(self.blocks);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Figures about a running store.
+
+use std::sync::atomic::Ordering;
+
+use shoal_device::DeviceCounters;
+use shoal_pool::PoolCounters;
+
+use crate::store::Store;
+
+/// Figures about a running store.
+#[derive(Clone, Debug, Default)]
+pub struct StoreStat {
+    /// Objects in the trees; what only the overlays hold is not counted.
+    pub objects: u64,
+    /// Records that the log holds and the trees do not yet, and their memory in bytes.
+    pub overlay_records: u64,
+    /// See `overlay_records`.
+    pub overlay_bytes: u64,
+    /// Blocks of the device that are usable now, and that it may grow to.
+    pub device_blocks: u64,
+    /// See `device_blocks`.
+    pub blocks_max: u64,
+    /// Blocks that may be handed out now.
+    pub free_blocks: u64,
+    /// Blocks that were freed and wait to be reusable (R9).
+    pub pending_blocks: u64,
+    /// Blocks of the longest free run.
+    pub largest_free_run: u64,
+    /// Blocks of the log between tail and head, and of its ring.
+    pub log_used_blocks: u64,
+    /// See `log_used_blocks`.
+    pub log_blocks: u64,
+    /// Tablets.
+    pub tablets: u16,
+    /// Why the store is read-only, where it is.
+    pub poisoned: Option<String>,
+    /// Operations since it was opened.
+    pub puts: u64,
+    /// See `puts`.
+    pub gets: u64,
+    /// See `puts`.
+    pub deletes: u64,
+    /// Bytes of values put and got since it was opened.
+    pub value_bytes_written: u64,
+    /// See `value_bytes_written`.
+    pub value_bytes_read: u64,
+    /// Batches of the log, records in them, blocks of them.
+    pub batches: u64,
+    /// See `batches`.
+    pub records: u64,
+    /// See `batches`.
+    pub log_blocks_written: u64,
+    /// Applies, blocks of pages and of values that they wrote.
+    pub applies: u64,
+    /// See `applies`.
+    pub page_blocks_written: u64,
+    /// See `applies`.
+    pub home_blocks_written: u64,
+    /// The device's counts.
+    pub device: DeviceCounters,
+    /// The pool's counts.
+    pub pool: PoolCounters,
+}
+
+impl StoreStat {
+    /// The figures as name, unit and value, in a fixed order: what `shoal stat` shows.
+    #[must_use]
+    pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
+        vec![
+            ("store.tablets", "count", u64::from(self.tablets)),
+            ("space.device", "blocks", self.device_blocks),
+            ("space.device_max", "blocks", self.blocks_max),
+            ("space.pending", "blocks", self.pending_blocks),
+            ("space.largest_free_run", "blocks", self.largest_free_run),
+            ("overlay.records", "count", self.overlay_records),
+            ("overlay.bytes", "bytes", self.overlay_bytes),
+            ("log.used", "blocks", self.log_used_blocks),
+            ("log.ring", "blocks", self.log_blocks),
+            ("log.batches", "count", self.batches),
+            ("log.records", "count", self.records),
+            ("operations.puts", "count", self.puts),
+            ("operations.gets", "count", self.gets),
+            ("operations.deletes", "count", self.deletes),
+            ("operations.value_bytes_written", "bytes", self.value_bytes_written),
+            ("operations.value_bytes_read", "bytes", self.value_bytes_read),
+            ("applies", "count", self.applies),
+            ("written.log", "blocks", self.log_blocks_written),
+            ("written.pages", "blocks", self.page_blocks_written),
+            ("written.home", "blocks", self.home_blocks_written),
+            ("device.reads", "count", self.device.reads),
+            ("device.blocks_read", "blocks", self.device.blocks_read),
+            ("device.writes", "count", self.device.writes),
+            ("device.blocks_written", "blocks", self.device.blocks_written),
+            ("device.flushes", "count", self.device.flushes),
+            ("device.errors", "count", self.device.errors),
+            ("pool.frames", "count", self.pool.frames as u64),
+            ("pool.frames_used", "count", self.pool.frames_used as u64),
+            ("pool.frames_pinned", "count", self.pool.frames_pinned as u64),
+            ("pool.hits", "count", self.pool.hits),
+            ("pool.misses", "count", self.pool.misses),
+            ("pool.coalesced", "count", self.pool.coalesced),
+            ("pool.evictions", "count", self.pool.evictions),
+            ("pool.corrupt", "count", self.pool.corrupt),
+        ]
+    }
+}
+
+impl Store {
+    /// Figures about the store.
+    #[must_use]
+    pub fn stat(&self) -> StoreStat {
+        let inner = &*self.0;
+        let (records, bytes) = inner.admission.held();
+        let commits = inner.committer.counters();
+        let device_blocks = inner.publisher.try_take().map(|publisher| publisher.superblock.device_blocks);
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &inner.counters;
+        StoreStat {
+            objects: inner.tablets.all().iter().map(|tablet| tablet.view().root.entries).sum(),
+            overlay_records: records as u64,
+            overlay_bytes: bytes as u64,
+            device_blocks: device_blocks.unwrap_or_else(|| inner.device.blocks()),
+            blocks_max: inner.layout.blocks_max,
+            free_blocks: inner.space.available(),
+            pending_blocks: inner.space.pending_blocks(),
+            largest_free_run: u64::from(inner.space.allocator().largest_run()),
+            log_used_blocks: inner.committer.used_blocks(),
+            log_blocks: u64::from(inner.layout.log_blocks),
+            tablets: inner.tablets.all().len() as u16,
+            poisoned: inner.poison.reason().map(str::to_owned),
+            puts: get(&counters.puts),
+            gets: get(&counters.gets),
+            deletes: get(&counters.deletes),
+            value_bytes_written: get(&counters.value_bytes_written),
+            value_bytes_read: get(&counters.value_bytes_read),
+            batches: commits.batches,
+            records: commits.records,
+            log_blocks_written: commits.log_blocks,
+            applies: get(&counters.applies),
+            page_blocks_written: get(&counters.pages_written),
+            home_blocks_written: get(&counters.home_blocks_written),
+            device: inner.device.counters(),
+            pool: inner.pool.counters(),
+        }
+    }
+}

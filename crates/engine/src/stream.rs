@@ -1,0 +1,271 @@
+//! Values that arrive or leave in pieces: up to 5 GiB in bounded memory.
+
+use std::sync::Arc;
+
+use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
+use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
+use shoal_buffer::Buffer;
+use shoal_device::memory::Guarded;
+use shoal_pool::Hint;
+
+use crate::entry::{Home, RUNS_MAX};
+use crate::error::{Error, Result};
+use crate::key::ObjectKey;
+use crate::log::commit::ValueWrite;
+use crate::object::{ByteRange, ObjectInfo, PutOptions, PutResult};
+use crate::put::Filler;
+use crate::space::{Extents, TREE_BLOCKS_PER_RECORD};
+use crate::store::Store;
+use crate::tablet::View;
+use crate::value::prepare::{home_of, manifest_blocks};
+use crate::value::read::{self, Located};
+
+/// Bytes that a stream collects before it writes them to an extent.
+const PIECE_BYTES: usize = 4 << 20;
+/// Bytes of one piece of a value on its way out.
+const READ_PIECE_BYTES: u64 = 1 << 20;
+/// For so long a reader of a long value holds the space of the version that it reads; later it looks again.
+const HOLD_VIEW_NS: u64 = 30_000_000_000;
+
+/// A value on its way in. Dropping it without [`finish`](Self::finish) leaves nothing behind.
+pub struct PutStream {
+    store: Store,
+    key: ObjectKey,
+    options: PutOptions,
+    /// Bytes that are not on the device yet; they become a single put where nothing more comes.
+    pending: Vec<u8>,
+    /// Metadata that goes in front of the value was taken into `pending`.
+    started: bool,
+    meta_in_front: usize,
+    written: u64,
+    extents: Vec<Arc<Extents>>,
+    runs: Vec<Run>,
+    checksums: Vec<u32>,
+    under_way: Vec<ValueWrite>,
+}
+
+impl Store {
+    /// Begins to store a value that arrives in pieces: up to 5 GiB. Nothing is visible before it is finished.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Poisoned`], [`Error::Closed`].
+    pub fn put_stream(&self, key: &ObjectKey, options: PutOptions) -> Result<PutStream> {
+        self.0.check_writable()?;
+        self.0.new_entry(&options.metadata, options.modified_ns, 0)?;
+        Ok(PutStream {
+            store: self.clone(),
+            key: key.clone(),
+            options,
+            pending: Vec::new(),
+            started: false,
+            meta_in_front: 0,
+            written: 0,
+            extents: Vec::new(),
+            runs: Vec::new(),
+            checksums: Vec::new(),
+            under_way: Vec::new(),
+        })
+    }
+
+    /// The object to be read piece by piece; none where there is no such object.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`].
+    pub async fn get_stream(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<GetStream>> {
+        let inner = &*self.0;
+        inner.check_open()?;
+        let view = inner.tablet_of(key).view();
+        let Some(found) = inner.find(&view, key.encoded()).await? else { return Ok(None) };
+        let info = inner.info(&found).await?;
+        let (first, bytes) = range.within(info.bytes);
+        let until_ns = inner.now_ns().saturating_add(HOLD_VIEW_NS);
+        let held = Some(Held { _view: view, found, until_ns });
+        Ok(Some(GetStream { store: self.clone(), key: key.clone(), info, next: first, left: bytes, held }))
+    }
+}
+
+impl PutStream {
+    /// Takes the next bytes of the value.
+    ///
+    /// # Errors
+    /// As [`Store::put`]; [`Error::Invalid`] above 5 GiB.
+    pub async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        if self.written + (self.pending.len() + bytes.len()) as u64 > VALUE_BYTES_MAX {
+            return Err(Error::Invalid(format!("a value has at most {VALUE_BYTES_MAX} bytes")));
+        }
+        while !bytes.is_empty() {
+            if self.pending.len() == PIECE_BYTES {
+                self.write_piece().await?;
+            }
+            let count = bytes.len().min(PIECE_BYTES - self.pending.len());
+            let (now, later) = bytes.split_at(count);
+            self.pending.extend_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// The value is complete: makes it durable and visible.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub async fn finish(mut self) -> Result<PutResult> {
+        if !self.started && self.pending.len() as u64 <= VALUE_BYTES_SINGLE_MAX {
+            let value = Buffer::from(std::mem::take(&mut self.pending));
+            return self.store.put(&self.key, value, self.options.clone()).await;
+        }
+        if !self.pending.is_empty() {
+            self.write_piece().await?;
+        }
+        self.settle().await?;
+        let store = self.store.clone();
+        let inner = &*store.0;
+        let value_bytes = self.written - self.meta_in_front as u64;
+        let (mut entry, _) =
+            inner.new_entry(&self.options.metadata, self.options.modified_ns, value_bytes)?;
+        let blocks = manifest_blocks(self.runs.len(), self.checksums.len());
+        let manifest = if blocks > 0 { Some(inner.claim_manifest(blocks).await?) } else { None };
+        let mut writes = Vec::new();
+        let checksums = std::mem::take(&mut self.checksums);
+        let home = home_of(&inner.device, &self.runs, 0, checksums, manifest.as_ref(), &mut writes);
+        inner.write_values(writes).await?;
+        entry.home = home;
+        let mut head = Vec::with_capacity(96);
+        entry.encode(&mut head);
+        let (_, promise) = inner.claim(|| inner.space.claim_value(0, TREE_BLOCKS_PER_RECORD)).await?;
+        let extents = self.extents.drain(..).chain(manifest).collect();
+        let write = inner.write_of(&self.key, &[&head], promise, extents, Vec::new()).await?;
+        let written = inner.commit(&self.key, self.options.rules, write).await?;
+        inner.count(&inner.counters.puts);
+        Ok(PutResult { version: written.version })
+    }
+
+    /// Writes what is pending to an extent of its own, in the background; at most one is under way.
+    async fn write_piece(&mut self) -> Result<()> {
+        let store = self.store.clone();
+        let inner = &*store.0;
+        if !self.started {
+            self.started = true;
+            inner.check_rules(&self.key, self.options.rules).await?;
+            let (entry, meta) = inner.new_entry(&self.options.metadata, self.options.modified_ns, 0)?;
+            self.meta_in_front = entry.meta_in_front() as usize;
+            if self.meta_in_front > 0 {
+                self.pending.splice(0..0, meta);
+            }
+        }
+        // Whole units, so that no unit lies in two pieces; only the last piece may end within one.
+        let whole = self.pending.len() / VALUE_UNIT_BYTES * VALUE_UNIT_BYTES;
+        let take = if self.pending.len() >= PIECE_BYTES { whole } else { self.pending.len() };
+        let (extents, _) = {
+            let blocks = blocks_for(take as u64);
+            inner.claim(|| inner.space.claim_value(blocks, 0)).await?
+        };
+        self.settle().await?;
+        let mut filler = Filler::new(extents.runs());
+        filler.take(&self.pending[..take]);
+        self.pending.drain(..take);
+        let (bufs, checksums) = filler.finish();
+        let mut batch = inner.device.batch();
+        for (run, memory) in extents.runs().iter().zip(bufs) {
+            let write = inner.device.write(run.block, Guarded { memory, guard: extents.clone() });
+            self.under_way.push(batch.add(write));
+        }
+        batch.start_in_background();
+        self.written += take as u64;
+        self.checksums.extend(checksums);
+        for &run in extents.runs() {
+            match self.runs.last_mut() {
+                Some(last) if last.end() == run.block && is_whole_units(*last) => last.blocks += run.blocks,
+                _ => self.runs.push(run),
+            }
+        }
+        self.extents.push(extents);
+        if self.runs.len() > RUNS_MAX {
+            let needed = blocks_for(self.written);
+            return Err(Error::Full { needed, available: inner.space.available() });
+        }
+        Ok(())
+    }
+
+    async fn settle(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        for write in self.under_way.drain(..) {
+            if let Err(error) = write.await.ok() {
+                result = Err(Error::Io(error));
+            }
+        }
+        result
+    }
+}
+
+fn is_whole_units(run: Run) -> bool {
+    (u64::from(run.blocks) * BLOCK_BYTES_U64).is_multiple_of(VALUE_UNIT_BYTES as u64)
+}
+
+/// What keeps the space of the version that is read.
+struct Held {
+    _view: Arc<View>,
+    found: crate::get::FoundEntry,
+    until_ns: u64,
+}
+
+/// A value on its way out.
+pub struct GetStream {
+    store: Store,
+    key: ObjectKey,
+    info: ObjectInfo,
+    next: u64,
+    left: u64,
+    held: Option<Held>,
+}
+
+impl GetStream {
+    /// What is known about the whole object.
+    #[must_use]
+    pub fn info(&self) -> &ObjectInfo {
+        &self.info
+    }
+
+    /// The next piece (at most 1 MiB); none at the end.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Changed`] where the object was overwritten or deleted and its
+    /// reader took longer than the space of old versions is held (30 s).
+    pub async fn next(&mut self) -> Result<Option<Buffer>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let inner = &*self.store.0;
+        inner.check_open()?;
+        if self.held.as_ref().is_none_or(|held| held.until_ns < inner.now_ns()) {
+            self.held = None;
+            self.held = Some(self.look_again().await?);
+        }
+        let Some(held) = &self.held else { return Ok(None) };
+        // Pieces end at unit borders, so that no unit is loaded twice.
+        let to_border =
+            READ_PIECE_BYTES - (self.next + u64::from(held.found.entry.meta_in_front())) % READ_PIECE_BYTES;
+        let bytes = self.left.min(to_border);
+        let value = if held.found.entry.home == Home::Inline {
+            inner.read_object(&held.found, self.next, bytes).await?.value
+        } else {
+            let located =
+                Located::find(&inner.device, &inner.pool, &held.found.entry, held.found.version).await?;
+            let from = u64::from(held.found.entry.meta_in_front()) + self.next;
+            read::read(&inner.device, &inner.pool, &located, from, bytes, Hint::Scan).await?
+        };
+        self.next += bytes;
+        self.left -= bytes;
+        Ok(Some(value))
+    }
+
+    /// Finds the same version under a newer view.
+    async fn look_again(&self) -> Result<Held> {
+        let inner = &*self.store.0;
+        let view = inner.tablet_of(&self.key).view();
+        let read: Lsn = self.info.version;
+        let found = inner.find(&view, self.key.encoded()).await?.filter(|found| found.version == read);
+        let found = found.ok_or(Error::Changed { read })?;
+        Ok(Held { _view: view, found, until_ns: inner.now_ns().saturating_add(HOLD_VIEW_NS) })
+    }
+}

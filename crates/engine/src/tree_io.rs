@@ -1,0 +1,177 @@
+//! The trees' pages come from the pool, and an apply's new pages go through it to fresh blocks.
+
+use std::ops::Deref;
+
+use bytes::Bytes;
+use shoal_base::{BLOCK_BYTES, Run, TabletId};
+use shoal_pool::{Hint, Keep, Pinned, Pool, PoolError, Unit, Writer, WriterOptions};
+
+use crate::error::{Error, Result};
+use crate::store::Inner;
+use crate::tree::{Draft, PageRef, PageSink, PageSource, ReadHint, Tree};
+use crate::value::read::pool_error;
+
+/// Blocks that an apply takes at a time for its pages: neighbours go out in one write.
+const PAGE_RUN_BLOCKS: u32 = 16;
+
+/// The tree of a tablet of the store with this identity.
+pub(crate) fn tree_of(identity: [u8; 16], tablet: TabletId) -> Tree {
+    let mut device = [0; 8];
+    device.copy_from_slice(&identity[..8]);
+    Tree { device: u64::from_le_bytes(device), tablet }
+}
+
+/// Pages out of the pool.
+#[derive(Clone, Copy)]
+pub(crate) struct PoolPages<'a> {
+    pool: &'a Pool,
+}
+
+impl<'a> PoolPages<'a> {
+    pub(crate) fn new(pool: &'a Pool) -> Self {
+        Self { pool }
+    }
+}
+
+/// A page in a pinned frame.
+#[derive(Clone)]
+pub(crate) struct PoolPage(Pinned);
+
+impl PoolPage {
+    /// The page's bytes; they keep the frame pinned.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        // A page is one frame: there is one chunk.
+        self.0.into_bytes().next().unwrap_or_default()
+    }
+}
+
+impl Deref for PoolPage {
+    type Target = [u8; BLOCK_BYTES];
+
+    fn deref(&self) -> &Self::Target {
+        self.0.page()
+    }
+}
+
+fn hint_of(level: u8, hint: ReadHint) -> Hint {
+    match (level, hint) {
+        (1.., _) => Hint::Index,
+        (0, ReadHint::Point) => Hint::Lookup,
+        // A leaf that an apply replaces, or a scan passes, is not needed again soon.
+        (0, ReadHint::Scan | ReadHint::Apply) => Hint::Scan,
+    }
+}
+
+impl PageSource for PoolPages<'_> {
+    type Page = PoolPage;
+
+    async fn page(&self, page: PageRef, level: u8, hint: ReadHint) -> Result<PoolPage> {
+        let unit = Unit::page(page.block, page.crc);
+        if let Some(pinned) = self.pool.get(&unit) {
+            return Ok(PoolPage(pinned));
+        }
+        self.pool.fetch(unit, hint_of(level, hint)).await.map(PoolPage).map_err(|error| match error {
+            PoolError::Corrupt { block, .. } => {
+                Error::Corrupt { what: format!("a page of level {level} of an index tree"), block }
+            }
+            error => pool_error(error),
+        })
+    }
+
+    fn prefetch(&self, pages: &[PageRef], level: u8, hint: ReadHint) {
+        let units: Vec<Unit> = pages.iter().map(|page| Unit::page(page.block, page.crc)).collect();
+        self.pool.prefetch(&units, hint_of(level, hint));
+    }
+}
+
+/// Where an apply's pages go.
+pub(crate) struct PoolSink<'a> {
+    inner: &'a Inner,
+    writer: Writer,
+    /// What is left of the run that pages are placed in.
+    rest: Option<Run>,
+    pages: Pages<'a>,
+}
+
+/// Blocks that an apply took and freed for pages. Dropped before they are [kept](Self::keep), the taken ones go
+/// back: the apply failed, and no superblock names them.
+pub(crate) struct Pages<'a> {
+    inner: &'a Inner,
+    pub taken: Vec<Run>,
+    pub freed: Vec<Run>,
+    kept: bool,
+}
+
+impl Pages<'_> {
+    /// A superblock names them now.
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Pages<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.inner.space.give_back(&self.taken);
+        }
+    }
+}
+
+impl<'a> PoolSink<'a> {
+    pub(crate) fn new(inner: &'a Inner) -> Self {
+        let options = WriterOptions {
+            in_flight_bytes_max: inner.tuning.apply_bytes_in_flight,
+            ..WriterOptions::default()
+        };
+        Self {
+            inner,
+            writer: inner.pool.writer(options),
+            rest: None,
+            pages: Pages { inner, taken: Vec::new(), freed: Vec::new(), kept: false },
+        }
+    }
+
+    fn next_block(&mut self) -> Result<u64> {
+        if self.rest.is_none() {
+            self.rest = self.inner.space.allocator().allocate_at_most(PAGE_RUN_BLOCKS);
+        }
+        let Some(run) = self.rest else {
+            return Err(Error::Full { needed: 1, available: 0 });
+        };
+        self.rest = (run.blocks > 1).then(|| Run::new(run.block + 1, run.blocks - 1));
+        match self.pages.taken.last_mut() {
+            Some(last) if last.end() == run.block => last.blocks += 1,
+            _ => self.pages.taken.push(Run::new(run.block, 1)),
+        }
+        Ok(run.block)
+    }
+
+    /// Every page is on the device (not flushed). Gives what was taken and freed.
+    ///
+    /// # Errors
+    /// As the device; everything taken is given back.
+    pub(crate) async fn finish(mut self) -> Result<Pages<'a>> {
+        if let Some(rest) = self.rest.take() {
+            self.inner.space.give_back(&[rest]);
+        }
+        self.writer.finish().await.map_err(pool_error)?;
+        Ok(self.pages)
+    }
+}
+
+impl PageSink for PoolSink<'_> {
+    async fn write(&mut self, draft: &mut Draft, replaces: Option<PageRef>) -> Result<PageRef> {
+        let block = self.next_block()?;
+        let (page, bytes) = draft.seal(block);
+        let mut frame = self.writer.page().await.map_err(pool_error)?;
+        frame.copy_from_slice(bytes);
+        // A new page inherits the place of the one it replaces, or each apply would empty the hot cache.
+        let keep = replaces.map_or(Keep::Free, |old| Keep::Inherit(Unit::page(old.block, old.crc).id));
+        self.writer.write(frame, Unit::page(page.block, page.crc).id, keep).await.map_err(pool_error)?;
+        Ok(page)
+    }
+
+    fn release(&mut self, page: PageRef) {
+        self.pages.freed.push(Run::new(page.block, 1));
+    }
+}

@@ -1,0 +1,82 @@
+//! The manifest of a value with more runs or checksums than its entry holds (`docs/format/object.md`).
+
+use shoal_base::Run;
+use shoal_base::checksum::crc32c;
+use shoal_base::codec::{Reader, Truncated};
+
+use crate::entry::RUNS_MAX;
+
+const MAGIC: u32 = 0x464E_4D53; // "SMNF"
+const FIXED_BYTES: usize = 12;
+
+/// Where a value's units are, and their checksums.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    pub runs: Vec<Run>,
+    pub checksums: Vec<u32>,
+}
+
+/// Bytes of a manifest.
+pub(crate) fn manifest_bytes(runs: usize, units: usize) -> usize {
+    FIXED_BYTES + 12 * runs + 4 * units
+}
+
+impl Manifest {
+    /// The manifest's bytes and their checksum, which the entry holds.
+    pub(crate) fn encode(&self) -> (Vec<u8>, u32) {
+        let mut out = Vec::with_capacity(manifest_bytes(self.runs.len(), self.checksums.len()));
+        out.extend_from_slice(&MAGIC.to_le_bytes());
+        out.extend_from_slice(&(self.runs.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(self.checksums.len() as u32).to_le_bytes());
+        for run in &self.runs {
+            out.extend_from_slice(&run.block.to_le_bytes());
+            out.extend_from_slice(&run.blocks.to_le_bytes());
+        }
+        for checksum in &self.checksums {
+            out.extend_from_slice(&checksum.to_le_bytes());
+        }
+        let crc = crc32c(&out);
+        (out, crc)
+    }
+
+    /// The manifest in `bytes`, whose checksum was verified.
+    ///
+    /// # Errors
+    /// [`Truncated`] where it is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Truncated> {
+        let mut reader = Reader::new(bytes);
+        let magic = reader.u32()?;
+        let (runs, units) = (reader.u32()? as usize, reader.u32()? as usize);
+        let right_length = runs <= RUNS_MAX && manifest_bytes(runs, units) == bytes.len();
+        if magic != MAGIC || !right_length {
+            return Err(Truncated);
+        }
+        let runs = (0..runs)
+            .map(|_| {
+                let run = Run::new(reader.u64()?, reader.u32()?);
+                if run.blocks == 0 { Err(Truncated) } else { Ok(run) }
+            })
+            .collect::<Result<_, _>>()?;
+        let checksums = (0..units).map(|_| reader.u32()).collect::<Result<_, _>>()?;
+        Ok(Self { runs, checksums })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_and_checks_its_length() {
+        let manifest = Manifest {
+            runs: vec![Run::new(7, 16), Run::new(1 << 40, 3)],
+            checksums: vec![1, 2, 3, u32::MAX],
+        };
+        let (bytes, _) = manifest.encode();
+        assert_eq!(bytes.len(), manifest_bytes(2, 4));
+        assert_eq!(Manifest::decode(&bytes), Ok(manifest));
+        for cut in 0..bytes.len() {
+            assert!(Manifest::decode(&bytes[..cut]).is_err());
+        }
+    }
+}

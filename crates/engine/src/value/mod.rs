@@ -1,0 +1,5 @@
+//! Values: how their bytes are laid out and written, and how they are read and verified.
+
+pub(crate) mod manifest;
+pub(crate) mod prepare;
+pub(crate) mod read;

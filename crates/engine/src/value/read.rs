@@ -1,0 +1,345 @@
+//! A value on its way out: units of 64 KiB, verified as they enter memory, referred to and never copied.
+
+use bytes::Bytes;
+use shoal_base::limits::VALUE_UNIT_BYTES;
+use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, Lsn, Run, blocks_for};
+use shoal_buffer::Buffer;
+use shoal_device::{Device, IoBuf};
+use shoal_pool::{Check, Hint, Pinned, Pool, PoolError, Unit, UnitId};
+use smallvec::SmallVec;
+
+use super::manifest::Manifest;
+use crate::entry::{Entry, Home};
+use crate::error::{Error, Result};
+
+/// Where the stored bytes of one version of an object are.
+pub(crate) struct Located {
+    version: Lsn,
+    stored: u64,
+    offset: u16,
+    runs: SmallVec<[Run; 4]>,
+    checksums: SmallVec<[u32; 4]>,
+}
+
+impl Located {
+    /// Finds the runs of an entry whose bytes are not inline; reads the manifest where there is one.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the manifest is damaged; as the device.
+    pub(crate) async fn find(device: &Device, pool: &Pool, entry: &Entry, version: Lsn) -> Result<Self> {
+        let stored = entry.stored_bytes();
+        let located = match &entry.home {
+            Home::Inline => unreachable!("inline bytes are not located"),
+            Home::Extents { offset, runs, checksums } => Self {
+                version,
+                stored,
+                offset: *offset,
+                runs: SmallVec::from_slice(runs),
+                checksums: checksums.clone(),
+            },
+            Home::Manifest { runs, bytes, checksum } => {
+                let manifest = read_manifest(device, pool, runs, *bytes, *checksum, version).await?;
+                Self {
+                    version,
+                    stored,
+                    offset: 0,
+                    runs: SmallVec::from_vec(manifest.runs),
+                    checksums: SmallVec::from_vec(manifest.checksums),
+                }
+            }
+        };
+        let blocks: u64 = located.runs.iter().map(|run| u64::from(run.blocks)).sum();
+        let units = stored.div_ceil(VALUE_UNIT_BYTES as u64);
+        if blocks < blocks_for(u64::from(located.offset) + stored) || located.checksums.len() as u64 != units
+        {
+            let block = located.runs.first().map_or(0, |run| run.block);
+            return Err(Error::Corrupt { what: "the runs of a value do not fit its length".into(), block });
+        }
+        Ok(located)
+    }
+
+    /// The runs of the stored bytes.
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Where unit `index` is.
+    fn unit(&self, index: u64) -> Result<UnitPlace> {
+        let lost = || Error::Corrupt {
+            what: "a value's unit lies outside of its runs".into(),
+            block: self.runs.first().map_or(0, |run| run.block),
+        };
+        let crc =
+            *usize::try_from(index).ok().and_then(|index| self.checksums.get(index)).ok_or_else(lost)?;
+        let start = index * VALUE_UNIT_BYTES as u64;
+        let bytes = (self.stored - start).min(VALUE_UNIT_BYTES as u64) as u32;
+        let mut at = u64::from(self.offset) + start;
+        for (place, run) in self.runs.iter().enumerate() {
+            let run_bytes = u64::from(run.blocks) * BLOCK_BYTES_U64;
+            if at >= run_bytes {
+                at -= run_bytes;
+                continue;
+            }
+            if at + u64::from(bytes) <= run_bytes {
+                let id = UnitId { block: run.block + at / BLOCK_BYTES_U64, identity: identity(self.version) };
+                let offset = (at % BLOCK_BYTES_U64) as u16;
+                return Ok(UnitPlace::Whole(Unit { id, check: Check::Bytes { offset, bytes, crc } }));
+            }
+            return Ok(UnitPlace::Split { run: place, at, bytes, crc });
+        }
+        Err(lost())
+    }
+
+    /// Reads a unit that several runs share; it is verified, but not kept in the pool.
+    async fn read_split(&self, device: &Device, run: usize, at: u64, bytes: u32, crc: u32) -> Result<Bytes> {
+        let mut out = Vec::with_capacity(bytes as usize);
+        let mut at = at;
+        for run in self.runs.get(run..).unwrap_or(&[]) {
+            let rest = bytes as usize - out.len();
+            let (skip, first) = ((at % BLOCK_BYTES_U64) as usize, at / BLOCK_BYTES_U64);
+            let blocks = blocks_for((skip + rest) as u64).min(u64::from(run.blocks) - first);
+            let part = device.read(run.block + first, IoBuf::new(blocks as usize)).await.ok()?;
+            let part = part.get(skip..).unwrap_or(&[]);
+            out.extend_from_slice(part.get(..rest.min(part.len())).unwrap_or(&[]));
+            if out.len() == bytes as usize {
+                break;
+            }
+            at = 0;
+        }
+        if shoal_base::checksum::crc32c(&out) != crc {
+            let block = self.runs.get(run).map_or(0, |run| run.block);
+            return Err(Error::Corrupt { what: "a value's checksum does not match".into(), block });
+        }
+        Ok(out.into())
+    }
+}
+
+/// Where a unit is.
+enum UnitPlace {
+    /// In one run: as the pool loads and keeps it.
+    Whole(Unit),
+    /// From byte `at` of a run on, and in the runs behind it: only on a device whose free space is in splinters.
+    Split { run: usize, at: u64, bytes: u32, crc: u32 },
+}
+
+/// Identity of a value's units in the pool (R11): its version, in a space of its own beside the pages'.
+fn identity(version: Lsn) -> u64 {
+    version.0
+}
+
+/// Reads the stored bytes `first .. first + bytes`.
+///
+/// # Errors
+/// [`Error::Corrupt`] where a checksum does not match; as the device.
+pub(crate) async fn read(
+    device: &Device,
+    pool: &Pool,
+    located: &Located,
+    first: u64,
+    bytes: u64,
+    hint: Hint,
+) -> Result<Buffer> {
+    let mut out = Buffer::new();
+    if bytes == 0 {
+        return Ok(out);
+    }
+    let unit_bytes = VALUE_UNIT_BYTES as u64;
+    let indices = first / unit_bytes..=(first + bytes - 1) / unit_bytes;
+    let places = indices.clone().map(|index| located.unit(index)).collect::<Result<SmallVec<[_; 4]>>>()?;
+    let whole: Vec<Unit> = places
+        .iter()
+        .filter_map(|place| if let UnitPlace::Whole(unit) = place { Some(*unit) } else { None })
+        .collect();
+    // Units in one run each are loaded together, with one submission.
+    let passes = hint == Hint::Scan || bytes > pool.pass_through_bytes();
+    let loaded = match whole[..] {
+        _ if passes => read_past(device, &whole).await?,
+        [only] => match pool.fetch(only, hint).await {
+            Ok(pinned) => vec![Loaded::Pinned(pinned)],
+            // No frame is free: this value does not need one.
+            Err(PoolError::Exhausted { .. }) => read_past(device, &whole).await?,
+            Err(error) => return Err(pool_error(error)),
+        },
+        _ => {
+            let pinned =
+                pool.fetch_all(&whole, hint).await.into_iter().collect::<std::result::Result<Vec<_>, _>>();
+            match pinned {
+                Ok(pinned) => pinned.into_iter().map(Loaded::Pinned).collect(),
+                Err(PoolError::Exhausted { .. }) => read_past(device, &whole).await?,
+                Err(error) => return Err(pool_error(error)),
+            }
+        }
+    };
+    let mut loaded = loaded.into_iter();
+    for (index, place) in indices.zip(places) {
+        let start = index * unit_bytes;
+        let from = first.max(start) - start;
+        let to = (first + bytes).min(start + unit_bytes) - start;
+        match place {
+            UnitPlace::Whole(_) => match loaded.next() {
+                Some(Loaded::Pinned(unit)) => append(&mut out, unit, from, to - from),
+                Some(Loaded::Past(unit)) => out.append_external(unit.slice(from as usize..to as usize)),
+                None => unreachable!("every unit of a value was loaded"),
+            },
+            UnitPlace::Split { run, at, bytes, crc } => {
+                let unit = located.read_split(device, run, at, bytes, crc).await?;
+                out.append_external(unit.slice(from as usize..to as usize));
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Reads and verifies every stored byte of an entry straight from the device, without touching the pool.
+///
+/// # Errors
+/// [`Error::Corrupt`] where anything does not match, or lies behind `device_blocks`; as the device.
+pub(crate) async fn verify_direct(
+    device: &Device,
+    pool: &Pool,
+    device_blocks: u64,
+    entry: &Entry,
+    version: Lsn,
+) -> Result<()> {
+    if entry.home == Home::Inline {
+        return Ok(());
+    }
+    let in_range = |runs: &[Run]| match runs.iter().find(|run| run.end() > device_blocks) {
+        None => Ok(()),
+        Some(run) => {
+            Err(Error::Corrupt { what: "a value lies behind the end of the device".into(), block: run.block })
+        }
+    };
+    if let Home::Manifest { runs, .. } = &entry.home {
+        in_range(runs)?;
+    }
+    let located = Located::find(device, pool, entry, version).await?;
+    in_range(&located.runs)?;
+    for index in 0..located.checksums.len() as u64 {
+        match located.unit(index)? {
+            UnitPlace::Split { run, at, bytes, crc } => {
+                located.read_split(device, run, at, bytes, crc).await?;
+            }
+            UnitPlace::Whole(unit) => {
+                read_past(device, &[unit]).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A unit in memory, verified.
+enum Loaded {
+    /// In frames of the pool.
+    Pinned(Pinned),
+    /// Read past the pool: a large or scanned value does not displace what is read often.
+    Past(Bytes),
+}
+
+/// Reads units past the pool; neighbours on the device with one request, all with one submission.
+async fn read_past(device: &Device, units: &[Unit]) -> Result<Vec<Loaded>> {
+    let mut batch = device.batch();
+    let mut reads = Vec::new();
+    let mut rest = units;
+    while let Some(first) = rest.first() {
+        let mut end = first.run().end();
+        let mut count = 1;
+        while let Some(next) = rest.get(count).filter(|next| next.id.block == end || next.id.block + 1 == end)
+        {
+            end = next.run().end();
+            count += 1;
+        }
+        let (together, later) = rest.split_at(count);
+        let start = first.id.block;
+        reads.push((start, together, batch.add(device.read(start, IoBuf::new((end - start) as usize)))));
+        rest = later;
+    }
+    batch.start();
+    let mut loaded = Vec::with_capacity(units.len());
+    for (start, together, read) in reads {
+        let bytes = Bytes::from_owner(read.await.ok()?);
+        for unit in together {
+            let Check::Bytes { offset, bytes: length, crc } = unit.check else { continue };
+            let from = (unit.id.block - start) as usize * BLOCK_BYTES + usize::from(offset);
+            let unit_bytes = bytes.slice(from..from + length as usize);
+            if shoal_base::checksum::crc32c(&unit_bytes) != crc {
+                let what = "a value's checksum does not match".into();
+                return Err(Error::Corrupt { what, block: unit.id.block });
+            }
+            loaded.push(Loaded::Past(unit_bytes));
+        }
+    }
+    Ok(loaded)
+}
+
+fn append(out: &mut Buffer, pinned: Pinned, mut skip: u64, mut bytes: u64) {
+    for chunk in pinned.into_bytes() {
+        let length = chunk.len() as u64;
+        let from = skip.min(length);
+        let to = (from + bytes).min(length);
+        skip -= from;
+        bytes -= to - from;
+        if to > from {
+            out.append_external(chunk.slice(from as usize..to as usize));
+        }
+        if bytes == 0 {
+            break;
+        }
+    }
+}
+
+async fn read_manifest(
+    device: &Device,
+    pool: &Pool,
+    runs: &[Run],
+    bytes: u32,
+    checksum: u32,
+    version: Lsn,
+) -> Result<Manifest> {
+    let block = runs.first().map_or(0, |run| run.block);
+    let damaged = || Error::Corrupt { what: "the manifest of a value is damaged".into(), block };
+    let whole: Bytes = if bytes as usize <= VALUE_UNIT_BYTES && runs.len() == 1 {
+        let unit = Unit {
+            id: UnitId { block, identity: identity(version) },
+            check: Check::Bytes { offset: 0, bytes, crc: checksum },
+        };
+        let pinned = pool.fetch(unit, Hint::Index).await.map_err(pool_error)?;
+        let mut chunks = pinned.into_bytes();
+        match (chunks.next(), chunks.next()) {
+            (Some(only), None) => only,
+            (first, second) => {
+                let mut joined = Vec::with_capacity(bytes as usize);
+                for chunk in first.into_iter().chain(second).chain(chunks) {
+                    joined.extend_from_slice(&chunk);
+                }
+                joined.into()
+            }
+        }
+    } else {
+        let mut joined = Vec::with_capacity(bytes as usize);
+        for run in runs {
+            joined.extend_from_slice(&device.read(run.block, IoBuf::new(run.blocks as usize)).await.ok()?);
+        }
+        joined.truncate(bytes as usize);
+        if shoal_base::checksum::crc32c(&joined) != checksum {
+            return Err(damaged());
+        }
+        joined.into()
+    };
+    Manifest::decode(&whole).map_err(|_| damaged())
+}
+
+/// What the pool's failure means to the engine's caller.
+pub(crate) fn pool_error(error: PoolError) -> Error {
+    match error {
+        PoolError::Device(error) => Error::Io(error),
+        PoolError::Corrupt { block, .. } => {
+            Error::Corrupt { what: "a checksum does not match".into(), block }
+        }
+        PoolError::Exhausted { .. } => Error::Busy("every frame of the cache is in use"),
+        PoolError::Invalid { block, .. } => {
+            Error::Corrupt { what: "the place of a value cannot be".into(), block }
+        }
+        PoolError::Setup { message, .. } => Error::Unopenable(message),
+    }
+}

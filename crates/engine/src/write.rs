@@ -1,0 +1,228 @@
+//! The part that every write shares: conditions, the place in the order, the wait for durability (engine.md, "The way
+//! of a write").
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shoal_base::Lsn;
+use shoal_base::task::may_block;
+
+use crate::admission::Admitted;
+use crate::error::{Error, Result};
+use crate::key::ObjectKey;
+use crate::log::commit::{Item, ValueWrite};
+use crate::log::format::RecordKind;
+use crate::object::RejectRules;
+use crate::overlay::{self, Record, UNNUMBERED};
+use crate::space::{Extents, Promise};
+use crate::store::{Inner, LogRoom};
+use crate::tablet::{Tablet, View};
+
+/// A record that is ready to take its place, with everything that it holds until then.
+pub(crate) struct Write<'a> {
+    pub record: Arc<Record>,
+    pub admitted: Admitted,
+    pub room: LogRoom<'a>,
+    pub promise: Promise,
+    /// Extents that the record names; kept when it is queued.
+    pub extents: Vec<Arc<Extents>>,
+    /// Writes of its value that the committer starts with the batch.
+    pub writes: Vec<ValueWrite>,
+}
+
+/// What a write did.
+pub(crate) struct Written {
+    pub version: Lsn,
+    /// The version before, where a condition had it looked up.
+    pub before: Option<Lsn>,
+}
+
+/// The newest state of a key, as seen under the overlay's lock.
+enum Newest {
+    /// In an overlay, perhaps in flight.
+    Record(Arc<Record>),
+    /// What the tree said.
+    Tree(Option<Lsn>),
+}
+
+enum Verdict {
+    Accept(Option<Lsn>),
+    Reject(Newest),
+    /// The entry in flight has no number yet, and the answer depends on it.
+    Wait(Arc<Record>),
+}
+
+impl Inner {
+    /// Evaluates `rules`, queues the record and waits until it is durable.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`]: nothing happened. [`Error::Unknown`]: the record was queued before the store was
+    /// poisoned.
+    pub(crate) async fn commit(
+        &self,
+        key: &ObjectKey,
+        rules: RejectRules,
+        write: Write<'_>,
+    ) -> Result<Written> {
+        let tablet = self.tablet_of(key).clone();
+        let record = write.record.clone();
+        let before = self.queue(&tablet, key, rules, write).await?;
+        if may_block() {
+            let more = self.committer.lead_until(&record, self.now_ns()).await;
+            match (&self.worker, more) {
+                (Some(worker), true) => worker.wake_commit(),
+                (None, true) => self.drive().await,
+                (_, false) => {}
+            }
+        } else {
+            self.drive().await;
+        }
+        let version = self.committer.wait_durable(&record).await?;
+        Ok(Written { version, before })
+    }
+
+    /// Whether `rules` reject the key's state now; for answering early, before a value is written.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`]; as the device.
+    pub(crate) async fn check_rules(&self, key: &ObjectKey, rules: RejectRules) -> Result<()> {
+        if rules.is_empty() {
+            return Ok(());
+        }
+        let tablet = self.tablet_of(key).clone();
+        loop {
+            let view = tablet.view();
+            let tree = self.tree_version(&view, key).await?;
+            let verdict = {
+                let active = view.active.lock();
+                judge(self.committer.assigned(), &active, &view, key, tree, rules)
+            };
+            match verdict {
+                Verdict::Accept(_) => return Ok(()),
+                Verdict::Reject(newest) => return Err(self.rejected(newest).await?),
+                Verdict::Wait(record) => {
+                    self.wait_for_other(&record).await?;
+                }
+            }
+        }
+    }
+
+    /// Puts the record into the overlay and the queue; gives the version before, where it was looked up.
+    async fn queue(
+        &self,
+        tablet: &Tablet,
+        key: &ObjectKey,
+        rules: RejectRules,
+        write: Write<'_>,
+    ) -> Result<Option<Lsn>> {
+        loop {
+            let view = tablet.view();
+            let tree = if rules.is_empty() { None } else { self.tree_version(&view, key).await? };
+            let verdict = {
+                let mut active = view.active.lock();
+                if active.is_frozen() {
+                    continue;
+                }
+                self.check_writable()?;
+                let verdict = judge(self.committer.assigned(), &active, &view, key, tree, rules);
+                if let Verdict::Accept(before) = verdict {
+                    self.insert(&view, &mut active, write);
+                    return Ok(before);
+                }
+                verdict
+            };
+            match verdict {
+                Verdict::Accept(_) => unreachable!("accepted writes are queued under the lock"),
+                Verdict::Reject(newest) => return Err(self.rejected(newest).await?),
+                Verdict::Wait(record) => {
+                    self.wait_for_other(&record).await?;
+                }
+            }
+        }
+    }
+
+    /// Under the overlay's lock: the overlay and the queue get the record at once, and nothing else happens (R4).
+    fn insert(&self, view: &View, active: &mut overlay::Inner, write: Write<'_>) {
+        let Write { record, admitted, room, promise, extents, writes } = write;
+        let has_extents = !extents.is_empty();
+        for extent in &extents {
+            extent.keep();
+        }
+        let bytes = view.active.insert(active, record.clone(), promise.keep(), self.committer.durable());
+        admitted.keep(bytes);
+        self.committer.push(Item::Record { record, reserved: room.keep(), writes, has_extents });
+    }
+
+    /// An answer that was derived from an entry in flight waits until that entry is durable.
+    async fn rejected(&self, newest: Newest) -> Result<Error> {
+        let current = match newest {
+            Newest::Tree(version) => version,
+            Newest::Record(record) => {
+                let lsn = self.wait_for_other(&record).await?;
+                (record.kind() == RecordKind::Put).then_some(lsn)
+            }
+        };
+        Ok(Error::ConditionFailed { current })
+    }
+
+    /// Waits for somebody else's record.
+    async fn wait_for_other(&self, record: &Record) -> Result<Lsn> {
+        self.drive().await;
+        self.committer.wait_durable(record).await
+    }
+
+    /// The version of `key` in the tree of `view`.
+    async fn tree_version(&self, view: &View, key: &ObjectKey) -> Result<Option<Lsn>> {
+        Ok(self.find_in_tree(view, key.encoded()).await?.map(|leaf| leaf.version))
+    }
+}
+
+/// Decides under the overlay's lock. The tree's answer was looked up before, under the root of the same view: while the active
+/// overlay is not frozen, overlays and root together say the same as then (R6).
+fn judge(
+    assigned: Lsn,
+    active: &overlay::Inner,
+    view: &View,
+    key: &ObjectKey,
+    tree: Option<Lsn>,
+    rules: RejectRules,
+) -> Verdict {
+    if rules.is_empty() {
+        return Verdict::Accept(None);
+    }
+    let newest = active.newest(key.encoded()).cloned().or_else(|| {
+        let frozen = view.frozen.as_ref()?;
+        frozen.lock().newest(key.encoded()).cloned()
+    });
+    let Some(record) = newest else {
+        return if rules.reject(tree) { Verdict::Reject(Newest::Tree(tree)) } else { Verdict::Accept(tree) };
+    };
+    let exists = record.kind() == RecordKind::Put;
+    let lsn = record.lsn_raw();
+    if exists && lsn == UNNUMBERED {
+        // Its number will be above all that were given; only "at most" a larger number than those is open.
+        if rules.if_version_at_most.is_some_and(|at_most| at_most > assigned) {
+            return Verdict::Wait(record);
+        }
+        let above_all = Lsn(UNNUMBERED);
+        return if rules.reject(Some(above_all)) {
+            Verdict::Reject(Newest::Record(record))
+        } else {
+            Verdict::Accept(None)
+        };
+    }
+    let current = exists.then_some(Lsn(lsn));
+    if rules.reject(current) { Verdict::Reject(Newest::Record(record)) } else { Verdict::Accept(current) }
+}
+
+/// Bytes of memory that a record and its place in an overlay take at most.
+pub(crate) fn memory_bytes(record: &Record) -> usize {
+    record.memory_bytes() + record.key().len() + overlay::ENTRY_OVERHEAD_BYTES
+}
+
+impl Inner {
+    /// Counts an operation.
+    pub(crate) fn count(&self, counter: &std::sync::atomic::AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,103 @@
+//! Model conformance: put, get, delete, conditions, listing, reopening, against the oracle.
+
+mod common;
+
+use common::{format, key, observe_all, open, step, tiny};
+use proptest::prelude::*;
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{ListRequest, OpenOptions, Store, block_on};
+use shoal_testkit::{Model, Workload, WorkloadOptions};
+use std::sync::Arc;
+
+const BLOCKS: u64 = 2_048;
+
+fn mem(blocks: u64) -> Device {
+    Device::new(Arc::new(MemDevice::new(blocks)))
+}
+
+/// All keys, page by page.
+fn list_all(store: &Store, limit: usize, delimiter: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let mut request = ListRequest {
+        bucket: "default".into(),
+        limit,
+        delimiter: delimiter.to_vec(),
+        ..ListRequest::default()
+    };
+    let (mut keys, mut prefixes) = (Vec::new(), Vec::new());
+    loop {
+        let page = block_on(store.list(&request)).unwrap();
+        assert!(page.entries.len() + page.common_prefixes.len() <= limit);
+        keys.extend(page.entries.into_iter().map(|(key, _)| key));
+        prefixes.extend(page.common_prefixes);
+        match page.next {
+            Some(next) => request.start_after = next,
+            None => return (keys, prefixes),
+        }
+    }
+}
+
+fn check_listing(store: &Store, model: &Model, limit: usize) {
+    let expected: Vec<Vec<u8>> = model.existing().map(<[u8]>::to_vec).collect();
+    assert_eq!(list_all(store, limit, b"").0, expected);
+    let (keys, prefixes) = list_all(store, limit, b"/");
+    let folder = |key: &Vec<u8>| key.iter().position(|&byte| byte == b'/').map(|at| key[..=at].to_vec());
+    let mut folders: Vec<Vec<u8>> = expected.iter().filter_map(folder).collect();
+    folders.dedup();
+    assert_eq!(prefixes, folders);
+    assert_eq!(keys, expected.iter().filter(|key| folder(key).is_none()).cloned().collect::<Vec<_>>());
+}
+
+fn conform(seed: u64, operations: usize, keys: u64, options: &OpenOptions) {
+    let device = mem(BLOCKS);
+    format(&device, BLOCKS, seed);
+    let mut store = open(&device, options.clone()).unwrap();
+    let sizes = vec![0, 1, 60, 100, 101, 900, 1_999, 2_001, 4_096, 65_536, 65_537, 300_000];
+    let workload = WorkloadOptions { keys, sizes, delete_percent: 25, condition_percent: 30 };
+    let mut workload = Workload::new(seed, workload);
+    let mut model = Model::new();
+    for number in 1..=operations {
+        let operation = workload.next(&model);
+        step(&store, &mut model, &operation, false, |_| {});
+        if number % 40 == 0 {
+            observe_all(&store, &mut model);
+            check_listing(&store, &model, 1 + number % 7);
+        }
+        if number % 100 == 0 {
+            if number % 200 == 0 {
+                block_on(store.close()).unwrap();
+            }
+            drop(store);
+            store = open(&device, options.clone()).unwrap();
+            observe_all(&store, &mut model);
+        }
+    }
+    block_on(store.close()).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn conforms_to_the_model(seed in any::<u64>(), keys in 1_u64..40) {
+        conform(seed, 300, keys, &tiny());
+    }
+}
+
+#[test]
+fn conforms_with_background_threads() {
+    let mut options = tiny();
+    options.background = true;
+    for seed in 0..4 {
+        conform(seed, 400, 20, &options);
+    }
+}
+
+#[test]
+fn missing_things_are_missing() {
+    let device = mem(BLOCKS);
+    format(&device, BLOCKS, 1);
+    let store = open(&device, tiny()).unwrap();
+    assert!(block_on(store.head(&key(b"nothing"))).unwrap().is_none());
+    let (keys, prefixes) = list_all(&store, 10, b"/");
+    assert!(keys.is_empty() && prefixes.is_empty());
+}

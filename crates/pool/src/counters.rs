@@ -1,0 +1,67 @@
+//! Counts for `stat`, benchmarks and tests.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts since the pool was built, and its state now. Taken while others work, they need not fit each other exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolCounters {
+    /// Units found resident.
+    pub hits: u64,
+    /// Units that were not there: each began a load.
+    pub misses: u64,
+    /// Fetches that joined a load that was under way.
+    pub coalesced: u64,
+    /// Misses that were begun by a prefetch.
+    pub prefetched: u64,
+    /// Units evicted to make room.
+    pub evictions: u64,
+    /// Write requests completed.
+    pub writes: u64,
+    /// Blocks written by them.
+    pub blocks_written: u64,
+    /// Write requests failed.
+    pub write_errors: u64,
+    /// Read requests failed.
+    pub read_errors: u64,
+    /// Units that were read and did not match their checksum.
+    pub corrupt: u64,
+    /// Requests that gave up waiting for a frame.
+    pub exhausted: u64,
+    /// Frames of the pool.
+    pub frames: usize,
+    /// Frames that hold something or are under I/O.
+    pub frames_used: usize,
+    /// Frames of pinned units.
+    pub frames_pinned: usize,
+}
+
+/// The counts that are not kept elsewhere. None is touched on a hit: hits are counted in the pin word, and come here
+/// when it is reused.
+#[derive(Default)]
+pub(crate) struct Stats {
+    pub(crate) hits: Count,
+    pub(crate) misses: Count,
+    pub(crate) coalesced: Count,
+    pub(crate) prefetched: Count,
+    pub(crate) evictions: Count,
+    pub(crate) writes: Count,
+    pub(crate) blocks_written: Count,
+    pub(crate) write_errors: Count,
+    pub(crate) read_errors: Count,
+    pub(crate) corrupt: Count,
+    pub(crate) exhausted: Count,
+}
+
+/// A count that orders nothing.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

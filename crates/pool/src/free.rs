@@ -1,0 +1,192 @@
+//! Which frames are free: a lock-free stack of lists, and a mark below which frames were used at least once.
+//!
+//! Frames are named by their index. Lists are chained through `links`, one word a frame, which also chain the frames of
+//! a resident unit: a frame is in one list at a time. Frames above the mark were never touched, so memory is used
+//! only as the pool fills.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// No frame, no slot.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A list of frames, chained through the free list's links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct List {
+    pub(crate) head: u32,
+    pub(crate) count: u32,
+}
+
+pub(crate) struct FreeList {
+    links: Box<[AtomicU32]>,
+    /// Tag and top frame. The tag grows with each pop, so that a stack that changed and came back is noticed.
+    top: AtomicU64,
+    /// Frames from here on were never used.
+    fresh: AtomicU32,
+    /// Frames on the stack.
+    stacked: AtomicUsize,
+}
+
+const fn pack(tag: u32, head: u32) -> u64 {
+    (tag as u64) << 32 | head as u64
+}
+
+impl FreeList {
+    pub(crate) fn new(frames: u32) -> Self {
+        assert!(frames < NONE);
+        Self {
+            links: (0..frames).map(|_| AtomicU32::new(NONE)).collect(),
+            top: AtomicU64::new(pack(0, NONE)),
+            fresh: AtomicU32::new(0),
+            stacked: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Frames that were used at least once; all others are free.
+    pub(crate) fn touched(&self) -> u32 {
+        self.fresh.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        (self.touched() as usize).saturating_sub(self.stacked.load(Ordering::Relaxed))
+    }
+
+    /// The frame behind `frame` in its list.
+    pub(crate) fn next(&self, frame: u32) -> u32 {
+        self.links[frame as usize].load(Ordering::Relaxed)
+    }
+
+    /// Takes `count` frames (at least 1), or none at all.
+    pub(crate) fn take(&self, count: usize) -> Option<List> {
+        assert!(count > 0);
+        let head = self.pop()?;
+        let mut list = List { head, count: 1 };
+        let mut tail = head;
+        while (list.count as usize) < count {
+            let Some(frame) = self.pop() else {
+                self.give(list);
+                return None;
+            };
+            self.links[tail as usize].store(frame, Ordering::Relaxed);
+            tail = frame;
+            list.count += 1;
+        }
+        self.links[tail as usize].store(NONE, Ordering::Relaxed);
+        Some(list)
+    }
+
+    fn pop(&self) -> Option<u32> {
+        // SeqCst, because a starving request first announces itself and then looks here, and whoever gives frames back
+        // first does so and then looks for starving requests: one of the two must see the other.
+        let mut top = self.top.load(Ordering::SeqCst);
+        loop {
+            let frame = top as u32;
+            if frame == NONE {
+                return self.pop_fresh();
+            }
+            // Somebody else may have popped it meanwhile: then the word is anything, and the tag makes us try again.
+            let next = self.next(frame);
+            let tag = ((top >> 32) as u32).wrapping_add(1);
+            match self.top.compare_exchange_weak(top, pack(tag, next), Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    self.stacked.fetch_sub(1, Ordering::Relaxed);
+                    return Some(frame);
+                }
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    fn pop_fresh(&self) -> Option<u32> {
+        let frames = self.links.len() as u32;
+        let fresh = |mark| if mark < frames { Some(mark + 1) } else { None };
+        self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fresh).ok()
+    }
+
+    /// Gives a list back. The caller owned it and must not use its frames afterwards.
+    pub(crate) fn give(&self, list: List) {
+        let mut tail = list.head;
+        for _ in 1..list.count {
+            tail = self.next(tail);
+        }
+        // Counted first, so that the count never falls below zero.
+        self.stacked.fetch_add(list.count as usize, Ordering::Relaxed);
+        let mut top = self.top.load(Ordering::Relaxed);
+        loop {
+            self.links[tail as usize].store(top as u32, Ordering::Relaxed);
+            let new = pack((top >> 32) as u32, list.head);
+            match self.top.compare_exchange_weak(top, new, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    fn frames_of(free: &FreeList, list: List) -> Vec<u32> {
+        let mut frames = vec![list.head];
+        for _ in 1..list.count {
+            frames.push(free.next(frames[frames.len() - 1]));
+        }
+        frames
+    }
+
+    #[test]
+    fn all_or_nothing_and_neighbours_stay_together() {
+        let free = FreeList::new(8);
+        let five = free.take(5).unwrap();
+        assert_eq!(frames_of(&free, five), [0, 1, 2, 3, 4]);
+        assert_eq!(free.touched(), 5);
+        assert!(free.take(4).is_none());
+        assert_eq!(free.used(), 5, "a failed attempt gives back what it took");
+        free.give(five);
+        assert_eq!(free.used(), 0);
+        assert_eq!(free.take(5).map(|list| frames_of(&free, list)), Some(vec![0, 1, 2, 3, 4]));
+        assert!(free.take(3).is_some());
+        assert!(free.take(1).is_none());
+    }
+
+    #[test]
+    fn no_frame_is_given_twice() {
+        const FRAMES: u32 = 32;
+        let rounds = if cfg!(miri) { 50 } else { 20_000 };
+        let free = Arc::new(FreeList::new(FRAMES));
+        let owned: Arc<Vec<AtomicU32>> = Arc::new((0..FRAMES).map(|_| AtomicU32::new(0)).collect());
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let (free, owned) = (free.clone(), owned.clone());
+                thread::spawn(move || {
+                    for round in 0..rounds {
+                        let Some(list) = free.take(1 + (round + thread) % 9) else { continue };
+                        let frames = frames_of(&free, list);
+                        for &frame in &frames {
+                            assert_eq!(owned[frame as usize].swap(1, Ordering::AcqRel), 0);
+                        }
+                        for &frame in &frames {
+                            owned[frame as usize].store(0, Ordering::Release);
+                        }
+                        free.give(list);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(free.used(), 0);
+        let mut all = HashSet::new();
+        while let Some(list) = free.take(1) {
+            assert!(all.insert(list.head));
+        }
+        assert_eq!(all.len(), FRAMES as usize);
+    }
+}

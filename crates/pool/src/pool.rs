@@ -1,0 +1,211 @@
+//! The pool as a whole: its parts, its options, and what concerns all of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use shoal_base::Run;
+use shoal_device::Device;
+
+use crate::PoolError;
+use crate::counters::{PoolCounters, Stats};
+use crate::evict::Draw;
+use crate::frame::Store;
+use crate::free::NONE;
+use crate::history::K_MAX;
+use crate::pin::{Pinned, Slot, close};
+use crate::policy::Policy;
+use crate::table::Table;
+use crate::unit::{UNIT_BLOCKS_MAX, UnitId};
+use crate::write::{Writer, WriterOptions};
+
+/// How large the pool is and how it chooses what to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Frames of 4 KiB: what the pool may hold. Tables take about 3 % more.
+    pub frames: usize,
+    /// LRU-K's k, 1 to 16.
+    pub k: usize,
+    /// Evicted units whose accesses are remembered, each 12 + 4 k bytes; 0 is none.
+    pub history: usize,
+    /// Frames that scans take before they reuse their own.
+    pub scan_frames_max: usize,
+    /// How long a request waits for a frame where all are pinned or under I/O, in milliseconds (rounded up to 10).
+    pub pin_wait_ms: u64,
+}
+
+impl PoolOptions {
+    /// Least frames that remember evicted units: below, the table would be too small to tell anything.
+    const HISTORY_MIN: usize = 1024;
+
+    /// The defaults for a pool of `frames` frames: k = 4, four remembered units a frame, an eighth for scans (half of
+    /// small pools, at most 64), one second of waiting.
+    #[must_use]
+    pub const fn new(frames: usize) -> Self {
+        let history = if frames * 4 > Self::HISTORY_MIN { frames * 4 } else { Self::HISTORY_MIN };
+        let small = if frames / 2 < 64 { frames / 2 } else { 64 };
+        let scan_frames_max = if frames / 8 > small { frames / 8 } else { small };
+        Self { frames, k: 4, history, scan_frames_max, pin_wait_ms: 1000 }
+    }
+}
+
+/// What loads, pins and handles share. Not the device: see [`crate::load`].
+pub(crate) struct Inner {
+    pub(crate) slots: Box<[Slot]>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) table: Table,
+    pub(crate) policy: Policy,
+    pub(crate) draw: Draw,
+    pub(crate) stats: Stats,
+    /// Blocks on their way by prefetches.
+    pub(crate) prefetching: AtomicUsize,
+    pub(crate) pin_wait_ms: u64,
+}
+
+struct Handle {
+    inner: Arc<Inner>,
+    device: Device,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        close(&self.inner);
+    }
+}
+
+/// The page buffer pool of one device. Cheap to clone; the clones share everything.
+///
+/// Dropping the last clone does not wait for reads and writes under way, nor for pins: the memory goes with the last
+/// of them.
+#[derive(Clone)]
+pub struct Pool(Arc<Handle>);
+
+impl Pool {
+    /// A pool without a unit. Memory is used as frames are.
+    ///
+    /// # Errors
+    /// [`PoolError::Setup`] where the options are outside of their limits or the address space does not suffice.
+    pub fn new(device: Device, options: PoolOptions) -> Result<Self, PoolError> {
+        let PoolOptions { frames, k, history, scan_frames_max, pin_wait_ms } = options;
+        let setup = |message: String| PoolError::Setup { frames, message };
+        let count = u32::try_from(frames).ok().filter(|&count| (1..NONE / K_MAX as u32).contains(&count));
+        let count = count.ok_or_else(|| setup("the number of frames is not supported".into()))?;
+        if !(1..=K_MAX).contains(&k) {
+            return Err(setup(format!("k is {k}, not 1 to {K_MAX}")));
+        }
+        let inner = Inner {
+            slots: (0..count).map(|_| Slot::new()).collect(),
+            store: Store::new(count).map_err(|error| setup(error.to_string()))?,
+            table: Table::new(frames),
+            policy: Policy::new(frames, k, history, scan_frames_max),
+            draw: Draw::default(),
+            stats: Stats::default(),
+            prefetching: AtomicUsize::new(0),
+            pin_wait_ms,
+        };
+        Ok(Self(Arc::new(Handle { inner: Arc::new(inner), device })))
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0.inner
+    }
+
+    /// The device that the pool reads from and writes to.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Values above this many bytes should be read past the pool: they would displace too much of what is read often.
+    #[must_use]
+    pub fn pass_through_bytes(&self) -> u64 {
+        (self.inner().slots.len() / 64 * shoal_base::BLOCK_BYTES) as u64
+    }
+
+    /// Writes new pages through the pool, behind the caller's back.
+    #[must_use]
+    pub fn writer(&self, options: WriterOptions) -> Writer {
+        Writer::new(self.clone(), options)
+    }
+
+    /// Whether a unit of this identity is resident. It may be gone a moment later.
+    #[must_use]
+    pub fn is_resident(&self, id: &UnitId) -> bool {
+        let inner = self.inner();
+        let resident = |index: u32| {
+            let slot = &inner.slots[index as usize];
+            slot.id() == *id && slot.is_resident()
+        };
+        let guard = inner.table.lock(id.block);
+        inner.table.chain(&inner.slots, id.block, &guard).any(resident)
+    }
+
+    /// Drops the units that have a block in `run`, for instance because its space is given to somebody else. Units that
+    /// are pinned can no longer be found and go with their last pin; loads under way are not touched.
+    ///
+    /// Identities keep a reused block from being taken for its former self (R11), so this only frees memory early.
+    pub fn forget(&self, run: Run) {
+        let inner = self.inner();
+        let first = run.block.saturating_sub(UNIT_BLOCKS_MAX as u64 - 1);
+        if (run.end() - first) as usize <= inner.slots.len() {
+            (first..run.end()).for_each(|block| self.forget_block(block, run));
+            return;
+        }
+        // The run is longer than the pool: ask the slots instead of the blocks. A slot that changes meanwhile names a
+        // unit that was loaded after this call.
+        for slot in &inner.slots[..inner.store.free.touched() as usize] {
+            let block = slot.block();
+            if slot.is_resident() && (first..run.end()).contains(&block) {
+                self.forget_block(block, run);
+            }
+        }
+    }
+
+    fn forget_block(&self, block: u64, run: Run) {
+        let inner = self.inner();
+        let mut pins: Vec<Pinned> = Vec::new();
+        let guard = inner.table.lock(block);
+        let doomed: Vec<u32> = inner
+            .table
+            .chain(&inner.slots, block, &guard)
+            .filter(|&index| inner.slots[index as usize].unit().run().overlaps(run))
+            .collect();
+        pins.extend(doomed.into_iter().filter_map(|index| inner.retire(index, &guard)));
+        drop(guard);
+        drop(pins);
+    }
+
+    /// Counts so far and the state now. Looks at every slot: for `stat` and tests, not for each request.
+    #[must_use]
+    pub fn counters(&self) -> PoolCounters {
+        let inner = self.inner();
+        let stats = &inner.stats;
+        let slots = &inner.slots[..inner.store.free.touched() as usize];
+        let pinned = slots.iter().filter(|slot| slot.is_pinned());
+        PoolCounters {
+            hits: stats.hits.get() + slots.iter().map(Slot::hits).sum::<u64>(),
+            misses: stats.misses.get(),
+            coalesced: stats.coalesced.get(),
+            prefetched: stats.prefetched.get(),
+            evictions: stats.evictions.get(),
+            writes: stats.writes.get(),
+            blocks_written: stats.blocks_written.get(),
+            write_errors: stats.write_errors.get(),
+            read_errors: stats.read_errors.get(),
+            corrupt: stats.corrupt.get(),
+            exhausted: stats.exhausted.get(),
+            frames: inner.slots.len(),
+            frames_used: inner.store.free.used(),
+            frames_pinned: pinned.map(|slot| slot.unit().blocks()).sum(),
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("frames", &self.inner().slots.len())
+            .field("device", self.device())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! Tests of the pool as a whole, over a device in memory that can be held, delayed and made to fail.
+
+mod device;
+mod loading;
+mod model;
+mod pinning;
+mod stress;
+mod writing;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use shoal_base::BLOCK_BYTES;
+use shoal_base::checksum::crc32c;
+
+use crate::{Pinned, Pool, PoolOptions, Unit, UnitId};
+use device::TestDevice;
+
+/// A pool of `frames` frames over a device of `blocks` blocks, each a sealed page of version 0.
+fn pool_of(frames: usize, blocks: u64) -> (Pool, Arc<TestDevice>) {
+    pool_with(PoolOptions { pin_wait_ms: 30, ..PoolOptions::new(frames) }, blocks)
+}
+
+fn pool_with(options: PoolOptions, blocks: u64) -> (Pool, Arc<TestDevice>) {
+    let device = TestDevice::new(blocks);
+    (0..blocks).for_each(|block| device.put(block, &content(block, 0)));
+    (Pool::new(device.device(), options).unwrap(), device)
+}
+
+/// A sealed page that no other block or version has.
+fn content(block: u64, version: u64) -> Vec<u8> {
+    let mut page = vec![0; BLOCK_BYTES];
+    for (index, word) in page.chunks_exact_mut(8).enumerate() {
+        let value = (block << 32 ^ version).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (index as u64) << 48;
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    let crc = crc32c(&page[4..]);
+    page[..4].copy_from_slice(&crc.to_le_bytes());
+    page
+}
+
+fn page_unit(block: u64, version: u64) -> Unit {
+    Unit::page(block, u32::from_le_bytes(content(block, version)[..4].try_into().unwrap()))
+}
+
+/// `bytes` bytes from `offset` of `block` on, as the device has them.
+fn bytes_unit(device: &TestDevice, block: u64, offset: u16, bytes: u32) -> (Unit, Vec<u8>) {
+    let data = device.peek(block, usize::from(offset), bytes as usize);
+    (Unit::bytes(UnitId { block, identity: u64::from(offset) << 32 | 1 }, offset, bytes, crc32c(&data)), data)
+}
+
+fn all_bytes(pinned: &Pinned) -> Vec<u8> {
+    pinned.chunks().flatten().copied().collect()
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future as a runtime would: on a thread that must not block, so that requests are submitted.
+fn run<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park_timeout(Duration::from_secs(10)),
+        }
+    }
+}
+
+/// Polls once, with a waker that wakes nobody.
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Waits for something that another thread does soon.
+fn eventually(mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(10), "waited in vain");
+        thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,357 @@
+//! Pages of the running apply: filled in frames, written behind the caller's back, readable at once.
+//!
+//! Each page goes to a block that nobody refers to yet, once. So there is no order to keep between pages, no page is
+//! ever rewritten, and a write that failed only means that this apply is not published. Pages are gathered, sorted by
+//! block, and neighbours leave in one vectored request, all requests of a gathering in one submission.
+//!
+//! A queued page is resident and pinned by its request; it is found like any other. Dropping the writer with requests
+//! under way is safe: they hold their pins until they completed. Pages that were not yet handed to the device are then
+//! forgotten.
+//!
+//! "Written" here means completed, not durable: the flush is the engine's.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
+use shoal_base::BLOCK_BYTES;
+use shoal_base::checksum::crc32c;
+use shoal_device::{IoFuture, Outcome};
+
+use crate::PoolError;
+use crate::frame::Frames;
+use crate::pin::{Pinned, WriteFrames};
+use crate::pool::Pool;
+use crate::unit::{Check, Hint, Unit, UnitId};
+
+/// Limits of a writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterOptions {
+    /// Bytes that may be gathered or under way; more wait. At least one page.
+    pub in_flight_bytes_max: usize,
+    /// Bytes that are gathered before they leave, and the most that one request writes. At least one page, and at most
+    /// half of what may be in flight, so that one half is filled while the other is written.
+    pub request_bytes_max: usize,
+}
+
+impl Default for WriterOptions {
+    /// 1 MiB in flight (what a device flush of the log may have to drain), 256 KiB a request.
+    fn default() -> Self {
+        Self { in_flight_bytes_max: 1 << 20, request_bytes_max: 256 << 10 }
+    }
+}
+
+/// What becomes of a page's frame when the page is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// It is freed.
+    Free,
+    /// It stays, as though it had just been fetched with this hint.
+    Resident(Hint),
+    /// It takes the place of the page that it replaces: stays with that page's history where that one is resident, is
+    /// freed where it is not.
+    Inherit(UnitId),
+}
+
+/// A page to be filled, zeroed at first. Goes back to the pool when it is dropped unwritten.
+pub struct NewPage(Frames);
+
+impl NewPage {
+    /// Puts the checksum of the contents into the first four bytes and returns it.
+    pub fn seal(&mut self) -> u32 {
+        let [_, _, _, _, contents @ ..] = &**self;
+        let crc = crc32c(contents);
+        let [a, b, c, d, ..] = &mut **self;
+        [*a, *b, *c, *d] = crc.to_le_bytes();
+        crc
+    }
+}
+
+impl Deref for NewPage {
+    type Target = [u8; BLOCK_BYTES];
+
+    fn deref(&self) -> &Self::Target {
+        self.0.first()
+    }
+}
+
+impl DerefMut for NewPage {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.0.first_mut()
+    }
+}
+
+impl fmt::Debug for NewPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewPage").finish_non_exhaustive()
+    }
+}
+
+/// A page that is queued or being written.
+struct Queued {
+    page: Pinned,
+    keep: bool,
+}
+
+/// What is gathered or under way, shared with the requests.
+#[derive(Default)]
+struct Flight(Mutex<FlightState>);
+
+#[derive(Default)]
+struct FlightState {
+    bytes: usize,
+    error: Option<PoolError>,
+    waker: Option<Waker>,
+}
+
+/// Writes new pages behind its user's back.
+pub struct Writer {
+    pool: Pool,
+    options: WriterOptions,
+    gathered: Vec<Queued>,
+    flight: Arc<Flight>,
+}
+
+impl Writer {
+    pub(crate) fn new(pool: Pool, options: WriterOptions) -> Self {
+        let in_flight_bytes_max = options.in_flight_bytes_max.max(BLOCK_BYTES);
+        let request_bytes_max = options.request_bytes_max.min(in_flight_bytes_max / 2).max(BLOCK_BYTES);
+        let options = WriterOptions { in_flight_bytes_max, request_bytes_max };
+        Self { pool, options, gathered: Vec::new(), flight: Arc::default() }
+    }
+
+    /// A page to fill. Waits while too much is in flight or no frame is free.
+    ///
+    /// # Errors
+    /// The first error of a write so far; [`PoolError::Exhausted`] where readers hold every frame.
+    pub async fn page(&mut self) -> Result<NewPage, PoolError> {
+        let room = self.options.in_flight_bytes_max - BLOCK_BYTES;
+        self.settle(room).await?;
+        let mut frames = loop {
+            if let Some(frames) = self.pool.inner().try_take(1, Hint::Lookup, false) {
+                break frames;
+            }
+            // Our own writes hold frames: the end of any of them helps, if it is not a page that stays.
+            let bytes = self.flight.0.lock().bytes;
+            if bytes == 0 {
+                break self.pool.inner().take(1, Hint::Lookup).await?;
+            }
+            self.settle(bytes - 1).await?;
+        };
+        frames.first_mut().fill(0);
+        Ok(NewPage(frames))
+    }
+
+    /// Queues a filled page to be written to block `id.block`, and makes it readable as [`Check::Page`] with the
+    /// checksum in its first four bytes. Nothing refers to the block yet. Waits while too much is in flight.
+    ///
+    /// # Errors
+    /// The first error of a write so far.
+    ///
+    /// # Panics
+    /// Where the page does not carry its own checksum ([`NewPage::seal`]).
+    pub async fn write(&mut self, page: NewPage, id: UnitId, keep: Keep) -> Result<(), PoolError> {
+        let Some((carried, contents)) = page.split_first_chunk::<4>() else {
+            unreachable!("a page has 4 bytes")
+        };
+        let crc = u32::from_le_bytes(*carried);
+        assert_eq!(crc32c(contents), crc, "block {}: a page was written without its checksum", id.block);
+        let queued = self.publish(page.0, Unit { id, check: Check::Page { crc } }, keep);
+        self.gathered.push(queued);
+        self.flight.0.lock().bytes += BLOCK_BYTES;
+        if self.gathered.len() * BLOCK_BYTES >= self.options.request_bytes_max {
+            self.issue();
+        }
+        self.settle(self.options.in_flight_bytes_max).await
+    }
+
+    /// Waits until every page that was queued is written. It is not flushed yet. The writer may be used again.
+    ///
+    /// # Errors
+    /// The first error of all writes: then some of the pages are not on the device.
+    pub async fn finish(&mut self) -> Result<(), PoolError> {
+        self.issue();
+        self.settled(0).await;
+        self.failed()
+    }
+
+    fn failed(&self) -> Result<(), PoolError> {
+        self.flight.0.lock().error.clone().map_or(Ok(()), Err)
+    }
+
+    /// Waits until at most `bytes_max` bytes are in flight.
+    async fn settle(&mut self, bytes_max: usize) -> Result<(), PoolError> {
+        if self.flight.0.lock().bytes > bytes_max {
+            self.issue();
+            self.settled(bytes_max).await;
+        }
+        self.failed()
+    }
+
+    async fn settled(&self, bytes_max: usize) {
+        poll_fn(|context| {
+            let mut flight = self.flight.0.lock();
+            if flight.bytes <= bytes_max {
+                return Poll::Ready(());
+            }
+            flight.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Makes the page readable, pinned until its write ends.
+    fn publish(&self, frames: Frames, unit: Unit, keep: Keep) -> Queued {
+        let inner = self.pool.inner();
+        let index = frames.list().head;
+        let slot = &inner.slots[index as usize];
+        slot.name(&unit);
+        let hint = if let Keep::Resident(hint) = keep { hint } else { Hint::Lookup };
+        inner.policy.entered(slot, index, hint);
+        let kept = match keep {
+            Keep::Free => false,
+            Keep::Resident(_) => true,
+            Keep::Inherit(old) => self.inherit(old, index),
+        };
+        let guard = inner.table.lock(unit.id.block);
+        // Earlier lives of the block: nobody asks for them any more.
+        let old: Vec<u32> = inner.table.chain(&inner.slots, unit.id.block, &guard).collect();
+        let old: Vec<Pinned> = old.into_iter().filter_map(|index| inner.retire(index, &guard)).collect();
+        inner.table.link(&inner.slots, index, &guard);
+        let page = inner.publish(frames, 1).pop();
+        drop(guard);
+        drop(old);
+        let Some(page) = page else { unreachable!("published with a pin") };
+        Queued { page, keep: kept }
+    }
+
+    /// Hands the history of the page `old` over to the slot `to`, where `old` is resident.
+    fn inherit(&self, old: UnitId, to: u32) -> bool {
+        let inner = self.pool.inner();
+        let guard = inner.table.lock(old.block);
+        let from = inner
+            .table
+            .chain(&inner.slots, old.block, &guard)
+            .find_map(|index| if inner.slots[index as usize].id() == old { inner.pin(index) } else { None });
+        // Under the lock it cannot be retired meanwhile.
+        if let Some(from) = &from {
+            inner.policy.inherit((from.slot(), from.index()), (&inner.slots[to as usize], to));
+        }
+        drop(guard);
+        from.is_some()
+    }
+
+    /// Hands everything that is gathered to the device.
+    fn issue(&mut self) {
+        let mut pages = std::mem::take(&mut self.gathered);
+        pages.sort_by_key(|queued| queued.page.slot().block());
+        let pages_max = self.options.request_bytes_max / BLOCK_BYTES;
+        let mut batch = self.pool.device().batch();
+        let mut requests = Vec::new();
+        let mut pages = pages.into_iter().peekable();
+        while let Some(first) = pages.next() {
+            let block = first.page.slot().block();
+            let mut keep = vec![first.keep];
+            let mut run = vec![first.page];
+            while run.len() < pages_max
+                && let Some(next) = pages.next_if(|next| next.page.slot().block() == block + run.len() as u64)
+            {
+                keep.push(next.keep);
+                run.push(next.page);
+            }
+            let request = WriteRequest { flight: self.flight.clone(), keep, io: Mutex::new(None) };
+            requests.push((Arc::new(request), batch.add(self.pool.device().write(block, WriteFrames(run)))));
+        }
+        batch.start_in_background();
+        for (request, io) in requests {
+            *request.io.lock() = Some(io);
+            request.drive();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.gathered.drain(..).for_each(|queued| forget(&queued.page));
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Takes a page out of the table: its block does not hold it, or its frame is wanted.
+fn forget(page: &Pinned) {
+    let inner = page.inner();
+    let guard = inner.table.lock(page.slot().block());
+    inner.retire_pinned(page, &guard);
+}
+
+/// One request to the device. Drives itself, as [`crate::load::ReadRequest`] does.
+struct WriteRequest {
+    flight: Arc<Flight>,
+    /// Which of the pages stay.
+    keep: Vec<bool>,
+    io: Mutex<Option<IoFuture<WriteFrames>>>,
+}
+
+impl WriteRequest {
+    fn drive(self: Arc<Self>) {
+        let outcome = {
+            let mut io = self.io.lock();
+            let Some(future) = &mut *io else { return };
+            let waker = Waker::from(self.clone());
+            let Poll::Ready(outcome) = Pin::new(future).poll(&mut Context::from_waker(&waker)) else {
+                return;
+            };
+            *io = None;
+            outcome
+        };
+        self.finish(outcome);
+    }
+
+    fn finish(&self, outcome: Outcome<WriteFrames>) {
+        let Outcome { result, memory: WriteFrames(pages) } = outcome;
+        let bytes = pages.len() * BLOCK_BYTES;
+        if let Some(page) = pages.first() {
+            let stats = &page.inner().stats;
+            match &result {
+                Ok(()) => {
+                    stats.writes.add(1);
+                    stats.blocks_written.add(pages.len() as u64);
+                }
+                Err(_) => stats.write_errors.add(1),
+            }
+        }
+        for (page, keep) in pages.iter().zip(&self.keep) {
+            if result.is_err() || !keep {
+                forget(page);
+            }
+        }
+        // The frames are free before the writer hears of it.
+        drop(pages);
+        let waker = {
+            let mut flight = self.flight.0.lock();
+            flight.bytes -= bytes;
+            if let Err(error) = result {
+                flight.error.get_or_insert(error.into());
+            }
+            flight.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Wake for WriteRequest {
+    fn wake(self: Arc<Self>) {
+        self.drive();
+    }
+}

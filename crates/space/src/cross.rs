@@ -1,0 +1,141 @@
+//! Free runs that cross the borders of groups.
+//!
+//! Groups do not know their neighbours' runs, so such runs have no class. They are found by a walk over the
+//! borders that lie within free space, which is done only if no group alone can serve a request. A bound on the
+//! longest such run makes that rare on a full device: it is exact after a walk and rises only when a run that
+//! touches a border grows.
+
+use crate::free_runs::FreeRuns;
+use crate::group::Span;
+
+/// A run across at least one border; it may be longer than a [`shoal_base::Run`] can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Across {
+    pub(crate) block: u64,
+    pub(crate) blocks: u64,
+}
+
+/// What a search over the borders found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Search {
+    /// The shortest run that fits, the lowest of its length.
+    pub(crate) best_fit: Option<Across>,
+    /// The longest run, the lowest of its length; unknown where the search ended at an exact fit.
+    pub(crate) longest: Option<Across>,
+}
+
+impl FreeRuns {
+    /// Looks for runs across borders, of at least `blocks` blocks and the longest. Linear in the number of borders
+    /// within free space.
+    pub(crate) fn search_cross(&mut self, blocks: u64) -> Search {
+        let mut search = Search::default();
+        let mut next = self.joined.first();
+        while let Some(border) = next {
+            let (across, last_group) = self.run_across(border);
+            if across.blocks >= blocks && search.best_fit.is_none_or(|best| across.blocks < best.blocks) {
+                search.best_fit = Some(across);
+                if across.blocks == blocks {
+                    return search;
+                }
+            }
+            if search.longest.is_none_or(|longest| across.blocks > longest.blocks) {
+                search.longest = Some(across);
+            }
+            next = self.joined.next(last_group);
+        }
+        self.cross_blocks_max = search.longest.map_or(0, |longest| longest.blocks);
+        search
+    }
+
+    /// The run across the border behind `group`, in which it begins, and the group in which it ends.
+    pub(crate) fn run_across(&self, group: usize) -> (Across, usize) {
+        let Some(first) = self.groups[group].last() else { unreachable!("group {group} is joined but full") };
+        let block = self.geometry.run(group, first).block;
+        let mut last_group = group + 1;
+        while self.index.is_whole(last_group) && self.joined.contains(last_group) {
+            last_group += 1;
+        }
+        let Some(last) = self.groups[last_group].first() else {
+            unreachable!("group {last_group} is joined but full")
+        };
+        let end = self.geometry.run(last_group, last).end();
+        (Across { block, blocks: end - block }, last_group)
+    }
+
+    /// Notes what a run that grew to `merged` means for the borders of its group.
+    pub(crate) fn note_borders(&mut self, group: usize, merged: Span) {
+        let mut across = 0;
+        if merged.start == 0 && group > 0 {
+            let last = self.groups[group - 1].last();
+            if let Some(last) = last.filter(|last| last.end() == self.geometry.group_blocks()) {
+                self.joined.insert(group - 1);
+                across += self.reach(last);
+            }
+        }
+        if merged.end() == self.geometry.group_blocks() && group + 1 < self.groups.len() {
+            let first = self.groups[group + 1].first();
+            if let Some(first) = first.filter(|first| first.start == 0) {
+                self.joined.insert(group);
+                across = self.reach(first).saturating_add(across);
+            }
+        }
+        if across > 0 {
+            self.cross_blocks_max =
+                self.cross_blocks_max.max(across.saturating_add(u64::from(merged.blocks)));
+        }
+    }
+
+    /// How far free space may reach into and behind a neighbour: no further than its run, or unknown where the
+    /// neighbour is wholly free. A longer walk is not worth it: with free groups about, nobody needs the bound.
+    fn reach(&self, neighbour: Span) -> u64 {
+        if neighbour.blocks == self.geometry.group_blocks() { u64::MAX } else { u64::from(neighbour.blocks) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_base::Run;
+
+    use super::*;
+    use crate::geometry::Geometry;
+
+    fn free_runs(blocks_max: u64, runs: &[Run]) -> FreeRuns {
+        let mut space = FreeRuns::new(Geometry::new(blocks_max, 16));
+        space.free_batch(runs).unwrap();
+        space
+    }
+
+    #[test]
+    fn the_shortest_fitting_run_across_borders_is_found_and_the_bound_becomes_exact() {
+        // 10..70 spans three borders (two whole groups), 90..100 and 122..132 one each.
+        let runs = [Run::new(10, 60), Run::new(90, 10), Run::new(122, 10), Run::new(150, 10)];
+        let mut space = free_runs(200, &runs);
+        assert_eq!(space.cross_blocks_max, u64::MAX, "a wholly free neighbour leaves the bound unknown");
+        let search = space.search_cross(8);
+        assert_eq!(search.best_fit, Some(Across { block: 90, blocks: 10 }));
+        assert_eq!(search.longest, Some(Across { block: 10, blocks: 60 }));
+        assert_eq!(space.cross_blocks_max, 60);
+        assert_eq!(space.search_cross(11).best_fit, Some(Across { block: 10, blocks: 60 }));
+        assert!(space.search_cross(61).best_fit.is_none());
+    }
+
+    #[test]
+    fn growth_beside_a_border_raises_the_bound() {
+        let mut space = free_runs(200, &[Run::new(30, 4)]);
+        assert_eq!(space.cross_blocks_max, 4);
+        space.free(Run::new(27, 3)).unwrap();
+        assert_eq!(space.cross_blocks_max, 7, "the freed run itself does not touch the border");
+        assert_eq!(space.allocate(7), Some(Run::new(27, 7)));
+        assert_eq!(space.allocate(7), None);
+        assert!(space.joined.first().is_none());
+    }
+
+    #[test]
+    fn a_chain_ends_where_a_group_has_a_hole_and_the_next_begins_in_it() {
+        // Group 1 is free at both ends, with a hole: two runs across borders, not one.
+        let mut space = free_runs(64, &[Run::new(14, 6), Run::new(25, 12)]);
+        let search = space.search_cross(u64::MAX);
+        assert_eq!(search.longest, Some(Across { block: 25, blocks: 12 }));
+        assert_eq!(space.search_cross(1).best_fit, Some(Across { block: 14, blocks: 6 }));
+    }
+}

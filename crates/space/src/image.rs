@@ -1,0 +1,56 @@
+//! What the device knows of the free space: a [`FreeImage`] and its two forms in bytes.
+//!
+//! Rule R10: a new image is the published image plus exactly one apply's [`Delta`]; it is never written from the
+//! allocator's memory, which runs ahead (blocks handed out but not logged, blocks freed but not published). The
+//! engine appends each superblock's delta to a space log and now and then writes a snapshot of the image in
+//! pieces; opening reads the newest snapshot ([`SnapshotReader`]) and applies the deltas behind it.
+//!
+//! Bytes only: where they lie, and which superblock counts, is the engine's business. The formats are in
+//! `docs/format/space.md`.
+
+mod delta;
+mod format;
+mod free_image;
+mod snapshot_read;
+mod snapshot_write;
+
+pub use delta::Delta;
+pub use format::{DELTA_HEADER_BYTES, SNAPSHOT_PIECE_BYTES_MAX};
+pub use free_image::FreeImage;
+pub use snapshot_read::{LostGroups, SnapshotReader};
+pub use snapshot_write::{SnapshotPiece, SnapshotWriter};
+
+/// Identity of a device, as in its superblock: bytes of another store are never taken for this one's.
+pub type DeviceIdentity = [u8; 16];
+
+/// Why bytes are not a delta, or not the wanted piece of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// The bytes are not what was written: the checksum, or a field that it cannot explain.
+    #[error("the bytes are damaged: {what}")]
+    Damaged {
+        /// What was wrong first.
+        what: &'static str,
+    },
+    /// They are whole, but another version of the format.
+    #[error("format version {found} is not known")]
+    Version {
+        /// The version that was found.
+        found: u16,
+    },
+    /// They are whole, but of another device.
+    #[error("the bytes belong to another device")]
+    Foreign,
+    /// They are whole, but not those that were asked for: an older superblock's or another piece.
+    #[error("the bytes are whole but not those that were expected: {what}")]
+    Unexpected {
+        /// What differs.
+        what: &'static str,
+    },
+}
+
+impl From<shoal_base::codec::Truncated> for ImageError {
+    fn from(_: shoal_base::codec::Truncated) -> Self {
+        Self::Damaged { what: "a field reaches behind the end" }
+    }
+}

@@ -1,0 +1,143 @@
+//! [`SnapshotWriter`]: an image as pieces of bytes, one after the other. Format: `docs/format/space.md`.
+
+use std::ops::Range;
+
+use shoal_base::BLOCK_BYTES;
+
+use super::format::{
+    FLAG_INCOMPLETE, GROUP_HEAD_BYTES, GROUP_RUN_BYTES, KIND_BITMAP, KIND_RUNS, PIECE_HEADER_BYTES,
+    PIECE_MAGIC, PIECE_VERSION, SNAPSHOT_PIECE_BYTES_MAX, begin, seal,
+};
+use super::{DeviceIdentity, FreeImage};
+use crate::group::GroupRuns;
+
+/// One piece of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotPiece {
+    /// Its number, from 0.
+    pub sequence: u32,
+    /// The blocks of the groups that it covers: what is lost with it.
+    pub blocks: Range<u64>,
+    /// Its bytes: whole device blocks, at most [`SNAPSHOT_PIECE_BYTES_MAX`].
+    pub bytes: Vec<u8>,
+}
+
+/// Iterator over the pieces of a snapshot; their number is known from the start (`len()`).
+pub struct SnapshotWriter<'a> {
+    image: &'a FreeImage,
+    device: DeviceIdentity,
+    superblock: u64,
+    /// For each piece the first group behind it.
+    ends: Vec<usize>,
+    next: usize,
+}
+
+impl<'a> SnapshotWriter<'a> {
+    pub(crate) fn new(image: &'a FreeImage, device: DeviceIdentity, superblock: u64) -> Self {
+        let groups = image.geometry().groups();
+        let mut ends = Vec::new();
+        let mut bytes = PIECE_HEADER_BYTES;
+        for group in 0..groups {
+            let record = record_bytes(image, group);
+            if bytes + record > SNAPSHOT_PIECE_BYTES_MAX {
+                ends.push(group);
+                bytes = PIECE_HEADER_BYTES;
+            }
+            bytes += record;
+        }
+        ends.push(groups);
+        Self { image, device, superblock, ends, next: 0 }
+    }
+
+    fn piece(&self, sequence: usize) -> SnapshotPiece {
+        let first = if sequence == 0 { 0 } else { self.ends[sequence - 1] };
+        let groups = first..self.ends[sequence];
+        let geometry = self.image.geometry();
+        let mut bytes = begin(PIECE_MAGIC, PIECE_VERSION, [geometry.group_shift() as u8, 0], &self.device);
+        bytes.extend_from_slice(&self.superblock.to_le_bytes());
+        let records = groups.clone().filter(|&group| record_bytes(self.image, group) > 0).count();
+        for number in [sequence, self.ends.len(), groups.start, groups.end, geometry.groups(), records] {
+            bytes.extend_from_slice(&u32_of(number).to_le_bytes());
+        }
+        assert_eq!(bytes.len(), PIECE_HEADER_BYTES, "the header of a piece");
+        for group in groups.clone() {
+            put_record(&mut bytes, self.image, group);
+        }
+        bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+        assert!(bytes.len() <= SNAPSHOT_PIECE_BYTES_MAX, "piece {sequence} has {} bytes", bytes.len());
+        seal(&mut bytes);
+        let block_of = |group: usize| ((group as u64) << geometry.group_shift()).min(geometry.blocks_max());
+        SnapshotPiece {
+            sequence: u32_of(sequence),
+            blocks: block_of(groups.start)..block_of(groups.end),
+            bytes,
+        }
+    }
+}
+
+impl Iterator for SnapshotWriter<'_> {
+    type Item = SnapshotPiece;
+
+    fn next(&mut self) -> Option<SnapshotPiece> {
+        if self.next == self.ends.len() {
+            return None;
+        }
+        let piece = self.piece(self.next);
+        self.next += 1;
+        Some(piece)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.ends.len() - self.next;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for SnapshotWriter<'_> {}
+
+/// Bytes of a group's record; none where nothing is free and all is known.
+fn record_bytes(image: &FreeImage, group: usize) -> usize {
+    let (runs, is_incomplete) = image.group(group);
+    if runs.len() == 0 && !is_incomplete {
+        return 0;
+    }
+    GROUP_HEAD_BYTES + (runs.len() * GROUP_RUN_BYTES).min(bitmap_bytes(image))
+}
+
+fn bitmap_bytes(image: &FreeImage) -> usize {
+    image.group_blocks() as usize / 8
+}
+
+fn put_record(out: &mut Vec<u8>, image: &FreeImage, group: usize) {
+    let (runs, is_incomplete) = image.group(group);
+    if record_bytes(image, group) == 0 {
+        return;
+    }
+    let is_bitmap = runs.len() * GROUP_RUN_BYTES > bitmap_bytes(image);
+    let count = runs.len();
+    assert!(count <= image.group_blocks() as usize / 2, "{count} runs in one group");
+    out.extend_from_slice(&u32_of(group).to_le_bytes());
+    out.extend_from_slice(&(count as u16).to_le_bytes());
+    out.push(if is_bitmap { KIND_BITMAP } else { KIND_RUNS });
+    out.push(if is_incomplete { FLAG_INCOMPLETE } else { 0 });
+    if is_bitmap {
+        put_bitmap(out, runs, bitmap_bytes(image));
+    } else {
+        runs.iter().for_each(|span| out.extend_from_slice(&span.pack().to_le_bytes()));
+    }
+}
+
+fn put_bitmap(out: &mut Vec<u8>, runs: &GroupRuns, bytes: usize) {
+    let start = out.len();
+    out.resize(start + bytes, 0);
+    for span in runs.iter() {
+        for block in span.start..span.end() {
+            out[start + block as usize / 8] |= 1 << (block % 8);
+        }
+    }
+}
+
+fn u32_of(number: usize) -> u32 {
+    let Ok(number) = u32::try_from(number) else { panic!("{number} groups or pieces") };
+    number
+}

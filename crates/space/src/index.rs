@@ -1,0 +1,178 @@
+//! Which group has a free run of a wanted length? The index over the arrays of all groups.
+//!
+//! Three kinds of runs: short ones (up to 1,024 blocks) have a class per exact length; wholly free groups are a
+//! set of groups; what lies between is an ordered set of (length, block). With classes of 16 per octave for the
+//! latter, as the prototype had, an exact best fit would have to look into every group of a class (65,536 in the
+//! worst case, under the lock); the ordered set answers in one descent. It is small: each entry stands for more
+//! than 4 MiB of free space, so it costs at most 6 millionths of what it describes.
+//!
+//! Invariant: the index says exactly what the arrays hold (checked by the audit).
+
+use std::collections::BTreeSet;
+
+use crate::bits::GroupSet;
+use crate::classes::{CLASS_BLOCKS_MAX, ClassIndex};
+use crate::geometry::Geometry;
+use crate::group::{GroupRuns, Span};
+
+/// Bins of the histogram: bin `i` counts the free runs of 2^i to 2^(i+1) - 1 blocks within groups.
+pub const HISTOGRAM_BINS: usize = 17;
+
+/// Bytes of a tree entry in memory, for the estimate of [`RunIndex::heap_bytes`]: nodes of 11 keys of 8 bytes,
+/// at least half full, with their links.
+const LARGE_BYTES: usize = 24;
+
+/// Bits of a block number in an entry of the set of large runs.
+const BLOCK_BITS: u32 = 40;
+
+const _: () = assert!(crate::SPACE_BLOCKS_MAX <= 1 << BLOCK_BITS);
+
+/// A run that the index found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) group: usize,
+    pub(crate) blocks: u32,
+    /// Its start in the group where the index knows it; else it is the group's first run of that length.
+    pub(crate) start: Option<u32>,
+}
+
+/// The index over the free runs of all groups.
+pub(crate) struct RunIndex {
+    geometry: Geometry,
+    short: ClassIndex,
+    large: BTreeSet<u64>,
+    whole: GroupSet,
+    histogram: [u64; HISTOGRAM_BINS],
+}
+
+impl RunIndex {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        let short_max = CLASS_BLOCKS_MAX.min(geometry.group_blocks() - 1);
+        Self {
+            geometry,
+            short: ClassIndex::new(short_max, geometry.groups()),
+            large: BTreeSet::new(),
+            whole: GroupSet::new(geometry.groups()),
+            histogram: [0; HISTOGRAM_BINS],
+        }
+    }
+
+    /// Notes a run that `group` has now.
+    pub(crate) fn insert(&mut self, group: usize, span: Span) {
+        self.histogram[span.blocks.ilog2() as usize] += 1;
+        if self.short.holds(span.blocks) {
+            self.short.insert(span.blocks, group);
+        } else if span.blocks == self.geometry.group_blocks() {
+            self.whole.insert(group);
+        } else {
+            let is_new = self.large.insert(self.large_key(group, span));
+            assert!(is_new, "run {span:?} of group {group} was noted before");
+        }
+    }
+
+    /// Notes that `group` does not have the run `span` any more. `runs` is the group's array without it; runs of
+    /// the same length, if it has more of them, are at index `from` or behind.
+    pub(crate) fn remove(&mut self, group: usize, span: Span, runs: &GroupRuns, from: usize) {
+        self.histogram[span.blocks.ilog2() as usize] -= 1;
+        if self.short.holds(span.blocks) {
+            if runs.position_of_length(span.blocks, from.min(runs.len())).is_none() {
+                self.short.remove(span.blocks, group);
+            }
+        } else if span.blocks == self.geometry.group_blocks() {
+            self.whole.remove(group);
+        } else {
+            let was_there = self.large.remove(&self.large_key(group, span));
+            assert!(was_there, "run {span:?} of group {group} was never noted");
+        }
+    }
+
+    /// The shortest run of at least `blocks` blocks, the lowest of its length.
+    pub(crate) fn best_fit(&self, blocks: u32) -> Option<Found> {
+        if let Some((blocks, group)) = self.short.shortest(blocks) {
+            return Some(Found { group, blocks, start: None });
+        }
+        let least = u64::from(blocks) << BLOCK_BITS;
+        self.first_large(least).or_else(|| self.first_whole(blocks))
+    }
+
+    /// The longest run, the lowest of its length.
+    pub(crate) fn longest(&self) -> Option<Found> {
+        if let Some(found) = self.first_whole(1) {
+            return Some(found);
+        }
+        if let Some(&last) = self.large.last() {
+            return self.first_large(last >> BLOCK_BITS << BLOCK_BITS);
+        }
+        let (blocks, group) = self.short.longest()?;
+        Some(Found { group, blocks, start: None })
+    }
+
+    /// Whether all of `group` is free.
+    pub(crate) fn is_whole(&self, group: usize) -> bool {
+        self.whole.contains(group)
+    }
+
+    /// Free runs within groups, by power of two.
+    pub(crate) fn histogram(&self) -> [u64; HISTOGRAM_BINS] {
+        self.histogram
+    }
+
+    /// Bytes on the heap; for the set of large runs an estimate from above.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.short.heap_bytes() + self.whole.heap_bytes() + self.large.len() * LARGE_BYTES
+    }
+
+    /// Panics unless the index holds exactly the runs of `groups`.
+    pub(crate) fn audit(&self, groups: &[GroupRuns]) {
+        self.short.audit();
+        self.whole.audit();
+        let mut histogram = [0; HISTOGRAM_BINS];
+        let (mut short, mut large, mut whole) = (0, 0, 0);
+        for (group, runs) in groups.iter().enumerate() {
+            let mut lengths: Vec<u32> = Vec::new();
+            for span in runs.iter() {
+                histogram[span.blocks.ilog2() as usize] += 1;
+                if self.short.holds(span.blocks) {
+                    assert!(self.short.contains(span.blocks, group), "{span:?} of group {group} has no bit");
+                    lengths.push(span.blocks);
+                } else if span.blocks == self.geometry.group_blocks() {
+                    assert!(self.whole.contains(group), "group {group} is free but not noted");
+                    whole += 1;
+                } else {
+                    assert!(
+                        self.large.contains(&self.large_key(group, span)),
+                        "{span:?} of {group} is not noted"
+                    );
+                    large += 1;
+                }
+            }
+            lengths.sort_unstable();
+            lengths.dedup();
+            short += lengths.len();
+        }
+        assert_eq!(self.short.count(), short, "class bits without a run");
+        assert_eq!(self.large.len(), large, "large runs that no group has");
+        assert_eq!(self.whole.iter().count(), whole, "groups noted as free that are not");
+        assert_eq!(self.histogram, histogram, "the histogram");
+    }
+
+    fn first_whole(&self, blocks: u32) -> Option<Found> {
+        let group_blocks = self.geometry.group_blocks();
+        let group = if blocks <= group_blocks { self.whole.first()? } else { return None };
+        Some(Found { group, blocks: group_blocks, start: Some(0) })
+    }
+
+    fn first_large(&self, least: u64) -> Option<Found> {
+        let key = *self.large.range(least..).next()?;
+        let block = key & ((1 << BLOCK_BITS) - 1);
+        Some(Found {
+            group: self.geometry.group_of(block),
+            blocks: (key >> BLOCK_BITS) as u32,
+            start: Some(self.geometry.start_of(block)),
+        })
+    }
+
+    fn large_key(&self, group: usize, span: Span) -> u64 {
+        u64::from(span.blocks) << BLOCK_BITS | self.geometry.run(group, span).block
+    }
+}
