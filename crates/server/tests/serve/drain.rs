@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use shoal_client::{ByteRange, Client, ConnectOptions, Error, PutOptions};
 use shoal_server::Limits;
 
-use crate::support::{Running, eventually, figure, value};
+use crate::support::{Running, eventually, figure, objects, value};
 
 #[tokio::test]
 async fn what_is_under_way_is_finished() {
@@ -22,7 +22,7 @@ async fn what_is_under_way_is_finished() {
     put.write(value(2 << 20, 2)).await.unwrap();
     put.finish().await.unwrap();
     stop.await.unwrap();
-    assert_eq!(store.stat().objects, 1);
+    assert_eq!(objects(&store, "default").await, 1);
 }
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn what_does_not_finish_is_cut() {
     let took = started.elapsed();
     assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(5), "{took:?}");
     assert!(put.finish().await.is_err());
-    assert_eq!(store.stat().objects, 0);
+    assert_eq!(objects(&store, "default").await, 0);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use shoal_server::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Running, eventually, figure, value};
+use crate::support::{Running, eventually, figure, objects, value};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -86,7 +86,7 @@ async fn garbage_does_not_hurt_others() {
         attacker.unwrap();
     }
     good.await.unwrap();
-    assert_eq!(client.stat().await.unwrap().objects, 400);
+    assert_eq!(objects(&server.store, "default").await, 400);
     // Nothing of the attackers is left.
     eventually("only the client's connections", || async {
         figure(&client, "server.connections").await <= 2

@@ -83,10 +83,10 @@ async fn messages_and_metadata_are_bounded() {
 async fn a_page_of_much_metadata_is_cut() {
     let server = Running::start().await;
     let client = server.client().await;
-    // Many short names cost most on the wire: 1,024 of them are about 7 KiB.
-    let user = (0..1024).map(|_| ("n".into(), Bytes::from_static(b"v"))).collect();
+    // Many short entries cost most on the wire.
+    let user = (0..256).map(|_| ("name".into(), Bytes::from_static(b"data"))).collect();
     let metadata = Metadata { content_type: "x".repeat(255), user };
-    for i in 0..700 {
+    for i in 0..900 {
         let key = format!("{i:0>1000}");
         let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
         client.put("", key.as_bytes(), "v".into(), options).await.unwrap();
@@ -97,10 +97,10 @@ async fn a_page_of_much_metadata_is_cut() {
         sizes.push(page.entries.len());
     }
     assert!(sizes.len() > 1, "{sizes:?}");
-    assert_eq!(sizes.iter().sum::<usize>(), 700);
+    assert_eq!(sizes.iter().sum::<usize>(), 900);
     // So are the answers for many keys.
     let gets: Vec<GetItem> =
-        (0..700).map(|i| GetItem { key: format!("{i:0>1000}").into(), ..Default::default() }).collect();
+        (0..900).map(|i| GetItem { key: format!("{i:0>1000}").into(), ..Default::default() }).collect();
     for object in client.multi_get("", &gets).await {
         assert_eq!(object.unwrap().unwrap().info.metadata, metadata);
     }
@@ -147,16 +147,21 @@ async fn bytes_in_flight_are_bounded() {
 async fn a_write_that_was_done_is_never_called_refused() {
     let server = Running::with(Limits { bytes_in_flight_max: 100, ..Limits::default() }).await;
     let channel = server.channel().await;
-    let items: Vec<_> =
-        (b'a'..b'n').map(|key| v1::MultiDeleteItem { key: vec![key].into(), rules: None }).collect();
-    for item in &items {
-        let put = v1::PutRequest { key: item.key.clone(), ..Default::default() };
+    let item = |key: u8, if_exists: bool| {
+        let rules = if_exists.then(|| v1::RejectRules { if_exists, ..Default::default() });
+        v1::MultiDeleteItem { key: vec![key].into(), rules }
+    };
+    for key in [b'a', b'b', b'c'] {
+        let put = v1::PutRequest { key: vec![key].into(), ..Default::default() };
         call::<v1::Put>(&channel, put).await.unwrap();
     }
-    let request = v1::MultiDeleteRequest { bucket: String::new(), items };
-    assert!(request.encoded_len() < 90);
+    // What the rules reject takes room to say.
+    let items = vec![item(b'a', false), item(b'b', true), item(b'c', true)];
+    let request = v1::MultiDeleteRequest { items, ..Default::default() };
     let answer = call::<v1::MultiDelete>(&channel, request).await.unwrap();
     assert!(answer.encoded_len() > 100);
+    let codes: Vec<i32> = answer.results.iter().map(|result| result.status.as_ref().unwrap().code).collect();
+    assert_eq!(codes, [0, Code::FailedPrecondition as i32, Code::FailedPrecondition as i32]);
     // A read may be refused.
     let status = call::<v1::Stat>(&channel, v1::StatRequest {}).await.unwrap_err();
     assert_eq!(kind(&status), Kind::Overloaded);
