@@ -124,7 +124,7 @@ async fn repair(
     report: &mut CheckReport,
 ) -> Result<()> {
     let Recovery { pool, mut superblock, .. } = recovery;
-    let image = rebuild_image(&device, &pool, &superblock).await?;
+    let image = rebuild_image(&device, &pool, &superblock, Trees::AsFarAsTheyGo).await?;
     let before = superblock.number;
     superblock.number += 1;
     superblock.space = space_image::rewrite(&device, &superblock, &image).await?;
@@ -144,6 +144,15 @@ async fn repair(
     Ok(())
 }
 
+/// What a rebuild of the free space demands of the trees.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trees {
+    /// Opening: every page must be readable.
+    MustBeWhole,
+    /// Repair: what cannot be read is lost.
+    AsFarAsTheyGo,
+}
+
 /// The free space as the trees leave it.
 ///
 /// # Errors
@@ -153,6 +162,7 @@ pub(crate) async fn rebuild_image(
     device: &Device,
     pool: &Pool,
     superblock: &Superblock,
+    trees: Trees,
 ) -> Result<FreeImage> {
     let mut owners = Owners::default();
     let mut report = CheckReport::default();
@@ -161,6 +171,14 @@ pub(crate) async fn rebuild_image(
         tree_of(superblock.identity, TabletId(id))
             .walk(&PoolPages::new(pool), tablet.root, &mut visitor)
             .await?;
+    }
+    if let (Trees::MustBeWhole, Some(problem)) = (trees, report.problems.first()) {
+        // What a page owns that cannot be read now would come out as free, and be written over.
+        let what = format!(
+            "the space image, and the trees that it could be rebuilt from ({}); `shoal check --repair` rebuilds it without what is lost",
+            problem.what
+        );
+        return Err(Error::Corrupt { what, block: problem.block });
     }
     let layout = &superblock.layout;
     let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);

@@ -13,6 +13,7 @@ use shoal_space::{FreeImage, Space};
 
 use crate::admission::Admission;
 use crate::background::Worker;
+use crate::check::{Trees, rebuild_image};
 use crate::entry::{Entry, Home};
 use crate::error::{Error, Result};
 use crate::event::Baton;
@@ -218,7 +219,11 @@ impl Recovery {
                 damages.push(format!(
                     "the space image is damaged ({what} at block {block}) and was rebuilt from the trees"
                 ));
-                crate::check::rebuild_image(&device, &pool, &superblock).await?
+                {
+                    let trees =
+                        if options.accept_damaged_log { Trees::AsFarAsTheyGo } else { Trees::MustBeWhole };
+                    rebuild_image(&device, &pool, &superblock, trees).await?
+                }
             }
             Err(error) => return Err(error),
         };

@@ -243,6 +243,8 @@ impl Drop for LogRoom<'_> {
     fn drop(&mut self) {
         if self.blocks > 0 {
             self.committer.unreserve(self.blocks);
+            // Somebody may wait for just this room.
+            self.committer.moved.notify();
         }
     }
 }

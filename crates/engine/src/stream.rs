@@ -212,11 +212,12 @@ struct Held {
 }
 
 /// What one reader holds; none once it took too long.
-type Slot = Arc<Mutex<Option<Arc<Held>>>>;
+type Place = Mutex<Option<Arc<Held>>>;
+type Slot = Arc<Place>;
 
 /// What all readers of long values hold, so that the space of a reader that is slow or forgotten comes free without it.
 #[derive(Default)]
-pub(crate) struct HeldStreams(Mutex<Vec<Weak<Mutex<Option<Arc<Held>>>>>>);
+pub(crate) struct HeldStreams(Mutex<Vec<Weak<Place>>>);
 
 impl HeldStreams {
     fn add(&self, held: Held) -> Slot {

@@ -1,6 +1,8 @@
 //! Many threads on one store with its own threads: conditions that race, readers that are slow, futures that are dropped, on a
 //! device in memory and on one that takes time; with the blocking executor and with one that never blocks in I/O.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod common;
 
 use std::future::Future;

@@ -1,6 +1,8 @@
 //! Damage of a closed store, byte by byte and block by block (T4 and T5 in small): reads never give wrong bytes, nothing is
 //! missing without an error, nothing panics, and `check` says so whenever anything is wrong.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod common;
 
 use std::collections::BTreeMap;

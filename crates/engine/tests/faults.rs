@@ -4,6 +4,8 @@
 //! Nothing hangs or panics; errors are of the kind that says what the caller may rely on; reads go on; and after opening
 //! again everything that was acknowledged is there, nothing is wrong, and no block is leaked.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod common;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! What is refused at opening, and what is not: foreign contents, newer formats, truncated devices, damaged superblocks.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod common;
 
 use common::{device, format, key, open, tiny, tiny_format};

@@ -1,5 +1,7 @@
 //! A device that fills up, and one that grows: clear errors, deletes that work, space that is reusable at once, no leak.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod common;
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Model conformance: put, get, delete, conditions, listing, reopening, against the oracle.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 

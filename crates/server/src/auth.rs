@@ -9,8 +9,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use shoal_engine::{Error, Store};
-use tokio::sync::watch;
+use shoal_engine::Store;
 
 /// What is known about whoever sent a request, before it is believed.
 #[derive(Clone, Copy, Debug)]
@@ -41,15 +40,13 @@ pub struct Gate {
 struct Shared {
     store: Store,
     insecure: bool,
-    /// Why the store refuses writes, once it was seen to.
-    read_only: watch::Sender<Option<String>>,
 }
 
 impl Gate {
     /// A gate before `store`. With `insecure`, callers from other machines are let in too.
     #[must_use]
     pub fn new(store: Store, insecure: bool) -> Self {
-        Self { shared: Arc::new(Shared { store, insecure, read_only: watch::Sender::new(None) }) }
+        Self { shared: Arc::new(Shared { store, insecure }) }
     }
 
     /// Admits `request`.
@@ -61,12 +58,6 @@ impl Gate {
             return Err(Denied(caller.address));
         }
         Ok(Authenticated { shared: Arc::clone(&self.shared), principal: Principal::Local, request })
-    }
-
-    /// Why the store refuses writes, once a request has met that; changes at most once.
-    #[must_use]
-    pub fn read_only(&self) -> watch::Receiver<Option<String>> {
-        self.shared.read_only.subscribe()
     }
 }
 
@@ -102,26 +93,6 @@ impl<T> Authenticated<T> {
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
-
-    /// Notes what a failure says about the store as a whole: whether it takes writes, for health and figures.
-    pub fn note(&self, error: &Error) {
-        if let Error::Poisoned(reason) = error {
-            self.shared.read_only.send_if_modified(|known| {
-                let first = known.is_none();
-                if first {
-                    tracing::error!("{error}");
-                    *known = Some(reason.clone());
-                }
-                first
-            });
-        }
-    }
-
-    /// Why the store refuses writes, once a request has met that.
-    #[must_use]
-    pub fn read_only(&self) -> Option<String> {
-        self.shared.read_only.borrow().clone()
-    }
 }
 
 #[cfg(test)]
@@ -150,18 +121,10 @@ mod tests {
     }
 
     #[test]
-    fn a_poisoned_store_is_noted_once() {
-        let gate = gate(false);
-        let mut seen = gate.read_only();
-        let request = gate.admit(Caller { address: "::1".parse().unwrap() }, 5).unwrap();
-        request.note(&Error::Closed);
-        assert_eq!((request.read_only(), seen.has_changed().unwrap()), (None, false));
-        request.note(&Error::Poisoned("first".into()));
-        request.note(&Error::Poisoned("second".into()));
-        assert_eq!(request.read_only().as_deref(), Some("first"));
-        assert!(seen.has_changed().unwrap());
-        assert_eq!(seen.borrow_and_update().as_deref(), Some("first"));
+    fn the_admission_stays_with_what_the_request_is_turned_into() {
+        let request = gate(false).admit(Caller { address: "::1".parse().unwrap() }, 5).unwrap();
         let (message, admission) = request.take();
         assert_eq!((message, admission.principal()), (5, Principal::Local));
+        assert_eq!(admission.with("decoded").take().0, "decoded");
     }
 }

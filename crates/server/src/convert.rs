@@ -1,9 +1,7 @@
-//! Between the messages and the store's types. What comes from outside is checked here, as far as the store does not do
-//! that itself.
+//! Between the messages and the store's types. The store checks what is in them: names, lengths, metadata.
 
 use bytes::{Bytes, BytesMut};
 use shoal_api::v1;
-use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, USER_METADATA_BYTES_MAX, VALUE_BYTES_SINGLE_MAX};
 use shoal_buffer::Buffer;
 use shoal_engine::{
     ByteRange, DEFAULT_BUCKET, Lsn, Metadata, ObjectInfo, ObjectKey, PutOptions, RejectRules,
@@ -32,43 +30,12 @@ pub(crate) fn rules(rules: Option<v1::RejectRules>) -> RejectRules {
 
 pub(crate) fn put_options(
     rules_message: Option<v1::RejectRules>,
-    metadata_message: Option<v1::Metadata>,
+    metadata: Option<v1::Metadata>,
     modified_ns: Option<u64>,
-) -> Result<PutOptions, Failure> {
-    Ok(PutOptions { rules: rules(rules_message), metadata: metadata(metadata_message)?, modified_ns })
-}
-
-fn metadata(metadata: Option<v1::Metadata>) -> Result<Metadata, Failure> {
+) -> PutOptions {
     let v1::Metadata { content_type, user } = metadata.unwrap_or_default();
-    if content_type.len() > CONTENT_TYPE_BYTES_MAX {
-        let bytes = content_type.len();
-        return Err(Failure::invalid(format!(
-            "a content type has at most {CONTENT_TYPE_BYTES_MAX} bytes; this one has {bytes}"
-        )));
-    }
-    let bytes: usize = user.iter().map(|entry| entry.name.len() + entry.value.len()).sum();
-    if bytes > USER_METADATA_BYTES_MAX {
-        return Err(Failure::invalid(format!(
-            "user metadata has at most {USER_METADATA_BYTES_MAX} bytes in all; this has {bytes}"
-        )));
-    }
-    if user.iter().any(|entry| entry.name.is_empty()) {
-        // Entries of no bytes at all would otherwise not be bounded by the sum.
-        return Err(Failure::invalid("an entry of the user metadata has no name"));
-    }
     let user = user.into_iter().map(|entry| (entry.name, entry.value.to_vec())).collect();
-    Ok(Metadata { content_type, user })
-}
-
-/// A value that came in one message.
-pub(crate) fn value(value: Bytes) -> Result<Buffer, Failure> {
-    if value.len() as u64 > VALUE_BYTES_SINGLE_MAX {
-        return Err(Failure::invalid(format!(
-            "a value in one message has at most {VALUE_BYTES_SINGLE_MAX} bytes; this one has {}: use PutStream",
-            value.len()
-        )));
-    }
-    Ok(value.into())
+    PutOptions { rules: rules(rules_message), metadata: Metadata { content_type, user }, modified_ns }
 }
 
 pub(crate) fn range(range: Option<v1::ByteRange>) -> ByteRange {
@@ -109,23 +76,6 @@ pub(crate) fn contiguous(value: Buffer) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn user(entries: &[(&str, usize)]) -> Option<v1::Metadata> {
-        let entry = |&(name, bytes): &(&str, usize)| v1::UserMetadata {
-            name: name.into(),
-            value: vec![1; bytes].into(),
-        };
-        Some(v1::Metadata { content_type: String::new(), user: entries.iter().map(entry).collect() })
-    }
-
-    #[test]
-    fn metadata_is_bounded() {
-        assert!(metadata(user(&[("a", 2046), ("b", 0)])).is_ok());
-        assert!(metadata(user(&[("a", 2047), ("b", 0)])).is_err());
-        assert!(metadata(user(&[("", 1)])).is_err());
-        let typed = |bytes| metadata(Some(v1::Metadata { content_type: "x".repeat(bytes), user: vec![] }));
-        assert!(typed(255).is_ok() && typed(256).is_err());
-    }
 
     #[test]
     fn one_chunk_is_not_copied() {

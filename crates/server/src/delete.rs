@@ -14,9 +14,6 @@ pub(crate) async fn delete(request: Authenticated<v1::DeleteRequest>) -> Result<
         Ok(done) => {
             Ok(v1::DeleteResponse { deleted: done.deleted.map(|version| version.0), version: done.version.0 })
         }
-        Err(error) => {
-            admitted.note(&error);
-            Err(Failure::of_write(&error, &rules))
-        }
+        Err(error) => Err(Failure::of_write(&error, &rules)),
     }
 }

@@ -9,7 +9,7 @@ use shoal_engine::Store;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::auth::Gate;
 use crate::connection;
@@ -21,6 +21,9 @@ use crate::stat::Counters;
 
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Pause between two looks at whether the store takes writes.
+const HEALTH_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why the server does not run.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +85,7 @@ impl Server {
     pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { listener, options: ServerOptions { insecure, limits, .. }, .. } = self;
         let dispatch = Arc::new(Dispatch {
-            gate: Gate::new(store, insecure),
+            gate: Gate::new(store.clone(), insecure),
             standard: Standard::new().await?,
             counters: Counters::new(),
             flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
@@ -98,7 +101,7 @@ impl Server {
         tokio::select! {
             () = shutdown => {}
             () = connections.accept(&listener) => {}
-            () = tell_health(&dispatch) => {}
+            () = tell_health(&dispatch, &store) => {}
         }
         drop(listener);
         dispatch.standard.set_serving(false).await;
@@ -109,12 +112,18 @@ impl Server {
     }
 }
 
-/// Sets the health to "not serving" when the store stops taking writes. Never ends.
-async fn tell_health(dispatch: &Dispatch) {
-    let mut read_only = dispatch.gate.read_only();
-    if read_only.wait_for(Option::is_some).await.is_ok() {
-        dispatch.standard.set_serving(false).await;
-    }
+/// Sets the health to "not serving" when the store stops taking writes, which is for good. Never ends.
+async fn tell_health(dispatch: &Dispatch, store: &Store) {
+    let mut looks = interval(HEALTH_PAUSE);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let reason = loop {
+        looks.tick().await;
+        if let Some(reason) = store.stat().poisoned {
+            break reason;
+        }
+    };
+    tracing::error!("the store takes no more writes: {reason}");
+    dispatch.standard.set_serving(false).await;
     std::future::pending().await
 }
 

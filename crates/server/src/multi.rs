@@ -99,14 +99,11 @@ pub(crate) async fn multi_put(
 
 async fn put_one(admitted: &Authenticated<()>, bucket: &str, item: v1::MultiPutItem) -> Result<u64, Failure> {
     let key = convert::object_key(bucket, &item.key)?;
-    let options = convert::put_options(item.rules, item.metadata, item.modified_ns)?;
-    let (rules, value) = (options.rules, convert::value(item.value)?);
-    match admitted.store().put(&key, value, options).await {
+    let options = convert::put_options(item.rules, item.metadata, item.modified_ns);
+    let rules = options.rules;
+    match admitted.store().put(&key, item.value.into(), options).await {
         Ok(done) => Ok(done.version.0),
-        Err(error) => {
-            admitted.note(&error);
-            Err(Failure::of_write(&error, &rules))
-        }
+        Err(error) => Err(Failure::of_write(&error, &rules)),
     }
 }
 
@@ -137,10 +134,7 @@ async fn delete_one(
             deleted: done.deleted.map(|version| version.0),
             version: done.version.0,
         }),
-        Err(error) => {
-            admitted.note(&error);
-            Err(Failure::of_write(&error, &rules))
-        }
+        Err(error) => Err(Failure::of_write(&error, &rules)),
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn stat(
     let engine = store.figures().into_iter().map(|(name, unit, value)| figure(name, unit, value));
     Ok(v1::StatResponse {
         server_version: env!("CARGO_PKG_VERSION").into(),
-        read_only_reason: request.read_only().unwrap_or_default(),
+        read_only_reason: store.poisoned.clone().unwrap_or_default(),
         uptime_ns: u64::try_from(counters.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         block_bytes: BLOCK_BYTES as u32,
         objects: store.objects,

@@ -5,7 +5,7 @@ use futures_util::{Stream, stream};
 use shoal_api::v1::put_stream_request::Part;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
 use shoal_base::limits::VALUE_BYTES_MAX;
-use shoal_engine::{Error, GetStream, PutStream, RejectRules};
+use shoal_engine::{Error, GetStream, PutStream};
 use tonic::Streaming;
 
 use crate::auth::Authenticated;
@@ -23,15 +23,12 @@ pub(crate) async fn put_stream(
         return Err(Failure::invalid("the first message of the stream is not a header"));
     };
     let key = convert::object_key(&header.bucket, &header.key)?;
-    let options = convert::put_options(header.rules, header.metadata, header.modified_ns)?;
+    let options = convert::put_options(header.rules, header.metadata, header.modified_ns);
     let rules = options.rules;
-    let failed = |error: Error, rules: &RejectRules| {
-        admitted.note(&error);
-        Failure::of_write(&error, rules)
-    };
-    let mut value = admitted.store().put_stream(&key, options).map_err(|error| failed(error, &rules))?;
-    let announced = receive(&mut parts, &mut value, |error| failed(error, &rules)).await?;
-    let done = value.finish().await.map_err(|error| failed(error, &rules))?;
+    let failed = |error: Error| Failure::of_write(&error, &rules);
+    let mut value = admitted.store().put_stream(&key, options).map_err(failed)?;
+    let announced = receive(&mut parts, &mut value, failed).await?;
+    let done = value.finish().await.map_err(failed)?;
     tracing::trace!(%key, bytes = announced, "stored a stream");
     Ok(v1::PutResponse { version: done.version.0 })
 }
@@ -40,7 +37,7 @@ pub(crate) async fn put_stream(
 async fn receive(
     parts: &mut Streaming<v1::PutStreamRequest>,
     value: &mut PutStream,
-    failed: impl Fn(Error) -> Failure,
+    failed: impl Fn(Error) -> Failure + Copy,
 ) -> Result<u64, Failure> {
     let mut bytes = 0;
     loop {
@@ -48,7 +45,7 @@ async fn receive(
             Some(Part::Chunk(chunk)) => {
                 bytes += chunk.len() as u64;
                 check_chunk(chunk.len(), bytes)?;
-                value.write(&chunk).await.map_err(&failed)?;
+                value.write(&chunk).await.map_err(failed)?;
             }
             Some(Part::End(end)) if end.bytes == bytes => return Ok(bytes),
             Some(Part::End(end)) => {

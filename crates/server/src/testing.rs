@@ -1,45 +1,24 @@
-//! A store for this crate's unit tests.
+//! A store for this crate's tests.
 
-use std::io;
 use std::sync::Arc;
 
-use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
-use shoal_engine::{Environment, OpenOptions, Store, block_on};
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
 
+/// Blocks of its device: 512 MiB.
+pub(crate) const BLOCKS: u64 = 128 << 10;
+
+/// An empty store in memory.
 pub(crate) fn store() -> Store {
-    let device = Device::new(Arc::new(NoDevice));
-    block_on(Store::open(device, OpenOptions::default(), Environment::default())).unwrap()
+    store_on(Device::new(Arc::new(MemDevice::new(BLOCKS))))
 }
 
-/// The store is a map in memory for now and asks nothing of its device.
-struct NoDevice;
-
-impl BlockDevice for NoDevice {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        assert!(tickets.is_empty());
-    }
-
-    fn execute(&self, tickets: Vec<Ticket>) {
-        assert!(tickets.is_empty());
-    }
-
-    fn blocks(&self) -> u64 {
-        0
-    }
-
-    fn grow(&self, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn describe(&self) -> String {
-        "no device".into()
-    }
-
-    fn can_grow(&self) -> bool {
-        false
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        DeviceCounters::default()
-    }
+/// An empty store on `device`, which has [`BLOCKS`] blocks.
+pub(crate) fn store_on(device: Device) -> Store {
+    let environment = Environment::default();
+    let options = OpenOptions { cache_bytes: 64 << 20, ..OpenOptions::default() };
+    block_on(async {
+        Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment).await.unwrap();
+        Store::open(device, options, environment).await.unwrap()
+    })
 }

@@ -334,9 +334,8 @@ impl Committer {
                 for (marker, lsn) in &drained.markers {
                     marker.lsn.store(lsn.0, Ordering::Release);
                 }
-                if !drained.markers.is_empty() {
-                    self.moved.notify();
-                }
+                // Markers were reached, and what the batch needed less than was reserved is room again.
+                self.moved.notify();
             }
             Err(error) => {
                 self.fail(&error);

@@ -3,6 +3,10 @@
 use futures_util::stream;
 use http::uri::PathAndQuery;
 use shoal_api::v1;
+use shoal_client::{ByteRange, Error, PutOptions};
+use shoal_device::Device;
+use shoal_device::sim::{Fault, FaultOp, SimDevice};
+use shoal_server::Limits;
 use tonic::client::Grpc;
 use tonic::{Code, Request};
 use tonic_health::pb::HealthCheckRequest;
@@ -14,7 +18,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::support::Running;
+use crate::support::{Running, eventually, testing};
 
 #[tokio::test]
 async fn health_answers() {
@@ -34,6 +38,29 @@ async fn health_answers() {
     server.stop().await;
     assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+}
+
+#[tokio::test]
+async fn a_store_whose_device_failed_is_not_serving_but_reads_go_on() {
+    let device = SimDevice::new(testing::BLOCKS);
+    let store = testing::store_on(Device::new(device.clone()));
+    let server = Running::on("127.0.0.1:0".parse().unwrap(), Limits::default(), store).await;
+    let client = server.impatient_client().await;
+    client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap();
+    device.inject(Fault::fail(FaultOp::Flush, 5).for_good());
+    let error = client.put("", b"k", "w".into(), PutOptions::default()).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown(_)), "{error:?}");
+    let error = client.put("", b"k", "w".into(), PutOptions::default()).await.unwrap_err();
+    assert!(matches!(error, Error::ReadOnly(_)), "{error:?}");
+    assert!(client.get("", b"k", ByteRange::ALL).await.unwrap().is_some());
+    assert!(client.stat().await.unwrap().read_only.is_some());
+    let health = HealthClient::new(server.channel().await);
+    eventually("not serving", || async {
+        let answer = health.clone().check(HealthCheckRequest::default()).await.unwrap().into_inner();
+        answer.status() == ServingStatus::NotServing
+    })
+    .await;
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 #[path = "../../src/testing.rs"]
-mod testing;
+pub(crate) mod testing;
 
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,

@@ -186,6 +186,28 @@ async fn listing_pages() {
 }
 
 #[tokio::test]
+async fn listing_with_a_delimiter() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    for key in ["a/1", "a/2", "b", "c/d/1", "c/d/2", "e"] {
+        put(&client, key.as_bytes(), "v").await;
+    }
+    let request =
+        ListRequest { bucket: "b".into(), delimiter: "/".into(), page_size: 2, ..Default::default() };
+    let mut pages = client.list_all(request.clone());
+    let (mut keys, mut prefixes) = (Vec::new(), Vec::new());
+    while let Some(page) = pages.next_page().await.unwrap() {
+        assert!(page.entries.len() + page.common_prefixes.len() <= 2);
+        keys.extend(page.entries.into_iter().map(|entry| entry.key));
+        prefixes.extend(page.common_prefixes);
+    }
+    assert_eq!((keys, prefixes), (vec!["b".into(), "e".into()], vec![Bytes::from("a/"), "c/".into()]));
+    let under = ListRequest { prefix: "c/".into(), ..request };
+    assert_eq!(client.list(&under).await.unwrap().common_prefixes, ["c/d/"]);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn many_keys_in_one_call() {
     let server = Running::start().await;
     let client = server.client().await;
