@@ -316,7 +316,7 @@ impl World {
     /// What the watcher saw is there; whatever of the tree is there is whole.
     async fn verify_import(&self, client: &Client, prefix: &str, seen: &HashSet<String>) {
         let keys = list(client, prefix).await.unwrap();
-        for key in seen.iter().filter(|&key| !keys.contains(key)) {
+        if let Some(key) = seen.iter().find(|&key| !keys.contains(key)) {
             let found = client.get(BUCKET, key.as_bytes(), ByteRange::ALL).await.unwrap();
             assert!(found.is_some(), "{key} was stored before the kill and is gone");
             let again = list(client, prefix).await.unwrap().contains(key);

@@ -88,7 +88,7 @@ fn shown(figure: Option<f64>) -> String {
         None => "-".into(),
         Some(figure) if figure.abs() >= 100.0 => format!("{figure:.0}"),
         Some(figure) if figure.abs() >= 10.0 => format!("{figure:.1}"),
-        Some(figure) if figure == 0.0 => "0".into(),
+        Some(0.0) => "0".into(),
         Some(figure) if figure.abs() < 0.1 => format!("{figure:.4}"),
         Some(figure) => format!("{figure:.2}"),
     }

@@ -179,7 +179,7 @@ impl Work<'_> {
         let mut batch = HomeWrites::default();
         loop {
             let start = ops.last().map_or(Bound::Unbounded, |op| Bound::Excluded(op.record.key()));
-            let records = frozen.range(start, RECORDS_AT_A_TIME, self.inner.committer.durable());
+            let records = frozen.range(start, RECORDS_AT_A_TIME, || self.inner.committer.durable());
             let is_last = records.len() < RECORDS_AT_A_TIME;
             for record in records {
                 let moved = self.move_home(&record, &mut batch)?;

@@ -66,10 +66,9 @@ impl Store {
 impl Inner {
     /// The entry of a key under `view`; none where it does not exist.
     pub(crate) async fn find(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
-        // Once for both overlays: a record that is durable for one must be for the other.
-        let durable = self.committer.durable();
         let overlays = [Some(&view.active), view.frozen.as_ref()];
-        let record = overlays.into_iter().flatten().find_map(|overlay| overlay.get(key, durable));
+        let record =
+            overlays.into_iter().flatten().find_map(|overlay| overlay.get(key, || self.committer.durable()));
         match record {
             Some(record) if record.kind() == RecordKind::Delete => Ok(None),
             Some(record) => entry_of_record(&record).map(Some),

@@ -10,12 +10,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shoal_base::Lsn;
 use shoal_base::limits::LIST_PAGE_MAX;
 
 use crate::error::{Error, Result};
 use crate::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::key::check_bucket;
+use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
 use crate::object::{ListPage, ListRequest};
 use crate::overlay::{Overlay, Record};
@@ -171,7 +171,7 @@ impl<'a> Merge<'a> {
 
 /// The live objects of one tablet, in order, under one view.
 struct TabletStream<'a> {
-    queues: Vec<RecordQueue>,
+    queues: Vec<RecordQueue<'a>>,
     cursor: Cursor<PoolPages<'a>>,
     /// The tree's next entry.
     leaf: Option<(Vec<u8>, FoundEntry)>,
@@ -180,11 +180,13 @@ struct TabletStream<'a> {
 
 impl<'a> TabletStream<'a> {
     fn new(inner: &'a Inner, view: Arc<View>, limit: usize) -> Self {
-        let durable = inner.committer.durable();
         let overlays = [Some(view.active.clone()), view.frozen.clone()];
         let chunk = (limit / inner.tablets.all().len() + 8).min(512);
-        let queues =
-            overlays.into_iter().flatten().map(|overlay| RecordQueue::new(overlay, durable, chunk)).collect();
+        let queues = overlays
+            .into_iter()
+            .flatten()
+            .map(|overlay| RecordQueue::new(overlay, &inner.committer, chunk))
+            .collect();
         let tree = tree_of(inner.identity, view.tablet);
         let source = PoolPages::new(&inner.pool);
         let cursor = Cursor::new(tree, source, view.root, &[], None).with_read_ahead(limit / 8);
@@ -245,18 +247,18 @@ impl<'a> TabletStream<'a> {
 }
 
 /// The records of an overlay in order, a chunk at a time: its lock is never held for long.
-struct RecordQueue {
+struct RecordQueue<'a> {
     overlay: Arc<Overlay>,
-    durable: Lsn,
+    committer: &'a Committer,
     chunk: usize,
     queue: VecDeque<Arc<Record>>,
     next: Bound<Bytes>,
     done: bool,
 }
 
-impl RecordQueue {
-    fn new(overlay: Arc<Overlay>, durable: Lsn, chunk: usize) -> Self {
-        Self { overlay, durable, chunk, queue: VecDeque::new(), next: Bound::Unbounded, done: true }
+impl<'a> RecordQueue<'a> {
+    fn new(overlay: Arc<Overlay>, committer: &'a Committer, chunk: usize) -> Self {
+        Self { overlay, committer, chunk, queue: VecDeque::new(), next: Bound::Unbounded, done: true }
     }
 
     fn seek(&mut self, start: &[u8]) {
@@ -270,7 +272,7 @@ impl RecordQueue {
             return;
         }
         let start = self.next.as_ref().map(|key| &key[..]);
-        self.queue.extend(self.overlay.range(start, self.chunk, self.durable));
+        self.queue.extend(self.overlay.range(start, self.chunk, || self.committer.durable()));
         self.done = self.queue.len() < self.chunk;
         if let Some(last) = self.queue.back() {
             self.next = Bound::Excluded(Bytes::copy_from_slice(last.key()));

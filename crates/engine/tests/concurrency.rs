@@ -5,10 +5,11 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -477,4 +478,61 @@ fn nobody_waits_for_a_store_that_ended() {
             });
         });
     }
+}
+
+/// All keys of the default bucket.
+fn listed(store: &Store, limit: usize) -> BTreeSet<Vec<u8>> {
+    let mut request = ListRequest { bucket: "default".into(), limit, ..ListRequest::default() };
+    let mut keys = BTreeSet::new();
+    loop {
+        let page = block_on(store.list(&request)).unwrap();
+        keys.extend(page.entries.into_iter().map(|(key, _)| key));
+        match page.next {
+            Some(next) => request.start_after = next,
+            None => return keys,
+        }
+    }
+}
+
+/// A key that is overwritten all the time was seen as absent: a reader asked what is durable, and before it looked, a
+/// writer dropped all versions but those that became durable since.
+#[test]
+fn overwritten_keys_are_never_absent() {
+    on_threads(mem(), |store, number| {
+        let name = key(format!("hot-{}", number % 2).as_bytes());
+        if number < 2 {
+            run(0, store.put(&name, b"first".to_vec().into(), PutOptions::default())).unwrap();
+        }
+        for turn in 0..400 {
+            if number < 4 {
+                run(number, store.put(&name, vec![7; 20].into(), PutOptions::default())).unwrap();
+            } else if run(number, store.head(&key(b"hot-0"))).unwrap().is_some() {
+                for _ in 0..20 {
+                    assert!(run(number, store.head(&key(b"hot-0"))).unwrap().is_some(), "turn {turn}");
+                }
+                assert!(listed(store, 1 + turn % 3).contains(&b"hot-0"[..]), "turn {turn}: not listed");
+            }
+        }
+    });
+}
+
+/// What was acknowledged before a listing began is in it, whatever is frozen, applied and published meanwhile.
+#[test]
+fn listings_hold_everything_acknowledged() {
+    let acknowledged = Arc::new(Mutex::new(BTreeSet::new()));
+    on_threads(mem(), move |store, number| {
+        for turn in 0..120_u64 {
+            if number < 5 {
+                let name = format!("{}/{number}-{turn}", turn % 7).into_bytes();
+                let bytes = [10, 300, 3_000][(turn % 3) as usize];
+                run(number, store.put(&key(&name), vec![1; bytes].into(), PutOptions::default())).unwrap();
+                acknowledged.lock().unwrap().insert(name);
+            } else {
+                let expected = acknowledged.lock().unwrap().clone();
+                let found = listed(store, 3 + turn as usize % 40);
+                let missing: Vec<_> = expected.difference(&found).collect();
+                assert!(missing.is_empty(), "turn {turn}: {} of {}", missing.len(), expected.len());
+            }
+        }
+    });
 }

@@ -90,18 +90,28 @@ impl Overlay {
     }
 
     /// The newest record of `key` that is durable.
-    pub(crate) fn get(&self, key: &[u8], durable: Lsn) -> Option<Arc<Record>> {
+    ///
+    /// `durable` is asked under the lock: an answer from before could be older than what a writer meanwhile dropped older
+    /// records by, and the key would seem to have none.
+    pub(crate) fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> Option<Arc<Record>> {
         if !self.filter.may_contain(key) {
             return None;
         }
         let inner = self.inner.lock();
+        let durable = durable();
         inner.map.get(key).and_then(|versions| newest_durable(versions, durable)).cloned()
     }
 
     /// Up to `limit` keys from `start` on with their newest durable record, in order. Where it gives fewer, there are
-    /// no more.
-    pub(crate) fn range(&self, start: Bound<&[u8]>, limit: usize, durable: Lsn) -> Vec<Arc<Record>> {
+    /// no more. `durable` is asked under the lock, as in [`get`](Self::get).
+    pub(crate) fn range(
+        &self,
+        start: Bound<&[u8]>,
+        limit: usize,
+        durable: impl FnOnce() -> Lsn,
+    ) -> Vec<Arc<Record>> {
         let inner = self.inner.lock();
+        let durable = durable();
         inner
             .map
             .range::<[u8], _>((start, Bound::Unbounded))
