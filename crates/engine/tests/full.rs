@@ -160,7 +160,7 @@ fn grows_and_crashes() {
     let before = device.blocks();
     let store = open(&device, tiny()).unwrap();
     let options = WorkloadOptions {
-        keys: 9,
+        keys: 30,
         sizes: vec![90, 9_000, 100_000],
         delete_percent: 10,
         condition_percent: 0,
