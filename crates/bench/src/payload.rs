@@ -77,8 +77,7 @@ impl Pool {
     /// The objects under `name`.
     #[must_use]
     pub fn set(&self, name: &str, sizes: Sizes) -> ObjectSet {
-        let seed = name.bytes().fold(self.seed, |seed, byte| mix(seed, u64::from(byte)));
-        ObjectSet { pool: self.clone(), name: name.to_owned(), seed, sizes }
+        ObjectSet { pool: self.clone(), name: name.to_owned(), seed: salt(self.seed, name), sizes }
     }
 }
 
@@ -147,6 +146,12 @@ impl Ends {
     }
 }
 
+/// A seed for what is called `name` in a run with the seed `seed`.
+#[must_use]
+pub fn salt(seed: u64, name: &str) -> u64 {
+    name.bytes().fold(seed, |seed, byte| mix(seed, u64::from(byte)))
+}
+
 /// A number that looks random and depends on both.
 fn mix(a: u64, b: u64) -> u64 {
     SeededEntropy::new(a ^ b.wrapping_mul(0xD6E8_FEB8_6659_FD93)).next_u64()
@@ -178,6 +183,13 @@ mod tests {
         assert!((15_000..18_000).contains(&sizes[5000]), "{}", sizes[5000]);
         assert!(sizes[0] >= 1 && sizes[10_000] <= 4 << 20);
         assert!((40_000..56_000).contains(&Sizes::LOG_NORMAL.mean()), "{}", Sizes::LOG_NORMAL.mean());
+    }
+
+    #[test]
+    fn every_name_has_a_sequence_of_its_own() {
+        let draws = |name: &str| SeededEntropy::new(salt(1, name)).below(1 << 40);
+        assert_eq!(draws("get-cold-4k-c1 embedded"), draws("get-cold-4k-c1 embedded"));
+        assert_ne!(draws("get-cold-4k-c1 embedded"), draws("get-cold-4k-c1 server"));
     }
 
     #[test]

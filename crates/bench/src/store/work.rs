@@ -18,8 +18,8 @@ use crate::payload::ObjectSet;
 pub(crate) enum Work {
     /// Put objects 0, 1 and so on; again from 0 after `wrap` of them. Ends after `limit` puts.
     Put { set: ObjectSet, next: AtomicU64, wrap: u64, limit: u64 },
-    /// Get and check random ones of the first `count` objects. With `in_turn` each of them once.
-    Get { set: ObjectSet, count: u64, in_turn: Option<AtomicU64> },
+    /// Get and check random ones of the first `count` objects, others for each `salt`. With `in_turn` each of them once.
+    Get { set: ObjectSet, count: u64, in_turn: Option<AtomicU64>, salt: u64 },
     /// Delete objects from `next` on, up to `count`.
     Delete { set: ObjectSet, next: AtomicU64, count: u64 },
     /// List everything, again and again.
@@ -74,7 +74,8 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(target: Target, work: Arc<Work>, number: u64) -> Self {
-        let random = SeededEntropy::new(number.wrapping_mul(0x9E37_79B9) + 1);
+        let salt = if let Work::Get { salt, .. } = *work { salt } else { 0 };
+        let random = SeededEntropy::new(salt ^ number.wrapping_mul(0x9E37_79B9_0000_0001));
         Self { target, work, random, page: Vec::new(), tally: Tally::default() }
     }
 
@@ -108,7 +109,7 @@ impl Worker {
                 self.target.put(&key, value).await?;
                 (1, bytes, began.elapsed())
             }
-            Work::Get { set, count, in_turn } => {
+            Work::Get { set, count, in_turn, .. } => {
                 let number = match in_turn {
                     Some(next) => next.fetch_add(1, Ordering::Relaxed),
                     None => self.random.below(*count),
