@@ -1,7 +1,7 @@
 //! Admission: overlays and log are bounded, so a write that finds them full waits for an apply.
 //!
-//! From half of the limit on applies run; from three quarters on each write is held back a little, more the fuller it is, so that the
-//! rate of writes approaches the rate of applies without a cliff.
+//! From half of the limit on applies run; at the limit a write waits. Weakness: that is a step, not yet the smooth
+//! throttle by the measured apply rate that `engine.md` asks for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -44,7 +44,7 @@ pub struct CheckProblem {
 pub struct CheckReport {
     /// Pages of the trees.
     pub pages: u64,
-    /// Objects, of trees and log together.
+    /// Objects of the trees; what only the log holds is in `log_records`.
     pub objects: u64,
     /// Bytes of values that were read and verified.
     pub value_bytes: u64,
