@@ -58,13 +58,11 @@ impl ClassIndex {
         let region = group / 64;
         let classes = self.classes;
         let words = self.regions[region].get_or_insert_with(|| vec![0; classes].into_boxed_slice());
-        let was_empty = words[class] == 0;
+        // All levels, without asking which of them change: a wrong guess costs more.
         words[class] |= 1 << (group % 64);
-        if was_empty {
-            self.middles[class * self.class_words + region / 64] |= 1 << (region % 64);
-            self.tops[class] |= 1 << (region / 64);
-            self.present[class / 64] |= 1 << (class % 64);
-        }
+        self.middles[class * self.class_words + region / 64] |= 1 << (region % 64);
+        self.tops[class] |= 1 << (region / 64);
+        self.present[class / 64] |= 1 << (class % 64);
     }
 
     /// Notes that `group` has no run of `blocks` blocks any more.

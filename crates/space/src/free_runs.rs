@@ -16,6 +16,9 @@ use crate::geometry::{Geometry, Merged};
 use crate::group::{GroupRuns, Span};
 use crate::index::{Found, RunIndex};
 
+/// Bins of the histogram: bin `i` counts the free runs of 2^i to 2^(i+1) - 1 blocks within groups.
+pub const HISTOGRAM_BINS: usize = 17;
+
 /// The owner of what belongs to everybody.
 pub(crate) const SHARED: u16 = 0;
 
@@ -97,6 +100,13 @@ impl FreeRuns {
             }
         }
         Ok(())
+    }
+
+    /// Adds the free runs within open groups, by power of two.
+    pub(crate) fn count_runs(&self, bins: &mut [u64; HISTOGRAM_BINS]) {
+        for state in self.groups.iter().filter(|state| state.is_open()) {
+            state.runs.iter().for_each(|span| bins[span.blocks.ilog2() as usize] += 1);
+        }
     }
 
     /// Bytes on the heap.
@@ -219,8 +229,11 @@ impl FreeRuns {
         let owner = state.owner;
         let index = if owner == SHARED { Some(&mut self.index) } else { self.owned.get_mut(&owner) };
         let Some(index) = index else { unreachable!("group {group} belongs to {owner}, who has no index") };
-        for swallowed in [inserted.left, inserted.right].into_iter().flatten() {
-            index.remove(group, swallowed, &state.runs, 0);
+        if let Some(left) = inserted.left {
+            index.remove(group, left, &state.runs, 0);
+        }
+        if let Some(right) = inserted.right {
+            index.remove(group, right, &state.runs, 0);
         }
         index.insert(group, inserted.merged);
         if owner == SHARED {
@@ -255,8 +268,11 @@ impl FreeRuns {
         // A place of the one form means nothing in the other.
         let from = if was_bitmap == state.runs.is_bitmap() { from } else { 0 };
         index.remove(group, removed.whole, &state.runs, from);
-        for rest in [removed.before, removed.after].into_iter().flatten() {
-            index.insert(group, rest);
+        if let Some(before) = removed.before {
+            index.insert(group, before);
+        }
+        if let Some(after) = removed.after {
+            index.insert(group, after);
         }
         if span.start == 0 && group > 0 {
             self.joined.remove(group - 1);

@@ -175,11 +175,15 @@ impl GroupRuns {
             return bits.position_of_length(blocks, from as u32).map(|start| start as usize);
         }
         let wanted = blocks - 1;
-        let is_wanted = |&packed: &u32| packed & 0xFFFF == wanted;
+        let is_wanted = |packed: u32| packed & 0xFFFF == wanted;
+        if let Store::Inline { count, runs } = &self.0 {
+            let found = lanes(runs, is_wanted) & (1 << count) - 1 & !((1 << from) - 1);
+            return (found != 0).then(|| found.trailing_zeros() as usize);
+        }
         let mut index = from;
         for piece in self.array().get(from..)?.chunks(SCAN_RUNS) {
-            if piece.iter().fold(false, |found, packed| found | is_wanted(packed)) {
-                return piece.iter().position(is_wanted).map(|offset| index + offset);
+            if piece.iter().fold(false, |found, &packed| found | is_wanted(packed)) {
+                return piece.iter().position(|&packed| is_wanted(packed)).map(|offset| index + offset);
             }
             index += piece.len();
         }
@@ -187,11 +191,12 @@ impl GroupRuns {
     }
 
     /// The place of the run that holds all of `span`.
+    #[inline]
     pub(crate) fn position_covering(&self, span: Span) -> Option<usize> {
         if let Some(bits) = self.bits() {
             return bits.position_covering(span).map(|start| start as usize);
         }
-        let index = count_from_or_before(self.array(), span.start).checked_sub(1)?;
+        let index = self.count_from_or_before(span.start).checked_sub(1)?;
         (self.at(index).end() >= span.end()).then_some(index)
     }
 
@@ -200,7 +205,7 @@ impl GroupRuns {
         if let Some(bits) = self.bits() {
             return bits.first_free(span);
         }
-        let behind = count_from_or_before(self.array(), span.start);
+        let behind = self.count_from_or_before(span.start);
         let candidates = behind.saturating_sub(1)..(behind + 1).min(self.len());
         candidates.into_iter().find_map(|index| self.at(index).intersection(span))
     }
@@ -235,13 +240,12 @@ impl GroupRuns {
             return Ok(inserted);
         }
         let array = self.array();
-        let index = count_from_or_before(array, span.start);
+        let index = self.count_from_or_before(span.start);
         let left = index.checked_sub(1).map(|left| Span::unpack(array[left]));
         let right = array.get(index).map(|&packed| Span::unpack(packed));
-        for neighbour in [left, right].into_iter().flatten() {
-            if let Some(overlap) = neighbour.intersection(span) {
-                return Err(overlap);
-            }
+        let overlap = |neighbour: Option<Span>| neighbour.and_then(|neighbour| neighbour.intersection(span));
+        if let Some(overlap) = overlap(left).or_else(|| overlap(right)) {
+            return Err(overlap);
         }
         let left = left.filter(|left| left.end() == span.start);
         let right = right.filter(|right| right.start == span.end());
@@ -280,6 +284,18 @@ impl GroupRuns {
         removed
     }
 
+    /// How many runs of the array start at or before `start`.
+    #[inline]
+    fn count_from_or_before(&self, start: u32) -> usize {
+        let is_before = |packed: u32| packed >> 16 <= start;
+        match &self.0 {
+            Store::Inline { count, runs } => {
+                (lanes(runs, is_before) & ((1 << count) - 1)).count_ones() as usize
+            }
+            _ => self.array().partition_point(|&packed| is_before(packed)),
+        }
+    }
+
     /// Whether places are first blocks.
     #[inline]
     pub(crate) fn is_bitmap(&self) -> bool {
@@ -310,11 +326,15 @@ impl GroupRuns {
         if let Store::Bitmap(bits) = &self.0 { Some(bits) } else { None }
     }
 
+    #[inline]
     fn put_at(&mut self, index: usize, span: Span, group_blocks: u32) {
         match &mut self.0 {
             Store::Inline { count, runs } if usize::from(*count) < RUNS_INLINE => {
-                let len = usize::from(*count);
-                runs.copy_within(index..len, index + 1);
+                // As in `lanes`: all of them, without a branch.
+                let before = *runs;
+                for lane in 1..RUNS_INLINE {
+                    runs[lane] = before[lane - usize::from(lane > index)];
+                }
                 runs[index] = span.pack();
                 *count += 1;
             }
@@ -338,10 +358,14 @@ impl GroupRuns {
         }
     }
 
+    #[inline]
     fn drop_at(&mut self, index: usize) {
         match &mut self.0 {
             Store::Inline { count, runs } => {
-                runs.copy_within(index + 1..usize::from(*count), index);
+                let before = *runs;
+                for lane in 0..RUNS_INLINE - 1 {
+                    runs[lane] = before[lane + usize::from(lane >= index)];
+                }
                 *count -= 1;
             }
             Store::Array(runs) => {
@@ -372,14 +396,12 @@ fn inline(from: &[u32]) -> Store {
     Store::Inline { count: from.len() as u8, runs }
 }
 
-/// How many runs of the array start at or before `start`.
+/// A bit for each of the runs of which `is_wanted` says so. Always all of them: a guess at the end of a short loop that
+/// turns out wrong costs more than the whole loop.
 #[inline]
-fn count_from_or_before(array: &[u32], start: u32) -> usize {
-    if array.len() <= RUNS_INLINE {
-        // In one cache line, counting all is faster than guessing.
-        return array.iter().map(|&packed| usize::from(packed >> 16 <= start)).sum();
-    }
-    array.partition_point(|&packed| packed >> 16 <= start)
+fn lanes(runs: &[u32; RUNS_INLINE], is_wanted: impl Fn(u32) -> bool) -> u32 {
+    let bits = runs.iter().enumerate().map(|(lane, &packed)| u32::from(is_wanted(packed)) << lane);
+    bits.fold(0, |all, bit| all | bit)
 }
 
 #[cfg(test)]

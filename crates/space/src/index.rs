@@ -15,9 +15,6 @@ use crate::classes::{CLASS_BLOCKS_MAX, ClassIndex};
 use crate::geometry::Geometry;
 use crate::group::{GroupRuns, Span};
 
-/// Bins of the histogram: bin `i` counts the free runs of 2^i to 2^(i+1) - 1 blocks within groups.
-pub const HISTOGRAM_BINS: usize = 17;
-
 /// Bytes of a tree entry in memory, for the estimate of [`RunIndex::heap_bytes`]: nodes of 11 keys of 8 bytes,
 /// at least half full, with their links.
 const LARGE_BYTES: usize = 24;
@@ -43,7 +40,6 @@ pub(crate) struct RunIndex {
     large: BTreeSet<u64>,
     whole: GroupSet,
     whole_count: usize,
-    histogram: [u64; HISTOGRAM_BINS],
 }
 
 impl RunIndex {
@@ -55,14 +51,12 @@ impl RunIndex {
             large: BTreeSet::new(),
             whole: GroupSet::new(geometry.groups()),
             whole_count: 0,
-            histogram: [0; HISTOGRAM_BINS],
         }
     }
 
     /// Notes a run that `group` has now.
     #[inline]
     pub(crate) fn insert(&mut self, group: usize, span: Span) {
-        self.histogram[span.blocks.ilog2() as usize] += 1;
         if self.short.holds(span.blocks) {
             self.short.insert(span.blocks, group);
         } else if span.blocks == self.geometry.group_blocks() {
@@ -78,7 +72,6 @@ impl RunIndex {
     /// the same length, if it has more of them, are at place `from` or behind.
     #[inline]
     pub(crate) fn remove(&mut self, group: usize, span: Span, runs: &GroupRuns, from: usize) {
-        self.histogram[span.blocks.ilog2() as usize] -= 1;
         if self.short.holds(span.blocks) {
             if runs.position_of_length(span.blocks, from).is_none() {
                 self.short.remove(span.blocks, group);
@@ -142,11 +135,6 @@ impl RunIndex {
         self.whole.contains(group)
     }
 
-    /// Free runs within groups, by power of two.
-    pub(crate) fn histogram(&self) -> [u64; HISTOGRAM_BINS] {
-        self.histogram
-    }
-
     /// Bytes on the heap; for the set of large runs an estimate from above.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.short.heap_bytes() + self.whole.heap_bytes() + self.large.len() * LARGE_BYTES
@@ -156,12 +144,10 @@ impl RunIndex {
     pub(crate) fn audit<'a>(&self, groups: impl Iterator<Item = (usize, &'a GroupRuns)>) {
         self.short.audit();
         self.whole.audit();
-        let mut histogram = [0; HISTOGRAM_BINS];
         let (mut short, mut large, mut whole) = (0, 0, 0);
         for (group, runs) in groups {
             let mut lengths: Vec<u32> = Vec::new();
             for span in runs.iter() {
-                histogram[span.blocks.ilog2() as usize] += 1;
                 if self.short.holds(span.blocks) {
                     assert!(self.short.contains(span.blocks, group), "{span:?} of group {group} has no bit");
                     lengths.push(span.blocks);
@@ -184,7 +170,6 @@ impl RunIndex {
         assert_eq!(self.large.len(), large, "large runs that no group has");
         assert_eq!(self.whole_count, whole, "the number of free groups");
         assert_eq!(self.whole.iter().count(), whole, "groups noted as free that are not");
-        assert_eq!(self.histogram, histogram, "the histogram");
     }
 
     fn first_whole(&self, blocks: u32) -> Option<Found> {

@@ -12,9 +12,8 @@ use parking_lot::{Mutex, MutexGuard};
 use shoal_base::Run;
 use smallvec::SmallVec;
 
-use crate::free_runs::FreeRuns;
+use crate::free_runs::{FreeRuns, HISTOGRAM_BINS};
 use crate::geometry::{Geometry, Merged};
-use crate::index::HISTOGRAM_BINS;
 use crate::shards::Shards;
 use crate::{FreeImage, SpaceError};
 
@@ -27,8 +26,11 @@ const CALLS_AT_HOME: u32 = 64;
 thread_local! {
     /// The shard that this thread uses, and for how many more calls it does not ask again. Only a hint: it serves whatever
     /// spaces the thread works on.
-    static HOME: Cell<(u32, u32)> = Cell::new((NEXT_HOME.fetch_add(1, Ordering::Relaxed), 0));
+    static HOME: Cell<(u32, u32)> = const { Cell::new((NO_HOME, 0)) };
 }
+
+/// A thread that never asked; the number is far above every shard's.
+const NO_HOME: u32 = u32::MAX;
 
 /// Spreads threads over the shards.
 static NEXT_HOME: AtomicU32 = AtomicU32::new(0);
@@ -313,15 +315,11 @@ impl Space {
     }
 
     /// How many free runs have 2^i to 2^(i+1) - 1 blocks, for each i; a run that crosses borders of groups counts
-    /// once in each group. Groups with an owner and closed ones are left out.
+    /// once in each group. Groups with an owner and closed ones are left out. Walks over the groups.
     #[must_use]
     pub fn histogram(&self) -> [u64; HISTOGRAM_BINS] {
         let mut sum = [0; HISTOGRAM_BINS];
-        for runs in Shards::lock(&self.shards).iter() {
-            for (sum, count) in sum.iter_mut().zip(runs.index.histogram()) {
-                *sum += count;
-            }
-        }
+        Shards::lock(&self.shards).iter().for_each(|runs| runs.count_runs(&mut sum));
         sum
     }
 
@@ -390,6 +388,7 @@ impl Space {
     /// The thread's shard, unless another one has notably more free blocks.
     #[cold]
     fn emptier_home(&self, home: u32) -> usize {
+        let home = if home == NO_HOME { NEXT_HOME.fetch_add(1, Ordering::Relaxed) } else { home };
         let home = home as usize % self.shards.len();
         let own = self.shards[home].free_blocks();
         let most = self.shards.iter().enumerate().max_by_key(|(_, shard)| shard.free_blocks());
