@@ -177,7 +177,7 @@ impl GroupRuns {
         let wanted = blocks - 1;
         let is_wanted = |packed: u32| packed & 0xFFFF == wanted;
         if let Store::Inline { count, runs } = &self.0 {
-            let found = lanes(runs, is_wanted) & (1 << count) - 1 & !((1 << from) - 1);
+            let found = lanes(runs, is_wanted) & ((1 << count) - 1) & !((1 << from) - 1);
             return (found != 0).then(|| found.trailing_zeros() as usize);
         }
         let mut index = from;

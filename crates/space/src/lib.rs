@@ -38,5 +38,5 @@ pub use free_runs::HISTOGRAM_BINS;
 pub use geometry::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX, group_blocks_for};
 pub use image::{Delta, FreeImage};
 pub use lease::{LEASES_MAX, Lease, LeaseBook, LeaseError, LeaseId};
-pub use moving::Victim;
+pub use moving::{Reserve, Victim};
 pub use space::{Runs, Space};

@@ -7,6 +7,7 @@
 use shoal_base::Run;
 
 use crate::Space;
+use crate::free_runs::FreeRuns;
 use crate::group::Span;
 
 /// A group that is closed because it is being emptied.
@@ -18,16 +19,44 @@ pub struct Victim {
     pub used_blocks: u32,
 }
 
-impl Space {
-    /// Closes the open group with the fewest blocks in use that has any; `None` where there is none.
+/// How much of a space is to be kept in whole free groups, and how that is done gently.
+///
+/// Upward drift of sizes is what fragments a device; a small reserve that is refilled from the emptiest groups keeps it
+/// usable at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// Whole free groups to keep, in thousandths of all.
+    pub permille: u32,
+    /// Most groups to empty at a time.
+    pub groups_at_once: usize,
+    /// Longest hole that moved values may go into: longer ones are what the reserve is for.
+    pub hole_blocks: u32,
+}
+
+impl Default for Reserve {
+    fn default() -> Self {
+        Self { permille: 20, groups_at_once: 4, hole_blocks: 1023 }
+    }
+}
+
+impl Reserve {
+    /// How many groups are to be emptied now.
     #[must_use]
-    pub fn close_emptiest(&self) -> Option<Victim> {
+    pub fn wanted(&self, space: &Space) -> usize {
+        let kept = (space.groups() * self.permille as usize).div_ceil(1000);
+        kept.saturating_sub(space.whole_groups()).min(self.groups_at_once)
+    }
+}
+
+impl Space {
+    /// Closes the open group with the fewest blocks in use that has any and is not one of `except`; `None` where there is
+    /// none. Walks over the groups.
+    #[must_use]
+    pub fn close_emptiest(&self, except: &[Run]) -> Option<Victim> {
         let mut all = self.shards();
-        let of_shard = |runs: &mut crate::free_runs::FreeRuns| runs.emptiest().map(|(_, used)| used);
-        let used_blocks = all.iter_mut().filter_map(of_shard).min()?;
-        let runs =
-            all.iter_mut().find(|runs| runs.emptiest().is_some_and(|(_, used)| used == used_blocks))?;
-        let (group, used_blocks) = runs.emptiest()?;
+        let of_shard = |runs: &&mut FreeRuns| runs.emptiest(except).map_or(u32::MAX, |(_, used)| used);
+        let runs = all.iter_mut().min_by_key(of_shard)?;
+        let (group, used_blocks) = runs.emptiest(except)?;
         runs.close(group);
         let first = runs.geometry.run(group, Span { start: 0, blocks: 1 }).block;
         let blocks = (runs.geometry.blocks_max() - first).min(u64::from(runs.geometry.group_blocks()));
@@ -83,7 +112,7 @@ impl Space {
     pub fn allocate_own(&self, owner: u16, blocks: u32) -> Option<Run> {
         assert!(blocks > 0 && owner > 0, "{blocks} blocks for owner {owner}");
         let mut all = self.shards();
-        let best = |runs: &&mut crate::free_runs::FreeRuns| {
+        let best = |runs: &&mut FreeRuns| {
             runs.owned
                 .get(&owner)
                 .and_then(|index| index.best_fit(blocks))

@@ -57,8 +57,8 @@ impl FreeRuns {
         self.change(group, |state| state.is_closed = false);
     }
 
-    /// The open group with the most free blocks that is not wholly free, and how many blocks of it are in use.
-    pub(crate) fn emptiest(&self) -> Option<(usize, u32)> {
+    /// The open group with the fewest blocks in use, of those that have any and are not in `except`, and how many these are.
+    pub(crate) fn emptiest(&self, except: &[Run]) -> Option<(usize, u32)> {
         let used = |(group, state): (usize, &Group)| {
             let first = self.geometry.run(group, Span { start: 0, blocks: 1 }).block;
             let blocks =
@@ -66,7 +66,12 @@ impl FreeRuns {
             (group, blocks - state.free_blocks)
         };
         let candidates = self.groups.iter().enumerate().filter(|(_, state)| state.is_open()).map(used);
-        candidates.filter(|&(_, used)| used > 0).min_by_key(|&(group, used)| (used, group))
+        let is_excepted = |group| {
+            let first = self.geometry.run(group, Span { start: 0, blocks: 1 });
+            except.iter().any(|run| run.overlaps(first))
+        };
+        let fitting = candidates.filter(|&(group, used)| used > 0 && !is_excepted(group));
+        fitting.min_by_key(|&(group, used)| (used, group))
     }
 
     /// Whole groups that are free and shared, at most `count` of them, lowest first, as runs that nobody serves from now

@@ -485,7 +485,7 @@ mod tests {
         let space = Space::new(256, 64);
         space.free(Run::new(10, 20)).unwrap();
         space.free(Run::new(64, 40)).unwrap();
-        let victim = space.close_emptiest().unwrap();
+        let victim = space.close_emptiest(&[]).unwrap();
         assert_eq!((victim.group, victim.used_blocks), (Run::new(64, 64), 24));
         assert_eq!(space.allocate(21), None);
         space.free(Run::new(104, 24)).unwrap();

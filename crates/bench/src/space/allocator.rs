@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shoal_base::Run;
+use shoal_space::Space;
 use smallvec::SmallVec;
 
 /// The runs of one value.
@@ -79,6 +80,11 @@ pub(crate) trait Allocator: Send + Sync {
 
     /// Refuses every later allocation and free.
     fn shutdown(&self);
+
+    /// The store's own space, where that is what allocates: it can do more (leases, moving).
+    fn space(&self) -> Option<&Space> {
+        None
+    }
 
     /// Puts neighbouring free runs together again where that does not happen by itself. Nobody else may call meanwhile.
     fn compact(&self) {}

@@ -24,10 +24,6 @@ impl Hybrid {
         }
         Self { device, gate: Gate::default(), space }
     }
-
-    pub(crate) fn space(&self) -> &Space {
-        &self.space
-    }
 }
 
 fn refusal(error: SpaceError) -> Refusal {
@@ -58,6 +54,12 @@ impl Allocator for Hybrid {
         self.space.free(run).map_err(refusal)
     }
 
+    fn allocate_batch(&self, sizes: &[u32], out: &mut Vec<Option<Run>>) -> Result<(), Refusal> {
+        self.gate.check()?;
+        self.space.allocate_batch(sizes, out);
+        Ok(())
+    }
+
     fn free_batch(&self, runs: &[Run]) -> Result<(), Refusal> {
         self.gate.check()?;
         self.space.free_batch(runs).map_err(refusal)
@@ -73,5 +75,9 @@ impl Allocator for Hybrid {
 
     fn shutdown(&self) {
         self.gate.close();
+    }
+
+    fn space(&self) -> Option<&Space> {
+        Some(&self.space)
     }
 }

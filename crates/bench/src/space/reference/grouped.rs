@@ -42,7 +42,7 @@ impl Grouped {
     }
 
     /// All groups, from a random one on.
-    fn from_random(&self) -> impl Iterator<Item = &Group> {
+    fn starting_anywhere(&self) -> impl Iterator<Item = &Group> {
         let draw = self.draws.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let draw = (draw ^ (draw >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let start = ((u128::from(draw) * self.groups.len() as u128) >> 64) as usize;
@@ -54,7 +54,7 @@ impl Grouped {
     fn gather(&self, blocks: u32, runs_max: usize) -> Result<Runs, Refusal> {
         let mut runs = Runs::new();
         let mut left = blocks;
-        for group in self.from_random() {
+        for group in self.starting_anywhere() {
             while left > 0 && runs.len() < runs_max && group.free_blocks.load(Ordering::Relaxed) > 0 {
                 let Some(run) = group.take_first(left) else { break };
                 left -= run.blocks;
@@ -97,7 +97,7 @@ impl Allocator for Grouped {
     fn allocate(&self, blocks: u32) -> Result<Run, Refusal> {
         self.gate.check()?;
         let fitting = |group: &&Group| group.free_blocks.load(Ordering::Relaxed) >= blocks;
-        self.from_random()
+        self.starting_anywhere()
             .filter(fitting)
             .find_map(|group| {
                 group.take(|words| words.first_fit(0, blocks).map(|run| Runs::from_slice(&[run])))?.pop()
@@ -109,7 +109,7 @@ impl Allocator for Grouped {
         self.gate.check()?;
         let fitting = |group: &&Group| group.free_blocks.load(Ordering::Relaxed) >= blocks;
         let found = self
-            .from_random()
+            .starting_anywhere()
             .filter(fitting)
             .find_map(|group| group.take(|words| words.first_fit_runs(0, blocks, runs_max)));
         found.map_or_else(|| self.gather(blocks, runs_max), Ok)
