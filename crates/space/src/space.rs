@@ -1,6 +1,6 @@
 //! [`Space`]: the allocator in shards, each behind its lock.
 //!
-//! A device above 4 TiB has several shards, so that threads seldom meet. A thread stays with one shard as long as
+//! A device above 8 TiB has several shards, so that threads seldom meet. A thread stays with one shard as long as
 //! that is about as empty as the others (shards that are filled one after the other fragment) and nobody is in its way. What
 //! its shard cannot serve, all shards together are asked for. One shard behaves exactly as the policy says (`free_runs`);
 //! several do so each for itself.
@@ -17,8 +17,9 @@ use crate::geometry::{Geometry, Merged};
 use crate::shards::Shards;
 use crate::{FreeImage, SpaceError};
 
-/// Blocks of a shard, 4 TiB: fewer would fragment a device sooner, as every shard looks for the best fit alone.
-const SHARD_BLOCKS: u64 = 1 << 30;
+/// Blocks of a shard, 8 TiB: smaller ones fragment a device sooner, as every shard looks for the best fit alone (16 TiB by
+/// the seed's load, first failure: one shard 99.966 %, two 99.962 %, four 99.954 %; 2026-11-21).
+const SHARD_BLOCKS: u64 = 1 << 31;
 
 /// Calls of a thread after which it looks whether another shard is emptier than its own.
 const CALLS_AT_HOME: u32 = 64;
@@ -78,7 +79,7 @@ pub struct Space {
 
 impl Space {
     /// A space of `blocks_max` blocks, none of them free, in groups of `group_blocks` (see
-    /// [`group_blocks_for`](crate::group_blocks_for)), in shards of 4 TiB. Space is added by [`Self::free`].
+    /// [`group_blocks_for`](crate::group_blocks_for)), in shards of 8 TiB. Space is added by [`Self::free`].
     ///
     /// # Panics
     /// Where `blocks_max` is 0 or above [`SPACE_BLOCKS_MAX`](crate::SPACE_BLOCKS_MAX), or `group_blocks` is not a
