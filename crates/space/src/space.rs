@@ -1,7 +1,7 @@
 //! [`Space`]: the allocator in shards, each behind its lock.
 //!
 //! A device above 8 TiB has several shards, so that threads seldom meet. A thread stays with one shard as long as
-//! that is about as empty as the others (shards that are filled one after the other fragment) and nobody is in its way. What
+//! that is about as empty as the others (shards that are filled one after the other fragment). What
 //! its shard cannot serve, all shards together are asked for. One shard behaves exactly as the policy says (`free_runs`);
 //! several do so each for itself.
 
@@ -369,7 +369,8 @@ impl Space {
         ((run.end() - 1) >> self.shard_shift == index).then(|| &self.shards[index as usize])
     }
 
-    /// The thread's shard, or the next one where somebody else is in it.
+    /// The thread's shard. Where somebody else is in it, this waits: a thread that went elsewhere each time would leave
+    /// blocks everywhere, and their frees would be in everybody's way.
     #[inline]
     fn home(&self) -> (&Shard, MutexGuard<'_, FreeRuns>) {
         if let [only] = &*self.shards {
@@ -378,12 +379,7 @@ impl Space {
         let (home, calls) = HOME.get();
         let home = if calls == 0 { self.emptier_home(home) } else { home as usize % self.shards.len() };
         HOME.set((home as u32, calls.checked_sub(1).unwrap_or(CALLS_AT_HOME)));
-        if let Some(runs) = self.shards[home].runs.try_lock() {
-            return (&self.shards[home], runs);
-        }
-        let next = (home + 1) % self.shards.len();
-        HOME.set((next as u32, CALLS_AT_HOME));
-        (&self.shards[next], self.shards[next].lock())
+        (&self.shards[home], self.shards[home].lock())
     }
 
     /// The thread's shard, unless another one has notably more free blocks.
