@@ -9,15 +9,17 @@
 //! Invariant: the index says exactly what the arrays hold (checked by the audit).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::bits::GroupSet;
 use crate::classes::{CLASS_BLOCKS_MAX, ClassIndex};
 use crate::geometry::Geometry;
 use crate::group::{GroupRuns, Span};
+use crate::present::Present;
 
-/// Bytes of a tree entry in memory, for the estimate of [`RunIndex::heap_bytes`]: nodes of 11 keys of 8 bytes,
-/// at least half full, with their links.
-const LARGE_BYTES: usize = 24;
+/// Bytes of a tree entry in memory, for the estimate of [`RunIndex::heap_bytes`]: a leaf of 11 keys has 104 bytes, and is
+/// two thirds full after random changes; inner nodes are a tenth of that.
+const LARGE_BYTES: usize = 16;
 
 /// Bits of a block number in an entry of the set of large runs.
 const BLOCK_BITS: u32 = 40;
@@ -120,6 +122,11 @@ impl RunIndex {
         Some(Found { group, blocks, start: None })
     }
 
+    /// The lengths of the short runs, to be looked at without the lock: length - 1 for each.
+    pub(crate) fn present(&self) -> Arc<Present> {
+        self.short.present()
+    }
+
     /// The lowest group that is wholly free, from `from` on.
     pub(crate) fn whole_from(&self, from: usize) -> Option<usize> {
         self.whole.next(from)
@@ -135,7 +142,7 @@ impl RunIndex {
         self.whole.contains(group)
     }
 
-    /// Bytes on the heap; for the set of large runs an estimate from above.
+    /// Bytes on the heap; for the set of large runs an estimate.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.short.heap_bytes() + self.whole.heap_bytes() + self.large.len() * LARGE_BYTES
     }

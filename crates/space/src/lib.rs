@@ -30,6 +30,7 @@ mod lease;
 mod moving;
 mod owners;
 mod prefetch;
+mod present;
 mod shards;
 mod space;
 

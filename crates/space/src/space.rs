@@ -1,11 +1,12 @@
 //! [`Space`]: the allocator in shards, each behind its lock.
 //!
-//! A device above 8 TiB has several shards, so that threads seldom meet. A thread stays with one shard as long as
-//! that is about as empty as the others (shards that are filled one after the other fragment). What
-//! its shard cannot serve, all shards together are asked for. One shard behaves exactly as the policy says (`free_runs`);
-//! several do so each for itself.
+//! A device above 8 TiB has several shards, so that threads seldom meet. A thread prefers one shard as
+//! long as that is not much fuller than the others (shards that are filled one after the other fragment) and no other has a
+//! run that fits better. What the chosen shard cannot serve, all shards together are asked for. One shard behaves exactly
+//! as the policy says (`free_runs`); several nearly so, for runs of up to 4 MiB.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -14,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::free_runs::{FreeRuns, HISTOGRAM_BINS};
 use crate::geometry::{Geometry, Merged};
+use crate::present::Present;
 use crate::shards::Shards;
 use crate::{FreeImage, SpaceError};
 
@@ -54,12 +56,15 @@ pub type Runs = SmallVec<[Run; 4]>;
 pub(crate) struct Shard {
     /// As when the lock was last given back.
     free_blocks: AtomicU64,
+    /// What short runs there are, without the lock.
+    present: Arc<Present>,
     runs: Mutex<FreeRuns>,
 }
 
 impl Shard {
     fn new(geometry: Geometry) -> Self {
-        Self { free_blocks: AtomicU64::new(0), runs: Mutex::new(FreeRuns::new(geometry)) }
+        let runs = FreeRuns::new(geometry);
+        Self { free_blocks: AtomicU64::new(0), present: runs.index.present(), runs: Mutex::new(runs) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, FreeRuns> {
@@ -209,8 +214,8 @@ impl Space {
         }
     }
 
-    /// Hands out a contiguous run of exactly `blocks` blocks: from the shortest free run of any group of a shard that
-    /// fits, the lowest of that length; where the thread's own shard has none, from any; where no group has one, the same
+    /// Hands out a contiguous run of exactly `blocks` blocks: from the shortest free run of any group that fits,
+    /// the lowest of that length in its shard; where no group has one, the same
     /// among the runs that cross borders of groups (a walk over the borders in free space). `None` only if no contiguous
     /// run fits.
     ///
@@ -220,7 +225,8 @@ impl Space {
     pub fn allocate(&self, blocks: u32) -> Option<Run> {
         assert!(blocks > 0, "a run has at least one block");
         {
-            let (shard, mut runs) = self.home();
+            let shard = self.shard_for(blocks);
+            let mut runs = shard.lock();
             let found = runs.index.best_fit(blocks);
             if let Some(found) = found {
                 let run = runs.cut(found, blocks);
@@ -240,10 +246,19 @@ impl Space {
         assert!(!sizes.contains(&0), "a run has at least one block");
         let mut done = 0;
         while done < sizes.len() {
-            {
-                let (shard, mut runs) = self.home();
-                done += runs.allocate_batch(&sizes[done..], out);
+            let shard = self.shard_for(sizes[done]);
+            // As far as the same shard is the best one for the next sizes too.
+            let is_same = |&&blocks: &&u32| std::ptr::eq(self.shard_for(blocks), shard);
+            let count = 1 + sizes[done + 1..].iter().take_while(is_same).count();
+            let served = {
+                let mut runs = shard.lock();
+                let served = runs.allocate_batch(&sizes[done..done + count], out);
                 shard.note(&runs);
+                served
+            };
+            done += served;
+            if served == count {
+                continue;
             }
             if let Some(&blocks) = sizes.get(done) {
                 out.push(Shards::lock(&self.shards).allocate(blocks));
@@ -262,7 +277,8 @@ impl Space {
         assert!(blocks > 0, "a run has at least one block");
         let mut out = Runs::new();
         if runs_max > 0 {
-            let (shard, mut runs) = self.home();
+            let shard = self.shard_for(blocks);
+            let mut runs = shard.lock();
             let found = runs.index.best_fit(blocks);
             if let Some(found) = found {
                 out.push(runs.cut(found, blocks));
@@ -398,12 +414,14 @@ impl Space {
         ((run.end() - 1) >> self.shard_shift == index).then_some(index as usize)
     }
 
-    /// The thread's shard. Where somebody else is in it, this waits: a thread that went elsewhere each time would leave
-    /// blocks everywhere, and their frees would be in everybody's way.
+    /// The shard to serve a request from: the thread's own, unless another has a run that fits better. So shards fragment
+    /// hardly sooner than one space would, and threads meet only where runs are few. Where somebody else is in the shard,
+    /// the caller waits: a thread that went elsewhere each time would leave blocks everywhere, whose frees are in
+    /// everybody's way.
     #[inline]
-    fn home(&self) -> (&Shard, MutexGuard<'_, FreeRuns>) {
+    fn shard_for(&self, blocks: u32) -> &Shard {
         if let [only] = &*self.shards {
-            return (only, only.lock());
+            return only;
         }
         let mut home = HOME.get();
         if home.calls == 0 {
@@ -411,8 +429,15 @@ impl Space {
         }
         home.calls -= 1;
         HOME.set(home);
-        let shard = &self.shards[home.shard as usize % self.shards.len()];
-        (shard, shard.lock())
+        let own = &self.shards[home.shard as usize % self.shards.len()];
+        let wanted = blocks as usize - 1;
+        let fit = |shard: &Shard| shard.present.from(wanted).unwrap_or(usize::MAX);
+        let own_fit = fit(own);
+        if own_fit == wanted {
+            return own;
+        }
+        let best = self.shards.iter().min_by_key(|shard| fit(shard));
+        best.filter(|shard| fit(shard) < own_fit).unwrap_or(own)
     }
 
     /// The shard that the thread prefers, unless it has less than three quarters of the free blocks of the emptiest. Were

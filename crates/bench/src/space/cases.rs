@@ -103,8 +103,12 @@ impl Case {
             Kind::Churn { percent, sizes } => churn::churn(&*allocator, percent, sizes, run),
             Kind::Drift => shift::drift(&*allocator, 90, run),
             Kind::Shift { runs_max, moves } => {
-                let way = if variant.ends_with("compacted") { Way::Compacts } else { Way::Stays };
-                shift::shift(&*allocator, runs_max, if moves { Way::Moves } else { way }, run)
+                let way = match (variant.ends_with("compacted"), moves) {
+                    (true, _) => Way::Compacts,
+                    (false, true) => Way::Moves,
+                    (false, false) => Way::Stays,
+                };
+                shift::shift(&*allocator, runs_max, way, run)
             }
             Kind::CephP300 => ceph::p300(&*allocator, 90, run),
             Kind::CephAgeing => ceph::ageing(&*allocator, run),

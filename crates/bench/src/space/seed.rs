@@ -10,6 +10,9 @@ use super::run::{Run, SEED};
 /// Allocations of a round.
 const ROUND: usize = 100_000;
 
+/// Allocations between two looks at the clock.
+const PART: usize = 10_000;
+
 /// Runs freed in one call where frees are batched.
 const BATCH: usize = 1000;
 
@@ -25,16 +28,24 @@ pub(crate) fn seed(allocator: &dyn Allocator, freed_percent: usize, run: &mut Ru
     while figures.utilisation_at_first_failure.is_none() && !run.is_over() {
         let sizes: Vec<u32> = (0..count).map(|_| Sizes::SEED.draw(&mut random)).collect();
         let mut runs: Vec<Blocks> = Vec::with_capacity(count);
-        figures.alloc.each(&sizes, |&blocks| runs.extend(allocator.allocate(blocks)));
+        let mut wanted = 0;
+        // In parts: a round of the slowest takes minutes.
+        for part in sizes.chunks(PART) {
+            figures.alloc.each(part, |&blocks| runs.extend(allocator.allocate(blocks)));
+            wanted += part.len();
+            if run.is_over() {
+                break;
+            }
+        }
         figures.values += runs.len() as u64;
         figures.runs += runs.len() as u64;
         round += 1;
-        if runs.len() < count {
+        if runs.len() < wanted {
             figures.utilisation_at_first_failure = Some(allocator.status().utilisation());
             break;
         }
         random.shuffle(&mut runs);
-        runs.truncate(count * freed_percent / 100);
+        runs.truncate(wanted * freed_percent / 100);
         give_back(allocator, &runs, round % 2 == 0, &mut figures);
         if round % 64 == 0 {
             figures.memory_bytes = figures.memory_bytes.max(allocator.memory_bytes());
