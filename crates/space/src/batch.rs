@@ -7,9 +7,35 @@ use shoal_base::Run;
 use crate::SpaceError;
 use crate::free_runs::FreeRuns;
 use crate::prefetch;
+use crate::shards::Shards;
 
 /// How many requests ahead the word of the index is fetched, the group, and an array outside of the group.
 const AHEAD: [usize; 3] = [6, 4, 2];
+
+impl Shards<'_> {
+    /// A run for each size, in order, from the shard where it fits best; stops at the first that no group of any shard has
+    /// and says how many were served.
+    pub(crate) fn allocate_batch(&mut self, sizes: &[u32], out: &mut Vec<Option<Run>>) -> usize {
+        let [word, group, _] = AHEAD;
+        for (at, &blocks) in sizes.iter().enumerate() {
+            if let Some(&later) = sizes.get(at + word)
+                && let Some((_, runs)) = self.best(later)
+            {
+                runs.index.prefetch(later);
+            }
+            if let Some(&later) = sizes.get(at + group)
+                && let Some((_, runs)) = self.best(later)
+                && let Some(found) = runs.index.best_short(later)
+            {
+                prefetch::soon(&runs.groups[found.group]);
+            }
+            let Some((shard, _)) = self.best(blocks) else { return at };
+            let Some(run) = self.allocate_in(shard, blocks) else { return at };
+            out.push(Some(run));
+        }
+        sizes.len()
+    }
+}
 
 impl FreeRuns {
     /// A run for each size, in order; stops at the first that has none and says how many were served.

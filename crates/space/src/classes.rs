@@ -107,6 +107,15 @@ impl ClassIndex {
         Some((class as u32 + 1, self.lowest_group(class, region)))
     }
 
+    /// The shortest length of at least `blocks` that some group has.
+    #[inline]
+    pub(crate) fn shortest_length(&self, blocks: u32) -> Option<u32> {
+        if !self.holds(blocks) {
+            return None;
+        }
+        self.present.from(self.class(blocks)).map(|class| class as u32 + 1)
+    }
+
     /// The class of the shortest length of at least `blocks` that some group has, and the lowest region with it.
     #[inline]
     fn shortest_region(&self, blocks: u32) -> Option<(usize, usize)> {

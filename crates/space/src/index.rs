@@ -93,6 +93,12 @@ impl RunIndex {
         self.short.prefetch(blocks);
     }
 
+    /// The length of what [`Self::best_fit`] finds.
+    #[inline]
+    pub(crate) fn shortest_fit(&self, blocks: u32) -> Option<u32> {
+        self.short.shortest_length(blocks).or_else(|| self.best_fit(blocks).map(|found| found.blocks))
+    }
+
     /// As [`Self::best_fit`], among the short runs only.
     #[inline]
     pub(crate) fn best_short(&self, blocks: u32) -> Option<Found> {

@@ -49,7 +49,8 @@ impl Reserve {
 }
 
 impl Space {
-    /// Closes the open group with the fewest blocks in use that has any and is not one of `except`; `None` where there is
+    /// Closes the open group with the fewest blocks in use that has any, has no free run above 4 MiB (such a group still serves
+    /// every value) and is not one of `except`; `None` where there is
     /// none. Walks over the groups.
     #[must_use]
     pub fn close_emptiest(&self, except: &[Run]) -> Option<Victim> {

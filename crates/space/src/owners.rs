@@ -5,6 +5,7 @@
 
 use shoal_base::Run;
 
+use crate::classes::CLASS_BLOCKS_MAX;
 use crate::free_runs::{FreeRuns, Group, SHARED};
 use crate::group::{GroupRuns, Span};
 use crate::index::RunIndex;
@@ -57,7 +58,8 @@ impl FreeRuns {
         self.change(group, |state| state.is_closed = false);
     }
 
-    /// The open group with the fewest blocks in use, of those that have any and are not in `except`, and how many these are.
+    /// The open group with the fewest blocks in use, of those that have any, have no free run above 4 MiB and are not in
+    /// `except`; and how many these blocks are.
     pub(crate) fn emptiest(&self, except: &[Run]) -> Option<(usize, u32)> {
         let used = |(group, state): (usize, &Group)| {
             let first = self.geometry.run(group, Span { start: 0, blocks: 1 }).block;
@@ -70,7 +72,14 @@ impl FreeRuns {
             let first = self.geometry.run(group, Span { start: 0, blocks: 1 });
             except.iter().any(|run| run.overlaps(first))
         };
-        let fitting = candidates.filter(|&(group, used)| used > 0 && !is_excepted(group));
+        // One with a run that holds any value is not in need: often it was emptied not long ago.
+        let is_usable = |group: usize| {
+            let state: &Group = &self.groups[group];
+            state.free_blocks > CLASS_BLOCKS_MAX
+                && state.runs.iter().any(|span| span.blocks > CLASS_BLOCKS_MAX)
+        };
+        let fitting =
+            candidates.filter(|&(group, used)| used > 0 && !is_excepted(group) && !is_usable(group));
         fitting.min_by_key(|&(group, used)| (used, group))
     }
 

@@ -67,6 +67,21 @@ impl<'a> Shards<'a> {
         Some(run)
     }
 
+    /// The shard with the shortest run within a group that fits, the lowest of these.
+    #[inline]
+    pub(crate) fn best(&self, blocks: u32) -> Option<(usize, &FreeRuns)> {
+        let fit = |runs: &FreeRuns| runs.index.shortest_fit(blocks);
+        let shards = self.iter().enumerate();
+        let fits = shards.filter_map(|(shard, runs)| fit(runs).map(|fit| (fit, shard, runs)));
+        fits.min_by_key(|&(fit, shard, _)| (fit, shard)).map(|(_, shard, runs)| (shard, runs))
+    }
+
+    /// A run from within a group of one shard.
+    pub(crate) fn allocate_in(&mut self, shard: usize, blocks: u32) -> Option<Run> {
+        let found = self.locked[shard].index.best_fit(blocks)?;
+        Some(self.locked[shard].cut(found, blocks))
+    }
+
     /// A run of `blocks` blocks, else the longest there is.
     pub(crate) fn allocate_at_most(&mut self, blocks: u32) -> Option<Run> {
         if let Some(run) = self.allocate(blocks) {

@@ -1,8 +1,8 @@
 //! [`Space`]: the allocator in shards, each behind its lock.
 //!
 //! A device above 8 TiB has several shards, so that threads seldom meet. A thread prefers one shard as
-//! long as that is not much fuller than the others (shards that are filled one after the other fragment) and no other has a
-//! run that fits better. What the chosen shard cannot serve, all shards together are asked for. One shard behaves exactly
+//! long as that is not much fuller than the others (shards that are filled one after the other fragment); a thread that is the only one
+//! for now takes the best fit of all. What the chosen shard cannot serve, all shards together are asked for. One shard behaves exactly
 //! as the policy says (`free_runs`); several nearly so, for runs of up to 4 MiB.
 
 use std::cell::Cell;
@@ -28,7 +28,7 @@ const CALLS_AT_HOME: u32 = 64;
 
 thread_local! {
     /// Only a hint: it serves whatever spaces the thread works on.
-    static HOME: Cell<Home> = const { Cell::new(Home { thread: NO_THREAD, shard: 0, calls: 0 }) };
+    static HOME: Cell<Home> = const { Cell::new(Home { thread: NO_THREAD, shard: 0, calls: 0, is_alone: false }) };
 }
 
 /// Where a thread allocates.
@@ -40,6 +40,8 @@ struct Home {
     shard: u32,
     /// For how many more calls it does not ask again.
     calls: u32,
+    /// Whether no other thread asked since it did.
+    is_alone: bool,
 }
 
 /// A thread that never asked.
@@ -89,6 +91,8 @@ impl Shard {
 pub struct Space {
     geometry: Geometry,
     shard_shift: u32,
+    /// The thread that last asked which shard to use.
+    chosen_by: AtomicU32,
     shards: Box<[Shard]>,
 }
 
@@ -117,7 +121,8 @@ impl Space {
         );
         let part = |index: u64| geometry.part(index * shard_blocks, (index + 1) * shard_blocks);
         let shards = (0..blocks_max.div_ceil(shard_blocks)).map(|index| Shard::new(part(index))).collect();
-        Self { geometry, shard_shift: shard_blocks.ilog2(), shards }
+        let chosen_by = AtomicU32::new(NO_THREAD);
+        Self { geometry, shard_shift: shard_blocks.ilog2(), chosen_by, shards }
     }
 
     /// A space in which exactly what `image` says is free, with the image's groups.
@@ -224,15 +229,8 @@ impl Space {
     #[must_use]
     pub fn allocate(&self, blocks: u32) -> Option<Run> {
         assert!(blocks > 0, "a run has at least one block");
-        {
-            let shard = self.shard_for(blocks);
-            let mut runs = shard.lock();
-            let found = runs.index.best_fit(blocks);
-            if let Some(found) = found {
-                let run = runs.cut(found, blocks);
-                shard.note(&runs);
-                return Some(run);
-            }
+        if let Some(run) = self.allocate_in_one(blocks) {
+            return Some(run);
         }
         Shards::lock(&self.shards).allocate(blocks)
     }
@@ -246,20 +244,16 @@ impl Space {
         assert!(!sizes.contains(&0), "a run has at least one block");
         let mut done = 0;
         while done < sizes.len() {
-            let shard = self.shard_for(sizes[done]);
-            // As far as the same shard is the best one for the next sizes too.
-            let is_same = |&&blocks: &&u32| std::ptr::eq(self.shard_for(blocks), shard);
-            let count = 1 + sizes[done + 1..].iter().take_while(is_same).count();
-            let served = {
+            let home = self.home();
+            done += if home.is_alone && self.shards.len() > 1 {
+                Shards::lock(&self.shards).allocate_batch(&sizes[done..], out)
+            } else {
+                let shard = self.shard_of_home(home);
                 let mut runs = shard.lock();
-                let served = runs.allocate_batch(&sizes[done..done + count], out);
+                let served = runs.allocate_batch(&sizes[done..], out);
                 shard.note(&runs);
                 served
             };
-            done += served;
-            if served == count {
-                continue;
-            }
             if let Some(&blocks) = sizes.get(done) {
                 out.push(Shards::lock(&self.shards).allocate(blocks));
                 done += 1;
@@ -277,12 +271,8 @@ impl Space {
         assert!(blocks > 0, "a run has at least one block");
         let mut out = Runs::new();
         if runs_max > 0 {
-            let shard = self.shard_for(blocks);
-            let mut runs = shard.lock();
-            let found = runs.index.best_fit(blocks);
-            if let Some(found) = found {
-                out.push(runs.cut(found, blocks));
-                shard.note(&runs);
+            out.extend(self.allocate_in_one(blocks));
+            if !out.is_empty() {
                 return Some(out);
             }
         }
@@ -414,30 +404,57 @@ impl Space {
         ((run.end() - 1) >> self.shard_shift == index).then_some(index as usize)
     }
 
-    /// The shard to serve a request from: the thread's own, unless another has a run that fits better. So shards fragment
-    /// hardly sooner than one space would, and threads meet only where runs are few. Where somebody else is in the shard,
+    /// The best fit within a group of the thread's shard; of any shard, where the thread is the only one for now. So shards
+    /// fragment hardly sooner than one space would, and several threads do not meet. Where somebody else is in the shard,
     /// the caller waits: a thread that went elsewhere each time would leave blocks everywhere, whose frees are in
     /// everybody's way.
     #[inline]
-    fn shard_for(&self, blocks: u32) -> &Shard {
-        if let [only] = &*self.shards {
-            return only;
+    fn allocate_in_one(&self, blocks: u32) -> Option<Run> {
+        let home = self.home();
+        let own = self.shard_of_home(home);
+        {
+            let mut runs = own.lock();
+            let found = runs.index.best_fit(blocks);
+            let fit = found.map_or(u32::MAX, |found| found.blocks);
+            let may_be_better = home.is_alone && fit > blocks && self.shards.len() > 1;
+            if !may_be_better || self.better_than(fit, blocks).is_none() {
+                let run = runs.cut(found?, blocks);
+                own.note(&runs);
+                return Some(run);
+            }
         }
+        let better = self.better_than(u32::MAX, blocks)?;
+        let mut runs = better.lock();
+        let found = runs.index.best_fit(blocks)?;
+        let run = runs.cut(found, blocks);
+        better.note(&runs);
+        Some(run)
+    }
+
+    /// The shard with the shortest run that fits, if that is shorter than `fit`.
+    fn better_than(&self, fit: u32, blocks: u32) -> Option<&Shard> {
+        let shortest = |shard: &&Shard| shard.present.from(blocks as usize - 1).unwrap_or(usize::MAX);
+        let best = self.shards.iter().min_by_key(shortest)?;
+        (shortest(&best) < fit as usize - 1).then_some(best)
+    }
+
+    #[inline]
+    fn shard_of_home(&self, home: Home) -> &Shard {
+        &self.shards[home.shard as usize % self.shards.len()]
+    }
+
+    /// Where this thread allocates now.
+    #[inline]
+    fn home(&self) -> Home {
         let mut home = HOME.get();
-        if home.calls == 0 {
-            self.choose(&mut home);
+        if self.shards.len() > 1 {
+            if home.calls == 0 {
+                self.choose(&mut home);
+            }
+            home.calls -= 1;
+            HOME.set(home);
         }
-        home.calls -= 1;
-        HOME.set(home);
-        let own = &self.shards[home.shard as usize % self.shards.len()];
-        let wanted = blocks as usize - 1;
-        let fit = |shard: &Shard| shard.present.from(wanted).unwrap_or(usize::MAX);
-        let own_fit = fit(own);
-        if own_fit == wanted {
-            return own;
-        }
-        let best = self.shards.iter().min_by_key(|shard| fit(shard));
-        best.filter(|shard| fit(shard) < own_fit).unwrap_or(own)
+        home
     }
 
     /// The shard that the thread prefers, unless it has less than three quarters of the free blocks of the emptiest. Were
@@ -451,7 +468,9 @@ impl Space {
         let free = |shard: usize| self.shards[shard].free_blocks();
         let most = (0..self.shards.len()).max_by_key(|&shard| free(shard)).unwrap_or(own);
         let shard = if free(own) < free(most) / 4 * 3 { most } else { own };
-        *home = Home { shard: shard as u32, calls: CALLS_AT_HOME, ..*home };
+        let before = self.chosen_by.swap(home.thread, Ordering::Relaxed);
+        let is_alone = before == home.thread;
+        *home = Home { shard: shard as u32, calls: CALLS_AT_HOME, is_alone, ..*home };
     }
 }
 
