@@ -139,6 +139,10 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
         drop(inner);
         worker.commit.wait(timeout);
     }
+    // Whoever saw this thread at work left its records to it; from now on they look after them themselves.
+    if let Some(inner) = store.upgrade() {
+        block_on(inner.committer.lead(inner.now_ns()));
+    }
 }
 
 fn applier(store: &Weak<Inner>, worker: &Worker) {

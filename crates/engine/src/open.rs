@@ -135,6 +135,8 @@ impl Store {
                 return Ok(());
             }
             inner.committer.seal().await;
+            // Who was queued while the seal was written found somebody committing and relies on it.
+            inner.committer.lead(inner.now_ns()).await;
             inner.publish_last().await
         })
     }

@@ -202,15 +202,20 @@ impl Inner {
     /// Sees to it that the queue is committed: by this thread where it may block and nobody else does, by the
     /// committer's thread, or, without one, here.
     pub(crate) async fn drive(&self) {
-        match &self.worker {
-            // A store that is being closed has no committer any more: who was queued last commits.
-            Some(worker) if !may_block() && !worker.is_stopped() => worker.wake_commit(),
-            Some(worker) if may_block() => {
-                self.committer.lead(self.now_ns()).await;
-                if self.committer.has_work() {
-                    worker.wake_commit();
-                }
+        if may_block() {
+            self.committer.lead(self.now_ns()).await;
+            if !self.committer.has_work() {
+                return;
             }
+        }
+        self.hand_over();
+    }
+
+    /// Gives what is queued to the committer's thread. A store that is being closed has none any more, or none yet: then
+    /// who was there last commits, here. Somebody else who commits just now hands over in turn.
+    pub(crate) fn hand_over(&self) {
+        match &self.worker {
+            Some(worker) if !worker.is_stopped() => worker.wake_commit(),
             _ => {
                 uninterrupted(self.committer.lead(self.now_ns()));
             }
