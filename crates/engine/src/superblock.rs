@@ -256,7 +256,7 @@ pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
         if block >= device.blocks() {
             continue;
         }
-        let bytes = match device.read(block, IoBuf::new(1)).await.ok() {
+        let bytes = match device.read(block, IoBuf::unfilled(1)).await.ok() {
             Ok(bytes) => bytes,
             Err(error) => {
                 unreadable = Some(error);

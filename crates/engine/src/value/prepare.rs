@@ -130,7 +130,7 @@ pub(crate) struct Filler {
 impl Filler {
     pub(crate) fn new(runs: &[Run]) -> Self {
         Self {
-            bufs: runs.iter().map(|run| IoBuf::new(run.blocks as usize)).collect(),
+            bufs: runs.iter().map(|run| IoBuf::unfilled(run.blocks as usize)).collect(),
             current: 0,
             at: 0,
             taken: 0,
@@ -171,6 +171,10 @@ impl Filler {
     pub(crate) fn finish(mut self) -> (Vec<IoBuf>, Vec<u32>) {
         if self.unit_bytes > 0 {
             self.end_unit();
+        }
+        // The memory was used before: what is behind the last byte must not reach the device.
+        for buf in self.bufs.iter_mut().skip(self.current) {
+            buf[std::mem::take(&mut self.at)..].fill(0);
         }
         (self.bufs, self.checksums)
     }
