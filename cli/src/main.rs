@@ -43,6 +43,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     if let Command::Bench(arguments) = cli.command {
         return commands::bench::run(arguments, cli.log.as_deref());
     }
+    if let Command::Simulate(arguments) = cli.command {
+        return commands::simulate::run(arguments, cli.log.as_deref());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -69,6 +72,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Export(arguments) => commands::export::run(arguments).await,
         Command::Check(arguments) => commands::check::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),
+        Command::Simulate(arguments) => commands::simulate::run(arguments, None),
         Command::Completions(arguments) => commands::completions::run(&arguments),
     }
 }
