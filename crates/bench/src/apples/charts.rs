@@ -17,7 +17,11 @@ const DEPTHS: [u32; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 const DEPTH_ROUNDS: u64 = 60;
 
 /// The distributions of day, apples and value of one answer: drawn, beside the law.
-pub(super) fn distributions(answer: &Answer, directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) fn distributions(
+    answer: &Answer,
+    supply: Supply,
+    directory: &Path,
+) -> anyhow::Result<Vec<PathBuf>> {
     let (total, worth) = (answer.orchard.total() as f64, answer.orchard.value());
     let (apples, value) = (answer.law.apples(), answer.law.value());
     let buckets = answer.orchard.apples.len();
@@ -45,10 +49,18 @@ pub(super) fn distributions(answer: &Answer, directory: &Path) -> anyhow::Result
         &|percent| value.at_most(percent / 100.0 * worth),
     );
     Ok(vec![
-        days.write(directory, "apples-day")?,
-        left.write(directory, "apples-left")?,
-        worths.write(directory, "apples-value")?,
+        days.write(directory, &named("apples-day", supply))?,
+        left.write(directory, &named("apples-left", supply))?,
+        worths.write(directory, &named("apples-value", supply))?,
     ])
+}
+
+/// The name of a chart: those of both supplies can be in one folder.
+fn named(name: &str, supply: Supply) -> String {
+    match supply {
+        Supply::Equal => name.to_owned(),
+        Supply::Matched => format!("{name}-matched"),
+    }
 }
 
 fn per_bin() -> Axis {
@@ -95,9 +107,9 @@ pub(super) fn by_depth(
         (Law::new(&orchard).apples().figures().mean * share, drawn)
     };
     let points = on_all_cores(count, 1, &point, &|done| progress("chart by depth", done, count));
-    let (title, name) = match options.supply {
-        Supply::Equal => ("Apples left by depth", "apples-by-depth"),
-        Supply::Matched => ("Apples left by depth, supply matched to demand", "apples-by-depth-matched"),
+    let title = match options.supply {
+        Supply::Equal => "Apples left by depth",
+        Supply::Matched => "Apples left by depth, supply matched to demand",
     };
     let title = format!("{title} ({} buckets; lines: law, dots: {DEPTH_ROUNDS} rounds)", options.buckets);
     let x = Axis::new("apples in a bucket", "").log();
@@ -116,7 +128,7 @@ pub(super) fn by_depth(
         .map(f64::from)
         .map(|depth| (depth, limit / depth.sqrt()));
     chart.add("uniform, limit b / sqrt(M)", Mark::Dashed, root);
-    Ok(vec![chart.write(directory, name)?])
+    Ok(vec![chart.write(directory, &named("apples-by-depth", options.supply))?])
 }
 
 /// When a pooled allocator fails though nothing of the load changes: drawn, beside the laws.

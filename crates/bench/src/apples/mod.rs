@@ -136,7 +136,7 @@ pub fn run(options: &ApplesOptions, out: &mut dyn Write, progress: Progress<'_>)
         choices.iter().map(|&choice| answer(options, choice, progress)).collect::<Result<Vec<_>, _>>()?;
     print(options, &answers, out)?;
     if let (Some(directory), Some(first)) = (&options.plot, answers.first()) {
-        let mut paths = charts::distributions(first, directory)?;
+        let mut paths = charts::distributions(first, options.supply, directory)?;
         paths.extend(charts::by_depth(options, choices, directory, progress)?);
         note_charts(options, &paths, out)?;
     }
