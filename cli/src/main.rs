@@ -3,7 +3,7 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`config`],
-//! [`size`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`logging`].
+//! [`size`], [`space_map`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`logging`].
 //!
 //! This crate holds no storage logic: what it does, programs can do through `shoal-client` or `shoal-engine`.
 
@@ -18,6 +18,7 @@ mod output;
 mod range;
 mod signals;
 mod size;
+mod space_map;
 mod store_file;
 mod target;
 mod tree;
