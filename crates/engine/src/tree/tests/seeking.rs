@@ -112,5 +112,9 @@ fn reads_ahead_only_what_the_range_may_need() {
     });
     let (reads, prefetched) = tree.memory.take_reads();
     let left = reads.iter().filter(|page| prefetched.iter().any(|asked| asked.block == page.block)).count();
-    assert!(prefetched.len() >= 2 && prefetched.len() <= left + 1, "{} asked for, {left} read", prefetched.len());
+    assert!(
+        prefetched.len() >= 2 && prefetched.len() <= left + 1,
+        "{} asked for, {left} read",
+        prefetched.len()
+    );
 }
