@@ -1,8 +1,8 @@
 //! Workloads, load generators and reports: the home of what `shoal bench` measures.
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
-//! figure depends on), [`report`] (table or JSON lines), [`plot`] (charts), then the benchmarks: [`store`]; and [`apples`], the
-//! probability model behind pooled allocators.
+//! figure depends on), [`report`] (table or JSON lines), [`plot`] (charts), then the benchmarks: [`store`] and [`space`]; and
+//! [`apples`], the probability model behind pooled allocators.
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
@@ -12,4 +12,5 @@ pub mod machine;
 pub mod payload;
 pub mod plot;
 pub mod report;
+pub mod space;
 pub mod store;

@@ -13,7 +13,7 @@ use shoal_base::BLOCK_BYTES;
 use crate::memory::Allocation;
 
 /// Bytes that are kept for later at most, in the whole process.
-pub(crate) const KEPT_BYTES_MAX: usize = 32 << 20;
+pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
 
 /// Pieces above this size are not kept: they are rare, and a few of them would be everything.
 const KEPT_BLOCKS_MAX: usize = 1024;
@@ -22,6 +22,12 @@ const CLASSES: usize = 8 + 4 * 7;
 
 static SHELVES: [Mutex<Vec<Allocation>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The class that gives room next where too much is kept.
+static VICTIM: AtomicUsize = AtomicUsize::new(0);
+
+/// A piece of a class up to this many above is taken where the class itself has none: three blocks more, or less than
+/// twice the size.
+const CLASSES_ABOVE: usize = 3;
 
 /// The class that holds pieces for `blocks` blocks, and the size of its pieces in blocks.
 fn class_of(blocks: usize) -> Option<(usize, usize)> {
@@ -42,14 +48,16 @@ fn class_of(blocks: usize) -> Option<(usize, usize)> {
 /// Memory of at least `blocks` blocks, and whether all of it is zero.
 pub(crate) fn take(blocks: usize) -> (Allocation, bool) {
     let Some((class, size)) = class_of(blocks) else { return (Allocation::zeroed(blocks), true) };
-    let kept = SHELVES.get(class).and_then(|shelf| shelf.lock().pop());
-    match kept {
-        Some(allocation) => {
-            KEPT_BYTES.fetch_sub(size * BLOCK_BYTES, Ordering::Relaxed);
-            (allocation, false)
-        }
+    match SHELVES.iter().skip(class).take(1 + CLASSES_ABOVE).find_map(pop) {
+        Some(allocation) => (allocation, false),
         None => (Allocation::zeroed(size), true),
     }
+}
+
+fn pop(shelf: &Mutex<Vec<Allocation>>) -> Option<Allocation> {
+    let allocation = shelf.lock().pop()?;
+    KEPT_BYTES.fetch_sub(allocation.blocks() * BLOCK_BYTES, Ordering::Relaxed);
+    Some(allocation)
 }
 
 /// Keeps a piece for later, where there is room.
@@ -58,7 +66,17 @@ pub(crate) fn keep(allocation: Allocation) {
     let Some((class, size)) = class_of(blocks) else { return };
     let bytes = blocks * BLOCK_BYTES;
     assert_eq!(size, blocks, "pieces have the size of their class");
-    if KEPT_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes > KEPT_BYTES_MAX {
+    let mut kept = KEPT_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    for _ in 0..CLASSES {
+        if kept <= KEPT_BYTES_MAX {
+            break;
+        }
+        // What was kept for yesterday's sizes makes room for today's.
+        let victim = VICTIM.fetch_add(1, Ordering::Relaxed) % CLASSES;
+        drop(SHELVES.get(victim).and_then(pop));
+        kept = KEPT_BYTES.load(Ordering::Relaxed);
+    }
+    if kept > KEPT_BYTES_MAX {
         KEPT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
         return;
     }
