@@ -20,8 +20,9 @@ const ROW_CELLS: usize = 32;
 /// Most cells of a map: more groups share one.
 const CELLS_MAX: usize = 32 * ROW_CELLS;
 /// How full a cell is, by eighths; a wholly free one has a sign of its own.
-const FILLS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-const WHOLLY_FREE: char = '·';
+const FILLS: [char; 8] =
+    ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
+const WHOLLY_FREE: char = '\u{b7}';
 /// Of these lengths, in bytes, the share of the free space in runs at least so long is shown.
 const SHARES: [u64; 3] = [64 << 10, 1 << 20, 4 << 20];
 /// Length of the longest bar of the histogram.
@@ -218,13 +219,14 @@ impl SpaceMap {
     fn push_histogram(&self, lines: &mut Vec<String>) {
         lines.push(format!("{:>10} {:>14} {:>10}  share of the free space", "runs from", "runs", "space"));
         let free = self.free().max(1);
-        for (index, bin) in self.bins.iter().enumerate() {
+        let shortest = self.bins.iter().position(|bin| bin.runs > 0).unwrap_or(0);
+        for (index, bin) in self.bins.iter().enumerate().skip(shortest) {
             let share = bin.blocks as f64 / free as f64;
             // What is there is seen, however little it is.
             let length = (share * BAR as f64).round().max(if bin.runs > 0 { 1.0 } else { 0.0 }) as usize;
             let bar = "#".repeat(length);
             lines.push(format!(
-                "{:>10} {:>14} {:>10} {:5.1} % {bar}",
+                "{:>10} {:>14} {:>10}  {:5.1} % {bar}",
                 self.size(1 << index).to_string(),
                 show_count(bin.runs),
                 self.size(bin.blocks).to_string(),
@@ -317,7 +319,7 @@ mod tests {
     fn signs_say_how_full_and_how_fragmented() {
         let map = map();
         let fills: String = map.cells().iter().map(fill_sign).collect();
-        assert_eq!(fills, "▇▄▄█");
+        assert_eq!(fills, "\u{2587}\u{2584}\u{2584}\u{2588}");
         let fragments: String = map.cells().iter().map(fragmentation_sign).collect();
         assert_eq!(fragments, "500-");
         let free = Cell { blocks: 8, free: 8, longest: 8 };

@@ -94,7 +94,7 @@ impl Random {
         }
     }
 
-    /// Transformed rejection with a squeeze (Hörmann 1993, "BTRS").
+    /// Transformed rejection with a squeeze (Hoermann 1993, "BTRS").
     fn binomial_by_rejection(&mut self, n: u32, p: f64) -> u32 {
         let trials = f64::from(n);
         let deviation = (trials * p * (1.0 - p)).sqrt();
