@@ -36,6 +36,7 @@ mod delete;
 mod entry;
 mod error;
 mod event;
+mod free_space;
 mod get;
 mod grow;
 mod key;
@@ -66,6 +67,7 @@ mod format_tests;
 
 pub use check::{CheckOptions, CheckProblem, CheckReport, check};
 pub use error::{Error, Result};
+pub use free_space::FreeSpace;
 pub use key::{DEFAULT_BUCKET, ObjectKey, check_bucket};
 pub use object::{
     ByteRange, DeleteResult, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult,
