@@ -19,6 +19,7 @@ use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
 use crate::object::{ListPage, ListRequest};
 use crate::overlay::{Overlay, Record};
+use crate::packed::RESERVED;
 use crate::store::{Inner, Store};
 use crate::tablet::View;
 use crate::tree::Cursor;
@@ -189,7 +190,7 @@ impl<'a> TabletStream<'a> {
             .collect();
         let tree = tree_of(inner.identity, view.tablet);
         let source = PoolPages::new(&inner.pool);
-        let cursor = Cursor::new(tree, source, view.root, &[], None).with_read_ahead(limit / 8);
+        let cursor = Cursor::new(tree, source, view.root, &[], Some(&[RESERVED])).with_read_ahead(limit / 8);
         Self { queues, cursor, leaf: None, _view: view }
     }
 
