@@ -7,14 +7,16 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{assert_clean, device, format, key, observe_all, open, recover_all, step, tiny, within};
+use common::{
+    assert_clean, device, format, key, observe_all, open, recover_all, rot_newest, step, tiny, within,
+};
 use proptest::prelude::*;
 use shoal_base::BLOCK_BYTES;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, MemDevice};
 use shoal_engine::{
-    ByteRange, CheckOptions, Environment, FormatOptions, OpenOptions, PutOptions, RejectRules, Store, Tuning,
-    block_on, check,
+    ByteRange, CheckOptions, Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store,
+    Tuning, block_on, check,
 };
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
@@ -189,7 +191,9 @@ fn values_cost_what_they_are_long() {
         };
         assert!(dense(1.04), "after puts: {:?}", store.stat());
         let before = store.stat();
-        assert!(before.packed_live_bytes == COUNT * 9_000 && before.packed_runs > 30, "{before:?}");
+        // One that an apply has alone gets extents of its own.
+        let packed = before.packed_live_bytes / 9_000;
+        assert!(packed > COUNT * 98 / 100 && before.packed_runs > 30, "{before:?}");
         let gone = |which: u64| which.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1;
         (0..COUNT).filter(|&which| gone(which)).for_each(|which| delete(&store, which));
         assert!(dense(1.08), "after deletes: {:?}", store.stat());
@@ -248,6 +252,79 @@ fn a_get_reads_the_values_blocks_only() {
         read += reads;
     }
     assert!(read > 100, "only {read} values came from the device");
+}
+
+/// A reader that began before its value's run was rewritten and its blocks used again gets the value, or is told (R9, R16).
+#[test]
+fn a_slow_reader_of_a_packed_value() {
+    const BLOCKS: u64 = 700;
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 6);
+    let store = open(&device(&sim), small()).unwrap();
+    let (mut seed, mut read) = (0, 0);
+    for turn in 0..30_u64 {
+        for which in 0..40 {
+            seed += 1;
+            put(&store, which, seed, 2_500);
+        }
+        let which = turn % 24;
+        let written = seed - 39 + which;
+        let name = key(&Workload::key(which));
+        let mut stream = block_on(store.get_stream(&name, ByteRange::ALL)).unwrap().unwrap();
+        // Neighbours die, the run is rewritten, this value is overwritten, and blocks are used again and again.
+        for round in 0..4 {
+            for other in (0..40).filter(|other| round > 1 || *other != which) {
+                seed += 1;
+                put(&store, other, seed, 2_500 + round);
+            }
+        }
+        let value = block_on(stream.next()).unwrap_or_else(|error| panic!("turn {turn}: {error}")).unwrap();
+        Value { key: which, seed: written, bytes: 2_500 }.check(&value.to_vec()).unwrap();
+        read += 1;
+    }
+    assert!(read == 30 && store.stat().moved_values > 100, "{:?}", store.stat());
+}
+
+/// The newest superblock rots, both copies, after a crash at any moment: what the one before it needs was not
+/// written over by a run, or that is noticed (R9).
+#[test]
+fn a_rotten_newest_superblock_finds_its_runs() {
+    const BLOCKS: u64 = 260;
+    let (mut opened, mut noticed) = (0, 0);
+    for seed in 61..65 {
+        let sim = SimDevice::new(BLOCKS);
+        format(&device(&sim), BLOCKS, seed);
+        let sim = SimDevice::from_image(sim.image());
+        let store = open(&Device::new(sim.clone()), small()).unwrap();
+        let (mut workload, mut model) = (workload(seed, 22), Model::new());
+        let mut models = vec![model.clone()];
+        sim.mark(0);
+        for _ in 0..120 {
+            let operation = workload.next(&model);
+            step(&store, &mut model, &operation, false, |begun| {
+                models.push(begun.clone());
+                sim.mark(models.len() as u64 - 1);
+            });
+            models.push(model.clone());
+            sim.mark(models.len() as u64 - 1);
+        }
+        drop(store);
+        sim.history().for_each_crash_state(2, seed, |point, mut image| {
+            let Some(&mark) = point.marks.last() else { return };
+            rot_newest(&mut image);
+            match open(&Device::new(SimDevice::from_image(image)), small()) {
+                Ok(store) => {
+                    opened += 1;
+                    recover_all(&store, &mut models[mark as usize].clone())
+                        .unwrap_or_else(|violation| panic!("seed {seed}, state {}: {violation}", point.id));
+                }
+                Err(Error::Corrupt { .. } | Error::Unopenable(_)) => noticed += 1,
+                Err(error) => panic!("seed {seed}, state {}: {error}", point.id),
+            }
+        });
+    }
+    println!("{opened} opened, {noticed} noticed");
+    assert!(opened > 10 && noticed > 10, "{opened} opened, {noticed} noticed");
 }
 
 /// Blocks whose last bytes are the tail of a packed run.
