@@ -5,11 +5,12 @@
 //! a received message, a mapped file: whatever [`bytes::Bytes`] can own) and release it by dropping. A value travels
 //! from the pool to the socket as external chunks: it is never copied.
 //!
-//! `raw` is the buffer's memory and its critical paths, with all of the crate's `unsafe`; `buffer` is what is built on
+//! `raw` is the buffer's memory and its critical paths, `list` its chunks: all of the crate's `unsafe`; `buffer` is what is built on
 //! them; `body` gives a buffer to code that consumes a [`bytes::Buf`] or an [`http_body::Body`].
 
 mod body;
 mod buffer;
+mod list;
 mod raw;
 
 pub use buffer::{COPY_BYTES_MAX, OutOfRange};

@@ -17,12 +17,13 @@
 //! message.
 #![allow(unsafe_code)]
 
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::{fmt, ptr, slice};
 
 use bytes::buf::UninitSlice;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use smallvec::SmallVec;
+
+use crate::list::List;
 
 /// Bytes of the storage that is part of the buffer itself. It moves with the buffer, which bounds its size: a header
 /// and a short message must fit, not a value. As in RAMCloud.
@@ -32,16 +33,13 @@ pub const BUILT_IN_BYTES: usize = 1000;
 pub const PREPEND_BYTES: usize = 100;
 
 /// Capacity of the first allocation for internal chunks; each further one has twice as much.
-const ALLOCATION_BYTES_MIN: usize = 2 << 10;
+const ALLOCATION_BYTES_MIN: u32 = 2 << 10;
 
 /// The doubling ends here: a longer message wastes at most so much of its last allocation.
-const ALLOCATION_BYTES_MAX: usize = 64 << 10;
-
-/// So many closed chunks need no allocation: a header, two frames of the pool.
-const CHUNKS_BUILT_IN: usize = 3;
+const ALLOCATION_BYTES_MAX: u32 = 64 << 10;
 
 /// Who owns the bytes of a closed chunk.
-enum Owner {
+pub(crate) enum Owner {
     /// The buffer: the chunk's `at` is an offset into the built-in storage.
     BuiltIn,
     /// Nobody: they live as long as the program.
@@ -53,8 +51,9 @@ enum Owner {
 }
 
 /// A contiguous piece of the buffer that does not grow any more.
-struct Chunk {
-    /// The first byte, whose owner does not move it; an offset where the chunk is built-in.
+pub(crate) struct Chunk {
+    /// The first byte, whose owner does not move it. Where the chunk is built-in: its offset in the built-in storage,
+    /// which is smaller than any address ([`Chunk::is_built_in`]).
     at: *const u8,
     len: usize,
     owner: Owner,
@@ -74,6 +73,7 @@ pub(crate) enum Part<'a> {
 ///
 /// Cloning shares external chunks and copies internal ones. Moving one copies its built-in storage, a bit more than
 /// [`BUILT_IN_BYTES`]: long-lived ones are better boxed.
+#[repr(C)]
 pub struct Buffer {
     /// Where the next byte goes, relative to the tail's storage.
     end: usize,
@@ -85,15 +85,13 @@ pub struct Buffer {
     len_base: usize,
     /// The tail's storage where it is an allocation, else null.
     heap_at: *mut u8,
+    chunks: List,
     /// The lowest byte of the built-in storage that is in use.
-    head: usize,
-    /// Index of the first closed chunk; those before it were consumed.
-    first: usize,
+    head: u32,
     /// What the next allocation should hold.
-    allocation_bytes: usize,
+    allocation_bytes: u32,
     /// Owner of the tail's storage where it is an allocation.
-    heap: Option<BytesMut>,
-    chunks: SmallVec<[Chunk; CHUNKS_BUILT_IN]>,
+    heap: ManuallyDrop<Option<BytesMut>>,
     built_in: MaybeUninit<[u8; BUILT_IN_BYTES]>,
 }
 
@@ -111,18 +109,17 @@ impl Buffer {
     /// No chunks.
     #[inline]
     #[must_use]
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             end: PREPEND_BYTES,
             limit: BUILT_IN_BYTES,
             start: PREPEND_BYTES,
             len_base: 0_usize.wrapping_sub(PREPEND_BYTES),
             heap_at: ptr::null_mut(),
-            head: PREPEND_BYTES,
-            first: 0,
+            chunks: List::new(),
+            head: PREPEND_BYTES as u32,
             allocation_bytes: ALLOCATION_BYTES_MIN,
-            heap: None,
-            chunks: SmallVec::new(),
+            heap: ManuallyDrop::new(None),
             built_in: MaybeUninit::uninit(),
         }
     }
@@ -212,11 +209,11 @@ impl Buffer {
                 None => self.push_built_in(),
             }
         }
-        let mut heap = BytesMut::with_capacity(count.max(self.allocation_bytes));
+        let mut heap = BytesMut::with_capacity(count.max(self.allocation_bytes as usize));
         self.allocation_bytes = (self.allocation_bytes * 2).min(ALLOCATION_BYTES_MAX);
         self.heap_at = heap.spare_capacity_mut().as_mut_ptr().cast();
         self.limit = heap.capacity();
-        self.heap = Some(heap);
+        *self.heap = Some(heap);
         (self.start, self.end) = (0, 0);
         self.len_base = len;
     }
@@ -275,8 +272,9 @@ impl Buffer {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, chunk: Chunk) {
+        assert!(!chunk.is_built_in(), "memory below {BUILT_IN_BYTES} cannot be told from an offset");
         self.close_tail();
         self.len_base = self.len_base.wrapping_add(chunk.len);
         self.chunks.push(chunk);
@@ -296,11 +294,11 @@ impl Buffer {
     /// Puts a copy of `bytes` in front of everything; up to [`PREPEND_BYTES`] in all without an allocation.
     #[inline]
     pub fn prepend(&mut self, bytes: &[u8]) {
-        if bytes.len() <= self.head && self.first == self.chunks.len() && self.heap_at.is_null() {
-            self.head -= bytes.len();
+        if bytes.len() <= self.head as usize && self.chunks.is_empty() && self.heap_at.is_null() {
+            self.start = self.head as usize - bytes.len();
+            self.head = self.start as u32;
             // SAFETY: below `head` the built-in storage is free.
-            unsafe { self.put_built_in(self.head, bytes) };
-            self.start = self.head;
+            unsafe { self.put_built_in(self.start, bytes) };
             self.len_base = self.len_base.wrapping_add(bytes.len());
         } else {
             self.prepend_chunk(bytes);
@@ -314,21 +312,26 @@ impl Buffer {
             return;
         }
         self.len_base = self.len_base.wrapping_add(bytes.len());
-        if bytes.len() > self.head {
+        if bytes.len() > self.head as usize {
             let copy = BytesMut::from(bytes);
-            return self.push_front(Chunk { at: copy.as_ptr(), len: copy.len(), owner: Owner::Owned(copy) });
+            return self.chunks.push_front(Chunk {
+                at: copy.as_ptr(),
+                len: copy.len(),
+                owner: Owner::Owned(copy),
+            });
         }
-        let end = self.head;
-        self.head -= bytes.len();
+        let end = self.head as usize;
+        let start = end - bytes.len();
+        self.head = start as u32;
         // SAFETY: below `head` the built-in storage is free.
-        unsafe { self.put_built_in(self.head, bytes) };
-        let at = ptr::without_provenance(self.head);
-        match self.chunks.get_mut(self.first) {
+        unsafe { self.put_built_in(start, bytes) };
+        let at = ptr::without_provenance(start);
+        match self.chunks.first_mut() {
             Some(Chunk { at: first, len, owner: Owner::BuiltIn }) if first.addr() == end => {
                 *first = at;
                 *len += bytes.len();
             }
-            _ => self.push_front(Chunk { at, len: bytes.len(), owner: Owner::BuiltIn }),
+            _ => self.chunks.push_front(Chunk { at, len: bytes.len(), owner: Owner::BuiltIn }),
         }
     }
 
@@ -341,15 +344,6 @@ impl Buffer {
         unsafe { target.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    fn push_front(&mut self, chunk: Chunk) {
-        if self.first > 0 {
-            self.first -= 1;
-            self.chunks[self.first] = chunk;
-        } else {
-            self.chunks.insert(0, chunk);
-        }
-    }
-
     /// Drops the first `count` bytes; everything where there are not more. Chunks are released as they end.
     #[inline]
     pub fn truncate_front(&mut self, count: usize) {
@@ -358,11 +352,11 @@ impl Buffer {
         }
         self.len_base = self.len_base.wrapping_sub(count);
         let mut rest = count;
-        while let Some(chunk) = self.chunks.get_mut(self.first) {
+        while let Some(chunk) = self.chunks.first_mut() {
             if rest < chunk.len {
                 chunk.cut_front(rest);
                 if let Owner::BuiltIn = chunk.owner {
-                    self.head = chunk.at.addr();
+                    self.head = chunk.at.addr() as u32;
                 }
                 return;
             }
@@ -371,21 +365,14 @@ impl Buffer {
         }
         self.start += rest;
         if self.heap_at.is_null() {
-            self.head = self.start;
+            self.head = self.start as u32;
         }
     }
 
-    /// Releases the first closed chunk, which must exist; its bytes were subtracted already.
+    /// Releases the first closed chunk, whose bytes were subtracted already.
     fn pop_front(&mut self) {
-        let nothing = Chunk { at: ptr::null(), len: 0, owner: Owner::Static };
-        let chunk = std::mem::replace(&mut self.chunks[self.first], nothing);
-        if let Owner::BuiltIn = chunk.owner {
-            self.head = chunk.at.addr() + chunk.len;
-        }
-        self.first += 1;
-        if self.first == self.chunks.len() {
-            self.chunks.clear();
-            self.first = 0;
+        if let Some(Chunk { at, len, owner: Owner::BuiltIn }) = self.chunks.pop_front() {
+            self.head = (at.addr() + len) as u32;
         }
     }
 
@@ -424,10 +411,6 @@ impl Buffer {
                 }
             }
         }
-        if self.first == self.chunks.len() {
-            self.chunks.clear();
-            self.first = 0;
-        }
         self.len_base = len.wrapping_sub(self.end);
     }
 
@@ -438,19 +421,24 @@ impl Buffer {
             // As new: whatever makes a buffer empty comes through here.
             return;
         }
-        if !self.chunks.is_empty() || !self.heap_at.is_null() {
+        if self.owns() {
             self.release();
         }
-        self.head = PREPEND_BYTES;
+        self.head = PREPEND_BYTES as u32;
         (self.start, self.end, self.limit) = (PREPEND_BYTES, PREPEND_BYTES, BUILT_IN_BYTES);
         self.len_base = 0_usize.wrapping_sub(PREPEND_BYTES);
+    }
+
+    /// Whether there is anything to release.
+    #[inline(always)]
+    fn owns(&self) -> bool {
+        !self.chunks.is_empty() || !self.heap_at.is_null()
     }
 
     #[inline(never)]
     fn release(&mut self) {
         self.chunks.clear();
-        self.first = 0;
-        self.heap = None;
+        *self.heap = None;
         self.heap_at = ptr::null_mut();
         self.allocation_bytes = ALLOCATION_BYTES_MIN;
     }
@@ -462,30 +450,28 @@ impl Buffer {
         unsafe { slice::from_raw_parts(self.base().add(self.start), self.end - self.start) }
     }
 
-    #[inline]
-    fn closed(&self) -> &[Chunk] {
-        // SAFETY: `first` is an index of `chunks` or its length.
-        unsafe { self.chunks.as_slice().get_unchecked(self.first..) }
-    }
-
     /// The chunks, in order; none is empty.
     #[inline]
     #[must_use]
     pub fn chunks(&self) -> Chunks<'_> {
-        Chunks { closed: self.closed().iter(), built_in: self.built_in.as_ptr().cast(), tail: self.tail() }
+        Chunks {
+            closed: self.chunks.as_slice().iter(),
+            built_in: self.built_in.as_ptr().cast(),
+            tail: self.tail(),
+        }
     }
 
     /// How many chunks there are.
     #[must_use]
     pub fn chunk_count(&self) -> usize {
-        self.closed().len() + usize::from(self.start < self.end)
+        self.chunks.as_slice().len() + usize::from(self.start < self.end)
     }
 
     /// The first chunk; empty where the buffer is.
     #[inline]
     #[must_use]
     pub fn first_chunk(&self) -> &[u8] {
-        match self.closed().first() {
+        match self.chunks.as_slice().first() {
             // SAFETY: the chunk is one of this buffer.
             Some(chunk) => unsafe { chunk.view(self.built_in.as_ptr().cast()) },
             None => self.tail(),
@@ -495,7 +481,7 @@ impl Buffer {
     /// The chunks, in order, by what one may do with them; none is empty.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let built_in = self.built_in.as_ptr().cast();
-        let closed = self.closed().iter().map(move |chunk| {
+        let closed = self.chunks.as_slice().iter().map(move |chunk| {
             // SAFETY: the chunk is one of this buffer.
             let view = unsafe { chunk.view(built_in) };
             match &chunk.owner {
@@ -513,7 +499,7 @@ impl Buffer {
     pub(crate) fn overwrite(&mut self, offset: usize, source: &[u8]) {
         let built_in = self.built_in.as_mut_ptr().cast::<u8>();
         let (mut skip, mut source) = (offset, source);
-        for chunk in &mut self.chunks[self.first..] {
+        for chunk in self.chunks.as_mut_slice() {
             let from = skip.min(chunk.len);
             let (now, later) = source.split_at(source.len().min(chunk.len - from));
             skip -= from;
@@ -536,10 +522,10 @@ impl Buffer {
     /// in, shares or moves the others.
     pub(crate) fn split_first(&mut self, count: usize) -> Bytes {
         assert!(count <= self.first_chunk().len(), "the first chunk has fewer than {count} bytes");
-        if self.first == self.chunks.len() && self.heap.is_some() {
+        if self.chunks.is_empty() && self.heap.is_some() {
             self.close_tail();
         }
-        let out = match self.chunks.get_mut(self.first) {
+        let out = match self.chunks.first_mut() {
             Some(Chunk { at, len, owner: Owner::Owned(owner) }) => {
                 let out = owner.split_to(count).freeze();
                 (*at, *len) = (owner.as_ptr(), *len - count);
@@ -552,8 +538,8 @@ impl Buffer {
                 }
                 return out;
             }
-            // SAFETY: the bytes live as long as the program.
             Some(Chunk { at, owner: Owner::Static, .. }) => {
+                // SAFETY: the bytes live as long as the program.
                 Bytes::from_static(unsafe { slice::from_raw_parts(*at, count) })
             }
             Some(Chunk { owner: Owner::Shared(owner), .. }) => owner.slice(..count),
@@ -565,12 +551,19 @@ impl Buffer {
 
     /// What kind each chunk is and how long.
     fn kinds(&self) -> Vec<(&'static str, usize)> {
-        let closed = self.closed().iter().map(|chunk| (chunk.kind(), chunk.len));
+        let closed = self.chunks.as_slice().iter().map(|chunk| (chunk.kind(), chunk.len));
         closed.chain((self.start < self.end).then(|| ("tail", self.end - self.start))).collect()
     }
 }
 
 impl Chunk {
+    /// Whether `at` is an offset. Told by `at` itself, which every reader has at hand: nothing that a chunk refers to
+    /// lies on the lowest page, which no system maps (`push` makes sure).
+    #[inline]
+    fn is_built_in(&self) -> bool {
+        self.at.addr() < BUILT_IN_BYTES
+    }
+
     /// The chunk's bytes.
     ///
     /// # Safety
@@ -588,7 +581,7 @@ impl Chunk {
     ///
     /// # Safety
     /// As for `view`, and that borrow is a mutable one.
-    unsafe fn view_mut<'a>(&'a mut self, built_in: *mut u8) -> &'a mut [u8] {
+    unsafe fn view_mut(&mut self, built_in: *mut u8) -> &mut [u8] {
         if let Owner::Static | Owner::Shared(_) = self.owner {
             // SAFETY: promised by the caller.
             let copy = BytesMut::from(unsafe { self.view(built_in) });
@@ -603,6 +596,11 @@ impl Chunk {
         self.at = at;
         // SAFETY: the owner has `len` initialised bytes, which are this chunk's alone.
         unsafe { slice::from_raw_parts_mut(at, self.len) }
+    }
+
+    /// Stands where a chunk was taken out.
+    pub(crate) const fn nothing() -> Self {
+        Self { at: ptr::null(), len: 0, owner: Owner::Static }
     }
 
     /// Drops the first `count` bytes of more.
@@ -698,6 +696,16 @@ unsafe impl BufMut for Buffer {
     }
 }
 
+/// One test for a short message; the fields themselves have nothing to drop then.
+impl Drop for Buffer {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.owns() {
+            self.release();
+        }
+    }
+}
+
 impl Default for Buffer {
     fn default() -> Self {
         Self::new()
@@ -718,20 +726,19 @@ impl Buffer {
         assert_eq!(self.chunks().map(<[u8]>::len).sum::<usize>(), self.len(), "{self:?}");
         assert!(self.chunks().all(|chunk| !chunk.is_empty()), "{self:?}");
         assert_eq!(self.chunks().count(), self.chunk_count());
-        assert!(self.start <= self.end && self.end <= self.limit && self.head <= BUILT_IN_BYTES);
+        assert!(self.start <= self.end && self.end <= self.limit && self.head as usize <= BUILT_IN_BYTES);
         assert_eq!(self.heap.is_some(), !self.heap_at.is_null());
-        assert_eq!(self.first == self.chunks.len(), self.chunks.is_empty());
-        let mut at = self.head;
-        for chunk in self.closed().iter().filter(|chunk| matches!(chunk.owner, Owner::BuiltIn)) {
+        let mut at = self.head as usize;
+        for chunk in self.chunks.as_slice().iter().filter(|chunk| matches!(chunk.owner, Owner::BuiltIn)) {
             assert!(at <= chunk.at.addr(), "built-in chunks in logical order: {self:?}");
             at = chunk.at.addr() + chunk.len;
         }
-        if let Some(heap) = &self.heap {
+        if let Some(heap) = &*self.heap {
             assert_eq!(heap.capacity(), self.limit);
         } else {
             assert!(at <= self.start && self.limit == BUILT_IN_BYTES, "the tail is behind: {self:?}");
             assert!(
-                !self.chunks.is_empty() || self.start == self.head,
+                !self.chunks.is_empty() || self.start == self.head as usize,
                 "prepending joins the tail: {self:?}"
             );
         }

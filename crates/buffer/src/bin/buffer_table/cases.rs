@@ -271,9 +271,9 @@ fn copy() -> [Slice; 4] {
     let mut shoal = Buffer::new();
     shoal.append_static(&FIVE);
     shoal.append_static(&FIVE);
-    let mut mutable = VecDeque::from([BytesMut::from(&FIVE[..]), BytesMut::from(&FIVE[..])]);
-    let mut chain = VecDeque::from([Bytes::from_static(&FIVE), Bytes::from_static(&FIVE)]);
-    let mut vec = VecDeque::from([FIVE.to_vec(), FIVE.to_vec()]);
+    let mutable = VecDeque::from([BytesMut::from(&FIVE[..]), BytesMut::from(&FIVE[..])]);
+    let chain = VecDeque::from([Bytes::from_static(&FIVE), Bytes::from_static(&FIVE)]);
+    let vec = VecDeque::from([FIVE.to_vec(), FIVE.to_vec()]);
     [
         slice(1, move || {
             let mut target = [0; 6];
@@ -283,17 +283,17 @@ fn copy() -> [Slice; 4] {
         }),
         slice(1, move || {
             let mut target = [0; 6];
-            copy_pieces(black_box(&mut mutable), 2, &mut target);
+            copy_pieces(black_box(&mutable), 2, &mut target);
             black_box(&mut target);
         }),
         slice(1, move || {
             let mut target = [0; 6];
-            copy_pieces(black_box(&mut chain), 2, &mut target);
+            copy_pieces(black_box(&chain), 2, &mut target);
             black_box(&mut target);
         }),
         slice(1, move || {
             let mut target = [0; 6];
-            copy_pieces(black_box(&mut vec), 2, &mut target);
+            copy_pieces(black_box(&vec), 2, &mut target);
             black_box(&mut target);
         }),
     ]
