@@ -29,6 +29,57 @@ pub(crate) struct Arguments {
 enum Bench {
     /// Put, get, delete and list on a real data file, by size and number of clients.
     Store(StoreArguments),
+    /// Buffer pools under scans and gets on a simulated device, in their own memory.
+    Pool(PoolArguments),
+}
+
+#[derive(Args)]
+struct PoolArguments {
+    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Only this variant, or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "variant", value_name = "NAME")]
+    variants: Vec<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Seconds that each variant runs at each latency of a case.
+    #[arg(long, value_name = "N", default_value = "30")]
+    seconds: f64,
+    /// Frames of the pools, where the case does not say it.
+    #[arg(long, value_name = "N", default_value = "64")]
+    frames: usize,
+    /// Pages on the device, a multiple of 8.
+    #[arg(long, value_name = "N", default_value = "6400")]
+    pages: u64,
+    /// Threads that scan, at most 8.
+    #[arg(long, value_name = "N", default_value = "8")]
+    scans: u64,
+    /// Threads that get, at most 8.
+    #[arg(long, value_name = "N", default_value = "8")]
+    gets: u64,
+    /// LRU-K's k.
+    #[arg(long, value_name = "N", default_value = "16")]
+    k: usize,
+}
+
+fn run_pool(arguments: PoolArguments) -> anyhow::Result<()> {
+    let wrong = |_| Usage("--seconds is a number of seconds above 0".into());
+    let options = shoal_bench::pool::PoolBenchOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        json: arguments.json,
+        cases: arguments.cases,
+        variants: arguments.variants,
+        time: Duration::try_from_secs_f64(arguments.seconds).map_err(wrong)?,
+        pages: arguments.pages,
+        frames: arguments.frames,
+        scans: arguments.scans,
+        gets: arguments.gets,
+        k: arguments.k,
+        ..Default::default()
+    };
+    shoal_bench::pool::run(&options, &mut std::io::stdout().lock())
 }
 
 #[derive(Args)]
@@ -67,7 +118,10 @@ struct StoreArguments {
 /// Runs on the program's first thread, outside of any runtime: clients are threads that may block.
 pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()> {
     logging::start(log.unwrap_or("warn"))?;
-    let Bench::Store(arguments) = arguments.bench;
+    let arguments = match arguments.bench {
+        Bench::Store(arguments) => arguments,
+        Bench::Pool(arguments) => return run_pool(arguments),
+    };
     let wrong = |_| Usage("--seconds is a number of seconds above 0".into());
     let time = arguments.seconds.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?;
     let options = shoal_bench::store::StoreOptions {
