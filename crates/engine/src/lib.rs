@@ -25,7 +25,7 @@
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
 //! The way of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `write.rs`, `overlay/`, `log/commit.rs`; later
-//! `apply.rs`, `tree/`, `publish.rs`. The way of a get: `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
+//! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
 //! `superblock.rs`, `space_image.rs`, `log/read.rs`. Rules R1 to R24 are in `docs/invariants.md`.
 
 mod admission;
@@ -47,6 +47,7 @@ mod object;
 mod open;
 mod options;
 mod overlay;
+mod packed;
 mod poison;
 mod publish;
 mod put;

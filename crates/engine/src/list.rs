@@ -19,6 +19,7 @@ use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
 use crate::object::{ListPage, ListRequest};
 use crate::overlay::{Overlay, Record};
+use crate::packed::RESERVED;
 use crate::store::{Inner, Store};
 use crate::tablet::View;
 use crate::tree::Cursor;
@@ -197,7 +198,8 @@ impl<'a> TabletStream<'a> {
             .collect();
         let tree = tree_of(inner.identity, view.tablet);
         let source = PoolPages::new(&inner.pool);
-        let cursor = Cursor::new(tree, source, view.root, &[], end);
+        // Reserved keys lie behind all objects.
+        let cursor = Cursor::new(tree, source, view.root, &[], end.or(Some(&[RESERVED])));
         let cursor = match expected {
             Some(entries) => cursor.with_expected(entries),
             None => cursor,

@@ -51,8 +51,7 @@ fn main() {
 /// A device that is wholly free.
 fn empty(gib: u64, scale: u64) -> Space {
     let blocks = gib * GIB_BLOCKS / scale;
-    let shard: u64 = std::env::var("SHARD").ok().and_then(|s| s.parse().ok()).unwrap_or(30);
-    let space = Space::with_shards(blocks, group_blocks_for(blocks), 1 << shard);
+    let space = Space::new(blocks, group_blocks_for(blocks));
     let step = u32::MAX / 2;
     let mut block = 0;
     while block < blocks {

@@ -290,7 +290,7 @@ impl GroupRuns {
         let is_before = |packed: u32| packed >> 16 <= start;
         match &self.0 {
             Store::Inline { count, runs } => {
-                (lanes(runs, is_before) & ((1 << count) - 1)).count_ones() as usize
+                (!lanes(runs, is_before)).trailing_zeros().min(u32::from(*count)) as usize
             }
             _ => self.array().partition_point(|&packed| is_before(packed)),
         }
@@ -340,12 +340,12 @@ impl GroupRuns {
             }
             Store::Array(runs) if runs.len() < array_runs_max(group_blocks) => {
                 if runs.len() == runs.capacity() {
-                    runs.reserve_exact((runs.len() / 2).min(array_runs_max(group_blocks) - runs.len()));
+                    runs.reserve_exact((runs.len() / 4).min(array_runs_max(group_blocks) - runs.len()));
                 }
                 runs.insert(index, span.pack());
             }
             Store::Inline { runs, .. } if RUNS_INLINE < array_runs_max(group_blocks) => {
-                let mut array = Vec::with_capacity(RUNS_INLINE + RUNS_INLINE / 2);
+                let mut array = Vec::with_capacity(RUNS_INLINE + RUNS_INLINE / 4);
                 array.extend_from_slice(runs);
                 array.insert(index, span.pack());
                 self.0 = Store::Array(array);
@@ -372,8 +372,8 @@ impl GroupRuns {
                 runs.remove(index);
                 if runs.len() <= RUNS_INLINE_AGAIN {
                     self.0 = inline(runs);
-                } else if runs.len() < runs.capacity() / 2 {
-                    runs.shrink_to(runs.len() * 3 / 2);
+                } else if runs.len() < runs.capacity() * 2 / 3 {
+                    runs.shrink_to(runs.len() * 5 / 4);
                 }
             }
             Store::Bitmap(_) => unreachable!("a bitmap has no places in an array"),

@@ -37,6 +37,13 @@ impl Located {
                 runs: SmallVec::from_slice(runs),
                 checksums: checksums.clone(),
             },
+            Home::Packed { at, checksum, .. } => Self {
+                version,
+                stored,
+                offset: (u64::from(*at) % BLOCK_BYTES_U64) as u16,
+                runs: entry.packed_blocks().into_iter().collect(),
+                checksums: SmallVec::from_slice(&[*checksum]),
+            },
             Home::Manifest { runs, bytes, checksum } => {
                 let manifest = read_manifest(device, pool, runs, *bytes, *checksum, version).await?;
                 Self {

@@ -130,6 +130,8 @@ impl Model {
             Step::Write(pages, finish) => self.write(pages, finish),
             Step::Forget(block, blocks) => {
                 let run = Run::new(block, blocks);
+                // Loads under way are not touched, so one that ends between the call and the check would be seen.
+                eventually(|| pool.inner().prefetching.load(std::sync::atomic::Ordering::Relaxed) == 0);
                 pool.forget(run);
                 (run.block..run.end().min(PAGES))
                     .for_each(|block| assert!(!pool.is_resident(&self.unit(block).id)));
