@@ -16,7 +16,7 @@ const RANKS: [&[&str]; 10] = [
     &["shoal-pool"],
     &["shoal-engine"],
     &["shoal-api"],
-    &["shoal-client", "shoal-server"],
+    &["shoal-client", "shoal-resp", "shoal-server"],
     &["shoal-s3"],
     &["shoal-bench"],
     &["shoal"],

@@ -34,14 +34,17 @@ enum Request {
     Write(u64, Box<Page>),
 }
 
+/// A request, and where its page goes when it is done.
+type Asked = (Request, SyncSender<Box<Page>>);
+
 /// One thread that does the I/O of everybody, one request after the other.
 pub(crate) struct Scheduler {
-    requests: Mutex<Sender<(Request, SyncSender<Box<Page>>)>>,
+    requests: Mutex<Sender<Asked>>,
 }
 
 impl Scheduler {
     pub(crate) fn new(sim: Arc<Sim>) -> Self {
-        let (sender, requests): (_, Receiver<(Request, SyncSender<Box<Page>>)>) = channel();
+        let (sender, requests): (_, Receiver<Asked>) = channel();
         thread::spawn(move || {
             for (request, done) in requests {
                 let page = match request {

@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use shoal_base::task::block_on;
 use shoal_base::{BLOCK_BYTES, Run};
 
-use super::{eventually, poll_once, pool_of, run};
+use super::{eventually, poll_once, pool_with, run};
 use crate::tests::device::TestDevice;
-use crate::{Hint, Pool, PoolError};
+use crate::{Hint, Pool, PoolError, PoolOptions};
 
 const NUMBER: usize = 16;
 const NUMBER_AGAIN: usize = BLOCK_BYTES - 8;
@@ -34,7 +34,9 @@ fn on_device(device: &TestDevice, block: u64) -> u64 {
 
 /// A pool over pages that all hold 0.
 fn zeroed(frames: usize, blocks: u64) -> (Pool, Arc<TestDevice>) {
-    let (pool, device) = pool_of(frames, blocks);
+    // Patient: on a busy machine threads wait long for each other's frames.
+    let options = PoolOptions { pin_wait_ms: 20_000, ..PoolOptions::new(frames) };
+    let (pool, device) = pool_with(options, blocks);
     (0..blocks).for_each(|block| device.put(block, &[0; BLOCK_BYTES]));
     (pool, device)
 }
