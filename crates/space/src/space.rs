@@ -149,26 +149,31 @@ impl Space {
         Ok(())
     }
 
-    /// Makes many runs free, in order of address and with one lock for all of a shard: all of them or none.
+    /// Makes many runs free, with one lock for all of a shard: all of them or none. Meanwhile others may be handed some.
     ///
     /// # Errors
-    /// As [`Self::free`], for the first run that is wrong; two runs of the batch that overlap are
-    /// [`SpaceError::AlreadyFree`] too.
+    /// As [`Self::free`], for the first run that is found wrong; two runs of the batch that overlap are
+    /// [`SpaceError::AlreadyFree`] too. Nothing is changed then, unless another thread was handed a part of the batch
+    /// before the wrong run was found: then that part stays with it and the rest is taken back.
     pub fn free_batch(&self, batch: &[Run]) -> Result<(), SpaceError> {
-        let mut sorted: SmallVec<[Run; 64]> = SmallVec::from_slice(batch);
-        sorted.sort_unstable_by_key(|run| run.block);
-        for &run in &sorted {
+        for &run in batch {
             self.geometry.check(run)?;
         }
+        // By shard, those that cross borders of shards at the end.
+        let mut order: SmallVec<[Run; 64]> = SmallVec::from_slice(batch);
+        if self.shards.len() > 1 {
+            order.sort_by_key(|&run| self.shard_index(run).unwrap_or(usize::MAX));
+        }
         let mut done = 0;
-        while done < sorted.len() {
-            let freed = match self.shard_of(sorted[done]) {
-                None => self.free(sorted[done]).map(|()| 1).map_err(|error| (0, error)),
-                Some(shard) => {
+        while done < order.len() {
+            let freed = match self.shard_index(order[done]) {
+                None => self.free(order[done]).map(|()| 1).map_err(|error| (0, error)),
+                Some(index) => {
+                    let of_shard = |run: &&Run| self.shard_index(**run) == Some(index);
+                    let count = order[done..].iter().take_while(of_shard).count();
+                    let shard = &self.shards[index];
                     let mut runs = shard.lock();
-                    let end = runs.geometry.blocks_max();
-                    let count = sorted[done..].iter().take_while(|run| run.end() <= end).count();
-                    let freed = runs.free_batch(&sorted[done..done + count]);
+                    let freed = runs.free_batch(&order[done..done + count]);
                     shard.note(&runs);
                     freed.map(|()| count)
                 }
@@ -176,13 +181,22 @@ impl Space {
             match freed {
                 Ok(count) => done += count,
                 Err((count, error)) => {
-                    let mut all = Shards::lock(&self.shards);
-                    sorted[..done + count].iter().for_each(|&run| all.take_checked(run));
+                    self.take_back(&order[..done + count]);
                     return Err(error);
                 }
             }
         }
         Ok(())
+    }
+
+    fn take_back(&self, freed: &[Run]) {
+        let mut all = Shards::lock(&self.shards);
+        for &run in freed {
+            for (runs, part) in all.parts(run) {
+                let taken = runs.take_free_part(part);
+                assert!(taken.is_ok(), "{part} was freed a moment ago: {taken:?}");
+            }
+        }
     }
 
     /// Hands out a contiguous run of exactly `blocks` blocks: from the shortest free run of any group of a shard that
@@ -365,8 +379,13 @@ impl Space {
     /// The shard in which all of a run lies.
     #[inline]
     fn shard_of(&self, run: Run) -> Option<&Shard> {
+        self.shard_index(run).map(|index| &self.shards[index])
+    }
+
+    #[inline]
+    fn shard_index(&self, run: Run) -> Option<usize> {
         let index = run.block >> self.shard_shift;
-        ((run.end() - 1) >> self.shard_shift == index).then(|| &self.shards[index as usize])
+        ((run.end() - 1) >> self.shard_shift == index).then_some(index as usize)
     }
 
     /// The thread's shard. Where somebody else is in it, this waits: a thread that went elsewhere each time would leave

@@ -1,11 +1,16 @@
 //! Moving live runs out of the emptiest group into holes elsewhere, as a store would do it in the background.
 
+use std::cmp::Reverse;
+
 use shoal_space::{Reserve, Space, Victim};
 
 use super::pieces::Pieces;
 
 /// How many groups may be emptied for one request.
 const GROUPS_PER_REQUEST: usize = 64;
+
+/// How many groups may be looked at for the reserve at a time.
+const GROUPS_PER_LOOK: usize = 16;
 
 /// Moves runs of `pieces` about in `space`.
 pub(crate) struct Mover<'a> {
@@ -21,39 +26,48 @@ impl<'a> Mover<'a> {
     /// Empties groups until `blocks` blocks can be had in one run; says whether they can.
     pub(crate) fn make_room(&mut self, blocks: u32, pieces: &mut Pieces) -> bool {
         let mut tried = Vec::new();
-        while tried.len() < GROUPS_PER_REQUEST {
-            let Some(victim) = self.space.close_emptiest(&tried) else { return false };
-            self.empty(victim, u32::MAX, pieces);
-            self.space.open(victim);
-            if self.space.largest_run() >= blocks {
-                return true;
+        // First groups of which everything finds a place, then those where only a part does.
+        for is_partial in [false, true] {
+            while tried.len() < GROUPS_PER_REQUEST {
+                let Some(victim) = self.space.close_emptiest(&tried) else { break };
+                self.empty(victim, u32::MAX, is_partial, pieces);
+                self.space.open(victim);
+                if self.space.largest_run() >= blocks {
+                    return true;
+                }
+                tried.push(victim.group);
             }
-            // What is left in it fits nowhere else: another group may be better.
-            tried.push(victim.group);
+            tried.clear();
         }
         false
     }
 
     /// Empties groups until the reserve is there, at most as many as it wants at a time.
     pub(crate) fn keep(&mut self, reserve: Reserve, pieces: &mut Pieces) {
-        for _ in 0..reserve.wanted(self.space) {
-            let Some(victim) = self.space.close_emptiest(&[]) else { return };
-            let is_empty = self.empty(victim, reserve.hole_blocks, pieces);
+        let mut tried = Vec::new();
+        let mut wanted = reserve.wanted(self.space);
+        while wanted > 0 && tried.len() < GROUPS_PER_LOOK {
+            let Some(victim) = self.space.close_emptiest(&tried) else { return };
+            let is_empty = self.empty(victim, reserve.hole_blocks, false, pieces);
             self.space.open(victim);
-            if !is_empty {
-                return;
-            }
+            wanted -= usize::from(is_empty);
+            tried.push(victim.group);
         }
     }
 
-    /// Moves what lives in the group into holes of at most `hole_blocks`, as far as there are any; says whether all of it
-    /// went.
-    fn empty(&mut self, victim: Victim, hole_blocks: u32, pieces: &mut Pieces) -> bool {
+    /// Moves what lives in the group into holes of at most `hole_blocks`, the longest first; says whether all of it went.
+    /// Where something finds no place, that ends it, so that little is moved in vain; a partial one goes on.
+    fn empty(&mut self, victim: Victim, hole_blocks: u32, is_partial: bool, pieces: &mut Pieces) -> bool {
+        let mut living = pieces.in_group(victim.group);
+        living.sort_unstable_by_key(|&(_, run)| Reverse(run.blocks));
         let mut is_empty = true;
-        for (number, from) in pieces.in_group(victim.group) {
+        for (number, from) in living {
             let Some(to) = self.space.allocate_in_hole(from.blocks, hole_blocks) else {
                 is_empty = false;
-                continue;
+                if is_partial {
+                    continue;
+                }
+                break;
             };
             pieces.relocate(number, to);
             let freed = self.space.free(from);
