@@ -45,11 +45,12 @@ fn free_space_is_mapped_and_dumped() {
     let done = run(&["stat", "--map", "--json", "--dump-space", &dump, "--data", &data]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let alone = done.json()["map"].clone();
-    assert_eq!(alone["blocks"], map["blocks"]);
+    // The file may have grown meanwhile, ahead of need.
+    assert!(alone["blocks"].as_u64().unwrap() >= map["blocks"].as_u64().unwrap(), "{alone} {map}");
     let free = alone["free_blocks"].as_u64().unwrap();
     assert_eq!(dumped(&dump).0, free);
     // At least the object is in use; closing the store wrote what the log held.
-    assert!(free <= map["blocks"].as_u64().unwrap() - 768, "{alone}");
+    assert!(free <= alone["blocks"].as_u64().unwrap() - 768, "{alone}");
 
     let wrong = run(&["stat", "--dump-space", "/nonexistent/dump", "--data", &data]);
     assert_eq!(wrong.code, 1, "{}", wrong.stderr);
