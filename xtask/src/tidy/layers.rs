@@ -15,13 +15,8 @@ const RANKS: [&[&str]; 10] = [
     &["shoal-buffer", "shoal-device", "shoal-space"],
     &["shoal-pool"],
     &["shoal-engine"],
-<<<<<<< HEAD
-    &["shoal-api"],
-    &["shoal-client", "shoal-resp", "shoal-server"],
-=======
     &["shoal-api", "shoal-resp"],
     &["shoal-client", "shoal-server"],
->>>>>>> bufw
     &["shoal-s3"],
     &["shoal-bench"],
     &["shoal"],
