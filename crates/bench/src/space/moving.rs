@@ -9,9 +9,6 @@ use super::pieces::Pieces;
 /// How many groups may be emptied for one request.
 const GROUPS_PER_REQUEST: usize = 64;
 
-/// How many groups may be looked at for the reserve at a time.
-const GROUPS_PER_LOOK: usize = 16;
-
 /// Moves runs of `pieces` about in `space`.
 pub(crate) struct Mover<'a> {
     pub(crate) space: &'a Space,
@@ -42,28 +39,25 @@ impl<'a> Mover<'a> {
         false
     }
 
-    /// Empties groups until the reserve is there, at most as many as it wants at a time.
+    /// Empties as many groups as the reserve wants now. One from which not everything can go is emptier at least, and the
+    /// first candidate the next time.
     pub(crate) fn keep(&mut self, reserve: Reserve, pieces: &mut Pieces) {
         let mut tried = Vec::new();
-        let mut wanted = reserve.wanted(self.space);
-        while wanted > 0 && tried.len() < GROUPS_PER_LOOK {
+        for _ in 0..reserve.wanted(self.space) {
             let Some(victim) = self.space.close_emptiest(&tried) else { return };
-            let is_empty = self.empty(victim, reserve.hole_blocks, false, pieces);
+            self.empty(victim, reserve.hole_blocks, true, pieces);
             self.space.open(victim);
-            wanted -= usize::from(is_empty);
             tried.push(victim.group);
         }
     }
 
-    /// Moves what lives in the group into holes of at most `hole_blocks`, the longest first; says whether all of it went.
+    /// Moves what lives in the group into holes of at most `hole_blocks`, the longest first.
     /// Where something finds no place, that ends it, so that little is moved in vain; a partial one goes on.
-    fn empty(&mut self, victim: Victim, hole_blocks: u32, is_partial: bool, pieces: &mut Pieces) -> bool {
+    fn empty(&mut self, victim: Victim, hole_blocks: u32, is_partial: bool, pieces: &mut Pieces) {
         let mut living = pieces.in_group(victim.group);
         living.sort_unstable_by_key(|&(_, run)| Reverse(run.blocks));
-        let mut is_empty = true;
         for (number, from) in living {
             let Some(to) = self.space.allocate_in_hole(from.blocks, hole_blocks) else {
-                is_empty = false;
                 if is_partial {
                     continue;
                 }
@@ -74,6 +68,5 @@ impl<'a> Mover<'a> {
             assert!(freed.is_ok(), "it was in use: {freed:?}");
             self.moved_blocks += u64::from(from.blocks);
         }
-        is_empty
     }
 }
