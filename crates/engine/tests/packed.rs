@@ -15,8 +15,8 @@ use shoal_base::BLOCK_BYTES;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, MemDevice};
 use shoal_engine::{
-    ByteRange, CheckOptions, Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store,
-    Tuning, block_on, check,
+    ByteRange, CheckOptions, Environment, Error, FormatOptions, Metadata, ObjectKey, OpenOptions, PutOptions,
+    RejectRules, Store, Tuning, block_on, check,
 };
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
@@ -229,6 +229,37 @@ fn overwrites_keep_runs_dense() {
     block_on(store.close()).unwrap();
     drop(store);
     assert_clean(&device, "overwritten");
+}
+
+/// The longest name with as much metadata as lies in an entry, in values of every home: the entry has to fit in its leaf.
+#[test]
+fn the_largest_entries_fit() {
+    const BLOCKS: u64 = 2_000;
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 7);
+    let store = open(&device(&sim), small()).unwrap();
+    let bucket = "b".repeat(63);
+    for (turn, bytes) in [0, 50, 99, 700, 2_500, 4_096, 70_000, 300_000].into_iter().enumerate() {
+        for meta in [0, 100, 200, 240, 252, 300, 900] {
+            let name = [vec![b'k'; 1_015], format!("{turn:03}{meta:06}").into_bytes()].concat();
+            let name = ObjectKey::new(&bucket, &name).unwrap();
+            let metadata = Metadata { content_type: "m".repeat(meta.min(200)), user: Vec::new() };
+            let user = vec![("x".into(), vec![b'u'; meta.saturating_sub(204)])];
+            let metadata = if meta > 204 { Metadata { user, ..metadata } } else { metadata };
+            let value = vec![turn as u8; bytes];
+            let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+            block_on(store.put(&name, value.clone().into(), options))
+                .unwrap_or_else(|error| panic!("{bytes} bytes, {meta} of metadata: {error}"));
+            let object = block_on(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
+            assert_eq!((object.value.to_vec(), object.info.metadata), (value, metadata));
+        }
+    }
+    for which in 0..40 {
+        put(&store, which, which, 90);
+    }
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device(&sim), "the largest entries");
 }
 
 /// A packed value is read with one request for the blocks that it touches.
