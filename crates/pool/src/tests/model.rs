@@ -195,7 +195,7 @@ proptest! {
         steps.into_iter().for_each(|step| model.step(step));
         model.held.clear();
         let pool = model.pool;
-        eventually(|| pool.inner().prefetching.load(std::sync::atomic::Ordering::Relaxed) == 0);
+        eventually(|| pool.inner().prefetching.load(Ordering::Relaxed) == 0);
         prop_assert_eq!(pool.counters().frames_pinned, 0);
         pool.forget(Run::new(0, u32::MAX));
         prop_assert_eq!(pool.counters().frames_used, 0);
