@@ -45,8 +45,8 @@ fn free_space_is_mapped_and_dumped() {
     let done = run(&["stat", "--map", "--json", "--dump-space", &dump, "--data", &data]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let alone = done.json()["map"].clone();
-    // A young data file grows in the background.
-    assert!(alone["blocks"].as_u64() >= map["blocks"].as_u64(), "{alone}");
+    // The file may have grown meanwhile, ahead of need.
+    assert!(alone["blocks"].as_u64().unwrap() >= map["blocks"].as_u64().unwrap(), "{alone} {map}");
     let free = alone["free_blocks"].as_u64().unwrap();
     assert_eq!(dumped(&dump).0, free);
     // At least the object is in use; closing the store wrote what the log held.

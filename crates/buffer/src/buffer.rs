@@ -13,9 +13,10 @@ use bytes::Bytes;
 use crate::Buffer;
 use crate::raw::Part;
 
-/// [`Buffer::append`] copies up to so many bytes and refers to more: a short chunk costs more to refer to (two atomic
-/// counts, an entry of the list, one of the vector for the socket) than to copy. Measured 2026-11-21 with `cargo bench
-/// -p shoal-buffer -- refer`.
+/// [`Buffer::append`] copies up to so many bytes and refers to more. Measured on 2026-11-21 (`cargo bench -p
+/// shoal-buffer -- refer`): referring to shared memory costs 24 ns whatever its length (two atomic counts), copying 5 ns
+/// for 512 bytes and 9 ns for 768, but 40 ns once the built-in storage is full. Half of that storage leaves room for
+/// what stands around the chunk.
 pub const COPY_BYTES_MAX: usize = 512;
 
 /// A range reaches behind the end of the buffer.

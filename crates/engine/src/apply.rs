@@ -112,11 +112,12 @@ impl Inner {
         let view = tablet.view();
         let Some(frozen) = &view.frozen else { return Ok(()) };
         let pressure = Pressure::Load { fresh_bytes: frozen.size().1 };
-        let moves = self.choose_moves(tablet, view.root, pressure).await?;
+        let moves = self.choose_moves(tablet, view.root, pressure).await;
         self.run_apply(tablet, &view, applied, moves).await
     }
 
-    /// Rewrites packed runs of one tablet in which too little is alive, without anything else; says whether it did anything.
+    /// Rewrites packed runs of one tablet in which too little is alive, without anything else; says whether they take less
+    /// room now.
     ///
     /// # Errors
     /// As [`apply_tablet`](Self::apply_tablet).
@@ -128,12 +129,18 @@ impl Inner {
         if view.frozen.is_some() {
             return Ok(false);
         }
-        let moves = self.choose_moves(tablet, view.root, pressure).await?;
+        let moves = self.choose_moves(tablet, view.root, pressure).await;
         if moves.is_empty() {
             return Ok(false);
         }
         self.run_apply(tablet, &view, view.applied, moves).await?;
-        Ok(true)
+        // What was hoped for may not come out: short runs are rounded up, and free space is in pieces. Then enough is enough.
+        let totals = tablet.view().totals;
+        let gained = totals.packed_blocks < view.totals.packed_blocks;
+        if !gained {
+            tablet.tidy.lock().rest(pressure, totals);
+        }
+        Ok(gained)
     }
 
     /// Makes and publishes the tree of the frozen overlay of `view`, if there is one, and `moves`.

@@ -21,6 +21,11 @@ pub(crate) const INLINE_RUNS_MAX: usize = 4;
 /// Runs of one value.
 pub(crate) const RUNS_MAX: usize = 4096;
 
+/// Bytes of a leaf's entry besides key, metadata and inline value, at most: version, flags, times and lengths, and
+/// extents (offset, count, runs, checksums), the longest home.
+const ENTRY_OTHER_BYTES_MAX: usize =
+    8 + 1 + 8 + 8 + 10 + 2 + 3 + 1 + INLINE_RUNS_MAX * (10 + 5) + INLINE_RUNS_MAX * 4;
+
 const HOME_MASK: u8 = 0b11;
 const HOME_INLINE: u8 = 0;
 const HOME_EXTENTS: u8 = 1;
@@ -223,9 +228,11 @@ pub(crate) fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8])
     Ok((Lsn(reader.u64()?), reader.rest()))
 }
 
-/// Whether metadata of this encoded length lies in the entry.
-pub(crate) fn meta_fits_inline(encoded_bytes: usize) -> bool {
+/// Whether metadata of this encoded length lies in the entry: beside a long key it may not leave room for the value's
+/// home.
+pub(crate) fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
     encoded_bytes <= META_INLINE_BYTES_MAX
+        && key_bytes + encoded_bytes + ENTRY_OTHER_BYTES_MAX <= LEAF_ENTRY_BYTES_MAX
 }
 
 /// Encodes what the user said about an object; nothing where nothing was said.

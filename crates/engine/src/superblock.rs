@@ -301,8 +301,9 @@ fn foreign_message(block: &[u8]) -> Option<String> {
         return None;
     }
     let version = Reader::new(block.get(8..)?).u32().ok()?;
+    let newer = if version > FORMAT_VERSION { ", or a newer one" } else { "" };
     (version != FORMAT_VERSION).then(|| {
-        format!("this store has format version {version}; this program knows version {FORMAT_VERSION}: use the version of shoal that wrote it, or a newer one")
+        format!("this store has format version {version}; this program knows version {FORMAT_VERSION}: use the version of shoal that wrote it{newer}")
     })
 }
 

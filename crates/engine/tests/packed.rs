@@ -15,8 +15,8 @@ use shoal_base::BLOCK_BYTES;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, MemDevice};
 use shoal_engine::{
-    ByteRange, CheckOptions, Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store,
-    Tuning, block_on, check,
+    ByteRange, CheckOptions, Environment, Error, FormatOptions, Metadata, ObjectKey, OpenOptions, PutOptions,
+    RejectRules, Store, Tuning, block_on, check,
 };
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
@@ -231,6 +231,37 @@ fn overwrites_keep_runs_dense() {
     assert_clean(&device, "overwritten");
 }
 
+/// The longest name with as much metadata as lies in an entry, in values of every home: the entry has to fit in its leaf.
+#[test]
+fn the_largest_entries_fit() {
+    const BLOCKS: u64 = 2_000;
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 7);
+    let store = open(&device(&sim), small()).unwrap();
+    let bucket = "b".repeat(63);
+    for (turn, bytes) in [0, 50, 99, 700, 2_500, 4_096, 70_000, 300_000].into_iter().enumerate() {
+        for meta in [0, 100, 200, 240, 252, 300, 900] {
+            let name = [vec![b'k'; 1_015], format!("{turn:03}{meta:06}").into_bytes()].concat();
+            let name = ObjectKey::new(&bucket, &name).unwrap();
+            let metadata = Metadata { content_type: "m".repeat(meta.min(200)), user: Vec::new() };
+            let user = vec![("x".into(), vec![b'u'; meta.saturating_sub(204)])];
+            let metadata = if meta > 204 { Metadata { user, ..metadata } } else { metadata };
+            let value = vec![turn as u8; bytes];
+            let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+            block_on(store.put(&name, value.clone().into(), options))
+                .unwrap_or_else(|error| panic!("{bytes} bytes, {meta} of metadata: {error}"));
+            let object = block_on(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
+            assert_eq!((object.value.to_vec(), object.info.metadata), (value, metadata));
+        }
+    }
+    for which in 0..40 {
+        put(&store, which, which, 90);
+    }
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device(&sim), "the largest entries");
+}
+
 /// A packed value is read with one request for the blocks that it touches.
 #[test]
 fn a_get_reads_the_values_blocks_only() {
@@ -419,4 +450,60 @@ fn a_lost_accounting_is_counted_again() {
         alive.iter().for_each(|&which| holds(&store, which, 5_000 + which, 1_300));
     }
     assert!(damaged >= 2, "{damaged} pages with accounting");
+}
+
+/// Bits flip anywhere in a store of packed runs: reads give the right bytes or an error, and `check` notices what they notice.
+#[test]
+fn bits_flip() {
+    const BLOCKS: u64 = 320;
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 5);
+    let store = open(&device(&sim), small()).unwrap();
+    (0..60).for_each(|which| put(&store, which, which, SIZES[which as usize % 4]));
+    (0..60).step_by(4).for_each(|which| put(&store, which, 100 + which, 700));
+    (1..60).step_by(9).for_each(|which| delete(&store, which));
+    block_on(store.close()).unwrap();
+    drop(store);
+    let image = sim.image();
+    let value = |which: u64| match which {
+        _ if which % 9 == 1 => None,
+        _ if which.is_multiple_of(4) => Some(Value { key: which, seed: 100 + which, bytes: 700 }),
+        _ => Some(Value { key: which, seed: which, bytes: SIZES[which as usize % 4] }),
+    };
+    let used = (0..BLOCKS).filter(|&block| image.block(block).iter().any(|&byte| byte != 0));
+    let (mut trials, mut noticed) = (0, 0);
+    for block in used {
+        for byte in (block as usize % 211..BLOCK_BYTES).step_by(211).chain([BLOCK_BYTES - 20]) {
+            let what = format!("bit of byte {byte} of block {block}");
+            let mut damaged = image.clone();
+            damaged.flip(block, byte, 1 << (byte % 8));
+            trials += 1;
+            let errors = match open(&Device::new(SimDevice::from_image(damaged.clone())), small()) {
+                Ok(store) => (0..60).filter(|&which| !reads(&store, which, value(which), &what)).count(),
+                Err(Error::Corrupt { .. } | Error::Unopenable(_)) => continue,
+                Err(error) => panic!("{what}: {error}"),
+            };
+            if errors > 0 {
+                noticed += 1;
+                let device = Device::new(SimDevice::from_image(damaged));
+                let report = block_on(check(device, &CheckOptions::default())).unwrap();
+                assert!(!report.is_clean(), "{what}: {errors} errors, but check finds nothing");
+            }
+        }
+    }
+    println!("{trials} flips, {noticed} noticed");
+    assert!(trials > 1_000 && noticed > 100, "{trials} flips, {noticed} noticed");
+}
+
+/// Whether the object is read; panics where what is read is not what was put.
+fn reads(store: &Store, which: u64, value: Option<Value>, what: &str) -> bool {
+    match (block_on(store.get(&key(&Workload::key(which)), ByteRange::ALL)), value) {
+        (Ok(None), None) => true,
+        (Ok(Some(object)), Some(value)) => {
+            value.check(&object.value.to_vec()).unwrap_or_else(|why| panic!("{what}: {which}: {why}"));
+            true
+        }
+        (Err(Error::Corrupt { .. }), _) => false,
+        (read, _) => panic!("{what}: {which}: {:?}", read.map(|object| object.map(|object| object.info))),
+    }
 }

@@ -35,7 +35,7 @@ impl FreeRuns {
         sizes.len()
     }
 
-    /// Gives back runs in ascending order; where one is refused, those before it stay free. Says how many are free.
+    /// Gives back runs in their order; where one is refused, those before it stay free: with the refusal comes their number.
     pub(crate) fn free_batch(&mut self, runs: &[Run]) -> Result<(), (usize, SpaceError)> {
         let [_, group, array] = AHEAD;
         for (at, &run) in runs.iter().enumerate() {

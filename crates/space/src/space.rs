@@ -21,20 +21,30 @@ use crate::{FreeImage, SpaceError};
 /// the seed's load, first failure: one shard 99.966 %, two 99.962 %, four 99.954 %; 2026-11-21).
 const SHARD_BLOCKS: u64 = 1 << 31;
 
-/// Calls of a thread after which it looks whether another shard is emptier than its own.
+/// Calls of a thread after which it looks whether another shard is much emptier than its own.
 const CALLS_AT_HOME: u32 = 64;
 
 thread_local! {
-    /// The shard that this thread uses, and for how many more calls it does not ask again. Only a hint: it serves whatever
-    /// spaces the thread works on.
-    static HOME: Cell<(u32, u32)> = const { Cell::new((NO_HOME, 0)) };
+    /// Only a hint: it serves whatever spaces the thread works on.
+    static HOME: Cell<Home> = const { Cell::new(Home { thread: NO_THREAD, shard: 0, calls: 0 }) };
 }
 
-/// A thread that never asked; the number is far above every shard's.
-const NO_HOME: u32 = u32::MAX;
+/// Where a thread allocates.
+#[derive(Clone, Copy)]
+struct Home {
+    /// The thread's own number, which says what shard it prefers.
+    thread: u32,
+    /// The shard that it uses.
+    shard: u32,
+    /// For how many more calls it does not ask again.
+    calls: u32,
+}
+
+/// A thread that never asked.
+const NO_THREAD: u32 = u32::MAX;
 
 /// Spreads threads over the shards.
-static NEXT_HOME: AtomicU32 = AtomicU32::new(0);
+static NEXT_THREAD: AtomicU32 = AtomicU32::new(0);
 
 /// The runs of one allocation; up to four without memory of their own.
 pub type Runs = SmallVec<[Run; 4]>;
@@ -149,26 +159,31 @@ impl Space {
         Ok(())
     }
 
-    /// Makes many runs free, in order of address and with one lock for all of a shard: all of them or none.
+    /// Makes many runs free, with one lock for all of a shard: all of them or none. Meanwhile others may be handed some.
     ///
     /// # Errors
-    /// As [`Self::free`], for the first run that is wrong; two runs of the batch that overlap are
-    /// [`SpaceError::AlreadyFree`] too.
+    /// As [`Self::free`], for the first run that is found wrong; two runs of the batch that overlap are
+    /// [`SpaceError::AlreadyFree`] too. Nothing is changed then, unless another thread was handed a part of the batch
+    /// before the wrong run was found: then that part stays with it and the rest is taken back.
     pub fn free_batch(&self, batch: &[Run]) -> Result<(), SpaceError> {
-        let mut sorted: SmallVec<[Run; 64]> = SmallVec::from_slice(batch);
-        sorted.sort_unstable_by_key(|run| run.block);
-        for &run in &sorted {
+        for &run in batch {
             self.geometry.check(run)?;
         }
+        // By shard, those that cross borders of shards at the end.
+        let mut order: SmallVec<[Run; 64]> = SmallVec::from_slice(batch);
+        if self.shards.len() > 1 {
+            order.sort_by_key(|&run| self.shard_index(run).unwrap_or(usize::MAX));
+        }
         let mut done = 0;
-        while done < sorted.len() {
-            let freed = match self.shard_of(sorted[done]) {
-                None => self.free(sorted[done]).map(|()| 1).map_err(|error| (0, error)),
-                Some(shard) => {
+        while done < order.len() {
+            let freed = match self.shard_index(order[done]) {
+                None => self.free(order[done]).map(|()| 1).map_err(|error| (0, error)),
+                Some(index) => {
+                    let of_shard = |run: &&Run| self.shard_index(**run) == Some(index);
+                    let count = order[done..].iter().take_while(of_shard).count();
+                    let shard = &self.shards[index];
                     let mut runs = shard.lock();
-                    let end = runs.geometry.blocks_max();
-                    let count = sorted[done..].iter().take_while(|run| run.end() <= end).count();
-                    let freed = runs.free_batch(&sorted[done..done + count]);
+                    let freed = runs.free_batch(&order[done..done + count]);
                     shard.note(&runs);
                     freed.map(|()| count)
                 }
@@ -176,13 +191,22 @@ impl Space {
             match freed {
                 Ok(count) => done += count,
                 Err((count, error)) => {
-                    let mut all = Shards::lock(&self.shards);
-                    sorted[..done + count].iter().for_each(|&run| all.take_checked(run));
+                    self.take_back(&order[..done + count]);
                     return Err(error);
                 }
             }
         }
         Ok(())
+    }
+
+    fn take_back(&self, freed: &[Run]) {
+        let mut all = Shards::lock(&self.shards);
+        for &run in freed {
+            for (runs, part) in all.parts(run) {
+                let taken = runs.take_free_part(part);
+                assert!(taken.is_ok(), "{part} was freed a moment ago: {taken:?}");
+            }
+        }
     }
 
     /// Hands out a contiguous run of exactly `blocks` blocks: from the shortest free run of any group of a shard that
@@ -365,8 +389,13 @@ impl Space {
     /// The shard in which all of a run lies.
     #[inline]
     fn shard_of(&self, run: Run) -> Option<&Shard> {
+        self.shard_index(run).map(|index| &self.shards[index])
+    }
+
+    #[inline]
+    fn shard_index(&self, run: Run) -> Option<usize> {
         let index = run.block >> self.shard_shift;
-        ((run.end() - 1) >> self.shard_shift == index).then(|| &self.shards[index as usize])
+        ((run.end() - 1) >> self.shard_shift == index).then_some(index as usize)
     }
 
     /// The thread's shard. Where somebody else is in it, this waits: a thread that went elsewhere each time would leave
@@ -376,21 +405,28 @@ impl Space {
         if let [only] = &*self.shards {
             return (only, only.lock());
         }
-        let (home, calls) = HOME.get();
-        let home = if calls == 0 { self.emptier_home(home) } else { home as usize % self.shards.len() };
-        HOME.set((home as u32, calls.checked_sub(1).unwrap_or(CALLS_AT_HOME)));
-        (&self.shards[home], self.shards[home].lock())
+        let mut home = HOME.get();
+        if home.calls == 0 {
+            self.choose(&mut home);
+        }
+        home.calls -= 1;
+        HOME.set(home);
+        let shard = &self.shards[home.shard as usize % self.shards.len()];
+        (shard, shard.lock())
     }
 
-    /// The thread's shard, unless another one has notably more free blocks.
+    /// The shard that the thread prefers, unless it has less than three quarters of the free blocks of the emptiest. Were
+    /// that the emptiest always, all threads would move together, and meet in one.
     #[cold]
-    fn emptier_home(&self, home: u32) -> usize {
-        let home = if home == NO_HOME { NEXT_HOME.fetch_add(1, Ordering::Relaxed) } else { home };
-        let home = home as usize % self.shards.len();
-        let own = self.shards[home].free_blocks();
-        let most = self.shards.iter().enumerate().max_by_key(|(_, shard)| shard.free_blocks());
-        let margin = own / 8 + 4 * u64::from(self.geometry.group_blocks());
-        most.filter(|(_, shard)| shard.free_blocks() > own + margin).map_or(home, |(index, _)| index)
+    fn choose(&self, home: &mut Home) {
+        if home.thread == NO_THREAD {
+            home.thread = NEXT_THREAD.fetch_add(1, Ordering::Relaxed) & (NO_THREAD >> 1);
+        }
+        let own = home.thread as usize % self.shards.len();
+        let free = |shard: usize| self.shards[shard].free_blocks();
+        let most = (0..self.shards.len()).max_by_key(|&shard| free(shard)).unwrap_or(own);
+        let shard = if free(own) < free(most) / 4 * 3 { most } else { own };
+        *home = Home { shard: shard as u32, calls: CALLS_AT_HOME, ..*home };
     }
 }
 

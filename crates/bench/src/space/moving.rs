@@ -1,5 +1,7 @@
 //! Moving live runs out of the emptiest group into holes elsewhere, as a store would do it in the background.
 
+use std::cmp::Reverse;
+
 use shoal_space::{Reserve, Space, Victim};
 
 use super::pieces::Pieces;
@@ -21,45 +23,50 @@ impl<'a> Mover<'a> {
     /// Empties groups until `blocks` blocks can be had in one run; says whether they can.
     pub(crate) fn make_room(&mut self, blocks: u32, pieces: &mut Pieces) -> bool {
         let mut tried = Vec::new();
-        while tried.len() < GROUPS_PER_REQUEST {
-            let Some(victim) = self.space.close_emptiest(&tried) else { return false };
-            self.empty(victim, u32::MAX, pieces);
-            self.space.open(victim);
-            if self.space.largest_run() >= blocks {
-                return true;
+        // First groups of which everything finds a place, then those where only a part does.
+        for is_partial in [false, true] {
+            while tried.len() < GROUPS_PER_REQUEST {
+                let Some(victim) = self.space.close_emptiest(&tried) else { break };
+                self.empty(victim, u32::MAX, is_partial, pieces);
+                self.space.open(victim);
+                if self.space.largest_run() >= blocks {
+                    return true;
+                }
+                tried.push(victim.group);
             }
-            // What is left in it fits nowhere else: another group may be better.
-            tried.push(victim.group);
+            tried.clear();
         }
         false
     }
 
-    /// Empties groups until the reserve is there, at most as many as it wants at a time.
+    /// Empties as many groups as the reserve wants now. One from which not everything can go is emptier at least, and the
+    /// first candidate the next time.
     pub(crate) fn keep(&mut self, reserve: Reserve, pieces: &mut Pieces) {
+        let mut tried = Vec::new();
         for _ in 0..reserve.wanted(self.space) {
-            let Some(victim) = self.space.close_emptiest(&[]) else { return };
-            let is_empty = self.empty(victim, reserve.hole_blocks, pieces);
+            let Some(victim) = self.space.close_emptiest(&tried) else { return };
+            self.empty(victim, reserve.hole_blocks, true, pieces);
             self.space.open(victim);
-            if !is_empty {
-                return;
-            }
+            tried.push(victim.group);
         }
     }
 
-    /// Moves what lives in the group into holes of at most `hole_blocks`, as far as there are any; says whether all of it
-    /// went.
-    fn empty(&mut self, victim: Victim, hole_blocks: u32, pieces: &mut Pieces) -> bool {
-        let mut is_empty = true;
-        for (number, from) in pieces.in_group(victim.group) {
+    /// Moves what lives in the group into holes of at most `hole_blocks`, the longest first.
+    /// Where something finds no place, that ends it, so that little is moved in vain; a partial one goes on.
+    fn empty(&mut self, victim: Victim, hole_blocks: u32, is_partial: bool, pieces: &mut Pieces) {
+        let mut living = pieces.in_group(victim.group);
+        living.sort_unstable_by_key(|&(_, run)| Reverse(run.blocks));
+        for (number, from) in living {
             let Some(to) = self.space.allocate_in_hole(from.blocks, hole_blocks) else {
-                is_empty = false;
-                continue;
+                if is_partial {
+                    continue;
+                }
+                break;
             };
             pieces.relocate(number, to);
             let freed = self.space.free(from);
             assert!(freed.is_ok(), "it was in use: {freed:?}");
             self.moved_blocks += u64::from(from.blocks);
         }
-        is_empty
     }
 }

@@ -76,6 +76,13 @@ pub(crate) struct TidyState {
     quiet: Option<(u64, Totals)>,
 }
 
+impl TidyState {
+    /// Nothing more is tried for this pressure until the totals change.
+    pub(crate) fn rest(&mut self, pressure: Pressure, totals: Totals) {
+        self.quiet = Some((pressure.aim(), totals));
+    }
+}
+
 /// A value that is to be moved.
 pub(crate) struct LiveValue {
     pub key: Bytes,
@@ -180,25 +187,18 @@ impl Inner {
     }
 
     /// Chooses runs of `tablet` to rewrite and reads what of them is alive under `root`. Nothing where nothing is worth it.
-    ///
-    /// # Errors
-    /// As the device. Runs that cannot be read are left alone.
-    pub(crate) async fn choose_moves(
-        &self,
-        tablet: &Tablet,
-        root: Root,
-        pressure: Pressure,
-    ) -> Result<Moves> {
+    /// Runs that cannot be read are left alone.
+    pub(crate) async fn choose_moves(&self, tablet: &Tablet, root: Root, pressure: Pressure) -> Moves {
         if !self.wants_tidying(tablet, pressure) {
-            return Ok(Moves::default());
+            return Moves::default();
         }
-        let (mut victims, mut promise) = self.choose_victims(tablet, root, pressure).await?;
+        let (mut victims, mut promise) = self.choose_victims(tablet, root, pressure).await;
         // An apply under load looks at one window; whoever has time looks at all of them.
         while victims.is_empty()
             && !matches!(pressure, Pressure::Load { .. })
             && tablet.tidy.lock().position > 0
         {
-            (victims, promise) = self.choose_victims(tablet, root, pressure).await?;
+            (victims, promise) = self.choose_victims(tablet, root, pressure).await;
         }
         let tree = tree_of(self.identity, tablet.id);
         let mut moves = Moves { _promise: promise, ..Moves::default() };
@@ -217,11 +217,12 @@ impl Inner {
                     tracing::warn!("the packed run {} cannot be rewritten: {what}", victim.run());
                     moves.doubtful.push((victim.block, Doubt::Contents));
                 }
-                Err(error) => return Err(error),
+                // It may be readable the next time; nothing else depends on it.
+                Err(error) => tracing::warn!("the packed run {} is left for later: {error}", victim.run()),
             }
         }
         moves.values.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        Ok(moves)
+        moves
     }
 
     /// The emptiest runs of the next window whose rewriting frees blocks, within the budget and the free space.
@@ -230,10 +231,10 @@ impl Inner {
         tablet: &Tablet,
         root: Root,
         pressure: Pressure,
-    ) -> Result<(Vec<Victim>, Option<Promise>)> {
+    ) -> (Vec<Victim>, Option<Promise>) {
         let totals = tablet.view().totals;
         let position = tablet.tidy.lock().position;
-        let (mut window, next) = self.window(tablet, root, position).await?;
+        let (mut window, next) = self.window(tablet, root, position).await;
         window.retain(|victim| {
             !victim.entry.uncertain
                 && !victim.entry.fixed
@@ -254,13 +255,13 @@ impl Inner {
         tidy.found |= !chosen.is_empty() || no_room;
         tidy.position = next.unwrap_or(0);
         if next.is_none() && !tidy.found {
-            tidy.quiet = Some((pressure.aim(), totals));
+            tidy.rest(pressure, totals);
         }
-        Ok((chosen, promise))
+        (chosen, promise)
     }
 
     /// The runs from `position` on, and where the next window begins if there are more.
-    async fn window(&self, tablet: &Tablet, root: Root, position: u64) -> Result<(Vec<Victim>, Option<u64>)> {
+    async fn window(&self, tablet: &Tablet, root: Root, position: u64) -> (Vec<Victim>, Option<u64>) {
         let tree = tree_of(self.identity, tablet.id);
         let source = PoolPages::new(&self.pool);
         let mut cursor = Cursor::new(tree, source, root, &run_key(position), Some(&run_keys_end()));
@@ -268,10 +269,13 @@ impl Inner {
         while window.len() < WINDOW_RUNS {
             let item = match cursor.next().await {
                 Ok(Some(item)) => item,
-                Ok(None) => return Ok((window, None)),
+                Ok(None) => return (window, None),
                 // The cursor goes on behind a damaged page.
                 Err(Error::Corrupt { .. }) => continue,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!("the accounting of packed runs could not be read: {error}");
+                    return (window, None);
+                }
             };
             let Some(block) = block_of_run_key(item.key) else { continue };
             if let Ok(entry) = RunEntry::decode(&item.found()) {
@@ -279,7 +283,7 @@ impl Inner {
             }
         }
         let next = window.last().map(|last| last.block + 1);
-        Ok((window, next))
+        (window, next)
     }
 
     /// As many of `window`, from the first on, as may be rewritten now; none where that would free nothing.

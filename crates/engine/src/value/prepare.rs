@@ -34,7 +34,7 @@ pub(crate) enum Way {
 /// Chooses the way of a value.
 pub(crate) fn way_of(key_bytes: usize, meta_bytes: usize, value_bytes: usize, tuning: &Tuning) -> Way {
     let entry_bytes = ENTRY_FIXED_BYTES + key_bytes + meta_bytes + value_bytes;
-    let in_leaf = meta_fits_inline(meta_bytes)
+    let in_leaf = meta_fits_inline(key_bytes, meta_bytes)
         && entry_bytes <= LEAF_ENTRY_BYTES_MAX
         && value_bytes <= tuning.leaf_value_bytes_max;
     if in_leaf {

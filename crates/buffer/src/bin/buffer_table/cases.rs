@@ -306,35 +306,19 @@ fn iterator<const N: usize>() -> [Slice; 4] {
     let mut mutable: VecDeque<_> = (0..5).map(|_| BytesMut::from(&BODY[..N])).collect();
     let mut chain: VecDeque<_> = (0..5).map(|_| Bytes::from_static(&BODY[..N])).collect();
     let mut vec: VecDeque<_> = (0..5).map(|_| BODY[..N].to_vec()).collect();
-    let last = |sum: u64, piece: &[u8]| sum + piece.last().map_or(0, |&byte| u64::from(byte));
+    let last = |sum: u64, piece: &[u8]| sum + u64::from(piece[piece.len() - 1]);
     [
         slice(1, move || {
-            let mut sum = 0;
-            for chunk in black_box(&mut shoal).chunks() {
-                sum = last(sum, chunk);
-            }
-            black_box(sum);
+            black_box(black_box(&mut shoal).chunks().fold(0, last));
         }),
         slice(1, move || {
-            let mut sum = 0;
-            for chunk in &*black_box(&mut mutable) {
-                sum = last(sum, chunk);
-            }
-            black_box(sum);
+            black_box(black_box(&mut mutable).iter().fold(0, |sum, piece| last(sum, piece)));
         }),
         slice(1, move || {
-            let mut sum = 0;
-            for chunk in &*black_box(&mut chain) {
-                sum = last(sum, chunk);
-            }
-            black_box(sum);
+            black_box(black_box(&mut chain).iter().fold(0, |sum, piece| last(sum, piece)));
         }),
         slice(1, move || {
-            let mut sum = 0;
-            for chunk in &*black_box(&mut vec) {
-                sum = last(sum, chunk);
-            }
-            black_box(sum);
+            black_box(black_box(&mut vec).iter().fold(0, |sum, piece| last(sum, piece)));
         }),
     ]
 }
