@@ -32,6 +32,56 @@ enum Bench {
     Store(StoreArguments),
     /// The disk-space allocator beside the seed's four and others, in memory.
     Space(SpaceArguments),
+    /// Buffer pools under scans and gets on a simulated device, in their own memory.
+    Pool(PoolArguments),
+}
+
+#[derive(Args)]
+struct PoolArguments {
+    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Only this variant, or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "variant", value_name = "NAME")]
+    variants: Vec<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Seconds that each variant runs at each latency of a case.
+    #[arg(long, value_name = "N", default_value = "30")]
+    seconds: f64,
+    /// Frames of the pools, where the case does not say it.
+    #[arg(long, value_name = "N", default_value = "64")]
+    frames: usize,
+    /// Pages on the device, a multiple of 8.
+    #[arg(long, value_name = "N", default_value = "6400")]
+    pages: u64,
+    /// Threads that scan, at most 8.
+    #[arg(long, value_name = "N", default_value = "8")]
+    scans: u64,
+    /// Threads that get, at most 8.
+    #[arg(long, value_name = "N", default_value = "8")]
+    gets: u64,
+    /// LRU-K's k.
+    #[arg(long, value_name = "N", default_value = "16")]
+    k: usize,
+}
+
+fn run_pool(arguments: PoolArguments) -> anyhow::Result<()> {
+    let options = shoal_bench::pool::PoolBenchOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        json: arguments.json,
+        cases: arguments.cases,
+        variants: arguments.variants,
+        time: seconds(Some(arguments.seconds))?.unwrap_or_default(),
+        pages: arguments.pages,
+        frames: arguments.frames,
+        scans: arguments.scans,
+        gets: arguments.gets,
+        k: arguments.k,
+        ..Default::default()
+    };
+    shoal_bench::pool::run(&options, &mut std::io::stdout().lock())
 }
 
 #[derive(Args)]
@@ -109,6 +159,7 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
     let arguments = match arguments.bench {
         Bench::Store(arguments) => arguments,
         Bench::Space(arguments) => return run_space(arguments),
+        Bench::Pool(arguments) => return run_pool(arguments),
     };
     let time = seconds(arguments.seconds)?;
     let options = shoal_bench::store::StoreOptions {

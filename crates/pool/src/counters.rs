@@ -27,6 +27,14 @@ pub struct PoolCounters {
     pub corrupt: u64,
     /// Requests that gave up waiting for a frame.
     pub exhausted: u64,
+    /// Requests that had to wait for a frame.
+    pub starved: u64,
+    /// Pages of streams that were read ahead and then wanted.
+    pub ahead_used: u64,
+    /// Pages of streams that were read ahead in vain.
+    pub ahead_wasted: u64,
+    /// What a read takes, in microseconds: a moving estimate.
+    pub read_us: u64,
     /// Frames of the pool.
     pub frames: usize,
     /// Frames that hold something or are under I/O.
@@ -50,6 +58,9 @@ pub(crate) struct Stats {
     pub(crate) read_errors: Count,
     pub(crate) corrupt: Count,
     pub(crate) exhausted: Count,
+    pub(crate) starved: Count,
+    pub(crate) ahead_used: Count,
+    pub(crate) ahead_wasted: Count,
 }
 
 /// A count that orders nothing.

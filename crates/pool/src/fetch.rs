@@ -3,9 +3,11 @@
 //! Whoever misses reads: under [`shoal_base::task::block_on`] the calling thread makes the system call itself, elsewhere
 //! the request is submitted and its completion wakes everybody who waits.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::PoolError;
+use crate::ahead::Ahead;
 use crate::frame::Frames;
 use crate::load::{Load, Part, ReadRequest, Wait};
 use crate::pin::Pinned;
@@ -20,7 +22,7 @@ const READ_MERGE_BLOCKS_MAX: usize = 64;
 const PREFETCH_SHARE: usize = 4;
 
 /// How a request for a unit begins.
-enum Begun<'a> {
+pub(crate) enum Begun<'a> {
     Hit(Pinned),
     /// Somebody reads it already.
     Joined(Wait<'a>),
@@ -28,6 +30,8 @@ enum Begun<'a> {
     Ours(Wait<'a>, Part),
     /// Ours to read, but frames are needed first.
     FramesNeeded,
+    /// Somebody writes to it, or will: the slot to wait for.
+    Latched(u32),
 }
 
 /// What becomes of one unit of several.
@@ -120,7 +124,11 @@ impl Pool {
                     wait
                 }
                 Begun::FramesNeeded => {
-                    frames = Some(self.inner().take(unit.blocks(), hint).await?);
+                    frames = Some(self.take(unit.blocks(), hint).await?);
+                    continue;
+                }
+                Begun::Latched(index) => {
+                    self.unlatched(index).await;
                     continue;
                 }
             };
@@ -137,7 +145,7 @@ impl Pool {
     pub async fn fetch_all(&self, units: &[Unit], hint: Hint) -> Vec<Result<Pinned, PoolError>> {
         let mut parts = Vec::new();
         let fates: Vec<_> = units.iter().map(|unit| self.begin_one_of(unit, hint, &mut parts)).collect();
-        self.read_all(parts, false);
+        self.start(grouped(parts), false, None);
         let mut results = Vec::with_capacity(units.len());
         for (fate, unit) in fates.into_iter().zip(units) {
             let result = match fate {
@@ -167,7 +175,7 @@ impl Pool {
                 parts.push(part);
                 Fate::Waits(wait)
             }
-            Begun::FramesNeeded => Fate::Alone,
+            Begun::FramesNeeded | Begun::Latched(_) => Fate::Alone,
         }
     }
 
@@ -190,11 +198,16 @@ impl Pool {
                 parts.push((load, frames));
             }
         }
-        self.read_all(parts, true);
+        self.start(grouped(parts), true, None);
+    }
+
+    /// Starts the reads of a stream in the background. `parts` are neighbours, but for gaps.
+    pub(crate) fn read_ahead(&self, groups: Vec<Vec<Part>>, stream: &Arc<Ahead>) {
+        self.start(groups, true, Some(stream));
     }
 
     /// Whether the unit is resident or on its way.
-    fn is_there(&self, unit: &Unit) -> bool {
+    pub(crate) fn is_there(&self, unit: &Unit) -> bool {
         let inner = self.inner();
         let guard = inner.table.lock(unit.id.block);
         let mut chain =
@@ -204,9 +217,9 @@ impl Pool {
     }
 
     /// Begins without waiting for frames.
-    fn begin_now(&self, unit: &Unit, hint: Hint) -> Begun<'_> {
+    pub(crate) fn begin_now(&self, unit: &Unit, hint: Hint) -> Begun<'_> {
         match self.begin(unit, hint, None) {
-            Begun::FramesNeeded => match self.inner().try_take(unit.blocks(), hint, false) {
+            Begun::FramesNeeded => match self.try_take(unit.blocks(), hint) {
                 Some(frames) => self.begin(unit, hint, Some(frames)),
                 None => Begun::FramesNeeded,
             },
@@ -226,6 +239,11 @@ impl Pool {
             inner.stats.coalesced.add(1);
             return Begun::Joined(load.join(self, hint));
         }
+        if unit.is_mutable()
+            && let Some(index) = self.latched_slot(unit, &guard)
+        {
+            return Begun::Latched(index);
+        }
         let Some(frames) = frames else { return Begun::FramesNeeded };
         let index = frames.list().head;
         inner.slots[index as usize].name(unit);
@@ -237,31 +255,52 @@ impl Pool {
         Begun::Ours(wait, (load, frames))
     }
 
+    fn latched_slot(&self, unit: &Unit, guard: &ShardGuard<'_>) -> Option<u32> {
+        let inner = self.inner();
+        inner.table.chain(&inner.slots, unit.id.block, guard).find(|&index| {
+            let slot = &inner.slots[index as usize];
+            slot.is(unit) && slot.word().is_latched()
+        })
+    }
+
+    /// Makes `frames`, zeroed, the page that changes in place, pinned and dirty; `None` where it is there already or on its
+    /// way.
+    pub(crate) fn install(&self, unit: &Unit, hint: Hint, mut frames: Frames) -> Option<Pinned> {
+        let inner = self.inner();
+        frames.first_mut().fill(0);
+        let guard = inner.table.lock(unit.id.block);
+        let on_its_way = guard.iter().any(|load| load.unit == *unit);
+        let mut chain = inner.table.chain(&inner.slots, unit.id.block, &guard);
+        if on_its_way || chain.any(|index| inner.slots[index as usize].is(unit)) {
+            drop(guard);
+            return None;
+        }
+        let index = frames.list().head;
+        let slot = &inner.slots[index as usize];
+        slot.name(unit);
+        inner.policy.entered(slot, index, hint);
+        inner.table.link(&inner.slots, index, &guard);
+        let pinned = inner.publish(frames, 1).pop();
+        // Pinned it cannot be taken before it is dirty.
+        slot.word().soil();
+        drop(guard);
+        pinned
+    }
+
     fn read_one(&self, part: Part) {
-        let (block, memory, request) = ReadRequest::new([part]);
+        let (block, memory, request) = ReadRequest::new([part], None);
         let mut io = self.device().read(block, memory);
         io.start();
         request.arm(io);
+        self.replenish();
     }
 
-    /// Starts the reads of several loads with one submission.
-    fn read_all(&self, mut parts: Vec<Part>, background: bool) {
-        parts.sort_by_key(|(load, _)| load.unit.id.block);
+    /// Starts the requests with one submission.
+    fn start(&self, groups: Vec<Vec<Part>>, background: bool, stream: Option<&Arc<Ahead>>) {
         let mut batch = self.device().batch();
-        let mut requests = Vec::new();
-        let mut parts = parts.into_iter().peekable();
-        while let Some(first) = parts.next() {
-            let mut group = vec![first];
-            let mut end = group[0].0.unit.run().end();
-            let mut blocks = group[0].0.unit.blocks();
-            while let Some(next) = parts.next_if(|(load, _)| {
-                load.unit.id.block == end && blocks + load.unit.blocks() <= READ_MERGE_BLOCKS_MAX
-            }) {
-                end = next.0.unit.run().end();
-                blocks += next.0.unit.blocks();
-                group.push(next);
-            }
-            let (block, memory, request) = ReadRequest::new(group);
+        let mut requests = Vec::with_capacity(groups.len());
+        for group in groups {
+            let (block, memory, request) = ReadRequest::new(group, stream);
             requests.push((request, batch.add(self.device().read(block, memory))));
         }
         if background {
@@ -273,6 +312,27 @@ impl Pool {
             request.arm(io);
         }
     }
+}
+
+/// The reads of several loads, a group a request: neighbours share one.
+pub(crate) fn grouped(mut parts: Vec<Part>) -> Vec<Vec<Part>> {
+    parts.sort_by_key(|(load, _)| load.unit.id.block);
+    let mut groups = Vec::new();
+    let mut parts = parts.into_iter().peekable();
+    while let Some(first) = parts.next() {
+        let mut group = vec![first];
+        let mut end = group[0].0.unit.run().end();
+        let mut blocks = group[0].0.unit.blocks();
+        while let Some(next) = parts.next_if(|(load, _)| {
+            load.unit.id.block == end && blocks + load.unit.blocks() <= READ_MERGE_BLOCKS_MAX
+        }) {
+            end = next.0.unit.run().end();
+            blocks += next.0.unit.blocks();
+            group.push(next);
+        }
+        groups.push(group);
+    }
+    groups
 }
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //! (1 to 17 blocks, because its bytes may begin inside a block). The engine's published pages and values never change
 //! in place, so a resident unit is immutable: a reader needs a pin and no latch.
 //!
+//! Beside these there are pages that change in place ([`mutable`]), for a user that is not the engine: there a pin is the
+//! shared latch, and a page is written to under the exclusive one.
+//!
 //! Invariants:
 //! 1. A frame has one owner: the free list, an exclusive [`frame::Frames`], or the resident unit whose pin word says so.
 //! 2. Bytes are written only through `Frames`; once published, a unit's frames are only read until it is evicted.
@@ -11,14 +14,21 @@
 //!    checksum was verified, or this pool's writer brought it.
 //! 4. No lock is held across I/O, an await, or a call of somebody else's waker.
 //!
-//! Lock order: shard of the table, then a load's state, then history or scan queue. A hit takes none of them.
+//! 5. A page that changes in place is dirty from the end of a change until its image is on the device, and does not leave
+//!    while it is. It is pinned while it is written: no change meanwhile, and one write of it at a time.
+//!
+//! Lock order: shard of the table, then a load's state, then history or scan queue; a stream's state and a bucket of
+//! latches alone. A hit takes none of them.
 //!
 //! Reading order: [`unit`] (what is asked for), [`frame`] and [`free`] (memory), [`word`] and [`pin`] (what protects it),
 //! [`table`] (where it is), [`policy`] and [`history`] (what to keep), [`evict`] and [`starve`] (getting frames),
-//! [`load`] (reads), [`fetch`] (the ways to ask), [`write`] (pages of the running apply), [`pool`] (the whole).
+//! [`load`] (reads), [`fetch`] (the ways to ask), [`write`] (pages of the running apply), [`mutable`], [`latch`] and
+//! [`behind`] (pages that change in place, and how they are written), [`ahead`] (scans), [`pool`] (the whole).
 //!
-//! What it does not do: dirty pages that stay in memory, latches, flushes, recovery.
+//! What it does not do: flushes of the device, recovery.
 
+mod ahead;
+mod behind;
 mod counters;
 mod error;
 mod evict;
@@ -26,7 +36,10 @@ mod fetch;
 mod frame;
 mod free;
 mod history;
+mod latch;
+mod latency;
 mod load;
+mod mutable;
 mod pin;
 mod policy;
 mod pool;
@@ -39,9 +52,10 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use ahead::Stream;
 pub use counters::PoolCounters;
 pub use error::PoolError;
-pub use pin::{Chunks, Pinned};
+pub use pin::{Chunks, PageWrite, Pinned};
 pub use pool::{Pool, PoolOptions};
 pub use unit::{Check, Hint, Unit, UnitId};
 pub use write::{Keep, NewPage, Writer, WriterOptions};

@@ -11,16 +11,19 @@
 //! Loads hold the pool's memory, never its device: the last reference to a device is not dropped on its own threads.
 
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use shoal_device::{IoFuture, Outcome};
 use smallvec::SmallVec;
 
 use crate::PoolError;
+use crate::ahead::Ahead;
 use crate::frame::{Frames, ReadFrames};
 use crate::pin::Pinned;
 use crate::pool::{Inner, Pool};
@@ -65,7 +68,8 @@ impl Load {
             state.hint = hint;
         }
         state.waiting += 1;
-        Wait { load: self.clone(), _pool: pool, joined: true }
+        let _ = pool;
+        Wait { load: self.clone(), _pool: PhantomData, joined: true }
     }
 
     /// Counts the load as a prefetch until it ends. Its read was not started yet.
@@ -129,9 +133,22 @@ impl State {
 /// Waits for a load. Borrows the pool, because it ends with a pin.
 pub(crate) struct Wait<'a> {
     load: Arc<Load>,
-    _pool: &'a Pool,
+    _pool: PhantomData<&'a Pool>,
     /// Whether it still counts among those who wait.
     joined: bool,
+}
+
+impl Wait<'_> {
+    /// The same for somebody who keeps the pool by other means until this is dropped.
+    pub(crate) fn unbound(mut self) -> Wait<'static> {
+        let joined = std::mem::replace(&mut self.joined, false);
+        Wait { load: self.load.clone(), _pool: PhantomData, joined }
+    }
+
+    /// Whether it would be ready at once.
+    pub(crate) fn is_over(&self) -> bool {
+        self.load.state.lock().ending.is_some()
+    }
 }
 
 impl Future for Wait<'_> {
@@ -183,16 +200,24 @@ pub(crate) type Part = (Arc<Load>, Frames);
 /// One request to the device, for one unit or for several that are adjacent on it.
 pub(crate) struct ReadRequest {
     loads: SmallVec<[Arc<Load>; 1]>,
+    /// The stream that reads ahead with it.
+    stream: Option<Arc<Ahead>>,
+    begun: Option<Instant>,
     io: Mutex<Option<IoFuture<ReadFrames>>>,
 }
 
 impl ReadRequest {
     /// First block and memory of the request, and the request.
-    pub(crate) fn new(parts: impl IntoIterator<Item = Part>) -> (u64, ReadFrames, Arc<Self>) {
+    pub(crate) fn new(
+        parts: impl IntoIterator<Item = Part>,
+        stream: Option<&Arc<Ahead>>,
+    ) -> (u64, ReadFrames, Arc<Self>) {
         let (loads, frames): (SmallVec<[Arc<Load>; 1]>, SmallVec<[Frames; 1]>) = parts.into_iter().unzip();
         let Some(first) = loads.first() else { unreachable!("a request reads something") };
         let block = first.unit.id.block;
-        (block, ReadFrames(frames), Arc::new(Self { loads, io: Mutex::new(None) }))
+        let begun = first.inner.latency.begun();
+        let request = Self { begun, stream: stream.cloned(), io: Mutex::new(None), loads };
+        (block, ReadFrames(frames), Arc::new(request))
     }
 
     /// Drives the request from here on. `io` was started.
@@ -216,6 +241,9 @@ impl ReadRequest {
     }
 
     fn finish(&self, outcome: Outcome<ReadFrames>) {
+        if let Some(first) = self.loads.first() {
+            first.inner.latency.ended(self.begun);
+        }
         let parts = self.loads.iter().zip(outcome.memory.0);
         match outcome.result {
             Ok(()) => parts.for_each(|(load, frames)| load.read(frames)),
@@ -227,6 +255,9 @@ impl ReadRequest {
                     load.fail(frames, ending);
                 }
             }
+        }
+        if let Some(stream) = &self.stream {
+            stream.completed();
         }
     }
 }

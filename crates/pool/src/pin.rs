@@ -14,6 +14,8 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -148,7 +150,8 @@ pub(crate) fn close(inner: &Arc<Inner>) {
     }
 }
 
-/// A hold on a resident unit: while it lives, the unit's bytes stay where they are and do not change.
+/// A hold on a resident unit: while it lives, the unit's bytes stay where they are and do not change. (Who wants to
+/// write to one that changes in place waits for it.)
 ///
 /// Cheap to clone and to drop, from any thread; it does not borrow the pool and may outlive it. Give it back soon
 /// where that is possible: a pinned frame cannot be used for anything else.
@@ -166,6 +169,15 @@ impl Pinned {
     pub(crate) fn inner(&self) -> &Inner {
         // SAFETY: the pin keeps the pool's memory alive (invariant 2).
         unsafe { &*self.inner }
+    }
+
+    /// The pool's memory, for somebody who gives the pin back first.
+    pub(crate) fn share(&self) -> Arc<Inner> {
+        // SAFETY: made by `Arc::as_ptr`, and alive while the pin is.
+        unsafe {
+            Arc::increment_strong_count(self.inner);
+            Arc::from_raw(self.inner)
+        }
     }
 
     pub(crate) fn index(&self) -> u32 {
@@ -205,7 +217,7 @@ impl Pinned {
     /// Where the unit is no page.
     #[must_use]
     pub fn page(&self) -> &[u8; BLOCK_BYTES] {
-        assert!(matches!(self.unit().check, Check::Page { .. }), "not a page");
+        assert!(!matches!(self.unit().check, Check::Bytes { .. }), "not a page");
         let Some((start, bytes)) = self.pieces().next() else { unreachable!("a page has one piece") };
         assert_eq!(bytes, BLOCK_BYTES);
         // SAFETY: the frame is initialised, and only read while it is pinned.
@@ -272,11 +284,7 @@ impl Drop for Pinned {
 impl Pinned {
     #[cold]
     fn unpin_for_others(&self) {
-        // SAFETY: made by `Arc::as_ptr`, and alive while the pin is; the new reference keeps it alive afterwards.
-        let inner = unsafe {
-            Arc::increment_strong_count(self.inner);
-            Arc::from_raw(self.inner)
-        };
+        let inner = self.share();
         let duties = inner.slots[self.slot as usize].word.unpin_for_others();
         if duties.free {
             // SAFETY: this unpin brought the word from doomed to vacant.
@@ -285,9 +293,108 @@ impl Pinned {
         if duties.wake {
             inner.store.starving.notify();
         }
+        if duties.unlatched {
+            inner.latches.wake(self.slot);
+        }
         if duties.close {
             // SAFETY: `close` left this reference to the slot's last unpin.
             drop(unsafe { Arc::from_raw(self.inner) });
+        }
+    }
+}
+
+/// The right to write to a unit that changes in place. Dropped, it leaves the unit dirty; it is written some time
+/// before its frame is used for something else, or when it is flushed.
+pub struct PageWrite {
+    pinned: ManuallyDrop<Pinned>,
+}
+
+impl PageWrite {
+    /// Latches what is pinned; gives the pin back where somebody else has the latch.
+    pub(crate) fn latch(pinned: Pinned) -> Result<Draining, Pinned> {
+        assert!(pinned.unit().is_mutable(), "only a mutable page is written to in place");
+        if pinned.slot().word().latch() { Ok(Draining(Some(pinned))) } else { Err(pinned) }
+    }
+
+    fn address(&self) -> *mut u8 {
+        let Some((start, bytes)) = self.pinned.pieces().next() else { unreachable!("a page has one piece") };
+        assert_eq!(bytes, BLOCK_BYTES);
+        start
+    }
+
+    /// Takes the page out of the pool unwritten; its frame is free afterwards.
+    pub(crate) fn discard(self) {
+        let page = ManuallyDrop::new(self);
+        // SAFETY: `page` is never used nor dropped again.
+        let pinned = unsafe { std::ptr::read(&*page.pinned) };
+        let inner = pinned.inner();
+        let guard = inner.table.lock(pinned.slot().block());
+        inner.retire_pinned(&pinned, &guard);
+        drop(guard);
+        inner.latches.wake(pinned.slot);
+    }
+}
+
+impl Deref for PageWrite {
+    type Target = [u8; BLOCK_BYTES];
+
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: the frame is initialised; the latch is ours and every other pin is gone, so nobody writes.
+        unsafe { &*self.address().cast() }
+    }
+}
+
+impl DerefMut for PageWrite {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        // SAFETY: as in `deref`; and nobody else reads, because no pin can be had while it is latched.
+        unsafe { &mut *self.address().cast() }
+    }
+}
+
+impl Drop for PageWrite {
+    #[inline]
+    fn drop(&mut self) {
+        let word: *const Word = &raw const self.pinned.slot().word;
+        // SAFETY: the pin keeps the word alive until it is given back, which is the last thing that this does with it.
+        if !unsafe { (*word).unlatch_and_unpin() } {
+            // SAFETY: taken once, here; the field is not used afterwards.
+            let pinned = unsafe { ManuallyDrop::take(&mut self.pinned) };
+            if pinned.slot().word().unlatch(true) {
+                pinned.inner().latches.wake(pinned.slot);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for PageWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PageWrite").field(&self.pinned.unit()).finish()
+    }
+}
+
+/// A latch that waits until every other pin is gone. Dropped before, it gives latch and pin back.
+pub(crate) struct Draining(Option<Pinned>);
+
+impl Draining {
+    pub(crate) async fn drained(mut self) -> PageWrite {
+        if let Some(pinned) = &self.0
+            && !pinned.slot().word().is_drained()
+        {
+            let latches = &pinned.inner().latches;
+            latches.wait(pinned.slot, || pinned.slot().word().tell_when_drained()).await;
+        }
+        let Some(pinned) = self.0.take() else { unreachable!("taken once, here") };
+        assert!(pinned.slot().word().is_drained());
+        PageWrite { pinned: ManuallyDrop::new(pinned) }
+    }
+}
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        if let Some(pinned) = &self.0
+            && pinned.slot().word().unlatch(false)
+        {
+            pinned.inner().latches.wake(pinned.slot);
         }
     }
 }

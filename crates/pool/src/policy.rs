@@ -155,6 +155,10 @@ impl Policy {
         self.scan_frames.load(Ordering::Relaxed) + frames > self.scan_frames_max
     }
 
+    pub(crate) fn scan_frames_max(&self) -> usize {
+        self.scan_frames_max
+    }
+
     pub(crate) fn scan_frames(&self) -> usize {
         self.scan_frames.load(Ordering::Relaxed)
     }

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use parking_lot::Mutex;
 use shoal_base::Run;
-use shoal_device::Device;
+use shoal_device::{Device, DeviceError};
 
 use crate::PoolError;
 use crate::counters::{PoolCounters, Stats};
@@ -13,6 +14,8 @@ use crate::evict::Draw;
 use crate::frame::Store;
 use crate::free::NONE;
 use crate::history::K_MAX;
+use crate::latch::Latches;
+use crate::latency::Latency;
 use crate::pin::{Pinned, Slot, close};
 use crate::policy::Policy;
 use crate::table::Table;
@@ -57,8 +60,16 @@ pub(crate) struct Inner {
     pub(crate) policy: Policy,
     pub(crate) draw: Draw,
     pub(crate) stats: Stats,
+    pub(crate) latency: Latency,
+    pub(crate) latches: Latches,
     /// Blocks on their way by prefetches.
     pub(crate) prefetching: AtomicUsize,
+    /// Pages that change in place and are being written.
+    pub(crate) writing: AtomicUsize,
+    /// The first error of such a write since the last flush.
+    pub(crate) write_error: Mutex<Option<DeviceError>>,
+    /// Scans that read ahead.
+    pub(crate) streams: AtomicUsize,
     pub(crate) pin_wait_ms: u64,
 }
 
@@ -100,7 +111,12 @@ impl Pool {
             policy: Policy::new(frames, k, history, scan_frames_max),
             draw: Draw::default(),
             stats: Stats::default(),
+            latency: Latency::new(),
+            latches: Latches::new(),
             prefetching: AtomicUsize::new(0),
+            writing: AtomicUsize::new(0),
+            write_error: Mutex::new(None),
+            streams: AtomicUsize::new(0),
             pin_wait_ms,
         };
         Ok(Self(Arc::new(Handle { inner: Arc::new(inner), device })))
@@ -108,6 +124,11 @@ impl Pool {
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.0.inner
+    }
+
+    /// What has to be dropped, where this is the last handle.
+    pub(crate) fn into_last(self) -> Option<impl Send> {
+        Arc::into_inner(self.0)
     }
 
     /// The device that the pool reads from and writes to.
@@ -168,7 +189,11 @@ impl Pool {
         let doomed: Vec<u32> = inner
             .table
             .chain(&inner.slots, block, &guard)
-            .filter(|&index| inner.slots[index as usize].unit().run().overlaps(run))
+            .filter(|&index| {
+                let unit = inner.slots[index as usize].unit();
+                // Those that change in place are deleted, after their readers and writes.
+                !unit.is_mutable() && unit.run().overlaps(run)
+            })
             .collect();
         pins.extend(doomed.into_iter().filter_map(|index| inner.retire(index, &guard)));
         drop(guard);
@@ -194,6 +219,10 @@ impl Pool {
             read_errors: stats.read_errors.get(),
             corrupt: stats.corrupt.get(),
             exhausted: stats.exhausted.get(),
+            starved: stats.starved.get(),
+            ahead_used: stats.ahead_used.get(),
+            ahead_wasted: stats.ahead_wasted.get(),
+            read_us: inner.latency.us(),
             frames: inner.slots.len(),
             frames_used: inner.store.free.used(),
             frames_pinned: pinned.map(|slot| slot.unit().blocks()).sum(),

@@ -35,6 +35,8 @@ pub enum Check {
         /// CRC-32C of these bytes.
         crc: u32,
     },
+    /// Not at all: one block that changes in place, whose reader knows what to expect. Only these can be written to.
+    Mutable,
 }
 
 /// What the pool loads, verifies, caches and evicts as a whole.
@@ -61,6 +63,7 @@ pub enum Hint {
 const OFFSET_SHIFT: u32 = 32;
 const BYTES_SHIFT: u32 = 44;
 const PAGE_BIT: u64 = 1 << 61;
+const MUTABLE_BIT: u64 = 1 << 62;
 
 const _: () =
     assert!(BLOCK_BYTES <= 1 << (BYTES_SHIFT - OFFSET_SHIFT), "an offset fits between its neighbours");
@@ -71,6 +74,17 @@ impl Unit {
     #[must_use]
     pub const fn page(block: u64, crc: u32) -> Self {
         Self { id: UnitId { block, identity: crc as u64 }, check: Check::Page { crc } }
+    }
+
+    /// A page that changes in place. The engine has none; see [`Pool::write`](crate::Pool::write).
+    #[must_use]
+    pub const fn mutable(block: u64) -> Self {
+        Self { id: UnitId { block, identity: 0 }, check: Check::Mutable }
+    }
+
+    /// Whether it changes in place.
+    pub(crate) const fn is_mutable(&self) -> bool {
+        matches!(self.check, Check::Mutable)
     }
 
     /// `bytes` bytes from `offset` of block `id.block` on.
@@ -95,7 +109,7 @@ impl Unit {
     /// Offset of the first byte in the first block, and the number of bytes.
     pub(crate) const fn extent(&self) -> (usize, usize) {
         match self.check {
-            Check::Page { .. } => (0, BLOCK_BYTES),
+            Check::Page { .. } | Check::Mutable => (0, BLOCK_BYTES),
             Check::Bytes { offset, bytes, .. } => (offset as usize, bytes as usize),
         }
     }
@@ -114,6 +128,7 @@ impl Unit {
     pub(crate) const fn packed(&self) -> u64 {
         match self.check {
             Check::Page { crc } => crc as u64 | PAGE_BIT,
+            Check::Mutable => MUTABLE_BIT,
             Check::Bytes { offset, bytes, crc } => {
                 crc as u64 | (offset as u64) << OFFSET_SHIFT | (bytes as u64) << BYTES_SHIFT
             }
@@ -123,7 +138,9 @@ impl Unit {
     /// The unit of these words; the inverse of [`packed`](Self::packed).
     pub(crate) const fn unpacked(id: UnitId, packed: u64) -> Self {
         let crc = packed as u32;
-        let check = if packed & PAGE_BIT != 0 {
+        let check = if packed & MUTABLE_BIT != 0 {
+            Check::Mutable
+        } else if packed & PAGE_BIT != 0 {
             Check::Page { crc }
         } else {
             let offset = (packed >> OFFSET_SHIFT) as u16 & (BLOCK_BYTES as u16 - 1);
@@ -141,6 +158,7 @@ impl Unit {
                 pieces.for_each(|piece| sum.update(piece));
                 (crc, sum.finish())
             }
+            Check::Mutable => return Ok(()),
         };
         if found == expected {
             Ok(())
@@ -172,6 +190,8 @@ mod unit_tests {
             prop_assert!((1..=UNIT_BLOCKS_MAX).contains(&unit.blocks()));
             let page = Unit::page(block, crc);
             prop_assert_eq!(Unit::unpacked(page.id, page.packed()), page);
+            let mutable = Unit::mutable(block);
+            prop_assert_eq!(Unit::unpacked(mutable.id, mutable.packed()), mutable);
         }
     }
 

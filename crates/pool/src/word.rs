@@ -5,6 +5,11 @@
 //! | no flag, no pins | no unit, or one that is being loaded or evicted: a `Frames` owns the frames | the owner: publish |
 //! | resident | the unit is whole and may be read | anybody: pin, unpin; without pins: claim |
 //! | doomed, pinned | taken out of the table while it was read | readers: the last unpin frees the frames |
+//! | resident, latched | one of the pins is to write; nobody pins it anew | the holder: unlatch |
+//! | resident, dirty | the device holds an older image | who wrote that image and still pins it: clean |
+//!
+//! A pin is also the shared latch: bytes are written to only while the unit is latched and its only pin is the
+//! holder's. What is dirty cannot be claimed, so a unit is read from the device only after its last write ended.
 //!
 //! Frames of a resident or doomed unit belong to its word: only who brings it to "no flag, no pins" gets them. The
 //! word also counts hits, so that a hit needs no second atomic operation.
@@ -21,10 +26,16 @@ const DOOMED: u64 = 1 << 25;
 const CLOSING: u64 = 1 << 26;
 /// Somebody waits for a frame; the last unpin tells.
 const WAKE: u64 = 1 << 27;
-const FOR_OTHERS: u64 = DOOMED | CLOSING | WAKE;
-/// One hit. The count has 36 bits; it is collected long before it overflows.
+/// Somebody has the right to write, or will have it when all other pins are gone.
+const LATCHED: u64 = 1 << 28;
+/// Must be written to the device before its frames can be taken.
+const DIRTY: u64 = 1 << 29;
+/// Somebody waits for the latch, or for the other pins to go.
+const AWAITED: u64 = 1 << 30;
+const FOR_OTHERS: u64 = DOOMED | CLOSING | WAKE | AWAITED;
+/// One hit. The count has 33 bits; it is collected long before it overflows.
 const HIT: u64 = 1 << HIT_SHIFT;
-const HIT_SHIFT: u32 = 28;
+const HIT_SHIFT: u32 = 31;
 const HITS_HIGH: u64 = 1 << 63;
 
 #[derive(Default)]
@@ -39,6 +50,8 @@ pub(crate) struct Duties {
     pub(crate) wake: bool,
     /// Drop the reference of the pool that closing it left.
     pub(crate) close: bool,
+    /// Wake who waits for the latch. Also where one pin is left: it may be the one that waits.
+    pub(crate) unlatched: bool,
 }
 
 impl Word {
@@ -51,9 +64,82 @@ impl Word {
         self.0.load(Ordering::Acquire) & RESIDENT != 0
     }
 
-    /// Resident and not pinned.
+    /// Resident, not pinned, and the device has it.
     pub(crate) fn is_evictable(&self) -> bool {
-        self.0.load(Ordering::Acquire) & (RESIDENT | PINS) == RESIDENT
+        self.0.load(Ordering::Acquire) & (RESIDENT | PINS | DIRTY) == RESIDENT
+    }
+
+    /// Resident and not pinned: it could go, at once or when it is written.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (RESIDENT | PINS) == RESIDENT
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.0.load(Ordering::Acquire) & DIRTY != 0
+    }
+
+    pub(crate) fn is_latched(&self) -> bool {
+        self.0.load(Ordering::Acquire) & LATCHED != 0
+    }
+
+    /// Latches what the caller has pinned; `false` where it is latched already, or doomed. The right to write begins when
+    /// [`is_drained`](Self::is_drained).
+    pub(crate) fn latch(&self) -> bool {
+        let latch = |word| if word & (LATCHED | DOOMED) == 0 { Some(word | LATCHED) } else { None };
+        // Acquire pairs with the release of the holder before.
+        self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, latch).is_ok()
+    }
+
+    /// Whether the only pin is that of the caller, who has the latch.
+    pub(crate) fn is_drained(&self) -> bool {
+        // Acquire pairs with the release of the last other unpin: its reads are over.
+        self.0.load(Ordering::Acquire) & PINS == 1
+    }
+
+    /// Gives the latch back, not the pin. Says whether somebody waits for it.
+    pub(crate) fn unlatch(&self, dirty: bool) -> bool {
+        let set = if dirty { DIRTY } else { 0 };
+        let unlatch = |word| Some((word & !(LATCHED | AWAITED)) | set);
+        let word = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, unlatch).unwrap_or_default();
+        assert!(word & LATCHED != 0, "unlatched what is not latched");
+        word & AWAITED != 0
+    }
+
+    /// Gives latch and pin back where nothing is to be done for others; the caller wrote. As [`unpin`](Self::unpin).
+    #[inline]
+    pub(crate) fn unlatch_and_unpin(&self) -> bool {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & FOR_OTHERS == 0 {
+            let new = ((word - 1) & !LATCHED) | DIRTY;
+            match self.0.compare_exchange_weak(word, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// The image that the caller has pinned is on the device.
+    pub(crate) fn clean(&self) {
+        let word = self.0.fetch_and(!DIRTY, Ordering::Release);
+        assert!(word & PINS != 0, "cleaned what is not pinned");
+    }
+
+    /// The caller, who has it pinned, filled it with something that the device does not have.
+    pub(crate) fn soil(&self) {
+        self.0.fetch_or(DIRTY, Ordering::Release);
+    }
+
+    /// Has whoever gives the latch back tell. `false` where it is not latched.
+    pub(crate) fn tell_when_unlatched(&self) -> bool {
+        let flag = |word| if word & LATCHED != 0 { Some(word | AWAITED) } else { None };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
+    }
+
+    /// Has the last other pin tell. `false` where the caller's is the only one.
+    pub(crate) fn tell_when_drained(&self) -> bool {
+        let flag = |word| if word & PINS > 1 { Some(word | AWAITED) } else { None };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
     }
 
     pub(crate) fn is_pinned(&self) -> bool {
@@ -94,7 +180,7 @@ impl Word {
     pub(crate) fn pin(&self, hit: bool) -> bool {
         let add = if hit { HIT + 1 } else { 1 };
         let mut word = self.0.load(Ordering::Relaxed);
-        while word & RESIDENT != 0 {
+        while word & (RESIDENT | LATCHED) == RESIDENT {
             assert!(word & PINS < PINS_MAX, "too many pins of one unit");
             let new = word.wrapping_add(add);
             match self.0.compare_exchange_weak(word, new, Ordering::Acquire, Ordering::Relaxed) {
@@ -132,28 +218,30 @@ impl Word {
         let unpin = |word: u64| match word & PINS {
             0 => None,
             1 if word & DOOMED != 0 => Some(0),
-            1 => Some((word - 1) & !(WAKE | CLOSING)),
+            1 => Some((word - 1) & !(WAKE | CLOSING | AWAITED)),
+            2 => Some((word - 1) & !AWAITED),
             _ => Some(word - 1),
         };
         let Ok(word) = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, unpin) else {
             unreachable!("unpinned what is not pinned")
         };
+        let unlatched = word & AWAITED != 0 && word & PINS <= 2;
         if word & PINS > 1 {
-            return Duties::default();
+            return Duties { unlatched, ..Duties::default() };
         }
-        Duties { free: word & DOOMED != 0, wake: word & WAKE != 0, close: word & CLOSING != 0 }
+        Duties { free: word & DOOMED != 0, wake: word & WAKE != 0, close: word & CLOSING != 0, unlatched }
     }
 
     /// Takes the frames of a resident unit that is not pinned; gives its hits.
     pub(crate) fn claim(&self) -> Option<u64> {
-        let vacate = |word| if word & (RESIDENT | PINS) == RESIDENT { Some(0) } else { None };
+        let vacate = |word| if word & (RESIDENT | PINS | DIRTY) == RESIDENT { Some(0) } else { None };
         let word = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, vacate).ok()?;
         Some(word >> HIT_SHIFT)
     }
 
     /// Ends a resident unit that the caller pinned: it cannot be pinned anew, and the last unpin frees it. Gives its hits.
     pub(crate) fn doom(&self) -> u64 {
-        let doom = |word| Some((word & (PINS | CLOSING | WAKE)) | DOOMED);
+        let doom = |word| Some((word & (PINS | CLOSING | WAKE | AWAITED)) | DOOMED);
         let word = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, doom).unwrap_or_default();
         assert!(word & RESIDENT != 0 && word & PINS != 0, "doomed what was not resident and pinned");
         word >> HIT_SHIFT
@@ -209,7 +297,7 @@ mod unit_tests {
         assert!(word.close_at_unpin());
         assert_eq!(word.unpin_for_others(), Duties::default());
         assert_eq!(word.unpin_for_others(), Duties::default());
-        assert_eq!(word.unpin_for_others(), Duties { free: true, close: true, wake: false });
+        assert_eq!(word.unpin_for_others(), Duties { free: true, close: true, ..Duties::default() });
         assert!(word.is_vacant() && !word.close_at_unpin());
     }
 

@@ -132,13 +132,13 @@ impl Writer {
         let room = self.options.in_flight_bytes_max - BLOCK_BYTES;
         self.settle(room).await?;
         let mut frames = loop {
-            if let Some(frames) = self.pool.inner().try_take(1, Hint::Lookup, false) {
+            if let Some(frames) = self.pool.try_take(1, Hint::Lookup) {
                 break frames;
             }
             // Our own writes hold frames: the end of any of them helps, if it is not a page that stays.
             let bytes = self.flight.0.lock().bytes;
             if bytes == 0 {
-                break self.pool.inner().take(1, Hint::Lookup).await?;
+                break self.pool.take(1, Hint::Lookup).await?;
             }
             self.settle(bytes - 1).await?;
         };

@@ -1,8 +1,10 @@
 //! Tests of the pool as a whole, over a device in memory that can be held, delayed and made to fail.
 
 pub(crate) mod device;
+mod interleave;
 mod loading;
 mod model;
+mod mutable;
 mod pinning;
 mod stress;
 mod writing;

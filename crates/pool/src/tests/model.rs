@@ -1,6 +1,7 @@
 //! Random operations on a tiny pool against a plain map.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use shoal_base::task::block_on;
@@ -130,6 +131,8 @@ impl Model {
             Step::Write(pages, finish) => self.write(pages, finish),
             Step::Forget(block, blocks) => {
                 let run = Run::new(block, blocks);
+                // What is on its way is not forgotten.
+                eventually(|| pool.inner().prefetching.load(Ordering::Relaxed) == 0);
                 pool.forget(run);
                 (run.block..run.end().min(PAGES))
                     .for_each(|block| assert!(!pool.is_resident(&self.unit(block).id)));
@@ -192,7 +195,7 @@ proptest! {
         steps.into_iter().for_each(|step| model.step(step));
         model.held.clear();
         let pool = model.pool;
-        eventually(|| pool.inner().prefetching.load(std::sync::atomic::Ordering::Relaxed) == 0);
+        eventually(|| pool.inner().prefetching.load(Ordering::Relaxed) == 0);
         prop_assert_eq!(pool.counters().frames_pinned, 0);
         pool.forget(Run::new(0, u32::MAX));
         prop_assert_eq!(pool.counters().frames_used, 0);

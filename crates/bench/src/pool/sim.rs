@@ -1,0 +1,287 @@
+//! The benchmark's device: pages in memory behind a latency, as the course's simulator has it.
+//!
+//! - *Flat*: every access takes the latency.
+//! - *Sequential-aware*: an access takes a tenth of it where its page lies in the same aligned group of four as one of the
+//!   last four pages that anybody accessed, or up to three pages behind one.
+//!
+//! Requests in flight do not wait for each other: the device has no bandwidth and no queue. A request for several pages
+//! takes as long as the same pages asked for at once, one by one: the longest of their latencies.
+//!
+//! Who blocks sleeps on its own thread, as there; what is submitted sleeps in one timer thread's queue, which takes the
+//! place of one sleeping thread a request.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use shoal_base::BLOCK_BYTES;
+use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
+
+use super::page::{Page, stamp};
+
+/// Accesses that the sequential-aware simulator remembers, and pages of a group.
+const NEAR: u64 = 4;
+
+/// How long accesses take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Latency {
+    None,
+    Flat(Duration),
+    SequentialAware(Duration),
+}
+
+struct Waiting {
+    due: Instant,
+    number: u64,
+    ticket: Ticket,
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.number).cmp(&(other.due, other.number))
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Waiting {}
+
+#[derive(Default)]
+struct Queue {
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    submitted: u64,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Counters {
+    reads: AtomicU64,
+    blocks_read: AtomicU64,
+    writes: AtomicU64,
+    blocks_written: AtomicU64,
+}
+
+struct Core {
+    pages: Box<[Mutex<Box<Page>>]>,
+    latency: Latency,
+    /// Submitted requests go through the queue even where they take no time.
+    hands_off: bool,
+    recent: Mutex<([u64; NEAR as usize], usize)>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    counters: Counters,
+}
+
+/// See the module. Dropping it ends its thread when nothing waits any more.
+pub(crate) struct Sim {
+    core: Arc<Core>,
+}
+
+impl Sim {
+    /// `pages` pages of version 1. With `hands_off` set submitted requests always complete on the device's thread.
+    pub(crate) fn new(pages: u64, latency: Latency, hands_off: bool) -> Arc<Self> {
+        let filled = |number| {
+            let mut page = Box::new([0; BLOCK_BYTES]);
+            stamp(&mut page, number, 1);
+            Mutex::new(page)
+        };
+        let core = Arc::new(Core {
+            pages: (0..pages).map(filled).collect(),
+            latency,
+            hands_off,
+            recent: Mutex::new(([u64::MAX - NEAR; NEAR as usize], 0)),
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            counters: Counters::default(),
+        });
+        let timer = core.clone();
+        thread::spawn(move || timer.serve());
+        Arc::new(Self { core })
+    }
+
+    pub(crate) fn device(self: &Arc<Self>) -> Device {
+        Device::new(self.clone())
+    }
+
+    /// Reads one page, sleeping as long as it takes.
+    pub(crate) fn read(&self, number: u64, page: &mut Page) {
+        self.core.sleep(number, 1);
+        self.core.read_now(number, page);
+        self.core.counters.reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes one page, sleeping as long as it takes.
+    pub(crate) fn write(&self, number: u64, page: &Page) {
+        self.core.sleep(number, 1);
+        self.core.write_now(number, page);
+        self.core.counters.writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Pages read so far.
+    pub(crate) fn pages_read(&self) -> u64 {
+        self.core.counters.blocks_read.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.core.queue.lock().closed = true;
+        self.core.changed.notify_all();
+    }
+}
+
+impl Core {
+    fn duration(&self, first: u64, count: u64) -> Duration {
+        match self.latency {
+            Latency::None => Duration::ZERO,
+            Latency::Flat(latency) => latency,
+            Latency::SequentialAware(latency) => {
+                let recent = self.recent.lock().0;
+                let near = |page: u64| {
+                    recent
+                        .iter()
+                        .any(|&seen| page / NEAR == seen / NEAR || (seen..seen + NEAR).contains(&page))
+                };
+                if (first..first + count).all(near) { latency / 10 } else { latency }
+            }
+        }
+    }
+
+    fn sleep(&self, first: u64, count: u64) {
+        let duration = self.duration(first, count);
+        if !duration.is_zero() {
+            thread::sleep(duration);
+        }
+    }
+
+    fn accessed(&self, number: u64) {
+        if matches!(self.latency, Latency::SequentialAware(_)) {
+            let (recent, next) = &mut *self.recent.lock();
+            recent[*next % recent.len()] = number;
+            *next += 1;
+        }
+    }
+
+    fn read_now(&self, number: u64, page: &mut [u8]) {
+        page.copy_from_slice(&self.pages[number as usize].lock()[..]);
+        self.counters.blocks_read.fetch_add(1, Ordering::Relaxed);
+        self.accessed(number);
+    }
+
+    fn write_now(&self, number: u64, page: &[u8]) {
+        self.pages[number as usize].lock().copy_from_slice(page);
+        self.counters.blocks_written.fetch_add(1, Ordering::Relaxed);
+        self.accessed(number);
+    }
+
+    fn run(&self, mut ticket: Ticket) {
+        if let Err(error) = ticket.check_range(self.pages.len() as u64) {
+            return ticket.complete(Err(error));
+        }
+        match ticket.op() {
+            Op::Read => {
+                ticket.fill_blocks(|number, page| self.read_now(number, page));
+                self.counters.reads.fetch_add(1, Ordering::Relaxed);
+            }
+            Op::Write | Op::WriteDurable => {
+                ticket.view_blocks(|number, page| self.write_now(number, page));
+                self.counters.writes.fetch_add(1, Ordering::Relaxed);
+            }
+            Op::Flush | Op::Discard { .. } => {}
+        }
+        ticket.complete(Ok(()));
+    }
+
+    /// Completes submitted requests when they are due, each wholly before the next: what its completion submits finds
+    /// it among the last accesses.
+    fn serve(&self) {
+        let mut queue = self.queue.lock();
+        loop {
+            match queue.waiting.peek().map(|Reverse(next)| next.due) {
+                Some(due) if due <= Instant::now() => {
+                    let Some(Reverse(next)) = queue.waiting.pop() else { continue };
+                    drop(queue);
+                    self.run(next.ticket);
+                    queue = self.queue.lock();
+                }
+                Some(due) => {
+                    self.changed.wait_until(&mut queue, due);
+                }
+                None if queue.closed => return,
+                None => self.changed.wait(&mut queue),
+            }
+        }
+    }
+}
+
+impl BlockDevice for Sim {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        for ticket in tickets {
+            let duration = self.core.duration(ticket.block(), ticket.blocks());
+            if duration.is_zero() && !self.core.hands_off {
+                self.core.run(ticket);
+                continue;
+            }
+            let due = Instant::now() + duration;
+            let mut queue = self.core.queue.lock();
+            let is_first = queue.waiting.peek().is_none_or(|Reverse(next)| due < next.due);
+            queue.submitted += 1;
+            let number = queue.submitted;
+            queue.waiting.push(Reverse(Waiting { due, number, ticket }));
+            drop(queue);
+            if is_first {
+                self.core.changed.notify_one();
+            }
+        }
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        for ticket in tickets {
+            self.core.sleep(ticket.block(), ticket.blocks());
+            self.core.run(ticket);
+        }
+    }
+
+    fn blocks(&self) -> u64 {
+        self.core.pages.len() as u64
+    }
+
+    fn grow(&self, _blocks: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn describe(&self) -> String {
+        format!("simulated, {:?}", self.core.latency)
+    }
+
+    fn can_grow(&self) -> bool {
+        false
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        let counters = &self.core.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DeviceCounters {
+            reads: get(&counters.reads),
+            blocks_read: get(&counters.blocks_read),
+            writes: get(&counters.writes),
+            blocks_written: get(&counters.blocks_written),
+            ..DeviceCounters::default()
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Read-ahead for one scan: the pages behind the one that is looked at are on their way, or there and pinned.
+//!
+//! - One request of a stream is under way at a time, for several adjacent pages; the next one is begun by its completion.
+//!   A device that is faster in sequence sees the sequence.
+//! - The window (pages on their way or not yet looked at) doubles whenever the scan has to wait, up to the stream's part
+//!   of the scans' share; it starts anew when pages were read in vain.
+//! - On a fast device there is no read-ahead: the scan reads for itself.
+//! - Pages that the scan changed are written behind it, neighbours together.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use parking_lot::Mutex;
+use shoal_base::Run;
+
+use crate::PoolError;
+use crate::behind::After;
+use crate::fetch::{Begun, grouped};
+use crate::load::Wait;
+use crate::pin::{PageWrite, Pinned};
+use crate::pool::Pool;
+use crate::unit::{Hint, Unit};
+
+/// Pages of a window at first, and at most: 256 KiB.
+const WINDOW_MIN: u64 = 2;
+const WINDOW_MAX: u64 = 64;
+
+/// A page that was read ahead.
+enum Entry {
+    There(Pinned),
+    OnItsWay(Wait<'static>),
+}
+
+struct State {
+    /// `None` when the stream is gone.
+    pool: Option<Pool>,
+    /// The pages from `next - entries.len()` to before `next`.
+    entries: VecDeque<Entry>,
+    next: u64,
+    end: u64,
+    window: u64,
+    requests: usize,
+    /// Somebody is about to begin a request.
+    issuing: bool,
+}
+
+/// What a stream shares with its requests.
+pub(crate) struct Ahead(Mutex<State>);
+
+/// A scan over adjacent pages that change in place. One at a time looks at them, in any order; ascending is fast.
+pub struct Stream {
+    pool: Pool,
+    ahead: Arc<Ahead>,
+    /// Pages that were changed and are to be written.
+    changed: Vec<u64>,
+}
+
+impl Pool {
+    /// A scan over the pages of `run`, which is as far as it reads ahead.
+    #[must_use]
+    pub fn stream(&self, run: Run) -> Stream {
+        self.inner().streams.fetch_add(1, Ordering::Relaxed);
+        let state = State {
+            pool: Some(self.clone()),
+            entries: VecDeque::new(),
+            next: run.block,
+            end: run.end(),
+            window: WINDOW_MIN,
+            requests: 0,
+            issuing: false,
+        };
+        Stream { pool: self.clone(), ahead: Arc::new(Ahead(Mutex::new(state))), changed: Vec::new() }
+    }
+
+    /// Pages that one of the streams may hold.
+    fn window_max(&self) -> u64 {
+        let inner = self.inner();
+        let streams = inner.streams.load(Ordering::Relaxed).max(1);
+        ((inner.policy.scan_frames_max() / streams) as u64).clamp(1, WINDOW_MAX)
+    }
+}
+
+impl Stream {
+    /// The page at `block`, to be read.
+    ///
+    /// # Errors
+    /// As [`Pool::fetch`].
+    pub async fn read(&mut self, block: u64) -> Result<Pinned, PoolError> {
+        self.write_behind();
+        let entry = self.ahead.entry(&self.pool, block);
+        let found = match entry {
+            Some(Entry::There(pinned)) => Some(Ok(pinned)),
+            Some(Entry::OnItsWay(wait)) => wait.await,
+            None => None,
+        };
+        match found {
+            Some(result) => result,
+            None => self.pool.read(block, Hint::Scan).await,
+        }
+    }
+
+    /// The page at `block`, to be changed.
+    ///
+    /// # Errors
+    /// As [`Pool::fetch`].
+    pub async fn write(&mut self, block: u64) -> Result<PageWrite, PoolError> {
+        let mut pinned = self.read(block).await?;
+        loop {
+            if let Some(page) = self.pool.latched(pinned).await {
+                if self.pool.inner().latency.is_slow() {
+                    self.changed.push(block);
+                }
+                return Ok(page);
+            }
+            pinned = self.pool.read(block, Hint::Scan).await?;
+        }
+    }
+
+    /// Begins to write what was changed, where it is enough for a request or nothing else is to be done.
+    fn write_behind(&mut self) {
+        if self.changed.is_empty() {
+            return;
+        }
+        let enough = (self.pool.window_max() / 2).max(1) as usize;
+        if self.changed.len() >= enough {
+            self.write_changed();
+        }
+    }
+
+    fn write_changed(&mut self) {
+        let pages = self.changed.drain(..).filter_map(|block| {
+            let inner = self.pool.inner();
+            let unit = Unit::mutable(block);
+            let index = inner
+                .table
+                .glance(&inner.slots, block)
+                .find(|&index| inner.slots[index as usize].is(&unit))?;
+            self.pool.pin_dirty(index).filter(|pinned| pinned.unit() == unit)
+        });
+        let pages: Vec<_> = pages.collect();
+        if !pages.is_empty() {
+            self.pool.write_back(pages, After::Evict, false, Some(&self.ahead));
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.write_changed();
+        let (pool, entries) = {
+            let mut state = self.ahead.0.lock();
+            (state.pool.take(), std::mem::take(&mut state.entries))
+        };
+        let inner = self.pool.inner();
+        inner.stats.ahead_wasted.add(entries.len() as u64);
+        inner.streams.fetch_sub(1, Ordering::Relaxed);
+        drop(entries);
+        drop(pool);
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+impl Ahead {
+    /// The page that the scan wants, where it was read ahead; has the ones behind it read.
+    fn entry(self: &Arc<Self>, pool: &Pool, block: u64) -> Option<Entry> {
+        let slow = pool.inner().latency.is_slow();
+        let mut state = self.0.lock();
+        let passed = state.pass_to(block);
+        if !passed.is_empty() {
+            drop(state);
+            pool.inner().stats.ahead_wasted.add(passed.len() as u64);
+            drop(passed);
+            state = self.0.lock();
+        }
+        let stalls = match state.entries.front() {
+            Some(Entry::OnItsWay(wait)) => !wait.is_over(),
+            Some(Entry::There(_)) => false,
+            None if slow => {
+                drop(state);
+                self.issue();
+                state = self.0.lock();
+                false
+            }
+            None => {
+                state.next = block + 1;
+                return None;
+            }
+        };
+        if stalls {
+            state.window = (state.window * 2).min(pool.window_max());
+        }
+        let entry = state.entries.pop_front();
+        match &entry {
+            Some(_) => pool.inner().stats.ahead_used.add(1),
+            None => state.next = block + 1,
+        }
+        drop(state);
+        if slow {
+            self.issue();
+        }
+        entry
+    }
+
+    /// A request ended: the next one.
+    pub(crate) fn completed(self: &Arc<Self>) {
+        self.0.lock().requests -= 1;
+        self.issue();
+    }
+
+    /// Begins the next request, where none is under way and the window has room for one.
+    pub(crate) fn issue(self: &Arc<Self>) {
+        let Some((pool, first, count)) = self.0.lock().next_request() else { return };
+        let mut parts = Vec::new();
+        let mut entries = VecDeque::new();
+        for block in first..first + count {
+            match pool.begin_now(&Unit::mutable(block), Hint::Scan) {
+                Begun::Hit(pinned) => entries.push_back(Entry::There(pinned)),
+                Begun::Joined(wait) => entries.push_back(Entry::OnItsWay(wait.unbound())),
+                Begun::Ours(wait, part) => {
+                    entries.push_back(Entry::OnItsWay(wait.unbound()));
+                    parts.push(part);
+                }
+                Begun::Latched(_) | Begun::FramesNeeded => break,
+            }
+        }
+        let groups = grouped(parts);
+        let mut state = self.0.lock();
+        state.issuing = false;
+        state.requests += groups.len();
+        // The stream went elsewhere, or away, meanwhile: what was begun is read and may be found.
+        let vain = if state.next == first && state.pool.is_some() {
+            state.next += entries.len() as u64;
+            state.entries.append(&mut entries);
+            VecDeque::new()
+        } else {
+            entries
+        };
+        drop(state);
+        drop(vain);
+        pool.read_ahead(groups, self);
+        drop_elsewhere(pool);
+    }
+}
+
+impl State {
+    /// Forgets the pages before `block`, or all where it is not among them; gives them to be dropped.
+    fn pass_to(&mut self, block: u64) -> VecDeque<Entry> {
+        let first = self.next - self.entries.len() as u64;
+        if block == first {
+            return VecDeque::new();
+        }
+        if (first..self.next).contains(&block) {
+            let rest = self.entries.split_off((block - first) as usize);
+            return std::mem::replace(&mut self.entries, rest);
+        }
+        self.next = block;
+        self.window = WINDOW_MIN;
+        std::mem::take(&mut self.entries)
+    }
+
+    /// Pool, first page and number of pages.
+    fn next_request(&mut self) -> Option<(Pool, u64, u64)> {
+        if self.requests > 0 || self.issuing {
+            return None;
+        }
+        let pool = self.pool.as_ref()?;
+        let window = self.window.min(pool.window_max());
+        let room = window.saturating_sub(self.entries.len() as u64);
+        let count = window.div_ceil(2).min(room).min(self.end.saturating_sub(self.next));
+        if count == 0 {
+            return None;
+        }
+        self.issuing = true;
+        Some((pool.clone(), self.next, count))
+    }
+}
+
+/// Drops a handle that may be the last one, perhaps on a thread of the device that would have to wait for itself.
+fn drop_elsewhere(pool: Pool) {
+    if let Some(last) = pool.into_last() {
+        thread::spawn(move || drop(last));
+    }
+}

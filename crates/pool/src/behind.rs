@@ -1,0 +1,197 @@
+//! Writing pages that change in place, behind their writers' backs.
+//!
+//! - A page is written from its frame, pinned: readers find it as always, who wants to write to it waits. So at most one
+//!   image of a page is on its way, the newest one, and a page is read from the device only after its last write.
+//! - On a slow device victims are written before their frames are needed, so that free frames, or clean ones, are ready
+//!   when a page is missed: [`Pool::replenish`]. On a fast one whoever needs the frame writes the page itself.
+//! - Pages that scans left and that are adjacent on the device go out in one request.
+//!
+//! A write that failed leaves the page dirty; it is tried again when the frame is wanted again, or at a flush, which
+//! also tells the error.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
+use shoal_base::task::may_block;
+use shoal_device::{IoFuture, Outcome};
+
+use crate::ahead::Ahead;
+use crate::pin::{Pinned, WriteFrames};
+use crate::pool::Pool;
+
+/// Frames that are free, or will be when their write ends, before a victim is written ahead of need: this part of the
+/// pool, within these bounds.
+const READY_SHARE: usize = 8;
+const READY_MIN: usize = 2;
+const READY_MAX: usize = 64;
+
+/// Pages that one request writes at most: 256 KiB.
+const WRITE_PAGES_MAX: usize = 64;
+
+/// What becomes of the pages when they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    Stay,
+    /// They go, where nobody wants them meanwhile.
+    Evict,
+}
+
+impl Pool {
+    /// Whether the caller should do by itself what it needs done now.
+    pub(crate) fn does_it_itself(&self) -> bool {
+        may_block() && !self.inner().latency.is_slow()
+    }
+
+    /// Frames that may be under writes at once; more wait for them.
+    fn writing_max(&self) -> usize {
+        (self.inner().slots.len() / 2).max(1)
+    }
+
+    /// Pins the page where it is dirty and idle, to be written.
+    pub(crate) fn pin_dirty(&self, index: u32) -> Option<Pinned> {
+        let inner = self.inner();
+        let word = inner.slots[index as usize].word();
+        if !word.is_dirty() || !word.is_idle() {
+            return None;
+        }
+        // Pinned it cannot become clean by anybody but a write of its image, and not be written to.
+        inner.pin(index).filter(|pinned| pinned.slot().word().is_dirty())
+    }
+
+    /// Writes pages that the caller pinned: here and now, or in the background. Adjacent ones share a request.
+    pub(crate) fn write_back(
+        &self,
+        mut pages: Vec<Pinned>,
+        after: After,
+        here: bool,
+        then: Option<&Arc<Ahead>>,
+    ) {
+        pages.sort_unstable_by_key(|page| page.slot().block());
+        self.inner().writing.fetch_add(pages.len(), Ordering::Relaxed);
+        let mut batch = self.device().batch();
+        let mut requests = Vec::new();
+        let mut pages = pages.into_iter().peekable();
+        while let Some(first) = pages.next() {
+            let block = first.slot().block();
+            let mut run = vec![first];
+            while run.len() < WRITE_PAGES_MAX
+                && let Some(next) = pages.next_if(|next| next.slot().block() == block + run.len() as u64)
+            {
+                run.push(next);
+            }
+            let io = self.device().write(block, WriteFrames(run));
+            let request = WriteBack { after, then: then.cloned(), io: Mutex::new(None) };
+            requests.push((Arc::new(request), batch.add(io)));
+        }
+        if here {
+            batch.start();
+        } else {
+            batch.start_in_background();
+        }
+        for (request, io) in requests {
+            *request.io.lock() = Some(io);
+            request.drive();
+        }
+    }
+
+    /// Begins to write a dirty page whose frame is wanted soon. `false` where enough is being written.
+    pub(crate) fn begin_write(&self, index: u32) -> bool {
+        if self.inner().writing.load(Ordering::Relaxed) >= self.writing_max() {
+            return false;
+        }
+        if let Some(page) = self.pin_dirty(index) {
+            self.write_back(vec![page], After::Evict, false, None);
+        }
+        true
+    }
+
+    /// After a miss on a slow device: begins to write the pages that will have to go next, until enough frames are ready.
+    pub(crate) fn replenish(&self) {
+        let inner = self.inner();
+        if !inner.latency.is_slow() {
+            return;
+        }
+        let ready = (inner.slots.len() / READY_SHARE).clamp(READY_MIN, READY_MAX);
+        for _ in 0..READY_MIN {
+            let free = inner.slots.len().saturating_sub(inner.store.free.used());
+            if free + inner.writing.load(Ordering::Relaxed) >= ready {
+                return;
+            }
+            match inner.worst(false) {
+                Some(index) if inner.slots[index as usize].word().is_dirty() => {
+                    self.begin_write(index);
+                }
+                // What goes next is clean: it can be taken when it is needed.
+                _ => return,
+            }
+        }
+    }
+}
+
+/// One request to the device. Drives itself, as [`crate::load::ReadRequest`] does.
+struct WriteBack {
+    after: After,
+    /// Who waits for frames.
+    then: Option<Arc<Ahead>>,
+    io: Mutex<Option<IoFuture<WriteFrames>>>,
+}
+
+impl WriteBack {
+    fn drive(self: Arc<Self>) {
+        let outcome = {
+            let mut io = self.io.lock();
+            let Some(future) = &mut *io else { return };
+            let waker = Waker::from(self.clone());
+            let Poll::Ready(outcome) = Pin::new(future).poll(&mut Context::from_waker(&waker)) else {
+                return;
+            };
+            *io = None;
+            outcome
+        };
+        self.finish(outcome);
+    }
+
+    fn finish(&self, outcome: Outcome<WriteFrames>) {
+        let Outcome { result, memory: WriteFrames(pages) } = outcome;
+        let Some(first) = pages.first() else { return };
+        // Alive as long as the pages are pinned.
+        let inner = first.share();
+        match &result {
+            Ok(()) => {
+                inner.stats.writes.add(1);
+                inner.stats.blocks_written.add(pages.len() as u64);
+            }
+            Err(error) => {
+                inner.stats.write_errors.add(1);
+                inner.write_error.lock().get_or_insert_with(|| error.clone());
+            }
+        }
+        let count = pages.len();
+        for page in pages {
+            if result.is_ok() {
+                page.slot().word().clean();
+            }
+            let index = page.index();
+            drop(page);
+            if result.is_ok() && self.after == After::Evict {
+                inner.evict(index);
+            }
+        }
+        // Pairs with `written`, which announces itself first and then looks at the number.
+        inner.writing.fetch_sub(count, Ordering::SeqCst);
+        // Who found every frame dirty looks again.
+        inner.store.starving.notify();
+        if let Some(then) = &self.then {
+            then.issue();
+        }
+    }
+}
+
+impl Wake for WriteBack {
+    fn wake(self: Arc<Self>) {
+        self.drive();
+    }
+}

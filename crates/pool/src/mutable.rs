@@ -1,0 +1,161 @@
+//! Pages that change in place: read and write guards, new and deleted pages, flushes.
+//!
+//! A read guard is a pin ([`Pinned`]), which is also the shared latch; a write guard ([`PageWrite`]) is the only pin.
+//! Writers come first: once a page is latched nobody pins it anew. What the pool guarantees: a read gives the bytes of
+//! the last write guard that was dropped before it began, whether they are on the device, on their way or in the pool.
+//!
+//! Nothing here is durable before the device is flushed.
+
+use std::sync::atomic::Ordering;
+
+use shoal_base::task::may_block;
+
+use crate::PoolError;
+use crate::behind::After;
+use crate::pin::{PageWrite, Pinned};
+use crate::pool::Pool;
+use crate::unit::{Hint, Unit};
+
+impl Pool {
+    /// The page at `block`, to be read.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub async fn read(&self, block: u64, hint: Hint) -> Result<Pinned, PoolError> {
+        self.fetch(Unit::mutable(block), hint).await
+    }
+
+    /// The page at `block`, to be changed. Waits for its readers, and for a write of it that is under way. A caller that
+    /// has it pinned waits for ever.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub async fn write(&self, block: u64, hint: Hint) -> Result<PageWrite, PoolError> {
+        let unit = Unit::mutable(block);
+        loop {
+            let pinned = self.fetch(unit, hint).await?;
+            if let Some(page) = self.latched(pinned).await {
+                return Ok(page);
+            }
+        }
+    }
+
+    /// Latches what is pinned. `None` where somebody else has the latch: then it was waited for, and the page is to be
+    /// looked for again.
+    pub(crate) async fn latched(&self, pinned: Pinned) -> Option<PageWrite> {
+        match PageWrite::latch(pinned) {
+            Ok(draining) => Some(draining.drained().await),
+            Err(pinned) => {
+                let index = pinned.index();
+                drop(pinned);
+                self.unlatched(index).await;
+                None
+            }
+        }
+    }
+
+    /// Waits while the slot is latched.
+    pub(crate) async fn unlatched(&self, index: u32) {
+        let inner = self.inner();
+        let word = inner.slots[index as usize].word();
+        inner.latches.wait(index, || word.tell_when_unlatched()).await;
+    }
+
+    /// A new page of zeros at `block`, which is not read from the device; what it held there is of no interest.
+    ///
+    /// # Errors
+    /// [`PoolError::Exhausted`].
+    pub async fn create(&self, block: u64, hint: Hint) -> Result<PageWrite, PoolError> {
+        let unit = Unit::mutable(block);
+        loop {
+            let frames = self.take(1, hint).await?;
+            let pinned = match self.install(&unit, hint, frames) {
+                Some(pinned) => pinned,
+                // It is there, or on its way: that one is cleared.
+                None => self.fetch(unit, hint).await?,
+            };
+            if let Some(mut page) = self.latched(pinned).await {
+                page.fill(0);
+                return Ok(page);
+            }
+        }
+    }
+
+    /// Forgets the page at `block` without writing it, after its readers and a write under way. The block may then be
+    /// used for something else.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch), where it is being read from the device.
+    pub async fn delete(&self, block: u64) -> Result<(), PoolError> {
+        let unit = Unit::mutable(block);
+        while self.is_there(&unit) {
+            if let Some(page) = self.latched(self.fetch(unit, Hint::Scan).await?).await {
+                page.discard();
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the page at `block` where it is dirty, and waits for that.
+    ///
+    /// # Errors
+    /// The device's.
+    pub async fn flush_page(&self, block: u64) -> Result<(), PoolError> {
+        let unit = Unit::mutable(block);
+        let mut here = may_block();
+        while self.is_there(&unit) {
+            let pinned = self.fetch(unit, Hint::Scan).await?;
+            if !pinned.slot().word().is_dirty() {
+                return Ok(());
+            }
+            self.take_write_error();
+            self.write_back(vec![pinned], After::Stay, here, None);
+            here = false;
+            self.written().await;
+            self.take_write_error().map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    /// Writes every page that is dirty now, and waits for these and all other writes. For a shutdown nobody may write
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The first error of a write since the last flush: then something is still dirty.
+    pub async fn flush_all(&self) -> Result<(), PoolError> {
+        let inner = self.inner();
+        self.written().await;
+        let mut pages = Vec::new();
+        for index in 0..inner.store.free.touched() {
+            // Latched pages are waited for; the others are only pinned.
+            while inner.slots[index as usize].word().is_latched() {
+                self.unlatched(index).await;
+            }
+            if let Some(pinned) = inner.pin(index).filter(|pinned| pinned.slot().word().is_dirty()) {
+                pages.push(pinned);
+            }
+        }
+        self.write_back(pages, After::Stay, false, None);
+        self.written().await;
+        self.take_write_error().map_or(Ok(()), Err)
+    }
+
+    fn take_write_error(&self) -> Option<PoolError> {
+        self.inner().write_error.lock().take().map(PoolError::from)
+    }
+
+    /// Waits until no page is being written.
+    async fn written(&self) {
+        let inner = self.inner();
+        let Some(waiting) = inner.store.starving.enter() else { return };
+        std::future::poll_fn(|context| {
+            waiting.register(context.waker());
+            if inner.writing.load(Ordering::SeqCst) == 0 {
+                return std::task::Poll::Ready(());
+            }
+            std::task::Poll::Pending
+        })
+        .await;
+    }
+}
