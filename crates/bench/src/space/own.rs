@@ -21,7 +21,7 @@ const CHUNK: usize = 1000;
 /// their values has no place.
 pub(crate) fn come_and_go(blocks: u64, is_own: bool, run: &mut Run) -> Figures {
     let allocator = Hybrid::new(0, blocks);
-    let space = allocator.shared();
+    let space = allocator.inner();
     let (mut figures, mut random) = (Figures::default(), Random::new(SEED));
     let mut heavy: Vec<Blocks> = Vec::new();
     let (mut heavy_blocks, mut other_blocks, mut round) = (0, 0, 0);

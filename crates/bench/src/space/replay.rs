@@ -19,8 +19,8 @@ use super::allocator::{Allocator, Refusal};
 use super::figures::Figures;
 use super::run::Run;
 
-/// Longest run that the whole device is taken in, and in which free runs are given to an allocator.
-const PIECE_BLOCKS: u32 = 1024;
+/// Longest run that is tried when the whole device is taken.
+const PIECE_BLOCKS: u32 = 1 << 30;
 
 /// Most runs of what does not fit in one.
 const RUNS_MAX: usize = 64;
@@ -56,7 +56,9 @@ impl Start {
                 let fits = count > 0 && block.checked_add(u64::from(count)).is_some_and(|end| end <= blocks);
                 (is_behind && fits).then(|| Blocks::new(block, count))
             });
-            let Some(run) = run else { bail!("{}, line {number}: no free run behind the others", path.display()) };
+            let Some(run) = run else {
+                bail!("{}, line {number}: no free run behind the others", path.display())
+            };
             free.push(run);
         }
         Ok(Self { blocks, free })
@@ -70,7 +72,9 @@ impl Start {
         let mut start = None;
         for line in open(path)? {
             match line? {
-                TraceLine::Device { blocks_max, .. } => start = Some(Self { blocks: blocks_max, free: Vec::new() }),
+                TraceLine::Device { blocks_max, .. } => {
+                    start = Some(Self { blocks: blocks_max, free: Vec::new() })
+                }
                 TraceLine::Free(run) => start.iter_mut().for_each(|start: &mut Self| start.free.push(run)),
                 TraceLine::Taken { .. } | TraceLine::Freed(_) => break,
             }
@@ -79,31 +83,42 @@ impl Start {
     }
 
     /// Makes a fresh allocator's free space this one.
-    pub(crate) fn set(&self, allocator: &dyn Allocator) {
+    pub(crate) fn set(&self, allocator: &dyn Allocator) -> Taken {
         let mut blocks = PIECE_BLOCKS;
+        let mut ends = Vec::new();
         while blocks > 0 {
             match allocator.allocate(blocks) {
-                Ok(_) => {}
+                Ok(run) => ends.push(run.end()),
                 Err(_) => blocks /= 2,
             }
         }
+        ends.sort_unstable();
+        let taken = Taken { ends };
         for &run in &self.free {
-            for_pieces(run, |piece| {
+            taken.for_pieces(run, |piece| {
                 let freed = allocator.free(piece);
                 assert!(freed.is_ok(), "all of the device was taken: {freed:?}");
             });
         }
+        taken
     }
 }
 
-/// Cuts a run where the pieces end that the whole device was taken in.
-fn for_pieces(run: Blocks, mut visit: impl FnMut(Blocks)) {
-    let mut block = run.block;
-    while block < run.end() {
-        let border = (block / u64::from(PIECE_BLOCKS) + 1) * u64::from(PIECE_BLOCKS);
-        let end = border.min(run.end());
-        visit(Blocks::new(block, (end - block) as u32));
-        block = end;
+/// The runs that all of a device was taken in, by their ends: what is freed is a part of one of them.
+pub(crate) struct Taken {
+    ends: Vec<u64>,
+}
+
+impl Taken {
+    /// Cuts a run where these end.
+    fn for_pieces(&self, run: Blocks, mut visit: impl FnMut(Blocks)) {
+        let mut block = run.block;
+        while block < run.end() {
+            let next = self.ends.partition_point(|&end| end <= block);
+            let end = self.ends.get(next).map_or(run.end(), |&end| end.min(run.end()));
+            visit(Blocks::new(block, (end - block) as u32));
+            block = end;
+        }
     }
 }
 
@@ -114,8 +129,11 @@ fn open(path: &Path) -> anyhow::Result<TraceReader<BufReader<File>>> {
 
 /// Where what the trace took lies here: by its first block there, its blocks and its first block here; none where this
 /// allocator had no place for it.
-#[derive(Default)]
-struct Places(BTreeMap<u64, (u32, Option<u64>)>);
+struct Places {
+    stand_ins: BTreeMap<u64, (u32, Option<u64>)>,
+    /// What was in use when the trace began.
+    taken: Taken,
+}
 
 impl Places {
     /// The runs `there` of the trace are `here`, piece by piece.
@@ -130,7 +148,7 @@ impl Places {
                     Some(place) => (left.min(place.blocks), Some(place.block)),
                     None => (left, None),
                 };
-                self.0.insert(block, (blocks, at));
+                self.stand_ins.insert(block, (blocks, at));
                 block += u64::from(blocks);
                 rest = match rest {
                     Some(place) if place.blocks > blocks => {
@@ -146,22 +164,23 @@ impl Places {
     fn take(&mut self, run: Blocks, out: &mut Vec<Blocks>) {
         let mut block = run.block;
         while block < run.end() {
-            let before = self.0.range(..=block).next_back().map(|(&first, &place)| (first, place));
+            let before = self.stand_ins.range(..=block).next_back().map(|(&first, &place)| (first, place));
             let holding = before.filter(|&(first, (blocks, _))| block < first + u64::from(blocks));
             let Some((first, (blocks, at))) = holding else {
-                let next = self.0.range(block..run.end()).next().map_or(run.end(), |(&first, _)| first);
-                for_pieces(Blocks::new(block, (next - block) as u32), |piece| out.push(piece));
+                let next =
+                    self.stand_ins.range(block..run.end()).next().map_or(run.end(), |(&first, _)| first);
+                self.taken.for_pieces(Blocks::new(block, (next - block) as u32), |piece| out.push(piece));
                 block = next;
                 continue;
             };
-            self.0.remove(&first);
+            self.stand_ins.remove(&first);
             let (skipped, end) = (block - first, (first + u64::from(blocks)).min(run.end()));
             if skipped > 0 {
-                self.0.insert(first, (skipped as u32, at));
+                self.stand_ins.insert(first, (skipped as u32, at));
             }
             let behind = first + u64::from(blocks) - end;
             if behind > 0 {
-                self.0.insert(end, (behind as u32, at.map(|at| at + (end - first))));
+                self.stand_ins.insert(end, (behind as u32, at.map(|at| at + (end - first))));
             }
             out.extend(at.map(|at| Blocks::new(at + skipped, (end - block) as u32)));
             block = end;
@@ -173,9 +192,14 @@ impl Places {
 ///
 /// # Errors
 /// As the file; where a line is no line of a trace.
-pub(crate) fn replay(allocator: &dyn Allocator, path: &Path, run: &mut Run) -> anyhow::Result<Figures> {
+pub(crate) fn replay(
+    allocator: &dyn Allocator,
+    taken: Taken,
+    path: &Path,
+    run: &mut Run,
+) -> anyhow::Result<Figures> {
     let mut figures = Figures { contiguous_failures: Some(0), ..Figures::default() };
-    let mut places = Places::default();
+    let mut places = Places { stand_ins: BTreeMap::new(), taken };
     let mut stand_ins = Vec::new();
     for (count, line) in open(path)?.enumerate() {
         match line? {
@@ -187,7 +211,9 @@ pub(crate) fn replay(allocator: &dyn Allocator, path: &Path, run: &mut Run) -> a
                 let mut here = super::allocator::Runs::new();
                 if found == Err(Refusal::NoSpace) {
                     figures.contiguous_failures = figures.contiguous_failures.map(|failures| failures + 1);
-                    figures.utilisation_at_first_failure.get_or_insert_with(|| allocator.status().utilisation());
+                    figures
+                        .utilisation_at_first_failure
+                        .get_or_insert_with(|| allocator.status().utilisation());
                     if let Ok(several) = allocator.allocate_runs(wanted, RUNS_MAX) {
                         here = several;
                         found = Err(Refusal::NoSpace);
@@ -224,9 +250,13 @@ pub(crate) fn replay(allocator: &dyn Allocator, path: &Path, run: &mut Run) -> a
 mod tests {
     use super::*;
 
+    fn places() -> Places {
+        Places { stand_ins: BTreeMap::new(), taken: Taken { ends: vec![1000] } }
+    }
+
     #[test]
     fn a_free_finds_the_stand_ins() {
-        let mut places = Places::default();
+        let mut places = places();
         places.add(&[Blocks::new(10, 4), Blocks::new(20, 6)], &[Blocks::new(100, 7), Blocks::new(200, 3)]);
         let mut take = |run| {
             let mut out = Vec::new();
@@ -239,12 +269,12 @@ mod tests {
         assert_eq!(take(Blocks::new(25, 3)), [Blocks::new(202, 1), Blocks::new(26, 2)]);
         assert_eq!(take(Blocks::new(13, 1)), [Blocks::new(103, 1)]);
         assert_eq!(take(Blocks::new(20, 1)), [Blocks::new(104, 1)]);
-        assert!(places.0.is_empty());
+        assert!(places.stand_ins.is_empty());
     }
 
     #[test]
     fn what_had_no_place_is_not_freed() {
-        let mut places = Places::default();
+        let mut places = places();
         places.add(&[Blocks::new(10, 4)], &[]);
         let mut out = Vec::new();
         places.take(Blocks::new(9, 6), &mut out);
