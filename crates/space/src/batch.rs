@@ -6,6 +6,7 @@ use shoal_base::Run;
 
 use crate::SpaceError;
 use crate::free_runs::FreeRuns;
+use crate::index::Found;
 use crate::prefetch;
 use crate::shards::Shards;
 
@@ -13,27 +14,36 @@ use crate::shards::Shards;
 const AHEAD: [usize; 3] = [6, 4, 2];
 
 impl Shards<'_> {
-    /// A run for each size, in order, from the shard where it fits best; stops at the first that no group of any shard has
-    /// and says how many were served.
-    pub(crate) fn allocate_batch(&mut self, sizes: &[u32], out: &mut Vec<Option<Run>>) -> usize {
-        let [word, group, _] = AHEAD;
+    /// A run for each size, in order, from the shard where it fits best, or from `own` where no shard has a short one; stops
+    /// at the first that no group of any shard has and says how many were served.
+    pub(crate) fn allocate_batch(&mut self, own: usize, sizes: &[u32], out: &mut Vec<Option<Run>>) -> usize {
+        let [word, group, array] = AHEAD;
         for (at, &blocks) in sizes.iter().enumerate() {
             if let Some(&later) = sizes.get(at + word)
-                && let Some((_, runs)) = self.best(later)
+                && let Some((_, runs)) = self.best_short(later)
             {
                 runs.index.prefetch(later);
             }
-            if let Some(&later) = sizes.get(at + group)
-                && let Some((_, runs)) = self.best(later)
-                && let Some(found) = runs.index.best_short(later)
-            {
+            if let Some((runs, found)) = sizes.get(at + group).and_then(|&later| self.found_short(later)) {
                 prefetch::soon(&runs.groups[found.group]);
             }
-            let Some((shard, _)) = self.best(blocks) else { return at };
-            let Some(run) = self.allocate_in(shard, blocks) else { return at };
+            if let Some((runs, found)) = sizes.get(at + array).and_then(|&later| self.found_short(later))
+                && let Some(outside) = runs.groups[found.group].runs.outside()
+            {
+                prefetch::soon(outside);
+            }
+            let best = self.best_short(blocks).map_or(own, |(shard, _)| shard);
+            let served = self.allocate_in(best, blocks);
+            let Some(run) = served.or_else(|| self.allocate_within_groups(blocks)) else { return at };
             out.push(Some(run));
         }
         sizes.len()
+    }
+
+    #[inline]
+    fn found_short(&self, blocks: u32) -> Option<(&FreeRuns, Found)> {
+        let (_, runs) = self.best_short(blocks)?;
+        Some((runs, runs.index.best_short(blocks)?))
     }
 }
 

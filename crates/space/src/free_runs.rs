@@ -71,6 +71,19 @@ impl FreeRuns {
         }
     }
 
+    /// Sets what is free in a group of which nothing is free yet.
+    pub(crate) fn set_group(&mut self, group: usize, of_group: &GroupRuns) {
+        let state = &mut self.groups[group];
+        assert!(state.free_blocks == 0 && state.is_open(), "group {group} was set before");
+        state.runs = of_group.clone();
+        state.free_blocks = of_group.iter().map(|span| span.blocks).sum();
+        self.free_blocks += u64::from(state.free_blocks);
+        of_group.iter().for_each(|span| self.index.insert(group, span));
+        for span in [of_group.first(), of_group.last()].into_iter().flatten() {
+            self.note_borders(group, span);
+        }
+    }
+
     /// Gives a run back; all or nothing.
     #[inline]
     pub(crate) fn free(&mut self, run: Run) -> Result<(), SpaceError> {

@@ -115,6 +115,18 @@ impl PartialEq for GroupRuns {
 impl Eq for GroupRuns {}
 
 impl GroupRuns {
+    /// From runs in ascending order that do not touch, packed.
+    pub(crate) fn from_sorted(runs: &[u32], group_blocks: u32) -> Self {
+        Self(if runs.len() <= RUNS_INLINE {
+            inline(runs)
+        } else if runs.len() <= array_runs_max(group_blocks) {
+            Store::Array(runs.to_vec())
+        } else {
+            let spans = runs.iter().map(|&packed| Span::unpack(packed));
+            Store::Bitmap(Box::new(Bits::new(group_blocks, spans)))
+        })
+    }
+
     pub(crate) fn len(&self) -> usize {
         match &self.0 {
             Store::Inline { count, .. } => usize::from(*count),

@@ -93,10 +93,10 @@ impl RunIndex {
         self.short.prefetch(blocks);
     }
 
-    /// The length of what [`Self::best_fit`] finds.
+    /// The length of what [`Self::best_short`] finds.
     #[inline]
-    pub(crate) fn shortest_fit(&self, blocks: u32) -> Option<u32> {
-        self.short.shortest_length(blocks).or_else(|| self.best_fit(blocks).map(|found| found.blocks))
+    pub(crate) fn shortest_length(&self, blocks: u32) -> Option<u32> {
+        self.short.shortest_length(blocks)
     }
 
     /// As [`Self::best_fit`], among the short runs only.

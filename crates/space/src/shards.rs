@@ -50,10 +50,8 @@ impl<'a> Shards<'a> {
 
     /// A run of exactly `blocks` blocks.
     pub(crate) fn allocate(&mut self, blocks: u32) -> Option<Run> {
-        let found = self.locked.iter().enumerate();
-        let found = found.filter_map(|(shard, runs)| runs.index.best_fit(blocks).map(|found| (shard, found)));
-        if let Some((shard, found)) = found.min_by_key(|&(shard, found)| (found.blocks, shard)) {
-            return Some(self.locked[shard].cut(found, blocks));
+        if let Some(run) = self.allocate_within_groups(blocks) {
+            return Some(run);
         }
         let wanted = u64::from(blocks);
         let mut fitting = self.chains();
@@ -67,13 +65,26 @@ impl<'a> Shards<'a> {
         Some(run)
     }
 
-    /// The shard with the shortest run within a group that fits, the lowest of these.
+    /// The shard with the shortest run that fits, if that is a short one; the lowest of these.
     #[inline]
-    pub(crate) fn best(&self, blocks: u32) -> Option<(usize, &FreeRuns)> {
-        let fit = |runs: &FreeRuns| runs.index.shortest_fit(blocks);
-        let shards = self.iter().enumerate();
-        let fits = shards.filter_map(|(shard, runs)| fit(runs).map(|fit| (fit, shard, runs)));
-        fits.min_by_key(|&(fit, shard, _)| (fit, shard)).map(|(_, shard, runs)| (shard, runs))
+    pub(crate) fn best_short(&self, blocks: u32) -> Option<(usize, &FreeRuns)> {
+        let mut best: Option<(u32, usize)> = None;
+        for (shard, runs) in self.locked.iter().enumerate() {
+            if let Some(fit) = runs.index.shortest_length(blocks)
+                && best.is_none_or(|(shortest, _)| fit < shortest)
+            {
+                best = Some((fit, shard));
+            }
+        }
+        best.map(|(_, shard)| (shard, &*self.locked[shard]))
+    }
+
+    /// The best fit within a group of any shard.
+    pub(crate) fn allocate_within_groups(&mut self, blocks: u32) -> Option<Run> {
+        let found = self.locked.iter().enumerate();
+        let found = found.filter_map(|(shard, runs)| runs.index.best_fit(blocks).map(|found| (shard, found)));
+        let (shard, found) = found.min_by_key(|&(shard, found)| (found.blocks, shard))?;
+        Some(self.locked[shard].cut(found, blocks))
     }
 
     /// A run from within a group of one shard.

@@ -1,8 +1,8 @@
 //! [`Space`]: the allocator in shards, each behind its lock.
 //!
 //! A device above 8 TiB has several shards, so that threads seldom meet. A thread prefers one shard as
-//! long as that is not much fuller than the others (shards that are filled one after the other fragment); a thread that is the only one
-//! for now takes the best fit of all. What the chosen shard cannot serve, all shards together are asked for. One shard behaves exactly
+//! long as that is not much fuller than the others (shards that are filled one after the other fragment); a thread that has been the
+//! only one for a while takes the best fit of all. What the chosen shard cannot serve, all shards together are asked for. One shard behaves exactly
 //! as the policy says (`free_runs`); several nearly so, for runs of up to 4 MiB.
 
 use std::cell::Cell;
@@ -28,7 +28,7 @@ const CALLS_AT_HOME: u32 = 64;
 
 thread_local! {
     /// Only a hint: it serves whatever spaces the thread works on.
-    static HOME: Cell<Home> = const { Cell::new(Home { thread: NO_THREAD, shard: 0, calls: 0, is_alone: false }) };
+    static HOME: Cell<Home> = const { Cell::new(Home { thread: NO_THREAD, shard: 0, calls: 0, alone: 0 }) };
 }
 
 /// Where a thread allocates.
@@ -40,9 +40,19 @@ struct Home {
     shard: u32,
     /// For how many more calls it does not ask again.
     calls: u32,
-    /// Whether no other thread asked since it did.
-    is_alone: bool,
+    /// How many times in a row no other thread had asked since it did.
+    alone: u32,
 }
+
+impl Home {
+    /// Threads allocate in bursts: it takes a while without another one to be alone.
+    fn is_alone(self) -> bool {
+        self.alone >= ALONE_AFTER
+    }
+}
+
+/// Questions in a row without another thread's after which a thread is alone: a quarter of a million calls.
+const ALONE_AFTER: u32 = 4096;
 
 /// A thread that never asked.
 const NO_THREAD: u32 = u32::MAX;
@@ -131,7 +141,12 @@ impl Space {
         let space = Self::new(image.blocks_max(), image.group_blocks());
         {
             let mut all = Shards::lock(&space.shards);
-            image.runs().for_each(|run| all.free_checked(run));
+            let mut groups = 0..image.geometry().groups();
+            for runs in all.iter_mut() {
+                for (group, of_image) in (0..runs.geometry.groups()).zip(groups.by_ref()) {
+                    runs.set_group(group, image.group(of_image).0);
+                }
+            }
         }
         space
     }
@@ -245,8 +260,9 @@ impl Space {
         let mut done = 0;
         while done < sizes.len() {
             let home = self.home();
-            done += if home.is_alone && self.shards.len() > 1 {
-                Shards::lock(&self.shards).allocate_batch(&sizes[done..], out)
+            done += if home.is_alone() && self.shards.len() > 1 {
+                let own = home.shard as usize % self.shards.len();
+                Shards::lock(&self.shards).allocate_batch(own, &sizes[done..], out)
             } else {
                 let shard = self.shard_of_home(home);
                 let mut runs = shard.lock();
@@ -416,7 +432,7 @@ impl Space {
             let mut runs = own.lock();
             let found = runs.index.best_fit(blocks);
             let fit = found.map_or(u32::MAX, |found| found.blocks);
-            let may_be_better = home.is_alone && fit > blocks && self.shards.len() > 1;
+            let may_be_better = home.is_alone() && fit > blocks && self.shards.len() > 1;
             if !may_be_better || self.better_than(fit, blocks).is_none() {
                 let run = runs.cut(found?, blocks);
                 own.note(&runs);
@@ -469,8 +485,8 @@ impl Space {
         let most = (0..self.shards.len()).max_by_key(|&shard| free(shard)).unwrap_or(own);
         let shard = if free(own) < free(most) / 4 * 3 { most } else { own };
         let before = self.chosen_by.swap(home.thread, Ordering::Relaxed);
-        let is_alone = before == home.thread;
-        *home = Home { shard: shard as u32, calls: CALLS_AT_HOME, is_alone, ..*home };
+        let alone = if before == home.thread { home.alone.saturating_add(1) } else { 0 };
+        *home = Home { shard: shard as u32, calls: CALLS_AT_HOME, alone, ..*home };
     }
 }
 
