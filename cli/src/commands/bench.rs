@@ -131,9 +131,12 @@ struct SpaceArguments {
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Seconds that a row may take [default: 60, with --quick 0.5].
+    /// Seconds that a row may take, and as many for its preparation [default: by variant, with --quick 0.5].
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
+    /// Write charts of the figures to this folder, as SVG files.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
 }
 
 fn seconds(number: Option<f64>) -> anyhow::Result<Option<Duration>> {
@@ -149,6 +152,7 @@ fn run_space(arguments: SpaceArguments) -> anyhow::Result<()> {
         cases: arguments.cases,
         variants: arguments.variants,
         time: seconds(arguments.seconds)?,
+        plot: arguments.plot,
     };
     shoal_bench::space::run(&options, &mut std::io::stdout().lock())
 }

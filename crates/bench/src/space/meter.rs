@@ -49,6 +49,11 @@ impl Meter {
         self.operations += operations as u64;
     }
 
+    /// Operations, and their processor time in nanoseconds.
+    pub(crate) fn total(&self) -> (u64, u64) {
+        (self.operations, self.cpu_ns)
+    }
+
     pub(crate) fn merge(&mut self, other: &Self) {
         self.operations += other.operations;
         self.cpu_ns += other.cpu_ns;

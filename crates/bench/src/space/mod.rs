@@ -9,6 +9,7 @@
 mod allocator;
 mod cases;
 mod ceph;
+mod charts;
 mod churn;
 mod figures;
 mod hybrid;
@@ -18,26 +19,39 @@ mod moving;
 mod network;
 mod parallel;
 mod pieces;
+mod rebuild;
 mod reference;
 mod run;
 mod seed;
 mod shift;
 
 use std::io::Write;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use self::cases::CASES;
+use self::charts::Row;
 use self::figures::METRICS;
 use self::run::Run;
 use crate::machine;
 use crate::report::Report;
 use crate::store::case::select;
 
-/// A row's time, and that of the rows of a quick run.
-const ROW: Duration = Duration::from_secs(60);
+/// The time of a row of a quick run.
 const ROW_QUICK: Duration = Duration::from_millis(500);
+
+/// What the measured part of a row may take otherwise, and before it the preparation: who comes to an end by itself may do
+/// so, the others show enough in less.
+fn row_time(variant: &str) -> Duration {
+    Duration::from_secs(match variant {
+        "bitmap" => 6,
+        "grouped" => 20,
+        "tree" => 25,
+        _ => 180,
+    })
+}
 
 /// A quick run's devices are smaller by this.
 const SCALE_QUICK: u64 = 64;
@@ -55,8 +69,11 @@ pub struct SpaceOptions {
     pub cases: Vec<String>,
     /// Variants likewise.
     pub variants: Vec<String>,
-    /// How long a row may take; none: 60 s, or half a second where it is to be quick.
+    /// How long a row may take, and as long for its preparation; none: as long as its allocator needs to show what it does,
+    /// or half a second where it is to be quick.
     pub time: Option<Duration>,
+    /// Where charts go; none: there are none.
+    pub plot: Option<PathBuf>,
 }
 
 /// Runs the cases and prints a row for each with each of its variants.
@@ -77,27 +94,43 @@ fn run_scaled(options: &SpaceOptions, scale: u64, out: &mut dyn Write) -> Result
         }
     }
     let variants = select("variant", &all, &options.variants)?;
-    let time = options.time.unwrap_or(if options.quick { ROW_QUICK } else { ROW });
+    let time = |variant: &str| match options.time {
+        Some(time) => time,
+        None if options.quick => ROW_QUICK,
+        None => row_time(variant),
+    };
     let mut report = Report::new(out, "space", METRICS, options.json);
     report.fact("version", &options.version)?;
     report.fact("machine", &machine::describe())?;
     report.fact("load", &machine::load())?;
     report.fact("seed", &run::SEED.to_string())?;
-    report.fact("time a row", &format!("{} s", time.as_secs_f64()))?;
+    let times = all.iter().map(|variant| format!("{variant} {}", time(variant).as_secs_f64()));
+    report.fact("seconds a row at most", &times.collect::<Vec<_>>().join(", "))?;
     report.fact(
         "devices",
         &if scale == 1 { "full size".into() } else { format!("1/{scale} of their names") },
     )?;
+    let mut rows = Vec::new();
+    let began = Instant::now();
     for case in CASES.iter().filter(|case| wanted.contains(&case.name)) {
-        for variant in case.variants().iter().filter(|variant| variants.contains(variant)) {
+        for &variant in case.variants().iter().filter(|variant| variants.contains(variant)) {
+            let time = time(variant);
             let mut run = Run::new(format!("{} {variant}", case.name), time, scale);
             let io_time = time.min(Duration::from_secs(2));
-            let figures = case.run(variant, &mut run, io_time)?;
+            let mut figures = case.run(variant, &mut run, io_time)?;
+            figures.seconds = run.seconds();
             drop(run);
             report.row(case.name, variant, &figures.row())?;
+            rows.push(Row { case: case.name, variant, figures });
         }
     }
     report.fact("load", &machine::load())?;
+    report.fact("seconds", &began.elapsed().as_secs().to_string())?;
+    for path in options.plot.iter().map(|directory| charts::write(&rows, directory)) {
+        for path in path? {
+            report.fact("chart", &path.display().to_string())?;
+        }
+    }
     Ok(())
 }
 
@@ -116,6 +149,7 @@ mod tests {
             cases: strings(cases),
             variants: strings(variants),
             time: Some(Duration::from_secs(1)),
+            plot: None,
         };
         let mut out = Vec::new();
         run_scaled(&options, SCALE_TEST, &mut out).unwrap();
@@ -136,7 +170,11 @@ mod tests {
         for case in CASES {
             let variant = case.variants().last().copied().unwrap_or_default();
             let variant = if variant == "runs-8" { "runs-1" } else { variant };
-            let metric = if case.name == "network-10ms" { "read_ms" } else { "alloc_ns_mean" };
+            let metric = match case.name {
+                "network-10ms" => "read_ms",
+                "rebuild-16t" => "rebuild_ns_per_extent",
+                _ => "alloc_ns_mean",
+            };
             assert!(
                 figure(&lines, case.name, variant, metric).is_some_and(|value| value > 0.0),
                 "{}",
