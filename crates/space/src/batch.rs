@@ -6,11 +6,13 @@ use shoal_base::Run;
 
 use crate::SpaceError;
 use crate::free_runs::FreeRuns;
+use crate::group::Span;
 use crate::index::Found;
 use crate::prefetch;
 use crate::shards::Shards;
 
-/// How many requests ahead the word of the index is fetched, the group, and an array outside of the group.
+/// How many requests ahead the word of the index is fetched, the group, and an array outside of the group. Frees find the group
+/// first, then the array, and only then know the words.
 const AHEAD: [usize; 3] = [6, 4, 2];
 
 impl Shards<'_> {
@@ -71,9 +73,23 @@ impl FreeRuns {
         sizes.len()
     }
 
+    /// Fetches ahead the words of the index for the lengths that a freed run will have.
+    #[inline]
+    fn prefetch_words(&self, run: Run) {
+        let Some(state) = self.group_at(run.block) else { return };
+        let start = self.geometry.start_of(run.block);
+        let (left, right) = state.runs.neighbours(Span { start, blocks: run.blocks });
+        let lengths = [left.map(|left| left.blocks), right.map(|right| right.blocks)];
+        let merged = run.blocks.saturating_add(lengths.iter().flatten().sum::<u32>());
+        let group = self.geometry.group_of(run.block);
+        for blocks in lengths.into_iter().flatten().chain([merged]) {
+            self.index.prefetch_word(blocks, group);
+        }
+    }
+
     /// Gives back runs in their order; where one is refused, those before it stay free: with the refusal comes their number.
     pub(crate) fn free_batch(&mut self, runs: &[Run]) -> Result<(), (usize, SpaceError)> {
-        let [_, group, array] = AHEAD;
+        let [group, array, word] = AHEAD;
         for (at, &run) in runs.iter().enumerate() {
             // A run behind the end has no group; it is refused in its turn.
             if let Some(state) = runs.get(at + group).and_then(|later| self.group_at(later.block)) {
@@ -82,6 +98,9 @@ impl FreeRuns {
             let later = runs.get(at + array).and_then(|later| self.group_at(later.block));
             if let Some(outside) = later.and_then(|state| state.runs.outside()) {
                 prefetch::soon(outside);
+            }
+            if let Some(later) = runs.get(at + word) {
+                self.prefetch_words(*later);
             }
             self.free(run).map_err(|error| (at, error))?;
         }

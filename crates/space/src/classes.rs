@@ -100,6 +100,16 @@ impl ClassIndex {
         }
     }
 
+    /// Fetches ahead the word that says whether `group` has a run of `blocks` blocks.
+    #[inline]
+    pub(crate) fn prefetch_word(&self, blocks: u32, group: usize) {
+        if self.holds(blocks)
+            && let Some(words) = &self.regions[group / 64]
+        {
+            prefetch::soon(&words[blocks as usize - 1]);
+        }
+    }
+
     /// The shortest length of at least `blocks` that some group has, and the lowest such group.
     #[inline]
     pub(crate) fn shortest(&self, blocks: u32) -> Option<(u32, usize)> {

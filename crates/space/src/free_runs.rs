@@ -12,7 +12,8 @@ use shoal_base::Run;
 
 use crate::SpaceError;
 use crate::bits::GroupSet;
-use crate::geometry::{Geometry, Merged};
+use crate::classes::CLASS_BLOCKS_MAX;
+use crate::geometry::{GROUP_BLOCKS_MAX, Geometry, Merged};
 use crate::group::{GroupRuns, Span};
 use crate::index::{Found, RunIndex};
 
@@ -32,11 +33,24 @@ pub(crate) struct Group {
     pub(crate) owner: u16,
     /// A closed group serves no requests at all: it is being emptied. Its runs are in no index.
     pub(crate) is_closed: bool,
+    /// How many of its runs are longer than any value, 4 MiB.
+    pub(crate) large_runs: u8,
 }
 
 const _: () = assert!(size_of::<Group>() == 64, "65,536 groups of a 16 TiB device cost 4 MiB");
 
+const _: () = assert!(GROUP_BLOCKS_MAX / CLASS_BLOCKS_MAX <= 64, "they are counted in a byte");
+
 impl Group {
+    /// Notes that the runs of the group became `now` instead of `before`.
+    #[inline]
+    fn count_large(&mut self, before: &[Option<Span>], now: &[Option<Span>]) {
+        let large = |spans: &[Option<Span>]| {
+            spans.iter().flatten().map(|span| u8::from(span.blocks > CLASS_BLOCKS_MAX)).sum::<u8>()
+        };
+        self.large_runs = self.large_runs + large(now) - large(before);
+    }
+
     /// Whether it serves everybody.
     pub(crate) fn is_open(&self) -> bool {
         self.owner == SHARED && !self.is_closed
@@ -80,6 +94,7 @@ impl FreeRuns {
         assert!(state.free_blocks == 0 && state.is_open(), "group {group} was set before");
         state.runs = of_group.clone();
         state.free_blocks = of_group.iter().map(|span| span.blocks).sum();
+        of_group.iter().for_each(|span| state.count_large(&[], &[Some(span)]));
         self.free_blocks += u64::from(state.free_blocks);
         of_group.iter().for_each(|span| self.index.insert(group, span));
         for span in [of_group.first(), of_group.last()].into_iter().flatten() {
@@ -237,6 +252,7 @@ impl FreeRuns {
     pub(crate) fn insert(&mut self, group: usize, span: Span) -> Result<(), Span> {
         let state = &mut self.groups[group];
         let inserted = state.runs.insert(span, self.geometry.group_blocks())?;
+        state.count_large(&[inserted.left, inserted.right], &[Some(inserted.merged)]);
         state.free_blocks += span.blocks;
         self.free_blocks += u64::from(span.blocks);
         if state.is_closed {
@@ -273,6 +289,7 @@ impl FreeRuns {
         let state = &mut self.groups[group];
         let was_bitmap = state.runs.is_bitmap();
         let removed = state.runs.remove(at, span, self.geometry.group_blocks());
+        state.count_large(&[Some(removed.whole)], &[removed.before, removed.after]);
         state.free_blocks -= span.blocks;
         self.free_blocks -= u64::from(span.blocks);
         if state.is_closed {

@@ -39,6 +39,9 @@ pub(crate) struct Found {
 pub(crate) struct RunIndex {
     geometry: Geometry,
     short: ClassIndex,
+    /// Shorter than all of `large`, and not among them. What is cut from a long run leaves the shortest one behind, most
+    /// often: then the set is not changed.
+    hot: Option<u64>,
     large: BTreeSet<u64>,
     whole: GroupSet,
     whole_count: usize,
@@ -50,6 +53,7 @@ impl RunIndex {
         Self {
             geometry,
             short: ClassIndex::new(short_max, geometry.groups()),
+            hot: None,
             large: BTreeSet::new(),
             whole: GroupSet::new(geometry.groups()),
             whole_count: 0,
@@ -65,7 +69,7 @@ impl RunIndex {
             self.whole.insert(group);
             self.whole_count += 1;
         } else {
-            let is_new = self.large.insert(self.large_key(group, span));
+            let is_new = self.insert_large(self.large_key(group, span));
             assert!(is_new, "run {span:?} of group {group} was noted before");
         }
     }
@@ -82,7 +86,8 @@ impl RunIndex {
             self.whole.remove(group);
             self.whole_count -= 1;
         } else {
-            let was_there = self.large.remove(&self.large_key(group, span));
+            let key = self.large_key(group, span);
+            let was_there = self.hot.take_if(|hot| *hot == key).is_some() || self.large.remove(&key);
             assert!(was_there, "run {span:?} of group {group} was never noted");
         }
     }
@@ -91,6 +96,12 @@ impl RunIndex {
     #[inline]
     pub(crate) fn prefetch(&self, blocks: u32) {
         self.short.prefetch(blocks);
+    }
+
+    /// Fetches ahead what notes that `group` has a run of this length.
+    #[inline]
+    pub(crate) fn prefetch_word(&self, blocks: u32, group: usize) {
+        self.short.prefetch_word(blocks, group);
     }
 
     /// The length of what [`Self::best_short`] finds.
@@ -121,7 +132,7 @@ impl RunIndex {
         if let Some(found) = self.first_whole(1) {
             return Some(found);
         }
-        if let Some(&last) = self.large.last() {
+        if let Some(&last) = self.large.last().or(self.hot.as_ref()) {
             return self.first_large(last >> BLOCK_BITS << BLOCK_BITS);
         }
         let (blocks, group) = self.short.longest()?;
@@ -169,7 +180,8 @@ impl RunIndex {
                     whole += 1;
                 } else {
                     assert!(
-                        self.large.contains(&self.large_key(group, span)),
+                        self.large.contains(&self.large_key(group, span))
+                            || self.hot == Some(self.large_key(group, span)),
                         "{span:?} of {group} is not noted"
                     );
                     large += 1;
@@ -180,7 +192,12 @@ impl RunIndex {
             short += lengths.len();
         }
         assert_eq!(self.short.count(), short, "class bits without a run");
-        assert_eq!(self.large.len(), large, "large runs that no group has");
+        let noted = self.large.len() + usize::from(self.hot.is_some());
+        assert_eq!(noted, large, "large runs that no group has");
+        assert!(
+            self.hot.is_none() || self.hot.as_ref() < self.large.first().or(Some(&u64::MAX)),
+            "one is shorter"
+        );
         assert_eq!(self.whole_count, whole, "the number of free groups");
         assert_eq!(self.whole.iter().count(), whole, "groups noted as free that are not");
     }
@@ -191,8 +208,25 @@ impl RunIndex {
         Some(Found { group, blocks: group_blocks, start: Some(0) })
     }
 
+    /// Notes a long run; whether it was not noted before.
+    fn insert_large(&mut self, key: u64) -> bool {
+        match self.hot {
+            Some(hot) if hot == key => false,
+            Some(hot) if hot > key => {
+                self.hot = Some(key);
+                self.large.insert(hot)
+            }
+            None if self.large.first().is_none_or(|&first| first > key) => {
+                self.hot = Some(key);
+                true
+            }
+            _ => self.large.insert(key),
+        }
+    }
+
     fn first_large(&self, least: u64) -> Option<Found> {
-        let key = *self.large.range(least..).next()?;
+        let hot = self.hot.filter(|&hot| hot >= least);
+        let key = hot.or_else(|| self.large.range(least..).next().copied())?;
         let block = key & ((1 << BLOCK_BITS) - 1);
         Some(Found {
             group: self.geometry.group_of(block),

@@ -24,7 +24,7 @@ pub struct Victim {
 /// usable at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserve {
-    /// Whole free groups to keep, in thousandths of all.
+    /// Whole free groups to keep, in thousandths of all, to the nearest number of groups but at least one.
     pub permille: u32,
     /// Most groups to empty at a time.
     pub groups_at_once: usize,
@@ -42,7 +42,8 @@ impl Reserve {
     /// How many groups are to be emptied now.
     #[must_use]
     pub fn wanted(&self, space: &Space) -> usize {
-        let kept = (space.groups() * self.permille as usize).div_ceil(1000);
+        let wanted = (space.groups() * self.permille as usize + 500) / 1000;
+        let kept = wanted.max(usize::from(self.permille > 0));
         kept.saturating_sub(space.whole_groups()).min(self.groups_at_once)
     }
 }

@@ -6,7 +6,6 @@
 
 use shoal_base::Run;
 
-use crate::classes::CLASS_BLOCKS_MAX;
 use crate::free_runs::{FreeRuns, Group, SHARED};
 use crate::group::{GroupRuns, Span};
 use crate::index::RunIndex;
@@ -94,11 +93,7 @@ impl FreeRuns {
         let candidates = self.groups.iter().enumerate().filter(|(_, state)| state.is_open()).map(used);
         let is_excepted = |group| except.iter().any(|run| run.overlaps(self.group_run(group)));
         // One with a run that holds any value is not in need: often it was emptied not long ago.
-        let is_usable = |group: usize| {
-            let state: &Group = &self.groups[group];
-            state.free_blocks > CLASS_BLOCKS_MAX
-                && state.runs.iter().any(|span| span.blocks > CLASS_BLOCKS_MAX)
-        };
+        let is_usable = |group: usize| self.groups[group].large_runs > 0;
         let fitting =
             candidates.filter(|&(group, used)| used > 0 && !is_excepted(group) && !is_usable(group));
         fitting.min_by_key(|&(group, used)| (used, group))

@@ -194,11 +194,13 @@ impl Space {
         for &run in batch {
             self.geometry.check(run)?;
         }
-        // By shard, those that cross borders of shards at the end.
-        let mut order: SmallVec<[Run; 64]> = SmallVec::from_slice(batch);
-        if self.shards.len() > 1 {
-            order.sort_by_key(|&run| self.shard_index(run).unwrap_or(usize::MAX));
-        }
+        let sorted: SmallVec<[Run; 64]>;
+        let order = if self.shards.len() > 1 {
+            sorted = self.by_shard(batch);
+            &sorted[..]
+        } else {
+            batch
+        };
         let mut done = 0;
         while done < order.len() {
             let freed = match self.shard_index(order[done]) {
@@ -222,6 +224,15 @@ impl Space {
             }
         }
         Ok(())
+    }
+
+    /// The same runs by shard, those that cross borders of shards at the end; in their order otherwise. Shards are few.
+    fn by_shard(&self, batch: &[Run]) -> SmallVec<[Run; 64]> {
+        let mut order = SmallVec::with_capacity(batch.len());
+        for index in (0..self.shards.len()).map(Some).chain([None]) {
+            order.extend(batch.iter().copied().filter(|&run| self.shard_index(run) == index));
+        }
+        order
     }
 
     fn take_back(&self, freed: &[Run]) {
