@@ -18,7 +18,9 @@ use crate::log::commit::ValueWrite;
 use crate::log::format::RecordKind;
 use crate::overlay::{Overlay, Record};
 use crate::own_space::OwnerId;
-use crate::packed::{Account, AccountOps, LiveValue, Moves, Owner, Packer, Pending, Pressure, packs};
+use crate::packed::{
+    Account, AccountOps, LiveValue, MoveStep, Moves, Owner, Packer, Pending, Pressure, packs,
+};
 use crate::publish::Changes;
 use crate::space::Extents;
 use crate::store::{Inner, OperationCounters};
@@ -31,6 +33,9 @@ use crate::value::read::Located;
 /// Records of the overlay that are looked at under its lock at a time.
 const RECORDS_AT_A_TIME: usize = 512;
 
+/// How often a moved run may be halved to find a hole for it.
+const HOLE_HALVES: usize = 3;
+
 /// What the apply does to one key, and the body that it gets where its value went home or moved.
 pub(crate) struct Op {
     what: What,
@@ -42,8 +47,10 @@ pub(crate) struct Op {
 enum What {
     /// A record of the overlay.
     Record(Arc<Record>),
-    /// A value that the tree holds goes from one packed run to another place.
+    /// A value that the tree holds goes to another place.
     Move(Box<Moved>),
+    /// The entry of this key stays, and goes with its leaf to another block.
+    Touch(Bytes),
 }
 
 struct Moved {
@@ -51,8 +58,10 @@ struct Moved {
     version: Lsn,
     /// As the tree has it.
     entry: Entry,
-    /// The run that it goes to, where it goes to one.
+    /// The packed run that it goes to, where it goes to one.
     to: Option<u64>,
+    /// The runs of its own that it gets otherwise.
+    own: Vec<Run>,
 }
 
 impl Op {
@@ -60,6 +69,7 @@ impl Op {
         match &self.what {
             What::Record(record) => record.key(),
             What::Move(moved) => &moved.key,
+            What::Touch(key) => key,
         }
     }
 
@@ -67,7 +77,7 @@ impl Op {
     fn owned(&self) -> &[Run] {
         match &self.what {
             What::Record(record) => record.owned(),
-            What::Move(_) => &[],
+            What::Move(_) | What::Touch(_) => &[],
         }
     }
 }
@@ -114,7 +124,7 @@ impl Inner {
         let Some(frozen) = &view.frozen else { return Ok(()) };
         let pressure = Pressure::Load { fresh_bytes: frozen.size().1 };
         let moves = self.choose_moves(tablet, view.root, pressure).await;
-        self.run_apply(tablet, &view, applied, moves).await
+        self.run_apply(tablet, &view, applied, moves).await.map(|_| ())
     }
 
     /// Rewrites packed runs of one tablet in which too little is alive, without anything else; says whether they take less
@@ -144,12 +154,20 @@ impl Inner {
         Ok(gained)
     }
 
-    /// Makes and publishes the tree of the frozen overlay of `view`, if there is one, and `moves`.
-    async fn run_apply(&self, tablet: &Tablet, view: &View, applied: Lsn, moves: Moves) -> Result<()> {
+    /// Makes and publishes the tree of the frozen overlay of `view`, if there is one, and `moves`; gives the bytes of the
+    /// values that moved. The caller has the applier's turn.
+    pub(crate) async fn run_apply(
+        &self,
+        tablet: &Tablet,
+        view: &View,
+        applied: Lsn,
+        moves: Moves,
+    ) -> Result<u64> {
         let frozen = view.frozen.as_deref();
-        let mut work = Work::new(self, tablet.id);
+        let mut work = Work::new(self, tablet.id, moves.hole_blocks);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.account.doubt(block, doubt));
-        let ops = work.bring_home(frozen, moves.values).await?;
+        let (steps, _promise) = moves.into_steps();
+        let ops = work.bring_home(frozen, steps).await?;
         let mut merge = ReplaceEntries::new(std::mem::take(&mut work.account));
         let (root, pages) = self.merge_tree(tablet, view.root, applied, &mut merge, &ops).await?;
         let mut totals = view.totals;
@@ -167,12 +185,13 @@ impl Inner {
             work.freed.extend(self.runs_of(&entry, version).await);
         }
         work.freed.extend(account.freed);
+        work.freed.extend(merge.unplaced);
         work.taken.extend(ops.iter().flat_map(|op| op.owned().iter().copied()));
         for pages in std::iter::once(&pages).chain(&counted) {
             work.taken.extend(pages.taken.iter().copied());
             work.freed.extend(pages.freed.iter().copied());
         }
-        // Pages of the first merge that the second one replaced were never in a published tree.
+        // Pages of the first merge that the second one replaced were never in a published tree, nor was what was not moved.
         let between = take_common(&mut work.taken, &mut work.freed);
         let mut freed = work.freed.clone();
         let changes = Changes {
@@ -202,8 +221,10 @@ impl Inner {
         self.count(&self.counters.applies);
         OperationCounters::add(&self.counters.moved_values, merge.moved_values);
         OperationCounters::add(&self.counters.moved_bytes, merge.moved_bytes);
+        // What moves is read and written.
+        self.mover.charge(2 * merge.moved_bytes);
         self.committer.moved.notify();
-        Ok(())
+        Ok(merge.moved_bytes)
     }
 
     /// Merges `ops` into the tree under `root`: the new root, and the pages that were taken and freed for it, all written.
@@ -279,10 +300,12 @@ struct Work<'a> {
     packer: Packer,
     account: AccountOps,
     writes: HomeWrites,
+    /// Values go into free runs of at most so many blocks, as long as there are such.
+    hole_blocks: Option<u32>,
 }
 
 impl<'a> Work<'a> {
-    fn new(inner: &'a Inner, tablet: TabletId) -> Self {
+    fn new(inner: &'a Inner, tablet: TabletId, hole_blocks: Option<u32>) -> Self {
         Self {
             inner,
             tree: tree_of(inner.identity, tablet),
@@ -293,12 +316,13 @@ impl<'a> Work<'a> {
             packer: Packer::new(inner.run_blocks_max),
             account: AccountOps::default(),
             writes: HomeWrites::default(),
+            hole_blocks,
         }
     }
 
     /// The overlay's newest records and the values that move, in order of keys; values that do not fit in a leaf are
     /// packed or get extents, and are written. What the overlay has for a key is newer than what would move.
-    async fn bring_home(&mut self, frozen: Option<&Overlay>, moves: Vec<LiveValue>) -> Result<Vec<Op>> {
+    async fn bring_home(&mut self, frozen: Option<&Overlay>, moves: Vec<MoveStep>) -> Result<Vec<Op>> {
         let mut moves = moves.into_iter().peekable();
         let mut last: Option<Arc<Record>> = None;
         while let Some(frozen) = frozen {
@@ -307,18 +331,18 @@ impl<'a> Work<'a> {
             let is_last = records.len() < RECORDS_AT_A_TIME;
             last = records.last().cloned();
             for record in records {
-                while let Some(value) = moves.next_if(|value| value.key[..] < *record.key()) {
-                    self.add_move(value).await?;
+                while let Some(step) = moves.next_if(|step| step.key()[..] < *record.key()) {
+                    self.add_move(step).await?;
                 }
-                moves.next_if(|value| value.key[..] == *record.key());
+                moves.next_if(|step| step.key()[..] == *record.key());
                 self.add_record(record).await?;
             }
             if is_last {
                 break;
             }
         }
-        for value in moves {
-            self.add_move(value).await?;
+        for step in moves {
+            self.add_move(step).await?;
         }
         self.pack_pending()?;
         self.writes.write(self.inner).await?;
@@ -346,10 +370,16 @@ impl<'a> Work<'a> {
         self.go_home(Pending { op, entry, key, version: record.lsn(), stored, checksum }).await
     }
 
-    async fn add_move(&mut self, value: LiveValue) -> Result<()> {
+    async fn add_move(&mut self, step: MoveStep) -> Result<()> {
         let op = self.ops.len();
-        let LiveValue { key, version, entry, stored, checksum } = value;
-        let moved = Moved { key: key.clone(), version, entry: entry.clone(), to: None };
+        let LiveValue { key, version, entry, stored, checksum } = match step {
+            MoveStep::Value(value) => *value,
+            MoveStep::Touch(key) => {
+                self.ops.push(Op { what: What::Touch(key), body: None, value_bytes: 0 });
+                return Ok(());
+            }
+        };
+        let moved = Moved { key: key.clone(), version, entry: entry.clone(), to: None, own: Vec::new() };
         let value_bytes = entry.value_bytes;
         self.ops.push(Op { what: What::Move(Box::new(moved)), body: None, value_bytes });
         self.go_home(Pending { op, entry, key, version, stored, checksum }).await
@@ -378,11 +408,8 @@ impl<'a> Work<'a> {
     /// Puts what waits into runs: one, or shorter ones where the free space has no run that long.
     fn pack_pending(&mut self) -> Result<()> {
         while self.packer.len() > 0 {
-            let space = &self.inner.space;
-            let wanted = self.packer.blocks();
             let alone = self.packer.len() < 2;
-            let run =
-                if alone { None } else { space.allocate(wanted).or_else(|| space.allocate_at_most(wanted)) };
+            let run = if alone { None } else { self.run_to_pack(self.packer.blocks()) };
             let (count, blocks) = run.map_or((0, 0), |run| self.packer.fits(run.blocks));
             match run {
                 Some(run) if count >= 2 => self.fill_run(run, count, blocks),
@@ -398,6 +425,22 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
+    /// A run of `wanted` blocks or less.
+    fn run_to_pack(&self, wanted: u32) -> Option<Run> {
+        let space = &self.inner.space;
+        let halves = std::iter::successors(Some(wanted), |blocks| Some(blocks / 2).filter(|&half| half > 1));
+        halves.take(HOLE_HALVES).find_map(|blocks| self.hole(blocks)).or_else(|| {
+            let whole = space.allocate(wanted);
+            whole.or_else(|| space.allocate_at_most(wanted))
+        })
+    }
+
+    /// A run in a hole, where this apply is to fill holes and there is one.
+    fn hole(&self, blocks: u32) -> Option<Run> {
+        let hole_blocks = self.hole_blocks.filter(|&hole_blocks| blocks <= hole_blocks)?;
+        self.inner.space.allocate_in_hole(blocks, hole_blocks)
+    }
+
     /// Packs the first `count` values that wait into `blocks` blocks of `run`, and gives back the others.
     fn fill_run(&mut self, run: Run, count: usize, blocks: u32) {
         if blocks < run.blocks {
@@ -411,7 +454,7 @@ impl<'a> Work<'a> {
         self.account.set(run.block, packed.entry);
         self.writes.add(run.block, packed.memory);
         for (op, entry) in packed.placed {
-            self.placed(op, &entry, Some(run.block));
+            self.placed(op, &entry, Some(run.block), &[]);
         }
     }
 
@@ -434,25 +477,33 @@ impl<'a> Work<'a> {
         let mut writes: Vec<ValueWrite> = Vec::new();
         entry.home = home_of(&self.inner.device, data.runs(), 0, checksums, manifest.as_ref(), &mut writes);
         self.writes.others.extend(writes);
-        self.placed(op, &entry, None);
+        self.placed(
+            op,
+            &entry,
+            None,
+            &[data.runs(), manifest.as_ref().map_or(&[], |runs| runs.runs())].concat(),
+        );
         Ok(())
     }
 
-    /// The operation's new body.
-    fn placed(&mut self, op: usize, entry: &Entry, to: Option<u64>) {
+    /// The operation's new body, and where its value went: to a packed run, or to runs of its own.
+    fn placed(&mut self, op: usize, entry: &Entry, to: Option<u64>, own: &[Run]) {
         let mut body = Vec::with_capacity(96);
         entry.encode(&mut body);
         let op = &mut self.ops[op];
         op.body = Some(body.into());
         if let What::Move(moved) = &mut op.what {
             moved.to = to;
+            moved.own.extend_from_slice(own);
         }
     }
 
     fn take_runs(&mut self, owner: OwnerId, blocks: u64) -> Result<Arc<Extents>> {
         let space = &self.inner.space;
-        let runs = space
-            .allocate_value(owner, blocks)
+        let hole = u32::try_from(blocks).ok().and_then(|blocks| self.hole(blocks));
+        let runs = hole
+            .map(|hole| SmallVec::from_slice(&[hole]))
+            .or_else(|| space.allocate_value(owner, blocks))
             .ok_or(Error::Full { needed: blocks, available: space.available() })?;
         let extents = Extents::new(space.clone(), runs);
         self.taken.extend_from_slice(extents.runs());
@@ -553,6 +604,8 @@ impl HomeWrites {
 struct ReplaceEntries {
     /// Entries that are not in the new tree and may own runs.
     old: Vec<(Lsn, Entry)>,
+    /// Runs that were taken for values that did not move after all.
+    unplaced: Vec<Run>,
     account: AccountOps,
     bytes_added: u64,
     bytes_removed: u64,
@@ -562,7 +615,15 @@ struct ReplaceEntries {
 
 impl ReplaceEntries {
     fn new(account: AccountOps) -> Self {
-        Self { old: Vec::new(), account, bytes_added: 0, bytes_removed: 0, moved_values: 0, moved_bytes: 0 }
+        Self {
+            old: Vec::new(),
+            unplaced: Vec::new(),
+            account,
+            bytes_added: 0,
+            bytes_removed: 0,
+            moved_values: 0,
+            moved_bytes: 0,
+        }
     }
 
     /// Notes what the tree loses.
@@ -608,11 +669,17 @@ impl Merge for ReplaceEntries {
                     if let Some(to) = moved.to {
                         self.account.kill(to, moved.entry.stored_bytes());
                     }
+                    self.unplaced.extend_from_slice(&moved.own);
                     return Ok(Change::Keep);
                 }
                 self.moved_values += 1;
                 self.moved_bytes += moved.entry.stored_bytes();
                 (moved.version, op.body.clone().unwrap_or_default())
+            }
+            What::Touch(_) => {
+                let Old::Present(old) = old else { return Ok(Change::Keep) };
+                new.extend_from_slice(old);
+                return Ok(Change::Put);
             }
         };
         if let Old::Present(old) = old {

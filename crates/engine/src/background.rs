@@ -1,4 +1,5 @@
-//! The store's threads: the committer, the applier, and the one that grows the file ahead of need.
+//! The store's threads: the committer, the applier, the one that grows the file ahead of need, and the one that moves
+//! values and tidies packed runs.
 //!
 //! They hold the store weakly and end with it. Each does one kind of work; all of that work can also be done by a caller.
 
@@ -10,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use shoal_base::task::block_on;
 
+use crate::moving::Progress;
 use crate::own_space::SAVE_PERIOD;
 use crate::store::{Inner, Store};
 
@@ -17,8 +19,8 @@ use crate::store::{Inner, Store};
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
 /// What the overlays hold is applied after this time even if it is little: space of what was deleted comes free.
 const APPLY_AFTER_NS: u64 = 3_000_000_000;
-/// Below this share of their limit in the overlays nobody is in a hurry: packed runs are tidied.
-const CALM_PERMILLE: usize = 100;
+/// How often the mover looks around.
+const MOVER_PERIOD: Duration = Duration::from_millis(100);
 /// How often the grower looks around.
 const GROWER_PERIOD: Duration = Duration::from_millis(50);
 /// The committer looks around this often even if nobody wakes it.
@@ -57,6 +59,7 @@ pub(crate) struct Worker {
     apply: Bell,
     grow: Bell,
     own: Bell,
+    moving: Bell,
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -68,6 +71,7 @@ impl Worker {
             apply: Bell::default(),
             grow: Bell::default(),
             own: Bell::default(),
+            moving: Bell::default(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
         })
@@ -79,8 +83,12 @@ impl Worker {
     /// As the system.
     pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>) -> std::io::Result<()> {
         type Work = fn(&Weak<Inner>, &Worker);
-        let works: [(&str, Work); 3] =
-            [("shoal-commit", committer), ("shoal-apply", applier), ("shoal-grow", grower)];
+        let works: [(&str, Work); 4] = [
+            ("shoal-commit", committer),
+            ("shoal-apply", applier),
+            ("shoal-grow", grower),
+            ("shoal-move", mover),
+        ];
         let keeper: Option<(&str, Work)> = (inner.own.len() > 0).then_some(("shoal-own", keeper));
         for (name, work) in works.into_iter().chain(keeper) {
             let (worker, store) = (self.clone(), Arc::downgrade(inner));
@@ -102,6 +110,10 @@ impl Worker {
         self.grow.ring();
     }
 
+    pub(crate) fn wake_move(&self) {
+        self.moving.ring();
+    }
+
     /// Ends the threads and waits for them. Called from one of them (the last user of the store may be one), it waits for
     /// the others only.
     pub(crate) fn stop(&self) {
@@ -110,6 +122,7 @@ impl Worker {
         self.wake_apply();
         self.wake_grow();
         self.own.ring();
+        self.wake_move();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
@@ -166,9 +179,6 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         } else if now_ns.saturating_sub(last_full_ns) >= APPLY_AFTER_NS {
             last_full_ns = now_ns;
             block_on(inner.apply_all())
-        } else if inner.admission.fill_permille() < CALM_PERMILLE {
-            // One apply of bounded size, and then the wait: packed runs are rewritten at a limited rate.
-            block_on(inner.tidy_idle()).map(|_| ())
         } else {
             Ok(())
         };
@@ -200,6 +210,37 @@ fn keeper(store: &Weak<Inner>, worker: &Worker) {
             tracing::warn!("which groups belong to which bucket could not be saved: {error}");
         }
         worker.own.wait(SAVE_PERIOD);
+    }
+}
+
+fn mover(store: &Weak<Inner>, worker: &Worker) {
+    let _ = worker.moving.thread.set(thread::current());
+    while !worker.is_stopped() {
+        let Some(inner) = store.upgrade() else { return };
+        if inner.poison.reason().is_some() {
+            return;
+        }
+        let debt = Duration::from_nanos(inner.moving_wait_ns());
+        let wait = if debt > Duration::ZERO {
+            // The load may end meanwhile.
+            debt.min(MOVER_PERIOD)
+        } else if inner.wants_apply() && !inner.mover.is_urgent(inner.now_ns()) {
+            MOVER_PERIOD
+        } else {
+            match block_on(inner.move_some()) {
+                Ok(Progress::Worked) => {
+                    worker.wake_commit();
+                    continue;
+                }
+                Ok(Progress::Idle) => MOVER_PERIOD,
+                Err(error) => {
+                    tracing::warn!("moving failed and will be tried again: {error}");
+                    RETRY_AFTER
+                }
+            }
+        };
+        drop(inner);
+        worker.moving.wait(wait);
     }
 }
 

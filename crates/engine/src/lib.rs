@@ -43,6 +43,7 @@ mod key;
 mod layout;
 mod list;
 mod log;
+mod moving;
 mod object;
 mod open;
 mod options;

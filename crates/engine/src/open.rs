@@ -23,6 +23,7 @@ use crate::log::commit::{CommitStart, Committer};
 use crate::log::format::RecordKind;
 use crate::log::read::{FoundBatch, FoundLog, read_log};
 use crate::log::ring::{BatchIndex, Ring};
+use crate::moving::Mover;
 use crate::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX};
 use crate::overlay::Record;
 use crate::own_space::OwnSpace;
@@ -327,6 +328,8 @@ impl Recovery {
             room: Baton::new(()),
             worker: worker.clone(),
             streams: HeldStreams::default(),
+            mover: Mover::new(options.pause_moving),
+            discard: options.discard,
             closed: AtomicBool::new(false),
             counters: OperationCounters::default(),
         });

@@ -72,6 +72,12 @@ pub struct OpenOptions {
     pub own_space: Vec<String>,
     /// Where every allocation and free is noted.
     pub space_trace: Option<Arc<SpaceTrace>>,
+    /// Opens with moving paused: [`Store::resume_moving`](crate::Store::resume_moving).
+    pub pause_moving: bool,
+    /// Gives groups of blocks that are wholly free back to the device, in the background and at a limited rate: a file
+    /// gets holes there, a raw device learns that they hold nothing. Writing into a hole of a file costs
+    /// more at the next flush than overwriting.
+    pub discard: bool,
     /// Sizes that tests shrink.
     pub tuning: Tuning,
 }
@@ -85,6 +91,8 @@ impl Default for OpenOptions {
             accept_damaged_log: false,
             own_space: Vec::new(),
             space_trace: None,
+            pause_moving: false,
+            discard: false,
             tuning: Tuning::default(),
         }
     }
@@ -117,6 +125,12 @@ pub struct Tuning {
     pub packed_run_bytes_max: usize,
     /// Bytes of packed runs that one apply reads to rewrite them, at most; never more than an eighth of the cache.
     pub move_bytes_max: usize,
+    /// Groups of blocks to keep wholly free, in thousandths of all.
+    pub reserve_permille: u32,
+    /// Bytes that the background moves, reads and writes counted, in a second on a store that nobody uses.
+    pub move_idle_bytes_per_s: u64,
+    /// The same on a store in use. Where values are in splinters it is sixteen times the other one in either case.
+    pub move_load_bytes_per_s: u64,
     /// Bytes that an apply has under way at the device at a time: a commit's flush waits for them.
     pub apply_bytes_in_flight: usize,
     /// Blocks that a file grows by, at least.
@@ -132,6 +146,9 @@ impl Default for Tuning {
             log_value_bytes_max: 16 << 10,
             packed_run_bytes_max: 1 << 20,
             move_bytes_max: 64 << 20,
+            reserve_permille: 20,
+            move_idle_bytes_per_s: 512 << 20,
+            move_load_bytes_per_s: 64 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
             apply_bytes_in_flight: 1 << 20,

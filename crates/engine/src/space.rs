@@ -13,12 +13,16 @@ use smallvec::SmallVec;
 
 use crate::entry::RUNS_MAX;
 use crate::error::Error;
+use crate::moving::{Closed, Discarded};
 use crate::options::UNIT_BLOCKS;
 use crate::own_space::OwnerId;
 use crate::space_trace::SpaceTrace;
 
 /// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
 pub(crate) const TREE_BLOCKS_PER_RECORD: u64 = 2;
+
+/// A value in more runs than these says that free space is in pieces.
+const FEW_RUNS: usize = 4;
 
 /// Every view of a tablet with the same root holds its era: when it is gone, no reader can reach what the next root
 /// does not have (R16).
@@ -46,6 +50,11 @@ pub(crate) struct SpaceManager {
     state: Mutex<State>,
     /// Held back from values, so that deletes and their applies work on a full device.
     reserve: u64,
+    /// Groups that are being emptied.
+    pub closed: Closed,
+    pub discarded: Discarded,
+    /// A value got more than a few runs: free space is in pieces.
+    splintered: AtomicBool,
 }
 
 /// Why a claim was refused.
@@ -71,10 +80,13 @@ impl SpaceManager {
         let pending = (0..tablets).map(|_| VecDeque::new()).collect();
         let reserve = (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64;
         Arc::new(Self {
+            discarded: Discarded::new(&space),
             space,
             trace,
             state: Mutex::new(State { promised: 0, pending, pending_blocks: 0 }),
             reserve,
+            closed: Closed::default(),
+            splintered: AtomicBool::new(false),
         })
     }
 
@@ -120,9 +132,16 @@ impl SpaceManager {
         self.note_taken(blocks, self.space.allocate(blocks))
     }
 
-    /// A run of `blocks` blocks, or the longest free one where all are shorter.
+    /// A run of exactly `blocks` blocks out of a free run of at most `hole_blocks`.
+    pub(crate) fn allocate_in_hole(&self, blocks: u32, hole_blocks: u32) -> Option<Run> {
+        self.note_taken(blocks, self.space.allocate_in_hole(blocks, hole_blocks))
+    }
+
+    /// A run of `blocks` blocks, or the longest that there is. Groups that are being emptied are opened for it.
     pub(crate) fn allocate_at_most(&self, blocks: u32) -> Option<Run> {
-        self.note_taken(blocks, self.space.allocate_at_most(blocks))
+        let allocate = || self.space.allocate_at_most(blocks);
+        let run = allocate().or_else(|| self.open_closed().then(allocate).flatten());
+        self.note_taken(blocks, run)
     }
 
     /// Takes `value_blocks` blocks for a value of `owner`'s and promises `apply_blocks` more to the apply of its record.
@@ -193,9 +212,29 @@ impl SpaceManager {
         self.state.lock().promised += blocks;
     }
 
+    /// Whoever finds no room has that of the groups that are being emptied; says whether there were any.
+    pub(crate) fn open_closed(&self) -> bool {
+        !self.closed.open(&self.space, |_| true).is_empty()
+    }
+
+    /// Whether a value got more than a few runs since this was asked last.
+    pub(crate) fn take_splintered(&self) -> bool {
+        self.splintered.swap(false, Ordering::Relaxed)
+    }
+
     /// Runs for a value: one, or else whole units as far as there are runs for them (so that few units are split), or
     /// else splinters, the largest first. Only a device with fewer free blocks has no place for it.
     pub(crate) fn allocate_value(&self, owner: OwnerId, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
+        let runs = self
+            .allocate_pieces(owner, blocks)
+            .or_else(|| self.open_closed().then(|| self.allocate_pieces(owner, blocks)).flatten())?;
+        if runs.len() > FEW_RUNS {
+            self.splintered.store(true, Ordering::Relaxed);
+        }
+        Some(runs)
+    }
+
+    fn allocate_pieces(&self, owner: OwnerId, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
         let allocate = |blocks| match owner {
             0 => self.space.allocate(blocks),
             owner => self.space.allocate_own(owner, blocks),
@@ -234,6 +273,7 @@ impl SpaceManager {
         if let Err(error) = self.space.free_batch(runs) {
             unreachable!("space that was handed out is given back once: {error}");
         }
+        runs.iter().for_each(|&run| self.discarded.freed(run));
     }
 
     /// Notes what the publish of `superblock` freed.

@@ -61,6 +61,22 @@ pub struct StoreStat {
     pub moved_values: u64,
     /// See `moved_values`.
     pub moved_bytes: u64,
+    /// Whether moving is paused.
+    pub moving_paused: bool,
+    /// Groups of blocks that are wholly free, and how many more there should be.
+    pub whole_groups: u64,
+    /// See `whole_groups`.
+    pub groups_to_empty: u64,
+    /// Groups that are being emptied, and bytes in them.
+    pub groups_closed: u64,
+    /// See `groups_closed`.
+    pub bytes_to_move: u64,
+    /// Groups that were emptied, and bytes of the values that moved for it, since it was opened.
+    pub groups_emptied: u64,
+    /// See `groups_emptied`.
+    pub bytes_evacuated: u64,
+    /// Bytes that were given back to the device.
+    pub bytes_discarded: u64,
     /// Bytes of the values in the trees.
     pub live_value_bytes: u64,
     /// Blocks that trees, values and records not yet applied own; not log and superblocks.
@@ -115,6 +131,14 @@ impl StoreStat {
             ("written.home", "blocks", self.home_blocks_written),
             ("moved.values", "count", self.moved_values),
             ("moved.bytes", "bytes", self.moved_bytes),
+            ("moving.paused", "count", u64::from(self.moving_paused)),
+            ("moving.groups_whole", "count", self.whole_groups),
+            ("moving.groups_to_empty", "count", self.groups_to_empty),
+            ("moving.groups_closed", "count", self.groups_closed),
+            ("moving.bytes_left", "bytes", self.bytes_to_move),
+            ("moving.groups_emptied", "count", self.groups_emptied),
+            ("moving.bytes_moved", "bytes", self.bytes_evacuated),
+            ("moving.bytes_discarded", "bytes", self.bytes_discarded),
             ("device.reads", "count", self.device.reads),
             ("device.blocks_read", "blocks", self.device.blocks_read),
             ("device.writes", "count", self.device.writes),
@@ -180,6 +204,14 @@ impl Store {
             home_blocks_written: get(&counters.home_blocks_written),
             moved_values: get(&counters.moved_values),
             moved_bytes: get(&counters.moved_bytes),
+            moving_paused: inner.mover.is_paused(),
+            whole_groups: inner.space.allocator().whole_groups() as u64,
+            groups_to_empty: inner.groups_wanted(),
+            groups_closed: inner.space.closed.groups().len() as u64,
+            bytes_to_move: inner.bytes_to_move(),
+            groups_emptied: get(&inner.mover.groups_emptied),
+            bytes_evacuated: get(&inner.mover.bytes_moved),
+            bytes_discarded: get(&inner.mover.bytes_discarded),
             live_value_bytes: totals.value_bytes,
             allocated_blocks: device_blocks
                 .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),

@@ -15,6 +15,7 @@ use crate::event::Baton;
 use crate::key::ObjectKey;
 use crate::layout::Layout;
 use crate::log::commit::Committer;
+use crate::moving::Mover;
 use crate::options::{Environment, Tuning};
 use crate::own_space::OwnSpace;
 use crate::poison::Poison;
@@ -54,6 +55,9 @@ pub(crate) struct Inner {
     pub worker: Option<Arc<Worker>>,
     /// Readers of long values, which hold the space of what they read for a bounded time (R16).
     pub streams: HeldStreams,
+    pub mover: Mover,
+    /// Whether whole free groups are given back to the device.
+    pub discard: bool,
     pub closed: AtomicBool,
     pub counters: OperationCounters,
 }

@@ -75,6 +75,15 @@ impl Space {
         }
     }
 
+    /// How many blocks of a group, which begins where `group` does, are in use; blocks behind the end of the space are not.
+    #[must_use]
+    pub fn used_blocks(&self, group: Run) -> u32 {
+        let mut all = self.shards();
+        all.parts(group)
+            .map(|(runs, part)| part.blocks - runs.groups[runs.geometry.group_of(part.block)].free_blocks)
+            .sum()
+    }
+
     /// How many shared groups are wholly free.
     #[must_use]
     pub fn whole_groups(&self) -> usize {

@@ -571,7 +571,10 @@ mod tests {
         let victim = space.close_emptiest(&[]).unwrap();
         assert_eq!((victim.group, victim.used_blocks), (Run::new(64, 64), 24));
         assert_eq!(space.allocate(21), None);
-        space.free(Run::new(104, 24)).unwrap();
+        space.free(Run::new(104, 12)).unwrap();
+        assert_eq!(space.used_blocks(victim.group), 12);
+        space.free(Run::new(116, 12)).unwrap();
+        assert_eq!(space.used_blocks(victim.group), 0);
         assert_eq!(space.allocate_in_hole(5, 19), None, "the hole is longer");
         assert_eq!(space.allocate_in_hole(5, 20), Some(Run::new(10, 5)));
         space.audit();

@@ -93,30 +93,68 @@ pub(crate) struct LiveValue {
     pub checksum: u32,
 }
 
-/// What an apply moves, in order of keys, and the runs that it found not to be as the accounting says.
+/// What an apply moves, and the runs that it found not to be as the accounting says.
 #[derive(Default)]
 pub(crate) struct Moves {
     pub values: Vec<LiveValue>,
+    /// Keys whose leaves, and the pages above them, are to go to other blocks.
+    pub touches: Vec<Bytes>,
     pub doubtful: Vec<(u64, Doubt)>,
+    /// Where values are to fill holes: the longest free run that counts as one, in blocks.
+    pub hole_blocks: Option<u32>,
     /// Room for the values and the pages that name them, held until the apply is through (R3).
-    _promise: Option<Promise>,
+    pub promise: Option<Promise>,
+}
+
+/// What an apply does besides bringing records home.
+pub(crate) enum MoveStep {
+    /// A value goes to another place.
+    Value(Box<LiveValue>),
+    /// The leaf that holds this key does.
+    Touch(Bytes),
+}
+
+impl MoveStep {
+    pub(crate) fn key(&self) -> &Bytes {
+        match self {
+            Self::Value(value) => &value.key,
+            Self::Touch(key) => key,
+        }
+    }
 }
 
 impl Moves {
     /// Whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
-        self.values.is_empty() && self.doubtful.is_empty()
+        self.values.is_empty() && self.touches.is_empty() && self.doubtful.is_empty()
+    }
+
+    /// One step a key, in order of keys, and the room that was promised for them.
+    pub(crate) fn into_steps(self) -> (Vec<MoveStep>, Option<Promise>) {
+        let values = self.values.into_iter().map(|value| MoveStep::Value(Box::new(value)));
+        let mut steps: Vec<MoveStep> = values.chain(self.touches.into_iter().map(MoveStep::Touch)).collect();
+        // Stable: a value that moves takes its leaf with it.
+        steps.sort_by(|a, b| a.key().cmp(b.key()));
+        steps.dedup_by(|later, first| later.key() == first.key());
+        (steps, self.promise)
     }
 }
 
 /// A run that is to be rewritten.
-struct Victim {
-    block: u64,
-    entry: RunEntry,
+pub(crate) struct Victim {
+    pub block: u64,
+    pub entry: RunEntry,
 }
 
 impl Victim {
-    fn run(&self) -> Run {
+    /// The run that the tree has under this key; none where it is of another kind, unreadable, or not to be rewritten.
+    pub(crate) fn of_entry(key: &[u8], entry: &[u8]) -> Option<Self> {
+        let block = block_of_run_key(key)?;
+        let entry = RunEntry::decode(entry).ok()?;
+        (!entry.uncertain && !entry.fixed).then_some(Self { block, entry })
+    }
+
+    pub(crate) fn run(&self) -> Run {
         self.entry.run(self.block)
     }
 
@@ -127,7 +165,7 @@ impl Victim {
     }
 
     /// Bytes that its live values will take, with their share of a footer.
-    fn bytes_after(&self) -> u64 {
+    pub(crate) fn bytes_after(&self) -> u64 {
         let footer = u64::from(self.entry.bytes() - self.entry.value_bytes);
         let share = footer * u64::from(self.entry.live_values) / u64::from(self.entry.values.max(1));
         u64::from(self.entry.live_bytes) + share.min(footer)
@@ -189,7 +227,8 @@ impl Inner {
     /// Chooses runs of `tablet` to rewrite and reads what of them is alive under `root`. Nothing where nothing is worth it.
     /// Runs that cannot be read are left alone.
     pub(crate) async fn choose_moves(&self, tablet: &Tablet, root: Root, pressure: Pressure) -> Moves {
-        if !self.wants_tidying(tablet, pressure) {
+        let paused = self.mover.is_paused() && pressure != Pressure::Shortage;
+        if paused || !self.wants_tidying(tablet, pressure) {
             return Moves::default();
         }
         let (mut victims, mut promise) = self.choose_victims(tablet, root, pressure).await;
@@ -200,8 +239,20 @@ impl Inner {
         {
             (victims, promise) = self.choose_victims(tablet, root, pressure).await;
         }
+        let mut moves = Moves { promise, ..Moves::default() };
+        self.read_live(tablet, root, victims, &mut moves).await;
+        moves
+    }
+
+    /// Reads what of `victims` is alive under `root`. Runs that cannot be read are left alone.
+    pub(crate) async fn read_live(
+        &self,
+        tablet: &Tablet,
+        root: Root,
+        victims: Vec<Victim>,
+        moves: &mut Moves,
+    ) {
         let tree = tree_of(self.identity, tablet.id);
-        let mut moves = Moves { _promise: promise, ..Moves::default() };
         for (victim, memory) in self.read_victims(victims).await {
             match self.live_values(tree, root, &victim, &memory).await {
                 Ok(values) if victim.counts(&values) => moves.values.extend(values),
@@ -221,8 +272,6 @@ impl Inner {
                 Err(error) => tracing::warn!("the packed run {} is left for later: {error}", victim.run()),
             }
         }
-        moves.values.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        moves
     }
 
     /// The emptiest runs of the next window whose rewriting frees blocks, within the budget and the free space.

@@ -16,7 +16,7 @@ mod format;
 mod pack;
 
 pub(crate) use account::{Account, AccountOps};
-pub(crate) use clean::{LiveValue, Moves, Pressure, TidyState};
+pub(crate) use clean::{LiveValue, MoveStep, Moves, Pressure, TidyState, Victim};
 pub(crate) use count::Count;
 #[cfg(test)]
 pub(crate) use format::{Footer, RunEntry, put_footer, put_item, run_key};

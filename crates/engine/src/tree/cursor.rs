@@ -115,6 +115,12 @@ impl<S: PageSource> Cursor<S> {
         self.done = false;
     }
 
+    /// The pages on the way to the entry that was given last, its leaf first.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = PageRef> {
+        let leaf = self.leaf.as_ref().map(|leaf| leaf.at);
+        leaf.into_iter().chain(self.path.iter().rev().map(|step| step.at))
+    }
+
     /// The next entry; none at the end.
     ///
     /// # Errors

@@ -70,6 +70,20 @@ impl Located {
         &self.runs
     }
 
+    /// From which byte of the first run on they lie.
+    pub(crate) fn offset(&self) -> usize {
+        usize::from(self.offset)
+    }
+
+    /// Whether `stored`, all of the stored bytes, are what was written.
+    pub(crate) fn matches(&self, stored: &[u8]) -> bool {
+        stored.len() as u64 == self.stored
+            && stored
+                .chunks(VALUE_UNIT_BYTES)
+                .zip(&self.checksums)
+                .all(|(unit, &checksum)| shoal_base::checksum::crc32c(unit) == checksum)
+    }
+
     /// Where unit `index` is.
     fn unit(&self, index: u64) -> Result<UnitPlace> {
         let lost = || Error::Corrupt {

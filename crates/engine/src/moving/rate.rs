@@ -1,0 +1,68 @@
+//! How fast values move: a budget of bytes that fills with time.
+//!
+//! Work is done first and paid for afterwards: a step may exceed what is there, and the next one waits until it is paid.
+
+/// What is there beforehand, as time at the rate of the moment: 100 ms.
+const BURST_NS: u64 = 100_000_000;
+
+/// See the top of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Rate {
+    /// Bytes that were moved and are not paid for.
+    debt: u64,
+    /// When it was last looked at.
+    last_ns: u64,
+}
+
+impl Rate {
+    /// Notes work that was done.
+    pub(crate) fn charge(&mut self, bytes: u64) {
+        self.debt = self.debt.saturating_add(bytes);
+    }
+
+    /// Nanoseconds until more may be done at `bytes_per_s`.
+    pub(crate) fn wait_ns(&mut self, now_ns: u64, bytes_per_s: u64) -> u64 {
+        let paid = share(now_ns.saturating_sub(self.last_ns), bytes_per_s);
+        // Less than a byte's worth of time is not forgotten.
+        if paid > 0 {
+            self.debt = self.debt.saturating_sub(paid);
+            self.last_ns = now_ns;
+        }
+        let owed = self.debt.saturating_sub(share(BURST_NS, bytes_per_s));
+        (u128::from(owed) * 1_000_000_000 / u128::from(bytes_per_s.max(1))).try_into().unwrap_or(u64::MAX)
+    }
+}
+
+/// Bytes of so much time.
+fn share(ns: u64, bytes_per_s: u64) -> u64 {
+    (u128::from(ns) * u128::from(bytes_per_s) / 1_000_000_000).try_into().unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_paid_for_with_time() {
+        let mut rate = Rate::default();
+        let second = 1_000_000_000;
+        assert_eq!(rate.wait_ns(second, 1_000), 0);
+        rate.charge(100);
+        assert_eq!(rate.wait_ns(second, 1_000), 0, "a burst of 100 ms is free");
+        rate.charge(2_000);
+        assert_eq!(rate.wait_ns(second, 1_000), 2 * second);
+        assert_eq!(rate.wait_ns(2 * second, 1_000), second);
+        assert_eq!(rate.wait_ns(2 * second, 10_000), 10_000_000, "at another rate the rest is paid sooner");
+        assert_eq!(rate.wait_ns(9 * second, 1_000), 0);
+        // Idle time is not saved up.
+        rate.charge(1_100);
+        assert_eq!(rate.wait_ns(9 * second, 1_000), second);
+        for ns in 0..1_000 {
+            rate.wait_ns(9 * second + ns * 100, 1_000);
+        }
+        assert_eq!(rate.wait_ns(10 * second, 1_000), 0, "small steps of time count, too");
+        rate.charge(u64::MAX);
+        rate.charge(u64::MAX);
+        assert!(rate.wait_ns(10 * second, 0) > 0);
+    }
+}

@@ -1,0 +1,413 @@
+//! Moving: groups are emptied while the store is in use, nothing is lost by it at any moment, and what is free is given back.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{assert_clean, format, key, observe_all, recover_all, step, tiny, tiny_format, within};
+use proptest::prelude::*;
+use shoal_base::{ManualClock, SeededEntropy};
+use shoal_device::sim::{Image, SimDevice};
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{
+    ByteRange, CheckOptions, Environment, OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on,
+    check,
+};
+use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
+
+/// Longer than any patience of the mover.
+const LONG_NS: u64 = 100_000_000_000;
+
+/// A store whose clock the test moves.
+struct Bed {
+    store: Store,
+    clock: Arc<ManualClock>,
+}
+
+impl Bed {
+    fn open(device: &Device, options: OpenOptions) -> Result<Self, String> {
+        let clock = Arc::new(ManualClock::new(1_000));
+        let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(7)) };
+        let store = block_on(Store::open(device.clone(), options, environment));
+        Ok(Self { store: store.map_err(|error| format!("did not open: {error}"))?, clock })
+    }
+
+    /// Moves until nothing is due, at most so many steps.
+    fn settle(&self, steps: usize) {
+        self.clock.advance(LONG_NS);
+        for _ in 0..steps {
+            match block_on(self.store.move_step()) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn put(&self, which: u64, seed: u64, bytes: usize) {
+        let value = Value { key: which, seed, bytes }.to_vec();
+        block_on(self.store.put(&key(&Workload::key(which)), value.into(), PutOptions::default())).unwrap();
+    }
+
+    fn delete(&self, which: u64) {
+        block_on(self.store.delete(&key(&Workload::key(which)), RejectRules::default())).unwrap();
+    }
+
+    fn holds(&self, which: u64, seed: u64, bytes: usize) {
+        let object = block_on(self.store.get(&key(&Workload::key(which)), ByteRange::ALL)).unwrap();
+        Value { key: which, seed, bytes }.check(&object.expect("it is there").value.to_vec()).unwrap();
+    }
+}
+
+fn small() -> OpenOptions {
+    // A large reserve, so that there is something to empty.
+    let tuning = Tuning { reserve_permille: 500, ..tiny().tuning };
+    OpenOptions { cache_bytes: 2 << 20, tuning, ..tiny() }
+}
+
+/// Bytes of value `which`: in leaves, in packed runs, in extents, with a manifest.
+fn bytes_of(which: u64) -> usize {
+    [60, 700, 1_500, 5_000, 12_288, 9_000, 40_000, 70_000][which as usize % 8]
+}
+
+/// A store of 4,096 blocks, nearly full, of which three in four objects were deleted.
+fn holey(device: &Device) -> (Bed, Vec<u64>) {
+    format(device, 4_096, 1);
+    let bed = Bed::open(device, small()).unwrap();
+    let mut put = 0;
+    while bed.store.stat().free_blocks > 300 {
+        bed.put(put, 1, bytes_of(put));
+        put += 1;
+    }
+    let left: Vec<u64> = (0..put).filter(|which| which % 4 == (which / 32) % 4).collect();
+    (0..put).filter(|which| !left.contains(which)).for_each(|which| bed.delete(which));
+    (bed, left)
+}
+
+#[test]
+fn groups_are_emptied_and_nothing_is_lost() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    let (bed, left) = holey(&device);
+    // Everything that is in the overlays now is applied by later writes.
+    let mut seen = bed.store.stat();
+    for _ in 0..200 {
+        bed.settle(1_000);
+        seen = bed.store.stat();
+        if seen.groups_to_empty == 0 && seen.groups_emptied > 0 {
+            break;
+        }
+        // Takes what is whole, so that there is always something to do.
+        bed.put(1_000_000 + seen.groups_emptied, 3, 200_000);
+    }
+    assert!(seen.groups_emptied >= 2 && seen.bytes_evacuated > 10_000, "{seen:?}");
+    assert_eq!((seen.groups_closed, seen.bytes_to_move), (0, 0), "{seen:?}");
+    left.iter().for_each(|&which| bed.holds(which, 1, bytes_of(which)));
+    drop(bed);
+    assert_clean(&device, "after moving");
+    let bed = Bed::open(&device, small()).unwrap();
+    left.iter().for_each(|&which| bed.holds(which, 1, bytes_of(which)));
+}
+
+#[test]
+fn a_pause_stops_moving_and_tidying() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    let (bed, _) = holey(&device);
+    bed.store.pause_moving();
+    let before = bed.store.stat();
+    assert!(before.moving_paused);
+    bed.settle(100);
+    let paused = bed.store.stat();
+    assert_eq!(
+        (paused.moved_bytes, paused.groups_emptied, paused.groups_closed),
+        (before.moved_bytes, before.groups_emptied, 0)
+    );
+    bed.store.resume_moving();
+    bed.settle(1_000);
+    let resumed = bed.store.stat();
+    assert!(!resumed.moving_paused && resumed.moved_bytes > paused.moved_bytes, "{resumed:?}");
+    drop(bed);
+    assert_clean(&device, "at the end");
+    let options = OpenOptions { pause_moving: true, ..small() };
+    let bed = Bed::open(&device, options).unwrap();
+    bed.settle(100);
+    assert_eq!(bed.store.stat().moved_bytes, 0, "opened paused");
+}
+
+/// A value that cannot be placed otherwise gets the room of groups that are being emptied.
+#[test]
+fn a_group_that_is_being_emptied_is_no_lost_room() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    let (bed, left) = holey(&device);
+    let mut largest = 0;
+    for round in 0..60 {
+        bed.clock.advance(LONG_NS);
+        block_on(bed.store.move_step()).unwrap();
+        let stat = bed.store.stat();
+        if stat.groups_closed == 0 {
+            bed.put(2_000_000 + round, 5, 200_000);
+            continue;
+        }
+        // All that the store says is free can be had.
+        let bytes = (stat.free_blocks.saturating_sub(8) * 4096).min(4 << 20) as usize;
+        bed.put(3_000_000, round, bytes);
+        bed.holds(3_000_000, round, bytes);
+        bed.delete(3_000_000);
+        largest = largest.max(bytes);
+    }
+    assert!(largest > 1 << 20, "{largest}");
+    left.iter().for_each(|&which| bed.holds(which, 1, bytes_of(which)));
+    drop(bed);
+    assert_clean(&device, "at the end");
+}
+
+/// A reader of an old view sees what it saw, though everything under it moved.
+#[test]
+fn a_slow_reader_keeps_what_it_reads() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    let (bed, left) = holey(&device);
+    let which = *left.iter().find(|&&which| bytes_of(which) == 70_000).unwrap();
+    let mut stream =
+        block_on(bed.store.get_stream(&key(&Workload::key(which)), ByteRange::ALL)).unwrap().unwrap();
+    for _ in 0..300 {
+        if !block_on(bed.store.move_step()).unwrap() {
+            break;
+        }
+    }
+    let mut bytes = Vec::new();
+    while let Some(piece) = block_on(stream.next()).unwrap() {
+        bytes.extend(piece.to_vec());
+    }
+    Value { key: which, seed: 1, bytes: 70_000 }.check(&bytes).unwrap();
+    drop(stream);
+    drop(bed);
+    assert_clean(&device, "at the end");
+}
+
+const SIZES: [usize; 7] = [60, 700, 1_500, 3_500, 4_096, 5_000, 20_000];
+
+fn workload(seed: u64, keys: u64) -> Workload {
+    let options = WorkloadOptions { keys, sizes: SIZES.to_vec(), delete_percent: 35, condition_percent: 10 };
+    Workload::new(seed, options)
+}
+
+/// What a crash left opens to what the acknowledgements allow, is whole, and works on.
+fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
+    let device = Device::new(SimDevice::from_image(image));
+    let report =
+        block_on(check(device.clone(), &CheckOptions::default())).map_err(|error| error.to_string())?;
+    if !report.is_clean() {
+        return Err(format!("check: {:?}", report.problems));
+    }
+    let bed = Bed::open(&device, small())?;
+    let mut recovered = model.clone();
+    recover_all(&bed.store, &mut recovered)?;
+    if !deep {
+        return Ok(());
+    }
+    let mut workload = workload(9_000_000, 30);
+    for _ in 0..30 {
+        let operation = workload.next(&recovered);
+        step(&bed.store, &mut recovered, &operation, false, |_| {});
+        bed.settle(3);
+    }
+    recover_all(&bed.store, &mut recovered)?;
+    drop(bed);
+    let report = block_on(check(device, &CheckOptions::default())).map_err(|error| error.to_string())?;
+    if report.is_clean() { Ok(()) } else { Err(format!("check, after working on: {:?}", report.problems)) }
+}
+
+#[test]
+fn crashes_while_groups_are_emptied() {
+    const BLOCKS: u64 = 420;
+    let (mut states, mut emptied, mut moved) = (0, 0, 0);
+    let options = || OpenOptions { tuning: Tuning { reserve_permille: 900, ..small().tuning }, ..small() };
+    for seed in 1..=3 {
+        let sim = SimDevice::new(BLOCKS);
+        format(&Device::new(sim.clone()), BLOCKS, seed);
+        let sim = SimDevice::from_image(sim.image());
+        let bed = Bed::open(&Device::new(sim.clone()), options()).unwrap();
+        let (mut workload, mut model) = (workload(seed, 60), Model::new());
+        let mut models = vec![model.clone()];
+        sim.mark(0);
+        for number in 0..170 {
+            let operation = workload.next(&model);
+            step(&bed.store, &mut model, &operation, false, |begun| {
+                models.push(begun.clone());
+                sim.mark(models.len() as u64 - 1);
+            });
+            models.push(model.clone());
+            sim.mark(models.len() as u64 - 1);
+            if number % 3 == 0 {
+                bed.settle(8);
+            }
+        }
+        observe_all(&bed.store, &mut model);
+        let stat = bed.store.stat();
+        emptied += stat.groups_emptied;
+        moved += stat.bytes_evacuated;
+        drop(bed);
+        sim.history().for_each_crash_state(2, seed, |point, image| {
+            let Some(&mark) = point.marks.last() else { return };
+            states += 1;
+            if let Err(violation) = recovers(image, &models[mark as usize], states % 9 == 0) {
+                panic!("seed {seed}, state {}: {violation}", point.id);
+            }
+        });
+    }
+    println!("{states} states, {emptied} groups emptied, {moved} bytes moved");
+    assert!(
+        states > 1_000 && emptied > 4 && moved > 50_000,
+        "{states} states, {emptied} groups, {moved} bytes"
+    );
+}
+
+/// Random load, moving and reopening against a model; the space is whole all the time.
+fn moves_under_load(seed: u64, keys: u64, operations: usize, move_steps: usize) {
+    const BLOCKS: u64 = 1_200;
+    let sim = SimDevice::new(BLOCKS);
+    format(&Device::new(sim.clone()), BLOCKS, seed);
+    let device = Device::new(sim.clone());
+    let mut bed = Bed::open(&device, small()).unwrap();
+    let (mut workload, mut model) = (workload(seed, keys), Model::new());
+    for number in 1..=operations {
+        let operation = workload.next(&model);
+        step(&bed.store, &mut model, &operation, false, |_| {});
+        if number % 4 == 0 {
+            bed.settle(move_steps);
+        }
+        if number % 60 == 0 {
+            let image = Device::new(SimDevice::from_image(sim.image()));
+            assert_clean(&image, &format!("seed {seed}, after {number} operations"));
+        }
+        if number % 130 == 0 {
+            observe_all(&bed.store, &mut model);
+            drop(bed);
+            bed = Bed::open(&device, small()).unwrap();
+        }
+    }
+    observe_all(&bed.store, &mut model);
+    drop(bed);
+    assert_clean(&device, "at the end");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
+
+    #[test]
+    fn moving_changes_nothing_that_is_seen(
+        seed in any::<u64>(), keys in 20_u64..200, operations in 60_usize..320, move_steps in 1_usize..6,
+    ) {
+        moves_under_load(seed, keys, operations, move_steps);
+    }
+}
+
+/// Several threads overwrite and delete what moves; each sees its own writes.
+#[test]
+fn moving_races_with_writers() {
+    within(60, "moving beside writers", || {
+        let device = Device::new(Arc::new(MemDevice::new(6_000)));
+        block_on(Store::format(&device, &tiny_format(6_000), &Environment::default())).unwrap();
+        let tuning = Tuning { overlay_records_max: 60, ..small().tuning };
+        let options = OpenOptions { background: true, tuning, ..small() };
+        let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
+        let end = Instant::now() + Duration::from_secs(4);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let store = &store;
+                scope.spawn(move || writer(store, thread, end));
+            }
+            // Takes and gives back whole groups, so that the reserve is low again and again.
+            scope.spawn(|| {
+                for round in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let name = key(format!("large/{}", round % 9).as_bytes());
+                    let value = vec![7; 500_000];
+                    let _ = block_on(store.put(&name, value.into(), PutOptions::default()));
+                    let _ = block_on(store.move_step());
+                }
+            });
+            std::thread::sleep(end.saturating_duration_since(Instant::now()));
+            stop.store(true, Ordering::Relaxed);
+        });
+        let stat = store.stat();
+        println!("{} groups emptied, {} bytes moved", stat.groups_emptied, stat.bytes_evacuated);
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "after all threads");
+    });
+}
+
+fn writer(store: &Store, thread: u64, end: Instant) {
+    const KEYS: u64 = 60;
+    let mut newest = vec![None; KEYS as usize];
+    let mut state = thread + 1;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut round = 0;
+    while Instant::now() < end {
+        round += 1;
+        let which = random(KEYS);
+        let number = thread * 1_000 + which;
+        let name = key(&Workload::key(number));
+        let slot = &mut newest[which as usize];
+        match random(4) {
+            0 => {
+                block_on(store.delete(&name, RejectRules::default())).unwrap();
+                *slot = None;
+            }
+            1 | 2 => {
+                let value = Value { key: number, seed: round, bytes: SIZES[random(7) as usize] };
+                match block_on(store.put(&name, value.to_vec().into(), PutOptions::default())) {
+                    Ok(_) => *slot = Some(value),
+                    Err(shoal_engine::Error::Full { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            _ => {
+                let object = block_on(store.get(&name, ByteRange::ALL)).unwrap();
+                match (slot.as_ref(), object) {
+                    (None, None) => {}
+                    (Some(value), Some(object)) => value.check(&object.value.to_vec()).unwrap(),
+                    (expected, found) => panic!("{number}: {expected:?}, but found {}", found.is_some()),
+                }
+            }
+        }
+    }
+}
+
+/// Whole free groups are given back to the device, and what is not free never is.
+#[test]
+fn free_groups_are_discarded() {
+    let sim = SimDevice::new(4_096);
+    let device = Device::new(sim.clone());
+    let (bed, left) = holey(&device);
+    bed.settle(1_000);
+    assert_eq!(bed.store.stat().bytes_discarded, 0, "nobody asked for it");
+    block_on(bed.store.close()).unwrap();
+    drop(bed);
+    let bed = Bed::open(&device, OpenOptions { discard: true, ..small() }).unwrap();
+    bed.settle(2_000);
+    let stat = bed.store.stat();
+    assert!(stat.bytes_discarded > 0, "{stat:?}");
+    assert_eq!(stat.bytes_discarded / 4096 / 64, stat.whole_groups, "each group once: {stat:?}");
+    bed.settle(2_000);
+    assert_eq!(bed.store.stat().bytes_discarded, stat.bytes_discarded, "once is enough");
+    left.iter().for_each(|&which| bed.holds(which, 1, bytes_of(which)));
+    // What is used again and comes free again is discarded again.
+    (0..9).for_each(|which| bed.put(5_000_000 + which, 1, 250_000));
+    (0..9).for_each(|which| bed.delete(5_000_000 + which));
+    (0..60).for_each(|_| bed.put(6_000_000, 1, 100));
+    bed.settle(2_000);
+    assert!(bed.store.stat().bytes_discarded > stat.bytes_discarded);
+    drop(bed);
+    assert_clean(&device, "after discarding");
+}
