@@ -25,10 +25,13 @@ pub(crate) struct Config {
     pub(crate) own_space: Option<Vec<String>>,
     #[serde(rename = "trace-space")]
     pub(crate) trace_space: Option<PathBuf>,
+    pub(crate) discard: Option<bool>,
+    #[serde(rename = "pause-moving")]
+    pub(crate) pause_moving: Option<bool>,
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 13] = [
     "data",
     "size",
     "cache",
@@ -40,6 +43,8 @@ const KEYS: [&str; 11] = [
     "log",
     "own-space",
     "trace-space",
+    "discard",
+    "pause-moving",
 ];
 
 impl Config {
@@ -78,7 +83,7 @@ mod tests {
     fn every_key_is_understood() {
         let text = "data = '/srv/shoal.data'\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
                     io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nlog = 'debug'\n\
-                    own-space = ['films']\ntrace-space = 'trace'\n";
+                    own-space = ['films']\ntrace-space = 'trace'\ndiscard = true\npause-moving = true\n";
         let config = Config::parse(text).unwrap();
         let expected = Config {
             data: Some("/srv/shoal.data".into()),
@@ -92,6 +97,8 @@ mod tests {
             log: Some("debug".into()),
             own_space: Some(vec!["films".into()]),
             trace_space: Some("trace".into()),
+            discard: Some(true),
+            pause_moving: Some(true),
         };
         assert_eq!(config, expected);
         let table: toml::Table = text.parse().unwrap();

@@ -72,6 +72,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Import(arguments) => commands::import::run(arguments).await,
         Command::Export(arguments) => commands::export::run(arguments).await,
         Command::Check(arguments) => commands::check::run(arguments).await,
+        Command::Moving(arguments) => commands::moving::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),
         Command::Simulate(arguments) => commands::simulate::run(arguments, None),
         Command::Completions(arguments) => commands::completions::run(&arguments),

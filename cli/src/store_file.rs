@@ -77,6 +77,10 @@ pub(crate) struct StoreOptions {
     pub(crate) own_space: Vec<String>,
     /// Where every allocation and free is noted.
     pub(crate) trace_space: Option<PathBuf>,
+    /// Gives free space back to the device.
+    pub(crate) discard: bool,
+    /// Leaves values where they are.
+    pub(crate) pause_moving: bool,
 }
 
 impl Default for StoreOptions {
@@ -90,6 +94,8 @@ impl Default for StoreOptions {
             io: Io::Auto,
             own_space: Vec::new(),
             trace_space: None,
+            discard: false,
+            pause_moving: false,
         }
     }
 }
@@ -126,6 +132,8 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
     let open = OpenOptions {
         own_space: options.own_space.clone(),
         space_trace,
+        discard: options.discard,
+        pause_moving: options.pause_moving,
         cache_bytes: usize::try_from(options.cache.0).unwrap_or(usize::MAX),
         overlay_bytes: options.overlay.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
         ..OpenOptions::default()

@@ -8,6 +8,7 @@ pub(crate) mod export;
 pub(crate) mod get;
 pub(crate) mod import;
 pub(crate) mod ls;
+pub(crate) mod moving;
 pub(crate) mod put;
 pub(crate) mod rm;
 pub(crate) mod serve;

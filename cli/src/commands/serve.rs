@@ -73,6 +73,13 @@ pub(crate) struct Arguments {
     /// Note every allocation and free in this new file, for `shoal bench space --replay`.
     #[arg(long, value_name = "FILE", env = "SHOAL_TRACE_SPACE", hide_env_values = true)]
     trace_space: Option<PathBuf>,
+    /// Give whole groups of free blocks back to the device, slowly: a file gets holes, a raw device may trim. New values cost a
+    /// little more there afterwards.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_DISCARD", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    discard: Option<bool>,
+    /// Leave values where they are: nothing is moved to make whole free space, until the next start without this.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_MOVING", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pause_moving: Option<bool>,
     /// The configuration file.
     #[arg(long, value_name = "FILE", env = "SHOAL_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
@@ -101,6 +108,8 @@ impl Settings {
                 io: arguments.io.or(file.io).unwrap_or_default(),
                 own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
                 trace_space: arguments.trace_space.or(file.trace_space),
+                discard: arguments.discard.or(file.discard).unwrap_or(false),
+                pause_moving: arguments.pause_moving.or(file.pause_moving).unwrap_or(false),
             },
             listen: arguments.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.into()),
             insecure: arguments.insecure.or(file.insecure).unwrap_or(false),
@@ -165,6 +174,8 @@ mod tests {
             insecure: None,
             own_space: None,
             trace_space: None,
+            discard: None,
+            pause_moving: None,
             config: None,
         }
     }

@@ -160,6 +160,14 @@ impl Embedded {
         }
     }
 
+    pub(crate) fn pause_moving(&self, pause: bool) {
+        if pause {
+            self.store.pause_moving();
+        } else {
+            self.store.resume_moving();
+        }
+    }
+
     pub(crate) fn free_space(&self) -> shoal_engine::FreeSpace {
         self.store.free_space()
     }

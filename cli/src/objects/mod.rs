@@ -172,6 +172,17 @@ impl Objects {
         }
     }
 
+    /// Stops the moving of values, or lets it go on.
+    pub(crate) async fn pause_moving(&self, pause: bool) -> Result<()> {
+        match self {
+            Self::Remote(client) => client.pause_moving(pause).await,
+            Self::Embedded(store) => {
+                store.pause_moving(pause);
+                Ok(())
+            }
+        }
+    }
+
     /// The free runs of the store's space, as they are now.
     pub(crate) async fn free_space(&self) -> Result<FreeSpace> {
         match self {

@@ -81,6 +81,10 @@ fn allocations_are_traced_and_a_bucket_has_its_own() {
         assert!(blocks > own, "{blocks} after {own}");
         own = blocks;
         assert_eq!(run(&["stat", "--dump-space", &dump, "--server", &url]).code, 0);
+        for (what, paused) in [("pause", 1), ("resume", 0)] {
+            assert_eq!(run(&["moving", what, "--server", &url]).code, 0);
+            assert_eq!(run(&["stat", "--json", "--server", &url]).json()["figures"]["moving.paused"], paused);
+        }
         let refused = run(&["put", "x", &value, "--bucket", ".shoal", "--server", &url]);
         assert!(refused.stderr.contains("the store's own"), "{}", refused.stderr);
         signal(&child, Signal::TERM);

@@ -13,6 +13,7 @@ use crate::auth::{Caller, Gate};
 use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Flow, RequestBody};
 use crate::free_space::free_space;
+use crate::moving::moving;
 use crate::route::{Call, HttpResponse, client_streaming, read, refuse, server_streaming, write};
 use crate::standard::Standard;
 use crate::stat::{Counters, stat};
@@ -65,6 +66,7 @@ impl Dispatch {
             v1::Stat::PATH => {
                 read::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).await
             }
+            v1::Moving::PATH => read::<v1::Moving, _>(call, async |request| Ok(moving(request))).await,
             v1::FreeSpace::PATH => {
                 let verb = async |request| free_space(request, &self.free_space_permits);
                 server_streaming::<v1::FreeSpace, _, _>(call, verb).await

@@ -6,6 +6,7 @@
 //! the memory of what is under way. The rules of the protocol are in `docs/format/grpc.md`.
 
 mod listen;
+mod moving;
 mod options;
 
 mod connection;

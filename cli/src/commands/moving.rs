@@ -1,0 +1,41 @@
+//! `shoal moving`: stops the moving of values in a running server, and lets it go on.
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+
+use crate::store_file::Creation;
+use crate::target::StoreArguments;
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal moving pause      nothing is moved until the server's next start, or until:
+  shoal moving resume
+
+A store that no server has open moves nothing, so there is nothing to pause with --data.
+A store moves values in the background so that a few groups of blocks are always wholly free. `shoal stat` shows how far
+that is (moving.*).";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// What is to happen.
+    what: What,
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Nothing is moved from now on.
+    Pause,
+    /// What is due is moved again.
+    Resume,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let objects = arguments.store.open(Creation::Refused).await?;
+    let paused = objects.pause_moving(arguments.what == What::Pause).await;
+    let closed = objects.close().await;
+    paused.context("cannot tell the store")?;
+    Ok(closed?)
+}
