@@ -177,7 +177,7 @@ impl WriteBack {
             let index = page.index();
             drop(page);
             if result.is_ok() && self.after == After::Evict {
-                inner.evict(index);
+                drop(inner.evict(index));
             }
         }
         // Pairs with `written`, which announces itself first and then looks at the number.

@@ -3,12 +3,15 @@
 //! Whoever misses reads: under [`shoal_base::task::block_on`] the calling thread makes the system call itself, elsewhere
 //! the request is submitted and its completion wakes everybody who waits.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 
 use crate::PoolError;
 use crate::ahead::Ahead;
-use crate::frame::Frames;
+use crate::frame::{Frames, ReadFrames};
 use crate::load::{Load, Part, ReadRequest, Wait};
 use crate::pin::Pinned;
 use crate::pool::Pool;
@@ -32,6 +35,14 @@ pub(crate) enum Begun<'a> {
     FramesNeeded,
     /// Somebody writes to it, or will: the slot to wait for.
     Latched(u32),
+}
+
+/// How a read on this thread begins.
+enum Reserved {
+    Hit(Pinned),
+    Ours(Frames),
+    /// Somebody has it; the frames are of use if that fails.
+    Elsewhere(Frames),
 }
 
 /// What becomes of one unit of several.
@@ -115,6 +126,15 @@ impl Pool {
             return Ok(pinned);
         }
         let mut frames = None;
+        if self.does_it_itself()
+            && let Some(taken) = self.try_take(unit.blocks(), hint)
+        {
+            match self.reserve(&unit, hint, taken) {
+                Reserved::Ours(frames) => return self.read_here(&unit, hint, frames),
+                Reserved::Hit(pinned) => return Ok(pinned),
+                Reserved::Elsewhere(taken) => frames = Some(taken),
+            }
+        }
         loop {
             let wait = match self.begin(&unit, hint, frames.take()) {
                 Begun::Hit(pinned) => return Ok(pinned),
@@ -212,7 +232,7 @@ impl Pool {
         let guard = inner.table.lock(unit.id.block);
         let mut chain =
             inner.table.chain(&inner.slots, unit.id.block, &guard).map(|index| &inner.slots[index as usize]);
-        chain.any(|slot| slot.is(unit) && slot.word().is_resident())
+        chain.any(|slot| slot.is(unit) && (slot.word().is_resident() || slot.word().is_latched()))
             || guard.iter().any(|load| load.unit == *unit)
     }
 
@@ -239,9 +259,10 @@ impl Pool {
             inner.stats.coalesced.add(1);
             return Begun::Joined(load.join(self, hint));
         }
-        if unit.is_mutable()
-            && let Some(index) = self.latched_slot(unit, &guard)
-        {
+        if let Some(index) = self.latched_slot(unit, &guard) {
+            if !inner.slots[index as usize].word().is_resident() {
+                inner.stats.coalesced.add(1);
+            }
             return Begun::Latched(index);
         }
         let Some(frames) = frames else { return Begun::FramesNeeded };
@@ -253,6 +274,72 @@ impl Pool {
         guard.push(load.clone());
         inner.stats.misses.add(1);
         Begun::Ours(wait, (load, frames))
+    }
+
+    /// Looks again under the lock, and where nobody has the unit takes it on: who else wants it waits for the slot.
+    fn reserve(&self, unit: &Unit, hint: Hint, frames: Frames) -> Reserved {
+        let inner = self.inner();
+        let guard = inner.table.lock(unit.id.block);
+        if let Some(pinned) = self.resident(unit, hint, &guard) {
+            drop(guard);
+            return Reserved::Hit(pinned);
+        }
+        if guard.iter().any(|load| load.unit == *unit) || self.latched_slot(unit, &guard).is_some() {
+            return Reserved::Elsewhere(frames);
+        }
+        let index = frames.list().head;
+        let slot = &inner.slots[index as usize];
+        slot.name(unit);
+        slot.word().reserve();
+        inner.table.link(&inner.slots, index, &guard);
+        Reserved::Ours(frames)
+    }
+
+    /// Reads a reserved unit on this thread, which may block, without anything that a hand-off needs.
+    fn read_here(&self, unit: &Unit, hint: Hint, frames: Frames) -> Result<Pinned, PoolError> {
+        let inner = self.inner();
+        inner.stats.misses.add(1);
+        let index = frames.list().head;
+        let slot = &inner.slots[index as usize];
+        let begun = inner.latency.begun();
+        let mut io = self.device().read(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
+        io.start();
+        let outcome = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(outcome) = outcome else {
+            unreachable!("a thread that may block waited for its read")
+        };
+        inner.latency.ended(begun);
+        let Some(frames) = outcome.memory.0.into_iter().next() else {
+            unreachable!("a read gives its memory back")
+        };
+        let (offset, bytes) = unit.extent();
+        let verified = match outcome.result {
+            Ok(()) => unit.verify(frames.chunks(offset, bytes)).inspect_err(|_| inner.stats.corrupt.add(1)),
+            Err(error) => {
+                inner.stats.read_errors.add(1);
+                Err(error.into())
+            }
+        };
+        match verified {
+            Ok(()) => {
+                inner.policy.entered(slot, index, hint);
+                let Some(pinned) = inner.publish(frames, 1).pop() else {
+                    unreachable!("published with a pin")
+                };
+                Ok(pinned)
+            }
+            Err(error) => {
+                let guard = inner.table.lock(unit.id.block);
+                inner.table.unlink(&inner.slots, index, &guard);
+                let awaited = slot.word().unreserve();
+                drop(guard);
+                drop(frames);
+                if awaited {
+                    inner.latches.wake(index);
+                }
+                Err(error)
+            }
+        }
     }
 
     fn latched_slot(&self, unit: &Unit, guard: &ShardGuard<'_>) -> Option<u32> {

@@ -34,8 +34,10 @@ fn on_device(device: &TestDevice, block: u64) -> u64 {
 
 /// A pool over pages that all hold 0.
 fn zeroed(frames: usize, blocks: u64) -> (Pool, Arc<TestDevice>) {
-    // Patient: on a busy machine threads wait long for each other's frames.
-    let options = PoolOptions { pin_wait_ms: 20_000, ..PoolOptions::new(frames) };
+    zeroed_with(PoolOptions { pin_wait_ms: 30, ..PoolOptions::new(frames) }, blocks)
+}
+
+fn zeroed_with(options: PoolOptions, blocks: u64) -> (Pool, Arc<TestDevice>) {
     let (pool, device) = pool_with(options, blocks);
     (0..blocks).for_each(|block| device.put(block, &[0; BLOCK_BYTES]));
     (pool, device)
@@ -176,7 +178,9 @@ fn a_stream_reads_ahead_on_a_slow_device_only() {
 fn threads_lose_no_update_and_see_no_torn_page() {
     const PAGES: u64 = 24;
     for (frames, delay) in [(10, Duration::ZERO), (10, Duration::from_micros(200)), (32, Duration::ZERO)] {
-        let (pool, device) = zeroed(frames, PAGES);
+        // Patient: on a busy machine threads wait long for each other's frames.
+        let options = PoolOptions { pin_wait_ms: 20_000, ..PoolOptions::new(frames) };
+        let (pool, device) = zeroed_with(options, PAGES);
         if !delay.is_zero() {
             slow_down(&pool, &device);
             device.delay(delay);
