@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, check, completions, cp, export, get, import, ls, put, rm, serve, stat};
+use crate::commands::{
+    bench, check, completions, cp, export, get, import, ls, put, rm, serve, simulate, stat,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,6 +59,8 @@ pub(crate) enum Command {
     Check(check::Arguments),
     /// Measure this program on this machine.
     Bench(bench::Arguments),
+    /// Play a model of what the store does, beside its formulas.
+    Simulate(simulate::Arguments),
     /// Print the completion script of a shell.
     Completions(completions::Arguments),
 }

@@ -3,7 +3,7 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`config`],
-//! [`size`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`logging`].
+//! [`size`], [`space_map`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`logging`].
 //!
 //! This crate holds no storage logic: what it does, programs can do through `shoal-client` or `shoal-engine`.
 
@@ -18,6 +18,7 @@ mod output;
 mod range;
 mod signals;
 mod size;
+mod space_map;
 mod store_file;
 mod target;
 mod tree;
@@ -42,6 +43,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     }
     if let Command::Bench(arguments) = cli.command {
         return commands::bench::run(arguments, cli.log.as_deref());
+    }
+    if let Command::Simulate(arguments) = cli.command {
+        return commands::simulate::run(arguments, cli.log.as_deref());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -69,6 +73,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Export(arguments) => commands::export::run(arguments).await,
         Command::Check(arguments) => commands::check::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),
+        Command::Simulate(arguments) => commands::simulate::run(arguments, None),
         Command::Completions(arguments) => commands::completions::run(&arguments),
     }
 }

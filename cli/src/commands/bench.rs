@@ -16,6 +16,7 @@ Examples:
   shoal bench store --case put-64k-c64 --case 'get-cold-*' --variant embedded
   shoal bench store --data /dev/nvme1n1              a blank device, instead of a temporary file in this folder
   shoal bench store --json > figures.jsonl
+  shoal bench space --case 'seed-*'                  the allocators on the seed's load
 
 Figures mean something only from a release build on a machine that does nothing else.";
 
@@ -29,6 +30,8 @@ pub(crate) struct Arguments {
 enum Bench {
     /// Put, get, delete and list on a real data file, by size and number of clients.
     Store(StoreArguments),
+    /// The disk-space allocator beside the seed's four and others, in memory.
+    Space(SpaceArguments),
     /// Buffer pools under scans and gets on a simulated device, in their own memory.
     Pool(PoolArguments),
 }
@@ -65,13 +68,12 @@ struct PoolArguments {
 }
 
 fn run_pool(arguments: PoolArguments) -> anyhow::Result<()> {
-    let wrong = |_| Usage("--seconds is a number of seconds above 0".into());
     let options = shoal_bench::pool::PoolBenchOptions {
         version: env!("CARGO_PKG_VERSION").into(),
         json: arguments.json,
         cases: arguments.cases,
         variants: arguments.variants,
-        time: Duration::try_from_secs_f64(arguments.seconds).map_err(wrong)?,
+        time: seconds(Some(arguments.seconds))?.unwrap_or_default(),
         pages: arguments.pages,
         frames: arguments.frames,
         scans: arguments.scans,
@@ -115,15 +117,51 @@ struct StoreArguments {
     io: Io,
 }
 
+#[derive(Args)]
+struct SpaceArguments {
+    /// End within a minute: devices 64 times smaller, half a second a row.
+    #[arg(long)]
+    quick: bool,
+    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Only this variant: bitmap, grouped, pooled, pooled-bitmap, tree, hybrid, uncached, cached; may be given again.
+    #[arg(long = "variant", value_name = "NAME")]
+    variants: Vec<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Seconds that a row may take [default: 60, with --quick 0.5].
+    #[arg(long, value_name = "N")]
+    seconds: Option<f64>,
+}
+
+fn seconds(number: Option<f64>) -> anyhow::Result<Option<Duration>> {
+    let wrong = |_| Usage("--seconds is a number of seconds above 0".into());
+    Ok(number.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?)
+}
+
+fn run_space(arguments: SpaceArguments) -> anyhow::Result<()> {
+    let options = shoal_bench::space::SpaceOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        quick: arguments.quick,
+        json: arguments.json,
+        cases: arguments.cases,
+        variants: arguments.variants,
+        time: seconds(arguments.seconds)?,
+    };
+    shoal_bench::space::run(&options, &mut std::io::stdout().lock())
+}
+
 /// Runs on the program's first thread, outside of any runtime: clients are threads that may block.
 pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()> {
     logging::start(log.unwrap_or("warn"))?;
     let arguments = match arguments.bench {
         Bench::Store(arguments) => arguments,
+        Bench::Space(arguments) => return run_space(arguments),
         Bench::Pool(arguments) => return run_pool(arguments),
     };
-    let wrong = |_| Usage("--seconds is a number of seconds above 0".into());
-    let time = arguments.seconds.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?;
+    let time = seconds(arguments.seconds)?;
     let options = shoal_bench::store::StoreOptions {
         version: env!("CARGO_PKG_VERSION").into(),
         quick: arguments.quick,

@@ -11,6 +11,7 @@ pub(crate) mod ls;
 pub(crate) mod put;
 pub(crate) mod rm;
 pub(crate) mod serve;
+pub(crate) mod simulate;
 pub(crate) mod stat;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! `shoal stat`: what is known about an object, or about the store.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,6 +13,7 @@ use crate::commands::{about, no_such_object};
 use crate::objects::Objects;
 use crate::output::{Output, bytes_of, object_json, show_count, show_key, show_time};
 use crate::size::Size;
+use crate::space_map::{SpaceMap, read_space};
 use crate::store_file::Creation;
 use crate::target::Target;
 
@@ -19,7 +21,9 @@ const EXAMPLES: &str = "\
 Examples:
   shoal stat notes/today             size, version, time and metadata of an object
   shoal stat                         figures about the store
-  shoal stat notes/today --json";
+  shoal stat notes/today --json
+  shoal stat --map                   how full and how fragmented the device is
+  shoal stat --dump-space free.txt   every free run, a line each: first block and number of blocks";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -29,6 +33,12 @@ pub(crate) struct Arguments {
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
+    /// Show a map of the device: fill and fragmentation by group, free runs by length.
+    #[arg(long, conflicts_with = "key")]
+    map: bool,
+    /// Write every free run into this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "key")]
+    dump_space: Option<PathBuf>,
     #[command(flatten)]
     target: Target,
 }
@@ -56,10 +66,21 @@ async fn stat(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
             }
         }
         None => {
-            let stat = objects.stat().await.context("cannot get the figures of the store")?;
-            if arguments.json {
-                output.json(&store_json(&stat))?;
+            let dump = arguments.dump_space.as_deref();
+            let space = if arguments.map || dump.is_some() {
+                Some(read_space(objects, dump).await.context("cannot read the free runs of the store")?)
             } else {
+                None
+            };
+            // Who asks for the map alone wants to see that.
+            let map = space.filter(|_| arguments.map);
+            if arguments.json {
+                let stat = objects.stat().await.context("cannot get the figures of the store")?;
+                output.json(&store_json(&stat, map.as_ref()))?;
+            } else if let Some(map) = &map {
+                map.print(&mut output)?;
+            } else if dump.is_none() {
+                let stat = objects.stat().await.context("cannot get the figures of the store")?;
                 print_store(&mut output, &stat)?;
             }
         }
@@ -103,10 +124,10 @@ fn print_store(output: &mut Output, stat: &Stat) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn store_json(stat: &Stat) -> Value {
+fn store_json(stat: &Stat, map: Option<&SpaceMap>) -> Value {
     let figures: Map<String, Value> =
         stat.figures.iter().map(|figure| (figure.name.clone(), figure.value.into())).collect();
-    json!({
+    let mut object = json!({
         "objects": stat.objects,
         "block_bytes": stat.block_bytes,
         "blocks": stat.blocks,
@@ -115,5 +136,9 @@ fn store_json(stat: &Stat) -> Value {
         "uptime_ns": stat.uptime_ns,
         "server_version": stat.server_version,
         "figures": figures,
-    })
+    });
+    if let (Some(object), Some(map)) = (object.as_object_mut(), map) {
+        object.insert("map".into(), map.json());
+    }
+    object
 }

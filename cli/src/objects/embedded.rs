@@ -160,6 +160,10 @@ impl Embedded {
         }
     }
 
+    pub(crate) fn free_space(&self) -> shoal_engine::FreeSpace {
+        self.store.free_space()
+    }
+
     pub(crate) async fn close(self) -> Result<()> {
         self.store.close().await.map_err(from_error)
     }

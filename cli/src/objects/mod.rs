@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use bytes::Bytes;
+use shoal_base::BLOCK_BYTES;
 use shoal_client::{
-    ByteRange, Client, ConnectOptions, DeleteItem, Error, GetItem, ListPage, ListRequest, Object, ObjectInfo,
-    PutItem, PutOptions, RejectRules, Result, Stat,
+    ByteRange, Client, ConnectOptions, DeleteItem, Error, FreeRun, GetItem, ListPage, ListRequest, Object,
+    ObjectInfo, PutItem, PutOptions, RejectRules, Result, Stat,
 };
-use shoal_engine::Store;
+use shoal_engine::{Run, Store};
 
 use crate::failure::Usage;
 use crate::objects::embedded::{Embedded, EmbeddedGet, EmbeddedPut};
@@ -37,6 +38,15 @@ pub(crate) enum GetStream {
     Remote(Box<shoal_client::GetStream>),
     Embedded(Box<EmbeddedGet>),
 }
+
+/// The free runs of a store's space on their way.
+pub(crate) enum FreeSpace {
+    Remote(Box<shoal_client::FreeSpace>),
+    Embedded(Box<shoal_engine::FreeSpace>),
+}
+
+/// Free runs that an embedded store gives at a time.
+const FREE_RUNS_AT_ONCE: usize = 4096;
 
 impl Objects {
     /// Connects to `server`.
@@ -162,6 +172,14 @@ impl Objects {
         }
     }
 
+    /// The free runs of the store's space, as they are now.
+    pub(crate) async fn free_space(&self) -> Result<FreeSpace> {
+        match self {
+            Self::Remote(client) => Ok(FreeSpace::Remote(Box::new(client.free_space().await?))),
+            Self::Embedded(store) => Ok(FreeSpace::Embedded(Box::new(store.free_space()))),
+        }
+    }
+
     /// The data file, where this program has it open.
     pub(crate) fn data_file(&self) -> Option<&PathBuf> {
         match self {
@@ -211,6 +229,44 @@ impl GetStream {
         match self {
             Self::Remote(stream) => stream.next().await,
             Self::Embedded(stream) => stream.next().await,
+        }
+    }
+}
+
+impl FreeSpace {
+    /// Bytes of a block.
+    pub(crate) fn block_bytes(&self) -> u32 {
+        match self {
+            Self::Remote(space) => space.block_bytes(),
+            Self::Embedded(_) => BLOCK_BYTES as u32,
+        }
+    }
+
+    /// Blocks that are in use or usable now.
+    pub(crate) fn blocks(&self) -> u64 {
+        match self {
+            Self::Remote(space) => space.blocks(),
+            Self::Embedded(space) => space.device_blocks(),
+        }
+    }
+
+    /// Blocks of a group of the allocator.
+    pub(crate) fn group_blocks(&self) -> u32 {
+        match self {
+            Self::Remote(space) => space.group_blocks(),
+            Self::Embedded(space) => space.group_blocks(),
+        }
+    }
+
+    /// The next runs, in ascending order; none at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<FreeRun>>> {
+        match self {
+            Self::Remote(space) => space.next().await,
+            Self::Embedded(space) => {
+                let run = |run: Run| FreeRun { block: run.block, blocks: run.blocks };
+                let runs: Vec<FreeRun> = space.take(FREE_RUNS_AT_ONCE).map(run).collect();
+                Ok((!runs.is_empty()).then_some(runs))
+            }
         }
     }
 }

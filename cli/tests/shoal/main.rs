@@ -1,6 +1,7 @@
 //! Runs the built binary as people and programs do: [`harness`] starts servers and commands, [`usage`] is about wrong command
 //! lines and configurations, [`objects`] about single objects, [`tree`] about whole folders, [`serve`] about the server, [`check`]
-//! about damage, [`kill`] about what a kill leaves.
+//! about damage, [`kill`] about what a kill leaves, [`simulate`] about
+//! models, [`space`] about maps and dumps.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used)]
@@ -10,5 +11,7 @@ mod harness;
 mod kill;
 mod objects;
 mod serve;
+mod simulate;
+mod space;
 mod tree;
 mod usage;

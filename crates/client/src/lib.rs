@@ -19,6 +19,7 @@ mod client;
 mod options;
 
 mod delete;
+mod free_space;
 mod get;
 mod get_stream;
 mod head;
@@ -36,6 +37,7 @@ mod wire;
 
 pub use client::Client;
 pub use error::{Error, Result};
+pub use free_space::{FreeRun, FreeSpace};
 pub use get_stream::GetStream;
 pub use list::ListAll;
 pub use multi::{DeleteItem, GetItem, PutItem};
@@ -75,5 +77,10 @@ mod tests {
         spawnable(|client| async move { client.multi_put("b", &[]).await });
         spawnable(|client| async move { client.multi_delete("b", &[]).await });
         spawnable(|client| async move { client.stat().await });
+        spawnable(|client| async move {
+            if let Ok(mut runs) = client.free_space().await {
+                let _ = runs.next().await;
+            }
+        });
     }
 }

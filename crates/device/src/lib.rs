@@ -19,6 +19,7 @@ pub mod uring;
 
 mod counters;
 mod local;
+mod recycle;
 mod ring;
 mod storage;
 mod sys;

@@ -7,11 +7,14 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use shoal_base::BLOCK_BYTES;
+
+use crate::recycle;
 
 /// Memory that a write request reads from.
 ///
@@ -34,42 +37,31 @@ unsafe impl IoMemory for () {
     fn segments(&self, _each: &mut dyn FnMut(*mut u8, usize)) {}
 }
 
-/// Aligned memory of whole blocks, zeroed at first.
-pub struct IoBuf {
+/// Memory of whole blocks from the system; [`crate::recycle`] hands it out again and again.
+pub(crate) struct Allocation {
     start: NonNull<u8>,
     blocks: usize,
 }
 
 // SAFETY: the memory is owned like a `Box<[u8]>`'s.
-unsafe impl Send for IoBuf {}
+unsafe impl Send for Allocation {}
 // SAFETY: a shared reference only reads.
-unsafe impl Sync for IoBuf {}
+unsafe impl Sync for Allocation {}
 
-impl IoBuf {
-    /// `blocks` blocks of zeros. 0 blocks are allowed and take no memory.
-    #[must_use]
-    pub fn new(blocks: usize) -> Self {
-        let layout = Self::layout(blocks);
+impl Allocation {
+    /// `blocks` blocks of zeros. 0 blocks take no memory.
+    pub(crate) fn zeroed(blocks: usize) -> Self {
         if blocks == 0 {
             return Self { start: NonNull::<Block>::dangling().cast(), blocks };
         }
+        let layout = Self::layout(blocks);
         // SAFETY: the layout has a size above 0.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         Self { start, blocks }
     }
 
-    /// Whole blocks that hold `bytes`, the rest of the last one zero.
-    #[must_use]
-    pub fn copied_from(bytes: &[u8]) -> Self {
-        let mut buf = Self::new(bytes.len().div_ceil(BLOCK_BYTES));
-        buf[..bytes.len()].copy_from_slice(bytes);
-        buf
-    }
-
-    /// Size in blocks.
-    #[must_use]
-    pub const fn blocks(&self) -> usize {
+    pub(crate) const fn blocks(&self) -> usize {
         self.blocks
     }
 
@@ -87,12 +79,61 @@ impl IoBuf {
 #[repr(align(4096))]
 struct Block;
 
-impl Drop for IoBuf {
+impl Drop for Allocation {
     fn drop(&mut self) {
         if self.blocks > 0 {
-            // SAFETY: allocated in `new` with the same layout.
+            // SAFETY: allocated in `zeroed` with the same layout.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.blocks)) }
         }
+    }
+}
+
+/// Aligned memory of whole blocks.
+pub struct IoBuf {
+    /// At least `blocks` long; taken out by `drop` only.
+    allocation: ManuallyDrop<Allocation>,
+    blocks: usize,
+}
+
+impl IoBuf {
+    /// `blocks` blocks of zeros. 0 blocks are allowed and take no memory.
+    #[must_use]
+    pub fn new(blocks: usize) -> Self {
+        let (allocation, is_zero) = recycle::take(blocks);
+        let mut buf = Self { allocation: ManuallyDrop::new(allocation), blocks };
+        if !is_zero {
+            buf.fill(0);
+        }
+        buf
+    }
+
+    /// `blocks` blocks that hold anything, perhaps what others wrote before. For a read that fills them, or a writer that
+    /// fills all of it or clears the rest.
+    #[must_use]
+    pub fn unfilled(blocks: usize) -> Self {
+        Self { allocation: ManuallyDrop::new(recycle::take(blocks).0), blocks }
+    }
+
+    /// Whole blocks that hold `bytes`, the rest of the last one zero.
+    #[must_use]
+    pub fn copied_from(bytes: &[u8]) -> Self {
+        let mut buf = Self::unfilled(bytes.len().div_ceil(BLOCK_BYTES));
+        buf[..bytes.len()].copy_from_slice(bytes);
+        buf[bytes.len()..].fill(0);
+        buf
+    }
+
+    /// Size in blocks.
+    #[must_use]
+    pub const fn blocks(&self) -> usize {
+        self.blocks
+    }
+}
+
+impl Drop for IoBuf {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here; the value is not used afterwards.
+        recycle::keep(unsafe { ManuallyDrop::take(&mut self.allocation) });
     }
 }
 
@@ -100,15 +141,15 @@ impl Deref for IoBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the allocation is this long, initialised, and borrowed with `self`.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.blocks * BLOCK_BYTES) }
+        // SAFETY: the allocation is at least this long, initialised, and borrowed with `self`.
+        unsafe { std::slice::from_raw_parts(self.allocation.start.as_ptr(), self.blocks * BLOCK_BYTES) }
     }
 }
 
 impl DerefMut for IoBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `deref`, and borrowed mutably with `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.blocks * BLOCK_BYTES) }
+        unsafe { std::slice::from_raw_parts_mut(self.allocation.start.as_ptr(), self.blocks * BLOCK_BYTES) }
     }
 }
 
@@ -127,7 +168,7 @@ impl fmt::Debug for IoBuf {
 // SAFETY: the allocation does not move with the value and is block-aligned; the request owns the value.
 unsafe impl IoMemory for IoBuf {
     fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
-        each(self.start.as_ptr(), self.blocks * BLOCK_BYTES);
+        each(self.allocation.start.as_ptr(), self.blocks * BLOCK_BYTES);
     }
 }
 
@@ -182,5 +223,16 @@ mod tests {
         assert!(buf[..5000].iter().all(|&byte| byte == 7));
         assert!(buf[5000..].iter().all(|&byte| byte == 0));
         assert!(IoBuf::new(0).is_empty());
+    }
+
+    #[test]
+    fn recycled_memory_is_cleared_where_zeros_are_promised() {
+        for blocks in [1, 3, 9, 37, 700, 1025] {
+            IoBuf::unfilled(blocks).fill(0xAB);
+            assert!(IoBuf::new(blocks).iter().all(|&byte| byte == 0), "{blocks}");
+            IoBuf::unfilled(blocks).fill(0xAB);
+            let copied = IoBuf::copied_from(&vec![7; blocks * BLOCK_BYTES - 100]);
+            assert!(copied.iter().rev().take(100).all(|&byte| byte == 0), "{blocks}");
+        }
     }
 }

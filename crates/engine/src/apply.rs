@@ -7,30 +7,68 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use shoal_base::checksum::crc32c;
 use shoal_base::limits::VALUE_UNIT_BYTES;
-use shoal_base::{Lsn, Run, blocks_for};
+use shoal_base::{Lsn, Run, TabletId, blocks_for};
+use smallvec::SmallVec;
 
 use crate::entry::{Entry, Home, split_leaf_entry};
 use crate::error::{Error, Result};
 use crate::log::commit::ValueWrite;
 use crate::log::format::RecordKind;
 use crate::overlay::{Overlay, Record};
+use crate::packed::{Account, AccountOps, LiveValue, Moves, Owner, Packer, Pending, Pressure, packs};
 use crate::publish::Changes;
 use crate::space::Extents;
 use crate::store::{Inner, OperationCounters};
-use crate::tablet::Tablet;
-use crate::tree::{Applied, Apply, Change, Merge, Old};
-use crate::tree_io::{PoolPages, PoolSink, tree_of};
+use crate::tablet::{Tablet, View};
+use crate::tree::{Applied, Apply, Change, Merge, Old, Root, Tree};
+use crate::tree_io::{Pages, PoolPages, PoolSink, tree_of};
 use crate::value::prepare::{Filler, fits_leaf, home_of, manifest_blocks};
 use crate::value::read::Located;
 
 /// Records of the overlay that are looked at under its lock at a time.
 const RECORDS_AT_A_TIME: usize = 512;
 
-/// What the apply does to one key: the record, and its body where the value went home.
+/// What the apply does to one key, and the body that it gets where its value went home or moved.
 pub(crate) struct Op {
-    record: Arc<Record>,
-    moved: Option<Bytes>,
+    what: What,
+    body: Option<Bytes>,
+    /// Bytes of the value that the key has afterwards.
+    value_bytes: u64,
+}
+
+enum What {
+    /// A record of the overlay.
+    Record(Arc<Record>),
+    /// A value that the tree holds goes from one packed run to another place.
+    Move(Box<Moved>),
+}
+
+struct Moved {
+    key: Bytes,
+    version: Lsn,
+    /// As the tree has it.
+    entry: Entry,
+    /// The run that it goes to, where it goes to one.
+    to: Option<u64>,
+}
+
+impl Op {
+    fn key(&self) -> &[u8] {
+        match &self.what {
+            What::Record(record) => record.key(),
+            What::Move(moved) => &moved.key,
+        }
+    }
+
+    /// Runs that an overlay's record brings with it.
+    fn owned(&self) -> &[Run] {
+        match &self.what {
+            What::Record(record) => record.owned(),
+            What::Move(_) => &[],
+        }
+    }
 }
 
 impl Inner {
@@ -73,42 +111,71 @@ impl Inner {
         let applied = self.committer.wait_marker(&marker).await?;
         let view = tablet.view();
         let Some(frozen) = &view.frozen else { return Ok(()) };
-        let mut work = Work { inner: self, taken: Vec::new(), freed: Vec::new(), given: Vec::new() };
-        let ops = work.bring_home(frozen).await?;
-        let source = PoolPages::new(&self.pool);
-        let mut sink = PoolSink::new(self);
-        let mut merge = ReplaceEntries { old: Vec::new() };
-        let tree = tree_of(self.identity, tablet.id);
-        let apply = Apply { tree, lsn: applied, source: &source, sink: &mut sink, merge: &mut merge };
-        let root = match apply.run(view.root, &ops).await {
-            Ok(applied) => {
-                report_lost(tablet, &applied);
-                applied.root
-            }
-            Err(error) => {
-                let error = self.apply_failed(&error);
-                // R8: the pages' blocks go back only when the writes on them have ended.
-                drop(sink.finish().await);
-                return Err(error);
-            }
-        };
-        let pages = match sink.finish().await {
-            Ok(pages) => pages,
-            Err(error) => return Err(self.apply_failed(&error)),
-        };
-        let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
-        OperationCounters::add(&self.counters.pages_written, written);
-        for entry in merge.old {
-            work.freed.extend(self.runs_of(&entry.1, entry.0).await);
+        let pressure = Pressure::Load { fresh_bytes: frozen.size().1 };
+        let moves = self.choose_moves(tablet, view.root, pressure).await;
+        self.run_apply(tablet, &view, applied, moves).await
+    }
+
+    /// Rewrites packed runs of one tablet in which too little is alive, without anything else; says whether they take less
+    /// room now.
+    ///
+    /// # Errors
+    /// As [`apply_tablet`](Self::apply_tablet).
+    pub(crate) async fn tidy_tablet(&self, tablet: &Tablet, pressure: Pressure) -> Result<bool> {
+        let _turn = self.applier.take().await;
+        self.poison.check()?;
+        let view = tablet.view();
+        // An apply that failed comes first.
+        if view.frozen.is_some() {
+            return Ok(false);
         }
-        let dropped = frozen.lock().take_dropped();
-        let dropped: Vec<Run> = dropped.iter().flat_map(|record| record.owned().iter().copied()).collect();
-        work.taken.extend(ops.iter().flat_map(|op| op.record.owned().iter().copied()));
-        work.taken.extend(pages.taken.iter().copied());
-        work.freed.extend(pages.freed.iter().copied());
+        let moves = self.choose_moves(tablet, view.root, pressure).await;
+        if moves.is_empty() {
+            return Ok(false);
+        }
+        self.run_apply(tablet, &view, view.applied, moves).await?;
+        // What was hoped for may not come out: short runs are rounded up, and free space is in pieces. Then enough is enough.
+        let totals = tablet.view().totals;
+        let gained = totals.packed_blocks < view.totals.packed_blocks;
+        if !gained {
+            tablet.tidy.lock().rest(pressure, totals);
+        }
+        Ok(gained)
+    }
+
+    /// Makes and publishes the tree of the frozen overlay of `view`, if there is one, and `moves`.
+    async fn run_apply(&self, tablet: &Tablet, view: &View, applied: Lsn, moves: Moves) -> Result<()> {
+        let frozen = view.frozen.as_deref();
+        let mut work = Work::new(self, tablet.id);
+        moves.doubtful.iter().for_each(|&(block, doubt)| work.account.doubt(block, doubt));
+        let ops = work.bring_home(frozen, moves.values).await?;
+        let mut merge = ReplaceEntries::new(std::mem::take(&mut work.account));
+        let (root, pages) = self.merge_tree(tablet, view.root, applied, &mut merge, &ops).await?;
+        let mut totals = view.totals;
+        totals.value_bytes = (totals.value_bytes + merge.bytes_added).saturating_sub(merge.bytes_removed);
+        let mut account = Account::new(totals);
+        let (root, counted) = match merge.account.is_empty() {
+            true => (root, None),
+            false => {
+                let ops = merge.account.into_ops();
+                let (root, pages) = self.merge_tree(tablet, root, applied, &mut account, &ops).await?;
+                (root, Some(pages))
+            }
+        };
+        for (version, entry) in merge.old {
+            work.freed.extend(self.runs_of(&entry, version).await);
+        }
+        work.freed.extend(account.freed);
+        work.taken.extend(ops.iter().flat_map(|op| op.owned().iter().copied()));
+        for pages in std::iter::once(&pages).chain(&counted) {
+            work.taken.extend(pages.taken.iter().copied());
+            work.freed.extend(pages.freed.iter().copied());
+        }
+        // Pages of the first merge that the second one replaced were never in a published tree.
+        let between = take_common(&mut work.taken, &mut work.freed);
         let mut freed = work.freed.clone();
         let changes = Changes {
-            tablet: Some((tablet.id, root, applied)),
+            tablet: Some((tablet.id, root, applied, account.totals)),
             taken: std::mem::take(&mut work.taken),
             freed: std::mem::take(&mut work.freed),
             device_blocks: None,
@@ -118,17 +185,53 @@ impl Inner {
         // not be written over by a put that is under way (R20).
         work.given.iter().for_each(|extents| extents.keep());
         pages.keep();
+        counted.into_iter().for_each(Pages::keep);
         let number = published?;
+        self.space.give_back(&between);
         // Never in a published tree, so not in the image's delta; readers of this view may still read them.
-        freed.extend(dropped);
-        let era = tablet.publish(root, applied);
+        let dropped = frozen.map(|overlay| overlay.lock().take_dropped()).unwrap_or_default();
+        freed.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
+        let era = tablet.publish(root, applied, account.totals);
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&era), freed);
-        let (records, bytes, promised) = frozen.size();
-        self.admission.release(records, bytes);
-        self.space.release_promise(promised);
+        if let Some(frozen) = frozen {
+            let (records, bytes, promised) = frozen.size();
+            self.admission.release(records, bytes);
+            self.space.release_promise(promised);
+        }
         self.count(&self.counters.applies);
+        OperationCounters::add(&self.counters.moved_values, merge.moved_values);
+        OperationCounters::add(&self.counters.moved_bytes, merge.moved_bytes);
         self.committer.moved.notify();
         Ok(())
+    }
+
+    /// Merges `ops` into the tree under `root`: the new root, and the pages that were taken and freed for it, all written.
+    pub(crate) async fn merge_tree<M: Merge>(
+        &self,
+        tablet: &Tablet,
+        root: Root,
+        lsn: Lsn,
+        merge: &mut M,
+        ops: &[M::Op],
+    ) -> Result<(Root, Pages<'_>)> {
+        let source = PoolPages::new(&self.pool);
+        let mut sink = PoolSink::new(self);
+        let tree = tree_of(self.identity, tablet.id);
+        let apply = Apply { tree, lsn, source: &source, sink: &mut sink, merge };
+        let applied = match apply.run(root, ops).await {
+            Ok(applied) => applied,
+            Err(error) => {
+                let error = self.apply_failed(&error);
+                // R8: the pages' blocks go back only when the writes on them have ended.
+                drop(sink.finish().await);
+                return Err(error);
+            }
+        };
+        report_lost(tablet, &applied);
+        let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
+        let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
+        OperationCounters::add(&self.counters.pages_written, written);
+        Ok((applied.root, pages))
     }
 
     /// A failed write of an apply poisons the store: what its pages would have named is not known to be there (R20). A
@@ -145,7 +248,8 @@ impl Inner {
     /// The runs that an entry owns; none where its manifest is damaged (they stay taken until a repair).
     pub(crate) async fn runs_of(&self, entry: &Entry, version: Lsn) -> Vec<Run> {
         match &entry.home {
-            Home::Inline => Vec::new(),
+            // A packed run is the tablet's, and freed when nothing in it is alive.
+            Home::Inline | Home::Packed { .. } => Vec::new(),
             Home::Extents { runs, .. } => runs.to_vec(),
             Home::Manifest { runs, .. } => {
                 match Located::find(&self.device, &self.pool, entry, version).await {
@@ -163,69 +267,184 @@ impl Inner {
 /// What an apply collects.
 struct Work<'a> {
     inner: &'a Inner,
+    tree: Tree,
     /// Runs that the published image does not know as taken yet.
     taken: Vec<Run>,
     /// Runs that the published image knows as taken, and that are free with this publish.
     freed: Vec<Run>,
     /// Runs that the apply itself took for values. Where it fails they go back when the last write on them ended.
     given: Vec<Arc<Extents>>,
+    ops: Vec<Op>,
+    packer: Packer,
+    account: AccountOps,
+    writes: HomeWrites,
 }
 
-impl Work<'_> {
-    /// The overlay's newest records in order; values that rode in the log and do not fit in a leaf get extents and are
-    /// written.
-    async fn bring_home(&mut self, frozen: &Overlay) -> Result<Vec<Op>> {
-        let mut ops: Vec<Op> = Vec::new();
-        let mut batch = HomeWrites::default();
-        loop {
-            let start = ops.last().map_or(Bound::Unbounded, |op| Bound::Excluded(op.record.key()));
-            let records = frozen.range(start, RECORDS_AT_A_TIME, || self.inner.committer.durable());
-            let is_last = records.len() < RECORDS_AT_A_TIME;
-            for record in records {
-                let moved = self.move_home(&record, &mut batch)?;
-                ops.push(Op { record, moved });
-                if batch.bytes >= self.inner.tuning.apply_bytes_in_flight {
-                    batch.write(self.inner).await?;
-                }
-            }
-            if is_last {
-                batch.write(self.inner).await?;
-                return Ok(ops);
-            }
+impl<'a> Work<'a> {
+    fn new(inner: &'a Inner, tablet: TabletId) -> Self {
+        Self {
+            inner,
+            tree: tree_of(inner.identity, tablet),
+            taken: Vec::new(),
+            freed: Vec::new(),
+            given: Vec::new(),
+            ops: Vec::new(),
+            packer: Packer::new(inner.run_blocks_max),
+            account: AccountOps::default(),
+            writes: HomeWrites::default(),
         }
     }
 
-    /// The new body of a record whose value goes home, if it does.
-    fn move_home(&mut self, record: &Record, batch: &mut HomeWrites) -> Result<Option<Bytes>> {
-        if record.kind() == RecordKind::Delete {
-            return Ok(None);
+    /// The overlay's newest records and the values that move, in order of keys; values that do not fit in a leaf are
+    /// packed or get extents, and are written. What the overlay has for a key is newer than what would move.
+    async fn bring_home(&mut self, frozen: Option<&Overlay>, moves: Vec<LiveValue>) -> Result<Vec<Op>> {
+        let mut moves = moves.into_iter().peekable();
+        let mut last: Option<Arc<Record>> = None;
+        while let Some(frozen) = frozen {
+            let start = last.as_ref().map_or(Bound::Unbounded, |record| Bound::Excluded(record.key()));
+            let records = frozen.range(start, RECORDS_AT_A_TIME, || self.inner.committer.durable());
+            let is_last = records.len() < RECORDS_AT_A_TIME;
+            last = records.last().cloned();
+            for record in records {
+                while let Some(value) = moves.next_if(|value| value.key[..] < *record.key()) {
+                    self.add_move(value).await?;
+                }
+                moves.next_if(|value| value.key[..] == *record.key());
+                self.add_record(record).await?;
+            }
+            if is_last {
+                break;
+            }
         }
+        for value in moves {
+            self.add_move(value).await?;
+        }
+        self.pack_pending()?;
+        self.writes.write(self.inner).await?;
+        Ok(std::mem::take(&mut self.ops))
+    }
+
+    async fn add_record(&mut self, record: Arc<Record>) -> Result<()> {
+        let op = self.ops.len();
         let body = record.body();
+        self.ops.push(Op { what: What::Record(record.clone()), body: None, value_bytes: 0 });
+        if record.kind() == RecordKind::Delete {
+            return Ok(());
+        }
         let damaged = |_| Error::Corrupt { what: format!("record {} in memory", record.lsn()), block: 0 };
-        let (mut entry, inline) = Entry::decode(&body).map_err(damaged)?;
+        let (entry, inline) = Entry::decode(&body).map_err(damaged)?;
+        self.ops[op].value_bytes = entry.value_bytes;
         let in_leaf = entry.home != Home::Inline
             || fits_leaf(record.key().len(), body.len(), &entry, &self.inner.tuning);
         if in_leaf {
-            return Ok(None);
+            return Ok(());
         }
-        let data = self.take_runs(blocks_for(inline.len() as u64))?;
-        let units = inline.len().div_ceil(VALUE_UNIT_BYTES);
+        let stored = if inline.is_empty() { Bytes::new() } else { body.slice_ref(inline) };
+        let key = record.bytes().slice_ref(record.key());
+        let checksum = crc32c(&stored);
+        self.go_home(Pending { op, entry, key, version: record.lsn(), stored, checksum }).await
+    }
+
+    async fn add_move(&mut self, value: LiveValue) -> Result<()> {
+        let op = self.ops.len();
+        let LiveValue { key, version, entry, stored, checksum } = value;
+        let moved = Moved { key: key.clone(), version, entry: entry.clone(), to: None };
+        let value_bytes = entry.value_bytes;
+        self.ops.push(Op { what: What::Move(Box::new(moved)), body: None, value_bytes });
+        self.go_home(Pending { op, entry, key, version, stored, checksum }).await
+    }
+
+    /// Finds a place for a value; so much as may be under way is written meanwhile.
+    async fn go_home(&mut self, value: Pending) -> Result<()> {
+        if packs(value.key.len(), value.stored.len()) {
+            if !self.packer.has_room_for(&value) {
+                self.pack_pending()?;
+            }
+            if self.packer.has_room_for(&value) {
+                self.packer.push(value);
+            } else {
+                self.own_extents(value)?;
+            }
+        } else {
+            self.own_extents(value)?;
+        }
+        if self.writes.bytes >= self.inner.tuning.apply_bytes_in_flight {
+            self.writes.write(self.inner).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts what waits into runs: one, or shorter ones where the free space has no run that long.
+    fn pack_pending(&mut self) -> Result<()> {
+        while self.packer.len() > 0 {
+            let space = self.inner.space.allocator();
+            let wanted = self.packer.blocks();
+            let alone = self.packer.len() < 2;
+            let run =
+                if alone { None } else { space.allocate(wanted).or_else(|| space.allocate_at_most(wanted)) };
+            let (count, blocks) = run.map_or((0, 0), |run| self.packer.fits(run.blocks));
+            match run {
+                Some(run) if count >= 2 => self.fill_run(run, count, blocks),
+                run => {
+                    // A run for one value would be counted and rewritten for nothing.
+                    self.inner.space.give_back(run.as_slice());
+                    if let Some(first) = self.packer.pop_first() {
+                        self.own_extents(first)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Packs the first `count` values that wait into `blocks` blocks of `run`, and gives back the others.
+    fn fill_run(&mut self, run: Run, count: usize, blocks: u32) {
+        if blocks < run.blocks {
+            self.inner.space.give_back(&[Run::new(run.block + u64::from(blocks), run.blocks - blocks)]);
+        }
+        let run = Run::new(run.block, blocks);
+        self.given.push(Extents::new(self.inner.space.clone(), SmallVec::from_slice(&[run])));
+        self.taken.push(run);
+        OperationCounters::add(&self.inner.counters.home_blocks_written, u64::from(blocks));
+        let packed = self.packer.pack(count, run, Owner { tree: self.tree, block: run.block });
+        self.account.set(run.block, packed.entry);
+        self.writes.add(run.block, packed.memory);
+        for (op, entry) in packed.placed {
+            self.placed(op, &entry, Some(run.block));
+        }
+    }
+
+    /// The value gets extents of its own.
+    fn own_extents(&mut self, value: Pending) -> Result<()> {
+        let Pending { op, mut entry, stored, .. } = value;
+        let data = self.take_runs(blocks_for(stored.len() as u64))?;
+        let units = stored.len().div_ceil(VALUE_UNIT_BYTES);
         let manifest = match manifest_blocks(data.runs().len(), units) {
             0 => None,
             blocks => Some(self.take_runs(blocks)?),
         };
         let mut filler = Filler::new(data.runs());
-        filler.take(inline);
+        filler.take(&stored);
         let (bufs, checksums) = filler.finish();
         for (run, memory) in data.runs().iter().zip(bufs) {
-            batch.add(run.block, memory);
+            self.writes.add(run.block, memory);
         }
         let mut writes: Vec<ValueWrite> = Vec::new();
         entry.home = home_of(&self.inner.device, data.runs(), 0, checksums, manifest.as_ref(), &mut writes);
-        batch.others.extend(writes);
-        let mut moved = Vec::with_capacity(96);
-        entry.encode(&mut moved);
-        Ok(Some(moved.into()))
+        self.writes.others.extend(writes);
+        self.placed(op, &entry, None);
+        Ok(())
+    }
+
+    /// The operation's new body.
+    fn placed(&mut self, op: usize, entry: &Entry, to: Option<u64>) {
+        let mut body = Vec::with_capacity(96);
+        entry.encode(&mut body);
+        let op = &mut self.ops[op];
+        op.body = Some(body.into());
+        if let What::Move(moved) = &mut op.what {
+            moved.to = to;
+        }
     }
 
     fn take_runs(&mut self, blocks: u64) -> Result<Arc<Extents>> {
@@ -239,6 +458,45 @@ impl Work<'_> {
         OperationCounters::add(&self.inner.counters.home_blocks_written, blocks);
         Ok(extents)
     }
+}
+
+/// Takes the blocks that are in both lists out of both, and gives them.
+pub(crate) fn take_common(taken: &mut Vec<Run>, freed: &mut Vec<Run>) -> Vec<Run> {
+    taken.sort_unstable();
+    freed.sort_unstable();
+    let mut common: Vec<Run> = Vec::new();
+    let (mut a, mut b) = (0, 0);
+    while let (Some(x), Some(y)) = (taken.get(a), freed.get(b)) {
+        let (start, end) = (x.block.max(y.block), x.end().min(y.end()));
+        if start < end {
+            common.push(Run::new(start, (end - start) as u32));
+        }
+        if x.end() <= y.end() { a += 1 } else { b += 1 }
+    }
+    if !common.is_empty() {
+        *taken = without(taken, &common);
+        *freed = without(freed, &common);
+    }
+    common
+}
+
+/// The parts of `runs` that are not in `holes`; both are in order and do not overlap in themselves.
+fn without(runs: &[Run], holes: &[Run]) -> Vec<Run> {
+    let mut rest = Vec::with_capacity(runs.len());
+    let mut holes = holes.iter().copied().peekable();
+    for run in runs {
+        let mut at = run.block;
+        while let Some(hole) = holes.next_if(|hole| hole.block < run.end()) {
+            if at < hole.block {
+                rest.push(Run::new(at, (hole.block - at) as u32));
+            }
+            at = hole.end();
+        }
+        if at < run.end() {
+            rest.push(Run::new(at, (run.end() - at) as u32));
+        }
+    }
+    rest
 }
 
 /// Values on their way home: neighbours on the device go out in one request.
@@ -291,35 +549,79 @@ impl HomeWrites {
 
 /// The newest record replaces what the tree has, and what it replaces is noted.
 struct ReplaceEntries {
+    /// Entries that are not in the new tree and may own runs.
     old: Vec<(Lsn, Entry)>,
+    account: AccountOps,
+    bytes_added: u64,
+    bytes_removed: u64,
+    moved_values: u64,
+    moved_bytes: u64,
+}
+
+impl ReplaceEntries {
+    fn new(account: AccountOps) -> Self {
+        Self { old: Vec::new(), account, bytes_added: 0, bytes_removed: 0, moved_values: 0, moved_bytes: 0 }
+    }
+
+    /// Notes what the tree loses.
+    fn replaced(&mut self, key: &[u8], old: &[u8]) {
+        match split_leaf_entry(old).and_then(|(version, body)| Ok((version, Entry::decode(body)?.0))) {
+            Ok((version, entry)) => {
+                self.bytes_removed += entry.value_bytes;
+                match entry.home {
+                    Home::Inline => {}
+                    Home::Packed { run, .. } => self.account.kill(run, entry.stored_bytes()),
+                    Home::Extents { .. } | Home::Manifest { .. } => self.old.push((version, entry)),
+                }
+            }
+            Err(_) => tracing::warn!(
+                "the entry that {} had is not readable: its space is lost until `shoal check --repair`",
+                key.escape_ascii()
+            ),
+        }
+    }
+
+    /// Whether the tree still has what is to move.
+    fn is_unchanged(moved: &Moved, old: Old<'_>) -> bool {
+        let Old::Present(old) = old else { return false };
+        split_leaf_entry(old)
+            .and_then(|(version, body)| Ok((version, Entry::decode(body)?.0)))
+            .is_ok_and(|(version, entry)| version == moved.version && entry == moved.entry)
+    }
 }
 
 impl Merge for ReplaceEntries {
     type Op = Op;
 
     fn key<'a>(&self, op: &'a Op) -> &'a [u8] {
-        op.record.key()
+        op.key()
     }
 
     fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
-        if let Old::Present(old) = old {
-            match split_leaf_entry(old).and_then(|(version, body)| Ok((version, Entry::decode(body)?.0))) {
-                Ok((_, entry)) if entry.home == Home::Inline => {}
-                Ok(replaced) => self.old.push(replaced),
-                Err(_) => tracing::warn!(
-                    "the entry that {} had is not readable: its space is lost until `shoal check --repair`",
-                    op.record.key().escape_ascii()
-                ),
+        let (version, body) = match &op.what {
+            What::Record(record) => (record.lsn(), op.body.clone().unwrap_or_else(|| record.body())),
+            What::Move(moved) => {
+                if !Self::is_unchanged(moved, old) {
+                    // Its leaf was lost since it was read: the new place holds nothing that is named.
+                    if let Some(to) = moved.to {
+                        self.account.kill(to, moved.entry.stored_bytes());
+                    }
+                    return Ok(Change::Keep);
+                }
+                self.moved_values += 1;
+                self.moved_bytes += moved.entry.stored_bytes();
+                (moved.version, op.body.clone().unwrap_or_default())
             }
+        };
+        if let Old::Present(old) = old {
+            self.replaced(op.key(), old);
         }
-        if op.record.kind() == RecordKind::Delete {
+        if matches!(&op.what, What::Record(record) if record.kind() == RecordKind::Delete) {
             return Ok(Change::Delete);
         }
-        new.extend_from_slice(&op.record.lsn().0.to_le_bytes());
-        match &op.moved {
-            Some(moved) => new.extend_from_slice(moved),
-            None => new.extend_from_slice(&op.record.body()),
-        }
+        self.bytes_added += op.value_bytes;
+        new.extend_from_slice(&version.0.to_le_bytes());
+        new.extend_from_slice(&body);
         Ok(Change::Put)
     }
 }

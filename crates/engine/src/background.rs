@@ -16,6 +16,8 @@ use crate::store::Inner;
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
 /// What the overlays hold is applied after this time even if it is little: space of what was deleted comes free.
 const APPLY_AFTER_NS: u64 = 3_000_000_000;
+/// Below this share of their limit in the overlays nobody is in a hurry: packed runs are tidied.
+const CALM_PERMILLE: usize = 100;
 /// How often the grower looks around.
 const GROWER_PERIOD: Duration = Duration::from_millis(50);
 /// The committer looks around this often even if nobody wakes it.
@@ -139,6 +141,10 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
         drop(inner);
         worker.commit.wait(timeout);
     }
+    // Whoever saw this thread at work left its records to it; from now on they look after them themselves.
+    if let Some(inner) = store.upgrade() {
+        block_on(inner.committer.lead(inner.now_ns()));
+    }
 }
 
 fn applier(store: &Weak<Inner>, worker: &Worker) {
@@ -155,6 +161,9 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         } else if now_ns.saturating_sub(last_full_ns) >= APPLY_AFTER_NS {
             last_full_ns = now_ns;
             block_on(inner.apply_all())
+        } else if inner.admission.fill_permille() < CALM_PERMILLE {
+            // One apply of bounded size, and then the wait: packed runs are rewritten at a limited rate.
+            block_on(inner.tidy_idle()).map(|_| ())
         } else {
             Ok(())
         };

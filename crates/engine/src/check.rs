@@ -13,9 +13,10 @@ use crate::error::{Error, Result};
 use crate::log::format::RecordKind;
 use crate::open::{Recovery, owned_runs};
 use crate::options::{Environment, OpenOptions};
+use crate::packed::{Count, is_reserved, read_footer};
 use crate::space_image;
-use crate::superblock::{self, Superblock};
-use crate::tree::{PageRef, Problem, Visitor};
+use crate::superblock::{self, Superblock, TabletRecord};
+use crate::tree::{PageRef, Problem, Tree, Visitor};
 use crate::tree_io::{PoolPages, tree_of};
 use crate::value::read::verify_direct;
 
@@ -99,9 +100,10 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
         let mut visitor = TreeVisitor::new(&device, pool, superblock, &mut report, &mut owners);
         visitor.verify = true;
         visitor.progress = options.progress.clone();
-        tree_of(superblock.identity, TabletId(id))
-            .walk(&PoolPages::new(pool), tablet.root, &mut visitor)
-            .await?;
+        let tree = tree_of(superblock.identity, TabletId(id));
+        tree.walk(&PoolPages::new(pool), tablet.root, &mut visitor).await?;
+        let count = visitor.finish();
+        check_packed(&device, tree, &count, tablet, &mut report).await?;
     }
     // The published image describes the trees alone: what the log's records own is added at every recovery.
     owners.sort();
@@ -114,6 +116,41 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
         repair(device, recovery, open, &mut report).await?;
     }
     Ok(report)
+}
+
+/// Compares the accounting of a tablet's packed runs with what its tree names, and reads the runs' footers.
+async fn check_packed(
+    device: &Device,
+    tree: Tree,
+    count: &Count,
+    tablet: &TabletRecord,
+    report: &mut CheckReport,
+) -> Result<()> {
+    for (block, what) in count.differences() {
+        report.problem(what, block);
+    }
+    let (totals, expected) = (tablet.totals, count.totals());
+    if totals != expected {
+        let what =
+            format!("tablet {}: the superblock says {totals:?}, the tree has {expected:?}", tree.tablet);
+        report.problem(what, 0);
+    }
+    for (run, entry) in count.runs() {
+        if run.end() > device.blocks() {
+            report.problem(format!("the packed run {run} lies behind the end of the device"), run.block);
+            continue;
+        }
+        match read_footer(device, tree, run).await {
+            Ok(footer) if footer.fits(entry) => {}
+            // A run that a repair found without its accounting has none that could be found.
+            _ if entry.fixed => {}
+            Ok(_) | Err(Error::Corrupt { .. } | Error::Io(_)) => {
+                report.problem(format!("the footer of the packed run {run} cannot be read"), run.block);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Makes the store consistent again: a new image from the trees, and a new epoch behind what is left of the log.
@@ -136,6 +173,14 @@ async fn repair(
         superblock.number
     ));
     let store = crate::Store::open(device, open, Environment::default()).await?;
+    // Before anything is applied: what an apply finds dead is counted out.
+    let mut recounted = 0;
+    for tablet in store.0.tablets.all() {
+        recounted += store.0.recount(tablet).await?;
+    }
+    if recounted > 0 {
+        report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
+    }
     store.0.apply_all().await?;
     store.close().await?;
     report
@@ -171,6 +216,7 @@ pub(crate) async fn rebuild_image(
         tree_of(superblock.identity, TabletId(id))
             .walk(&PoolPages::new(pool), tablet.root, &mut visitor)
             .await?;
+        visitor.finish();
     }
     if let (Trees::MustBeWhole, Some(problem)) = (trees, report.problems.first()) {
         // What a page owns that cannot be read now would come out as free, and be written over.
@@ -274,6 +320,7 @@ struct TreeVisitor<'a> {
     progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
     /// Entries of the leaf that is being visited.
     entries: Vec<(Vec<u8>, Lsn, Entry)>,
+    count: Count,
 }
 
 impl<'a> TreeVisitor<'a> {
@@ -284,7 +331,17 @@ impl<'a> TreeVisitor<'a> {
         report: &'a mut CheckReport,
         owners: &'a mut Owners,
     ) -> Self {
-        Self { device, pool, superblock, report, owners, verify: false, progress: None, entries: Vec::new() }
+        let count = Count::default();
+        let entries = Vec::new();
+        Self { device, pool, superblock, report, owners, verify: false, progress: None, entries, count }
+    }
+
+    /// The tree was walked: its packed runs have one owner each, the tablet. Gives what was counted.
+    fn finish(self) -> Count {
+        for run in self.count.runs().map(|(run, _)| run).chain(self.count.orphans()) {
+            self.owners.add(run);
+        }
+        self.count
     }
 }
 
@@ -299,9 +356,18 @@ impl Visitor for TreeVisitor<'_> {
         if entry.is_empty() {
             return;
         }
+        if is_reserved(key) {
+            if let Some(what) = self.count.reserved(key, entry) {
+                self.report.problem(what.into(), page.block);
+            }
+            return;
+        }
         self.report.objects += 1;
         match split_leaf_entry(entry).and_then(|(version, body)| Ok((version, Entry::decode(body)?.0))) {
-            Ok((version, entry)) => self.entries.push((key.to_vec(), version, entry)),
+            Ok((version, entry)) => {
+                self.count.object(&entry);
+                self.entries.push((key.to_vec(), version, entry));
+            }
             Err(_) => self.report.problem(format!("the entry of {} cannot be read", name(key)), page.block),
         }
     }

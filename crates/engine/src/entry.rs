@@ -6,7 +6,7 @@
 
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::limits::VALUE_UNIT_BYTES;
-use shoal_base::{Lsn, Run, blocks_for};
+use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
@@ -21,10 +21,16 @@ pub(crate) const INLINE_RUNS_MAX: usize = 4;
 /// Runs of one value.
 pub(crate) const RUNS_MAX: usize = 4096;
 
+/// Bytes of a leaf's entry besides key, metadata and inline value, at most: version, flags, times and lengths, and
+/// extents (offset, count, runs, checksums), the longest home.
+const ENTRY_OTHER_BYTES_MAX: usize =
+    8 + 1 + 8 + 8 + 10 + 2 + 3 + 1 + INLINE_RUNS_MAX * (10 + 5) + INLINE_RUNS_MAX * 4;
+
 const HOME_MASK: u8 = 0b11;
 const HOME_INLINE: u8 = 0;
 const HOME_EXTENTS: u8 = 1;
 const HOME_MANIFEST: u8 = 2;
+const HOME_PACKED: u8 = 3;
 const META_IN_FRONT: u8 = 1 << 2;
 const HAS_EXPIRY: u8 = 1 << 3;
 
@@ -36,6 +42,9 @@ pub(crate) enum Home {
     /// In these runs, one after the other, from byte `offset` of the first block on. Every run but the last is a
     /// multiple of a unit, so that no unit lies in two runs.
     Extents { offset: u16, runs: SmallVec<[Run; 1]>, checksums: SmallVec<[u32; 4]> },
+    /// In the packed run that begins at block `run`, from its byte `at` on: one unit. The run is the tablet's, not the
+    /// entry's.
+    Packed { run: u64, at: u32, checksum: u32 },
     /// Runs and checksums lie in a manifest of this many bytes in these runs.
     Manifest { runs: SmallVec<[Run; 1]>, bytes: u32, checksum: u32 },
 }
@@ -65,6 +74,13 @@ impl Entry {
         self.value_bytes + u64::from(self.meta_in_front())
     }
 
+    /// The blocks that a packed value touches.
+    pub(crate) fn packed_blocks(&self) -> Option<Run> {
+        let Home::Packed { run, at, .. } = self.home else { return None };
+        let first = run + u64::from(at) / BLOCK_BYTES_U64;
+        Some(Run::new(first, blocks_for(u64::from(at) % BLOCK_BYTES_U64 + self.stored_bytes()) as u32))
+    }
+
     /// Bytes of metadata in front of the value.
     pub(crate) fn meta_in_front(&self) -> u32 {
         match self.meta {
@@ -79,6 +95,7 @@ impl Entry {
             Home::Inline => HOME_INLINE,
             Home::Extents { .. } => HOME_EXTENTS,
             Home::Manifest { .. } => HOME_MANIFEST,
+            Home::Packed { .. } => HOME_PACKED,
         };
         if matches!(self.meta, Meta::InFront(_)) {
             flags |= META_IN_FRONT;
@@ -104,6 +121,11 @@ impl Entry {
                 for checksum in checksums {
                     out.extend_from_slice(&checksum.to_le_bytes());
                 }
+            }
+            Home::Packed { run, at, checksum } => {
+                put_varint(out, *run);
+                put_varint(out, u64::from(*at));
+                out.extend_from_slice(&checksum.to_le_bytes());
             }
             Home::Manifest { runs, bytes, checksum } => {
                 put_runs(out, runs);
@@ -154,6 +176,16 @@ impl Entry {
                 }
                 entry.home = Home::Manifest { runs, bytes, checksum: reader.u32()? };
             }
+            HOME_PACKED => {
+                let run = reader.varint()?;
+                let at = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+                let stored = entry.stored_bytes();
+                let blocks = blocks_for(u64::from(at) + stored.min(VALUE_UNIT_BYTES as u64));
+                if stored == 0 || stored > VALUE_UNIT_BYTES as u64 || run.checked_add(blocks).is_none() {
+                    return Err(Truncated);
+                }
+                entry.home = Home::Packed { run, at, checksum: reader.u32()? };
+            }
             _ => return Err(Truncated),
         }
         let inline = if entry.home == Home::Inline { reader.rest() } else { &[] };
@@ -196,9 +228,11 @@ pub(crate) fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8])
     Ok((Lsn(reader.u64()?), reader.rest()))
 }
 
-/// Whether metadata of this encoded length lies in the entry.
-pub(crate) fn meta_fits_inline(encoded_bytes: usize) -> bool {
+/// Whether metadata of this encoded length lies in the entry: beside a long key it may not leave room for the value's
+/// home.
+pub(crate) fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
     encoded_bytes <= META_INLINE_BYTES_MAX
+        && key_bytes + encoded_bytes + ENTRY_OTHER_BYTES_MAX <= LEAF_ENTRY_BYTES_MAX
 }
 
 /// Encodes what the user said about an object; nothing where nothing was said.

@@ -7,8 +7,9 @@ use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
 
 use crate::layout::Layout;
 use crate::log::format::{BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, RecordKind, encode_record};
+use crate::packed::{Footer, Owner, RunEntry, Totals, put_footer, put_item, run_key};
 use crate::superblock::{LogPlace, SpacePlace, Superblock, TabletRecord};
-use crate::tree::{PageRef, Root};
+use crate::tree::{PageRef, Root, Tree};
 use crate::value::manifest::Manifest;
 
 /// The rows of the table behind `<!-- table: name -->`: field -> (offset, bytes).
@@ -57,12 +58,19 @@ fn superblock() -> Superblock {
         },
         expiry_clock_ns: 1013,
         tablets: vec![
-            TabletRecord { slot_first: 0, slot_last: 9, root: Root::EMPTY, applied: Lsn(1) },
+            TabletRecord {
+                slot_first: 0,
+                slot_last: 9,
+                root: Root::EMPTY,
+                applied: Lsn(1),
+                totals: Totals::default(),
+            },
             TabletRecord {
                 slot_first: 10,
                 slot_last: 16_383,
                 root: Root { page: Some(PageRef { block: 5000, crc: 77 }), height: 3, entries: 12_345 },
                 applied: Lsn(88),
+                totals: Totals { runs: 91, packed_blocks: 92, packed_live_bytes: 93, value_bytes: 94 },
             },
         ],
     }
@@ -76,7 +84,7 @@ fn superblock_lies_where_the_document_says() {
     let block = value.encode();
     assert_eq!(rows["crc"], (BLOCK_BYTES - 4, 4));
     for (field, expected) in [
-        ("version", 1),
+        ("version", 2),
         ("count", 2),
         ("number", 1001),
         ("epoch", 1002),
@@ -102,9 +110,9 @@ fn superblock_lies_where_the_document_says() {
     ] {
         assert_eq!(number(&block, rows[field]), expected, "{field}");
     }
-    assert_eq!(rows["tablets"], (256, 32 * 64));
+    assert_eq!(rows["tablets"], (256, 32 * 96));
     let tablet = table(doc, "tablet");
-    let second = &block[256 + 64..];
+    let second = &block[256 + 96..];
     for (field, expected) in [
         ("slot_first", 10),
         ("slot_last", 16_383),
@@ -114,6 +122,10 @@ fn superblock_lies_where_the_document_says() {
         ("root.crc", 77),
         ("entries", 12_345),
         ("applied", 88),
+        ("packed_runs", 91),
+        ("packed_blocks", 92),
+        ("packed_live_bytes", 93),
+        ("value_bytes", 94),
     ] {
         assert_eq!(number(second, tablet[field]), expected, "{field}");
     }
@@ -183,4 +195,48 @@ fn manifests_lie_where_the_document_says() {
     assert_eq!(number(&bytes, rows["magic"]), 0x464E_4D53);
     assert_eq!((number(&bytes, (8, 4)), number(&bytes, (12, 8)), number(&bytes, (20, 4))), (2, 9, 16));
     assert_eq!(bytes.len(), 12 + 12 + 8);
+}
+
+#[test]
+fn packed_runs_lie_where_the_document_says() {
+    let doc = include_str!("../../../docs/format/packed.md");
+    let tail = table(doc, "tail");
+    let mut memory = vec![0; BLOCK_BYTES];
+    let mut items = Vec::new();
+    put_item(&mut items, b"default\0key", Lsn(7), 900);
+    let owner = Owner { tree: Tree { device: 0x0102_0304_0506_0708, tablet: TabletId(5) }, block: 6 };
+    put_footer(&mut memory, 900, &items, 1, owner);
+    let bytes = &memory[BLOCK_BYTES - 40..];
+    for (field, expected) in [
+        ("magic", 0x464B_5053),
+        ("device", 0x0102_0304_0506_0708),
+        ("block", 6),
+        ("tablet", 5),
+        ("zero", 0),
+        ("values", 1),
+        ("item_bytes", items.len() as u64),
+        ("value_bytes", 900),
+    ] {
+        assert_eq!(number(bytes, tail[field]), expected, "{field}");
+    }
+    assert_eq!(tail["value_bytes"].0 + tail["value_bytes"].1, 40);
+    // An item: key, version, bytes.
+    assert_eq!(items, [&[11][..], b"default\0key", &7_u64.to_le_bytes(), &[0x84, 0x07]].concat());
+    assert_eq!(memory[BLOCK_BYTES - 40 - items.len()..BLOCK_BYTES - 40], items);
+    assert!(Footer::decode(&memory, owner).is_ok());
+
+    // The accounting.
+    assert_eq!(run_key(0x0102)[..], [0xFF, b'r', 0, 0, 0, 0, 0, 0, 1, 2]);
+    let entry = RunEntry {
+        blocks: 256,
+        values: 3,
+        value_bytes: 700,
+        live_values: 2,
+        live_bytes: 500,
+        uncertain: true,
+        fixed: true,
+    };
+    let mut bytes = Vec::new();
+    entry.encode(&mut bytes);
+    assert_eq!(bytes, [3, 0x80, 0x02, 3, 0xBC, 0x05, 2, 0xF4, 0x03]);
 }

@@ -25,7 +25,7 @@
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
 //! The way of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `write.rs`, `overlay/`, `log/commit.rs`; later
-//! `apply.rs`, `tree/`, `publish.rs`. The way of a get: `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
+//! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
 //! `superblock.rs`, `space_image.rs`, `log/read.rs`. Rules R1 to R24 are in `docs/invariants.md`.
 
 mod admission;
@@ -36,6 +36,7 @@ mod delete;
 mod entry;
 mod error;
 mod event;
+mod free_space;
 mod get;
 mod grow;
 mod key;
@@ -46,6 +47,7 @@ mod object;
 mod open;
 mod options;
 mod overlay;
+mod packed;
 mod poison;
 mod publish;
 mod put;
@@ -66,6 +68,7 @@ mod format_tests;
 
 pub use check::{CheckOptions, CheckProblem, CheckReport, check};
 pub use error::{Error, Result};
+pub use free_space::FreeSpace;
 pub use key::{DEFAULT_BUCKET, ObjectKey, check_bucket};
 pub use object::{
     ByteRange, DeleteResult, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult,

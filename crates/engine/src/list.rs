@@ -19,6 +19,7 @@ use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
 use crate::object::{ListPage, ListRequest};
 use crate::overlay::{Overlay, Record};
+use crate::packed::RESERVED;
 use crate::store::{Inner, Store};
 use crate::tablet::View;
 use crate::tree::Cursor;
@@ -40,6 +41,9 @@ impl Store {
     }
 }
 
+/// Records of an overlay that are looked at under its lock at a time.
+const CHUNK_RECORDS: usize = 512;
+
 /// The work on one page.
 struct Lister<'a> {
     inner: &'a Inner,
@@ -58,10 +62,15 @@ impl<'a> Lister<'a> {
     async fn run(mut self) -> Result<ListPage> {
         let under = [&self.base[..], &self.request.prefix].concat();
         let Some(start) = self.start(&under) else { return Ok(self.page) };
-        let mut streams = Vec::new();
-        for tablet in self.inner.tablets.all() {
-            streams.push(TabletStream::new(self.inner, tablet.view(), self.request.limit));
-        }
+        let end = successor(&under);
+        let tablets = self.inner.tablets.all();
+        // A tablet's share of the page and a little more, as shares differ. With a delimiter most keys are jumped over.
+        let expected =
+            self.request.delimiter.is_empty().then(|| self.request.limit / tablets.len() * 9 / 8 + 8);
+        let streams = tablets
+            .iter()
+            .map(|tablet| TabletStream::new(self.inner, tablet.view(), end.as_deref(), expected))
+            .collect();
         let mut merge = Merge::new(streams);
         merge.seek(start).await?;
         while let Some((key, found)) = merge.next().await? {
@@ -179,9 +188,9 @@ struct TabletStream<'a> {
 }
 
 impl<'a> TabletStream<'a> {
-    fn new(inner: &'a Inner, view: Arc<View>, limit: usize) -> Self {
+    fn new(inner: &'a Inner, view: Arc<View>, end: Option<&[u8]>, expected: Option<usize>) -> Self {
         let overlays = [Some(view.active.clone()), view.frozen.clone()];
-        let chunk = (limit / inner.tablets.all().len() + 8).min(512);
+        let chunk = expected.unwrap_or(CHUNK_RECORDS).min(CHUNK_RECORDS);
         let queues = overlays
             .into_iter()
             .flatten()
@@ -189,7 +198,12 @@ impl<'a> TabletStream<'a> {
             .collect();
         let tree = tree_of(inner.identity, view.tablet);
         let source = PoolPages::new(&inner.pool);
-        let cursor = Cursor::new(tree, source, view.root, &[], None).with_read_ahead(limit / 8);
+        // Reserved keys lie behind all objects.
+        let cursor = Cursor::new(tree, source, view.root, &[], end.or(Some(&[RESERVED])));
+        let cursor = match expected {
+            Some(entries) => cursor.with_expected(entries),
+            None => cursor,
+        };
         Self { queues, cursor, leaf: None, _view: view }
     }
 

@@ -25,6 +25,7 @@ use crate::log::read::{FoundBatch, FoundLog, read_log};
 use crate::log::ring::{BatchIndex, Ring};
 use crate::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX};
 use crate::overlay::Record;
+use crate::packed::{Totals, run_blocks_max};
 use crate::poison::Poison;
 use crate::publish::{CEILING_STEP, Publisher};
 use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
@@ -135,6 +136,8 @@ impl Store {
                 return Ok(());
             }
             inner.committer.seal().await;
+            // Who was queued while the seal was written found somebody committing and relies on it.
+            inner.committer.lead(inner.now_ns()).await;
             inner.publish_last().await
         })
     }
@@ -157,6 +160,7 @@ fn even_tablets(count: u16) -> Vec<TabletRecord> {
             slot_last: (border(index + 1) - 1) as u16,
             root: Root::EMPTY,
             applied: Lsn::NONE,
+            totals: Totals::default(),
         })
         .collect()
 }
@@ -249,7 +253,7 @@ impl Recovery {
             .zip(&superblock.tablets)
             .map(|(id, tablet)| {
                 let slots = (tablet.slot_first, tablet.slot_last);
-                Arc::new(Tablet::new(TabletId(id), slots, tablet.root, tablet.applied, filter_bits))
+                Arc::new(Tablet::new(TabletId(id), slots, tablet, filter_bits))
             })
             .collect();
         let tablets = TabletMap::new(tablets)?;
@@ -289,13 +293,17 @@ impl Recovery {
             batch_bytes_max: options.tuning.batch_bytes_max,
         };
         let worker = options.background.then(Worker::new);
+        let mut tuning = options.tuning;
+        tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
+        let run_blocks_max = run_blocks_max(&tuning, space.reserve());
         let inner = Arc::new(Inner {
             device: device.clone(),
             pool,
             layout,
             identity: superblock.identity,
             environment,
-            tuning: options.tuning,
+            tuning,
+            run_blocks_max,
             tablets,
             committer: Committer::new(device, start, poison.clone()),
             space,
@@ -399,7 +407,8 @@ fn outside(run: Run, unknown: &[Run]) -> Vec<Run> {
 /// All runs of an entry. Where its manifest is damaged only those of the manifest: the value is lost anyway.
 pub(crate) async fn owned_runs(device: &Device, pool: &Pool, entry: &Entry, version: Lsn) -> Vec<Run> {
     match &entry.home {
-        Home::Inline => Vec::new(),
+        // A packed run is the tablet's.
+        Home::Inline | Home::Packed { .. } => Vec::new(),
         Home::Extents { runs, .. } => runs.to_vec(),
         Home::Manifest { runs, .. } => match Located::find(device, pool, entry, version).await {
             Ok(located) => located.runs().iter().chain(runs).copied().collect(),

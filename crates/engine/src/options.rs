@@ -104,6 +104,10 @@ pub struct Tuning {
     pub batch_bytes_max: usize,
     /// Records in all overlays together.
     pub overlay_records_max: usize,
+    /// Bytes of a run in which an apply packs such values, at most; 16 KiB to 1 MiB. A small store takes shorter ones.
+    pub packed_run_bytes_max: usize,
+    /// Bytes of packed runs that one apply reads to rewrite them, at most; never more than an eighth of the cache.
+    pub move_bytes_max: usize,
     /// Bytes that an apply has under way at the device at a time: a commit's flush waits for them.
     pub apply_bytes_in_flight: usize,
     /// Blocks that a file grows by, at least.
@@ -117,6 +121,8 @@ impl Default for Tuning {
         Self {
             leaf_value_bytes_max: 1024,
             log_value_bytes_max: 16 << 10,
+            packed_run_bytes_max: 1 << 20,
+            move_bytes_max: 64 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
             apply_bytes_in_flight: 1 << 20,

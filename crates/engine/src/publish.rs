@@ -3,6 +3,7 @@
 use shoal_base::{Lsn, Run, TabletId};
 
 use crate::error::{Error, Result};
+use crate::packed::Totals;
 use crate::space_image;
 use crate::store::Inner;
 use crate::superblock::{self, Superblock};
@@ -19,8 +20,8 @@ pub(crate) struct Publisher {
 /// What a new superblock changes.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// A tablet's new root, and up to which record it holds.
-    pub tablet: Option<(TabletId, Root, Lsn)>,
+    /// A tablet's new root, up to which record it holds, and what in all.
+    pub tablet: Option<(TabletId, Root, Lsn, Totals)>,
     /// Runs that were free in the published image and are not any more.
     pub taken: Vec<Run>,
     /// Runs that were not free in it and are now.
@@ -78,11 +79,12 @@ impl Inner {
             };
             tail = tail.min(first.unwrap_or(u64::MAX));
         }
-        if let Some((id, root, applied)) = changes.tablet {
+        if let Some((id, root, applied, totals)) = changes.tablet {
             let record = next.tablets.get_mut(usize::from(id.0));
             let record = record.ok_or_else(|| Error::Invalid(format!("there is no tablet {id}")))?;
             record.root = root;
             record.applied = applied;
+            record.totals = totals;
         }
         next.log_tail = self.committer.place_of(Lsn(tail));
         next.durable_lsn = self.committer.durable();

@@ -40,7 +40,8 @@ impl Store {
                 value.len()
             )));
         }
-        let (entry, meta) = inner.new_entry(&options.metadata, options.modified_ns, value.len() as u64)?;
+        let (entry, meta) =
+            inner.new_entry(key, &options.metadata, options.modified_ns, value.len() as u64)?;
         inner.check_rules(key, options.rules).await?;
         let write = match way_of(key.encoded().len(), meta.len(), value.len(), &inner.tuning) {
             Way::Leaf => inner.in_record(key, &entry, &meta, &value, 0).await?,
@@ -64,12 +65,13 @@ impl Inner {
     /// The entry of a new value, its home still open, and the metadata's bytes.
     pub(crate) fn new_entry(
         &self,
+        key: &ObjectKey,
         metadata: &Metadata,
         modified_ns: Option<u64>,
         value_bytes: u64,
     ) -> Result<(Entry, Vec<u8>)> {
         let encoded = encode_metadata(metadata)?;
-        let meta = if meta_fits_inline(encoded.len()) {
+        let meta = if meta_fits_inline(key.encoded().len(), encoded.len()) {
             Meta::Inline(SmallVec::from_slice(&encoded))
         } else {
             Meta::InFront(encoded.len() as u32)

@@ -122,6 +122,24 @@ impl SpaceManager {
         Ok(Promise { space: self.clone(), blocks: TREE_BLOCKS_PER_RECORD })
     }
 
+    /// Promises blocks to the moves of an apply, and leaves half of the reserve untouched, or, where `short`, an eighth:
+    /// what moves frees more than it takes, once it is published.
+    pub(crate) fn promise_moves(self: &Arc<Self>, blocks: u64, short: bool) -> Option<Promise> {
+        let kept = self.reserve / if short { 8 } else { 2 };
+        let mut state = self.state.lock();
+        let free = self.space.free_blocks().saturating_sub(state.promised + kept);
+        if blocks > free {
+            return None;
+        }
+        state.promised += blocks;
+        Some(Promise { space: self.clone(), blocks })
+    }
+
+    /// Blocks that are held back from values.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
     /// The apply that `blocks` were promised to is through.
     pub(crate) fn release_promise(&self, blocks: u64) {
         let mut state = self.state.lock();
@@ -228,6 +246,17 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
+    /// How many blocks that are.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// This promise and `other` as one.
+    pub(crate) fn and(mut self, other: Option<Self>) -> Self {
+        self.blocks += other.map_or(0, Self::keep);
+        self
+    }
+
     /// The record is in the overlay, whose apply releases the promise: how many blocks that are.
     pub(crate) fn keep(mut self) -> u64 {
         std::mem::take(&mut self.blocks)

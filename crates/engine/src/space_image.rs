@@ -89,7 +89,7 @@ pub(crate) async fn load(device: &Device, superblock: &Superblock) -> Result<Fre
     for sequence in 0..place.snapshot_pieces {
         let at = u64::from(sequence) * PIECE_BLOCKS;
         let blocks = PIECE_BLOCKS.min(u64::from(place.snapshot_blocks).saturating_sub(at));
-        let piece = device.read(start + at, IoBuf::new(blocks as usize)).await.ok();
+        let piece = device.read(start + at, IoBuf::unfilled(blocks as usize)).await.ok();
         let read = piece.map_err(|error| error.to_string());
         if let Err(error) =
             read.and_then(|bytes| reader.piece(sequence, &bytes).map_err(|error| error.to_string()))
@@ -107,7 +107,7 @@ pub(crate) async fn load(device: &Device, superblock: &Superblock) -> Result<Fre
     }
     let first = u64::from(place.snapshot_blocks);
     let count = u64::from(place.used_blocks).saturating_sub(first);
-    let bytes = device.read(start + first, IoBuf::new(count as usize)).await.ok()?;
+    let bytes = device.read(start + first, IoBuf::unfilled(count as usize)).await.ok()?;
     let mut at = 0;
     for _ in 0..place.deltas {
         let block = start + first + at as u64;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
 
+use crate::packed::Totals;
 use crate::store::Store;
 
 /// Figures about a running store.
@@ -54,8 +55,22 @@ pub struct StoreStat {
     pub applies: u64,
     /// See `applies`.
     pub page_blocks_written: u64,
-    /// See `applies`.
+    /// See `applies`. What was moved is in it.
     pub home_blocks_written: u64,
+    /// Values that applies moved out of packed runs with too little alive, and their bytes.
+    pub moved_values: u64,
+    /// See `moved_values`.
+    pub moved_bytes: u64,
+    /// Bytes of the values in the trees.
+    pub live_value_bytes: u64,
+    /// Blocks that trees, values and records not yet applied own; not log and superblocks.
+    pub allocated_blocks: u64,
+    /// Packed runs of small values, their blocks, and the bytes of the values in them that are alive.
+    pub packed_runs: u64,
+    /// See `packed_runs`.
+    pub packed_blocks: u64,
+    /// See `packed_runs`.
+    pub packed_live_bytes: u64,
     /// The device's counts.
     pub device: DeviceCounters,
     /// The pool's counts.
@@ -72,6 +87,11 @@ impl StoreStat {
             ("space.device_max", "blocks", self.blocks_max),
             ("space.pending", "blocks", self.pending_blocks),
             ("space.largest_free_run", "blocks", self.largest_free_run),
+            ("space.allocated", "blocks", self.allocated_blocks),
+            ("space.live_values", "bytes", self.live_value_bytes),
+            ("packed.runs", "count", self.packed_runs),
+            ("packed.blocks", "blocks", self.packed_blocks),
+            ("packed.live", "bytes", self.packed_live_bytes),
             ("overlay.records", "count", self.overlay_records),
             ("overlay.bytes", "bytes", self.overlay_bytes),
             ("log.used", "blocks", self.log_used_blocks),
@@ -87,6 +107,8 @@ impl StoreStat {
             ("written.log", "blocks", self.log_blocks_written),
             ("written.pages", "blocks", self.page_blocks_written),
             ("written.home", "blocks", self.home_blocks_written),
+            ("moved.values", "count", self.moved_values),
+            ("moved.bytes", "bytes", self.moved_bytes),
             ("device.reads", "count", self.device.reads),
             ("device.blocks_read", "blocks", self.device.blocks_read),
             ("device.writes", "count", self.device.writes),
@@ -113,16 +135,27 @@ impl Store {
         let (records, bytes) = inner.admission.held();
         let commits = inner.committer.counters();
         let device_blocks = inner.publisher.try_take().map(|publisher| publisher.superblock.device_blocks);
+        let device_blocks = device_blocks.unwrap_or_else(|| inner.device.blocks());
+        let pending_blocks = inner.space.pending_blocks();
+        let free_blocks = inner.space.allocator().free_blocks();
+        let (mut objects, mut totals) = (0, Totals::default());
+        for view in inner.tablets.all().iter().map(|tablet| tablet.view()) {
+            objects += view.root.entries.saturating_sub(view.totals.runs);
+            totals.runs += view.totals.runs;
+            totals.packed_blocks += view.totals.packed_blocks;
+            totals.packed_live_bytes += view.totals.packed_live_bytes;
+            totals.value_bytes += view.totals.value_bytes;
+        }
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &inner.counters;
         StoreStat {
-            objects: inner.tablets.all().iter().map(|tablet| tablet.view().root.entries).sum(),
+            objects,
             overlay_records: records as u64,
             overlay_bytes: bytes as u64,
-            device_blocks: device_blocks.unwrap_or_else(|| inner.device.blocks()),
+            device_blocks,
             blocks_max: inner.layout.blocks_max,
             free_blocks: inner.space.available(),
-            pending_blocks: inner.space.pending_blocks(),
+            pending_blocks,
             largest_free_run: u64::from(inner.space.allocator().largest_run()),
             log_used_blocks: inner.committer.used_blocks(),
             log_blocks: u64::from(inner.layout.log_blocks),
@@ -139,6 +172,14 @@ impl Store {
             applies: get(&counters.applies),
             page_blocks_written: get(&counters.pages_written),
             home_blocks_written: get(&counters.home_blocks_written),
+            moved_values: get(&counters.moved_values),
+            moved_bytes: get(&counters.moved_bytes),
+            live_value_bytes: totals.value_bytes,
+            allocated_blocks: device_blocks
+                .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),
+            packed_runs: totals.runs,
+            packed_blocks: totals.packed_blocks,
+            packed_live_bytes: totals.packed_live_bytes,
             device: inner.device.counters(),
             pool: inner.pool.counters(),
         }

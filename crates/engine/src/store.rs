@@ -34,6 +34,8 @@ pub(crate) struct Inner {
     pub identity: [u8; 16],
     pub environment: Environment,
     pub tuning: Tuning,
+    /// Blocks of a new packed run, at most.
+    pub run_blocks_max: u32,
     pub tablets: TabletMap,
     pub committer: Committer,
     pub space: Arc<SpaceManager>,
@@ -65,6 +67,8 @@ pub(crate) struct OperationCounters {
     pub applies: AtomicU64,
     pub pages_written: AtomicU64,
     pub home_blocks_written: AtomicU64,
+    pub moved_values: AtomicU64,
+    pub moved_bytes: AtomicU64,
 }
 
 impl OperationCounters {
@@ -156,7 +160,7 @@ impl Inner {
         (self.committer.used_blocks() * 1000 / u64::from(self.layout.log_blocks)) as usize
     }
 
-    /// Claims space, making room where there is none: pending frees, growth, applies.
+    /// Claims space, making room where there is none: pending frees, applies, growth, rewriting of packed runs.
     ///
     /// # Errors
     /// [`Error::Full`] where that did not help.
@@ -186,31 +190,48 @@ impl Inner {
                 Err(still) => shortage = still,
             }
         }
+        // The last resort: what is dead in packed runs.
+        while uninterrupted(self.tidy_for_room())? {
+            match attempt() {
+                Ok(claimed) => return Ok(claimed),
+                Err(still) => shortage = still,
+            }
+        }
         Err(shortage.into())
     }
 
     /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.
     pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
         self.apply_all().await?;
+        self.make_freed_reusable().await;
+        Ok(())
+    }
+
+    /// Names the newest superblock in a flushed batch, and hands out what that makes reusable (R9).
+    pub(crate) async fn make_freed_reusable(&self) {
         self.committer.seal().await;
         self.drive().await;
         self.streams.expire(self.now_ns());
         self.space.reclaim(self.committer.named_superblock());
-        Ok(())
     }
 
     /// Sees to it that the queue is committed: by this thread where it may block and nobody else does, by the
     /// committer's thread, or, without one, here.
     pub(crate) async fn drive(&self) {
-        match &self.worker {
-            // A store that is being closed has no committer any more: who was queued last commits.
-            Some(worker) if !may_block() && !worker.is_stopped() => worker.wake_commit(),
-            Some(worker) if may_block() => {
-                self.committer.lead(self.now_ns()).await;
-                if self.committer.has_work() {
-                    worker.wake_commit();
-                }
+        if may_block() {
+            self.committer.lead(self.now_ns()).await;
+            if !self.committer.has_work() {
+                return;
             }
+        }
+        self.hand_over();
+    }
+
+    /// Gives what is queued to the committer's thread. A store that is being closed has none any more, or none yet: then
+    /// who was there last commits, here. Somebody else who commits just now hands over in turn.
+    pub(crate) fn hand_over(&self) {
+        match &self.worker {
+            Some(worker) if !worker.is_stopped() => worker.wake_commit(),
             _ => {
                 uninterrupted(self.committer.lead(self.now_ns()));
             }

@@ -11,15 +11,16 @@ use shoal_device::{Device, IoBuf};
 use crate::error::{Error, Result};
 use crate::layout::{Layout, SUPERBLOCK_COPIES};
 use crate::options::TABLETS_MAX;
+use crate::packed::Totals;
 use crate::tree::{PageRef, Root};
 
 /// "SHOALSB" and a line end that text transfers would change.
 const MAGIC: [u8; 8] = *b"SHOALSB\n";
 /// Version of all formats on the device together.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 const CRC_OFFSET: usize = BLOCK_BYTES - 4;
 const TABLETS_OFFSET: usize = 256;
-const TABLET_BYTES: usize = 64;
+const TABLET_BYTES: usize = 96;
 const _: () = assert!(TABLETS_OFFSET + TABLET_BYTES * TABLETS_MAX as usize <= CRC_OFFSET);
 
 /// A place in the log: where the next batch begins and what it must say of the one before.
@@ -58,6 +59,8 @@ pub(crate) struct TabletRecord {
     pub root: Root,
     /// Records up to here are in the tree.
     pub applied: Lsn,
+    /// What the tree holds in all.
+    pub totals: Totals,
 }
 
 /// Everything a superblock says.
@@ -139,6 +142,10 @@ impl Superblock {
             bytes.extend_from_slice(&[0; 4]);
             bytes.extend_from_slice(&tablet.root.entries.to_le_bytes());
             bytes.extend_from_slice(&tablet.applied.0.to_le_bytes());
+            let Totals { runs, packed_blocks, packed_live_bytes, value_bytes } = tablet.totals;
+            for field in [runs, packed_blocks, packed_live_bytes, value_bytes] {
+                bytes.extend_from_slice(&field.to_le_bytes());
+            }
             let at = TABLETS_OFFSET + index * TABLET_BYTES;
             block[at..at + bytes.len()].copy_from_slice(&bytes);
         }
@@ -235,7 +242,10 @@ fn decode_tablet(bytes: &[u8]) -> std::result::Result<TabletRecord, Truncated> {
     let page = PageRef { block: reader.u64()?, crc: reader.u32()? };
     reader.bytes(4)?;
     let root = Root { page: (some == 1).then_some(page), height, entries: reader.u64()? };
-    Ok(TabletRecord { slot_first, slot_last, root, applied: Lsn(reader.u64()?) })
+    let applied = Lsn(reader.u64()?);
+    let [runs, packed_blocks, packed_live_bytes, value_bytes] = fields(&mut reader)?;
+    let totals = Totals { runs, packed_blocks, packed_live_bytes, value_bytes };
+    Ok(TabletRecord { slot_first, slot_last, root, applied, totals })
 }
 
 /// What the four copies hold.
@@ -256,7 +266,7 @@ pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
         if block >= device.blocks() {
             continue;
         }
-        let bytes = match device.read(block, IoBuf::new(1)).await.ok() {
+        let bytes = match device.read(block, IoBuf::unfilled(1)).await.ok() {
             Ok(bytes) => bytes,
             Err(error) => {
                 unreadable = Some(error);
@@ -291,8 +301,9 @@ fn foreign_message(block: &[u8]) -> Option<String> {
         return None;
     }
     let version = Reader::new(block.get(8..)?).u32().ok()?;
+    let newer = if version > FORMAT_VERSION { ", or a newer one" } else { "" };
     (version != FORMAT_VERSION).then(|| {
-        format!("this store has format version {version}; this program knows version {FORMAT_VERSION}: use the version of shoal that wrote it, or a newer one")
+        format!("this store has format version {version}; this program knows version {FORMAT_VERSION}: use the version of shoal that wrote it{newer}")
     })
 }
 

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use shoal_base::{Lsn, TabletId};
 
 use crate::error::Result;
 use crate::log::commit::{Committer, Item, Marker};
 use crate::overlay::Overlay;
+use crate::packed::{TidyState, Totals};
 use crate::space::Era;
+use crate::superblock::TabletRecord;
 use crate::tree::Root;
 
 /// What a reader sees, captured once (R6): active overlay, frozen overlay, root.
@@ -19,6 +22,8 @@ pub(crate) struct View {
     pub root: Root,
     /// Records up to here are in the tree.
     pub applied: Lsn,
+    /// What the tree holds in all.
+    pub totals: Totals,
     /// Shared by all views of this root (R16).
     pub era: Arc<Era>,
 }
@@ -30,13 +35,23 @@ pub(crate) struct Tablet {
     pub slot_last: u16,
     view: ArcSwap<View>,
     filter_bits: usize,
+    /// How far the search for runs to rewrite got.
+    pub tidy: Mutex<TidyState>,
 }
 
 impl Tablet {
-    pub(crate) fn new(id: TabletId, slots: (u16, u16), root: Root, applied: Lsn, filter_bits: usize) -> Self {
+    pub(crate) fn new(id: TabletId, slots: (u16, u16), published: &TabletRecord, filter_bits: usize) -> Self {
         let active = Arc::new(Overlay::new(filter_bits));
-        let view = View { tablet: id, active, frozen: None, root, applied, era: Arc::new(Era) };
-        Self { id, slot_first: slots.0, slot_last: slots.1, view: ArcSwap::from_pointee(view), filter_bits }
+        let &TabletRecord { root, applied, totals, .. } = published;
+        let view = View { tablet: id, active, frozen: None, root, applied, totals, era: Arc::new(Era) };
+        Self {
+            id,
+            slot_first: slots.0,
+            slot_last: slots.1,
+            view: ArcSwap::from_pointee(view),
+            filter_bits,
+            tidy: Mutex::default(),
+        }
     }
 
     /// The view now.
@@ -65,6 +80,7 @@ impl Tablet {
             frozen: Some(view.active.clone()),
             root: view.root,
             applied: view.applied,
+            totals: view.totals,
             era: view.era.clone(),
         }));
         // Under the lock: every record of the frozen overlay is before the marker, every later one after it (R4).
@@ -73,8 +89,8 @@ impl Tablet {
         Some(marker)
     }
 
-    /// The frozen overlay is in the tree that `root` begins: drops it, and gives the view's era before.
-    pub(crate) fn publish(&self, root: Root, applied: Lsn) -> Arc<Era> {
+    /// The frozen overlay, if there was one, is in the tree that `root` begins: drops it, and gives the view's era before.
+    pub(crate) fn publish(&self, root: Root, applied: Lsn, totals: Totals) -> Arc<Era> {
         let before = self.view();
         self.view.store(Arc::new(View {
             tablet: self.id,
@@ -82,6 +98,7 @@ impl Tablet {
             frozen: None,
             root,
             applied,
+            totals,
             era: Arc::new(Era),
         }));
         before.era.clone()

@@ -67,7 +67,9 @@ impl PageSource for PoolPages<'_> {
 
     async fn page(&self, page: PageRef, level: u8, hint: ReadHint) -> Result<PoolPage> {
         let unit = Unit::page(page.block, page.crc);
-        if let Some(pinned) = self.pool.get(&unit) {
+        // Not a lookup where it is a scan: pages that were scanned would seem wanted, and those that were read ahead
+        // would be the first to go.
+        if let Some(pinned) = self.pool.get_hinted(&unit, hint_of(level, hint)) {
             return Ok(PoolPage(pinned));
         }
         self.pool.fetch(unit, hint_of(level, hint)).await.map(PoolPage).map_err(|error| match error {

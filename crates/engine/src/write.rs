@@ -68,11 +68,8 @@ impl Inner {
         let record = write.record.clone();
         let before = self.queue(&tablet, key, rules, write).await?;
         if may_block() {
-            let more = self.committer.lead_until(&record, self.now_ns()).await;
-            match (&self.worker, more) {
-                (Some(worker), true) => worker.wake_commit(),
-                (None, true) => self.drive().await,
-                (_, false) => {}
+            if self.committer.lead_until(&record, self.now_ns()).await {
+                self.hand_over();
             }
         } else {
             self.drive().await;

@@ -9,10 +9,9 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{device, format, observe_all, open, recover_all, step, tiny};
+use common::{device, format, observe_all, open, recover_all, rot_newest, step, tiny};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use shoal_base::BLOCK_BYTES;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
 use shoal_engine::{CheckOptions, Error, block_on, check};
@@ -242,16 +241,6 @@ fn killed_and_then_a_power_cut() {
         });
     }
     assert!(states > 300, "only {states} states were explored");
-}
-
-/// What the newest superblock's two copies are when both rot.
-fn rot_newest(image: &mut Image) {
-    const COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
-    let number = |image: &Image, block| u64::from_le_bytes(image.block(block)[32..40].try_into().unwrap());
-    let newest =
-        |image: &Image, copy: usize| usize::from(number(image, copy as u64) < number(image, copy as u64 + 1));
-    let slot = newest(image, 0);
-    COPIES[slot].iter().for_each(|&block| image.write(block, &[0x5A; BLOCK_BYTES]));
 }
 
 /// The newest superblock rots, both copies of it, after a crash at any moment: the one before it must not find its

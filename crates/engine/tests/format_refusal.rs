@@ -81,19 +81,25 @@ fn a_store_is_not_formatted_again() {
 }
 
 #[test]
-fn a_newer_format_is_refused_with_its_version() {
+fn other_formats_are_refused_with_their_version() {
+    for version in [1, 3, 7] {
+        refuses_version(version);
+    }
+}
+
+fn refuses_version(version: u32) {
     let mut image = store();
     for block in FIRST_COPIES.into_iter().chain(SECOND_COPIES) {
         let mut bytes = *image.block(block);
         if bytes[..7] != *b"SHOALSB" {
             continue;
         }
-        bytes[8..12].copy_from_slice(&7_u32.to_le_bytes());
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         let crc = crc32c(&bytes[..BLOCK_BYTES - 4]);
         bytes[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         image.write(block, &bytes);
     }
-    refused(&image, "format version 7");
+    refused(&image, &format!("format version {version}"));
     format_refused(&image);
 }
 

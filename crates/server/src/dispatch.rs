@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use shoal_api::{Method, v1};
+use tokio::sync::Semaphore;
 use tonic::Status;
 
 use crate::auth::{Caller, Gate};
 use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Flow, RequestBody};
+use crate::free_space::free_space;
 use crate::route::{Call, HttpResponse, client_streaming, read, refuse, server_streaming, write};
 use crate::standard::Standard;
 use crate::stat::{Counters, stat};
@@ -23,6 +25,8 @@ pub(crate) struct Dispatch {
     pub(crate) counters: Counters,
     pub(crate) flow: Flow,
     pub(crate) silence_max: Duration,
+    /// Held while the free runs are read.
+    pub(crate) free_space_permits: Arc<Semaphore>,
 }
 
 impl Dispatch {
@@ -60,6 +64,10 @@ impl Dispatch {
             v1::GetStream::PATH => server_streaming::<v1::GetStream, _, _>(call, stream::get_stream).await,
             v1::Stat::PATH => {
                 read::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).await
+            }
+            v1::FreeSpace::PATH => {
+                let verb = async |request| free_space(request, &self.free_space_permits);
+                server_streaming::<v1::FreeSpace, _, _>(call, verb).await
             }
             _ => match self.standard.answer(path, call).await {
                 Ok(response) => response,

@@ -30,6 +30,10 @@ impl Failure {
         Self::new(Kind::Overloaded, Code::ResourceExhausted, message)
     }
 
+    pub(crate) fn busy(message: impl Into<String>) -> Self {
+        Self::new(Kind::Busy, Code::Unavailable, message)
+    }
+
     pub(crate) fn denied(message: impl Into<String>) -> Self {
         Self::new(Kind::Denied, Code::PermissionDenied, message)
     }

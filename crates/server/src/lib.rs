@@ -16,6 +16,7 @@ mod standard;
 mod auth;
 
 mod delete;
+mod free_space;
 mod get;
 mod head;
 mod list;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shoal_engine::Store;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
@@ -15,6 +15,7 @@ use crate::auth::Gate;
 use crate::connection;
 use crate::dispatch::Dispatch;
 use crate::flow::Flow;
+use crate::free_space::READERS_MAX;
 use crate::options::{Limits, ServerOptions};
 use crate::standard::Standard;
 use crate::stat::Counters;
@@ -90,6 +91,7 @@ impl Server {
             counters: Counters::new(),
             flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
             silence_max: limits.silence_max,
+            free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
         });
         let drain = watch::Sender::new(false);
         let mut connections = Connections {

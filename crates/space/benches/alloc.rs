@@ -129,8 +129,20 @@ fn churn(name: &str, space: &Space, turnovers: u64, sizes: &mut dyn FnMut() -> u
                 free.measure(&batches, |runs| space.free_batch(runs).is_ok());
                 free.calls += (victims.len() - batches.len()) as u64;
             }
-            let placed = |&blocks: &u32| space.allocate(blocks).map(|run| live.push(run)).is_some();
-            failures += alloc.measure(&wanted, placed);
+            if batch == 1 {
+                let placed = |&blocks: &u32| space.allocate(blocks).map(|run| live.push(run)).is_some();
+                failures += alloc.measure(&wanted, placed);
+            } else {
+                let mut out = Vec::with_capacity(wanted.len());
+                let batches: Vec<&[u32]> = wanted.chunks(batch).collect();
+                alloc.measure(&batches, |sizes| {
+                    space.allocate_batch(sizes, &mut out);
+                    true
+                });
+                alloc.calls += (wanted.len() - batches.len()) as u64;
+                failures += out.iter().filter(|run| run.is_none()).count() as u64;
+                live.extend(out.into_iter().flatten());
+            }
         }
         if turn == 1 || turn == 3 || turn == turnovers {
             let fill = 100.0 * (1.0 - space.free_blocks() as f64 / space.blocks_max() as f64);

@@ -7,7 +7,8 @@
 //!
 //! Invariant: as in `bits`, every summary bit is exact.
 
-use crate::bits::{above, assert_summary, highest, lowest};
+use crate::bits::{assert_summary, highest, lowest};
+use crate::prefetch;
 
 /// Longest run with a class of its own: 4 MiB, the largest value that travels in one piece. Longer runs are few.
 pub(crate) const CLASS_BLOCKS_MAX: u32 = 1024;
@@ -51,21 +52,21 @@ impl ClassIndex {
     }
 
     /// Notes that `group` has a run of `blocks` blocks.
+    #[inline]
     pub(crate) fn insert(&mut self, blocks: u32, group: usize) {
         let class = self.class(blocks);
         let region = group / 64;
         let classes = self.classes;
         let words = self.regions[region].get_or_insert_with(|| vec![0; classes].into_boxed_slice());
-        let was_empty = words[class] == 0;
+        // All levels, without asking which of them change: a wrong guess costs more.
         words[class] |= 1 << (group % 64);
-        if was_empty {
-            self.middles[class * self.class_words + region / 64] |= 1 << (region % 64);
-            self.tops[class] |= 1 << (region / 64);
-            self.present[class / 64] |= 1 << (class % 64);
-        }
+        self.middles[class * self.class_words + region / 64] |= 1 << (region % 64);
+        self.tops[class] |= 1 << (region / 64);
+        self.present[class / 64] |= 1 << (class % 64);
     }
 
     /// Notes that `group` has no run of `blocks` blocks any more.
+    #[inline]
     pub(crate) fn remove(&mut self, blocks: u32, group: usize) {
         let class = self.class(blocks);
         let region = group / 64;
@@ -86,14 +87,32 @@ impl ClassIndex {
         }
     }
 
+    /// Fetches ahead the word that names the group of a run of `blocks` blocks.
+    #[inline]
+    pub(crate) fn prefetch(&self, blocks: u32) {
+        if let Some((class, region)) = self.shortest_region(blocks)
+            && let Some(words) = &self.regions[region]
+        {
+            prefetch::soon(&words[class]);
+        }
+    }
+
     /// The shortest length of at least `blocks` that some group has, and the lowest such group.
+    #[inline]
     pub(crate) fn shortest(&self, blocks: u32) -> Option<(u32, usize)> {
+        let (class, region) = self.shortest_region(blocks)?;
+        Some((class as u32 + 1, self.lowest_group(class, region)))
+    }
+
+    /// The class of the shortest length of at least `blocks` that some group has, and the lowest region with it.
+    #[inline]
+    fn shortest_region(&self, blocks: u32) -> Option<(usize, usize)> {
         if !self.holds(blocks) {
             return None;
         }
         let class = self.class(blocks);
         let word = class / 64;
-        let here = self.present[word] & (above(class % 64) | 1 << (class % 64));
+        let here = self.present[word] & (!0 << (class % 64));
         let found = match lowest(here) {
             Some(bit) => word * 64 + bit,
             None => {
@@ -101,14 +120,14 @@ impl ClassIndex {
                 behind * 64 + lowest(self.present[behind])?
             }
         };
-        Some((found as u32 + 1, self.lowest_group(found)))
+        Some((found, self.lowest_region(found)))
     }
 
     /// The longest length that some group has, and the lowest such group.
     pub(crate) fn longest(&self) -> Option<(u32, usize)> {
         let word = self.present.iter().rposition(|&bits| bits != 0)?;
         let class = word * 64 + highest(self.present[word])?;
-        Some((class as u32 + 1, self.lowest_group(class)))
+        Some((class as u32 + 1, self.lowest_group(class, self.lowest_region(class))))
     }
 
     /// Bytes on the heap.
@@ -146,19 +165,26 @@ impl ClassIndex {
         assert_summary(&self.tops, &self.present);
     }
 
+    #[inline]
     fn class(&self, blocks: u32) -> usize {
         assert!(blocks >= 1 && self.holds(blocks), "no class for {blocks} blocks");
         blocks as usize - 1
     }
 
-    /// The lowest group of a class that is not empty.
-    fn lowest_group(&self, class: usize) -> usize {
+    /// The lowest region of a class that is not empty.
+    #[inline]
+    fn lowest_region(&self, class: usize) -> usize {
         let top = self.tops[class];
         assert!(top != 0, "class {class} is marked but empty");
         let middle = top.trailing_zeros() as usize;
         let regions = self.middles[class * self.class_words + middle];
         assert!(regions != 0, "a summary bit of class {class} is set over an empty word");
-        let region = middle * 64 + regions.trailing_zeros() as usize;
+        middle * 64 + regions.trailing_zeros() as usize
+    }
+
+    /// The lowest group of a class in a region that has one.
+    #[inline]
+    fn lowest_group(&self, class: usize, region: usize) -> usize {
         let groups = self.regions[region].as_ref().map_or(0, |words| words[class]);
         assert!(groups != 0, "a summary bit of class {class} is set over an empty region");
         region * 64 + groups.trailing_zeros() as usize

@@ -1,5 +1,7 @@
 //! Free runs that cross the borders of groups.
 //!
+//! Only open groups take part: what belongs to one owner, or is being emptied, ends at its borders.
+//!
 //! Groups do not know their neighbours' runs, so such runs have no class. They are found by a walk over the
 //! borders that lie within free space, which is done only if no group alone can serve a request. A bound on the
 //! longest such run makes that rare on a full device: it is exact after a walk and rises only when a run that
@@ -49,13 +51,15 @@ impl FreeRuns {
 
     /// The run across the border behind `group`, in which it begins, and the group in which it ends.
     pub(crate) fn run_across(&self, group: usize) -> (Across, usize) {
-        let Some(first) = self.groups[group].last() else { unreachable!("group {group} is joined but full") };
+        let Some(first) = self.groups[group].runs.last() else {
+            unreachable!("group {group} is joined but full")
+        };
         let block = self.geometry.run(group, first).block;
         let mut last_group = group + 1;
         while self.index.is_whole(last_group) && self.joined.contains(last_group) {
             last_group += 1;
         }
-        let Some(last) = self.groups[last_group].first() else {
+        let Some(last) = self.groups[last_group].runs.first() else {
             unreachable!("group {last_group} is joined but full")
         };
         let end = self.geometry.run(last_group, last).end();
@@ -63,17 +67,25 @@ impl FreeRuns {
     }
 
     /// Notes what a run that grew to `merged` means for the borders of its group.
+    #[inline]
     pub(crate) fn note_borders(&mut self, group: usize, merged: Span) {
+        let reaches_border = merged.start == 0 || merged.end() == self.geometry.group_blocks();
+        if !reaches_border || !self.groups[group].is_open() {
+            return;
+        }
         let mut across = 0;
-        if merged.start == 0 && group > 0 {
-            let last = self.groups[group - 1].last();
+        if merged.start == 0 && group > 0 && self.groups[group - 1].is_open() {
+            let last = self.groups[group - 1].runs.last();
             if let Some(last) = last.filter(|last| last.end() == self.geometry.group_blocks()) {
                 self.joined.insert(group - 1);
                 across += self.reach(last);
             }
         }
-        if merged.end() == self.geometry.group_blocks() && group + 1 < self.groups.len() {
-            let first = self.groups[group + 1].first();
+        let next = self.groups.get(group + 1).filter(|next| next.is_open());
+        if merged.end() == self.geometry.group_blocks()
+            && let Some(next) = next
+        {
+            let first = next.runs.first();
             if let Some(first) = first.filter(|first| first.start == 0) {
                 self.joined.insert(group);
                 across = self.reach(first).saturating_add(across);

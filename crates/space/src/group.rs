@@ -1,22 +1,27 @@
 //! The free runs of one group: a sorted array of `u32`, the start in the high half, the length minus one in the
-//! low half. Runs neither overlap nor touch: neighbours are merged when a run is put in.
+//! low half; or a bitmap once the array would be larger than that. Runs neither overlap nor touch: neighbours are merged
+//! when a run is put in.
 //!
-//! Potential weakness: a group that is free in single blocks has 32,768 runs, and an array of 128 KiB where a
-//! bitmap would need 8 KiB. Best fit keeps the arrays short (3 to 100 runs in service, 1,283 in the worst state
-//! measured, `shared/allocator.md` section 3).
+//! Up to 13 runs lie in the group itself, within its one cache line: most groups are wholly free, full, or have few holes
+//! (3 to 100 runs in service, 1,283 in the worst state measured, `shared/allocator.md` section 3).
 
-use smallvec::SmallVec;
+use crate::bitmap::Bits;
 
-/// Runs that a group stores without memory of its own: most groups are wholly free, full, or have few holes.
-const RUNS_INLINE: usize = 4;
+/// Runs that a group stores without memory of its own.
+const RUNS_INLINE: usize = 13;
 
-/// Memory of a long array is given back when less than a quarter of it is in use.
-const SHRINK_RUNS_MIN: usize = 32;
+/// An array of so few runs moves back into the group.
+const RUNS_INLINE_AGAIN: usize = RUNS_INLINE / 2;
 
 /// Runs compared at once by the search for a length: the compiler makes vector code of such pieces.
 const SCAN_RUNS: usize = 16;
 
-const _: () = assert!(size_of::<GroupRuns>() == 24, "65,536 groups of a 16 TiB device cost 1.5 MiB");
+const _: () = assert!(size_of::<GroupRuns>() == 56, "a group is one cache line with 8 bytes besides");
+
+/// Most runs in an array: with more, 4 bytes each are more than a bit a block.
+fn array_runs_max(group_blocks: u32) -> usize {
+    (group_blocks as usize / 32).max(RUNS_INLINE)
+}
 
 /// A run within a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,59 +75,136 @@ pub(crate) struct Removed {
     pub(crate) after: Option<Span>,
 }
 
-/// The free runs of one group.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GroupRuns(SmallVec<[u32; RUNS_INLINE]>);
+impl Removed {
+    /// What is left of `whole` without `part`, which lies in it.
+    #[inline]
+    pub(crate) fn new(whole: Span, part: Span) -> Self {
+        assert!(whole.start <= part.start && part.end() <= whole.end(), "{part:?} is not within {whole:?}");
+        let before =
+            (whole.start < part.start).then(|| Span { start: whole.start, blocks: part.start - whole.start });
+        let after =
+            (part.end() < whole.end()).then(|| Span { start: part.end(), blocks: whole.end() - part.end() });
+        Self { whole, before, after }
+    }
+}
+
+/// The free runs of one group. A run's *place* is its index in the array, or its first block in the bitmap.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupRuns(Store);
+
+#[derive(Clone, Debug)]
+enum Store {
+    Inline { count: u8, runs: [u32; RUNS_INLINE] },
+    Array(Vec<u32>),
+    Bitmap(Box<Bits>),
+}
+
+impl Default for GroupRuns {
+    fn default() -> Self {
+        Self(Store::Inline { count: 0, runs: [0; RUNS_INLINE] })
+    }
+}
+
+/// Equal where the same is free, in whichever form.
+impl PartialEq for GroupRuns {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for GroupRuns {}
 
 impl GroupRuns {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        match &self.0 {
+            Store::Inline { count, .. } => usize::from(*count),
+            Store::Array(runs) => runs.len(),
+            Store::Bitmap(bits) => bits.len(),
+        }
     }
 
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Span> + '_ {
-        self.0.iter().map(|&packed| Span::unpack(packed))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Span> + '_ {
+        let bits = self.bits();
+        let in_bitmap = std::iter::successors(bits.and_then(|bits| bits.next_run(0)), move |span| {
+            bits.and_then(|bits| bits.next_run(span.end()))
+        });
+        self.array().iter().map(|&packed| Span::unpack(packed)).chain(in_bitmap)
     }
 
-    /// The run at `index` of the array.
-    pub(crate) fn at(&self, index: usize) -> Span {
-        Span::unpack(self.0[index])
+    /// The run at a place.
+    #[inline]
+    pub(crate) fn at(&self, place: usize) -> Span {
+        match self.bits() {
+            Some(bits) => bits.at(place as u32),
+            None => Span::unpack(self.array()[place]),
+        }
     }
 
     pub(crate) fn first(&self) -> Option<Span> {
-        self.0.first().map(|&packed| Span::unpack(packed))
+        match self.bits() {
+            Some(bits) => bits.next_run(0),
+            None => self.array().first().map(|&packed| Span::unpack(packed)),
+        }
     }
 
     pub(crate) fn last(&self) -> Option<Span> {
-        self.0.last().map(|&packed| Span::unpack(packed))
+        match self.bits() {
+            Some(bits) => bits.last(),
+            None => self.array().last().map(|&packed| Span::unpack(packed)),
+        }
     }
 
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        if self.0.spilled() { self.0.capacity() * size_of::<u32>() } else { 0 }
+        match &self.0 {
+            Store::Inline { .. } => 0,
+            Store::Array(runs) => runs.capacity() * size_of::<u32>(),
+            Store::Bitmap(bits) => bits.heap_bytes(),
+        }
     }
 
-    /// The array's index of the first run of exactly `blocks` blocks, from index `from` on.
+    /// The first run that the array holds outside of the group, to be fetched ahead.
+    pub(crate) fn outside(&self) -> Option<&u32> {
+        if let Store::Array(runs) = &self.0 { runs.first() } else { None }
+    }
+
+    /// The place of the first run of exactly `blocks` blocks, from place `from` on.
+    #[inline]
     pub(crate) fn position_of_length(&self, blocks: u32, from: usize) -> Option<usize> {
+        if let Some(bits) = self.bits() {
+            return bits.position_of_length(blocks, from as u32).map(|start| start as usize);
+        }
         let wanted = blocks - 1;
-        let is_wanted = |&packed: &u32| packed & 0xFFFF == wanted;
+        let is_wanted = |packed: u32| packed & 0xFFFF == wanted;
+        if let Store::Inline { count, runs } = &self.0 {
+            let found = lanes(runs, is_wanted) & ((1 << count) - 1) & !((1 << from) - 1);
+            return (found != 0).then(|| found.trailing_zeros() as usize);
+        }
         let mut index = from;
-        for piece in self.0[from..].chunks(SCAN_RUNS) {
-            if piece.iter().fold(false, |found, packed| found | is_wanted(packed)) {
-                return piece.iter().position(is_wanted).map(|offset| index + offset);
+        for piece in self.array().get(from..)?.chunks(SCAN_RUNS) {
+            if piece.iter().fold(false, |found, &packed| found | is_wanted(packed)) {
+                return piece.iter().position(|&packed| is_wanted(packed)).map(|offset| index + offset);
             }
             index += piece.len();
         }
         None
     }
 
-    /// The array's index of the run that holds all of `span`.
+    /// The place of the run that holds all of `span`.
+    #[inline]
     pub(crate) fn position_covering(&self, span: Span) -> Option<usize> {
+        if let Some(bits) = self.bits() {
+            return bits.position_covering(span).map(|start| start as usize);
+        }
         let index = self.count_from_or_before(span.start).checked_sub(1)?;
         (self.at(index).end() >= span.end()).then_some(index)
     }
 
     /// The first part of `span` that is free.
     pub(crate) fn first_free(&self, span: Span) -> Option<Span> {
+        if let Some(bits) = self.bits() {
+            return bits.first_free(span);
+        }
         let behind = self.count_from_or_before(span.start);
         let candidates = behind.saturating_sub(1)..(behind + 1).min(self.len());
         candidates.into_iter().find_map(|index| self.at(index).intersection(span))
@@ -143,67 +225,190 @@ impl GroupRuns {
         Some(Span { start: rest.start, blocks: end - rest.start })
     }
 
-    /// Puts a run in and merges it with the neighbours that it touches.
+    /// Puts a run in and merges it with the neighbours that it touches, in a group of `group_blocks` blocks.
     ///
     /// # Errors
     /// The first part of `span` that is free already; nothing is changed.
-    pub(crate) fn insert(&mut self, span: Span) -> Result<Inserted, Span> {
-        if let Some(overlap) = self.first_free(span) {
+    #[inline]
+    pub(crate) fn insert(&mut self, span: Span, group_blocks: u32) -> Result<Inserted, Span> {
+        if let Store::Bitmap(bits) = &mut self.0 {
+            if let Some(overlap) = bits.first_free(span) {
+                return Err(overlap);
+            }
+            let inserted = bits.insert(span);
+            self.leave_bitmap(group_blocks);
+            return Ok(inserted);
+        }
+        let array = self.array();
+        let index = self.count_from_or_before(span.start);
+        let left = index.checked_sub(1).map(|left| Span::unpack(array[left]));
+        let right = array.get(index).map(|&packed| Span::unpack(packed));
+        let overlap = |neighbour: Option<Span>| neighbour.and_then(|neighbour| neighbour.intersection(span));
+        if let Some(overlap) = overlap(left).or_else(|| overlap(right)) {
             return Err(overlap);
         }
-        let index = self.count_from_or_before(span.start);
-        let left = index.checked_sub(1).map(|left| self.at(left)).filter(|left| left.end() == span.start);
-        let right = (index < self.len()).then(|| self.at(index)).filter(|right| right.start == span.end());
+        let left = left.filter(|left| left.end() == span.start);
+        let right = right.filter(|right| right.start == span.end());
         let start = left.map_or(span.start, |left| left.start);
         let end = right.map_or(span.end(), |right| right.end());
         let merged = Span { start, blocks: end - start };
         match (left.is_some(), right.is_some()) {
             (true, true) => {
-                self.0[index - 1] = merged.pack();
+                self.array_mut()[index - 1] = merged.pack();
                 self.drop_at(index);
             }
-            (true, false) => self.0[index - 1] = merged.pack(),
-            (false, true) => self.0[index] = merged.pack(),
-            (false, false) => self.0.insert(index, merged.pack()),
+            (true, false) => self.array_mut()[index - 1] = merged.pack(),
+            (false, true) => self.array_mut()[index] = merged.pack(),
+            (false, false) => self.put_at(index, merged, group_blocks),
         }
         Ok(Inserted { merged, left, right })
     }
 
-    /// Takes `span` out of the run at `index`, which holds all of it.
-    pub(crate) fn remove(&mut self, index: usize, span: Span) -> Removed {
-        let whole = self.at(index);
-        assert!(whole.start <= span.start && span.end() <= whole.end(), "{span:?} is not within {whole:?}");
-        let before =
-            (whole.start < span.start).then(|| Span { start: whole.start, blocks: span.start - whole.start });
-        let after =
-            (span.end() < whole.end()).then(|| Span { start: span.end(), blocks: whole.end() - span.end() });
-        match (before, after) {
+    /// Takes `span` out of the run at `place`, which holds all of it, in a group of `group_blocks` blocks.
+    #[inline]
+    pub(crate) fn remove(&mut self, place: usize, span: Span, group_blocks: u32) -> Removed {
+        if let Store::Bitmap(bits) = &mut self.0 {
+            let removed = bits.remove(place as u32, span);
+            self.leave_bitmap(group_blocks);
+            return removed;
+        }
+        let removed = Removed::new(self.at(place), span);
+        match (removed.before, removed.after) {
             (Some(before), Some(after)) => {
-                self.0[index] = before.pack();
-                self.0.insert(index + 1, after.pack());
+                self.array_mut()[place] = before.pack();
+                self.put_at(place + 1, after, group_blocks);
             }
-            (Some(rest), None) | (None, Some(rest)) => self.0[index] = rest.pack(),
-            (None, None) => self.drop_at(index),
+            (Some(rest), None) | (None, Some(rest)) => self.array_mut()[place] = rest.pack(),
+            (None, None) => self.drop_at(place),
         }
-        Removed { whole, before, after }
+        removed
     }
 
-    /// How many runs start at or before `start`.
+    /// How many runs of the array start at or before `start`.
+    #[inline]
     fn count_from_or_before(&self, start: u32) -> usize {
-        self.0.partition_point(|&packed| packed >> 16 <= start)
-    }
-
-    fn drop_at(&mut self, index: usize) {
-        self.0.remove(index);
-        if self.0.capacity() >= SHRINK_RUNS_MIN && self.0.len() < self.0.capacity() / 4 {
-            self.0.shrink_to_fit();
+        let is_before = |packed: u32| packed >> 16 <= start;
+        match &self.0 {
+            Store::Inline { count, runs } => {
+                (!lanes(runs, is_before)).trailing_zeros().min(u32::from(*count)) as usize
+            }
+            _ => self.array().partition_point(|&packed| is_before(packed)),
         }
     }
+
+    /// Whether places are first blocks.
+    #[inline]
+    pub(crate) fn is_bitmap(&self) -> bool {
+        self.bits().is_some()
+    }
+
+    /// The array; empty in a bitmap.
+    #[inline]
+    fn array(&self) -> &[u32] {
+        match &self.0 {
+            Store::Inline { count, runs } => &runs[..usize::from(*count)],
+            Store::Array(runs) => runs,
+            Store::Bitmap(_) => &[],
+        }
+    }
+
+    #[inline]
+    fn array_mut(&mut self) -> &mut [u32] {
+        match &mut self.0 {
+            Store::Inline { count, runs } => &mut runs[..usize::from(*count)],
+            Store::Array(runs) => runs,
+            Store::Bitmap(_) => &mut [],
+        }
+    }
+
+    #[inline]
+    fn bits(&self) -> Option<&Bits> {
+        if let Store::Bitmap(bits) = &self.0 { Some(bits) } else { None }
+    }
+
+    #[inline]
+    fn put_at(&mut self, index: usize, span: Span, group_blocks: u32) {
+        match &mut self.0 {
+            Store::Inline { count, runs } if usize::from(*count) < RUNS_INLINE => {
+                // As in `lanes`: all of them, without a branch.
+                let before = *runs;
+                for lane in 1..RUNS_INLINE {
+                    runs[lane] = before[lane - usize::from(lane > index)];
+                }
+                runs[index] = span.pack();
+                *count += 1;
+            }
+            Store::Array(runs) if runs.len() < array_runs_max(group_blocks) => {
+                if runs.len() == runs.capacity() {
+                    runs.reserve_exact((runs.len() / 4).min(array_runs_max(group_blocks) - runs.len()));
+                }
+                runs.insert(index, span.pack());
+            }
+            Store::Inline { runs, .. } if RUNS_INLINE < array_runs_max(group_blocks) => {
+                let mut array = Vec::with_capacity(RUNS_INLINE + RUNS_INLINE / 4);
+                array.extend_from_slice(runs);
+                array.insert(index, span.pack());
+                self.0 = Store::Array(array);
+            }
+            _ => {
+                let mut bits = Bits::new(group_blocks, self.iter());
+                bits.insert(span);
+                self.0 = Store::Bitmap(Box::new(bits));
+            }
+        }
+    }
+
+    #[inline]
+    fn drop_at(&mut self, index: usize) {
+        match &mut self.0 {
+            Store::Inline { count, runs } => {
+                let before = *runs;
+                for lane in 0..RUNS_INLINE - 1 {
+                    runs[lane] = before[lane + usize::from(lane >= index)];
+                }
+                *count -= 1;
+            }
+            Store::Array(runs) => {
+                runs.remove(index);
+                if runs.len() <= RUNS_INLINE_AGAIN {
+                    self.0 = inline(runs);
+                } else if runs.len() < runs.capacity() * 2 / 3 {
+                    runs.shrink_to(runs.len() * 5 / 4);
+                }
+            }
+            Store::Bitmap(_) => unreachable!("a bitmap has no places in an array"),
+        }
+    }
+
+    /// Back to an array once that is half as large; the gap keeps a group from changing its form with every call.
+    fn leave_bitmap(&mut self, group_blocks: u32) {
+        let Store::Bitmap(bits) = &self.0 else { return };
+        if bits.len() <= array_runs_max(group_blocks) / 2 {
+            let runs: Vec<u32> = self.iter().map(Span::pack).collect();
+            self.0 = if runs.len() <= RUNS_INLINE { inline(&runs) } else { Store::Array(runs) };
+        }
+    }
+}
+
+fn inline(from: &[u32]) -> Store {
+    let mut runs = [0; RUNS_INLINE];
+    runs[..from.len()].copy_from_slice(from);
+    Store::Inline { count: from.len() as u8, runs }
+}
+
+/// A bit for each of the runs of which `is_wanted` says so. Always all of them: a guess at the end of a short loop that
+/// turns out wrong costs more than the whole loop.
+#[inline]
+fn lanes(runs: &[u32; RUNS_INLINE], is_wanted: impl Fn(u32) -> bool) -> u32 {
+    let bits = runs.iter().enumerate().map(|(lane, &packed)| u32::from(is_wanted(packed)) << lane);
+    bits.fold(0, |all, bit| all | bit)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GROUP: u32 = 1 << 16;
 
     fn span(start: u32, blocks: u32) -> Span {
         Span { start, blocks }
@@ -212,7 +417,7 @@ mod tests {
     fn group(spans: &[Span]) -> GroupRuns {
         let mut group = GroupRuns::default();
         for &span in spans {
-            group.insert(span).unwrap();
+            group.insert(span, GROUP).unwrap();
         }
         group
     }
@@ -231,13 +436,13 @@ mod tests {
     #[test]
     fn runs_merge_to_the_left_to_the_right_and_both_ways() {
         let mut group = group(&[span(10, 5), span(20, 5)]);
-        let alone = group.insert(span(40, 2)).unwrap();
+        let alone = group.insert(span(40, 2), GROUP).unwrap();
         assert_eq!(alone, Inserted { merged: span(40, 2), left: None, right: None });
-        let left = group.insert(span(25, 3)).unwrap();
+        let left = group.insert(span(25, 3), GROUP).unwrap();
         assert_eq!(left, Inserted { merged: span(20, 8), left: Some(span(20, 5)), right: None });
-        let right = group.insert(span(9, 1)).unwrap();
+        let right = group.insert(span(9, 1), GROUP).unwrap();
         assert_eq!(right, Inserted { merged: span(9, 6), left: None, right: Some(span(10, 5)) });
-        let both = group.insert(span(15, 5)).unwrap();
+        let both = group.insert(span(15, 5), GROUP).unwrap();
         assert_eq!(both, Inserted { merged: span(9, 19), left: Some(span(9, 6)), right: Some(span(20, 8)) });
         assert_eq!(spans(&group), [span(9, 19), span(40, 2)]);
     }
@@ -245,23 +450,23 @@ mod tests {
     #[test]
     fn what_is_free_is_not_put_in_again() {
         let mut group = group(&[span(10, 5), span(20, 5)]);
-        assert_eq!(group.insert(span(14, 1)), Err(span(14, 1)));
-        assert_eq!(group.insert(span(5, 6)), Err(span(10, 1)));
-        assert_eq!(group.insert(span(0, 65_536)), Err(span(10, 5)));
-        assert_eq!(group.insert(span(15, 6)), Err(span(20, 1)));
+        assert_eq!(group.insert(span(14, 1), GROUP), Err(span(14, 1)));
+        assert_eq!(group.insert(span(5, 6), GROUP), Err(span(10, 1)));
+        assert_eq!(group.insert(span(0, 65_536), GROUP), Err(span(10, 5)));
+        assert_eq!(group.insert(span(15, 6), GROUP), Err(span(20, 1)));
         assert_eq!(spans(&group), [span(10, 5), span(20, 5)]);
     }
 
     #[test]
     fn a_part_is_taken_from_the_front_the_middle_the_end_and_whole() {
         let mut group = group(&[span(10, 10), span(30, 1)]);
-        let front = group.remove(0, span(10, 2));
+        let front = group.remove(0, span(10, 2), GROUP);
         assert_eq!(front, Removed { whole: span(10, 10), before: None, after: Some(span(12, 8)) });
-        let middle = group.remove(0, span(14, 2));
+        let middle = group.remove(0, span(14, 2), GROUP);
         assert_eq!(middle.before, Some(span(12, 2)));
         assert_eq!(middle.after, Some(span(16, 4)));
-        group.remove(1, span(19, 1));
-        group.remove(2, span(30, 1));
+        group.remove(1, span(19, 1), GROUP);
+        group.remove(2, span(30, 1), GROUP);
         assert_eq!(spans(&group), [span(12, 2), span(16, 3)]);
     }
 
@@ -293,13 +498,65 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_shredded_group_is_given_back() {
-        let mut group = group(&(0..1000).map(|i| span(i * 2, 1)).collect::<Vec<_>>());
-        assert!(group.heap_bytes() >= 4000);
-        for i in 0..999 {
-            group.insert(span(i * 2 + 1, 1)).unwrap();
+    fn memory_of_a_shredded_group_is_bounded_and_given_back() {
+        let mut group = GroupRuns::default();
+        for i in 0..1 << 15 {
+            group.insert(span(i * 2, 1), GROUP).unwrap();
+            let bytes = group.heap_bytes();
+            assert!(bytes <= (1 << 13) + 64 && bytes <= 6 * group.len().max(13) + 64, "{bytes} at {i}");
         }
-        assert_eq!(spans(&group), [span(0, 1999)]);
-        assert!(group.heap_bytes() <= SHRINK_RUNS_MIN * 4, "{} bytes", group.heap_bytes());
+        assert!(group.bits().is_some());
+        for i in 0..(1 << 15) - 1 {
+            group.insert(span(i * 2 + 1, 1), GROUP).unwrap();
+        }
+        assert_eq!(spans(&group), [span(0, 65_535)]);
+        assert_eq!(group.heap_bytes(), 0);
+    }
+
+    /// Both forms give the same answers to the same steps; small groups change their form often.
+    #[test]
+    fn every_form_answers_alike() {
+        let mut state = 1_u64;
+        let mut random = |below: u32| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u32 % below
+        };
+        // An array in a group of 65,536 blocks, a bitmap in one of 64; the steps stay in the first 64.
+        let (mut wide, mut narrow) = (GroupRuns::default(), GroupRuns::default());
+        let mut bitmaps = 0;
+        for step in 0..20_000 {
+            let start = random(64);
+            let part = span(start, 1 + random(64 - start).min(random(3)));
+            // Now and then most of it is taken at once.
+            while step % 50 == 0 && narrow.len() > 3 {
+                let first = narrow.first().unwrap();
+                for (group, blocks) in [(&mut wide, GROUP), (&mut narrow, 64)] {
+                    let place = group.position_covering(first).unwrap();
+                    assert_eq!(group.remove(place, first, blocks).whole, first);
+                }
+            }
+            assert_eq!(wide.first_free(part), narrow.first_free(part));
+            assert_eq!(wide.first_used(part), narrow.first_used(part));
+            let covering = wide.position_covering(part).map(|place| wide.at(place));
+            let place = narrow.position_covering(part);
+            assert_eq!(covering, place.map(|place| narrow.at(place)), "step {step}");
+            match place {
+                Some(place) if random(3) > 0 => {
+                    let other = wide.position_covering(part).unwrap();
+                    assert_eq!(wide.remove(other, part, GROUP), narrow.remove(place, part, 64));
+                }
+                _ => assert_eq!(wide.insert(part, GROUP), narrow.insert(part, 64)),
+            }
+            let blocks = 1 + random(5);
+            let length = |group: &GroupRuns| group.position_of_length(blocks, 0).map(|place| group.at(place));
+            assert_eq!(length(&wide), length(&narrow));
+            assert_eq!(
+                (wide.first(), wide.last(), wide.len()),
+                (narrow.first(), narrow.last(), narrow.len())
+            );
+            assert_eq!(wide, narrow);
+            bitmaps += u32::from(narrow.bits().is_some());
+        }
+        assert!(bitmaps > 500 && bitmaps < 19_000, "{bitmaps} steps in a bitmap");
     }
 }

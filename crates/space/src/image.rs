@@ -15,6 +15,7 @@ mod snapshot_read;
 mod snapshot_write;
 
 pub use delta::Delta;
+pub(crate) use delta::{sorted, without};
 pub use format::{DELTA_HEADER_BYTES, SNAPSHOT_PIECE_BYTES_MAX};
 pub use free_image::FreeImage;
 pub use snapshot_read::{LostGroups, SnapshotReader};

@@ -15,9 +15,6 @@ use crate::classes::{CLASS_BLOCKS_MAX, ClassIndex};
 use crate::geometry::Geometry;
 use crate::group::{GroupRuns, Span};
 
-/// Bins of the histogram: bin `i` counts the free runs of 2^i to 2^(i+1) - 1 blocks within groups.
-pub const HISTOGRAM_BINS: usize = 17;
-
 /// Bytes of a tree entry in memory, for the estimate of [`RunIndex::heap_bytes`]: nodes of 11 keys of 8 bytes,
 /// at least half full, with their links.
 const LARGE_BYTES: usize = 24;
@@ -42,7 +39,7 @@ pub(crate) struct RunIndex {
     short: ClassIndex,
     large: BTreeSet<u64>,
     whole: GroupSet,
-    histogram: [u64; HISTOGRAM_BINS],
+    whole_count: usize,
 }
 
 impl RunIndex {
@@ -53,17 +50,18 @@ impl RunIndex {
             short: ClassIndex::new(short_max, geometry.groups()),
             large: BTreeSet::new(),
             whole: GroupSet::new(geometry.groups()),
-            histogram: [0; HISTOGRAM_BINS],
+            whole_count: 0,
         }
     }
 
     /// Notes a run that `group` has now.
+    #[inline]
     pub(crate) fn insert(&mut self, group: usize, span: Span) {
-        self.histogram[span.blocks.ilog2() as usize] += 1;
         if self.short.holds(span.blocks) {
             self.short.insert(span.blocks, group);
         } else if span.blocks == self.geometry.group_blocks() {
             self.whole.insert(group);
+            self.whole_count += 1;
         } else {
             let is_new = self.large.insert(self.large_key(group, span));
             assert!(is_new, "run {span:?} of group {group} was noted before");
@@ -71,25 +69,40 @@ impl RunIndex {
     }
 
     /// Notes that `group` does not have the run `span` any more. `runs` is the group's array without it; runs of
-    /// the same length, if it has more of them, are at index `from` or behind.
+    /// the same length, if it has more of them, are at place `from` or behind.
+    #[inline]
     pub(crate) fn remove(&mut self, group: usize, span: Span, runs: &GroupRuns, from: usize) {
-        self.histogram[span.blocks.ilog2() as usize] -= 1;
         if self.short.holds(span.blocks) {
-            if runs.position_of_length(span.blocks, from.min(runs.len())).is_none() {
+            if runs.position_of_length(span.blocks, from).is_none() {
                 self.short.remove(span.blocks, group);
             }
         } else if span.blocks == self.geometry.group_blocks() {
             self.whole.remove(group);
+            self.whole_count -= 1;
         } else {
             let was_there = self.large.remove(&self.large_key(group, span));
             assert!(was_there, "run {span:?} of group {group} was never noted");
         }
     }
 
+    /// Fetches ahead what [`Self::best_fit`] reads for this length.
+    #[inline]
+    pub(crate) fn prefetch(&self, blocks: u32) {
+        self.short.prefetch(blocks);
+    }
+
+    /// As [`Self::best_fit`], among the short runs only.
+    #[inline]
+    pub(crate) fn best_short(&self, blocks: u32) -> Option<Found> {
+        let (blocks, group) = self.short.shortest(blocks)?;
+        Some(Found { group, blocks, start: None })
+    }
+
     /// The shortest run of at least `blocks` blocks, the lowest of its length.
+    #[inline]
     pub(crate) fn best_fit(&self, blocks: u32) -> Option<Found> {
-        if let Some((blocks, group)) = self.short.shortest(blocks) {
-            return Some(Found { group, blocks, start: None });
+        if let Some(found) = self.best_short(blocks) {
+            return Some(found);
         }
         let least = u64::from(blocks) << BLOCK_BITS;
         self.first_large(least).or_else(|| self.first_whole(blocks))
@@ -107,14 +120,19 @@ impl RunIndex {
         Some(Found { group, blocks, start: None })
     }
 
+    /// The lowest group that is wholly free, from `from` on.
+    pub(crate) fn whole_from(&self, from: usize) -> Option<usize> {
+        self.whole.next(from)
+    }
+
+    /// How many groups are wholly free.
+    pub(crate) fn whole_count(&self) -> usize {
+        self.whole_count
+    }
+
     /// Whether all of `group` is free.
     pub(crate) fn is_whole(&self, group: usize) -> bool {
         self.whole.contains(group)
-    }
-
-    /// Free runs within groups, by power of two.
-    pub(crate) fn histogram(&self) -> [u64; HISTOGRAM_BINS] {
-        self.histogram
     }
 
     /// Bytes on the heap; for the set of large runs an estimate from above.
@@ -122,16 +140,14 @@ impl RunIndex {
         self.short.heap_bytes() + self.whole.heap_bytes() + self.large.len() * LARGE_BYTES
     }
 
-    /// Panics unless the index holds exactly the runs of `groups`.
-    pub(crate) fn audit(&self, groups: &[GroupRuns]) {
+    /// Panics unless the index holds exactly the runs of `groups`, which come with their numbers.
+    pub(crate) fn audit<'a>(&self, groups: impl Iterator<Item = (usize, &'a GroupRuns)>) {
         self.short.audit();
         self.whole.audit();
-        let mut histogram = [0; HISTOGRAM_BINS];
         let (mut short, mut large, mut whole) = (0, 0, 0);
-        for (group, runs) in groups.iter().enumerate() {
+        for (group, runs) in groups {
             let mut lengths: Vec<u32> = Vec::new();
             for span in runs.iter() {
-                histogram[span.blocks.ilog2() as usize] += 1;
                 if self.short.holds(span.blocks) {
                     assert!(self.short.contains(span.blocks, group), "{span:?} of group {group} has no bit");
                     lengths.push(span.blocks);
@@ -152,8 +168,8 @@ impl RunIndex {
         }
         assert_eq!(self.short.count(), short, "class bits without a run");
         assert_eq!(self.large.len(), large, "large runs that no group has");
+        assert_eq!(self.whole_count, whole, "the number of free groups");
         assert_eq!(self.whole.iter().count(), whole, "groups noted as free that are not");
-        assert_eq!(self.histogram, histogram, "the histogram");
     }
 
     fn first_whole(&self, blocks: u32) -> Option<Found> {

@@ -2,16 +2,21 @@
 //!
 //! - [`Space`] hands out runs of free blocks: exact best fit, lowest address first, neighbours merged at once.
 //!   Nothing is journalled for it: the log record that names a run is the allocation (`shared/allocator.md`).
+//! - [`Lease`] is whole groups in one hand, [`LeaseBook`] who holds which; [`Space::allocate_own`] serves an owner from groups
+//!   of its own; [`Space::close_emptiest`] is for whoever moves blocks.
 //! - [`image`] is what the device knows of it: [`FreeImage`], the changes of one superblock ([`Delta`]) and
 //!   snapshots in pieces. It is built from published changes only, never from the allocator's memory (R10).
 //!
 //! Nothing here does I/O, and no lock is held while anybody does. When a freed run may be handed out again (R8,
 //! R9) is the engine's business: it calls [`Space::free`] when that moment has come.
 //!
-//! Bottom-up: `geometry` (groups), `group` (the free runs of one group), `bits` and `classes` (sets of groups),
-//! `index` (which group has a run of a size), `free_runs` (the allocator without its lock), `space` (with it).
+//! Bottom-up: `geometry` (groups), `bitmap` and `group` (the free runs of one group), `bits` and `classes` (sets of groups),
+//! `index` (which group has a run of a size), `free_runs` (the allocator without its lock; `cross`, `batch` and `owners`
+//! add to it), `shards` (several of these), `space` (with their locks), `lease` and `moving` (on top).
 
 mod audit;
+mod batch;
+mod bitmap;
 mod bits;
 mod classes;
 mod cross;
@@ -21,10 +26,17 @@ mod geometry;
 mod group;
 pub mod image;
 mod index;
+mod lease;
+mod moving;
+mod owners;
+mod prefetch;
+mod shards;
 mod space;
 
 pub use error::SpaceError;
+pub use free_runs::HISTOGRAM_BINS;
 pub use geometry::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX, group_blocks_for};
 pub use image::{Delta, FreeImage};
-pub use index::HISTOGRAM_BINS;
+pub use lease::{LEASES_MAX, Lease, LeaseBook, LeaseError, LeaseId};
+pub use moving::{Reserve, Victim};
 pub use space::{Runs, Space};

@@ -8,11 +8,13 @@ use shoal_space::{HISTOGRAM_BINS, Space, SpaceError};
 struct Model {
     is_free: Vec<bool>,
     group_blocks: u64,
+    /// Whether the space has one shard: then every answer is known. With several, only whether there is one.
+    is_exact: bool,
 }
 
 impl Model {
     fn new(blocks: u64, group_blocks: u32) -> Self {
-        Self { is_free: vec![false; blocks as usize], group_blocks: u64::from(group_blocks) }
+        Self { is_free: vec![false; blocks as usize], group_blocks: u64::from(group_blocks), is_exact: true }
     }
 
     fn flags(&self, run: Run) -> Option<&[bool]> {
@@ -84,6 +86,7 @@ enum Step {
     Take(u64, u32),
     TakeFreePart(u64, u32),
     Allocate(u32),
+    AllocateBatch(Vec<u32>),
     AllocateRuns(u32, usize),
     AllocateAtMost(u32),
 }
@@ -99,6 +102,7 @@ fn steps(blocks: u64, count: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => (block(), length()).prop_map(|(block, blocks)| Step::Take(block, blocks)),
         1 => (block(), length()).prop_map(|(block, blocks)| Step::TakeFreePart(block, blocks)),
         6 => length().prop_map(Step::Allocate),
+        1 => prop::collection::vec(length(), 0..12).prop_map(Step::AllocateBatch),
         1 => (length(), 0_usize..6).prop_map(|(blocks, runs)| Step::AllocateRuns(blocks, runs)),
         1 => length().prop_map(Step::AllocateAtMost),
     ];
@@ -121,9 +125,14 @@ fn apply(space: &Space, model: &mut Model, step: &Step) {
         Step::Take(block, blocks) => take(space, model, Run::new(block, blocks)),
         Step::TakeFreePart(block, blocks) => take_free_part(space, model, Run::new(block, blocks)),
         Step::Allocate(blocks) => {
-            let expected = model.best_fit(blocks);
-            assert_eq!(space.allocate(blocks), expected);
-            expected.into_iter().for_each(|run| model.set(run, false));
+            let found = space.allocate(blocks);
+            allocated(model, blocks, found);
+        }
+        Step::AllocateBatch(ref sizes) => {
+            let mut found = vec![None];
+            space.allocate_batch(sizes, &mut found);
+            assert_eq!(found.len(), sizes.len() + 1, "appended");
+            sizes.iter().zip(&found[1..]).for_each(|(&blocks, &found)| allocated(model, blocks, found));
         }
         Step::AllocateRuns(blocks, runs_max) => allocate_runs(space, model, blocks, runs_max),
         Step::AllocateAtMost(blocks) => {
@@ -133,6 +142,15 @@ fn apply(space: &Space, model: &mut Model, step: &Step) {
             run.into_iter().for_each(|run| take_known(model, run));
         }
     }
+}
+
+fn allocated(model: &mut Model, blocks: u32, found: Option<Run>) {
+    let expected = model.best_fit(blocks);
+    if model.is_exact {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.map(|run| run.blocks), expected.map(|run| run.blocks));
+    found.into_iter().for_each(|run| take_known(model, run));
 }
 
 fn take_known(model: &mut Model, run: Run) {
@@ -201,10 +219,13 @@ fn allocate_runs(space: &Space, model: &mut Model, blocks: u32, runs_max: usize)
     assert!(can_split && runs.len() <= runs_max);
     assert_eq!(runs.iter().map(|run| run.blocks).sum::<u32>(), blocks);
     if let Some(single) = single {
-        assert_eq!(runs.as_slice(), [single]);
+        assert_eq!(runs.len(), 1);
+        assert!(!model.is_exact || runs.as_slice() == [single]);
     }
     for (index, &run) in runs.iter().enumerate() {
-        if index + 1 < runs.len() {
+        if !model.is_exact {
+            assert_eq!(index + 1 < runs.len(), run.blocks == model.largest() && index + 1 < runs.len());
+        } else if index + 1 < runs.len() {
             assert_eq!(run.blocks, model.largest(), "the longest first");
         } else {
             assert_eq!(Some(run), model.best_fit(run.blocks), "the last by best fit");
@@ -233,18 +254,22 @@ fn compare(space: &Space, model: &Model) {
 }
 
 fn check(blocks: u64, group_blocks: u32, is_free: bool, steps: &[Step]) {
-    let space = Space::new(blocks, group_blocks);
-    let mut model = Model::new(blocks, group_blocks);
+    check_in(&Space::new(blocks, group_blocks), true, is_free, steps);
+}
+
+fn check_in(space: &Space, is_exact: bool, is_free: bool, steps: &[Step]) {
+    let (blocks, group_blocks) = (space.blocks_max(), space.group_blocks());
+    let mut model = Model { is_exact, ..Model::new(blocks, group_blocks) };
     if is_free {
-        free(&space, &mut model, Run::new(0, blocks as u32));
+        free(space, &mut model, Run::new(0, blocks as u32));
     }
     for (index, step) in steps.iter().enumerate() {
-        apply(&space, &mut model, step);
+        apply(space, &mut model, step);
         if index % 16 == 0 {
-            compare(&space, &model);
+            compare(space, &model);
         }
     }
-    compare(&space, &model);
+    compare(space, &model);
 }
 
 proptest! {
@@ -258,6 +283,20 @@ proptest! {
     #[test]
     fn behaves_as_the_map_in_small_groups(is_free: bool, steps in steps(1000, 150)) {
         check(1000, 64, is_free, &steps);
+    }
+
+    #[test]
+    fn behaves_as_the_map_in_several_shards(is_free: bool, steps in steps(900, 150)) {
+        check_in(&Space::with_shards(900, 16, 128), false, is_free, &steps);
+    }
+
+    #[test]
+    fn behaves_as_the_map_in_groups_that_become_bitmaps(is_free: bool, steps in steps(600, 200)) {
+        // 13 runs fit into a group itself, up to 16 into an array of 512 blocks: churn of single blocks exceeds that.
+        let mut shredding: Vec<Step> = vec![Step::Free(0, 600)];
+        shredding.extend((0..250).map(|i| Step::Take(i * 2, 1)));
+        shredding.extend(steps);
+        check(600, 512, is_free, &shredding);
     }
 
     #[test]

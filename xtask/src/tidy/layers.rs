@@ -15,7 +15,7 @@ const RANKS: [&[&str]; 10] = [
     &["shoal-buffer", "shoal-device", "shoal-space"],
     &["shoal-pool"],
     &["shoal-engine"],
-    &["shoal-api"],
+    &["shoal-api", "shoal-resp"],
     &["shoal-client", "shoal-server"],
     &["shoal-s3"],
     &["shoal-bench"],

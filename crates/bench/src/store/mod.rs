@@ -6,7 +6,7 @@
 //! once beforehand: its growth is not measured (the comparison in `compare/` does that).
 
 mod bed;
-mod case;
+pub(crate) mod case;
 mod probe;
 mod target;
 mod work;

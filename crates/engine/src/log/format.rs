@@ -49,7 +49,7 @@ impl BatchBuilder {
     /// A batch with room for `record_bytes` bytes of records.
     pub(crate) fn new(record_bytes: usize) -> Self {
         let blocks = (BATCH_HEADER_BYTES + record_bytes).div_ceil(BLOCK_BYTES);
-        Self { buf: IoBuf::new(blocks), at: BATCH_HEADER_BYTES }
+        Self { buf: IoBuf::unfilled(blocks), at: BATCH_HEADER_BYTES }
     }
 
     /// Blocks of the batch.
@@ -87,6 +87,7 @@ impl BatchBuilder {
         }
         assert_eq!(bytes.len(), BATCH_HEADER_BYTES - 4, "the header has a fixed length");
         self.buf[4..BATCH_HEADER_BYTES].copy_from_slice(&bytes);
+        self.buf[self.at..].fill(0);
         let crc = crc32c_seeded(seed, &self.buf[4..]);
         self.buf[..4].copy_from_slice(&crc.to_le_bytes());
         (self.buf, crc)

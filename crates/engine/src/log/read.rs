@@ -163,13 +163,13 @@ impl Window<'_> {
         let held = self.start..self.start + self.bytes.blocks() as u64;
         if !(held.contains(&position) && position + blocks <= held.end) {
             let count = blocks.max(WINDOW_BLOCKS).min(u64::from(self.ring.rest(position)));
-            let fresh = IoBuf::new(count as usize);
+            let fresh = IoBuf::unfilled(count as usize);
             self.bytes = match self.device.read(self.ring.block(position), fresh).await.ok() {
                 Ok(bytes) => bytes,
                 Err(error) if count > 1 => {
                     // A bad sector in the window shall not hide its neighbours: read just what is asked for.
                     tracing::warn!("reading the log: {error}");
-                    let fresh = IoBuf::new(blocks as usize);
+                    let fresh = IoBuf::unfilled(blocks as usize);
                     self.device.read(self.ring.block(position), fresh).await.ok().map_err(Error::Io)?
                 }
                 Err(error) => return Err(error.into()),

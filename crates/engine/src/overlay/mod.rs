@@ -206,3 +206,51 @@ impl Filter {
         self.places(key).iter().all(|&(word, bit)| self.words[word].load(Ordering::Acquire) & bit != 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use shoal_base::TabletId;
+
+    use super::*;
+    use crate::log::format::{RecordKind, encode_record};
+
+    const KEY: &[u8] = b"key";
+
+    fn record(lsn: u64) -> Arc<Record> {
+        Arc::new(Record::recovered(encode_record(RecordKind::Put, TabletId(0), KEY, &[]), Lsn(lsn)))
+    }
+
+    fn insert(overlay: &Overlay, lsn: u64, durable: u64) {
+        overlay.insert(&mut overlay.lock(), record(lsn), 0, Lsn(durable));
+    }
+
+    /// A reader asks what is durable. Meanwhile the next record becomes durable, and a writer drops what it supersedes.
+    fn read_while_overwritten(read: impl FnOnce(&Overlay, &mut dyn FnMut() -> Lsn) -> Option<Arc<Record>>) {
+        let overlay = Overlay::new(64);
+        insert(&overlay, 1, 0);
+        insert(&overlay, 2, 1);
+        std::thread::scope(|scope| {
+            let overlay = &overlay;
+            let found = read(overlay, &mut || {
+                let (done, written) = mpsc::channel();
+                scope.spawn(move || {
+                    insert(overlay, 3, 2);
+                    let _ = done.send(());
+                });
+                // Under the lock the writer cannot be through; without it, it is soon.
+                let _ = written.recv_timeout(Duration::from_millis(50));
+                Lsn(1)
+            });
+            assert_eq!(found.map(|record| record.lsn()), Some(Lsn(1)));
+        });
+    }
+
+    #[test]
+    fn a_key_that_is_overwritten_is_never_absent() {
+        read_while_overwritten(|overlay, durable| overlay.get(KEY, durable));
+        read_while_overwritten(|overlay, durable| overlay.range(Bound::Unbounded, 8, durable).pop());
+    }
+}

@@ -38,8 +38,7 @@ pub(crate) enum Old<'a> {
 /// What becomes of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
-    /// What the tree holds stays. Patches of what does not exist any more will need it (R12).
-    #[cfg_attr(not(test), expect(dead_code, reason = "patches come with expiry and tags"))]
+    /// What the tree holds stays.
     Keep,
     /// The entry that was left in the buffer; it is not empty, and with its key at most [`ENTRY_BYTES_MAX`].
     Put,

@@ -66,8 +66,11 @@ pub(crate) struct Cursor<S: PageSource> {
     source: S,
     root: Root,
     end: Option<Vec<u8>>,
-    read_ahead: usize,
     window: usize,
+    /// Entries that the caller will read from here on, where it knows.
+    expected: Option<usize>,
+    /// Entries of the leaf that was read last.
+    leaf_entries: usize,
     /// Where to go before the next entry is read.
     sought: Option<Vec<u8>>,
     /// Nothing follows until the next seek.
@@ -85,8 +88,9 @@ impl<S: PageSource> Cursor<S> {
             source,
             root,
             end: end.map(<[u8]>::to_vec),
-            read_ahead: READ_AHEAD_MAX / 2,
             window: READ_AHEAD_FIRST,
+            expected: None,
+            leaf_entries: 1,
             sought: Some(start.to_vec()),
             done: false,
             path: Vec::new(),
@@ -95,9 +99,9 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// Asks for at most `leaves` leaves ahead of need (at most [`READ_AHEAD_MAX`]); 0 turns it off.
-    pub(crate) fn with_read_ahead(mut self, leaves: usize) -> Self {
-        self.read_ahead = leaves.min(READ_AHEAD_MAX);
+    /// About `entries` entries will be read: the leaves that hold them are asked for at once, and none behind them.
+    pub(crate) fn with_expected(mut self, entries: usize) -> Self {
+        self.expected = Some(entries);
         self
     }
 
@@ -131,6 +135,7 @@ impl<S: PageSource> Cursor<S> {
                 self.next_leaf().await?;
             }
         };
+        self.expected = self.expected.map(|rest| rest.saturating_sub(1));
         let Some(leaf) = &self.leaf else { return Ok(None) };
         let Some(entry) = leaf.page.get(range.clone()) else { return Ok(None) };
         Ok(Some(Entry { key: &self.key, entry, page: &leaf.page, range }))
@@ -259,6 +264,7 @@ impl<S: PageSource> Cursor<S> {
             ends_behind && self.end.as_deref().is_none_or(|end| bounds.low < end)
         });
         let count = view.count();
+        self.leaf_entries = count.max(1);
         self.leaf = Some(Leaf { page, at, count, next, lost });
         Ok(())
     }
@@ -334,8 +340,11 @@ impl<S: PageSource> Cursor<S> {
     fn ask_ahead(&mut self) {
         let Some(step) = self.path.last() else { return };
         let from = step.ahead.max(step.next);
-        let window = self.window.min(self.read_ahead);
-        if step.level != 1 || window == 0 || from - step.next > window / 2 {
+        let window = match self.expected {
+            Some(entries) => entries.div_ceil(self.leaf_entries).min(READ_AHEAD_MAX),
+            None => self.window,
+        };
+        if step.level != 1 || from - step.next > window / 2 {
             return;
         }
         let Ok(view) = self.tree.parse(&step.page, step.at, step.level) else { return };

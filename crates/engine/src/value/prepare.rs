@@ -34,7 +34,7 @@ pub(crate) enum Way {
 /// Chooses the way of a value.
 pub(crate) fn way_of(key_bytes: usize, meta_bytes: usize, value_bytes: usize, tuning: &Tuning) -> Way {
     let entry_bytes = ENTRY_FIXED_BYTES + key_bytes + meta_bytes + value_bytes;
-    let in_leaf = meta_fits_inline(meta_bytes)
+    let in_leaf = meta_fits_inline(key_bytes, meta_bytes)
         && entry_bytes <= LEAF_ENTRY_BYTES_MAX
         && value_bytes <= tuning.leaf_value_bytes_max;
     if in_leaf {
@@ -130,7 +130,7 @@ pub(crate) struct Filler {
 impl Filler {
     pub(crate) fn new(runs: &[Run]) -> Self {
         Self {
-            bufs: runs.iter().map(|run| IoBuf::new(run.blocks as usize)).collect(),
+            bufs: runs.iter().map(|run| IoBuf::unfilled(run.blocks as usize)).collect(),
             current: 0,
             at: 0,
             taken: 0,
@@ -171,6 +171,10 @@ impl Filler {
     pub(crate) fn finish(mut self) -> (Vec<IoBuf>, Vec<u32>) {
         if self.unit_bytes > 0 {
             self.end_unit();
+        }
+        // The memory was used before: what is behind the last byte must not reach the device.
+        for buf in self.bufs.iter_mut().skip(self.current) {
+            buf[std::mem::take(&mut self.at)..].fill(0);
         }
         (self.bufs, self.checksums)
     }

@@ -37,6 +37,13 @@ impl Located {
                 runs: SmallVec::from_slice(runs),
                 checksums: checksums.clone(),
             },
+            Home::Packed { at, checksum, .. } => Self {
+                version,
+                stored,
+                offset: (u64::from(*at) % BLOCK_BYTES_U64) as u16,
+                runs: entry.packed_blocks().into_iter().collect(),
+                checksums: SmallVec::from_slice(&[*checksum]),
+            },
             Home::Manifest { runs, bytes, checksum } => {
                 let manifest = read_manifest(device, pool, runs, *bytes, *checksum, version).await?;
                 Self {
@@ -98,7 +105,7 @@ impl Located {
             let rest = bytes as usize - out.len();
             let (skip, first) = ((at % BLOCK_BYTES_U64) as usize, at / BLOCK_BYTES_U64);
             let blocks = blocks_for((skip + rest) as u64).min(u64::from(run.blocks) - first);
-            let part = device.read(run.block + first, IoBuf::new(blocks as usize)).await.ok()?;
+            let part = device.read(run.block + first, IoBuf::unfilled(blocks as usize)).await.ok()?;
             let part = part.get(skip..).unwrap_or(&[]);
             out.extend_from_slice(part.get(..rest.min(part.len())).unwrap_or(&[]));
             if out.len() == bytes as usize {
@@ -251,7 +258,7 @@ async fn read_past(device: &Device, units: &[Unit]) -> Result<Vec<Loaded>> {
         }
         let (together, later) = rest.split_at(count);
         let start = first.id.block;
-        reads.push((start, together, batch.add(device.read(start, IoBuf::new((end - start) as usize)))));
+        reads.push((start, together, batch.add(device.read(start, IoBuf::unfilled((end - start) as usize)))));
         rest = later;
     }
     batch.start();
@@ -318,7 +325,8 @@ async fn read_manifest(
     } else {
         let mut joined = Vec::with_capacity(bytes as usize);
         for run in runs {
-            joined.extend_from_slice(&device.read(run.block, IoBuf::new(run.blocks as usize)).await.ok()?);
+            joined
+                .extend_from_slice(&device.read(run.block, IoBuf::unfilled(run.blocks as usize)).await.ok()?);
         }
         joined.truncate(bytes as usize);
         if shoal_base::checksum::crc32c(&joined) != checksum {

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use shoal_base::{ManualClock, SeededEntropy};
+use shoal_base::{BLOCK_BYTES, ManualClock, SeededEntropy};
 use shoal_device::Device;
-use shoal_device::sim::SimDevice;
+use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{
     ByteRange, Environment, Error, FormatOptions, Lsn, ObjectKey, OpenOptions, PutOptions, RejectRules,
     Store, Tuning, block_on,
@@ -159,4 +159,14 @@ pub fn assert_clean(device: &Device, what: &str) {
     let report = block_on(shoal_engine::check(device.clone(), &shoal_engine::CheckOptions::default()))
         .unwrap_or_else(|error| panic!("{what}: check: {error}"));
     assert!(report.is_clean(), "{what}: check: {:?}", report.problems);
+}
+
+/// Makes both copies of the newest superblock rot.
+pub fn rot_newest(image: &mut Image) {
+    const COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
+    let number = |image: &Image, block| u64::from_le_bytes(image.block(block)[32..40].try_into().unwrap());
+    let newest =
+        |image: &Image, copy: usize| usize::from(number(image, copy as u64) < number(image, copy as u64 + 1));
+    let slot = newest(image, 0);
+    COPIES[slot].iter().for_each(|&block| image.write(block, &[0x5A; BLOCK_BYTES]));
 }

@@ -296,6 +296,28 @@ async fn stat_counts() {
 }
 
 #[tokio::test]
+async fn free_space_is_what_the_store_says() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    put(&client, b"k", "v").await;
+    let mut free = client.free_space().await.unwrap();
+    assert_eq!(free.block_bytes(), 4096);
+    assert_eq!(free.blocks(), client.stat().await.unwrap().blocks);
+    let (mut end, mut blocks) = (0, 0);
+    while let Some(runs) = free.next().await.unwrap() {
+        for run in runs {
+            assert!(run.block > end || end == 0, "runs ascend and are merged");
+            end = run.block + u64::from(run.blocks);
+            blocks += u64::from(run.blocks);
+        }
+    }
+    assert!(end <= free.blocks() && blocks > 0, "{blocks} of {} are free", free.blocks());
+    // Whoever has read it to its end makes room for the next.
+    assert_eq!(client.free_space().await.unwrap().blocks(), free.blocks());
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn clients_of_one_key_are_told_apart_by_conditions() {
     let server = Running::start().await;
     let client = server.client().await;

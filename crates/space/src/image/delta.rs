@@ -101,7 +101,7 @@ impl Delta {
 }
 
 /// The runs in ascending order with touching ones merged.
-fn sorted(runs: &[Run]) -> Result<Vec<Run>, SpaceError> {
+pub(crate) fn sorted(runs: &[Run]) -> Result<Vec<Run>, SpaceError> {
     let mut sorted = runs.to_vec();
     sorted.sort_unstable();
     let mut end = 0;
@@ -120,7 +120,7 @@ fn sorted(runs: &[Run]) -> Result<Vec<Run>, SpaceError> {
 }
 
 /// The parts of `runs` that are not in `others`; both ascending and without overlaps.
-fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
+pub(crate) fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
     let mut out = Vec::with_capacity(runs.len());
     let mut others = others.iter().copied().peekable();
     for &run in runs {

@@ -169,7 +169,7 @@ impl FreeImage {
 
     fn free_checked(&mut self, run: Run) {
         for (group, span) in self.geometry.pieces(run) {
-            let inserted = self.groups[group].insert(span);
+            let inserted = self.groups[group].insert(span, self.geometry.group_blocks());
             assert!(inserted.is_ok(), "run {run} was checked to be in use: {inserted:?}");
             self.free_blocks += u64::from(span.blocks);
         }
@@ -182,7 +182,7 @@ impl FreeImage {
                 let Some(at) = self.groups[group].position_covering(part) else {
                     unreachable!("{part:?} of group {group} is free")
                 };
-                self.groups[group].remove(at, part);
+                self.groups[group].remove(at, part, self.geometry.group_blocks());
                 self.free_blocks -= u64::from(part.blocks);
             }
         }

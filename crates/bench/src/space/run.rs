@@ -1,0 +1,74 @@
+//! One case with one allocator: how long it may take, how large its device is, and what is shown meanwhile.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use super::allocator::Allocator;
+
+/// Blocks of a GiB and of a TiB.
+pub(crate) const GIB: u64 = 1 << 18;
+pub(crate) const TIB: u64 = 1 << 28;
+
+/// The seed of all loads.
+pub(crate) const SEED: u64 = 20_261_121;
+
+/// Time between two lines of progress.
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
+
+/// What a case is to keep to.
+pub(crate) struct Run {
+    name: String,
+    began: Instant,
+    limit: Duration,
+    /// Devices are smaller by this factor where all has to be quick.
+    scale: u64,
+    shown: Instant,
+    has_shown: bool,
+}
+
+impl Run {
+    pub(crate) fn new(name: String, limit: Duration, scale: u64) -> Self {
+        let now = Instant::now();
+        Self { name, began: now, limit, scale, shown: now, has_shown: false }
+    }
+
+    /// The size of the device that stands for one of `blocks` blocks.
+    pub(crate) fn blocks(&self, blocks: u64) -> u64 {
+        blocks / self.scale
+    }
+
+    /// Operations that stand for `count`.
+    pub(crate) fn count(&self, count: usize) -> usize {
+        (count / self.scale as usize).max(1000)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.began.elapsed() > self.limit
+    }
+
+    /// Shows how far it is, as the seed's log does: at most once a second, to a terminal only.
+    pub(crate) fn show(&mut self, round: u64, allocator: &dyn Allocator) {
+        if self.shown.elapsed() < SHOWN_EVERY || !std::io::stderr().is_terminal() {
+            return;
+        }
+        self.shown = Instant::now();
+        self.has_shown = true;
+        let status = allocator.status();
+        let free = status.free_blocks as f64 / status.blocks as f64;
+        let seconds = self.began.elapsed().as_secs_f64();
+        // Progress that cannot be shown is no reason to stop.
+        drop(write!(
+            std::io::stderr(),
+            "\r\x1b[K{}: {round} rounds in {seconds:.1} seconds, disk space: {free:.3}",
+            self.name
+        ));
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.has_shown {
+            drop(write!(std::io::stderr(), "\r\x1b[K"));
+        }
+    }
+}

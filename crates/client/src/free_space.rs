@@ -1,0 +1,128 @@
+//! Reads the free runs of the store's space, for maps and dumps.
+
+use shoal_api::v1;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::retry::Failed;
+use crate::transport::Parts;
+use crate::wire;
+
+/// A run of free blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeRun {
+    /// The first block.
+    pub block: u64,
+    /// How many blocks; at least 1.
+    pub blocks: u32,
+}
+
+/// The free runs of one moment, on their way from the server. A connection that breaks ends them with an error.
+pub struct FreeSpace {
+    client: Client,
+    parts: Parts<v1::FreeSpace>,
+    block_bytes: u32,
+    blocks: u64,
+    group_blocks: u32,
+    /// The runs of the first message.
+    first: Vec<u64>,
+    /// The end of the run before.
+    end: u64,
+}
+
+impl Client {
+    /// The free runs as they are now. The server serves one such call at a time.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Busy`](crate::Error::Busy) while another caller reads
+    /// them, [`Error::Denied`](crate::Error::Denied).
+    pub async fn free_space(&self) -> Result<FreeSpace> {
+        let open = || async {
+            let mut parts = self.transport.receive::<v1::FreeSpace>(v1::FreeSpaceRequest {}).await?;
+            let first = parts.next(&self.transport).await?;
+            Ok((parts, first.ok_or_else(|| wire::protocol("the stream is empty"))?))
+        };
+        let (parts, first) = self.retry.read(open).await?;
+        let v1::FreeSpaceResponse { block_bytes, blocks, group_blocks, gaps_and_blocks } = first;
+        if block_bytes == 0 || group_blocks == 0 {
+            return Err(wire::protocol("it has groups or blocks of no size").error);
+        }
+        Ok(FreeSpace {
+            client: self.clone(),
+            parts,
+            block_bytes,
+            blocks,
+            group_blocks,
+            first: gaps_and_blocks,
+            end: 0,
+        })
+    }
+}
+
+impl FreeSpace {
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// Blocks that are in use or usable now.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Blocks of a group of the allocator.
+    #[must_use]
+    pub fn group_blocks(&self) -> u32 {
+        self.group_blocks
+    }
+
+    /// The next runs, in ascending order; none at the end.
+    ///
+    /// # Errors
+    /// As [`Client::free_space`], and [`Error::Protocol`](crate::Error::Protocol).
+    pub async fn next(&mut self) -> Result<Option<Vec<FreeRun>>> {
+        let mut numbers = std::mem::take(&mut self.first);
+        while numbers.is_empty() {
+            match self.parts.next(&self.client.transport).await.map_err(|failed| failed.error)? {
+                Some(message) => numbers = message.gaps_and_blocks,
+                None => return Ok(None),
+            }
+        }
+        let runs = decode(&numbers, &mut self.end).map_err(|failed| failed.error)?;
+        Ok(Some(runs))
+    }
+}
+
+/// The runs that `numbers` are, behind `end`.
+fn decode(numbers: &[u64], end: &mut u64) -> Result<Vec<FreeRun>, Failed> {
+    let wrong = || wire::protocol("its free runs make no sense");
+    let (pairs, rest) = numbers.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(wrong());
+    }
+    let run = |[gap, blocks]: &[u64; 2]| {
+        let block = end.checked_add(*gap).ok_or_else(wrong)?;
+        let blocks = u32::try_from(*blocks).ok().filter(|blocks| *blocks > 0).ok_or_else(wrong)?;
+        *end = block.checked_add(blocks.into()).ok_or_else(wrong)?;
+        Ok(FreeRun { block, blocks })
+    };
+    pairs.iter().map(run).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_runs_that_make_sense_are_taken() {
+        let mut end = 5;
+        let runs = decode(&[0, 3, 10, 1], &mut end).unwrap();
+        assert_eq!(runs, [FreeRun { block: 5, blocks: 3 }, FreeRun { block: 18, blocks: 1 }]);
+        assert_eq!(end, 19);
+        for wrong in [&[1][..], &[1, 0], &[u64::MAX, 1], &[u64::MAX - 19, 1], &[0, 1 << 32]] {
+            assert!(decode(wrong, &mut 19).is_err(), "{wrong:?}");
+        }
+    }
+}

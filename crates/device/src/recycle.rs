@@ -1,0 +1,115 @@
+//! I/O memory that was used before: handed out again instead of going back to the system.
+//!
+//! Fresh memory of this size comes from the kernel, which clears every page at the first touch and takes it back soon after
+//! it was freed. Under puts of 4 KiB to 1 MiB that was 38 to 51 % of all CPU (docs/performance-log.md). A few size classes
+//! keep at most [`KEPT_BYTES_MAX`] bytes; what is beyond goes back to the system. What a recycled piece holds is what its
+//! last user left there, so whoever takes one writes all of it or clears the rest.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use shoal_base::BLOCK_BYTES;
+
+use crate::memory::Allocation;
+
+/// Bytes that are kept for later at most, in the whole process.
+pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
+
+/// Pieces above this size are not kept: they are rare, and a few of them would be everything.
+const KEPT_BLOCKS_MAX: usize = 1024;
+/// Classes: 1 to 8 blocks exactly, then four a doubling up to [`KEPT_BLOCKS_MAX`].
+const CLASSES: usize = 8 + 4 * 7;
+
+static SHELVES: [Mutex<Vec<Allocation>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
+static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The class that gives room next where too much is kept.
+static VICTIM: AtomicUsize = AtomicUsize::new(0);
+
+/// A piece of a class up to this many above is taken where the class itself has none: three blocks more, or less than
+/// twice the size.
+const CLASSES_ABOVE: usize = 3;
+
+/// The class that holds pieces for `blocks` blocks, and the size of its pieces in blocks.
+fn class_of(blocks: usize) -> Option<(usize, usize)> {
+    match blocks {
+        0 => None,
+        1..=8 => Some((blocks - 1, blocks)),
+        _ if blocks > KEPT_BLOCKS_MAX => None,
+        _ => {
+            // The doubling above 2^shift x 4, in steps of 2^shift blocks.
+            let shift = (blocks - 1).ilog2() - 2;
+            let steps = (blocks - 1) >> shift;
+            let class = 8 + 4 * (shift as usize - 1) + (steps - 4);
+            Some((class, (steps + 1) << shift))
+        }
+    }
+}
+
+/// Memory of at least `blocks` blocks, and whether all of it is zero.
+pub(crate) fn take(blocks: usize) -> (Allocation, bool) {
+    let Some((class, size)) = class_of(blocks) else { return (Allocation::zeroed(blocks), true) };
+    match SHELVES.iter().skip(class).take(1 + CLASSES_ABOVE).find_map(pop) {
+        Some(allocation) => (allocation, false),
+        None => (Allocation::zeroed(size), true),
+    }
+}
+
+fn pop(shelf: &Mutex<Vec<Allocation>>) -> Option<Allocation> {
+    let allocation = shelf.lock().pop()?;
+    KEPT_BYTES.fetch_sub(allocation.blocks() * BLOCK_BYTES, Ordering::Relaxed);
+    Some(allocation)
+}
+
+/// Keeps a piece for later, where there is room.
+pub(crate) fn keep(allocation: Allocation) {
+    let blocks = allocation.blocks();
+    let Some((class, size)) = class_of(blocks) else { return };
+    let bytes = blocks * BLOCK_BYTES;
+    assert_eq!(size, blocks, "pieces have the size of their class");
+    let mut kept = KEPT_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    for _ in 0..CLASSES {
+        if kept <= KEPT_BYTES_MAX {
+            break;
+        }
+        // What was kept for yesterday's sizes makes room for today's.
+        let victim = VICTIM.fetch_add(1, Ordering::Relaxed) % CLASSES;
+        drop(SHELVES.get(victim).and_then(pop));
+        kept = KEPT_BYTES.load(Ordering::Relaxed);
+    }
+    if kept > KEPT_BYTES_MAX {
+        KEPT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+        return;
+    }
+    if let Some(shelf) = SHELVES.get(class) {
+        shelf.lock().push(allocation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_a_class_that_holds_it() {
+        let mut last = None;
+        for blocks in 1..=KEPT_BLOCKS_MAX {
+            let (class, size) = class_of(blocks).unwrap();
+            assert!(class < CLASSES && size >= blocks, "{blocks}: {class} {size}");
+            assert!(size * 4 <= blocks * 5, "{blocks} blocks in {size}: at most a quarter is wasted");
+            assert_eq!(class_of(size), Some((class, size)), "{blocks}");
+            if let Some((before, size_before)) = last {
+                assert!(class == before && size == size_before || class == before + 1, "{blocks}");
+            }
+            last = Some((class, size));
+        }
+        assert_eq!(class_of(0), None);
+        assert_eq!(class_of(KEPT_BLOCKS_MAX + 1), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let pieces: Vec<Allocation> = (0..KEPT_BYTES_MAX / (4 << 20) + 8).map(|_| take(1024).0).collect();
+        pieces.into_iter().for_each(keep);
+        assert!(KEPT_BYTES.load(Ordering::Relaxed) <= KEPT_BYTES_MAX);
+    }
+}

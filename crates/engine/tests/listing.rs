@@ -1,0 +1,63 @@
+//! A listing through a cache that is much smaller than the tree.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{device, format, key, tiny};
+use shoal_device::sim::SimDevice;
+use shoal_engine::{ListRequest, OpenOptions, PutOptions, Store, block_on};
+
+const BLOCKS: u64 = 8_192;
+const OBJECTS: u64 = 6_000;
+
+fn figure(store: &Store, name: &str) -> u64 {
+    store.stat().figures().into_iter().find(|(figure, ..)| *figure == name).unwrap().2
+}
+
+fn options() -> OpenOptions {
+    let mut options = tiny();
+    options.cache_bytes = 1 << 20;
+    options.overlay_bytes = Some(1 << 20);
+    options.tuning.leaf_value_bytes_max = 1_000;
+    options.tuning.overlay_records_max = 500;
+    options
+}
+
+/// What is read ahead must not go before what was read: a listing once loaded every leaf twice, because a leaf that it
+/// had passed counted as looked up, and those ahead of it as merely scanned.
+#[test]
+fn every_leaf_is_loaded_once() {
+    let sim: Arc<SimDevice> = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 1);
+    let store = common::open(&device(&sim), options()).unwrap();
+    for number in 0..OBJECTS {
+        let name = key(format!("{number:06}").as_bytes());
+        block_on(store.put(&name, vec![7; 900].into(), PutOptions::default())).unwrap();
+    }
+    block_on(store.close()).unwrap();
+    drop(store);
+
+    let store = common::open(&device(&sim), options()).unwrap();
+    let before = figure(&store, "pool.misses");
+    let mut request = ListRequest { bucket: "default".into(), limit: 200, ..ListRequest::default() };
+    let mut listed = 0;
+    loop {
+        let page = block_on(store.list(&request)).unwrap();
+        for (name, _) in &page.entries {
+            assert_eq!(name, format!("{listed:06}").as_bytes());
+            listed += 1;
+        }
+        match page.next {
+            Some(next) => request.start_after = next,
+            None => break,
+        }
+    }
+    assert_eq!(listed, OBJECTS);
+    // Four entries a leaf at most, and the inner pages.
+    let (leaves, misses) = (OBJECTS / 4, figure(&store, "pool.misses") - before);
+    assert!(misses > leaves, "the cache is too large for this test: {misses} misses");
+    assert!(misses < OBJECTS / 3 * 11 / 10, "{misses} misses for at most {} leaves", OBJECTS / 3);
+}

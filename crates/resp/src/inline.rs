@@ -1,0 +1,133 @@
+//! Commands as people type them: words between spaces, quoted where they contain some.
+//!
+//! In double quotes `\n`, `\r`, `\t`, `\b`, `\a` and `\xHH` stand for a byte, and a backslash before anything else for
+//! that byte; in single quotes only `\'` does. A closing quote must be followed by a space or the end. A zero byte outside of quotes ends the line.
+
+use bytes::Bytes;
+
+/// The words of a line; none where a quote is not closed, or closed within a word.
+pub(crate) fn split(line: &[u8]) -> Option<Vec<Bytes>> {
+    let mut words = Vec::new();
+    let mut rest = trim_start(line);
+    while !rest.is_empty() {
+        let (word, behind) = word(rest)?;
+        words.push(Bytes::from(word));
+        rest = trim_start(behind);
+    }
+    Some(words)
+}
+
+/// What C calls a space.
+const fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+/// Without the spaces in front; nothing where a zero byte comes next, which ends a line for Redis.
+fn trim_start(line: &[u8]) -> &[u8] {
+    let start = line.iter().position(|&byte| !is_space(byte)).unwrap_or(line.len());
+    if line.get(start) == Some(&0) { &[] } else { &line[start..] }
+}
+
+/// The first word, and what is behind it.
+fn word(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut word = Vec::new();
+    let mut rest = line;
+    loop {
+        rest = match rest {
+            [] => return Some((word, rest)),
+            [end, ..] if is_space(*end) || *end == 0 => return Some((word, rest)),
+            [b'"', rest @ ..] => double_quoted(rest, &mut word)?,
+            [b'\'', rest @ ..] => single_quoted(rest, &mut word)?,
+            [byte, rest @ ..] => {
+                word.push(*byte);
+                rest
+            }
+        };
+    }
+}
+
+fn double_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        rest = match rest {
+            [b'"', behind @ ..] => return closed(behind),
+            [b'\\', b'x', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                word.push((hex(*high) << 4) | hex(*low));
+                rest
+            }
+            [b'\\', escaped, rest @ ..] => {
+                word.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 0x08,
+                    b'a' => 0x07,
+                    other => *other,
+                });
+                rest
+            }
+            [byte, rest @ ..] => {
+                word.push(*byte);
+                rest
+            }
+            [] => return None,
+        };
+    }
+}
+
+fn single_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        rest = match rest {
+            [b'\'', behind @ ..] => return closed(behind),
+            [b'\\', b'\'', rest @ ..] => {
+                word.push(b'\'');
+                rest
+            }
+            [byte, rest @ ..] => {
+                word.push(*byte);
+                rest
+            }
+            [] => return None,
+        };
+    }
+}
+
+/// What is behind a closing quote, where a word may end there.
+fn closed(behind: &[u8]) -> Option<&[u8]> {
+    behind.first().is_none_or(|&byte| is_space(byte) || byte == 0).then_some(behind)
+}
+
+const fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        b'a'..=b'f' => digit - b'a' + 10,
+        _ => digit - b'A' + 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Option<Vec<Vec<u8>>> {
+        split(line.as_bytes()).map(|words| words.iter().map(|word| word.to_vec()).collect())
+    }
+
+    #[test]
+    fn words_are_split_as_redis_does() {
+        assert_eq!(
+            words("  SET key  value "),
+            Some(vec![b"SET".to_vec(), b"key".to_vec(), b"value".to_vec()])
+        );
+        assert_eq!(
+            words(r#"a "b \x41\n\"\q" 'c\'\n'"#).unwrap()[1..],
+            [b"b A\n\"q".to_vec(), b"c'\\n".to_vec()]
+        );
+        assert_eq!(words(r#""" ''"#), Some(vec![vec![], vec![]]));
+        assert_eq!(words("   "), Some(vec![]));
+        // A zero byte made the parser go round for ever.
+        assert_eq!(words("a\x0bb\0 c"), Some(vec![b"a".to_vec(), b"b".to_vec()]));
+        for unbalanced in [r#""abc"#, "'abc", r#""a"b"#, "'a'b", r#""abc\""#] {
+            assert_eq!(words(unbalanced), None, "{unbalanced}");
+        }
+    }
+}

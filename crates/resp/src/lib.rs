@@ -1,0 +1,15 @@
+//! The Redis protocol, versions 2 and 3, without any I/O: requests parsed from a [`shoal_buffer::Buffer`], replies
+//! written into one.
+//!
+//! [`RequestParser`] takes commands from the front of what was received, as far as they are there: `request` has the
+//! protocol's state, `inline` the commands that people type, `number` the protocol's integers. [`Reply`] writes answers.
+//! Errors have Redis's texts. What the commands mean is not known here.
+
+mod inline;
+mod number;
+mod reply;
+mod request;
+
+pub use number::{format_integer, parse_integer};
+pub use reply::{Protocol, Reply};
+pub use request::{ProtocolError, RequestLimits, RequestParser};

@@ -1,0 +1,213 @@
+//! Replies, as the version of the protocol that the client chose has them.
+//!
+//! Protocol 2 knows no nulls, maps, sets, doubles and booleans: they become what Redis makes of them there. A value
+//! travels as the chunks it came in: only the short ones are copied.
+
+use shoal_buffer::Buffer;
+
+use crate::number::{INTEGER_BYTES_MAX, format_integer};
+
+/// The version of the protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// The one that every connection begins with.
+    #[default]
+    V2,
+    /// What HELLO 3 asks for.
+    V3,
+}
+
+/// Writes replies behind what is in a buffer.
+///
+/// An aggregate is written as its head with the count of its elements, then the elements.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    out: &'a mut Buffer,
+    protocol: Protocol,
+}
+
+impl<'a> Reply<'a> {
+    /// Replies in `protocol` go to the end of `out`.
+    pub const fn new(out: &'a mut Buffer, protocol: Protocol) -> Self {
+        Self { out, protocol }
+    }
+
+    /// A short text without line ends, as `OK`; what ends a line is written as a space.
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text);
+    }
+
+    /// An error: `ERR` or another code in capitals, and what happened; what ends a line is written as a space.
+    pub fn error(&mut self, text: &str) {
+        self.line(b'-', text);
+    }
+
+    /// An integer.
+    pub fn integer(&mut self, value: i64) {
+        self.head(b':', value);
+    }
+
+    /// A string of bytes.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.count(b'$', bytes.len());
+        self.out.append_copy(bytes);
+        self.out.append_copy(b"\r\n");
+    }
+
+    /// A value, as the chunks it is made of.
+    pub fn value(&mut self, value: Buffer) {
+        self.count(b'$', value.len());
+        self.out.append_buffer(value);
+        self.out.append_copy(b"\r\n");
+    }
+
+    /// Text for people: `INFO`'s.
+    pub fn verbatim(&mut self, text: &str) {
+        if self.protocol == Protocol::V2 {
+            return self.bulk(text.as_bytes());
+        }
+        self.count(b'=', text.len() + 4);
+        self.out.append_copy(b"txt:");
+        self.out.append_copy(text.as_bytes());
+        self.out.append_copy(b"\r\n");
+    }
+
+    /// Nothing, where a string could be.
+    pub fn null(&mut self) {
+        self.out.append_copy(self.by_protocol(b"$-1\r\n", b"_\r\n"));
+    }
+
+    /// Nothing, where an array could be.
+    pub fn null_array(&mut self) {
+        self.out.append_copy(self.by_protocol(b"*-1\r\n", b"_\r\n"));
+    }
+
+    /// Yes or no: 1 or 0 in protocol 2.
+    pub fn boolean(&mut self, value: bool) {
+        match (self.protocol, value) {
+            (Protocol::V2, _) => self.integer(i64::from(value)),
+            (Protocol::V3, true) => self.out.append_copy(b"#t\r\n"),
+            (Protocol::V3, false) => self.out.append_copy(b"#f\r\n"),
+        }
+    }
+
+    /// A number with a fraction; its text as a string in protocol 2.
+    pub fn double(&mut self, value: f64) {
+        let text = if value.is_nan() {
+            "nan".to_owned()
+        } else if value.is_infinite() {
+            if value > 0.0 { "inf".to_owned() } else { "-inf".to_owned() }
+        } else {
+            value.to_string()
+        };
+        match self.protocol {
+            Protocol::V2 => self.bulk(text.as_bytes()),
+            Protocol::V3 => self.line(b',', &text),
+        }
+    }
+
+    /// The head of an array; `count` replies follow.
+    pub fn array(&mut self, count: usize) {
+        self.count(b'*', count);
+    }
+
+    /// The head of a map; `pairs` times a key and a value follow.
+    pub fn map(&mut self, pairs: usize) {
+        match self.protocol {
+            Protocol::V2 => self.count(b'*', pairs * 2),
+            Protocol::V3 => self.count(b'%', pairs),
+        }
+    }
+
+    /// The head of a set; `count` replies follow.
+    pub fn set(&mut self, count: usize) {
+        self.count(if self.protocol == Protocol::V2 { b'*' } else { b'~' }, count);
+    }
+
+    const fn by_protocol(&self, two: &'static [u8], three: &'static [u8]) -> &'static [u8] {
+        match self.protocol {
+            Protocol::V2 => two,
+            Protocol::V3 => three,
+        }
+    }
+
+    fn line(&mut self, kind: u8, text: &str) {
+        self.out.append_copy(&[kind]);
+        for (index, part) in text.split(['\r', '\n']).enumerate() {
+            if index > 0 {
+                self.out.append_copy(b" ");
+            }
+            self.out.append_copy(part.as_bytes());
+        }
+        self.out.append_copy(b"\r\n");
+    }
+
+    fn count(&mut self, kind: u8, count: usize) {
+        self.head(kind, i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    fn head(&mut self, kind: u8, value: i64) {
+        let mut room = [0; INTEGER_BYTES_MAX];
+        let digits = format_integer(value, &mut room);
+        let mut line = [kind; INTEGER_BYTES_MAX + 3];
+        let end = 1 + digits.len();
+        line[1..end].copy_from_slice(digits);
+        line[end..end + 2].copy_from_slice(b"\r\n");
+        self.out.append_copy(&line[..end + 2]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use shoal_buffer::COPY_BYTES_MAX;
+
+    use super::*;
+
+    fn written(protocol: Protocol, write: impl Fn(&mut Reply<'_>)) -> String {
+        let mut out = Buffer::new();
+        write(&mut Reply::new(&mut out, protocol));
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn each_kind_in_both_versions() {
+        let all = |reply: &mut Reply<'_>| {
+            reply.simple("OK");
+            reply.error("ERR a\r\nb");
+            reply.integer(-7);
+            reply.bulk(b"a\r\nb");
+            reply.bulk(b"");
+            reply.null();
+            reply.null_array();
+            reply.boolean(true);
+            reply.boolean(false);
+            reply.double(0.5);
+            reply.double(f64::NEG_INFINITY);
+            reply.array(0);
+            reply.map(2);
+            reply.set(3);
+            reply.verbatim("hi");
+        };
+        assert_eq!(
+            written(Protocol::V2, all),
+            "+OK\r\n-ERR a  b\r\n:-7\r\n$4\r\na\r\nb\r\n$0\r\n\r\n$-1\r\n*-1\r\n:1\r\n:0\r\n$3\r\n0.5\r\n$4\r\n-inf\r\n*0\r\n*4\r\n*3\r\n$2\r\nhi\r\n"
+        );
+        assert_eq!(
+            written(Protocol::V3, all),
+            "+OK\r\n-ERR a  b\r\n:-7\r\n$4\r\na\r\nb\r\n$0\r\n\r\n_\r\n_\r\n#t\r\n#f\r\n,0.5\r\n,-inf\r\n*0\r\n%2\r\n~3\r\n=6\r\ntxt:hi\r\n"
+        );
+    }
+
+    #[test]
+    fn a_long_value_is_sent_from_where_it_is() {
+        let value = Bytes::from(vec![b'v'; COPY_BYTES_MAX + 1]);
+        let mut out = Buffer::new();
+        Reply::new(&mut out, Protocol::V2).value(value.clone().into());
+        let chunks: Vec<_> = out.chunks().collect();
+        assert_eq!(
+            (chunks[0], chunks[1].as_ptr(), chunks[2]),
+            (&b"$513\r\n"[..], value.as_ptr(), &b"\r\n"[..])
+        );
+    }
+}

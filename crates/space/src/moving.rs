@@ -1,0 +1,145 @@
+//! What whoever moves live blocks needs of a [`Space`]: which group to empty, and how to keep it empty meanwhile.
+//!
+//! The space moves nothing itself: it does not know what lives in a block. The mover closes the emptiest group, asks for
+//! holes elsewhere ([`Space::allocate_in_hole`]), copies, frees what it moved, and opens the group again. A closed group
+//! takes frees but serves nobody.
+
+use shoal_base::Run;
+
+use crate::Space;
+use crate::free_runs::FreeRuns;
+use crate::group::Span;
+
+/// A group that is closed because it is being emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The group's blocks.
+    pub group: Run,
+    /// How many of them are in use: what there is to move.
+    pub used_blocks: u32,
+}
+
+/// How much of a space is to be kept in whole free groups, and how that is done gently.
+///
+/// Upward drift of sizes is what fragments a device; a small reserve that is refilled from the emptiest groups keeps it
+/// usable at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// Whole free groups to keep, in thousandths of all.
+    pub permille: u32,
+    /// Most groups to empty at a time.
+    pub groups_at_once: usize,
+    /// Longest hole that moved values may go into: longer ones are what the reserve is for.
+    pub hole_blocks: u32,
+}
+
+impl Default for Reserve {
+    fn default() -> Self {
+        Self { permille: 20, groups_at_once: 4, hole_blocks: 1023 }
+    }
+}
+
+impl Reserve {
+    /// How many groups are to be emptied now.
+    #[must_use]
+    pub fn wanted(&self, space: &Space) -> usize {
+        let kept = (space.groups() * self.permille as usize).div_ceil(1000);
+        kept.saturating_sub(space.whole_groups()).min(self.groups_at_once)
+    }
+}
+
+impl Space {
+    /// Closes the open group with the fewest blocks in use that has any and is not one of `except`; `None` where there is
+    /// none. Walks over the groups.
+    #[must_use]
+    pub fn close_emptiest(&self, except: &[Run]) -> Option<Victim> {
+        let mut all = self.shards();
+        let of_shard = |runs: &&mut FreeRuns| runs.emptiest(except).map_or(u32::MAX, |(_, used)| used);
+        let runs = all.iter_mut().min_by_key(of_shard)?;
+        let (group, used_blocks) = runs.emptiest(except)?;
+        runs.close(group);
+        let first = runs.geometry.run(group, Span { start: 0, blocks: 1 }).block;
+        let blocks = (runs.geometry.blocks_max() - first).min(u64::from(runs.geometry.group_blocks()));
+        Some(Victim { group: Run::new(first, blocks as u32), used_blocks })
+    }
+
+    /// Opens a group that was closed: what is free of it is handed out again.
+    ///
+    /// # Panics
+    /// Where the group is not closed.
+    pub fn open(&self, victim: Victim) {
+        let mut all = self.shards();
+        for (runs, part) in all.parts(victim.group) {
+            let group = runs.geometry.group_of(part.block);
+            assert!(runs.groups[group].is_closed, "group at block {} is open", part.block);
+            runs.open(group);
+        }
+    }
+
+    /// How many shared groups are wholly free.
+    #[must_use]
+    pub fn whole_groups(&self) -> usize {
+        self.shards().iter().map(|runs| runs.index.whole_count()).sum()
+    }
+
+    /// How many groups there are.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.geometry().groups()
+    }
+
+    /// Takes whole free groups out of the space, at most `count` of them.
+    pub(crate) fn take_whole_groups(&self, count: usize) -> Vec<Run> {
+        let mut taken = Vec::new();
+        for runs in self.shards().iter_mut() {
+            taken.extend(runs.take_whole(count - taken.len()));
+        }
+        taken
+    }
+}
+
+/// Space of one's own.
+impl Space {
+    /// Hands out a run from groups that serve only `owner` (1 to 65,535): exact best fit among these; where none fits, one
+    /// more wholly free group becomes the owner's; where there is none either, from the shared ones. Freed as any run; a
+    /// group that comes wholly free is shared again, but for one spare. Takes all locks.
+    ///
+    /// Owners are known in memory only: after a restart all groups are shared.
+    ///
+    /// # Panics
+    /// Where `blocks` or `owner` is 0.
+    #[must_use]
+    pub fn allocate_own(&self, owner: u16, blocks: u32) -> Option<Run> {
+        assert!(blocks > 0 && owner > 0, "{blocks} blocks for owner {owner}");
+        let mut all = self.shards();
+        let best = |runs: &&mut FreeRuns| {
+            runs.owned
+                .get(&owner)
+                .and_then(|index| index.best_fit(blocks))
+                .map_or(u32::MAX, |found| found.blocks)
+        };
+        if let Some(run) = all.iter_mut().min_by_key(best).and_then(|runs| runs.allocate_own(owner, blocks)) {
+            return Some(run);
+        }
+        if blocks <= self.group_blocks() {
+            for runs in all.iter_mut() {
+                if runs.grow(owner) {
+                    return runs.allocate_own(owner, blocks);
+                }
+            }
+        }
+        all.allocate(blocks)
+    }
+
+    /// Makes all groups of `owner` shared ones, with whatever lives in them.
+    pub fn disown(&self, owner: u16) {
+        assert!(owner > 0, "what is shared has no owner");
+        self.shards().iter_mut().for_each(|runs| runs.disown(owner));
+    }
+
+    /// How many groups serve only `owner`.
+    #[must_use]
+    pub fn groups_of(&self, owner: u16) -> usize {
+        self.shards().iter().map(|runs| runs.groups_of(owner)).sum()
+    }
+}
