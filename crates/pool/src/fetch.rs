@@ -37,6 +37,14 @@ pub(crate) enum Begun<'a> {
     Latched(u32),
 }
 
+/// What the table says of a unit.
+enum Seen {
+    Hit(Pinned),
+    /// Somebody writes to it, or will, or reads it on its own thread: the slot to wait for.
+    Latched(u32),
+    Absent,
+}
+
 /// How a read on this thread begins.
 enum Reserved {
     Hit(Pinned),
@@ -100,18 +108,30 @@ impl Pool {
     #[cold]
     fn get_locked(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
         let guard = self.inner().table.lock(unit.id.block);
-        self.resident(unit, hint, &guard)
+        match self.look(unit, hint, &guard) {
+            Seen::Hit(pinned) => Some(pinned),
+            Seen::Latched(_) | Seen::Absent => None,
+        }
     }
 
-    fn resident(&self, unit: &Unit, hint: Hint, guard: &ShardGuard<'_>) -> Option<Pinned> {
+    /// Looks for the unit under the lock. A slot that names it is looked at until it is pinned, or seen latched, or seen
+    /// vacant: to take one that was unlatched meanwhile for absent would make a second copy of the unit.
+    fn look(&self, unit: &Unit, hint: Hint, guard: &ShardGuard<'_>) -> Seen {
         let inner = self.inner();
-        inner.table.chain(&inner.slots, unit.id.block, guard).find_map(|index| {
+        for index in inner.table.chain(&inner.slots, unit.id.block, guard) {
             let slot = &inner.slots[index as usize];
-            let pinned = if slot.is(unit) { inner.pin_hit(index)? } else { return None };
-            assert!(slot.is(unit), "a slot in the table was renamed under the lock");
-            inner.policy.touched(slot, index, hint);
-            Some(pinned)
-        })
+            while slot.is(unit) && slot.word().is_resident_or_latched() {
+                if let Some(pinned) = inner.pin_hit(index) {
+                    assert!(slot.is(unit), "a slot in the table was renamed under the lock");
+                    inner.policy.touched(slot, index, hint);
+                    return Seen::Hit(pinned);
+                }
+                if slot.word().is_latched() {
+                    return Seen::Latched(index);
+                }
+            }
+        }
+        Seen::Absent
     }
 
     /// The unit, read and verified where it is not resident. Concurrent fetches of one unit share one read. Dropping
@@ -232,7 +252,7 @@ impl Pool {
         let guard = inner.table.lock(unit.id.block);
         let mut chain =
             inner.table.chain(&inner.slots, unit.id.block, &guard).map(|index| &inner.slots[index as usize]);
-        chain.any(|slot| slot.is(unit) && (slot.word().is_resident() || slot.word().is_latched()))
+        chain.any(|slot| slot.is(unit) && slot.word().is_resident_or_latched())
             || guard.iter().any(|load| load.unit == *unit)
     }
 
@@ -251,19 +271,22 @@ impl Pool {
     fn begin(&self, unit: &Unit, hint: Hint, frames: Option<Frames>) -> Begun<'_> {
         let inner = self.inner();
         let mut guard = inner.table.lock(unit.id.block);
-        if let Some(pinned) = self.resident(unit, hint, &guard) {
-            drop(guard);
-            return Begun::Hit(pinned);
+        match self.look(unit, hint, &guard) {
+            Seen::Hit(pinned) => {
+                drop(guard);
+                return Begun::Hit(pinned);
+            }
+            Seen::Latched(index) => {
+                if !inner.slots[index as usize].word().is_resident() {
+                    inner.stats.coalesced.add(1);
+                }
+                return Begun::Latched(index);
+            }
+            Seen::Absent => {}
         }
         if let Some(load) = guard.iter().find(|load| load.unit == *unit) {
             inner.stats.coalesced.add(1);
             return Begun::Joined(load.join(self, hint));
-        }
-        if let Some(index) = self.latched_slot(unit, &guard) {
-            if !inner.slots[index as usize].word().is_resident() {
-                inner.stats.coalesced.add(1);
-            }
-            return Begun::Latched(index);
         }
         let Some(frames) = frames else { return Begun::FramesNeeded };
         let index = frames.list().head;
@@ -280,12 +303,16 @@ impl Pool {
     fn reserve(&self, unit: &Unit, hint: Hint, frames: Frames) -> Reserved {
         let inner = self.inner();
         let guard = inner.table.lock(unit.id.block);
-        if let Some(pinned) = self.resident(unit, hint, &guard) {
-            drop(guard);
-            return Reserved::Hit(pinned);
-        }
-        if guard.iter().any(|load| load.unit == *unit) || self.latched_slot(unit, &guard).is_some() {
-            return Reserved::Elsewhere(frames);
+        match self.look(unit, hint, &guard) {
+            Seen::Hit(pinned) => {
+                drop(guard);
+                return Reserved::Hit(pinned);
+            }
+            Seen::Latched(_) => return Reserved::Elsewhere(frames),
+            Seen::Absent if guard.iter().any(|load| load.unit == *unit) => {
+                return Reserved::Elsewhere(frames);
+            }
+            Seen::Absent => {}
         }
         let index = frames.list().head;
         let slot = &inner.slots[index as usize];
@@ -340,14 +367,6 @@ impl Pool {
                 Err(error)
             }
         }
-    }
-
-    fn latched_slot(&self, unit: &Unit, guard: &ShardGuard<'_>) -> Option<u32> {
-        let inner = self.inner();
-        inner.table.chain(&inner.slots, unit.id.block, guard).find(|&index| {
-            let slot = &inner.slots[index as usize];
-            slot.is(unit) && slot.word().is_latched()
-        })
     }
 
     /// Makes `frames`, zeroed, the page that changes in place, pinned and dirty; `None` where it is there already or on its

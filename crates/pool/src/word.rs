@@ -83,6 +83,11 @@ impl Word {
         self.0.load(Ordering::Acquire) & LATCHED != 0
     }
 
+    /// Resident, or latched, or both: one look, because a word goes from the one to the other at any time.
+    pub(crate) fn is_resident_or_latched(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (RESIDENT | LATCHED) != 0
+    }
+
     /// Latches what the caller has pinned; `false` where it is latched already, or doomed. The right to write begins when
     /// [`is_drained`](Self::is_drained).
     pub(crate) fn latch(&self) -> bool {
