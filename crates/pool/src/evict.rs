@@ -41,7 +41,8 @@ impl Pool {
     pub(crate) fn try_take_or(&self, count: usize, hint: Hint, starving: bool) -> Option<Frames> {
         let inner = self.inner();
         if hint == Hint::Scan {
-            while inner.policy.scan_share_used(count) {
+            let on_their_way = inner.scanning.load(Ordering::Relaxed);
+            while inner.policy.scan_share_used(on_their_way + count) {
                 match self.evict_scanned() {
                     Some(frames) if frames.count() == count => return Some(frames),
                     Some(frames) => drop(frames),

@@ -42,12 +42,12 @@ impl PoolOptions {
     /// Least frames that remember evicted units: below, the table would be too small to tell anything.
     const HISTORY_MIN: usize = 1024;
 
-    /// The defaults for a pool of `frames` frames: LRU-K with k = 8, four remembered units a frame, an eighth for scans (a
-    /// quarter of small pools, at most 64), one second of waiting.
+    /// The defaults for a pool of `frames` frames: LRU-K with k = 8, four remembered units a frame, an eighth for scans (three
+    /// eighths of small pools, at most 64), one second of waiting.
     #[must_use]
     pub const fn new(frames: usize) -> Self {
         let history = if frames * 4 > Self::HISTORY_MIN { frames * 4 } else { Self::HISTORY_MIN };
-        let small = if frames / 4 < 64 { frames / 4 } else { 64 };
+        let small = if frames * 3 / 8 < 64 { frames * 3 / 8 } else { 64 };
         let scan_frames_max = if frames / 8 > small { frames / 8 } else { small };
         Self { frames, policy: PolicyKind::LruK, k: 8, history, scan_frames_max, pin_wait_ms: 1000 }
     }
@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     pub(crate) latches: Latches,
     /// Blocks on their way by prefetches.
     pub(crate) prefetching: AtomicUsize,
+    /// Blocks on their way for scans.
+    pub(crate) scanning: AtomicUsize,
     /// Pages that change in place and are being written.
     pub(crate) writing: AtomicUsize,
     /// The first error of such a write since the last flush.
@@ -115,6 +117,7 @@ impl Pool {
             latency: Latency::new(),
             latches: Latches::new(),
             prefetching: AtomicUsize::new(0),
+            scanning: AtomicUsize::new(0),
             writing: AtomicUsize::new(0),
             write_error: Mutex::new(None),
             streams: AtomicUsize::new(0),
