@@ -2,6 +2,7 @@
 //!
 //! - One request of a stream is under way at a time, for several adjacent pages; the next one is begun by its completion.
 //!   A device that is faster in sequence sees the sequence.
+//! - How many pages a request reads is tried out: as many as gave the most pages a second.
 //! - The window (pages on their way or not yet looked at) doubles whenever the scan has to wait, up to the stream's part
 //!   of the scans' share; it starts anew when pages were read in vain.
 //! - On a fast device there is no read-ahead: the scan reads for itself.
@@ -12,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use shoal_base::Run;
@@ -28,6 +30,49 @@ use crate::unit::{Hint, Unit};
 const WINDOW_MIN: u64 = 2;
 const WINDOW_MAX: u64 = 64;
 
+/// Pages of a request that are tried.
+const RUNS: [u64; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
+
+/// Requests after which another length is tried anew: the device may have changed.
+const TRIED_REQUESTS: u32 = 512;
+
+/// What requests of each length gave.
+#[derive(Default)]
+struct Pace {
+    /// Pages a second; 0 is not known.
+    rates: [f64; RUNS.len()],
+    requests: u32,
+    /// When the request under way began, and its pages.
+    begun: Option<(Instant, u64)>,
+}
+
+impl Pace {
+    /// Pages of the next request, at most `pages_max`: the next longer than any that is known, or the best.
+    fn pages(&mut self, pages_max: u64) -> u64 {
+        self.requests += 1;
+        if self.requests.is_multiple_of(TRIED_REQUESTS) {
+            let forgotten = (self.requests / TRIED_REQUESTS) as usize % RUNS.len();
+            self.rates[forgotten] = 0.0;
+        }
+        let allowed = RUNS.iter().zip(&self.rates).filter(|&(&run, _)| run <= pages_max);
+        let unknown = allowed.clone().find(|&(_, &rate)| rate == 0.0);
+        let best = unknown.or_else(|| allowed.max_by(|one, other| one.1.total_cmp(other.1)));
+        best.map_or(1, |(&run, _)| run)
+    }
+
+    fn began(&mut self, pages: u64) {
+        self.begun = Some((Instant::now(), pages));
+    }
+
+    fn ended(&mut self) {
+        let Some((begun, pages)) = self.begun.take() else { return };
+        let Some(index) = RUNS.iter().position(|&run| run == pages) else { return };
+        let rate = pages as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+        let known = &mut self.rates[index];
+        *known = if *known == 0.0 { rate } else { *known * 0.875 + rate * 0.125 };
+    }
+}
+
 /// A page that was read ahead.
 enum Entry {
     There(Pinned),
@@ -43,6 +88,7 @@ struct State {
     end: u64,
     window: u64,
     requests: usize,
+    pace: Pace,
     /// Somebody is about to begin a request.
     issuing: bool,
 }
@@ -70,6 +116,7 @@ impl Pool {
             end: run.end(),
             window: WINDOW_MIN,
             requests: 0,
+            pace: Pace::default(),
             issuing: false,
         };
         Stream { pool: self.clone(), ahead: Arc::new(Ahead(Mutex::new(state))), changed: Vec::new() }
@@ -211,7 +258,11 @@ impl Ahead {
 
     /// A request ended: the next one.
     pub(crate) fn completed(self: &Arc<Self>) {
-        self.0.lock().requests -= 1;
+        {
+            let mut state = self.0.lock();
+            state.requests -= 1;
+            state.pace.ended();
+        }
         self.issue();
     }
 
@@ -235,6 +286,11 @@ impl Ahead {
         let mut state = self.0.lock();
         state.issuing = false;
         state.requests += groups.len();
+        match &groups[..] {
+            [one] => state.pace.began(one.len() as u64),
+            // Not comparable.
+            _ => state.pace.begun = None,
+        }
         // The stream went elsewhere, or away, meanwhile: what was begun is read and may be found.
         let vain = if state.next == first && state.pool.is_some() {
             state.next += entries.len() as u64;
@@ -274,7 +330,9 @@ impl State {
         let pool = self.pool.as_ref()?;
         let window = self.window.min(pool.window_max());
         let room = window.saturating_sub(self.entries.len() as u64);
-        let count = window.div_ceil(2).min(room).min(self.end.saturating_sub(self.next));
+        // Half a window, so that the other half can be looked at meanwhile.
+        let half = window.div_ceil(2).min(self.end.saturating_sub(self.next));
+        let count = self.pace.pages(half.max(1)).min(room).min(half);
         if count == 0 {
             return None;
         }
@@ -287,5 +345,26 @@ impl State {
 fn drop_elsewhere(pool: Pool) {
     if let Some(last) = pool.into_last() {
         thread::spawn(move || drop(last));
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn the_length_that_gives_most_is_kept() {
+        let mut pace = Pace::default();
+        let mut asked = Vec::new();
+        for _ in 0..40 {
+            let pages = pace.pages(9);
+            asked.push(pages);
+            // A device that is fast for up to three pages of a sequence.
+            let seconds = if pages <= 3 { 0.0002 } else { 0.001 };
+            let index = RUNS.iter().position(|&run| run == pages).unwrap();
+            pace.rates[index] = pages as f64 / seconds;
+        }
+        assert_eq!(asked[..6], [1, 2, 3, 4, 6, 8]);
+        assert!(asked[6..].iter().all(|&pages| pages == 3), "{asked:?}");
     }
 }

@@ -23,10 +23,14 @@ use crate::pin::{Pinned, WriteFrames};
 use crate::pool::Pool;
 
 /// Frames that are free, or will be when their write ends, before a victim is written ahead of need: this part of the
-/// pool, within these bounds.
-const READY_SHARE: usize = 8;
-const READY_MIN: usize = 2;
+/// pool, at least as many as threads may miss at once, at most a third of it. With fewer, misses wait for writes; with
+/// more, pages go that are needed again (64 frames, 1 ms: 8 starve, 21 halve the hits).
+const READY_SHARE: usize = 5;
+const READY_MIN: usize = 8;
 const READY_MAX: usize = 64;
+
+/// Writes that one miss begins at most.
+const REPLENISHED: usize = 2;
 
 /// Pages that one request writes at most: 256 KiB.
 const WRITE_PAGES_MAX: usize = 64;
@@ -43,11 +47,6 @@ impl Pool {
     /// Whether the caller should do by itself what it needs done now.
     pub(crate) fn does_it_itself(&self) -> bool {
         may_block() && !self.inner().latency.is_slow()
-    }
-
-    /// Frames that may be under writes at once; more wait for them.
-    fn writing_max(&self) -> usize {
-        (self.inner().slots.len() / 2).max(1)
     }
 
     /// Pins the page where it is dirty and idle, to be written.
@@ -97,15 +96,24 @@ impl Pool {
         }
     }
 
-    /// Begins to write a dirty page whose frame is wanted soon. `false` where enough is being written.
-    pub(crate) fn begin_write(&self, index: u32) -> bool {
-        if self.inner().writing.load(Ordering::Relaxed) >= self.writing_max() {
-            return false;
+    /// Whether frames enough are free, or will be when their write ends.
+    fn is_ready(&self) -> bool {
+        let inner = self.inner();
+        let frames = inner.slots.len();
+        let ready = (frames / READY_SHARE).clamp(READY_MIN, READY_MAX).min(frames / 3);
+        let free = inner.slots.len().saturating_sub(inner.store.free.used());
+        free + inner.writing.load(Ordering::Relaxed) >= ready
+    }
+
+    /// Begins to write a dirty page whose frame is wanted soon, unless enough is being written: who waits for a frame must
+    /// not have all pages written and evicted that are used often.
+    pub(crate) fn begin_write(&self, index: u32) {
+        if self.is_ready() && self.inner().writing.load(Ordering::Relaxed) > 0 {
+            return;
         }
         if let Some(page) = self.pin_dirty(index) {
             self.write_back(vec![page], After::Evict, false, None);
         }
-        true
     }
 
     /// After a miss on a slow device: begins to write the pages that will have to go next, until enough frames are ready.
@@ -114,16 +122,12 @@ impl Pool {
         if !inner.latency.is_slow() {
             return;
         }
-        let ready = (inner.slots.len() / READY_SHARE).clamp(READY_MIN, READY_MAX);
-        for _ in 0..READY_MIN {
-            let free = inner.slots.len().saturating_sub(inner.store.free.used());
-            if free + inner.writing.load(Ordering::Relaxed) >= ready {
+        for _ in 0..REPLENISHED {
+            if self.is_ready() {
                 return;
             }
             match inner.worst(false) {
-                Some(index) if inner.slots[index as usize].word().is_dirty() => {
-                    self.begin_write(index);
-                }
+                Some(index) if inner.slots[index as usize].word().is_dirty() => self.begin_write(index),
                 // What goes next is clean: it can be taken when it is needed.
                 _ => return,
             }
@@ -177,7 +181,7 @@ impl WriteBack {
             let index = page.index();
             drop(page);
             if result.is_ok() && self.after == After::Evict {
-                inner.evict(index);
+                drop(inner.evict(index));
             }
         }
         // Pairs with `written`, which announces itself first and then looks at the number.

@@ -1,8 +1,6 @@
 //! Getting frames: free ones, or those of the unit that will be missed least.
 //!
-//! Pools of up to [`EXACT_FRAMES_MAX`] frames are searched as a whole; in larger ones the worst of
-//! [`SAMPLE`] random candidates goes. No lock is held while choosing: a candidate that gets pinned meanwhile is lost,
-//! and another one is looked for.
+//! Nothing is held while a candidate is evicted: one that gets pinned meanwhile is lost, and another one is looked for.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,15 +15,6 @@ use crate::pool::{Inner, Pool};
 use crate::starve::TICK_MS;
 use crate::table::ShardGuard;
 use crate::unit::Hint;
-
-/// Up to here every victim is the right one. A search costs about as much as a 4 KiB copy.
-const EXACT_FRAMES_MAX: usize = 128;
-
-/// Candidates of a sampled search.
-const SAMPLE: usize = 16;
-
-/// Frames that are looked at for them: interior frames of units, free ones and pinned ones are no candidates.
-const SAMPLE_DRAWS: usize = 64;
 
 /// Searches before every slot is tried.
 const SEARCHES: usize = 3;
@@ -52,14 +41,22 @@ impl Pool {
     pub(crate) fn try_take_or(&self, count: usize, hint: Hint, starving: bool) -> Option<Frames> {
         let inner = self.inner();
         if hint == Hint::Scan {
-            while inner.policy.scan_share_used(count) && self.evict_scanned() {}
+            let on_their_way = inner.scanning.load(Ordering::Relaxed);
+            while inner.policy.scan_share_used(on_their_way + count) {
+                match self.evict_scanned() {
+                    Some(frames) if frames.count() == count => return Some(frames),
+                    Some(frames) => drop(frames),
+                    None => break,
+                }
+            }
         }
         loop {
             if let Some(frames) = inner.store.take(count) {
                 return Some(frames);
             }
-            if !self.evict_one(starving) {
-                return None;
+            let frames = self.evict_one(starving)?;
+            if frames.count() == count {
+                return Some(frames);
             }
         }
     }
@@ -98,57 +95,57 @@ impl Pool {
         .await
     }
 
-    fn evict_one(&self, starving: bool) -> bool {
-        if self.evict_scanned() {
-            return true;
+    fn evict_one(&self, starving: bool) -> Option<Frames> {
+        if let Some(frames) = self.evict_scanned() {
+            return Some(frames);
         }
         let mut clean_only = false;
         for _ in 0..SEARCHES {
-            match self.inner().worst(clean_only) {
-                Some(index) if self.evict_or_write(index) => return true,
-                // It is being written, or somebody was faster: one that can go at once.
-                Some(_) => clean_only = true,
-                None => break,
+            let Some(index) = self.inner().worst(clean_only) else { break };
+            if let Some(frames) = self.evict_or_write(index) {
+                return Some(frames);
             }
+            // It is being written, or somebody was faster: one that can go at once.
+            clean_only = true;
         }
         self.evict_any(starving)
     }
 
     /// Evicts the oldest unit that only scans touched.
-    fn evict_scanned(&self) -> bool {
+    fn evict_scanned(&self) -> Option<Frames> {
         let inner = self.inner();
         if inner.policy.scan_frames() == 0 {
-            return false;
+            return None;
         }
         for _ in 0..SCANNED_TRIES {
-            let Some(entry) = inner.policy.next_scanned(&inner.slots) else { return false };
-            if self.evict_or_write(entry.index) {
-                return true;
+            let entry = inner.policy.next_scanned(&inner.slots)?;
+            if let Some(frames) = self.evict_or_write(entry.index) {
+                return Some(frames);
             }
             inner.policy.queue(entry);
         }
-        false
+        None
     }
 
     /// Evicts the first unit that is not pinned, if there is one.
-    fn evict_any(&self, starving: bool) -> bool {
+    fn evict_any(&self, starving: bool) -> Option<Frames> {
         let inner = self.inner();
         let touched = inner.store.free.touched();
         let start = inner.draw.below(touched);
-        (start..touched).chain(0..start).any(|index| {
+        (start..touched).chain(0..start).find_map(|index| {
             // Flagged where it is pinned; where it is not, it can be evicted, unless somebody is faster.
             let pinned = starving && inner.slots[index as usize].word().wake_at_unpin();
-            !pinned && self.evict_or_write(index)
+            if pinned { None } else { self.evict_or_write(index) }
         })
     }
 
     /// Evicts the unit in this slot, where it is not pinned. What is dirty is written first: here and now where that is
     /// faster, else in the background, and then it does not go yet.
-    fn evict_or_write(&self, index: u32) -> bool {
+    fn evict_or_write(&self, index: u32) -> Option<Frames> {
         if self.inner().slots[index as usize].word().is_dirty() {
             if !self.does_it_itself() {
                 self.begin_write(index);
-                return false;
+                return None;
             }
             if let Some(page) = self.pin_dirty(index) {
                 self.write_back(vec![page], After::Stay, true, None);
@@ -161,45 +158,19 @@ impl Pool {
 impl Inner {
     /// The candidate that will be missed least.
     pub(crate) fn worst(&self, clean_only: bool) -> Option<u32> {
-        let touched = self.store.free.touched();
-        let mut best = None;
-        let mut consider = |index: u32| {
-            let slot = &self.slots[index as usize];
-            let word = slot.word();
-            let candidate = if clean_only { word.is_evictable() } else { word.is_idle() };
-            if candidate {
-                best = best.max(Some((self.policy.rank(slot, index), index)));
-            }
-            candidate
-        };
-        if touched as usize <= EXACT_FRAMES_MAX {
-            (0..touched).for_each(|index| {
-                consider(index);
-            });
-        } else {
-            let mut candidates = 0;
-            for _ in 0..SAMPLE_DRAWS {
-                let index = self.draw.below(touched);
-                candidates += usize::from(consider(index));
-                if candidates == SAMPLE {
-                    break;
-                }
-            }
-        }
-        best.map(|(_, index)| index)
+        self.policy.victim(&self.slots, self.store.free.touched(), &self.draw, clean_only)
     }
 
-    /// Evicts the unit in this slot, where it is not pinned and not dirty.
-    pub(crate) fn evict(&self, index: u32) -> bool {
-        let Some(frames) = self.claim(index) else { return false };
+    /// Evicts the unit in this slot, where it is not pinned and not dirty, and gives its frames.
+    pub(crate) fn evict(&self, index: u32) -> Option<Frames> {
+        let frames = self.claim(index)?;
         let slot = &self.slots[index as usize];
         let guard = self.table.lock(slot.block());
         self.table.unlink(&self.slots, index, &guard);
         drop(guard);
         self.policy.left(slot, index, true);
         self.stats.evictions.add(1);
-        drop(frames);
-        true
+        Some(frames)
     }
 
     /// Takes the unit in this slot out of the table, whoever reads it. Its frames are free when the last pin is gone:

@@ -3,12 +3,15 @@
 //! Whoever misses reads: under [`shoal_base::task::block_on`] the calling thread makes the system call itself, elsewhere
 //! the request is submitted and its completion wakes everybody who waits.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 
 use crate::PoolError;
 use crate::ahead::Ahead;
-use crate::frame::Frames;
+use crate::frame::{Frames, ReadFrames};
 use crate::load::{Load, Part, ReadRequest, Wait};
 use crate::pin::Pinned;
 use crate::pool::Pool;
@@ -32,6 +35,22 @@ pub(crate) enum Begun<'a> {
     FramesNeeded,
     /// Somebody writes to it, or will: the slot to wait for.
     Latched(u32),
+}
+
+/// What the table says of a unit.
+enum Seen {
+    Hit(Pinned),
+    /// Somebody writes to it, or will, or reads it on its own thread: the slot to wait for.
+    Latched(u32),
+    Absent,
+}
+
+/// How a read on this thread begins.
+enum Reserved {
+    Hit(Pinned),
+    Ours(Frames),
+    /// Somebody has it; the frames are of use if that fails.
+    Elsewhere(Frames),
 }
 
 /// What becomes of one unit of several.
@@ -89,18 +108,30 @@ impl Pool {
     #[cold]
     fn get_locked(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
         let guard = self.inner().table.lock(unit.id.block);
-        self.resident(unit, hint, &guard)
+        match self.look(unit, hint, &guard) {
+            Seen::Hit(pinned) => Some(pinned),
+            Seen::Latched(_) | Seen::Absent => None,
+        }
     }
 
-    fn resident(&self, unit: &Unit, hint: Hint, guard: &ShardGuard<'_>) -> Option<Pinned> {
+    /// Looks for the unit under the lock. A slot that names it is looked at until it is pinned, or seen latched, or seen
+    /// vacant: to take one that was unlatched meanwhile for absent would make a second copy of the unit.
+    fn look(&self, unit: &Unit, hint: Hint, guard: &ShardGuard<'_>) -> Seen {
         let inner = self.inner();
-        inner.table.chain(&inner.slots, unit.id.block, guard).find_map(|index| {
+        for index in inner.table.chain(&inner.slots, unit.id.block, guard) {
             let slot = &inner.slots[index as usize];
-            let pinned = if slot.is(unit) { inner.pin_hit(index)? } else { return None };
-            assert!(slot.is(unit), "a slot in the table was renamed under the lock");
-            inner.policy.touched(slot, index, hint);
-            Some(pinned)
-        })
+            while slot.is(unit) && slot.word().is_resident_or_latched() {
+                if let Some(pinned) = inner.pin_hit(index) {
+                    assert!(slot.is(unit), "a slot in the table was renamed under the lock");
+                    inner.policy.touched(slot, index, hint);
+                    return Seen::Hit(pinned);
+                }
+                if slot.word().is_latched() {
+                    return Seen::Latched(index);
+                }
+            }
+        }
+        Seen::Absent
     }
 
     /// The unit, read and verified where it is not resident. Concurrent fetches of one unit share one read. Dropping
@@ -115,6 +146,15 @@ impl Pool {
             return Ok(pinned);
         }
         let mut frames = None;
+        if self.does_it_itself()
+            && let Some(taken) = self.try_take(unit.blocks(), hint)
+        {
+            match self.reserve(&unit, hint, taken) {
+                Reserved::Ours(frames) => return self.read_here(&unit, hint, frames),
+                Reserved::Hit(pinned) => return Ok(pinned),
+                Reserved::Elsewhere(taken) => frames = Some(taken),
+            }
+        }
         loop {
             let wait = match self.begin(&unit, hint, frames.take()) {
                 Begun::Hit(pinned) => return Ok(pinned),
@@ -212,7 +252,7 @@ impl Pool {
         let guard = inner.table.lock(unit.id.block);
         let mut chain =
             inner.table.chain(&inner.slots, unit.id.block, &guard).map(|index| &inner.slots[index as usize]);
-        chain.any(|slot| slot.is(unit) && slot.word().is_resident())
+        chain.any(|slot| slot.is(unit) && slot.word().is_resident_or_latched())
             || guard.iter().any(|load| load.unit == *unit)
     }
 
@@ -231,18 +271,22 @@ impl Pool {
     fn begin(&self, unit: &Unit, hint: Hint, frames: Option<Frames>) -> Begun<'_> {
         let inner = self.inner();
         let mut guard = inner.table.lock(unit.id.block);
-        if let Some(pinned) = self.resident(unit, hint, &guard) {
-            drop(guard);
-            return Begun::Hit(pinned);
+        match self.look(unit, hint, &guard) {
+            Seen::Hit(pinned) => {
+                drop(guard);
+                return Begun::Hit(pinned);
+            }
+            Seen::Latched(index) => {
+                if !inner.slots[index as usize].word().is_resident() {
+                    inner.stats.coalesced.add(1);
+                }
+                return Begun::Latched(index);
+            }
+            Seen::Absent => {}
         }
         if let Some(load) = guard.iter().find(|load| load.unit == *unit) {
             inner.stats.coalesced.add(1);
             return Begun::Joined(load.join(self, hint));
-        }
-        if unit.is_mutable()
-            && let Some(index) = self.latched_slot(unit, &guard)
-        {
-            return Begun::Latched(index);
         }
         let Some(frames) = frames else { return Begun::FramesNeeded };
         let index = frames.list().head;
@@ -255,12 +299,74 @@ impl Pool {
         Begun::Ours(wait, (load, frames))
     }
 
-    fn latched_slot(&self, unit: &Unit, guard: &ShardGuard<'_>) -> Option<u32> {
+    /// Looks again under the lock, and where nobody has the unit takes it on: who else wants it waits for the slot.
+    fn reserve(&self, unit: &Unit, hint: Hint, frames: Frames) -> Reserved {
         let inner = self.inner();
-        inner.table.chain(&inner.slots, unit.id.block, guard).find(|&index| {
-            let slot = &inner.slots[index as usize];
-            slot.is(unit) && slot.word().is_latched()
-        })
+        let guard = inner.table.lock(unit.id.block);
+        match self.look(unit, hint, &guard) {
+            Seen::Hit(pinned) => {
+                drop(guard);
+                return Reserved::Hit(pinned);
+            }
+            Seen::Latched(_) => return Reserved::Elsewhere(frames),
+            Seen::Absent if guard.iter().any(|load| load.unit == *unit) => {
+                return Reserved::Elsewhere(frames);
+            }
+            Seen::Absent => {}
+        }
+        let index = frames.list().head;
+        let slot = &inner.slots[index as usize];
+        slot.name(unit);
+        slot.word().reserve();
+        inner.table.link(&inner.slots, index, &guard);
+        Reserved::Ours(frames)
+    }
+
+    /// Reads a reserved unit on this thread, which may block, without anything that a hand-off needs.
+    fn read_here(&self, unit: &Unit, hint: Hint, frames: Frames) -> Result<Pinned, PoolError> {
+        let inner = self.inner();
+        inner.stats.misses.add(1);
+        let index = frames.list().head;
+        let slot = &inner.slots[index as usize];
+        let begun = inner.latency.begun();
+        let mut io = self.device().read(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
+        io.start();
+        let outcome = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(outcome) = outcome else {
+            unreachable!("a thread that may block waited for its read")
+        };
+        inner.latency.ended(begun);
+        let Some(frames) = outcome.memory.0.into_iter().next() else {
+            unreachable!("a read gives its memory back")
+        };
+        let (offset, bytes) = unit.extent();
+        let verified = match outcome.result {
+            Ok(()) => unit.verify(frames.chunks(offset, bytes)).inspect_err(|_| inner.stats.corrupt.add(1)),
+            Err(error) => {
+                inner.stats.read_errors.add(1);
+                Err(error.into())
+            }
+        };
+        match verified {
+            Ok(()) => {
+                inner.policy.entered(slot, index, hint);
+                let Some(pinned) = inner.publish(frames, 1).pop() else {
+                    unreachable!("published with a pin")
+                };
+                Ok(pinned)
+            }
+            Err(error) => {
+                let guard = inner.table.lock(unit.id.block);
+                inner.table.unlink(&inner.slots, index, &guard);
+                let awaited = slot.word().unreserve();
+                drop(guard);
+                drop(frames);
+                if awaited {
+                    inner.latches.wake(index);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Makes `frames`, zeroed, the page that changes in place, pinned and dirty; `None` where it is there already or on its

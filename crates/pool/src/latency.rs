@@ -4,11 +4,12 @@
 //! The estimate moves by a fixed factor towards each sample, so it follows the median: a thread that loses its core in
 //! the middle of a read does not make the device slow.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Reads to each one that is timed: looking at the clock costs as much as a hit.
-const SAMPLED: u64 = 4;
+const SAMPLED: u32 = 4;
 
 /// From here on a device is slow. A hand-off to another thread costs 10 to 20 us, a read of an NVMe device 50 to 100 us.
 const SLOW_NS: u64 = 60_000;
@@ -21,19 +22,22 @@ const NS_MAX: u64 = 1 << 40;
 
 pub(crate) struct Latency {
     estimate_ns: AtomicU64,
-    reads: AtomicU64,
+}
+
+thread_local! {
+    /// Reads that this thread began, of whatever pool.
+    static READS: Cell<u32> = const { Cell::new(0) };
 }
 
 impl Latency {
     pub(crate) fn new() -> Self {
-        Self { estimate_ns: AtomicU64::new(START_NS), reads: AtomicU64::new(0) }
+        Self { estimate_ns: AtomicU64::new(START_NS) }
     }
 
     /// A read begins: the time, where it is to be sampled.
     pub(crate) fn begun(&self) -> Option<Instant> {
-        // Not counted exactly: two threads may sample the same read, or none.
-        let reads = self.reads.load(Ordering::Relaxed);
-        self.reads.store(reads.wrapping_add(1), Ordering::Relaxed);
+        // A thread that is ending does not sample.
+        let reads = READS.try_with(|reads| reads.replace(reads.get().wrapping_add(1))).unwrap_or(1);
         reads.is_multiple_of(SAMPLED).then(Instant::now)
     }
 

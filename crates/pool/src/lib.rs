@@ -21,7 +21,7 @@
 //! latches alone. A hit takes none of them.
 //!
 //! Reading order: [`unit`] (what is asked for), [`frame`] and [`free`] (memory), [`word`] and [`pin`] (what protects it),
-//! [`table`] (where it is), [`policy`] and [`history`] (what to keep), [`evict`] and [`starve`] (getting frames),
+//! [`table`] (where it is), [`policy`] (what to keep), [`evict`] and [`starve`] (getting frames),
 //! [`load`] (reads), [`fetch`] (the ways to ask), [`write`] (pages of the running apply), [`mutable`], [`latch`] and
 //! [`behind`] (pages that change in place, and how they are written), [`ahead`] (scans), [`pool`] (the whole).
 //!
@@ -35,7 +35,6 @@ mod evict;
 mod fetch;
 mod frame;
 mod free;
-mod history;
 mod latch;
 mod latency;
 mod load;
@@ -56,6 +55,7 @@ pub use ahead::Stream;
 pub use counters::PoolCounters;
 pub use error::PoolError;
 pub use pin::{Chunks, PageWrite, Pinned};
+pub use policy::PolicyKind;
 pub use pool::{Pool, PoolOptions};
 pub use unit::{Check, Hint, Unit, UnitId};
 pub use write::{Keep, NewPage, Writer, WriterOptions};

@@ -42,6 +42,8 @@ struct State {
     hint: Hint,
     /// Blocks that count as on their way by a prefetch.
     prefetching: usize,
+    /// Blocks that count as on their way for a scan.
+    scanning: usize,
     waiting: u32,
     wakers: SmallVec<[Waker; 2]>,
     ending: Option<Ending>,
@@ -56,7 +58,10 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn new(inner: Arc<Inner>, unit: Unit, hint: Hint) -> Arc<Self> {
-        let state = State { hint, prefetching: 0, waiting: 0, wakers: SmallVec::new(), ending: None };
+        let scanning = if hint == Hint::Scan { unit.blocks() } else { 0 };
+        inner.scanning.fetch_add(scanning, Ordering::Relaxed);
+        let wakers = SmallVec::new();
+        let state = State { hint, prefetching: 0, scanning, waiting: 0, wakers, ending: None };
         Arc::new(Self { inner, unit, state: Mutex::new(state) })
     }
 
@@ -126,6 +131,7 @@ impl State {
         assert!(self.ending.is_none(), "a load ended twice");
         self.ending = Some(ending);
         inner.prefetching.fetch_sub(self.prefetching, Ordering::Relaxed);
+        inner.scanning.fetch_sub(self.scanning, Ordering::Relaxed);
         std::mem::take(&mut self.wakers)
     }
 }

@@ -17,7 +17,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use shoal_base::BLOCK_BYTES;
@@ -39,10 +39,12 @@ pub(crate) struct Slot {
     check: AtomicU64,
     /// The next slot in the table's chain.
     pub(crate) chain: AtomicU32,
-    /// The policy's: time of the last access, number of accesses, and which use of the slot this is.
+    /// The policy's: time of the last access, number of accesses, which use of the slot this is, and whether only scans
+    /// touched it.
     pub(crate) last: AtomicU32,
     pub(crate) count: AtomicU32,
     pub(crate) generation: AtomicU32,
+    pub(crate) scanned: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
@@ -58,6 +60,7 @@ impl Slot {
             last: AtomicU32::new(0),
             count: AtomicU32::new(0),
             generation: AtomicU32::new(0),
+            scanned: AtomicBool::new(false),
         }
     }
 
@@ -111,7 +114,9 @@ impl Inner {
         assert!(frames.are_of(&self.store), "frames of another pool");
         assert_eq!(frames.count(), slot.unit().blocks(), "a unit of other size was published");
         let _ = frames.into_list();
-        slot.word.publish(pins);
+        if slot.word.publish(pins) {
+            self.latches.wake(index);
+        }
         (0..pins).map(|_| Pinned { inner: Arc::as_ptr(self), slot: index }).collect()
     }
 

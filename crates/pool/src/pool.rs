@@ -13,11 +13,10 @@ use crate::counters::{PoolCounters, Stats};
 use crate::evict::Draw;
 use crate::frame::Store;
 use crate::free::NONE;
-use crate::history::K_MAX;
 use crate::latch::Latches;
 use crate::latency::Latency;
 use crate::pin::{Pinned, Slot, close};
-use crate::policy::Policy;
+use crate::policy::{K_MAX, Policy, PolicyKind};
 use crate::table::Table;
 use crate::unit::{UNIT_BLOCKS_MAX, UnitId};
 use crate::write::{Writer, WriterOptions};
@@ -25,11 +24,13 @@ use crate::write::{Writer, WriterOptions};
 /// How large the pool is and how it chooses what to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Frames of 4 KiB: what the pool may hold. Tables take about 5 % more with the defaults.
+    /// Frames of 4 KiB: what the pool may hold. Tables take about 7 % more with the defaults.
     pub frames: usize,
+    /// How it chooses what goes.
+    pub policy: PolicyKind,
     /// LRU-K's k, 1 to 16.
     pub k: usize,
-    /// Evicted units whose accesses are remembered, each 9 + 4 k bytes; 0 is none.
+    /// LRU-K's evicted units whose accesses are remembered, each 9 + 4 k bytes; 0 is none.
     pub history: usize,
     /// Frames that scans take before they reuse their own.
     pub scan_frames_max: usize,
@@ -41,14 +42,14 @@ impl PoolOptions {
     /// Least frames that remember evicted units: below, the table would be too small to tell anything.
     const HISTORY_MIN: usize = 1024;
 
-    /// The defaults for a pool of `frames` frames: k = 4, four remembered units a frame, an eighth for scans (half of
-    /// small pools, at most 64), one second of waiting.
+    /// The defaults for a pool of `frames` frames: LRU-K with k = 8, four remembered units a frame, an eighth for scans (three
+    /// eighths of small pools, at most 64), one second of waiting.
     #[must_use]
     pub const fn new(frames: usize) -> Self {
         let history = if frames * 4 > Self::HISTORY_MIN { frames * 4 } else { Self::HISTORY_MIN };
-        let small = if frames / 2 < 64 { frames / 2 } else { 64 };
+        let small = if frames * 3 / 8 < 64 { frames * 3 / 8 } else { 64 };
         let scan_frames_max = if frames / 8 > small { frames / 8 } else { small };
-        Self { frames, k: 4, history, scan_frames_max, pin_wait_ms: 1000 }
+        Self { frames, policy: PolicyKind::LruK, k: 8, history, scan_frames_max, pin_wait_ms: 1000 }
     }
 }
 
@@ -64,6 +65,8 @@ pub(crate) struct Inner {
     pub(crate) latches: Latches,
     /// Blocks on their way by prefetches.
     pub(crate) prefetching: AtomicUsize,
+    /// Blocks on their way for scans.
+    pub(crate) scanning: AtomicUsize,
     /// Pages that change in place and are being written.
     pub(crate) writing: AtomicUsize,
     /// The first error of such a write since the last flush.
@@ -97,7 +100,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Setup`] where the options are outside of their limits or the address space does not suffice.
     pub fn new(device: Device, options: PoolOptions) -> Result<Self, PoolError> {
-        let PoolOptions { frames, k, history, scan_frames_max, pin_wait_ms } = options;
+        let PoolOptions { frames, policy, k, history, scan_frames_max, pin_wait_ms } = options;
         let setup = |message: String| PoolError::Setup { frames, message };
         let count = u32::try_from(frames).ok().filter(|&count| (1..NONE / K_MAX as u32).contains(&count));
         let count = count.ok_or_else(|| setup("the number of frames is not supported".into()))?;
@@ -108,12 +111,13 @@ impl Pool {
             slots: (0..count).map(|_| Slot::new()).collect(),
             store: Store::new(count).map_err(|error| setup(error.to_string()))?,
             table: Table::new(frames),
-            policy: Policy::new(frames, k, history, scan_frames_max),
+            policy: Policy::new(policy, frames, k, history, scan_frames_max),
             draw: Draw::default(),
             stats: Stats::default(),
             latency: Latency::new(),
             latches: Latches::new(),
             prefetching: AtomicUsize::new(0),
+            scanning: AtomicUsize::new(0),
             writing: AtomicUsize::new(0),
             write_error: Mutex::new(None),
             streams: AtomicUsize::new(0),

@@ -5,6 +5,7 @@
 //! | no flag, no pins | no unit, or one that is being loaded or evicted: a `Frames` owns the frames | the owner: publish |
 //! | resident | the unit is whole and may be read | anybody: pin, unpin; without pins: claim |
 //! | doomed, pinned | taken out of the table while it was read | readers: the last unpin frees the frames |
+//! | latched, not resident | a thread reads it; a `Frames` owns the frames | the owner: publish, unreserve |
 //! | resident, latched | one of the pins is to write; nobody pins it anew | the holder: unlatch |
 //! | resident, dirty | the device holds an older image | who wrote that image and still pins it: clean |
 //!
@@ -80,6 +81,11 @@ impl Word {
 
     pub(crate) fn is_latched(&self) -> bool {
         self.0.load(Ordering::Acquire) & LATCHED != 0
+    }
+
+    /// Resident, or latched, or both: one look, because a word goes from the one to the other at any time.
+    pub(crate) fn is_resident_or_latched(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (RESIDENT | LATCHED) != 0
     }
 
     /// Latches what the caller has pinned; `false` where it is latched already, or doomed. The right to write begins when
@@ -167,12 +173,25 @@ impl Word {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| word.checked_sub(HIT));
     }
 
-    /// The owner of the frames hands them over: resident, and pinned `pins` times by the caller.
-    pub(crate) fn publish(&self, pins: u32) {
+    /// The owner of the frames hands them over: resident, and pinned `pins` times by the caller. Says whether somebody
+    /// waits since it was [reserved](Self::reserve).
+    pub(crate) fn publish(&self, pins: u32) -> bool {
         assert!(u64::from(pins) < PINS_MAX);
         // Release pairs with the acquire of `pin`: the unit's name and bytes are visible to who pins it.
-        let before = self.0.swap(RESIDENT | u64::from(pins), Ordering::Release);
+        let before = self.0.swap(RESIDENT | u64::from(pins), Ordering::AcqRel);
         assert_eq!(before & (PINS | RESIDENT | DOOMED), 0, "a word in use was published");
+        before & AWAITED != 0
+    }
+
+    /// The owner of the frames is about to read the unit itself: who wants it waits as for a latch.
+    pub(crate) fn reserve(&self) {
+        let before = self.0.swap(LATCHED, Ordering::Relaxed);
+        assert_eq!(before & !WAKE, 0, "a word in use was reserved");
+    }
+
+    /// The read failed. Says whether somebody waits.
+    pub(crate) fn unreserve(&self) -> bool {
+        self.0.swap(0, Ordering::AcqRel) & AWAITED != 0
     }
 
     /// Pins a resident unit.

@@ -7,6 +7,7 @@
 mod bed;
 mod case;
 mod frames;
+mod mix;
 mod naive;
 mod page;
 mod proxy;
@@ -127,8 +128,14 @@ pub fn run(options: &PoolBenchOptions, out: &mut dyn Write) -> Result<()> {
             continue;
         }
         for variant in VARIANTS.iter().filter(|variant| selected(&options.variants, variant.name)) {
-            let figures = measure(options, case, variant);
-            report.row(case.name, variant.name, &figures)?;
+            if let Some(scans_per_get) = case.mix {
+                let rate = mix::hit_rate(options, scans_per_get, variant.name, variant.settings);
+                if rate.is_some() {
+                    report.row(case.name, variant.name, &[None, None, None, None, None, None, rate])?;
+                }
+            } else if variant.name != "belady" {
+                report.row(case.name, variant.name, &measure(options, case, variant))?;
+            }
         }
     }
     report.fact("load afterwards", &machine::load())?;
@@ -193,13 +200,15 @@ fn measure(options: &PoolBenchOptions, case: &Case, variant: &Variant) -> Vec<Op
 fn under_load<P: PagePool>(sim: &Arc<Sim>, load: &Load, frames: usize, pool: &P) -> Tally {
     let versions = Versions::new(load.pages);
     let tally = load_run(pool, &versions, load);
+    // What was read ahead when the load ended is not the sweep's.
+    std::thread::sleep(Duration::from_millis(20));
     let mut session = pool.session(Role::Get);
     let before = sim.pages_read();
     for number in 0..load.pages.min(2_000) {
         let version = session.read(number, |page| page::checked(page, number));
         assert!(version >= versions.at_least(number), "page {number} is stale after the run");
     }
-    let served = load.pages.min(2_000) - (sim.pages_read() - before).min(load.pages);
+    let served = load.pages.min(2_000).saturating_sub(sim.pages_read() - before);
     assert!(served <= frames as u64, "{frames} frames served {served} pages of a sweep");
     tally
 }

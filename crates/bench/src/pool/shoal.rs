@@ -8,7 +8,7 @@ use std::thread::{self, Thread};
 
 use shoal_base::Run;
 use shoal_base::task::block_on;
-use shoal_pool::{Hint, Pool, PoolOptions, Stream};
+use shoal_pool::{Hint, PolicyKind, Pool, PoolOptions, Stream};
 
 use super::bed::{PagePool, Role, Session};
 use super::page::Page;
@@ -27,6 +27,10 @@ pub(crate) struct Settings {
     pub(crate) inline: bool,
     /// Frames that scans may have; none: the pool's default.
     pub(crate) scan_frames: Option<usize>,
+    /// What chooses the pages that go.
+    pub(crate) policy: PolicyKind,
+    /// LRU-K's k, and how many evicted pages it remembers; none: the pool's default.
+    pub(crate) lru_k: Option<(usize, usize)>,
 }
 
 /// See the module.
@@ -39,6 +43,8 @@ impl Shoal {
     pub(crate) fn new(sim: &Arc<Sim>, frames: usize, settings: Settings) -> Self {
         let mut options = PoolOptions { pin_wait_ms: 10_000, ..PoolOptions::new(frames) };
         options.scan_frames_max = settings.scan_frames.unwrap_or(options.scan_frames_max);
+        (options.k, options.history) = settings.lru_k.unwrap_or((options.k, options.history));
+        options.policy = settings.policy;
         match Pool::new(sim.device(), options) {
             Ok(pool) => Self { pool, settings },
             Err(error) => panic!("{error}"),

@@ -288,10 +288,11 @@ fn prefetch_reads_in_the_background_and_takes_a_share() {
     pool.prefetch(&units[..12], Hint::Scan);
     eventually(|| pool.is_resident(&units[11].id));
     assert_eq!(device.counts().blocks_read, 12);
+    let used = pool.counters().frames_used;
     device.fail_reads(20, true);
     pool.prefetch(&units[19..22], Hint::Lookup);
     eventually(|| pool.counters().read_errors == 3);
-    assert_eq!(pool.counters().frames_used, 12, "a failed prefetch leaves nothing");
+    assert_eq!(pool.counters().frames_used, used, "a failed prefetch leaves nothing");
     assert!(run(pool.fetch(units[19], Hint::Lookup)).is_ok());
 }
 

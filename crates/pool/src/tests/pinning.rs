@@ -135,7 +135,7 @@ fn scans_leave_the_hot_set_alone() {
 fn often_used_units_survive_a_flood_of_new_ones() {
     for frames in [32, 1000] {
         let (pool, device) = pool_of(frames, 4000);
-        for _ in 0..6 {
+        for _ in 0..10 {
             for block in 0..frames as u64 / 4 {
                 drop(block_on(pool.fetch(page_unit(block, 0), Hint::Lookup)).unwrap());
             }

@@ -1,0 +1,281 @@
+//! What to keep: a class for scans, and behind one small trait the policy for everything else.
+//!
+//! - Time is the number of units that entered the pool. A hit tells the policy at most once a unit of time: accesses that
+//!   close together are one event (the correlated references of LRU-K), and while everything is resident a hit writes
+//!   nothing but its pin.
+//! - Units that only scans touched are no policy's business: they wait in a queue, oldest first. Every request for frames
+//!   looks there first; a scan that has reached its share takes from there before it takes a free frame.
+//! - The policies: [`lru_k`], the default; [`s3_fifo`] and [`sieve`], to compare.
+
+mod history;
+mod lru_k;
+mod s3_fifo;
+mod sieve;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::evict::Draw;
+use crate::pin::Slot;
+use crate::unit::Hint;
+
+pub(crate) use history::K_MAX;
+
+/// Which policy chooses what goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// The unit whose k-th last access is the longest ago; those with fewer accesses first. With a history it remembers
+    /// evicted units.
+    #[default]
+    LruK,
+    /// A small first-in-first-out queue for what is new, a large one for what was used again, and the names of what
+    /// left the small one (Yang and others, SOSP 2023).
+    S3Fifo,
+    /// One queue and a hand that passes over what was used (Zhang and others, NSDI 2024).
+    Sieve,
+}
+
+/// What a policy has to know and to say. All calls may come from several threads at once.
+pub(crate) trait Replacement: Send + Sync {
+    /// A unit that more than scans want is in this slot now.
+    fn entered(&self, slot: &Slot, index: u32, now: u32, hint: Hint);
+
+    /// It was used. Called at most once a unit of time, with the unit pinned.
+    fn accessed(&self, slot: &Slot, index: u32, now: u32);
+
+    /// It leaves the pool; `remember` it for its return.
+    fn left(&self, slot: &Slot, index: u32, now: u32, remember: bool);
+
+    /// The unit in slot `to`, which entered just now, replaces the one in `from`, which only counts as scanned from now on.
+    fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32));
+
+    /// The slot that should go. It stays the policy's until it [left](Self::left): the caller may fail to evict it.
+    fn victim(&self, search: &Search<'_>) -> Option<u32>;
+}
+
+/// Among which slots a victim is looked for.
+pub(crate) struct Search<'a> {
+    pub(crate) slots: &'a [Slot],
+    /// Slots that were ever used.
+    pub(crate) touched: u32,
+    pub(crate) draw: &'a Draw,
+    /// Only what can go without being written first.
+    pub(crate) clean_only: bool,
+    pub(crate) now: u32,
+}
+
+impl Search<'_> {
+    pub(crate) fn can_go(&self, index: u32) -> bool {
+        let word = self.slots[index as usize].word();
+        if self.clean_only { word.is_evictable() } else { word.is_idle() }
+    }
+}
+
+/// A unit that only scans touched, in one use of its slot.
+#[derive(Clone, Copy)]
+pub(crate) struct Scanned {
+    pub(crate) index: u32,
+    generation: u32,
+}
+
+pub(crate) struct Policy {
+    clock: AtomicU32,
+    kind: Box<dyn Replacement>,
+    slots: usize,
+    scanned: Mutex<VecDeque<Scanned>>,
+    /// Frames of units that only scans touched.
+    scan_frames: AtomicUsize,
+    scan_frames_max: usize,
+}
+
+impl Policy {
+    pub(crate) fn new(
+        kind: PolicyKind,
+        slots: usize,
+        k: usize,
+        history: usize,
+        scan_frames_max: usize,
+    ) -> Self {
+        let kind: Box<dyn Replacement> = match kind {
+            PolicyKind::LruK => Box::new(lru_k::LruK::new(slots, k, history)),
+            PolicyKind::S3Fifo => Box::new(s3_fifo::S3Fifo::new(slots)),
+            PolicyKind::Sieve => Box::new(sieve::Sieve::new(slots)),
+        };
+        Self {
+            clock: AtomicU32::new(0),
+            kind,
+            slots,
+            scanned: Mutex::default(),
+            scan_frames: AtomicUsize::new(0),
+            scan_frames_max,
+        }
+    }
+
+    fn now(&self) -> u32 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    /// A unit enters the pool in this slot, wanted for `hint`. Only for the owner of its frames.
+    pub(crate) fn entered(&self, slot: &Slot, index: u32, hint: Hint) {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let generation = slot.generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if hint == Hint::Scan {
+            slot.scanned.store(true, Ordering::Relaxed);
+            // Before now, so that a lookup at this very time is noticed.
+            slot.last.store(now.wrapping_sub(1), Ordering::Relaxed);
+            self.scan_frames.fetch_add(slot.unit().blocks(), Ordering::Relaxed);
+            self.queue(Scanned { index, generation });
+            return;
+        }
+        slot.scanned.store(false, Ordering::Relaxed);
+        slot.last.store(now, Ordering::Relaxed);
+        self.kind.entered(slot, index, now, hint);
+    }
+
+    /// A resident unit was found. Pinned by the caller.
+    #[inline]
+    pub(crate) fn touched(&self, slot: &Slot, index: u32, hint: Hint) {
+        let now = self.now();
+        if hint != Hint::Scan && slot.last.load(Ordering::Relaxed) != now {
+            self.accessed(slot, index, now);
+        }
+    }
+
+    fn accessed(&self, slot: &Slot, index: u32, now: u32) {
+        slot.last.store(now, Ordering::Relaxed);
+        // Once for several threads: a read keeps the line shared where there is nothing to change.
+        if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Relaxed) {
+            self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
+            self.kind.entered(slot, index, now, Hint::Lookup);
+        } else {
+            self.kind.accessed(slot, index, now);
+        }
+    }
+
+    /// A unit leaves the pool; `remember` it for its return. Only for the owner of its frames, or of its doom.
+    pub(crate) fn left(&self, slot: &Slot, index: u32, remember: bool) {
+        if slot.scanned.swap(false, Ordering::Relaxed) {
+            self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
+        } else {
+            self.kind.left(slot, index, self.now(), remember);
+        }
+    }
+
+    /// The unit in slot `to` replaces the resident one in `from` (which the caller pinned): it takes over its history,
+    /// and the old one goes as soon as room is needed.
+    pub(crate) fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32)) {
+        if !from.0.scanned.swap(true, Ordering::Relaxed) {
+            self.kind.inherit(from, to);
+            self.scan_frames.fetch_add(from.0.unit().blocks(), Ordering::Relaxed);
+            self.queue(Scanned { index: from.1, generation: from.0.generation.load(Ordering::Relaxed) });
+        }
+    }
+
+    /// The slot that should go among those that may.
+    pub(crate) fn victim(&self, slots: &[Slot], touched: u32, draw: &Draw, clean_only: bool) -> Option<u32> {
+        self.kind.victim(&Search { slots, touched, draw, clean_only, now: self.now() })
+    }
+
+    /// Whether a scan that wants `frames` more has to give some back first.
+    pub(crate) fn scan_share_used(&self, frames: usize) -> bool {
+        self.scan_frames.load(Ordering::Relaxed) + frames > self.scan_frames_max
+    }
+
+    pub(crate) fn scan_frames_max(&self) -> usize {
+        self.scan_frames_max
+    }
+
+    pub(crate) fn scan_frames(&self) -> usize {
+        self.scan_frames.load(Ordering::Relaxed)
+    }
+
+    /// The unit that only scans touched and that entered first.
+    pub(crate) fn next_scanned(&self, slots: &[Slot]) -> Option<Scanned> {
+        let mut queue = self.scanned.lock();
+        while let Some(entry) = queue.pop_front() {
+            let slot = &slots[entry.index as usize];
+            if slot.scanned.load(Ordering::Relaxed)
+                && slot.generation.load(Ordering::Relaxed) == entry.generation
+            {
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    /// Puts a unit that only scans touched at the end of the queue.
+    pub(crate) fn queue(&self, entry: Scanned) {
+        let mut queue = self.scanned.lock();
+        // Entries of units that left otherwise stay until they come to the front; an entry a slot is enough.
+        if queue.len() >= self.slots {
+            queue.pop_front();
+        }
+        queue.push_back(entry);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::unit::Unit;
+
+    pub(crate) fn slots(count: u32) -> Vec<Slot> {
+        let slots: Vec<_> = (0..count).map(|_| Slot::new()).collect();
+        slots.iter().zip(0_u64..).for_each(|(slot, block)| slot.name(&Unit::page(block, 1)));
+        slots
+    }
+
+    /// A policy over slots that are all resident, and the order in which they would go.
+    pub(crate) fn policy(kind: PolicyKind, slots: &[Slot], k: usize, history: usize) -> Policy {
+        slots.iter().for_each(|slot| {
+            slot.word().publish(0);
+        });
+        Policy::new(kind, slots.len(), k, history, 4)
+    }
+
+    /// Takes victims until there is none.
+    pub(crate) fn order(policy: &Policy, slots: &[Slot]) -> Vec<u32> {
+        let mut order = Vec::new();
+        while let Some(index) = policy.victim(slots, slots.len() as u32, &Draw::default(), false) {
+            assert!(slots[index as usize].word().claim().is_some());
+            policy.left(&slots[index as usize], index, false);
+            order.push(index);
+        }
+        order
+    }
+
+    #[test]
+    fn scans_have_a_queue_and_a_share() {
+        let slots = slots(3);
+        for kind in [PolicyKind::LruK, PolicyKind::S3Fifo, PolicyKind::Sieve] {
+            let policy = Policy::new(kind, 3, 2, 64, 2);
+            policy.entered(&slots[0], 0, Hint::Scan);
+            policy.entered(&slots[1], 1, Hint::Scan);
+            policy.touched(&slots[1], 1, Hint::Scan);
+            policy.entered(&slots[2], 2, Hint::Lookup);
+            assert!(policy.scan_share_used(1));
+            policy.touched(&slots[0], 0, Hint::Lookup);
+            assert!(!policy.scan_share_used(1), "a lookup takes it out of the scans");
+            assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(1));
+            policy.left(&slots[1], 1, true);
+            policy.left(&slots[0], 0, true);
+            assert_eq!(policy.scan_frames(), 0);
+            assert!(policy.next_scanned(&slots).is_none());
+        }
+    }
+
+    #[test]
+    fn what_was_replaced_goes_with_the_scans() {
+        for kind in [PolicyKind::LruK, PolicyKind::S3Fifo, PolicyKind::Sieve] {
+            let slots = slots(2);
+            let policy = policy(kind, &slots, 2, 0);
+            policy.entered(&slots[0], 0, Hint::Lookup);
+            policy.entered(&slots[1], 1, Hint::Lookup);
+            policy.inherit((&slots[0], 0), (&slots[1], 1));
+            assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(0));
+            assert!(policy.next_scanned(&slots).is_none());
+        }
+    }
+}
