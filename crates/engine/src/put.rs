@@ -143,6 +143,7 @@ impl Inner {
         let (data, promise) = self.claim(|| self.space.claim_value(blocks, TREE_BLOCKS_PER_RECORD)).await?;
         let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
         let manifest_blocks = manifest_blocks(data.runs().len(), units);
+        OperationCounters::add(&self.counters.extent_blocks_written, blocks + manifest_blocks);
         let mut extents = vec![data];
         if manifest_blocks > 0 {
             extents.push(self.claim_manifest(manifest_blocks).await?);
