@@ -32,6 +32,8 @@ enum Bench {
     Store(StoreArguments),
     /// The disk-space allocator beside the seed's four and others, in memory.
     Space(SpaceArguments),
+    /// Allocated over live bytes of a store, after puts and after deletes, and what is written for them.
+    Amplification(AmplificationArguments),
     /// Buffer pools under scans and gets on a simulated device, in their own memory.
     Pool(PoolArguments),
 }
@@ -118,6 +120,49 @@ struct StoreArguments {
 }
 
 #[derive(Args)]
+struct AmplificationArguments {
+    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Only this variant: c1 or c16, the number of clients; may be given again.
+    #[arg(long = "variant", value_name = "NAME")]
+    variants: Vec<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// The data file: it must not exist, and is removed at the end [default: a temporary file in this folder].
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Bytes of values that are put.
+    #[arg(long, value_name = "SIZE", default_value = "4G")]
+    bytes: Size,
+    /// Memory for cached pages and values.
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    cache: Size,
+    /// The folder whose files are put, again and again under other keys.
+    #[arg(long, value_name = "FOLDER", default_value = "/usr/share")]
+    tree: PathBuf,
+    /// How to drive the device.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
+}
+
+fn run_amplification(arguments: AmplificationArguments) -> anyhow::Result<()> {
+    let options = shoal_bench::amplification::AmplificationOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        json: arguments.json,
+        cases: arguments.cases,
+        variants: arguments.variants,
+        data: arguments.data,
+        bytes: arguments.bytes.0,
+        cache: arguments.cache.0,
+        tree: arguments.tree,
+        io: arguments.io.into(),
+    };
+    shoal_bench::amplification::run(&options, &mut std::io::stdout().lock())
+}
+
+#[derive(Args)]
 struct SpaceArguments {
     /// End within a minute: devices 64 times smaller, half a second a row.
     #[arg(long)]
@@ -171,6 +216,7 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
     let arguments = match arguments.bench {
         Bench::Store(arguments) => arguments,
         Bench::Space(arguments) => return run_space(arguments),
+        Bench::Amplification(arguments) => return run_amplification(arguments),
         Bench::Pool(arguments) => return run_pool(arguments),
     };
     let time = seconds(arguments.seconds)?;

@@ -1,11 +1,12 @@
 //! Workloads, load generators and reports: the home of what `shoal bench` measures.
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
-//! figure depends on), [`report`] (table or JSON lines), [`plot`] (charts), then the benchmarks: [`store`], [`space`] and
-//! [`pool`]; and [`apples`], the probability model behind pooled allocators.
+//! figure depends on), [`report`] (table or JSON lines), [`plot`] (charts), then the benchmarks: [`store`], [`space`],
+//! [`pool`] and [`amplification`]; and [`apples`], the probability model behind pooled allocators.
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
+pub mod amplification;
 pub mod apples;
 pub mod histogram;
 pub mod machine;

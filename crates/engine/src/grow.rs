@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::publish::Changes;
-use crate::store::Inner;
+use crate::store::{Inner, OperationCounters};
 
 /// Blocks that are zeroed by one request.
 const ZERO_BLOCKS: u64 = 256;
@@ -68,6 +68,7 @@ impl Inner {
         let failed = |message: String| Error::Unopenable(format!("growing to {to} blocks: {message}"));
         self.device.inner().grow(to).map_err(|error| failed(error.to_string()))?;
         zero(&self.device, from, to).await?;
+        OperationCounters::add(&self.counters.growth_blocks_written, to - from);
         self.device.flush().await.ok()?;
         let run = Run::new(from, u32::try_from(to - from).map_err(|_| failed("too much at once".into()))?);
         self.publish(Changes { freed: vec![run], device_blocks: Some(to), ..Changes::default() }).await?;

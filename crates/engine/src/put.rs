@@ -149,6 +149,7 @@ impl Inner {
             self.claim(|| self.space.claim_value(owner, blocks, TREE_BLOCKS_PER_RECORD)).await?;
         let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
         let manifest_blocks = manifest_blocks(data.runs().len(), units);
+        OperationCounters::add(&self.counters.extent_blocks_written, blocks + manifest_blocks);
         let mut extents = vec![data];
         if manifest_blocks > 0 {
             extents.push(self.claim_manifest(manifest_blocks).await?);

@@ -57,6 +57,10 @@ pub struct StoreStat {
     pub page_blocks_written: u64,
     /// See `applies`. What was moved is in it.
     pub home_blocks_written: u64,
+    /// Blocks of values with extents of their own that puts wrote.
+    pub extent_blocks_written: u64,
+    /// Blocks that were written with zeros when the file grew.
+    pub growth_blocks_written: u64,
     /// Values that applies moved out of packed runs with too little alive, and their bytes.
     pub moved_values: u64,
     /// See `moved_values`.
@@ -129,6 +133,8 @@ impl StoreStat {
             ("written.log", "blocks", self.log_blocks_written),
             ("written.pages", "blocks", self.page_blocks_written),
             ("written.home", "blocks", self.home_blocks_written),
+            ("written.extents", "blocks", self.extent_blocks_written),
+            ("written.growth", "blocks", self.growth_blocks_written),
             ("moved.values", "count", self.moved_values),
             ("moved.bytes", "bytes", self.moved_bytes),
             ("moving.paused", "count", u64::from(self.moving_paused)),
@@ -202,6 +208,8 @@ impl Store {
             applies: get(&counters.applies),
             page_blocks_written: get(&counters.pages_written),
             home_blocks_written: get(&counters.home_blocks_written),
+            extent_blocks_written: get(&counters.extent_blocks_written),
+            growth_blocks_written: get(&counters.growth_blocks_written),
             moved_values: get(&counters.moved_values),
             moved_bytes: get(&counters.moved_bytes),
             moving_paused: inner.mover.is_paused(),

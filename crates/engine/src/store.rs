@@ -73,6 +73,8 @@ pub(crate) struct OperationCounters {
     pub applies: AtomicU64,
     pub pages_written: AtomicU64,
     pub home_blocks_written: AtomicU64,
+    pub extent_blocks_written: AtomicU64,
+    pub growth_blocks_written: AtomicU64,
     pub moved_values: AtomicU64,
     pub moved_bytes: AtomicU64,
 }
