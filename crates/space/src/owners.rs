@@ -60,22 +60,20 @@ impl FreeRuns {
     /// The open group with the fewest blocks in use, of those that have any, have no free run above 4 MiB and are not in
     /// `except`; and how many these blocks are.
     pub(crate) fn emptiest(&self, except: &[Run]) -> Option<(usize, u32)> {
-        let used = |(group, state): (usize, &Group)| {
-            let first = self.geometry.run(group, Span { start: 0, blocks: 1 }).block;
-            let blocks =
-                (self.geometry.blocks_max() - first).min(u64::from(self.geometry.group_blocks())) as u32;
-            (group, blocks - state.free_blocks)
-        };
-        let candidates = self.groups.iter().enumerate().filter(|(_, state)| state.is_open()).map(used);
-        let is_excepted = |group| {
+        let mut emptiest: Option<(usize, u32)> = None;
+        for (group, state) in self.groups.iter().enumerate() {
+            let used = self.geometry.blocks_of(group) - state.free_blocks;
+            // One with a run that holds any value is not in need: often it was emptied not long ago.
+            let is_fitting = used > 0 && state.large_runs == 0 && state.is_open();
+            if !is_fitting || emptiest.is_some_and(|(_, least)| least <= used) {
+                continue;
+            }
             let first = self.geometry.run(group, Span { start: 0, blocks: 1 });
-            except.iter().any(|run| run.overlaps(first))
-        };
-        // One with a run that holds any value is not in need: often it was emptied not long ago.
-        let is_usable = |group: usize| self.groups[group].large_runs > 0;
-        let fitting =
-            candidates.filter(|&(group, used)| used > 0 && !is_excepted(group) && !is_usable(group));
-        fitting.min_by_key(|&(group, used)| (used, group))
+            if !except.iter().any(|run| run.overlaps(first)) {
+                emptiest = Some((group, used));
+            }
+        }
+        emptiest
     }
 
     /// Whole groups that are free and shared, at most `count` of them, lowest first, as runs that nobody serves from now
