@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use shoal_api::{Method, Unary};
+use shoal_api::Unary;
 use shoal_base::Run;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -153,11 +153,7 @@ impl SpaceClient {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn allocate_batch(
-        &self,
-        sizes: &[u32],
-        runs_max: u32,
-    ) -> Result<Vec<Vec<Run>>, ClientError> {
+    pub async fn allocate_batch(&self, sizes: &[u32], runs_max: u32) -> Result<Vec<Vec<Run>>, ClientError> {
         let session = self.inner.session;
         let answer = self.change::<v1::Allocate>(|sequence| v1::AllocateRequest {
             session,
@@ -174,8 +170,8 @@ impl SpaceClient {
     /// [`ClientError`].
     pub async fn free(&self, runs: &[Run]) -> Result<(), ClientError> {
         let session = self.inner.session;
-        let answer = self
-            .change::<v1::Free>(|sequence| v1::FreeRequest { session, sequence, runs: runs_into(runs) });
+        let answer =
+            self.change::<v1::Free>(|sequence| v1::FreeRequest { session, sequence, runs: runs_into(runs) });
         answer.await.map(drop)
     }
 
@@ -190,8 +186,7 @@ impl SpaceClient {
     /// # Errors
     /// [`ClientError`].
     pub async fn status(&self) -> Result<Status, ClientError> {
-        let answer =
-            call::<v1::Status>(&self.inner.channel, v1::StatusRequest {}, self.inner.timeout).await;
+        let answer = call::<v1::Status>(&self.inner.channel, v1::StatusRequest {}, self.inner.timeout).await;
         let status = answer.map_err(Failure::into_error)?;
         Ok(Status {
             blocks: status.blocks,
@@ -236,8 +231,7 @@ impl SpaceClient {
 
     pub(crate) async fn give_back(&self, lease: u64) -> Result<(), ClientError> {
         let session = self.inner.session;
-        let answer =
-            self.change::<v1::GiveBack>(|sequence| v1::GiveBackRequest { session, sequence, lease });
+        let answer = self.change::<v1::GiveBack>(|sequence| v1::GiveBackRequest { session, sequence, lease });
         answer.await.map(drop)
     }
 
@@ -269,10 +263,9 @@ impl SpaceClient {
                 *last = Some(sequence - 1);
                 Err(failure.into_error())
             }
-            Err(_) => Err(ClientError::Unavailable(format!(
-                "silent for {} s",
-                self.inner.timeout.as_secs_f64()
-            ))),
+            Err(_) => {
+                Err(ClientError::Unavailable(format!("silent for {} s", self.inner.timeout.as_secs_f64())))
+            }
         }
     }
 }

@@ -70,8 +70,7 @@ impl Journal {
         base: u64,
         sync: bool,
     ) -> std::io::Result<Self> {
-        let header =
-            Header { identity, blocks: truth.blocks(), group_blocks: truth.group_blocks(), base };
+        let header = Header { identity, blocks: truth.blocks(), group_blocks: truth.group_blocks(), base };
         let mut bytes = header.encode().to_vec();
         let mut number = base;
         for part in truth.parts() {
@@ -148,8 +147,7 @@ impl Journal {
         }
         let end = at as u64;
         let path = path.to_owned();
-        let mut journal =
-            Self { file, path, header, end, grown: end, snapshot_bytes, synced: number, sync };
+        let mut journal = Self { file, path, header, end, grown: end, snapshot_bytes, synced: number, sync };
         // What is left of a torn batch must not be taken for records later.
         journal.wipe(bytes.len() as u64).map_err(io)?;
         Ok((journal, truth))

@@ -35,7 +35,8 @@ pub use pool::Pool;
 pub use refusal::Refusal;
 pub use server::{ServeError, SpaceServer};
 pub use truth::{
-    Action, Answer, GROUPS_OF_LEASE_MAX, ITEMS_MAX, LEASES_OF_SESSION_MAX, SESSIONS_MAX, Status, TIME_TO_LIVE_MS,
+    Action, Answer, GROUPS_OF_LEASE_MAX, ITEMS_MAX, LEASES_OF_SESSION_MAX, SESSIONS_MAX, Status,
+    TIME_TO_LIVE_MS,
 };
 
 /// The longest message, in bytes: an answer of 131,072 runs, and a bit.

@@ -73,9 +73,9 @@ impl Pool {
     pub async fn lease(&mut self, groups: usize) -> Result<(), ClientError> {
         let (lease, groups) = self.client.grant(groups).await?;
         let mut held = Held { groups: Coverage::default(), committed: Coverage::default() };
-        let is_ours = groups.iter().all(|&group| {
-            held.groups.add(group) && self.groups.add(group) && self.space.free(group).is_ok()
-        });
+        let is_ours = groups
+            .iter()
+            .all(|&group| held.groups.add(group) && self.groups.add(group) && self.space.free(group).is_ok());
         if !is_ours {
             return Err(ClientError::Refused("the owner leased what was leased already".into()));
         }

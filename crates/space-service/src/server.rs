@@ -118,7 +118,9 @@ async fn fence(owner: &Owner) {
     loop {
         looks.tick().await;
         match owner.fence_late() {
-            Ok(late) => late.iter().for_each(|session| tracing::warn!(session, "fenced: its client is silent")),
+            Ok(late) => {
+                late.iter().for_each(|session| tracing::warn!(session, "fenced: its client is silent"))
+            }
             Err(error) => tracing::error!(%error, "cannot fence"),
         }
     }

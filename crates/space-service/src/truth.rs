@@ -375,7 +375,7 @@ impl Truth {
                 if held.lease >= self.counters.next_lease || !self.are_groups(&held.groups) {
                     return Err(Contradiction("a lease is wrong"));
                 }
-                if held.groups.iter().any(|&group| self.space.is_free(group) || self.is_leased(group)) {
+                if held.groups.iter().any(|&group| self.has_free(group) || self.is_leased(group)) {
                     return Err(Contradiction("a leased group is free, or leased twice"));
                 }
                 self.add_lease(held.session, held.lease, held.groups)
@@ -481,7 +481,9 @@ impl Truth {
                     return Err(Refusal::Wrong { run, what: "lies in a lease: its holder frees it" });
                 }
                 self.space.free_batch(runs).map_err(|error| match error {
-                    SpaceError::Outside { run, .. } => Refusal::Wrong { run, what: "does not lie in the space" },
+                    SpaceError::Outside { run, .. } => {
+                        Refusal::Wrong { run, what: "does not lie in the space" }
+                    }
                     SpaceError::AlreadyFree { run, .. } | SpaceError::NotFree { run, .. } => {
                         Refusal::Wrong { run, what: "is not in use" }
                     }
@@ -503,7 +505,8 @@ impl Truth {
     fn commit(&mut self, session: u64, lease: u64, kept: &[Run], freed: &[Run]) -> Result<(), Refusal> {
         let held = self.holder(session, lease)?;
         let mut looked_at = Coverage::default();
-        for (&run, is_kept) in kept.iter().map(|run| (run, true)).chain(freed.iter().map(|run| (run, false))) {
+        for (&run, is_kept) in kept.iter().map(|run| (run, true)).chain(freed.iter().map(|run| (run, false)))
+        {
             if run.blocks == 0 || !lies_in(run, &held.groups) {
                 return Err(Refusal::Wrong { run, what: "does not lie in the lease" });
             }
@@ -569,6 +572,16 @@ impl Truth {
         }
         let freed = self.space.free_batch(&groups.without(&held.committed));
         assert!(freed.is_ok(), "leased groups were taken out of the space: {freed:?}");
+    }
+
+    /// Whether any block of a run that lies in the space is free.
+    fn has_free(&self, run: Run) -> bool {
+        let taken = self.space.take_free_part(run);
+        if taken.as_ref().is_ok_and(|&blocks| blocks == 0) {
+            return false;
+        }
+        // The truth is being read, and refused with this answer: what was taken is not missed.
+        true
     }
 
     /// Whether any block of a run is leased. Blocks outside of the space are not.
