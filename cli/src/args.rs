@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, cp, export, get, import, ls, put, rm, serve, simulate, stat,
+    bench, check, completions, cp, export, get, import, ls, put, rm, serve, simulate, space, stat,
 };
 
 const EXAMPLES: &str = "\
@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Export(export::Arguments),
     /// Verify a whole store that no server has open, and repair it.
     Check(check::Arguments),
+    /// Hand out disk space to other processes.
+    Space(space::Arguments),
     /// Measure this program on this machine.
     Bench(bench::Arguments),
     /// Play a model of what the store does, beside its formulas.

@@ -119,6 +119,12 @@ impl Pool {
         Ok(())
     }
 
+    /// How many leases are out.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        self.leases.len()
+    }
+
     /// How many blocks are leased and free.
     #[must_use]
     pub fn free_blocks(&self) -> u64 {

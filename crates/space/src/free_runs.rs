@@ -65,6 +65,8 @@ pub(crate) struct FreeRuns {
     pub(crate) index: RunIndex,
     /// Over the groups of each owner.
     pub(crate) owned: BTreeMap<u16, RunIndex>,
+    /// How often a group got another owner.
+    pub(crate) owner_changes: u64,
     /// Group g is in here if its last block and the first block of group g + 1 are free, and both are open.
     pub(crate) joined: GroupSet,
     /// No run across a border is longer than this. Exact after a search, an upper bound afterwards.
@@ -79,6 +81,7 @@ impl FreeRuns {
             groups: vec![Group::default(); geometry.groups()],
             index: RunIndex::new(geometry),
             owned: BTreeMap::new(),
+            owner_changes: 0,
             joined: GroupSet::new(geometry.groups()),
             cross_blocks_max: 0,
             free_blocks: 0,
@@ -239,7 +242,7 @@ impl FreeRuns {
 
     /// The place, and the run itself, of what an index found.
     #[inline]
-    fn span_of(&self, found: Found) -> (usize, Span) {
+    pub(crate) fn span_of(&self, found: Found) -> (usize, Span) {
         let runs = &self.groups[found.group].runs;
         let at = match found.start {
             Some(start) => runs.position_covering(Span { start, blocks: found.blocks }),

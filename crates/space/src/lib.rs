@@ -12,7 +12,7 @@
 //!
 //! Bottom-up: `geometry` (groups), `bitmap`, `lanes` and `group` (the free runs of one group), `bits` and `classes` (sets of groups),
 //! `index` (which group has a run of a size), `free_runs` (the allocator without its lock; `cross`, `batch` and `owners`
-//! add to it), `shards` (several of these), `space` (with their locks), `lease` and `moving` (on top).
+//! add to it), `shards` (several of these), `space` (with their locks), `lease`, `own` and `moving` (on top).
 
 mod audit;
 mod batch;
@@ -29,6 +29,7 @@ mod index;
 mod lanes;
 mod lease;
 mod moving;
+mod own;
 mod owners;
 mod prefetch;
 mod present;

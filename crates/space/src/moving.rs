@@ -8,7 +8,6 @@ use shoal_base::Run;
 
 use crate::Space;
 use crate::free_runs::FreeRuns;
-use crate::group::Span;
 
 /// A group that is closed because it is being emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +59,7 @@ impl Space {
         let runs = all.iter_mut().min_by_key(of_shard)?;
         let (group, used_blocks) = runs.emptiest(except)?;
         runs.close(group);
-        let first = runs.geometry.run(group, Span { start: 0, blocks: 1 }).block;
-        let blocks = (runs.geometry.blocks_max() - first).min(u64::from(runs.geometry.group_blocks()));
-        Some(Victim { group: Run::new(first, blocks as u32), used_blocks })
+        Some(Victim { group: runs.group_run(group), used_blocks })
     }
 
     /// Opens a group that was closed: what is free of it is handed out again.
@@ -97,51 +94,5 @@ impl Space {
             taken.extend(runs.take_whole(count - taken.len()));
         }
         taken
-    }
-}
-
-/// Space of one's own.
-impl Space {
-    /// Hands out a run from groups that serve only `owner` (1 to 65,535): exact best fit among these; where none fits, one
-    /// more wholly free group becomes the owner's; where there is none either, from the shared ones. Freed as any run; a
-    /// group that comes wholly free is shared again, but for one spare. Takes all locks.
-    ///
-    /// Owners are known in memory only: after a restart all groups are shared.
-    ///
-    /// # Panics
-    /// Where `blocks` or `owner` is 0.
-    #[must_use]
-    pub fn allocate_own(&self, owner: u16, blocks: u32) -> Option<Run> {
-        assert!(blocks > 0 && owner > 0, "{blocks} blocks for owner {owner}");
-        let mut all = self.shards();
-        let best = |runs: &&mut FreeRuns| {
-            runs.owned
-                .get(&owner)
-                .and_then(|index| index.best_fit(blocks))
-                .map_or(u32::MAX, |found| found.blocks)
-        };
-        if let Some(run) = all.iter_mut().min_by_key(best).and_then(|runs| runs.allocate_own(owner, blocks)) {
-            return Some(run);
-        }
-        if blocks <= self.group_blocks() {
-            for runs in all.iter_mut() {
-                if runs.grow(owner) {
-                    return runs.allocate_own(owner, blocks);
-                }
-            }
-        }
-        all.allocate(blocks)
-    }
-
-    /// Makes all groups of `owner` shared ones, with whatever lives in them.
-    pub fn disown(&self, owner: u16) {
-        assert!(owner > 0, "what is shared has no owner");
-        self.shards().iter_mut().for_each(|runs| runs.disown(owner));
-    }
-
-    /// How many groups serve only `owner`.
-    #[must_use]
-    pub fn groups_of(&self, owner: u16) -> usize {
-        self.shards().iter().map(|runs| runs.groups_of(owner)).sum()
     }
 }

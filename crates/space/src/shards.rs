@@ -59,10 +59,16 @@ impl<'a> Shards<'a> {
             fitting.extend(runs.search_cross(wanted).best_fit);
         }
         fitting.retain(|across| across.blocks >= wanted);
-        let across = fitting.into_iter().min_by_key(|across| (across.blocks, across.block))?;
+        let across = fitting.into_iter().min_by_key(|across| (across.blocks, across.block));
+        let Some(across) = across else { return self.borrow(blocks) };
         let run = Run::new(across.block, blocks);
         self.take_checked(run);
         Some(run)
+    }
+
+    /// A run from the groups of any owner.
+    fn borrow(&mut self, blocks: u32) -> Option<Run> {
+        self.iter_mut().find_map(|runs| runs.borrow(blocks))
     }
 
     /// The shard with the shortest run that fits, if that is a short one; the lowest of these.
@@ -133,6 +139,7 @@ impl<'a> Shards<'a> {
     pub(crate) fn longest(&mut self) -> Option<Run> {
         let mut runs: SmallVec<[Run; 8]> = self.iter_mut().filter_map(FreeRuns::longest).collect();
         let blocks = |across: Across| u32::try_from(across.blocks).unwrap_or(u32::MAX);
+        runs.extend(self.iter().filter_map(FreeRuns::longest_owned));
         runs.extend(self.chains().into_iter().map(|across| Run::new(across.block, blocks(across))));
         runs.into_iter().max_by_key(|run| (run.blocks, std::cmp::Reverse(run.block)))
     }

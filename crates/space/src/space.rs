@@ -564,27 +564,6 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_has_groups_that_nobody_else_is_served_from() {
-        let space = Space::with_shards(640, 64, 256);
-        space.free(Run::new(0, 640)).unwrap();
-        let own: Vec<Run> = (0..7).map(|_| space.allocate_own(3, 20).unwrap()).collect();
-        assert_eq!(space.groups_of(3), 3, "three of 20 blocks to a group");
-        let others: Vec<Run> = std::iter::from_fn(|| space.allocate(1)).collect();
-        assert_eq!(others.len(), 7 * 64, "all but the owner's groups");
-        assert_eq!(space.allocate_own(3, 44).map(|run| run.block), Some(own[6].end()));
-        assert_eq!(space.allocate_own(3, 50), None);
-        space.audit();
-        space.free_batch(&own[..6]).unwrap();
-        assert_eq!(space.groups_of(3), 2, "one group was whole and is a spare, one went back");
-        assert_eq!(space.allocate(64).map(|run| run.blocks), Some(64));
-        space.audit();
-        space.disown(3);
-        assert_eq!(space.groups_of(3), 0);
-        assert!(space.allocate(64).is_some(), "the spare serves everybody");
-        space.audit();
-    }
-
-    #[test]
     fn a_closed_group_takes_frees_and_serves_nobody() {
         let space = Space::new(256, 64);
         space.free(Run::new(10, 20)).unwrap();

@@ -12,7 +12,7 @@ use super::network::network;
 use super::reference::{Bitmap, Grouped, Pooled, Record, Tree};
 use super::run::{GIB, Run, TIB};
 use super::shift::Way;
-use super::{ceph, churn, parallel, rebuild, seed, shift};
+use super::{ceph, churn, own, parallel, rebuild, seed, service, shift};
 
 /// The allocators, and how clients and servers share one.
 pub(crate) const ALLOCATORS: [&str; 6] = ["bitmap", "grouped", "pooled", "pooled-bitmap", "tree", "hybrid"];
@@ -26,9 +26,11 @@ const SHIFTED: [&str; 8] = [
     "tree",
     "hybrid",
 ];
-const SHARING: [&str; 2] = ["uncached", "cached"];
+const SHARING: [&str; 5] =
+    ["uncached", "cached", "uncached-unsynced", "uncached-in-process", "cached-in-process"];
 /// Where only the store's own can take part, or is asked for a goal of its own.
 const OURS: [&str; 1] = ["hybrid"];
+const OWNERS: [&str; 2] = ["shared", "own"];
 const RUNS: [&str; 4] = ["runs-1", "runs-2", "runs-4", "runs-8"];
 
 /// What is measured.
@@ -44,6 +46,7 @@ enum Kind {
     Threads(u64),
     Network,
     Rebuild,
+    ComeAndGo,
 }
 
 /// One case.
@@ -55,7 +58,7 @@ pub(crate) struct Case {
 }
 
 /// All cases, in the order of the table.
-pub(crate) const CASES: [Case; 20] = [
+pub(crate) const CASES: [Case; 21] = [
     Case { name: "seed-2t-50", kind: Kind::Seed { freed_percent: 50, runs_max: 1 }, blocks: 2 * TIB },
     Case { name: "seed-16t-50", kind: Kind::Seed { freed_percent: 50, runs_max: 1 }, blocks: 16 * TIB },
     Case { name: "seed-16t-80", kind: Kind::Seed { freed_percent: 80, runs_max: 1 }, blocks: 16 * TIB },
@@ -77,6 +80,7 @@ pub(crate) const CASES: [Case; 20] = [
     Case { name: "shift-16t-k4", kind: Kind::Shift { runs_max: 4, moves: false }, blocks: 16 * TIB },
     Case { name: "shift-16t-k8", kind: Kind::Shift { runs_max: 8, moves: false }, blocks: 16 * TIB },
     Case { name: "shift-4t-moving", kind: Kind::Shift { runs_max: 1, moves: true }, blocks: 4 * TIB },
+    Case { name: "shift-4t-own", kind: Kind::ComeAndGo, blocks: 4 * TIB },
     Case { name: "ceph-p90", kind: Kind::CephP300, blocks: 128 * GIB },
     Case { name: "ceph-ageing", kind: Kind::CephAgeing, blocks: 512 * GIB },
     Case { name: "client-server", kind: Kind::ClientServer, blocks: 2 * TIB },
@@ -92,6 +96,7 @@ impl Case {
         match self.kind {
             Kind::ClientServer => &SHARING,
             Kind::Network => &RUNS,
+            Kind::ComeAndGo => &OWNERS,
             Kind::Rebuild | Kind::Churn { percent: 90, sizes: Sizes::Uniform(..) } => &OURS,
             Kind::Shift { runs_max: 8, .. } => &OURS,
             Kind::Shift { .. } => &SHIFTED,
@@ -103,11 +108,19 @@ impl Case {
     pub(crate) fn run(&self, variant: &str, run: &mut Run, io_time: Duration) -> Result<Figures> {
         let blocks = run.blocks(self.blocks);
         match self.kind {
-            Kind::ClientServer => return Ok(parallel::client_server(blocks, variant == "cached", run)),
+            Kind::ClientServer => {
+                let is_cached = variant.starts_with("cached");
+                return if variant.ends_with("in-process") {
+                    Ok(parallel::client_server(blocks, is_cached, run))
+                } else {
+                    service::service(blocks, is_cached, !variant.ends_with("unsynced"), run)
+                };
+            }
             Kind::Network => {
                 let runs = variant.strip_prefix("runs-").and_then(|count| count.parse().ok()).unwrap_or(1);
                 return network(runs, io_time);
             }
+            Kind::ComeAndGo => return Ok(own::come_and_go(blocks, variant == "own", run)),
             Kind::Rebuild => return Ok(rebuild::rebuild(blocks, run)),
             _ => {}
         }
@@ -127,7 +140,7 @@ impl Case {
             Kind::CephP300 => ceph::p300(&*allocator, 90, run),
             Kind::CephAgeing => ceph::ageing(&*allocator, run),
             Kind::Threads(threads) => parallel::threads(&*allocator, threads, run),
-            Kind::ClientServer | Kind::Network | Kind::Rebuild => Figures::default(),
+            Kind::ClientServer | Kind::Network | Kind::Rebuild | Kind::ComeAndGo => Figures::default(),
         };
         if let Kind::Seed { runs_max: 1, .. } = self.kind {
             seed::leases(&*make(variant, blocks), run, &mut figures);
@@ -138,7 +151,7 @@ impl Case {
 }
 
 /// A fresh allocator of that name.
-fn make(variant: &str, blocks: u64) -> Box<dyn Allocator> {
+pub(crate) fn make(variant: &str, blocks: u64) -> Box<dyn Allocator> {
     match variant {
         "bitmap" => Box::new(Bitmap::new(0, blocks)),
         "grouped" => Box::new(Grouped::new(0, blocks)),

@@ -17,12 +17,15 @@ mod load;
 mod meter;
 mod moving;
 mod network;
+mod own;
 mod parallel;
 mod pieces;
 mod rebuild;
 mod reference;
+mod replay;
 mod run;
 mod seed;
+mod service;
 mod shift;
 
 use std::io::Write;
@@ -31,9 +34,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use self::cases::CASES;
+use self::cases::{ALLOCATORS, CASES, make};
 use self::charts::Row;
 use self::figures::METRICS;
+use self::replay::Start;
 use self::run::Run;
 use crate::machine;
 use crate::report::Report;
@@ -47,6 +51,7 @@ const ROW_QUICK: Duration = Duration::from_millis(500);
 fn row_time(variant: &str) -> Duration {
     Duration::from_secs(match variant {
         "bitmap" => 6,
+        "uncached" | "uncached-unsynced" | "uncached-in-process" => 15,
         "grouped" => 20,
         "tree" => 25,
         _ => 180,
@@ -55,6 +60,11 @@ fn row_time(variant: &str) -> Duration {
 
 /// A quick run's devices are smaller by this.
 const SCALE_QUICK: u64 = 64;
+
+/// The cases whose load comes from a file, and what of each round the latter frees.
+const REPLAY: &str = "replay";
+const START: &str = "start";
+const START_FREED_PERCENT: usize = 50;
 
 /// What to measure, and how.
 #[derive(Clone, Debug)]
@@ -72,6 +82,10 @@ pub struct SpaceOptions {
     /// How long a row may take, and as long for its preparation; none: as long as its allocator needs to show what it does,
     /// or half a second where it is to be quick.
     pub time: Option<Duration>,
+    /// A trace of a real store's allocations: it is replayed instead of the cases.
+    pub replay: Option<PathBuf>,
+    /// A dump of a real store's free space: the seed's load goes on from there, instead of the cases.
+    pub start: Option<PathBuf>,
     /// Where charts go; none: there are none.
     pub plot: Option<PathBuf>,
 }
@@ -112,7 +126,26 @@ fn run_scaled(options: &SpaceOptions, scale: u64, out: &mut dyn Write) -> Result
     )?;
     let mut rows = Vec::new();
     let began = Instant::now();
-    for case in CASES.iter().filter(|case| wanted.contains(&case.name)) {
+    let real = options.replay.as_ref().map(|path| (REPLAY, path));
+    let real: Vec<(&str, &PathBuf)> =
+        real.into_iter().chain(options.start.as_ref().map(|path| (START, path))).collect();
+    for &(case, path) in &real {
+        let start = if case == REPLAY { Start::of_trace(path)? } else { Start::read(path)? };
+        for &variant in ALLOCATORS.iter().filter(|variant| variants.contains(variant)) {
+            let allocator = make(variant, start.blocks);
+            let taken = start.set(&*allocator);
+            let mut run = Run::new(format!("{case} {variant}"), time(variant), 1);
+            let mut figures = match case {
+                REPLAY => replay::replay(&*allocator, taken, path, &mut run)?,
+                _ => seed::seed(&*allocator, START_FREED_PERCENT, 1, &mut run),
+            };
+            figures.seconds = run.seconds();
+            drop(run);
+            report.row(case, variant, &figures.row())?;
+            rows.push(Row { case, variant, figures });
+        }
+    }
+    for case in CASES.iter().filter(|_| real.is_empty()).filter(|case| wanted.contains(&case.name)) {
         for &variant in case.variants().iter().filter(|variant| variants.contains(variant)) {
             let time = time(variant);
             let mut run = Run::new(format!("{} {variant}", case.name), time, scale);
@@ -140,6 +173,57 @@ mod tests {
 
     const SCALE_TEST: u64 = 2048;
 
+    /// A trace and a dump are run with every allocator; the trace's own frees find what it took.
+    #[test]
+    fn real_loads_are_run_with_every_allocator() {
+        let folder = tempfile::tempdir().unwrap();
+        let (trace, dump) = (folder.path().join("trace"), folder.path().join("dump"));
+        let mut text = "shoal space trace 1\ndevice 65536 1024\nfree 2048+60000\n".to_owned();
+        for index in 0..500 {
+            text += &format!("t 20 {}+12 {}+8\n", 2048 + index * 20, 2060 + index * 20);
+        }
+        for index in 0..250 {
+            text += &format!("f {}+20\n", 2048 + index * 40);
+        }
+        text += "f 100+7\nf 12";
+        std::fs::write(&trace, text).unwrap();
+        std::fs::write(
+            &dump,
+            "# shoal free space 1, block_bytes 4096, blocks 65536, group_blocks 1024\n100 5000\n30000 9000\n",
+        )
+        .unwrap();
+        let options = |replay, start| SpaceOptions {
+            version: "test".into(),
+            quick: true,
+            json: true,
+            cases: Vec::new(),
+            variants: Vec::new(),
+            time: Some(Duration::from_secs(2)),
+            replay,
+            start,
+            plot: None,
+        };
+        let rows = |options| {
+            let mut out = Vec::new();
+            run(&options, &mut out).map(|()| {
+                let text = String::from_utf8(out).unwrap();
+                text.lines()
+                    .map(|line| serde_json::from_str(line).unwrap())
+                    .collect::<Vec<serde_json::Value>>()
+            })
+        };
+        let replayed = rows(options(Some(trace.clone()), None)).unwrap();
+        let started = rows(options(None, Some(dump.clone()))).unwrap();
+        for variant in ALLOCATORS {
+            assert_eq!(figure(&replayed, "replay", variant, "contiguous_failures"), Some(0.0), "{variant}");
+            assert_eq!(figure(&replayed, "replay", variant, "runs_per_value"), Some(1.0), "{variant}");
+            let full = figure(&started, "start", variant, "utilisation_at_first_failure");
+            assert!(full.is_some_and(|full| full > 0.78), "{variant}: {full:?}");
+        }
+        assert!(rows(options(Some(dump), None)).is_err(), "a dump is no trace");
+        assert!(rows(options(None, Some(trace))).is_err(), "a trace is no dump");
+    }
+
     fn lines(cases: &[&str], variants: &[&str]) -> Vec<serde_json::Value> {
         let strings = |names: &[&str]| names.iter().map(|&name| name.into()).collect();
         let options = SpaceOptions {
@@ -149,6 +233,8 @@ mod tests {
             cases: strings(cases),
             variants: strings(variants),
             time: Some(Duration::from_secs(1)),
+            replay: None,
+            start: None,
             plot: None,
         };
         let mut out = Vec::new();
@@ -166,7 +252,7 @@ mod tests {
     /// Every case runs with the store's allocator and gives what its name promises.
     #[test]
     fn every_case_gives_its_figures() {
-        let lines = lines(&[], &["hybrid", "uncached", "cached", "runs-1"]);
+        let lines = lines(&[], &["hybrid", "uncached", "cached", "runs-1", "own"]);
         for case in CASES {
             let variant = case.variants().last().copied().unwrap_or_default();
             let variant = if variant == "runs-8" { "runs-1" } else { variant };
