@@ -40,6 +40,12 @@ pub(crate) enum NoHeader {
     Version(u16),
 }
 
+impl From<Truncated> for NoHeader {
+    fn from(_: Truncated) -> Self {
+        Self::Damaged
+    }
+}
+
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
@@ -62,26 +68,22 @@ impl Header {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, NoHeader> {
         let whole = bytes.get(..HEADER_BYTES).ok_or(NoHeader::Damaged)?;
-        let read = || -> Result<(u32, &[u8], u16, u16, u32, Self), Truncated> {
-            let mut reader = Reader::new(whole);
-            let (crc, magic) = (reader.u32()?, reader.bytes(4)?);
-            let (version, flags, length) = (reader.u16()?, reader.u16()?, reader.u32()?);
-            let mut identity = [0; 16];
-            identity.copy_from_slice(reader.bytes(16)?);
-            let (blocks, group_blocks, _) = (reader.u64()?, reader.u32()?, reader.u32()?);
-            let header = Self { identity, blocks, group_blocks, base: reader.u64()? };
-            Ok((crc, magic, version, flags, length, header))
-        };
-        let (crc, magic, version, flags, length, header) = read().map_err(|_| NoHeader::Damaged)?;
+        let mut reader = Reader::new(whole);
+        let (crc, magic) = (reader.u32()?, reader.bytes(4)?);
         if magic != MAGIC || crc != crc32c_seeded(0, &whole[4..]) {
             return Err(NoHeader::Damaged);
         }
+        let (version, flags, length) = (reader.u16()?, reader.u16()?, reader.u32()?);
         if version != VERSION {
             return Err(NoHeader::Version(version));
         }
         if flags != 0 || length as usize != HEADER_BYTES {
             return Err(NoHeader::Damaged);
         }
+        let mut identity = [0; 16];
+        identity.copy_from_slice(reader.bytes(16)?);
+        let (blocks, group_blocks, _) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        let header = Self { identity, blocks, group_blocks, base: reader.u64()? };
         Ok(header)
     }
 

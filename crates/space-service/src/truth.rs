@@ -596,7 +596,7 @@ impl Truth {
     fn are_groups(&self, groups: &[Run]) -> bool {
         let group_blocks = u64::from(self.group_blocks());
         let is_group = |run: &Run| {
-            run.block % group_blocks == 0
+            run.block.is_multiple_of(group_blocks)
                 && u64::from(run.blocks) == group_blocks
                 && run.block.checked_add(group_blocks).is_some_and(|end| end <= self.blocks())
         };

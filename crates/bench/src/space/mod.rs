@@ -254,8 +254,11 @@ mod tests {
     fn every_case_gives_its_figures() {
         let lines = lines(&[], &["hybrid", "uncached", "cached", "runs-1", "own"]);
         for case in CASES {
-            let variant = case.variants().last().copied().unwrap_or_default();
-            let variant = if variant == "runs-8" { "runs-1" } else { variant };
+            let variant = match case.variants().last().copied().unwrap_or_default() {
+                "runs-8" => "runs-1",
+                "cached-in-process" => "cached",
+                last => last,
+            };
             let metric = match case.name {
                 "network-10ms" => "read_ms",
                 "rebuild-16t" => "rebuild_ns_per_extent",
