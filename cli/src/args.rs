@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, cp, export, get, import, ls, moving, put, rm, serve, simulate, stat,
+    bench, check, completions, cp, export, get, import, ls, moving, put, rm, serve, simulate, space, stat,
 };
 
 const EXAMPLES: &str = "\
@@ -59,6 +59,8 @@ pub(crate) enum Command {
     Check(check::Arguments),
     /// Stop the moving of values in a running server, or let it go on.
     Moving(moving::Arguments),
+    /// Hand out disk space to other processes.
+    Space(space::Arguments),
     /// Measure this program on this machine.
     Bench(bench::Arguments),
     /// Play a model of what the store does, beside its formulas.

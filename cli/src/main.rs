@@ -71,6 +71,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Cp(arguments) => commands::cp::run(arguments).await,
         Command::Import(arguments) => commands::import::run(arguments).await,
         Command::Export(arguments) => commands::export::run(arguments).await,
+        Command::Space(arguments) => commands::space::run(arguments).await,
         Command::Check(arguments) => commands::check::run(arguments).await,
         Command::Moving(arguments) => commands::moving::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),

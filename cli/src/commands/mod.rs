@@ -13,6 +13,7 @@ pub(crate) mod put;
 pub(crate) mod rm;
 pub(crate) mod serve;
 pub(crate) mod simulate;
+pub(crate) mod space;
 pub(crate) mod stat;
 
 use std::sync::Arc;

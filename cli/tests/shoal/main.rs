@@ -1,7 +1,8 @@
 //! Runs the built binary as people and programs do: [`harness`] starts servers and commands, [`usage`] is about wrong command
 //! lines and configurations, [`objects`] about single objects, [`tree`] about whole folders, [`serve`] about the server, [`check`]
 //! about damage, [`kill`] about what a kill leaves, [`simulate`] about
-//! models, [`space`] about maps and dumps.
+//! models, [`space`] about maps and dumps, [`space_service`] about the
+//! allocator between processes.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used)]
@@ -13,5 +14,6 @@ mod objects;
 mod serve;
 mod simulate;
 mod space;
+mod space_service;
 mod tree;
 mod usage;

@@ -73,23 +73,27 @@ impl FreeRuns {
         sizes.len()
     }
 
-    /// Fetches ahead the words of the index for the lengths that a freed run will have.
+    /// Fetches ahead the words of the index for the lengths that a freed run will have; its group, and its place there.
     #[inline]
-    fn prefetch_words(&self, run: Run) {
-        let Some(state) = self.group_at(run.block) else { return };
+    fn look_ahead(&self, run: Run) -> Option<(usize, usize)> {
+        let state = self.group_at(run.block)?;
         let start = self.geometry.start_of(run.block);
-        let (left, right) = state.runs.neighbours(Span { start, blocks: run.blocks });
+        let (place, left, right) = state.runs.neighbours(Span { start, blocks: run.blocks })?;
         let lengths = [left.map(|left| left.blocks), right.map(|right| right.blocks)];
         let merged = run.blocks.saturating_add(lengths.iter().flatten().sum::<u32>());
         let group = self.geometry.group_of(run.block);
         for blocks in lengths.into_iter().flatten().chain([merged]) {
             self.index.prefetch_word(blocks, group);
         }
+        Some((group, place))
     }
 
     /// Gives back runs in their order; where one is refused, those before it stay free: with the refusal comes their number.
     pub(crate) fn free_batch(&mut self, runs: &[Run]) -> Result<(), (usize, SpaceError)> {
         let [group, array, word] = AHEAD;
+        // What was seen ahead, and the groups that changed since.
+        let mut seen: [Option<(usize, usize)>; AHEAD[2]] = [None; AHEAD[2]];
+        let mut changed = [usize::MAX; AHEAD[2]];
         for (at, &run) in runs.iter().enumerate() {
             // A run behind the end has no group; it is refused in its turn.
             if let Some(state) = runs.get(at + group).and_then(|later| self.group_at(later.block)) {
@@ -99,10 +103,13 @@ impl FreeRuns {
             if let Some(outside) = later.and_then(|state| state.runs.outside()) {
                 prefetch::soon(outside);
             }
-            if let Some(later) = runs.get(at + word) {
-                self.prefetch_words(*later);
+            let known = seen[at % word].filter(|(group, _)| !changed.contains(group));
+            seen[at % word] = runs.get(at + word).and_then(|&later| self.look_ahead(later));
+            self.free_at(run, known.map(|(_, place)| place)).map_err(|error| (at, error))?;
+            changed[at % word] = self.geometry.group_of(run.block);
+            if self.geometry.group_of(run.end() - 1) != changed[at % word] {
+                seen = [None; AHEAD[2]];
             }
-            self.free(run).map_err(|error| (at, error))?;
         }
         Ok(())
     }

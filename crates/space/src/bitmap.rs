@@ -15,12 +15,17 @@ const SEGMENT_BLOCKS: u32 = 4096;
 /// Changes after which a segment is looked over: then that costs a few nanoseconds a change.
 const LOOKED_OVER_EVERY: u32 = 64;
 
+/// Lengths below this are counted.
+const COUNTED_BLOCKS: usize = 128;
+
 /// A set bit for each free block of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Bits {
     words: Vec<u64>,
     runs: u32,
     segments: Vec<Segment>,
+    /// How many runs there are of each short length.
+    counts: [u16; COUNTED_BLOCKS],
 }
 
 /// The runs that begin in one part of a group.
@@ -46,11 +51,13 @@ impl Bits {
     pub(crate) fn new(group_blocks: u32, runs: impl Iterator<Item = Span>) -> Self {
         let segments = group_blocks.div_ceil(SEGMENT_BLOCKS) as usize;
         let words = vec![0; (group_blocks as usize).div_ceil(64)];
-        let mut bits = Self { words, runs: 0, segments: vec![Segment::default(); segments] };
+        let segments = vec![Segment::default(); segments];
+        let mut bits = Self { words, runs: 0, segments, counts: [0; COUNTED_BLOCKS] };
         for span in runs {
             bits.set(span, true);
             bits.runs += 1;
             bits.segment_mut(span).note(span.blocks);
+            bits.count(span, true);
         }
         bits
     }
@@ -84,12 +91,47 @@ impl Bits {
 
     /// The start of the first run of exactly `blocks` blocks, from `from` on.
     pub(crate) fn position_of_length(&self, blocks: u32, from: u32) -> Option<u32> {
+        if self.counts.get(blocks as usize) == Some(&0) {
+            return None;
+        }
         let first = (from / SEGMENT_BLOCKS) as usize;
         let segments = self.segments.iter().enumerate().skip(first);
-        segments.filter(|(_, segment)| segment.may_have(blocks)).find_map(|(segment, _)| {
-            let mut runs = self.runs_of(segment).skip_while(|span| span.start < from);
-            runs.find(|span| span.blocks == blocks).map(|span| span.start)
-        })
+        let mut likely = segments.filter(|(_, segment)| segment.may_have(blocks));
+        likely.find_map(|(segment, _)| self.find_in(segment, blocks, from))
+    }
+
+    /// Whether a run of exactly `blocks` blocks begins at `from` or behind, where none begins before.
+    pub(crate) fn has_length(&self, blocks: u32, from: u32) -> bool {
+        match self.counts.get(blocks as usize) {
+            Some(&count) => count > 0,
+            None => self.position_of_length(blocks, from).is_some(),
+        }
+    }
+
+    /// The start of the first run of exactly `blocks` blocks that begins in a segment, at `from` or behind.
+    fn find_in(&self, segment: usize, blocks: u32, from: u32) -> Option<u32> {
+        let words_each = SEGMENT_BLOCKS as usize / 64;
+        let first = segment * words_each;
+        let from = from.max(first as u32 * 64);
+        // Whether the block before is free: then what begins here began earlier; block 0 stands for where, and is no answer.
+        let mut carry = first.checked_sub(1).map_or(0, |before| self.words[before] >> 63);
+        let mut start = (carry != 0).then_some(0);
+        for (word, &bits) in self.words.iter().enumerate().skip(first).take(words_each) {
+            let mut turns = bits ^ (bits << 1 | carry);
+            carry = bits >> 63;
+            while turns != 0 {
+                let at = word as u32 * 64 + turns.trailing_zeros();
+                turns &= turns - 1;
+                match start.take() {
+                    Some(start) if start >= from && at - start == blocks => return Some(start),
+                    Some(_) => {}
+                    None => start = Some(at),
+                }
+            }
+        }
+        // The last one may end in a later segment.
+        let last = start.filter(|&start| start >= from)?;
+        (self.next(last, false) - last == blocks).then_some(last)
     }
 
     /// The runs that begin in a segment.
@@ -107,8 +149,15 @@ impl Bits {
         &mut self.segments[(span.start / SEGMENT_BLOCKS) as usize]
     }
 
+    fn count(&mut self, span: Span, is_there: bool) {
+        if let Some(count) = self.counts.get_mut(span.blocks as usize) {
+            *count = if is_there { *count + 1 } else { *count - 1 };
+        }
+    }
+
     /// Notes that a run begins at `span` now, or did.
     fn changed(&mut self, span: Span, is_there: bool) {
+        self.count(span, is_there);
         let segment = self.segment_mut(span);
         if is_there {
             segment.note(span.blocks);
@@ -148,6 +197,9 @@ impl Bits {
         let start = left.map_or(span.start, |left| left.start);
         let end = right.map_or(span.end(), |right| right.end());
         let merged = Span { start, blocks: end - start };
+        for swallowed in [left, right].into_iter().flatten() {
+            self.changed(swallowed, false);
+        }
         self.changed(merged, true);
         Inserted { merged, left, right }
     }

@@ -105,12 +105,18 @@ impl FreeRuns {
     /// Gives a run back; all or nothing.
     #[inline]
     pub(crate) fn free(&mut self, run: Run) -> Result<(), SpaceError> {
+        self.free_at(run, None)
+    }
+
+    /// As [`Self::free`], where its place in the array of its group may be known.
+    #[inline]
+    pub(crate) fn free_at(&mut self, run: Run, place: Option<usize>) -> Result<(), SpaceError> {
         self.geometry.check(run)?;
         let start = self.geometry.start_of(run.block);
         if u64::from(start) + u64::from(run.blocks) > u64::from(self.geometry.group_blocks()) {
             self.check_used(run)?;
             for (group, span) in self.geometry.pieces(run) {
-                let inserted = self.insert(group, span);
+                let inserted = self.insert(group, span, None);
                 assert!(inserted.is_ok(), "run {run} was checked to be in use");
             }
             return Ok(());
@@ -120,7 +126,7 @@ impl FreeRuns {
         let span = Span { start, blocks: run.blocks };
         let geometry = self.geometry;
         let refusal = |overlap| SpaceError::AlreadyFree { run, overlap: geometry.run(group, overlap) };
-        self.insert(group, span).map_err(refusal)
+        self.insert(group, span, place).map_err(refusal)
     }
 
     /// Refuses a run of which any part is not free.
@@ -249,9 +255,9 @@ impl FreeRuns {
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, group: usize, span: Span) -> Result<(), Span> {
+    pub(crate) fn insert(&mut self, group: usize, span: Span, place: Option<usize>) -> Result<(), Span> {
         let state = &mut self.groups[group];
-        let inserted = state.runs.insert(span, self.geometry.group_blocks())?;
+        let inserted = state.runs.insert_at(span, place, self.geometry.group_blocks())?;
         state.count_large(&[inserted.left, inserted.right], &[Some(inserted.merged)]);
         state.free_blocks += span.blocks;
         self.free_blocks += u64::from(span.blocks);

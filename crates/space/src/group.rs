@@ -203,6 +203,15 @@ impl GroupRuns {
         None
     }
 
+    /// Whether there is a run of exactly `blocks` blocks at place `from` or behind; there is none before.
+    #[inline]
+    pub(crate) fn has_length(&self, blocks: u32, from: usize) -> bool {
+        match self.bits() {
+            Some(bits) => bits.has_length(blocks, from as u32),
+            None => self.position_of_length(blocks, from).is_some(),
+        }
+    }
+
     /// The place of the run that holds all of `span`.
     #[inline]
     pub(crate) fn position_covering(&self, span: Span) -> Option<usize> {
@@ -238,25 +247,40 @@ impl GroupRuns {
         Some(Span { start: rest.start, blocks: end - rest.start })
     }
 
-    /// The runs that `span`, which is not free, touches; none of a bitmap, where looking takes as long as freeing.
+    /// Where `span`, which is not free, will be put, and the runs that it touches there. Nothing in a bitmap, where looking takes
+    /// as long as freeing.
     #[inline]
-    pub(crate) fn neighbours(&self, span: Span) -> (Option<Span>, Option<Span>) {
+    pub(crate) fn neighbours(&self, span: Span) -> Option<(usize, Option<Span>, Option<Span>)> {
         if self.is_bitmap() {
-            return (None, None);
+            return None;
         }
         let array = self.array();
         let index = self.count_from_or_before(span.start);
         let left = index.checked_sub(1).and_then(|left| array.get(left)).map(|&packed| Span::unpack(packed));
         let right = array.get(index).map(|&packed| Span::unpack(packed));
-        (left.filter(|left| left.end() == span.start), right.filter(|right| right.start == span.end()))
+        let left = left.filter(|left| left.end() == span.start);
+        Some((index, left, right.filter(|right| right.start == span.end())))
     }
 
     /// Puts a run in and merges it with the neighbours that it touches, in a group of `group_blocks` blocks.
     ///
     /// # Errors
     /// The first part of `span` that is free already; nothing is changed.
-    #[inline]
     pub(crate) fn insert(&mut self, span: Span, group_blocks: u32) -> Result<Inserted, Span> {
+        self.insert_at(span, None, group_blocks)
+    }
+
+    /// As [`Self::insert`]. `place` is what [`Self::neighbours`] found, where nothing was changed since.
+    ///
+    /// # Errors
+    /// The first part of `span` that is free already; nothing is changed.
+    #[inline]
+    pub(crate) fn insert_at(
+        &mut self,
+        span: Span,
+        place: Option<usize>,
+        group_blocks: u32,
+    ) -> Result<Inserted, Span> {
         if let Store::Bitmap(bits) = &mut self.0 {
             if let Some(overlap) = bits.first_free(span) {
                 return Err(overlap);
@@ -265,10 +289,12 @@ impl GroupRuns {
             self.leave_bitmap(group_blocks);
             return Ok(inserted);
         }
+        let index = place.unwrap_or_else(|| self.count_from_or_before(span.start));
         let array = self.array();
-        let index = self.count_from_or_before(span.start);
         let left = index.checked_sub(1).map(|left| Span::unpack(array[left]));
         let right = array.get(index).map(|&packed| Span::unpack(packed));
+        assert!(left.is_none_or(|left| left.start <= span.start), "{index} is not the place of {span:?}");
+        assert!(right.is_none_or(|right| right.start > span.start), "{index} is not the place of {span:?}");
         let overlap = |neighbour: Option<Span>| neighbour.and_then(|neighbour| neighbour.intersection(span));
         if let Some(overlap) = overlap(left).or_else(|| overlap(right)) {
             return Err(overlap);
@@ -535,7 +561,7 @@ mod tests {
         for i in 0..1 << 15 {
             group.insert(span(i * 2, 1), GROUP).unwrap();
             let bytes = group.heap_bytes();
-            assert!(bytes <= (1 << 13) + 704 && bytes <= 6 * group.len().max(13) + 64, "{bytes} at {i}");
+            assert!(bytes <= (1 << 13) + 960 && bytes <= 6 * group.len().max(13) + 64, "{bytes} at {i}");
         }
         assert!(group.bits().is_some());
         for i in 0..(1 << 15) - 1 {

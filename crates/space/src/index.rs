@@ -79,7 +79,7 @@ impl RunIndex {
     #[inline]
     pub(crate) fn remove(&mut self, group: usize, span: Span, runs: &GroupRuns, from: usize) {
         if self.short.holds(span.blocks) {
-            if runs.position_of_length(span.blocks, from).is_none() {
+            if !runs.has_length(span.blocks, from) {
                 self.short.remove(span.blocks, group);
             }
         } else if span.blocks == self.geometry.group_blocks() {

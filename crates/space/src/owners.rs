@@ -88,15 +88,18 @@ impl FreeRuns {
     /// The open group with the fewest blocks in use, of those that have any, have no free run above 4 MiB and are not in
     /// `except`; and how many these blocks are.
     pub(crate) fn emptiest(&self, except: &[Run]) -> Option<(usize, u32)> {
-        let used =
-            |(group, state): (usize, &Group)| (group, self.group_run(group).blocks - state.free_blocks);
-        let candidates = self.groups.iter().enumerate().filter(|(_, state)| state.is_open()).map(used);
-        let is_excepted = |group| except.iter().any(|run| run.overlaps(self.group_run(group)));
-        // One with a run that holds any value is not in need: often it was emptied not long ago.
-        let is_usable = |group: usize| self.groups[group].large_runs > 0;
-        let fitting =
-            candidates.filter(|&(group, used)| used > 0 && !is_excepted(group) && !is_usable(group));
-        fitting.min_by_key(|&(group, used)| (used, group))
+        let mut emptiest: Option<(usize, u32)> = None;
+        for (group, state) in self.groups.iter().enumerate() {
+            let blocks = self.group_run(group);
+            let used = blocks.blocks - state.free_blocks;
+            // One with a run that holds any value is not in need: often it was emptied not long ago.
+            let is_fitting = used > 0 && state.large_runs == 0 && state.is_open();
+            let is_better = is_fitting && emptiest.is_none_or(|(_, least)| used < least);
+            if is_better && !except.iter().any(|run| run.overlaps(blocks)) {
+                emptiest = Some((group, used));
+            }
+        }
+        emptiest
     }
 
     /// Whole groups that are free and shared, at most `count` of them, lowest first, as runs that nobody serves from now

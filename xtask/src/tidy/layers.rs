@@ -16,7 +16,7 @@ const RANKS: [&[&str]; 10] = [
     &["shoal-pool"],
     &["shoal-engine"],
     &["shoal-api", "shoal-resp"],
-    &["shoal-client", "shoal-server"],
+    &["shoal-client", "shoal-server", "shoal-space-service"],
     &["shoal-s3"],
     &["shoal-bench"],
     &["shoal"],
@@ -32,8 +32,8 @@ const TESTED_THROUGH: [(&str, &str); 1] = [("shoal-server", "shoal-client")];
 const TESTKIT_USES: [&str; 2] = ["shoal-base", "shoal-device"];
 
 /// Crates that may name tokio or tonic; those below and beside them are independent of a runtime and a network.
-pub(super) const NETWORKED: [&str; 6] =
-    ["shoal-api", "shoal-client", "shoal-server", "shoal-s3", "shoal-bench", "shoal"];
+pub(super) const NETWORKED: [&str; 7] =
+    ["shoal-api", "shoal-client", "shoal-server", "shoal-space-service", "shoal-s3", "shoal-bench", "shoal"];
 
 /// Whether `name` is the crate tokio or tonic or one of their families.
 pub(super) fn is_network_crate(name: &str) -> bool {

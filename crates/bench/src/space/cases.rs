@@ -12,7 +12,7 @@ use super::network::network;
 use super::reference::{Bitmap, Grouped, Pooled, Record, Tree};
 use super::run::{GIB, Run, TIB};
 use super::shift::Way;
-use super::{ceph, churn, own, parallel, rebuild, seed, shift};
+use super::{ceph, churn, own, parallel, rebuild, seed, service, shift};
 
 /// The allocators, and how clients and servers share one.
 pub(crate) const ALLOCATORS: [&str; 6] = ["bitmap", "grouped", "pooled", "pooled-bitmap", "tree", "hybrid"];
@@ -26,7 +26,8 @@ const SHIFTED: [&str; 8] = [
     "tree",
     "hybrid",
 ];
-const SHARING: [&str; 2] = ["uncached", "cached"];
+const SHARING: [&str; 5] =
+    ["uncached", "cached", "uncached-unsynced", "uncached-in-process", "cached-in-process"];
 /// Where only the store's own can take part, or is asked for a goal of its own.
 const OURS: [&str; 1] = ["hybrid"];
 const OWNERS: [&str; 2] = ["shared", "own"];
@@ -107,7 +108,14 @@ impl Case {
     pub(crate) fn run(&self, variant: &str, run: &mut Run, io_time: Duration) -> Result<Figures> {
         let blocks = run.blocks(self.blocks);
         match self.kind {
-            Kind::ClientServer => return Ok(parallel::client_server(blocks, variant == "cached", run)),
+            Kind::ClientServer => {
+                let is_cached = variant.starts_with("cached");
+                return if variant.ends_with("in-process") {
+                    Ok(parallel::client_server(blocks, is_cached, run))
+                } else {
+                    service::service(blocks, is_cached, !variant.ends_with("unsynced"), run)
+                };
+            }
             Kind::Network => {
                 let runs = variant.strip_prefix("runs-").and_then(|count| count.parse().ok()).unwrap_or(1);
                 return network(runs, io_time);

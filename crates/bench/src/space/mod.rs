@@ -25,6 +25,7 @@ mod reference;
 mod replay;
 mod run;
 mod seed;
+mod service;
 mod shift;
 
 use std::io::Write;
@@ -50,6 +51,7 @@ const ROW_QUICK: Duration = Duration::from_millis(500);
 fn row_time(variant: &str) -> Duration {
     Duration::from_secs(match variant {
         "bitmap" => 6,
+        "uncached" | "uncached-unsynced" | "uncached-in-process" => 15,
         "grouped" => 20,
         "tree" => 25,
         _ => 180,
@@ -252,8 +254,11 @@ mod tests {
     fn every_case_gives_its_figures() {
         let lines = lines(&[], &["hybrid", "uncached", "cached", "runs-1", "own"]);
         for case in CASES {
-            let variant = case.variants().last().copied().unwrap_or_default();
-            let variant = if variant == "runs-8" { "runs-1" } else { variant };
+            let variant = match case.variants().last().copied().unwrap_or_default() {
+                "runs-8" => "runs-1",
+                "cached-in-process" => "cached",
+                last => last,
+            };
             let metric = match case.name {
                 "network-10ms" => "read_ms",
                 "rebuild-16t" => "rebuild_ns_per_extent",

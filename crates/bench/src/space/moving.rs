@@ -2,12 +2,16 @@
 
 use std::cmp::Reverse;
 
+use shoal_base::Run;
 use shoal_space::{Reserve, Space, Victim};
 
 use super::pieces::Pieces;
 
-/// How many groups may be emptied for one request.
+/// How many groups are looked at for one request.
 const GROUPS_PER_REQUEST: usize = 64;
+
+/// How many groups are looked at for the reserve at a time.
+const GROUPS_PER_TURN: usize = 16;
 
 /// Moves runs of `pieces` about in `space`.
 pub(crate) struct Mover<'a> {
@@ -20,53 +24,91 @@ impl<'a> Mover<'a> {
         Self { space, moved_blocks: 0 }
     }
 
-    /// Empties groups until `blocks` blocks can be had in one run; says whether they can.
+    /// Moves what stands between `blocks` blocks in a row, in the emptiest groups first, until they can be had in one run; says
+    /// whether they can.
     pub(crate) fn make_room(&mut self, blocks: u32, pieces: &mut Pieces) -> bool {
         let mut tried = Vec::new();
-        // First groups of which everything finds a place, then those where only a part does.
-        for is_partial in [false, true] {
-            while tried.len() < GROUPS_PER_REQUEST {
-                let Some(victim) = self.space.close_emptiest(&tried) else { break };
-                self.empty(victim, u32::MAX, is_partial, pieces);
-                self.space.open(victim);
-                if self.space.largest_run() >= blocks {
-                    return true;
+        // What is longer than every hole has nowhere to go: it stays, and only what lies between such ones moves.
+        let mut longest = self.space.largest_run();
+        while tried.len() < GROUPS_PER_REQUEST && longest < blocks {
+            let Some(victim) = self.space.close_emptiest(&tried) else { break };
+            let mut living = pieces.in_group(victim.group);
+            living.sort_unstable_by_key(|&(_, run)| run.block);
+            let mut movable = Vec::new();
+            for between in living.split(|&(_, run)| run.blocks > longest || !lies_in(run, victim.group)) {
+                if stretch(&living, between, victim.group) >= u64::from(blocks) {
+                    movable.extend_from_slice(between);
                 }
-                tried.push(victim.group);
             }
-            tried.clear();
+            self.relocate(movable, u32::MAX, pieces);
+            self.space.open(victim);
+            tried.push(victim.group);
+            longest = self.space.largest_run();
         }
-        false
+        longest >= blocks
     }
 
-    /// Empties as many groups as the reserve wants now. One from which not everything can go is emptier at least, and the
-    /// first candidate the next time.
+    /// Empties as many groups as the reserve wants now, those of which everything finds a hole.
     pub(crate) fn keep(&mut self, reserve: Reserve, pieces: &mut Pieces) {
         let mut tried = Vec::new();
-        for _ in 0..reserve.wanted(self.space) {
+        let mut wanted = reserve.wanted(self.space);
+        while wanted > 0 && tried.len() < GROUPS_PER_TURN {
             let Some(victim) = self.space.close_emptiest(&tried) else { return };
-            self.empty(victim, reserve.hole_blocks, true, pieces);
+            wanted -= usize::from(self.empty(victim, reserve.hole_blocks, pieces));
             self.space.open(victim);
             tried.push(victim.group);
         }
     }
 
-    /// Moves what lives in the group into holes of at most `hole_blocks`, the longest first.
-    /// Where something finds no place, that ends it, so that little is moved in vain; a partial one goes on.
-    fn empty(&mut self, victim: Victim, hole_blocks: u32, is_partial: bool, pieces: &mut Pieces) {
+    /// Moves everything that lives in the group into holes of at most `hole_blocks`, or nothing: holes are taken before
+    /// anything is copied.
+    fn empty(&mut self, victim: Victim, hole_blocks: u32, pieces: &mut Pieces) -> bool {
         let mut living = pieces.in_group(victim.group);
         living.sort_unstable_by_key(|&(_, run)| Reverse(run.blocks));
-        for (number, from) in living {
+        let mut holes = Vec::with_capacity(living.len());
+        for (_, from) in &living {
             let Some(to) = self.space.allocate_in_hole(from.blocks, hole_blocks) else {
-                if is_partial {
-                    continue;
-                }
-                break;
+                let given_back = self.space.free_batch(&holes);
+                assert!(given_back.is_ok(), "they were taken a moment ago: {given_back:?}");
+                return false;
             };
-            pieces.relocate(number, to);
-            let freed = self.space.free(from);
-            assert!(freed.is_ok(), "it was in use: {freed:?}");
-            self.moved_blocks += u64::from(from.blocks);
+            holes.push(to);
+        }
+        for ((number, from), to) in living.into_iter().zip(holes) {
+            self.moved(number, from, to, pieces);
+        }
+        true
+    }
+
+    /// Moves these into holes, the longest first; what finds none stays.
+    fn relocate(&mut self, mut living: Vec<(u32, Run)>, hole_blocks: u32, pieces: &mut Pieces) {
+        living.sort_unstable_by_key(|&(_, run)| Reverse(run.blocks));
+        for (number, from) in living {
+            if let Some(to) = self.space.allocate_in_hole(from.blocks, hole_blocks) {
+                self.moved(number, from, to, pieces);
+            }
         }
     }
+
+    fn moved(&mut self, number: u32, from: Run, to: Run, pieces: &mut Pieces) {
+        pieces.relocate(number, to);
+        let freed = self.space.free(from);
+        assert!(freed.is_ok(), "it was in use: {freed:?}");
+        self.moved_blocks += u64::from(from.blocks);
+    }
+}
+
+fn lies_in(run: Run, group: Run) -> bool {
+    group.block <= run.block && run.end() <= group.end()
+}
+
+/// Blocks of `group` between what lives before `between`, a part of `living`, and what lives behind it.
+fn stretch(living: &[(u32, Run)], between: &[(u32, Run)], group: Run) -> u64 {
+    let Some(&(first, _)) = between.first() else { return 0 };
+    let at = living.iter().position(|&(number, _)| number == first).unwrap_or(0);
+    let before = at.checked_sub(1).and_then(|before| living.get(before));
+    let behind = living.get(at + between.len());
+    let start = before.map_or(group.block, |(_, run)| run.end().max(group.block));
+    let end = behind.map_or(group.end(), |(_, run)| run.block.min(group.end()));
+    end - start
 }

@@ -60,18 +60,30 @@ impl Run {
 
     /// Shows how far it is, as the seed's log does: at most once a second, to a terminal only.
     pub(crate) fn show(&mut self, round: u64, allocator: &dyn Allocator) {
+        let free = || {
+            let status = allocator.status();
+            format!(", disk space: {:.3}", status.free_blocks as f64 / status.blocks as f64)
+        };
+        self.tell_with(round, free);
+    }
+
+    /// As [`Self::show`], where asking how full it is would be a call.
+    pub(crate) fn tell(&mut self, round: u64) {
+        self.tell_with(round, String::new);
+    }
+
+    fn tell_with(&mut self, round: u64, free: impl FnOnce() -> String) {
         if self.shown.elapsed() < SHOWN_EVERY || !std::io::stderr().is_terminal() {
             return;
         }
         self.shown = Instant::now();
         self.has_shown = true;
-        let status = allocator.status();
-        let free = status.free_blocks as f64 / status.blocks as f64;
+        let free = free();
         let seconds = self.began.elapsed().as_secs_f64();
         // Progress that cannot be shown is no reason to stop.
         drop(write!(
             std::io::stderr(),
-            "\r\x1b[K{}: {round} rounds in {seconds:.1} seconds, disk space: {free:.3}",
+            "\r\x1b[K{}: {round} rounds in {seconds:.1} seconds{free}",
             self.name
         ));
     }

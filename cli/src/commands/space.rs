@@ -1,0 +1,94 @@
+//! `shoal space serve`: the disk-space allocator as a service of its own, for programs that lay out a device themselves.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use shoal_base::{SystemClock, SystemEntropy};
+use shoal_space_service::{Owner, OwnerOptions, ServeError, SpaceServer};
+use tokio::sync::oneshot;
+
+use crate::failure::{Usage, output_error};
+use crate::signals::stop_in_order;
+use crate::size::Size;
+
+const DEFAULT_LISTEN: &str = "127.0.0.1:7412";
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal space serve --file space.log --size 2T       the space of a device of 2 TiB; on 127.0.0.1:7412
+  shoal space serve --file space.log                 again, after a stop or a crash
+
+Blocks of 4 KiB are handed out, in runs; nothing is read or written but FILE. Clients call for each allocation, or lease whole
+groups and commit what they keep (crate shoal-space-service, docs/format/space-service.md). A client that goes silent is fenced
+when its time to live is over. That protects FILE, not the device: several writers on one network device need a device that
+can fence, and wait for the cluster.";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Space,
+}
+
+#[derive(Subcommand)]
+enum Space {
+    /// Serve the allocator over gRPC until a signal.
+    Serve(ServeArguments),
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+struct ServeArguments {
+    /// What is allocated and leased, and to whom; it is made at the first start.
+    #[arg(long, value_name = "FILE")]
+    file: PathBuf,
+    /// For a new file: how much space there is to hand out.
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Size>,
+    /// The address to listen on; port 0 takes a free one.
+    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_LISTEN)]
+    listen: String,
+    /// Let other machines in, although nothing proves who they are and nothing is encrypted.
+    #[arg(long)]
+    insecure: bool,
+    /// Answer before the device has it: a killed process loses nothing then, a power failure may.
+    #[arg(long)]
+    no_sync: bool,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let Space::Serve(arguments) = arguments.command;
+    let (stop, stopped) = oneshot::channel();
+    stop_in_order(move || {
+        // Nobody listens where the server is not running yet or no more.
+        let _ = stop.send(());
+    })?;
+    let server = bind(&arguments).await?;
+    let options = OwnerOptions { size: arguments.size.map(|size| size.0), sync: !arguments.no_sync };
+    let owner = Owner::open(&arguments.file, &options, Arc::new(SystemClock::new()), &SystemEntropy)
+        .context("the space service was not started")?;
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "gRPC  http://{}", server.address())
+        .and_then(|()| stdout.flush())
+        .map_err(output_error)?;
+    server.run(owner.clone(), async { drop(stopped.await) }).await;
+    owner.close();
+    Ok(())
+}
+
+/// Takes the address before the file is touched.
+async fn bind(arguments: &ServeArguments) -> anyhow::Result<SpaceServer> {
+    let wrong = |why: &dyn Display| {
+        Usage(format!("cannot listen on {:?}: {why}; write HOST:PORT, as {DEFAULT_LISTEN}", arguments.listen))
+    };
+    let addresses = tokio::net::lookup_host(&arguments.listen).await;
+    let address =
+        addresses.map_err(|error| wrong(&error))?.next().ok_or_else(|| wrong(&"the host has no address"))?;
+    match SpaceServer::bind(address, arguments.insecure).await {
+        Err(error @ ServeError::NotLoopback(_)) => Err(Usage(error.to_string()).into()),
+        result => result.context("the space service was not started; --listen names another address"),
+    }
+}

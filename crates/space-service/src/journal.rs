@@ -1,0 +1,212 @@
+//! [`Journal`]: the file. It is appended to, read at the start, and now and then replaced by one that begins with a snapshot.
+//!
+//! The file is grown by zeros ahead of need, so that a flush writes data only. A batch of records is one write: after a crash
+//! some of them may be there, in any order. So records promise what was flushed before them, and opening tells a torn end
+//! (nothing behind it was promised) from damage (something was).
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::record::{ALIGNMENT, Content, HEADER_BYTES, Header, NoHeader, Record, decode, encode};
+use crate::truth::{Part, Truth};
+
+/// The file grows by so many bytes at a time.
+const GROWTH_BYTES: u64 = 1 << 20;
+
+/// A file whose records take more than this, and more than four times its snapshot, is replaced.
+const RECORDS_BYTES: u64 = 16 << 20;
+
+/// Why a file is not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file system refuses.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// Another process has it open.
+    #[error("{0} is in use by another process")]
+    InUse(PathBuf),
+    /// It is not a file of this service, or damaged where no crash damages it.
+    #[error("{path}: {what}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// The wanted size cannot be had.
+    #[error("{0}")]
+    Size(String),
+}
+
+/// The file that holds the truth.
+pub(crate) struct Journal {
+    file: File,
+    path: PathBuf,
+    header: Header,
+    /// Where the next record goes, and up to where the file was written.
+    end: u64,
+    grown: u64,
+    /// Bytes of the header and the snapshot.
+    snapshot_bytes: u64,
+    /// The last record that is on the device.
+    pub(crate) synced: u64,
+    sync: bool,
+}
+
+impl Journal {
+    /// Makes a file with a snapshot of `truth` at `path`, or replaces the one there: whatever happens, there is one whole
+    /// file under that name.
+    pub(crate) fn create(
+        path: &Path,
+        identity: [u8; 16],
+        truth: &Truth,
+        base: u64,
+        sync: bool,
+    ) -> std::io::Result<Self> {
+        let header = Header { identity, blocks: truth.blocks(), group_blocks: truth.group_blocks(), base };
+        let mut bytes = header.encode().to_vec();
+        let mut number = base;
+        for part in truth.parts() {
+            number += 1;
+            let record = Record { number, synced: base, content: Content::Part(part) };
+            encode(header.seed(), &record, &mut bytes);
+        }
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        let new = PathBuf::from(new);
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&new)?;
+        // Ours before it has the name that others look for.
+        file.try_lock().map_err(std::io::Error::from)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        let end = bytes.len() as u64;
+        let path = path.to_owned();
+        Ok(Self { file, path, header, end, grown: end, snapshot_bytes: end, synced: number, sync })
+    }
+
+    /// Opens the file at `path`: the truth that it says.
+    pub(crate) fn open(path: &Path, sync: bool) -> Result<(Self, Truth), OpenError> {
+        let io = |error| OpenError::Io { path: path.to_owned(), error };
+        let damaged = |what: String| OpenError::Damaged { path: path.to_owned(), what };
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => OpenError::InUse(path.to_owned()),
+            TryLockError::Error(error) => io(error),
+        })?;
+        let mut bytes = vec![0; usize::try_from(file.metadata().map_err(io)?.len()).unwrap_or(0)];
+        file.read_exact_at(&mut bytes, 0).map_err(io)?;
+        let header = Header::decode(&bytes).map_err(|why| match why {
+            NoHeader::Damaged => damaged("this is not the file of a space service, or damaged".into()),
+            NoHeader::Version(version) => damaged(format!("version {version} of the format is not known")),
+        })?;
+        if header.blocks == 0
+            || header.blocks > shoal_space::SPACE_BLOCKS_MAX
+            || header.group_blocks != shoal_space::group_blocks_for(header.blocks)
+        {
+            return Err(damaged("it is of a size that there is not".into()));
+        }
+        let mut truth = Truth::empty(header.blocks, header.group_blocks);
+        let (mut at, mut number) = (HEADER_BYTES, header.base);
+        let mut snapshot_bytes = 0;
+        while let Some((record, taken)) = decode(header.seed(), bytes.get(at..).unwrap_or_default()) {
+            if record.number != number + 1 {
+                break;
+            }
+            let wrong = |what: &str| damaged(format!("record {}: {what}", record.number));
+            match record.content {
+                Content::Part(part) if snapshot_bytes == 0 => {
+                    let is_last = part == Part::Finished;
+                    truth.put(part).map_err(|why| wrong(why.0))?;
+                    snapshot_bytes = if is_last { (at + taken) as u64 } else { 0 };
+                }
+                Content::Change(change) if snapshot_bytes > 0 => {
+                    truth.replay(&change).map_err(|why| wrong(why.0))?;
+                }
+                _ => return Err(wrong("a snapshot is not where it should be")),
+            }
+            number = record.number;
+            at += taken;
+        }
+        if snapshot_bytes == 0 {
+            return Err(damaged("its snapshot does not end".into()));
+        }
+        if let Some(promised) = promised_behind(header.seed(), bytes.get(at..).unwrap_or_default())
+            && promised > number
+        {
+            return Err(damaged(format!("record {} is damaged, and was whole once", number + 1)));
+        }
+        let end = at as u64;
+        let path = path.to_owned();
+        let mut journal = Self { file, path, header, end, grown: end, snapshot_bytes, synced: number, sync };
+        // What is left of a torn batch must not be taken for records later.
+        journal.wipe(bytes.len() as u64).map_err(io)?;
+        Ok((journal, truth))
+    }
+
+    /// Clears everything behind the last record.
+    fn wipe(&mut self, file_bytes: u64) -> std::io::Result<()> {
+        if file_bytes > self.end {
+            self.file.set_len(self.end)?;
+            self.file.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Appends records, of which the last has the number `last`.
+    pub(crate) fn append(&mut self, records: &[u8], last: u64) -> std::io::Result<()> {
+        let end = self.end + records.len() as u64;
+        if self.sync && end > self.grown {
+            let grown = end.next_multiple_of(GROWTH_BYTES);
+            let from = self.grown.max(self.end);
+            self.file.write_all_at(&vec![0; (grown - from) as usize], from)?;
+            self.grown = grown;
+        }
+        self.file.write_all_at(records, self.end)?;
+        if self.sync {
+            self.file.sync_data()?;
+        }
+        self.end = end;
+        self.synced = last;
+        Ok(())
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.header.seed()
+    }
+
+    /// Whether the records are many, measured by what a snapshot takes.
+    pub(crate) fn is_long(&self) -> bool {
+        self.end - self.snapshot_bytes > RECORDS_BYTES.max(4 * self.snapshot_bytes)
+    }
+
+    /// Puts a snapshot of `truth`, which is as of record `base`, in the file's place.
+    pub(crate) fn replace(&mut self, truth: &Truth, base: u64) -> std::io::Result<()> {
+        *self = Self::create(&self.path, self.header.identity, truth, base, self.sync)?;
+        Ok(())
+    }
+}
+
+/// The highest number that any record behind the end says was flushed.
+fn promised_behind(seed: u64, bytes: &[u8]) -> Option<u64> {
+    let places = (0..bytes.len()).step_by(ALIGNMENT);
+    places.filter_map(|at| decode(seed, bytes.get(at..)?)).map(|(record, _)| record.synced).max()
+}
+
+/// Whether there is nothing at `path` yet.
+pub(crate) fn is_missing(path: &Path) -> Result<bool, OpenError> {
+    match std::fs::metadata(path) {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(OpenError::Io { path: path.to_owned(), error }),
+    }
+}

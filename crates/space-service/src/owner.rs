@@ -1,0 +1,337 @@
+//! [`Owner`]: the truth with its file, for many callers. Nobody is answered before what was changed is on the device.
+//!
+//! Changes are made in memory under one lock, and queued in their order. A thread of its own takes the queue, writes it as one
+//! batch, flushes once, and tells everybody who waits for it. Who sees an earlier change that is not on the device yet is
+//! answered after it, too: the file is written in order.
+//!
+//! A file that cannot be written ends it: nothing is changed any more (every later call gets [`Refusal::Poisoned`]).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use shoal_base::{BLOCK_BYTES_U64, Clock, Entropy};
+use shoal_space::{SPACE_BLOCKS_MAX, group_blocks_for};
+use tokio::sync::watch;
+
+use crate::journal::{Journal, OpenError, is_missing};
+use crate::record::{Content, Record, encode};
+use crate::refusal::Refusal;
+use crate::truth::{Action, Answer, Change, Status, Truth};
+
+/// Who is late is looked for so often, in milliseconds.
+pub const LATE_EVERY_MS: u64 = 500;
+
+/// How the truth is kept.
+#[derive(Clone, Debug)]
+pub struct OwnerOptions {
+    /// For a new file: how many bytes of address space there are to hand out; whole blocks of 4 KiB.
+    pub size: Option<u64>,
+    /// Whether every answer waits for the device. Without, a killed process loses nothing, but a power failure may.
+    pub sync: bool,
+}
+
+/// The truth and its file.
+#[derive(Clone)]
+pub struct Owner {
+    shared: Arc<Shared>,
+    /// Ends the thread with the last owner.
+    writer: Arc<Writer>,
+}
+
+struct Shared {
+    /// Before the journal's lock.
+    state: Mutex<State>,
+    journal: Mutex<Journal>,
+    /// Tells the thread that there is something to write.
+    filled: Condvar,
+    written: watch::Sender<Written>,
+    seed: u64,
+    sync: bool,
+    clock: Arc<dyn Clock>,
+}
+
+struct State {
+    truth: Truth,
+    queue: Vec<u8>,
+    /// The last record that was queued.
+    last: u64,
+    /// The last record that is on the device, as far as is known here.
+    synced: u64,
+    is_stopping: bool,
+}
+
+/// How far the file is, and why not further.
+#[derive(Clone, Debug)]
+struct Written {
+    number: u64,
+    failed: Option<String>,
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.shared.state.lock().is_stopping = true;
+        self.shared.filled.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            // It ends by itself; a panic of it was reported by whoever waited for its records.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Owner {
+    /// Opens the file at `path`, or makes it where it is missing and a size is given.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(
+        path: &Path,
+        options: &OwnerOptions,
+        clock: Arc<dyn Clock>,
+        entropy: &dyn Entropy,
+    ) -> Result<Self, OpenError> {
+        let (journal, mut truth) = if is_missing(path)? {
+            let size = options.size.ok_or_else(|| {
+                OpenError::Size(format!("{} does not exist; give a size to create it", path.display()))
+            })?;
+            let blocks = size / BLOCK_BYTES_U64;
+            if blocks == 0 || blocks > SPACE_BLOCKS_MAX {
+                return Err(OpenError::Size(format!("a space of {size} bytes: it has 4 KiB to 64 TiB")));
+            }
+            let truth = Truth::new(blocks, group_blocks_for(blocks));
+            let mut identity = [0; 16];
+            identity[..8].copy_from_slice(&entropy.next_u64().to_le_bytes());
+            identity[8..].copy_from_slice(&entropy.next_u64().to_le_bytes());
+            let made = Journal::create(path, identity, &truth, 0, options.sync);
+            (made.map_err(|error| OpenError::Io { path: path.to_owned(), error })?, truth)
+        } else {
+            Journal::open(path, options.sync)?
+        };
+        if let Some(size) = options.size
+            && size / BLOCK_BYTES_U64 != truth.blocks()
+        {
+            let has = truth.blocks() * BLOCK_BYTES_U64;
+            return Err(OpenError::Size(format!("{} is for {has} bytes, not {size}", path.display())));
+        }
+        truth.grace(now_ms(&*clock));
+        let last = journal.synced;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State { truth, queue: Vec::new(), last, synced: last, is_stopping: false }),
+            filled: Condvar::new(),
+            written: watch::Sender::new(Written { number: last, failed: None }),
+            seed: journal.seed(),
+            sync: options.sync,
+            journal: Mutex::new(journal),
+            clock,
+        });
+        let thread = options.sync.then(|| {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || shared.write())
+        });
+        let writer = Arc::new(Writer { shared: Arc::clone(&shared), thread: Mutex::new(thread) });
+        Ok(Self { shared, writer })
+    }
+
+    /// Begins a session.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSpace`] with too many sessions, [`Refusal::Invalid`], [`Refusal::Poisoned`].
+    pub async fn begin(&self, time_to_live_ms: u32) -> Result<u64, Refusal> {
+        let (session, number) = {
+            let now = self.now_ms();
+            let mut state = self.shared.lock()?;
+            let (session, change) = state.truth.open(time_to_live_ms, now)?;
+            (session, self.shared.queue(&mut state, change)?)
+        };
+        self.on_device(number).await?;
+        Ok(session)
+    }
+
+    /// Notes that a session's client is alive.
+    ///
+    /// # Errors
+    /// [`Refusal::Fenced`], [`Refusal::Poisoned`].
+    pub fn renew(&self, session: u64) -> Result<(), Refusal> {
+        let now = self.now_ms();
+        self.shared.lock()?.truth.touch(session, now)
+    }
+
+    /// Does what a session asks for. The same sequence again is answered as before.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub async fn act(&self, session: u64, sequence: u64, action: Action) -> Result<Answer, Refusal> {
+        let (answer, number) = {
+            let now = self.now_ms();
+            let mut state = self.shared.lock()?;
+            let (answer, change) = state.truth.act(session, sequence, action, now)?;
+            let number = match change {
+                Some(change) => self.shared.queue(&mut state, change)?,
+                // Repeated: perhaps before it was on the device.
+                None => state.last,
+            };
+            (answer, number)
+        };
+        self.on_device(number).await?;
+        Ok(answer)
+    }
+
+    /// Ends a session in order.
+    ///
+    /// # Errors
+    /// [`Refusal::Fenced`], [`Refusal::Poisoned`].
+    pub async fn end(&self, session: u64) -> Result<(), Refusal> {
+        let number = {
+            let mut state = self.shared.lock()?;
+            let change = state.truth.end(session)?;
+            self.shared.queue(&mut state, change)?
+        };
+        self.on_device(number).await
+    }
+
+    /// Fences the sessions that were silent for too long, and takes back what they leased and did not commit.
+    ///
+    /// # Errors
+    /// [`Refusal::Poisoned`].
+    pub fn fence_late(&self) -> Result<Vec<u64>, Refusal> {
+        let now = self.now_ms();
+        let mut state = self.shared.lock()?;
+        let late = state.truth.late(now);
+        for &session in &late {
+            let change = state.truth.end(session)?;
+            self.shared.queue(&mut state, change)?;
+        }
+        Ok(late)
+    }
+
+    /// How full the space is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.shared.state.lock().truth.status()
+    }
+
+    /// Blocks of a group.
+    #[must_use]
+    pub fn group_blocks(&self) -> u32 {
+        self.shared.state.lock().truth.group_blocks()
+    }
+
+    fn now_ms(&self) -> u64 {
+        now_ms(&*self.shared.clock)
+    }
+
+    /// Waits until the record is on the device.
+    async fn on_device(&self, number: u64) -> Result<(), Refusal> {
+        if !self.shared.sync {
+            return Ok(());
+        }
+        let mut written = self.shared.written.subscribe();
+        let there = written.wait_for(|written| written.number >= number || written.failed.is_some()).await;
+        let gone = |_| Refusal::Poisoned("it was shut down".into());
+        match there.map_err(gone)?.clone() {
+            Written { number: done, .. } if done >= number => Ok(()),
+            Written { failed, .. } => Err(Refusal::Poisoned(failed.unwrap_or_default())),
+        }
+    }
+
+    /// Waits for everything that was asked for, and ends the thread.
+    pub fn close(self) {
+        drop(self.writer);
+    }
+}
+
+impl Shared {
+    /// The state, where changes may still be made.
+    fn lock(&self) -> Result<parking_lot::MutexGuard<'_, State>, Refusal> {
+        let state = self.state.lock();
+        match &self.written.borrow().failed {
+            Some(why) => Err(Refusal::Poisoned(why.clone())),
+            None => Ok(state),
+        }
+    }
+
+    /// Queues a change that was made; its number. Without a thread it is written at once.
+    fn queue(&self, state: &mut State, change: Change) -> Result<u64, Refusal> {
+        state.last += 1;
+        let record = Record { number: state.last, synced: state.synced, content: Content::Change(change) };
+        encode(self.seed, &record, &mut state.queue);
+        if self.sync {
+            self.filled.notify_one();
+            return Ok(state.last);
+        }
+        let records = std::mem::take(&mut state.queue);
+        let mut journal = self.journal.lock();
+        let written = journal.append(&records, state.last);
+        let written = written.and_then(|()| self.shorten(state, &mut journal));
+        written.map_err(|error| self.poison(&error))?;
+        Ok(state.last)
+    }
+
+    /// Replaces a file that became long.
+    fn shorten(&self, state: &mut State, journal: &mut Journal) -> std::io::Result<()> {
+        if journal.is_long() {
+            // What is queued is in the truth already.
+            journal.replace(&state.truth, state.last)?;
+            state.queue.clear();
+            state.last = journal.synced;
+        }
+        Ok(())
+    }
+
+    fn poison(&self, error: &std::io::Error) -> Refusal {
+        tracing::error!(%error, "the service's file cannot be written; nothing is changed any more");
+        let why = error.to_string();
+        self.written.send_modify(|written| written.failed = Some(why.clone()));
+        Refusal::Poisoned(why)
+    }
+
+    /// The thread: a batch, a flush, the answers, and again.
+    fn write(&self) {
+        loop {
+            let (records, last) = {
+                let mut state = self.state.lock();
+                while state.queue.is_empty() {
+                    if state.is_stopping {
+                        return;
+                    }
+                    self.filled.wait(&mut state);
+                }
+                (std::mem::take(&mut state.queue), state.last)
+            };
+            let mut done = last;
+            let is_long = {
+                let mut journal = self.journal.lock();
+                match journal.append(&records, last) {
+                    Ok(()) => journal.is_long(),
+                    Err(error) => {
+                        self.poison(&error);
+                        return;
+                    }
+                }
+            };
+            {
+                let mut state = self.state.lock();
+                if is_long {
+                    if let Err(error) = self.shorten(&mut state, &mut self.journal.lock()) {
+                        self.poison(&error);
+                        return;
+                    }
+                    done = state.last;
+                }
+                state.synced = done;
+            }
+            self.written.send_modify(|written| written.number = done);
+        }
+    }
+}
+
+fn now_ms(clock: &dyn Clock) -> u64 {
+    // From 1 on: 0 means that no deadline was set.
+    clock.monotonic_ns() / 1_000_000 + 1
+}

@@ -1,0 +1,168 @@
+//! [`Pool`]: groups in a client's hand, allocated from at memory speed.
+//!
+//! The pool has the store's own allocator over just the groups that it leased: exact best fit, neighbours merged at once, what is freed
+//! is used again. Nothing of that is known to the owner until [`Pool::commit`], which tells it in one call a lease which
+//! blocks came into use since the last one, and which went out of it.
+//!
+//! Dropping a pool without committing is what a crash does: the owner takes everything back that was not committed.
+
+use std::collections::BTreeMap;
+
+use shoal_base::Run;
+use shoal_space::{Space, SpaceError};
+
+use crate::client::{ClientError, SpaceClient};
+use crate::coverage::Coverage;
+use crate::truth::ITEMS_MAX;
+
+/// Leased groups and what is used of them.
+pub struct Pool {
+    client: SpaceClient,
+    space: Space,
+    leases: BTreeMap<u64, Held>,
+    /// The groups of all leases.
+    groups: Coverage,
+}
+
+struct Held {
+    groups: Coverage,
+    /// What the owner knows.
+    committed: Coverage,
+}
+
+impl Pool {
+    pub(crate) fn new(client: SpaceClient) -> Self {
+        let space = Space::new(client.blocks(), client.group_blocks());
+        Self { client, space, leases: BTreeMap::new(), groups: Coverage::default() }
+    }
+
+    /// A run of `blocks` blocks of what is leased; none where no such run is free: then [`Self::lease`] helps. No call.
+    ///
+    /// # Panics
+    /// Where `blocks` is 0.
+    #[inline]
+    #[must_use]
+    pub fn allocate(&mut self, blocks: u32) -> Option<Run> {
+        self.space.allocate(blocks)
+    }
+
+    /// Frees any part of what was allocated here: it is handed out again at once. So nothing that lasts may name these blocks any
+    /// more. No call: the owner learns it from the next commit.
+    ///
+    /// # Errors
+    /// [`SpaceError::AlreadyFree`], and [`SpaceError::Outside`] where it does not lie in what is leased.
+    #[inline]
+    pub fn free(&mut self, run: Run) -> Result<(), SpaceError> {
+        self.check(run)?;
+        self.space.free(run)
+    }
+
+    /// As [`Self::free`], for many.
+    ///
+    /// # Errors
+    /// As [`Self::free`]; nothing is changed then.
+    pub fn free_batch(&mut self, runs: &[Run]) -> Result<(), SpaceError> {
+        runs.iter().try_for_each(|&run| self.check(run))?;
+        self.space.free_batch(runs)
+    }
+
+    /// Leases `groups` groups more: one call.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::NoSpace`] where there are not so many.
+    pub async fn lease(&mut self, groups: usize) -> Result<(), ClientError> {
+        let (lease, groups) = self.client.grant(groups).await?;
+        let mut held = Held { groups: Coverage::default(), committed: Coverage::default() };
+        let is_ours = groups
+            .iter()
+            .all(|&group| held.groups.add(group) && self.groups.add(group) && self.space.free(group).is_ok());
+        if !is_ours {
+            return Err(ClientError::Refused("the owner leased what was leased already".into()));
+        }
+        self.leases.insert(lease, held);
+        Ok(())
+    }
+
+    /// Tells the owner what came into use since the last time, and what went out of it: a call for each lease that changed.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Fenced`] where the lease ran out: what was not committed before is lost then.
+    pub async fn commit(&mut self) -> Result<(), ClientError> {
+        let used = self.used();
+        for (&lease, held) in &mut self.leases {
+            let now = within(&used, &held.groups);
+            let (kept, freed) = (now.without(&held.committed), held.committed.without(&now));
+            let calls = kept.len().div_ceil(ITEMS_MAX).max(freed.len().div_ceil(ITEMS_MAX));
+            for call in 0..calls {
+                let part = |runs: &[Run]| -> Vec<Run> {
+                    runs.iter().copied().skip(call * ITEMS_MAX).take(ITEMS_MAX).collect()
+                };
+                let (kept, freed) = (part(&kept), part(&freed));
+                self.client.commit(lease, &kept, &freed).await?;
+                let noted = kept.iter().all(|&run| held.committed.add(run));
+                let noted = freed.iter().all(|&run| held.committed.remove(run)) && noted;
+                assert!(noted, "the owner took what this side knows otherwise");
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits, and gives back all leases: what is not in use is free again for everybody.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub async fn give_back(mut self) -> Result<(), ClientError> {
+        self.commit().await?;
+        for &lease in self.leases.keys() {
+            self.client.give_back(lease).await?;
+        }
+        Ok(())
+    }
+
+    /// How many leases are out.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// How many blocks are leased and free.
+    #[must_use]
+    pub fn free_blocks(&self) -> u64 {
+        self.space.free_blocks()
+    }
+
+    /// Bytes of memory in use.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.space.memory_bytes()
+    }
+
+    /// Refuses a run that does not lie in a lease.
+    fn check(&self, run: Run) -> Result<(), SpaceError> {
+        let is_run = run.blocks > 0 && run.block.checked_add(u64::from(run.blocks)).is_some();
+        if is_run && self.groups.covers(run) {
+            return Ok(());
+        }
+        Err(SpaceError::Outside { run, blocks_max: self.space.blocks_max() })
+    }
+
+    /// All blocks of the leases that are not free.
+    fn used(&self) -> Coverage {
+        let mut free = Coverage::default();
+        self.space.for_each_run(&mut |run| assert!(free.add(run), "free runs do not overlap"));
+        let mut used = Coverage::default();
+        for run in self.groups.without(&free) {
+            assert!(used.add(run), "what is left of the groups does not overlap");
+        }
+        used
+    }
+}
+
+/// What of `used` lies in `groups`.
+fn within(used: &Coverage, groups: &Coverage) -> Coverage {
+    let mut within = groups.clone();
+    for run in groups.without(used) {
+        assert!(within.remove(run), "it was found in there");
+    }
+    within
+}

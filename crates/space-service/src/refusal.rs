@@ -1,0 +1,48 @@
+//! Why a call is refused, and the status codes that say so.
+
+use shoal_base::Run;
+use tonic::{Code, Status};
+
+/// Why the owner refuses a call. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The session ended: it was closed, or silent for too long. What it leased and did not commit is not its own any more.
+    #[error("session {session} has ended")]
+    Fenced {
+        /// Its number.
+        session: u64,
+    },
+    /// There is no free space of the wanted shape, or too many sessions or leases are out.
+    #[error("no space: {what}")]
+    NoSpace {
+        /// What is missing.
+        what: &'static str,
+    },
+    /// A run is not what the call takes it for: not in use, not of the lease, or committed already.
+    #[error("{run} {what}")]
+    Wrong {
+        /// The run.
+        run: Run,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The call itself makes no sense.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The file could not be written: nothing is changed any more until the service is started again.
+    #[error("the service cannot write its file: {0}")]
+    Poisoned(String),
+}
+
+impl From<&Refusal> for Status {
+    fn from(refusal: &Refusal) -> Self {
+        let code = match refusal {
+            Refusal::Fenced { .. } => Code::Aborted,
+            Refusal::NoSpace { .. } => Code::ResourceExhausted,
+            Refusal::Wrong { .. } => Code::FailedPrecondition,
+            Refusal::Invalid(_) => Code::InvalidArgument,
+            Refusal::Poisoned(_) => Code::DataLoss,
+        };
+        Self::new(code, refusal.to_string())
+    }
+}

@@ -1,0 +1,310 @@
+//! [`SpaceServer`]: the owner behind gRPC, on loopback addresses unless it is told otherwise.
+//!
+//! Nothing proves who a caller is. So, as the store's server, it does not listen where other machines could reach it without
+//! being told that this network is trusted.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::Either;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use shoal_api::{Method, Unary};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{interval, sleep, timeout};
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use crate::owner::{LATE_EVERY_MS, Owner};
+use crate::refusal::Refusal;
+use crate::truth::{Action, Answer};
+use crate::{MESSAGE_BYTES_MAX, runs_from, runs_into, v1};
+
+/// Most connections; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Most requests at the same time on one connection.
+const STREAMS_MAX: u32 = 256;
+
+/// A peer that does not answer pings is gone.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// Headers of one request, in bytes.
+const HEADER_BYTES_MAX: u32 = 16 << 10;
+
+/// Pause after a failed accept: it fails again at once where file descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long requests may take to finish when the server is told to stop.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// Why the server does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Callers from other machines could come in, and nothing proves who they are.
+    #[error(
+        "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; \
+         listen on 127.0.0.1, or say --insecure if that network is trusted"
+    )]
+    NotLoopback(SocketAddr),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: std::io::Error,
+    },
+}
+
+/// A server that listens. Connections wait until [`Self::run`].
+pub struct SpaceServer {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl SpaceServer {
+    /// Listens on `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub async fn bind(address: SocketAddr, insecure: bool) -> Result<Self, ServeError> {
+        if !insecure && !address.ip().to_canonical().is_loopback() {
+            return Err(ServeError::NotLoopback(address));
+        }
+        let failed = |error| ServeError::Listen { address, error };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address })
+    }
+
+    /// The address that is listened on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves `owner` until `shutdown` ends, and fences clients that were silent for too long. Requests under way are
+    /// waited for.
+    pub async fn run(self, owner: Owner, shutdown: impl Future<Output = ()>) {
+        let drain = watch::Sender::new(false);
+        let mut connections = JoinSet::new();
+        tokio::select! {
+            () = shutdown => {}
+            () = fence(&owner) => {}
+            () = accept(&self.listener, &owner, &drain, &mut connections) => {}
+        }
+        drop(self.listener);
+        drain.send_replace(true);
+        let all = async { while connections.join_next().await.is_some() {} };
+        if timeout(DRAIN_MAX, all).await.is_err() {
+            tracing::warn!("requests were cut: they took longer than {} s", DRAIN_MAX.as_secs());
+        }
+    }
+}
+
+/// Never ends.
+async fn fence(owner: &Owner) {
+    let mut looks = interval(Duration::from_millis(LATE_EVERY_MS));
+    loop {
+        looks.tick().await;
+        match owner.fence_late() {
+            Ok(late) => {
+                late.iter().for_each(|session| tracing::warn!(session, "fenced: its client is silent"))
+            }
+            Err(error) => tracing::error!(%error, "cannot fence"),
+        }
+    }
+}
+
+/// Never ends.
+async fn accept(
+    listener: &TcpListener,
+    owner: &Owner,
+    drain: &watch::Sender<bool>,
+    connections: &mut JoinSet<()>,
+) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        while connections.try_join_next().is_some() {}
+        // The semaphore is never closed.
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (owner, drain) = (owner.clone(), drain.subscribe());
+                connections.spawn(async move {
+                    serve(stream, owner, drain).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, owner: Owner, mut drain: watch::Receiver<bool>) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "answers may be held back");
+    }
+    let requests = service_fn(|request: http::Request<Incoming>| {
+        let owner = owner.clone();
+        async move { Ok::<_, Infallible>(answer(&owner, request).await) }
+    });
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .auto_date_header(false);
+    let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), requests));
+    let mut is_draining = false;
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "closed");
+                }
+                return;
+            }
+            _ = drain.wait_for(|drain| *drain), if !is_draining => {
+                is_draining = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// The one table of routes.
+async fn answer(owner: &Owner, request: http::Request<Incoming>) -> http::Response<Body> {
+    match request.uri().path() {
+        v1::Open::PATH => {
+            unary::<v1::Open, _>(request, async |open| {
+                let session = owner.begin(open.time_to_live_ms).await?;
+                let blocks = owner.status().blocks;
+                Ok(v1::OpenResponse { session, blocks, group_blocks: owner.group_blocks() })
+            })
+            .await
+        }
+        v1::Renew::PATH => {
+            unary::<v1::Renew, _>(request, async |renew| {
+                owner.renew(renew.session).map(|()| v1::RenewResponse {})
+            })
+            .await
+        }
+        v1::Close::PATH => {
+            unary::<v1::Close, _>(request, async |close| {
+                owner.end(close.session).await.map(|()| v1::CloseResponse {})
+            })
+            .await
+        }
+        v1::Allocate::PATH => {
+            unary::<v1::Allocate, _>(request, async |call| {
+                let action = Action::Allocate { sizes: call.sizes, runs_max: call.runs_max as usize };
+                let values = match owner.act(call.session, call.sequence, action).await? {
+                    Answer::Values(values) => values,
+                    other => unreachable!("an allocation was answered with {other:?}"),
+                };
+                let values = values.iter().map(|runs| v1::Value { runs: runs_into(runs) }).collect();
+                Ok(v1::AllocateResponse { values })
+            })
+            .await
+        }
+        v1::Free::PATH => {
+            unary::<v1::Free, _>(request, async |call| {
+                let action = Action::Free { runs: runs_from(call.runs) };
+                owner.act(call.session, call.sequence, action).await.map(|_| v1::FreeResponse {})
+            })
+            .await
+        }
+        v1::Grant::PATH => {
+            unary::<v1::Grant, _>(request, async |call| {
+                let action = Action::Grant { groups: call.groups as usize };
+                match owner.act(call.session, call.sequence, action).await? {
+                    Answer::Lease { lease, groups } => {
+                        Ok(v1::GrantResponse { lease, groups: runs_into(&groups) })
+                    }
+                    other => unreachable!("a grant was answered with {other:?}"),
+                }
+            })
+            .await
+        }
+        v1::Commit::PATH => {
+            unary::<v1::Commit, _>(request, async |call| {
+                let (kept, freed) = (runs_from(call.kept), runs_from(call.freed));
+                let action = Action::Commit { lease: call.lease, kept, freed };
+                owner.act(call.session, call.sequence, action).await.map(|_| v1::CommitResponse {})
+            })
+            .await
+        }
+        v1::GiveBack::PATH => {
+            unary::<v1::GiveBack, _>(request, async |call| {
+                let action = Action::GiveBack { lease: call.lease };
+                owner.act(call.session, call.sequence, action).await.map(|_| v1::GiveBackResponse {})
+            })
+            .await
+        }
+        v1::Status::PATH => {
+            unary::<v1::Status, _>(request, async |_| {
+                let status = owner.status();
+                Ok(v1::StatusResponse {
+                    blocks: status.blocks,
+                    free_blocks: status.free_blocks,
+                    leased_blocks: status.leased_blocks,
+                    committed_blocks: status.committed_blocks,
+                    sessions: status.sessions,
+                    leases: status.leases,
+                })
+            })
+            .await
+        }
+        path => Status::unimplemented(format!("there is no method {path}")).into_http(),
+    }
+}
+
+async fn unary<M: Unary, F>(
+    request: http::Request<Incoming>,
+    verb: impl FnOnce(M::Request) -> F,
+) -> http::Response<Body>
+where
+    F: Future<Output = Result<M::Response, Refusal>>,
+{
+    let answer = async |request: Request<M::Request>| {
+        let answer = verb(request.into_inner()).await;
+        answer.map(Response::new).map_err(|refusal| Status::from(&refusal))
+    };
+    let codec = ProstCodec::<M::Response, M::Request>::default();
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    grpc.unary(Once(Some(answer)), request).await
+}
+
+/// Fits a function that answers one request into tonic's trait.
+struct Once<H>(Option<H>);
+
+impl<H, F, R, A> UnaryService<R> for Once<H>
+where
+    H: FnOnce(Request<R>) -> F,
+    F: Future<Output = Result<Response<A>, Status>>,
+{
+    type Response = A;
+    type Future = Either<F, Ready<Result<Response<A>, Status>>>;
+
+    fn call(&mut self, request: Request<R>) -> Self::Future {
+        match self.0.take() {
+            Some(handler) => Either::Left(handler(request)),
+            None => Either::Right(ready(Err(Status::internal("a request was answered twice")))),
+        }
+    }
+}
