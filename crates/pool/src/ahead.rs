@@ -5,7 +5,8 @@
 //! - How many pages a request reads is tried out: as many as gave the most pages a second.
 //! - The window (pages on their way or not yet looked at) doubles whenever the scan has to wait, up to the stream's part
 //!   of the scans' share; it starts anew when pages were read in vain.
-//! - On a fast device there is no read-ahead: the scan reads for itself.
+//! - On a fast device there is no read-ahead: the stream is dormant, and the scan reads for itself, into the frame of the
+//!   page that it read before.
 //! - Pages that the scan changed are written behind it, neighbours together.
 
 use std::collections::VecDeque;
@@ -17,12 +18,14 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use shoal_base::Run;
+use shoal_base::task::may_block;
 
 use crate::PoolError;
 use crate::behind::After;
 use crate::fetch::{Begun, grouped};
 use crate::load::Wait;
 use crate::pin::{PageWrite, Pinned};
+use crate::policy::Scanned;
 use crate::pool::Pool;
 use crate::unit::{Hint, Unit};
 
@@ -91,6 +94,8 @@ struct State {
     pace: Pace,
     /// Somebody is about to begin a request.
     issuing: bool,
+    /// Nothing is ahead nor on its way, and nothing is to be begun.
+    dormant: bool,
 }
 
 /// What a stream shares with its requests.
@@ -102,6 +107,10 @@ pub struct Stream {
     ahead: Arc<Ahead>,
     /// Pages that were changed and are to be written.
     changed: Vec<u64>,
+    /// What `State` says, too: only the scan changes it.
+    dormant: bool,
+    /// What a dormant stream read last.
+    own: Option<Scanned>,
 }
 
 impl Pool {
@@ -118,8 +127,10 @@ impl Pool {
             requests: 0,
             pace: Pace::default(),
             issuing: false,
+            dormant: false,
         };
-        Stream { pool: self.clone(), ahead: Arc::new(Ahead(Mutex::new(state))), changed: Vec::new() }
+        let ahead = Arc::new(Ahead(Mutex::new(state)));
+        Stream { pool: self.clone(), ahead, changed: Vec::new(), dormant: false, own: None }
     }
 
     /// Pages that one of the streams may hold.
@@ -136,6 +147,16 @@ impl Stream {
     /// # Errors
     /// As [`Pool::fetch`].
     pub async fn read(&mut self, block: u64) -> Result<Pinned, PoolError> {
+        let slow = self.pool.inner().latency.is_slow();
+        if slow == self.dormant {
+            self.change(block, !slow);
+        }
+        if self.dormant
+            && may_block()
+            && let Some(result) = self.pool.read_in_place(&Unit::mutable(block), &mut self.own)
+        {
+            return result;
+        }
         self.write_behind();
         let entry = self.ahead.entry(&self.pool, block);
         let found = match entry {
@@ -163,6 +184,31 @@ impl Stream {
                 return Ok(page);
             }
             pinned = self.pool.read(block, Hint::Scan).await?;
+        }
+    }
+
+    /// Falls asleep, unless something is ahead or on its way, or wakes up at `block`.
+    #[cold]
+    fn change(&mut self, block: u64, dormant: bool) {
+        if dormant {
+            self.write_changed();
+        } else {
+            self.give_back();
+        }
+        let mut state = self.ahead.0.lock();
+        let idle = state.entries.is_empty() && state.requests == 0 && !state.issuing;
+        if dormant && !idle {
+            return;
+        }
+        state.dormant = dormant;
+        state.next = block;
+        self.dormant = dormant;
+    }
+
+    /// What it read last may go as what other scans read.
+    fn give_back(&mut self) {
+        if let Some(entry) = self.own.take() {
+            self.pool.inner().policy.queue(entry);
         }
     }
 
@@ -196,6 +242,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.give_back();
         self.write_changed();
         let (pool, entries) = {
             let mut state = self.ahead.0.lock();
@@ -324,7 +371,7 @@ impl State {
 
     /// Pool, first page and number of pages.
     fn next_request(&mut self) -> Option<(Pool, u64, u64)> {
-        if self.requests > 0 || self.issuing {
+        if self.requests > 0 || self.issuing || self.dormant {
             return None;
         }
         let pool = self.pool.as_ref()?;

@@ -6,8 +6,9 @@
 //!   when a page is missed: [`Pool::replenish`]. On a fast one whoever needs the frame writes the page itself.
 //! - Pages that scans left and that are adjacent on the device go out in one request.
 //!
-//! A write that failed leaves the page dirty; it is tried again when the frame is wanted again, or at a flush, which
-//! also tells the error.
+//! A write that failed leaves the page dirty. It is tried again at a flush, which also tells the error, and where frames are
+//! wanted: not at once by who waits for one, which nobody wakes for it, but at the next tick of the watchdog; when its time
+//! is over it gets the error.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,11 +17,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 use shoal_base::task::may_block;
-use shoal_device::{IoFuture, Outcome};
+use shoal_device::{DeviceError, IoFuture, Outcome};
+use smallvec::{SmallVec, smallvec};
 
 use crate::ahead::Ahead;
 use crate::pin::{Pinned, WriteFrames};
-use crate::pool::Pool;
+use crate::pool::{Inner, Pool};
 
 /// Frames that are free, or will be when their write ends, before a victim is written ahead of need: this part of the
 /// pool, at least as many as threads may miss at once, at most a third of it. With fewer, misses wait for writes; with
@@ -60,6 +62,19 @@ impl Pool {
         inner.pin(index).filter(|pinned| pinned.slot().word().is_dirty())
     }
 
+    /// Writes a page that the caller pinned, on this thread, which may block; without anything that a hand-off needs. The
+    /// pin keeps everybody from changing it, and from taking its frame.
+    pub(crate) fn write_here(&self, page: Pinned) {
+        let mut io = self.lane().write(page.slot().block(), WriteFrames(smallvec![page]));
+        io.start();
+        let outcome = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(outcome) = outcome else {
+            unreachable!("a thread that may block waited for its write")
+        };
+        self.inner().count_write(&outcome.result, 1);
+        outcome.memory.0.iter().for_each(|page| page.written(outcome.result.is_ok()));
+    }
+
     /// Writes pages that the caller pinned: here and now, or in the background. Adjacent ones share a request.
     pub(crate) fn write_back(
         &self,
@@ -70,18 +85,18 @@ impl Pool {
     ) {
         pages.sort_unstable_by_key(|page| page.slot().block());
         self.inner().writing.fetch_add(pages.len(), Ordering::Relaxed);
-        let mut batch = self.device().batch();
+        let mut batch = self.lane().batch();
         let mut requests = Vec::new();
         let mut pages = pages.into_iter().peekable();
         while let Some(first) = pages.next() {
             let block = first.slot().block();
-            let mut run = vec![first];
+            let mut run: SmallVec<[Pinned; 1]> = smallvec![first];
             while run.len() < WRITE_PAGES_MAX
                 && let Some(next) = pages.next_if(|next| next.slot().block() == block + run.len() as u64)
             {
                 run.push(next);
             }
-            let io = self.device().write(block, WriteFrames(run));
+            let io = self.lane().write(block, WriteFrames(run));
             let request = WriteBack { after, then: then.cloned(), io: Mutex::new(None) };
             requests.push((Arc::new(request), batch.add(io)));
         }
@@ -135,6 +150,32 @@ impl Pool {
     }
 }
 
+impl Inner {
+    fn count_write(&self, result: &Result<(), DeviceError>, pages: u64) {
+        match result {
+            Ok(()) => {
+                self.stats.writes.add(1);
+                self.stats.blocks_written.add(pages);
+            }
+            Err(error) => {
+                self.stats.write_errors.add(1);
+                self.write_error.lock().get_or_insert_with(|| error.clone());
+            }
+        }
+    }
+}
+
+impl Pinned {
+    /// A write of the page ended.
+    fn written(&self, done: bool) {
+        if done {
+            self.slot().word().clean();
+        } else {
+            self.slot().word().let_sleep();
+        }
+    }
+}
+
 /// One request to the device. Drives itself, as [`crate::load::ReadRequest`] does.
 struct WriteBack {
     after: After,
@@ -163,21 +204,10 @@ impl WriteBack {
         let Some(first) = pages.first() else { return };
         // Alive as long as the pages are pinned.
         let inner = first.share();
-        match &result {
-            Ok(()) => {
-                inner.stats.writes.add(1);
-                inner.stats.blocks_written.add(pages.len() as u64);
-            }
-            Err(error) => {
-                inner.stats.write_errors.add(1);
-                inner.write_error.lock().get_or_insert_with(|| error.clone());
-            }
-        }
+        inner.count_write(&result, pages.len() as u64);
         let count = pages.len();
         for page in pages {
-            if result.is_ok() {
-                page.slot().word().clean();
-            }
+            page.written(result.is_ok());
             let index = page.index();
             drop(page);
             if result.is_ok() && self.after == After::Evict {
@@ -186,8 +216,11 @@ impl WriteBack {
         }
         // Pairs with `written`, which announces itself first and then looks at the number.
         inner.writing.fetch_sub(count, Ordering::SeqCst);
-        // Who found every frame dirty looks again.
-        inner.store.starving.notify();
+        inner.flushing.notify();
+        if result.is_ok() {
+            // Who found every frame dirty looks again.
+            inner.store.starving.notify();
+        }
         if let Some(then) = &self.then {
             then.issue();
         }

@@ -1,5 +1,6 @@
 //! Counts for `stat`, benchmarks and tests.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Counts since the pool was built, and its state now. Taken while others work, they need not fit each other exactly.
@@ -63,32 +64,45 @@ pub(crate) struct Stats {
     pub(crate) ahead_wasted: Count,
 }
 
-/// Cells of a count.
-const CELLS: usize = 8;
+/// Groups of threads, where something is kept once a group.
+pub(crate) const CELLS: usize = 8;
 
+/// The group of this thread.
+pub(crate) fn cell() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static CELL: usize = THREADS.fetch_add(1, Ordering::Relaxed) % CELLS;
+    }
+    // A thread that is ending belongs to the first one.
+    CELL.try_with(|&cell| cell).unwrap_or(0)
+}
+
+/// Something alone in its cache line, because it changes often while its neighbours are read.
 #[repr(align(64))]
 #[derive(Default)]
-struct Cell(AtomicU64);
+pub(crate) struct Alone<T>(pub(crate) T);
+
+impl<T> Deref for Alone<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
 
 /// A count that orders nothing. Threads count in different cells, so that they do not take the cache line from each
 /// other at every miss.
 #[derive(Default)]
-pub(crate) struct Count([Cell; CELLS]);
+pub(crate) struct Count([Alone<AtomicU64>; CELLS]);
 
 impl Count {
     pub(crate) fn add(&self, count: u64) {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            static CELL: usize = THREADS.fetch_add(1, Ordering::Relaxed) % CELLS;
-        }
         if count > 0 {
-            // A thread that is ending counts in the first one.
-            let cell = CELL.try_with(|&cell| cell).unwrap_or(0);
-            self.0[cell].0.fetch_add(count, Ordering::Relaxed);
+            self.0[cell()].fetch_add(count, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn get(&self) -> u64 {
-        self.0.iter().map(|cell| cell.0.load(Ordering::Relaxed)).sum()
+        self.0.iter().map(|cell| cell.load(Ordering::Relaxed)).sum()
     }
 }

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use crate::PoolError;
-use crate::behind::After;
 use crate::frame::Frames;
 use crate::pin::Pinned;
+use crate::policy::{Policy, Scanned};
 use crate::pool::{Inner, Pool};
 use crate::starve::TICK_MS;
 use crate::table::ShardGuard;
@@ -26,10 +26,21 @@ const SCANNED_TRIES: usize = 8;
 #[derive(Default)]
 pub(crate) struct Draw(AtomicU64);
 
+/// The part of the sequence that one search uses.
+pub(crate) struct Draws(u64);
+
 impl Draw {
+    /// Begins a search: one change of what all threads share.
+    pub(crate) fn sequence(&self) -> Draws {
+        Draws(self.0.fetch_add(1, Ordering::Relaxed) << 32)
+    }
+}
+
+impl Draws {
     /// A number below `bound`, or 0. The bias is below 2^-32.
-    pub(crate) fn below(&self, bound: u32) -> u32 {
-        let mut z = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         ((u128::from(z ^ (z >> 31)) * u128::from(bound)) >> 64) as u32
     }
@@ -66,7 +77,8 @@ impl Pool {
         self.try_take_or(count, hint, false)
     }
 
-    /// Takes `count` frames, waiting for an unpin or the end of a request for the time that the options give.
+    /// Takes `count` frames, waiting for an unpin or the end of a request for the time that the options give. Gives the
+    /// device's error where writes failed meanwhile.
     pub(crate) async fn take(&self, count: usize, hint: Hint) -> Result<Frames, PoolError> {
         let inner = self.inner();
         let exhausted = || {
@@ -82,13 +94,18 @@ impl Pool {
         inner.stats.starved.add(1);
         let waiting = inner.store.starving.enter().ok_or_else(exhausted)?;
         let ticks_max = inner.pin_wait_ms.div_ceil(TICK_MS);
+        let failed = inner.stats.write_errors.get();
         poll_fn(move |context| {
             waiting.register(context.waker());
             if let Some(frames) = self.try_take_or(count, hint, true) {
                 return Poll::Ready(Ok(frames));
             }
             if waiting.ticks() > ticks_max {
-                return Poll::Ready(Err(exhausted()));
+                let error = inner.write_error.lock().clone();
+                return Poll::Ready(Err(match error {
+                    Some(error) if inner.stats.write_errors.get() > failed => error.into(),
+                    _ => exhausted(),
+                }));
             }
             Poll::Pending
         })
@@ -114,12 +131,9 @@ impl Pool {
     /// Evicts the oldest unit that only scans touched.
     fn evict_scanned(&self) -> Option<Frames> {
         let inner = self.inner();
-        if inner.policy.scan_frames() == 0 {
-            return None;
-        }
         for _ in 0..SCANNED_TRIES {
             let entry = inner.policy.next_scanned(&inner.slots)?;
-            if let Some(frames) = self.evict_or_write(entry.index) {
+            if let Some(frames) = self.evict_or_write(entry.index()) {
                 return Some(frames);
             }
             inner.policy.queue(entry);
@@ -131,7 +145,7 @@ impl Pool {
     fn evict_any(&self, starving: bool) -> Option<Frames> {
         let inner = self.inner();
         let touched = inner.store.free.touched();
-        let start = inner.draw.below(touched);
+        let start = inner.draw.sequence().below(touched);
         (start..touched).chain(0..start).find_map(|index| {
             // Flagged where it is pinned; where it is not, it can be evicted, unless somebody is faster.
             let pinned = starving && inner.slots[index as usize].word().wake_at_unpin();
@@ -141,14 +155,14 @@ impl Pool {
 
     /// Evicts the unit in this slot, where it is not pinned. What is dirty is written first: here and now where that is
     /// faster, else in the background, and then it does not go yet.
-    fn evict_or_write(&self, index: u32) -> Option<Frames> {
+    pub(crate) fn evict_or_write(&self, index: u32) -> Option<Frames> {
         if self.inner().slots[index as usize].word().is_dirty() {
             if !self.does_it_itself() {
                 self.begin_write(index);
                 return None;
             }
             if let Some(page) = self.pin_dirty(index) {
-                self.write_back(vec![page], After::Stay, true, None);
+                self.write_here(page);
             }
         }
         self.inner().evict(index)
@@ -171,6 +185,27 @@ impl Inner {
         self.policy.left(slot, index, true);
         self.stats.evictions.add(1);
         Some(frames)
+    }
+
+    /// Evicts what a scan read before, for its next page; whether the frame still counts as the scans'.
+    pub(crate) fn reclaim(&self, entry: Scanned) -> Option<(Frames, bool)> {
+        let slot = &self.slots[entry.index() as usize];
+        if !Policy::is_scanned(slot, entry) {
+            return None;
+        }
+        let frames = self.claim(entry.index())?;
+        let guard = self.table.lock(slot.block());
+        self.table.unlink(&self.slots, entry.index(), &guard);
+        drop(guard);
+        self.stats.evictions.add(1);
+        // Now that it cannot change: it may have become somebody else's since.
+        let counted = Policy::is_scanned(slot, entry) && frames.count() == 1;
+        if counted {
+            Policy::left_to_scan(slot);
+        } else {
+            self.policy.left(slot, entry.index(), true);
+        }
+        Some((frames, counted))
     }
 
     /// Takes the unit in this slot out of the table, whoever reads it. Its frames are free when the last pin is gone:

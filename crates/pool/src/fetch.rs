@@ -14,6 +14,7 @@ use crate::ahead::Ahead;
 use crate::frame::{Frames, ReadFrames};
 use crate::load::{Load, Part, ReadRequest, Wait};
 use crate::pin::Pinned;
+use crate::policy::Scanned;
 use crate::pool::Pool;
 use crate::table::ShardGuard;
 use crate::unit::{Hint, Unit};
@@ -150,7 +151,12 @@ impl Pool {
             && let Some(taken) = self.try_take(unit.blocks(), hint)
         {
             match self.reserve(&unit, hint, taken) {
-                Reserved::Ours(frames) => return self.read_here(&unit, hint, frames),
+                Reserved::Ours(frames) => {
+                    let frames = self.read_here(&unit, frames)?;
+                    let (inner, index) = (self.inner(), frames.list().head);
+                    inner.policy.entered(&inner.slots[index as usize], index, hint);
+                    return Ok(inner.publish_one(frames));
+                }
                 Reserved::Hit(pinned) => return Ok(pinned),
                 Reserved::Elsewhere(taken) => frames = Some(taken),
             }
@@ -322,14 +328,69 @@ impl Pool {
         Reserved::Ours(frames)
     }
 
-    /// Reads a reserved unit on this thread, which may block, without anything that a hand-off needs.
-    fn read_here(&self, unit: &Unit, hint: Hint, frames: Frames) -> Result<Pinned, PoolError> {
+    /// A page for a scan that reads for itself, on this thread, which may block; `own` is what it read last, whose frame is
+    /// used again, and then this page, where it had to be read. `None` where it is to be fetched as any other.
+    pub(crate) fn read_in_place(
+        &self,
+        unit: &Unit,
+        own: &mut Option<Scanned>,
+    ) -> Option<Result<Pinned, PoolError>> {
+        if let Some(pinned) = self.glance(unit, Hint::Scan) {
+            return Some(Ok(pinned));
+        }
+        let inner = self.inner();
+        let (frames, counted) = match own.take().map(|entry| (entry, self.reclaim(entry))) {
+            Some((_, Some(reclaimed))) => reclaimed,
+            Some((entry, None)) => {
+                inner.policy.queue(entry);
+                (self.try_take(1, Hint::Scan)?, false)
+            }
+            None => (self.try_take(1, Hint::Scan)?, false),
+        };
+        let result = match self.reserve(unit, Hint::Scan, frames) {
+            Reserved::Ours(frames) => self.read_here(unit, frames).map(Some),
+            Reserved::Hit(pinned) => {
+                if counted {
+                    inner.policy.uncount_scanned();
+                }
+                return Some(Ok(pinned));
+            }
+            Reserved::Elsewhere(frames) => {
+                drop(frames);
+                Ok(None)
+            }
+        };
+        match result {
+            Ok(Some(frames)) => {
+                let index = frames.list().head;
+                *own = Some(inner.policy.entered_for(&inner.slots[index as usize], index, counted));
+                Some(Ok(inner.publish_one(frames)))
+            }
+            other => {
+                if counted {
+                    inner.policy.uncount_scanned();
+                }
+                other.err().map(Err)
+            }
+        }
+    }
+
+    /// The frame of what a scan read before, written first where it was changed; whether it counts as the scans'.
+    fn reclaim(&self, entry: Scanned) -> Option<(Frames, bool)> {
+        if let Some(page) = self.pin_dirty(entry.index()) {
+            self.write_here(page);
+        }
+        self.inner().reclaim(entry)
+    }
+
+    /// Reads a reserved unit on this thread, which may block, without anything that a hand-off needs. Gives the frames
+    /// with the verified bytes, to be published.
+    fn read_here(&self, unit: &Unit, frames: Frames) -> Result<Frames, PoolError> {
         let inner = self.inner();
         inner.stats.misses.add(1);
         let index = frames.list().head;
-        let slot = &inner.slots[index as usize];
         let begun = inner.latency.begun();
-        let mut io = self.device().read(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
+        let mut io = self.lane().read(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
         io.start();
         let outcome = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(outcome) = outcome else {
@@ -347,26 +408,18 @@ impl Pool {
                 Err(error.into())
             }
         };
-        match verified {
-            Ok(()) => {
-                inner.policy.entered(slot, index, hint);
-                let Some(pinned) = inner.publish(frames, 1).pop() else {
-                    unreachable!("published with a pin")
-                };
-                Ok(pinned)
+        if let Err(error) = verified {
+            let guard = inner.table.lock(unit.id.block);
+            inner.table.unlink(&inner.slots, index, &guard);
+            let awaited = inner.slots[index as usize].word().unreserve();
+            drop(guard);
+            drop(frames);
+            if awaited {
+                inner.latches.wake(index);
             }
-            Err(error) => {
-                let guard = inner.table.lock(unit.id.block);
-                inner.table.unlink(&inner.slots, index, &guard);
-                let awaited = slot.word().unreserve();
-                drop(guard);
-                drop(frames);
-                if awaited {
-                    inner.latches.wake(index);
-                }
-                Err(error)
-            }
+            return Err(error);
         }
+        Ok(frames)
     }
 
     /// Makes `frames`, zeroed, the page that changes in place, pinned and dirty; `None` where it is there already or on its
@@ -386,16 +439,16 @@ impl Pool {
         slot.name(unit);
         inner.policy.entered(slot, index, hint);
         inner.table.link(&inner.slots, index, &guard);
-        let pinned = inner.publish(frames, 1).pop();
+        let pinned = inner.publish_one(frames);
         // Pinned it cannot be taken before it is dirty.
         slot.word().soil();
         drop(guard);
-        pinned
+        Some(pinned)
     }
 
     fn read_one(&self, part: Part) {
         let (block, memory, request) = ReadRequest::new([part], None);
-        let mut io = self.device().read(block, memory);
+        let mut io = self.lane().read(block, memory);
         io.start();
         request.arm(io);
         self.replenish();
@@ -403,11 +456,11 @@ impl Pool {
 
     /// Starts the requests with one submission.
     fn start(&self, groups: Vec<Vec<Part>>, background: bool, stream: Option<&Arc<Ahead>>) {
-        let mut batch = self.device().batch();
+        let mut batch = self.lane().batch();
         let mut requests = Vec::with_capacity(groups.len());
         for group in groups {
             let (block, memory, request) = ReadRequest::new(group, stream);
-            requests.push((request, batch.add(self.device().read(block, memory))));
+            requests.push((request, batch.add(self.lane().read(block, memory))));
         }
         if background {
             batch.start_in_background();

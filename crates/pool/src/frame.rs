@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use shoal_base::BLOCK_BYTES;
 use shoal_device::{IoMemory, ReadMemory};
 use smallvec::SmallVec;
 
+use crate::counters::{Alone, CELLS, cell};
 use crate::free::{FreeList, List};
 use crate::starve::Starving;
 
@@ -114,19 +116,6 @@ impl Store {
         Ok(Arc::new(Self { region, free: FreeList::new(frames), starving: Arc::default() }))
     }
 
-    /// Takes `count` free frames, or none at all. What is in them is left over from earlier uses.
-    pub(crate) fn take(self: &Arc<Self>, count: usize) -> Option<Frames> {
-        self.free.take(count).map(|list| Frames { store: self.clone(), list })
-    }
-
-    /// The right to frames that nobody has.
-    ///
-    /// # Safety
-    /// `list` is a list of this store that no `Frames`, no pin and no free list holds, nor will hold.
-    pub(crate) unsafe fn claim(self: &Arc<Self>, list: List) -> Frames {
-        Frames { store: self.clone(), list }
-    }
-
     /// The memory of `bytes` bytes from `skip` on in the frames of `list`, adjacent frames in one piece.
     pub(crate) fn pieces(&self, list: List, skip: usize, bytes: usize) -> Pieces<'_> {
         assert!(skip < BLOCK_BYTES && skip + bytes <= list.count as usize * BLOCK_BYTES);
@@ -137,6 +126,46 @@ impl Store {
         assert!((frame as usize) < self.free.frames());
         // SAFETY: the region has that many frames.
         unsafe { self.region.start.as_ptr().add(frame as usize * BLOCK_BYTES) }
+    }
+}
+
+/// A reference to the store, counted for one group of threads.
+struct Lane(Alone<Arc<Store>>);
+
+/// The store, with a count of references for each group of threads: every miss takes one, and one count for all of them
+/// would have to travel between the cores.
+pub(crate) struct Stores {
+    store: Arc<Store>,
+    lanes: [Arc<Lane>; CELLS],
+}
+
+impl Stores {
+    /// As [`Store::new`].
+    pub(crate) fn new(frames: u32) -> io::Result<Self> {
+        let store = Store::new(frames)?;
+        let lanes = std::array::from_fn(|_| Arc::new(Lane(Alone(store.clone()))));
+        Ok(Self { store, lanes })
+    }
+
+    /// Takes `count` free frames, or none at all. What is in them is left over from earlier uses.
+    pub(crate) fn take(&self, count: usize) -> Option<Frames> {
+        self.store.free.take(count).map(|list| Frames { lane: self.lanes[cell()].clone(), list })
+    }
+
+    /// The right to frames that nobody has.
+    ///
+    /// # Safety
+    /// `list` is a list of this store that no `Frames`, no pin and no free list holds, nor will hold.
+    pub(crate) unsafe fn claim(&self, list: List) -> Frames {
+        Frames { lane: self.lanes[cell()].clone(), list }
+    }
+}
+
+impl Deref for Stores {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
     }
 }
 
@@ -184,7 +213,7 @@ impl Iterator for Pieces<'_> {
 
 /// The exclusive right to a list of frames. Gives them back when dropped.
 pub(crate) struct Frames {
-    store: Arc<Store>,
+    lane: Arc<Lane>,
     list: List,
 }
 
@@ -197,8 +226,12 @@ impl Frames {
         self.list.count as usize
     }
 
-    pub(crate) fn are_of(&self, store: &Arc<Store>) -> bool {
-        Arc::ptr_eq(&self.store, store)
+    fn store(&self) -> &Store {
+        &self.lane.0
+    }
+
+    pub(crate) fn are_of(&self, stores: &Stores) -> bool {
+        Arc::ptr_eq(&self.lane.0, &stores.store)
     }
 
     /// Gives the right up without giving the frames back: a resident unit holds them from now on.
@@ -206,14 +239,14 @@ impl Frames {
         let list = self.list;
         let mut frames = std::mem::ManuallyDrop::new(self);
         // SAFETY: the value is never used again, and its other field needs no drop.
-        unsafe { std::ptr::drop_in_place(&raw mut frames.store) };
+        unsafe { std::ptr::drop_in_place(&raw mut frames.lane) };
         list
     }
 
     /// `bytes` bytes from `skip` on.
     pub(crate) fn chunks(&self, skip: usize, bytes: usize) -> impl Iterator<Item = &[u8]> {
         // SAFETY: the region is initialised, and nobody else has a right to these frames while `self` is borrowed.
-        self.store
+        self.store()
             .pieces(self.list, skip, bytes)
             .map(|(start, bytes)| unsafe { std::slice::from_raw_parts(start, bytes) })
     }
@@ -221,20 +254,20 @@ impl Frames {
     /// The first frame.
     pub(crate) fn first(&self) -> &[u8; BLOCK_BYTES] {
         // SAFETY: as in `chunks`; a frame is this long.
-        unsafe { &*self.store.address(self.list.head).cast() }
+        unsafe { &*self.store().address(self.list.head).cast() }
     }
 
     /// The first frame, to be written to.
     pub(crate) fn first_mut(&mut self) -> &mut [u8; BLOCK_BYTES] {
         // SAFETY: as in `first`, and `self` is borrowed mutably.
-        unsafe { &mut *self.store.address(self.list.head).cast() }
+        unsafe { &mut *self.store().address(self.list.head).cast() }
     }
 }
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        self.store.free.give(self.list);
-        self.store.starving.notify();
+        self.store().free.give(self.list);
+        self.store().starving.notify();
     }
 }
 
@@ -245,7 +278,7 @@ pub(crate) struct ReadFrames(pub(crate) SmallVec<[Frames; 1]>);
 unsafe impl IoMemory for ReadFrames {
     fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
         for frames in &self.0 {
-            for (start, bytes) in frames.store.pieces(frames.list, 0, frames.count() * BLOCK_BYTES) {
+            for (start, bytes) in frames.store().pieces(frames.list, 0, frames.count() * BLOCK_BYTES) {
                 each(start, bytes);
             }
         }
@@ -261,7 +294,7 @@ mod unit_tests {
 
     #[test]
     fn frames_are_aligned_exclusive_and_come_back() {
-        let store = Store::new(4).unwrap();
+        let store = Stores::new(4).unwrap();
         let mut one = store.take(1).unwrap();
         let mut two = store.take(1).unwrap();
         one.first_mut().fill(1);
@@ -277,7 +310,7 @@ mod unit_tests {
 
     #[test]
     fn pieces_follow_the_list_and_merge_neighbours() {
-        let store = Store::new(8).unwrap();
+        let store = Stores::new(8).unwrap();
         let singles: Vec<_> = (0..8).map(|_| store.take(1).unwrap()).collect();
         for (index, frames) in singles.into_iter().enumerate() {
             // Given back in this order, they are taken as 7, 6, ...: no two in ascending order.
@@ -288,7 +321,7 @@ mod unit_tests {
         assert_eq!(lengths, [BLOCK_BYTES - 100, BLOCK_BYTES, 100]);
         drop(frames);
 
-        let store = Store::new(8).unwrap();
+        let store = Stores::new(8).unwrap();
         let frames = store.take(5).unwrap();
         let lengths: Vec<_> = frames.chunks(4095, 2 + 2 * BLOCK_BYTES).map(<[u8]>::len).collect();
         assert_eq!(lengths, [2 + 2 * BLOCK_BYTES], "fresh frames are adjacent");
@@ -299,12 +332,12 @@ mod unit_tests {
 
     #[test]
     fn a_claimed_list_is_owned_again() {
-        let store = Store::new(2).unwrap();
+        let store = Stores::new(2).unwrap();
         let list = store.take(2).unwrap().into_list();
         assert!(store.take(1).is_none(), "a given-up right keeps the frames");
         // SAFETY: the right was given up above, and nobody else has the list.
         drop(unsafe { store.claim(list) });
         assert!(store.take(2).is_some());
-        assert_eq!(Arc::strong_count(&store), 1, "no right leaks the store");
+        assert!(store.lanes.iter().all(|lane| Arc::strong_count(lane) == 1), "no right leaks the store");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Reads to each one that is timed: looking at the clock costs as much as a hit.
-const SAMPLED: u32 = 4;
+const SAMPLED: u32 = 8;
 
 /// From here on a device is slow. A hand-off to another thread costs 10 to 20 us, a read of an NVMe device 50 to 100 us.
 const SLOW_NS: u64 = 60_000;

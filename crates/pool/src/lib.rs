@@ -43,6 +43,7 @@ mod pin;
 mod policy;
 mod pool;
 mod starve;
+mod sync;
 mod table;
 mod unit;
 mod word;

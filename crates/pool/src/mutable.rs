@@ -148,7 +148,7 @@ impl Pool {
     /// Waits until no page is being written.
     async fn written(&self) {
         let inner = self.inner();
-        let Some(waiting) = inner.store.starving.enter() else { return };
+        let Some(waiting) = inner.flushing.enter() else { return };
         std::future::poll_fn(|context| {
             waiting.register(context.waker());
             if inner.writing.load(Ordering::SeqCst) == 0 {

@@ -109,6 +109,17 @@ impl Inner {
 
     /// Makes the frames readable as the unit that their slot [names](Slot::name), pinned `pins` times.
     pub(crate) fn publish(self: &Arc<Self>, frames: Frames, pins: u32) -> SmallVec<[Pinned; 2]> {
+        let index = self.hand_over(frames, pins);
+        (0..pins).map(|_| Pinned { inner: Arc::as_ptr(self), slot: index }).collect()
+    }
+
+    /// As [`publish`](Self::publish), pinned once.
+    pub(crate) fn publish_one(self: &Arc<Self>, frames: Frames) -> Pinned {
+        Pinned { inner: Arc::as_ptr(self), slot: self.hand_over(frames, 1) }
+    }
+
+    /// Gives the frames to their slot's word, which has `pins` pins then; the slot.
+    fn hand_over(&self, frames: Frames, pins: u32) -> u32 {
         let index = frames.list().head;
         let slot = &self.slots[index as usize];
         assert!(frames.are_of(&self.store), "frames of another pool");
@@ -117,7 +128,7 @@ impl Inner {
         if slot.word.publish(pins) {
             self.latches.wake(index);
         }
-        (0..pins).map(|_| Pinned { inner: Arc::as_ptr(self), slot: index }).collect()
+        index
     }
 
     /// Takes the frames of an unpinned unit. The caller then takes its slot out of the table.
@@ -411,7 +422,7 @@ impl fmt::Debug for Pinned {
 }
 
 /// The memory of a write request: pinned pages that follow each other on the device.
-pub(crate) struct WriteFrames(pub(crate) Vec<Pinned>);
+pub(crate) struct WriteFrames(pub(crate) SmallVec<[Pinned; 1]>);
 
 // SAFETY: frames do not move and are block-aligned; pinned units are not written to.
 unsafe impl IoMemory for WriteFrames {

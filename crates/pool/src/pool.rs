@@ -1,22 +1,24 @@
 //! The pool as a whole: its parts, its options, and what concerns all of it.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use parking_lot::Mutex;
 use shoal_base::Run;
-use shoal_device::{Device, DeviceError};
+use shoal_device::{BlockDevice, Device, DeviceCounters, DeviceError, Ticket};
 
 use crate::PoolError;
-use crate::counters::{PoolCounters, Stats};
+use crate::counters::{Alone, CELLS, PoolCounters, Stats, cell};
 use crate::evict::Draw;
-use crate::frame::Store;
+use crate::frame::Stores;
 use crate::free::NONE;
 use crate::latch::Latches;
 use crate::latency::Latency;
 use crate::pin::{Pinned, Slot, close};
 use crate::policy::{K_MAX, Policy, PolicyKind};
+use crate::starve::Starving;
 use crate::table::Table;
 use crate::unit::{UNIT_BLOCKS_MAX, UnitId};
 use crate::write::{Writer, WriterOptions};
@@ -56,19 +58,21 @@ impl PoolOptions {
 /// What loads, pins and handles share. Not the device: see [`crate::load`].
 pub(crate) struct Inner {
     pub(crate) slots: Box<[Slot]>,
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Stores,
     pub(crate) table: Table,
     pub(crate) policy: Policy,
-    pub(crate) draw: Draw,
+    pub(crate) draw: Alone<Draw>,
     pub(crate) stats: Stats,
-    pub(crate) latency: Latency,
+    pub(crate) latency: Alone<Latency>,
     pub(crate) latches: Latches,
     /// Blocks on their way by prefetches.
-    pub(crate) prefetching: AtomicUsize,
+    pub(crate) prefetching: Alone<AtomicUsize>,
     /// Blocks on their way for scans.
-    pub(crate) scanning: AtomicUsize,
+    pub(crate) scanning: Alone<AtomicUsize>,
     /// Pages that change in place and are being written.
-    pub(crate) writing: AtomicUsize,
+    pub(crate) writing: Alone<AtomicUsize>,
+    /// Who waits for these writes.
+    pub(crate) flushing: Arc<Starving>,
     /// The first error of such a write since the last flush.
     pub(crate) write_error: Mutex<Option<DeviceError>>,
     /// Scans that read ahead.
@@ -79,6 +83,42 @@ pub(crate) struct Inner {
 struct Handle {
     inner: Arc<Inner>,
     device: Device,
+    /// The same, with a count of references for each group of threads: each request takes one.
+    lanes: [Device; CELLS],
+}
+
+/// The pool's device, as one group of threads refers to it.
+#[repr(align(64))]
+struct Lane(Device);
+
+impl BlockDevice for Lane {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        self.0.inner().submit(tickets);
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        self.0.inner().execute(tickets);
+    }
+
+    fn blocks(&self) -> u64 {
+        self.0.inner().blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.0.inner().grow(blocks)
+    }
+
+    fn describe(&self) -> String {
+        self.0.inner().describe()
+    }
+
+    fn can_grow(&self) -> bool {
+        self.0.inner().can_grow()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.inner().counters()
+    }
 }
 
 impl Drop for Handle {
@@ -109,21 +149,23 @@ impl Pool {
         }
         let inner = Inner {
             slots: (0..count).map(|_| Slot::new()).collect(),
-            store: Store::new(count).map_err(|error| setup(error.to_string()))?,
+            store: Stores::new(count).map_err(|error| setup(error.to_string()))?,
             table: Table::new(frames),
             policy: Policy::new(policy, frames, k, history, scan_frames_max),
-            draw: Draw::default(),
+            draw: Alone::default(),
             stats: Stats::default(),
-            latency: Latency::new(),
+            latency: Alone(Latency::new()),
             latches: Latches::new(),
-            prefetching: AtomicUsize::new(0),
-            scanning: AtomicUsize::new(0),
-            writing: AtomicUsize::new(0),
+            prefetching: Alone::default(),
+            scanning: Alone::default(),
+            writing: Alone::default(),
+            flushing: Arc::default(),
             write_error: Mutex::new(None),
             streams: AtomicUsize::new(0),
             pin_wait_ms,
         };
-        Ok(Self(Arc::new(Handle { inner: Arc::new(inner), device })))
+        let lanes = std::array::from_fn(|_| Device::new(Arc::new(Lane(device.clone()))));
+        Ok(Self(Arc::new(Handle { inner: Arc::new(inner), device, lanes })))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -139,6 +181,11 @@ impl Pool {
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.0.device
+    }
+
+    /// The device for a request of this thread.
+    pub(crate) fn lane(&self) -> &Device {
+        &self.0.lanes[cell()]
     }
 
     /// Values above this many bytes should be read past the pool: they would displace too much of what is read often.

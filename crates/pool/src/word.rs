@@ -15,12 +15,12 @@
 //! Frames of a resident or doomed unit belong to its word: only who brings it to "no flag, no pins" gets them. The
 //! word also counts hits, so that a hit needs no second atomic operation.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::sync::{AtomicU64, Ordering};
 
 const PINS: u64 = (1 << 24) - 1;
 /// Room for clones that race past the limit before each of them notices.
 const PINS_MAX: u64 = PINS - (1 << 16);
-const RESIDENT: u64 = 1 << 24;
+pub(crate) const RESIDENT: u64 = 1 << 24;
 /// Out of the table; the last unpin frees the frames.
 const DOOMED: u64 = 1 << 25;
 /// The pins own a reference of the pool; the last unpin drops it.
@@ -35,12 +35,12 @@ const DIRTY: u64 = 1 << 29;
 const AWAITED: u64 = 1 << 30;
 const FOR_OTHERS: u64 = DOOMED | CLOSING | WAKE | AWAITED;
 /// One hit. The count has 33 bits; it is collected long before it overflows.
-const HIT: u64 = 1 << HIT_SHIFT;
-const HIT_SHIFT: u32 = 31;
-const HITS_HIGH: u64 = 1 << 63;
+pub(crate) const HIT: u64 = 1 << HIT_SHIFT;
+pub(crate) const HIT_SHIFT: u32 = 31;
+pub(crate) const HITS_HIGH: u64 = 1 << 63;
 
 #[derive(Default)]
-pub(crate) struct Word(AtomicU64);
+pub(crate) struct Word(pub(crate) AtomicU64);
 
 /// What the last unpin has to do for others. All `false` where other pins are left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -272,102 +272,14 @@ impl Word {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
     }
 
+    /// The last unpin need not wake who waits for frames: what it would find is of no use.
+    pub(crate) fn let_sleep(&self) {
+        self.0.fetch_and(!WAKE, Ordering::Relaxed);
+    }
+
     /// Leaves the last unpin a reference of the pool to drop. `false` where nothing is pinned any more.
     pub(crate) fn close_at_unpin(&self) -> bool {
         let flag = |word| if word & PINS != 0 { Some(word | CLOSING) } else { None };
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
-    }
-}
-
-#[cfg(test)]
-mod unit_tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
-    use std::thread;
-
-    use super::*;
-
-    #[test]
-    fn the_life_of_a_unit() {
-        let word = Word::default();
-        assert!(word.is_vacant() && !word.pin(true) && word.claim().is_none() && !word.wake_at_unpin());
-        word.publish(1);
-        assert!(word.is_resident() && !word.is_evictable() && word.claim().is_none());
-        assert!(word.pin(true) && word.pin(false));
-        word.pin_again();
-        assert_eq!(word.hits(), 1);
-        assert!(word.unpin() && word.unpin());
-        assert!(word.wake_at_unpin());
-        assert!(!word.unpin());
-        assert_eq!(word.unpin_for_others(), Duties::default());
-        assert_eq!(word.unpin_for_others(), Duties { wake: true, ..Duties::default() });
-        assert!(word.is_evictable());
-        assert_eq!(word.claim(), Some(1));
-        assert!(word.is_vacant());
-    }
-
-    #[test]
-    fn the_doomed_are_freed_by_their_last_reader() {
-        let word = Word::default();
-        word.publish(2);
-        assert!(word.pin(true));
-        assert_eq!(word.doom(), 1);
-        assert!(!word.pin(true) && word.claim().is_none() && !word.is_resident());
-        assert!(word.close_at_unpin());
-        assert_eq!(word.unpin_for_others(), Duties::default());
-        assert_eq!(word.unpin_for_others(), Duties::default());
-        assert_eq!(word.unpin_for_others(), Duties { free: true, close: true, ..Duties::default() });
-        assert!(word.is_vacant() && !word.close_at_unpin());
-    }
-
-    #[test]
-    fn hits_are_collected_before_they_overflow() {
-        let word = Word(AtomicU64::new(RESIDENT | (HITS_HIGH - HIT)));
-        assert!(!word.is_full_of_hits());
-        assert!(word.pin(true) && word.is_full_of_hits());
-        word.uncount_hit();
-        assert!(word.pin(true));
-        assert_eq!(word.collect_hits(), HITS_HIGH >> HIT_SHIFT);
-        assert_eq!((word.hits(), word.is_pinned()), (0, true));
-    }
-
-    #[test]
-    fn frames_have_one_owner() {
-        let rounds = if cfg!(miri) { 30 } else { 20_000 };
-        let word = Arc::new(Word::default());
-        let owners = Arc::new(AtomicUsize::new(0));
-        word.publish(0);
-        let threads: Vec<_> = (0..4)
-            .map(|thread| {
-                let (word, owners) = (word.clone(), owners.clone());
-                let own = move |word: &Word| {
-                    assert_eq!(owners.fetch_add(1, Ordering::Relaxed), 0);
-                    assert_eq!(owners.fetch_sub(1, Ordering::Relaxed), 1);
-                    word.publish(0);
-                };
-                thread::spawn(move || {
-                    for round in 0..rounds {
-                        if round % 4 == thread && word.claim().is_some() {
-                            own(&word);
-                        }
-                        if !word.pin(true) {
-                            continue;
-                        }
-                        if round % 3 == 0 {
-                            word.wake_at_unpin();
-                        }
-                        // One thread dooms, so that nothing is doomed twice.
-                        if thread == 0 && round % 5 == 0 && word.is_resident() {
-                            word.doom();
-                        }
-                        if !word.unpin() && word.unpin_for_others().free {
-                            own(&word);
-                        }
-                    }
-                })
-            })
-            .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert!(word.is_evictable());
     }
 }

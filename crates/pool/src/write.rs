@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_device::{IoFuture, Outcome};
+use smallvec::{SmallVec, smallvec};
 
 use crate::PoolError;
 use crate::frame::Frames;
@@ -250,13 +251,13 @@ impl Writer {
         let mut pages = std::mem::take(&mut self.gathered);
         pages.sort_by_key(|queued| queued.page.slot().block());
         let pages_max = self.options.request_bytes_max / BLOCK_BYTES;
-        let mut batch = self.pool.device().batch();
+        let mut batch = self.pool.lane().batch();
         let mut requests = Vec::new();
         let mut pages = pages.into_iter().peekable();
         while let Some(first) = pages.next() {
             let block = first.page.slot().block();
             let mut keep = vec![first.keep];
-            let mut run = vec![first.page];
+            let mut run: SmallVec<[Pinned; 1]> = smallvec![first.page];
             while run.len() < pages_max
                 && let Some(next) = pages.next_if(|next| next.page.slot().block() == block + run.len() as u64)
             {
@@ -264,7 +265,7 @@ impl Writer {
                 run.push(next.page);
             }
             let request = WriteRequest { flight: self.flight.clone(), keep, io: Mutex::new(None) };
-            requests.push((Arc::new(request), batch.add(self.pool.device().write(block, WriteFrames(run)))));
+            requests.push((Arc::new(request), batch.add(self.pool.lane().write(block, WriteFrames(run)))));
         }
         batch.start_in_background();
         for (request, io) in requests {

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -68,12 +68,24 @@ struct Queue {
     closed: bool,
 }
 
+/// Groups of threads that count by themselves: the simulator is not to be what the pools wait for.
+const CELLS: usize = 16;
+
 #[derive(Default)]
+#[repr(align(64))]
 struct Counters {
     reads: AtomicU64,
     blocks_read: AtomicU64,
     writes: AtomicU64,
     blocks_written: AtomicU64,
+}
+
+fn cell() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static CELL: usize = THREADS.fetch_add(1, Ordering::Relaxed) % CELLS;
+    }
+    CELL.with(|&cell| cell)
 }
 
 struct Core {
@@ -84,7 +96,7 @@ struct Core {
     recent: Mutex<([u64; NEAR as usize], usize)>,
     queue: Mutex<Queue>,
     changed: Condvar,
-    counters: Counters,
+    counters: [Counters; CELLS],
 }
 
 /// See the module. Dropping it ends its thread when nothing waits any more.
@@ -107,7 +119,7 @@ impl Sim {
             recent: Mutex::new(([u64::MAX - NEAR; NEAR as usize], 0)),
             queue: Mutex::default(),
             changed: Condvar::new(),
-            counters: Counters::default(),
+            counters: Default::default(),
         });
         let timer = core.clone();
         thread::spawn(move || timer.serve());
@@ -122,19 +134,19 @@ impl Sim {
     pub(crate) fn read(&self, number: u64, page: &mut Page) {
         self.core.sleep(number, 1);
         self.core.read_now(number, page);
-        self.core.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.core.counters[cell()].reads.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Writes one page, sleeping as long as it takes.
     pub(crate) fn write(&self, number: u64, page: &Page) {
         self.core.sleep(number, 1);
         self.core.write_now(number, page);
-        self.core.counters.writes.fetch_add(1, Ordering::Relaxed);
+        self.core.counters[cell()].writes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Pages read so far.
     pub(crate) fn pages_read(&self) -> u64 {
-        self.core.counters.blocks_read.load(Ordering::Relaxed)
+        self.core.total(|counters| &counters.blocks_read)
     }
 }
 
@@ -146,6 +158,10 @@ impl Drop for Sim {
 }
 
 impl Core {
+    fn total(&self, of: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+        self.counters.iter().map(|counters| of(counters).load(Ordering::Relaxed)).sum()
+    }
+
     fn duration(&self, first: u64, count: u64) -> Duration {
         match self.latency {
             Latency::None => Duration::ZERO,
@@ -179,13 +195,13 @@ impl Core {
 
     fn read_now(&self, number: u64, page: &mut [u8]) {
         page.copy_from_slice(&self.pages[number as usize].lock()[..]);
-        self.counters.blocks_read.fetch_add(1, Ordering::Relaxed);
+        self.counters[cell()].blocks_read.fetch_add(1, Ordering::Relaxed);
         self.accessed(number);
     }
 
     fn write_now(&self, number: u64, page: &[u8]) {
         self.pages[number as usize].lock().copy_from_slice(page);
-        self.counters.blocks_written.fetch_add(1, Ordering::Relaxed);
+        self.counters[cell()].blocks_written.fetch_add(1, Ordering::Relaxed);
         self.accessed(number);
     }
 
@@ -196,11 +212,11 @@ impl Core {
         match ticket.op() {
             Op::Read => {
                 ticket.fill_blocks(|number, page| self.read_now(number, page));
-                self.counters.reads.fetch_add(1, Ordering::Relaxed);
+                self.counters[cell()].reads.fetch_add(1, Ordering::Relaxed);
             }
             Op::Write | Op::WriteDurable => {
                 ticket.view_blocks(|number, page| self.write_now(number, page));
-                self.counters.writes.fetch_add(1, Ordering::Relaxed);
+                self.counters[cell()].writes.fetch_add(1, Ordering::Relaxed);
             }
             Op::Flush | Op::Discard { .. } => {}
         }
@@ -274,13 +290,12 @@ impl BlockDevice for Sim {
     }
 
     fn counters(&self) -> DeviceCounters {
-        let counters = &self.core.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let core = &self.core;
         DeviceCounters {
-            reads: get(&counters.reads),
-            blocks_read: get(&counters.blocks_read),
-            writes: get(&counters.writes),
-            blocks_written: get(&counters.blocks_written),
+            reads: core.total(|counters| &counters.reads),
+            blocks_read: core.total(|counters| &counters.blocks_read),
+            writes: core.total(|counters| &counters.writes),
+            blocks_written: core.total(|counters| &counters.blocks_written),
             ..DeviceCounters::default()
         }
     }

@@ -1,22 +1,25 @@
 //! LRU-K by backward k-distance, kept so that a hit takes no lock and moves no list.
 //!
-//! - Order of eviction, as in the seed: units that only scans touched, then units with fewer than k accesses, then by
-//!   the time of the k-th last access; within each, the longest ago first.
+//! - Order of eviction, as in the seed: units with fewer than k accesses, then by the time of the k-th last access; within
+//!   each, the longest ago first. (Units that only scans touched go before all of them: see [`super`].)
 //! - Concurrent accesses of one unit may record one of them: the history orders evictions, nothing else.
 //! - Evicted units keep their history in [`History`] for a while. Scans neither read nor write it. (Without a history, k
 //!   16 and 64 frames this is the course's policy.)
 //! - Pools of up to [`EXACT_FRAMES_MAX`] frames are searched as a whole; in larger ones the worst of [`SAMPLE`] random
-//!   candidates goes. No lock is held while choosing.
+//!   candidates goes. No lock is held while choosing. What decides lies in one dense array, so that a search does not
+//!   touch the slots, whose lines travel between the cores at every hit.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::history::{History, Stamps};
 use super::{Replacement, Search};
 use crate::pin::Slot;
 use crate::unit::Hint;
 
-/// Up to here every victim is the right one. A search costs about as much as a 4 KiB copy.
+/// Up to here every victim is the right one.
 const EXACT_FRAMES_MAX: u32 = 128;
+
+const _: () = assert!(EXACT_FRAMES_MAX <= 256, "a slot fits in 8 bits");
 
 /// Candidates of a sampled search.
 const SAMPLE: usize = 16;
@@ -24,8 +27,14 @@ const SAMPLE: usize = 16;
 /// Frames that are looked at for them: interior frames of units, free ones and pinned ones are no candidates.
 const SAMPLE_DRAWS: usize = 64;
 
+/// Marks of a key: the slot is the policy's, and the unit has fewer than k accesses. Below them the time that decides.
+const OURS: u64 = 1 << 33;
+const FEW: u64 = 1 << 32;
+
 pub(crate) struct LruK {
     k: u32,
+    /// What decides about each slot; 0 where it is not the policy's.
+    keys: Box<[AtomicU64]>,
     /// The last `k` accesses of each slot; access number n is at n modulo k.
     stamps: Box<[AtomicU32]>,
     history: History,
@@ -34,7 +43,8 @@ pub(crate) struct LruK {
 impl LruK {
     pub(crate) fn new(slots: usize, k: usize, history: usize) -> Self {
         let stamps = (0..slots * k).map(|_| AtomicU32::new(0)).collect();
-        Self { k: k as u32, stamps, history: History::new(history, k) }
+        let keys = (0..slots).map(|_| AtomicU64::new(0)).collect();
+        Self { k: k as u32, keys, stamps, history: History::new(history, k) }
     }
 
     fn stamp(&self, index: u32, access: u32) -> &AtomicU32 {
@@ -47,6 +57,15 @@ impl LruK {
             self.stamp(index, access).store(stamp, Ordering::Relaxed);
         }
         slot.count.store(kept.len() as u32, Ordering::Relaxed);
+        self.decide(index, kept.len() as u32);
+    }
+
+    /// Sets the key of a slot with so many accesses.
+    fn decide(&self, index: u32, count: u32) {
+        // Of fewer than k accesses the first one decides, else the k-th last, which is where the next one will go.
+        let (mark, access) = if count < self.k { (OURS | FEW, 0) } else { (OURS, count) };
+        let stamp = self.stamp(index, access).load(Ordering::Relaxed);
+        self.keys[index as usize].store(mark | u64::from(stamp), Ordering::Relaxed);
     }
 
     /// The accesses that are known of a slot, the oldest first.
@@ -56,17 +75,49 @@ impl LruK {
         (from..count).map(|access| self.stamp(index, access).load(Ordering::Relaxed)).collect()
     }
 
-    /// How much sooner than others the unit should go: the higher, the sooner.
-    fn rank(&self, slot: &Slot, index: u32, now: u32) -> u64 {
-        let count = slot.count.load(Ordering::Relaxed);
-        let (class, stamp) = if slot.scanned.load(Ordering::Relaxed) {
-            (2_u64, slot.last.load(Ordering::Relaxed))
-        } else if count < self.k {
-            (1, self.stamp(index, 0).load(Ordering::Relaxed))
-        } else {
-            (0, self.stamp(index, count).load(Ordering::Relaxed))
-        };
-        class << 32 | u64::from(now.wrapping_sub(stamp))
+    /// How much sooner than others the unit should go: the higher, the sooner; below [`OURS`] not at all.
+    fn rank(&self, index: u32, now: u32) -> u64 {
+        let key = self.keys[index as usize].load(Ordering::Relaxed);
+        key & (OURS | FEW) | u64::from(now.wrapping_sub(key as u32))
+    }
+
+    /// The slots in the order in which they should go, each found by a search.
+    fn exact(&self, search: &Search<'_>) -> Option<u32> {
+        // Rank and slot in one number; what was looked at before is not below `bound`.
+        let mut bound = u64::MAX;
+        for _ in 0..search.touched {
+            let worst = (0..search.touched)
+                .map(|index| self.rank(index, search.now) << 8 | u64::from(index))
+                .fold(0, |worst, rank| if rank < bound { worst.max(rank) } else { worst });
+            if worst < OURS << 8 {
+                return None;
+            }
+            let index = worst as u8;
+            if search.can_go(index.into()) {
+                return Some(index.into());
+            }
+            bound = worst;
+        }
+        None
+    }
+
+    /// The worst of a few.
+    fn sampled(&self, search: &Search<'_>) -> Option<u32> {
+        let mut draws = search.draw.sequence();
+        let mut worst = None;
+        let mut candidates = 0;
+        for _ in 0..SAMPLE_DRAWS {
+            let index = draws.below(search.touched);
+            let rank = self.rank(index, search.now);
+            if rank >= OURS && search.can_go(index) {
+                worst = worst.max(Some((rank, index)));
+                candidates += 1;
+            }
+            if candidates == SAMPLE {
+                break;
+            }
+        }
+        worst.map(|(_, index)| index)
     }
 }
 
@@ -84,12 +135,13 @@ impl Replacement for LruK {
         let count = slot.count.load(Ordering::Relaxed);
         // Stays between k and 2k, so that it never overflows and says which stamp is the oldest.
         let next = if count + 1 == 2 * self.k { self.k } else { count + 1 };
-        if slot.count.compare_exchange(count, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.stamp(index, count).store(now, Ordering::Relaxed);
-        }
+        slot.count.store(next, Ordering::Relaxed);
+        self.stamp(index, count).store(now, Ordering::Relaxed);
+        self.decide(index, next);
     }
 
     fn left(&self, slot: &Slot, index: u32, now: u32, remember: bool) {
+        self.keys[index as usize].store(0, Ordering::Relaxed);
         if remember {
             self.history.save(slot.id(), &self.recall(slot, index), now);
         }
@@ -101,31 +153,11 @@ impl Replacement for LruK {
             self.remember(to.0, to.1, &stamps);
             to.0.last.store(last, Ordering::Relaxed);
         }
+        self.keys[from.1 as usize].store(0, Ordering::Relaxed);
     }
 
     fn victim(&self, search: &Search<'_>) -> Option<u32> {
-        let mut worst = None;
-        let mut consider = |index: u32| {
-            let candidate = search.can_go(index);
-            if candidate {
-                worst = worst.max(Some((self.rank(&search.slots[index as usize], index, search.now), index)));
-            }
-            candidate
-        };
-        if search.touched <= EXACT_FRAMES_MAX {
-            (0..search.touched).for_each(|index| {
-                consider(index);
-            });
-        } else {
-            let mut candidates = 0;
-            for _ in 0..SAMPLE_DRAWS {
-                candidates += usize::from(consider(search.draw.below(search.touched)));
-                if candidates == SAMPLE {
-                    break;
-                }
-            }
-        }
-        worst.map(|(_, index)| index)
+        if search.touched <= EXACT_FRAMES_MAX { self.exact(search) } else { self.sampled(search) }
     }
 }
 
@@ -136,18 +168,19 @@ mod unit_tests {
     use super::*;
 
     #[test]
-    fn scans_first_then_few_accesses_then_backward_distance() {
+    fn few_accesses_first_then_backward_distance() {
         let slots = slots(5);
         let policy = policy(PolicyKind::LruK, &slots, 2, 64);
         policy.entered(&slots[0], 0, Hint::Lookup);
         policy.entered(&slots[1], 1, Hint::Lookup);
         policy.entered(&slots[2], 2, Hint::Scan);
-        policy.touched(&slots[1], 1, Hint::Lookup);
         policy.entered(&slots[3], 3, Hint::Index);
+        policy.touched(&slots[1], 1, Hint::Lookup);
         policy.touched(&slots[0], 0, Hint::Scan);
         policy.entered(&slots[4], 4, Hint::Lookup);
-        // 2: scan. 0 and 4: one access each. 1: second last access at 2. 3: index, both at 4.
-        assert_eq!(order(&policy, &slots), [2, 0, 4, 1, 3]);
+        // 0 and 4: one access each. 1: second last access at 2. 3: index, both at 3. 2 is the scans'.
+        assert_eq!(order(&policy, &slots), [0, 4, 1, 3]);
+        assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(2));
     }
 
     #[test]
@@ -188,6 +221,7 @@ mod unit_tests {
         policy.entered(&slots[1], 1, Hint::Lookup);
         policy.entered(&slots[2], 2, Hint::Lookup);
         policy.inherit((&slots[0], 0), (&slots[2], 2));
-        assert_eq!(order(&policy, &slots), [0, 1, 2]);
+        assert_eq!(order(&policy, &slots), [1, 2]);
+        assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(0));
     }
 }

@@ -1,10 +1,11 @@
 //! What to keep: a class for scans, and behind one small trait the policy for everything else.
 //!
-//! - Time is the number of units that entered the pool. A hit tells the policy at most once a unit of time: accesses that
+//! - Time is the number of units that entered the pool (of those that a scan reads into its own frame some). A hit tells the policy at most once a unit of time: accesses that
 //!   close together are one event (the correlated references of LRU-K), and while everything is resident a hit writes
 //!   nothing but its pin.
 //! - Units that only scans touched are no policy's business: they wait in a queue, oldest first. Every request for frames
-//!   looks there first; a scan that has reached its share takes from there before it takes a free frame.
+//!   looks there first; a scan that has reached its share takes from there before it takes a free frame. A scan that reads
+//!   for itself keeps the page that it read last out of the queue, and reuses its frame.
 //! - The policies: [`lru_k`], the default; [`s3_fifo`] and [`sieve`], to compare.
 
 mod history;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::counters::Alone;
 use crate::evict::Draw;
 use crate::pin::Slot;
 use crate::unit::Hint;
@@ -36,6 +38,9 @@ pub enum PolicyKind {
     /// One queue and a hand that passes over what was used (Zhang and others, NSDI 2024).
     Sieve,
 }
+
+/// Uses of a scan's own frame for each unit of time: all threads share the clock.
+const SCANNED_A_TICK: u32 = 16;
 
 /// What a policy has to know and to say. All calls may come from several threads at once.
 pub(crate) trait Replacement: Send + Sync {
@@ -76,17 +81,25 @@ impl Search<'_> {
 /// A unit that only scans touched, in one use of its slot.
 #[derive(Clone, Copy)]
 pub(crate) struct Scanned {
-    pub(crate) index: u32,
+    index: u32,
     generation: u32,
 }
 
+impl Scanned {
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+}
+
 pub(crate) struct Policy {
-    clock: AtomicU32,
+    clock: Alone<AtomicU32>,
     kind: Box<dyn Replacement>,
     slots: usize,
-    scanned: Mutex<VecDeque<Scanned>>,
+    scanned: Alone<Mutex<VecDeque<Scanned>>>,
+    /// Length of the queue, to be looked at without its lock.
+    queued: Alone<AtomicUsize>,
     /// Frames of units that only scans touched.
-    scan_frames: AtomicUsize,
+    scan_frames: Alone<AtomicUsize>,
     scan_frames_max: usize,
 }
 
@@ -104,11 +117,12 @@ impl Policy {
             PolicyKind::Sieve => Box::new(sieve::Sieve::new(slots)),
         };
         Self {
-            clock: AtomicU32::new(0),
+            clock: Alone::default(),
             kind,
             slots,
-            scanned: Mutex::default(),
-            scan_frames: AtomicUsize::new(0),
+            scanned: Alone::default(),
+            queued: Alone::default(),
+            scan_frames: Alone::default(),
             scan_frames_max,
         }
     }
@@ -117,21 +131,60 @@ impl Policy {
         self.clock.load(Ordering::Relaxed)
     }
 
+    fn tick(&self) -> u32 {
+        self.clock.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
     /// A unit enters the pool in this slot, wanted for `hint`. Only for the owner of its frames.
     pub(crate) fn entered(&self, slot: &Slot, index: u32, hint: Hint) {
-        let now = self.clock.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let generation = slot.generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let now = self.tick();
         if hint == Hint::Scan {
-            slot.scanned.store(true, Ordering::Relaxed);
-            // Before now, so that a lookup at this very time is noticed.
-            slot.last.store(now.wrapping_sub(1), Ordering::Relaxed);
-            self.scan_frames.fetch_add(slot.unit().blocks(), Ordering::Relaxed);
-            self.queue(Scanned { index, generation });
+            let entry = self.entered_for(slot, index, false);
+            self.queue(entry);
             return;
         }
+        Self::renew(slot);
         slot.scanned.store(false, Ordering::Relaxed);
         slot.last.store(now, Ordering::Relaxed);
         self.kind.entered(slot, index, now, hint);
+    }
+
+    /// A unit enters the pool in this slot for a scan, which is to [queue](Self::queue) it when it goes on. `counted`
+    /// where the scans' frames hold it already.
+    pub(crate) fn entered_for(&self, slot: &Slot, index: u32, counted: bool) -> Scanned {
+        let generation = Self::renew(slot);
+        if generation.is_multiple_of(SCANNED_A_TICK) {
+            self.tick();
+        }
+        slot.scanned.store(true, Ordering::Relaxed);
+        // Before now, so that a lookup at this very time is noticed.
+        slot.last.store(self.now().wrapping_sub(1), Ordering::Relaxed);
+        if !counted {
+            self.scan_frames.fetch_add(slot.unit().blocks(), Ordering::Relaxed);
+        }
+        Scanned { index, generation }
+    }
+
+    /// Begins another use of the slot. Only for the owner of its frames.
+    fn renew(slot: &Slot) -> u32 {
+        let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
+        slot.generation.store(generation, Ordering::Relaxed);
+        generation
+    }
+
+    /// Whether the slot still holds this unit, and only scans touched it.
+    pub(crate) fn is_scanned(slot: &Slot, entry: Scanned) -> bool {
+        slot.scanned.load(Ordering::Relaxed) && slot.generation.load(Ordering::Relaxed) == entry.generation
+    }
+
+    /// A scan reuses the frame of a unit that only it touched, claimed by the caller: the frame stays counted.
+    pub(crate) fn left_to_scan(slot: &Slot) {
+        slot.scanned.store(false, Ordering::Relaxed);
+    }
+
+    /// A scan did not need the frame after all.
+    pub(crate) fn uncount_scanned(&self) {
+        self.scan_frames.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A resident unit was found. Pinned by the caller.
@@ -156,7 +209,7 @@ impl Policy {
 
     /// A unit leaves the pool; `remember` it for its return. Only for the owner of its frames, or of its doom.
     pub(crate) fn left(&self, slot: &Slot, index: u32, remember: bool) {
-        if slot.scanned.swap(false, Ordering::Relaxed) {
+        if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Relaxed) {
             self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
         } else {
             self.kind.left(slot, index, self.now(), remember);
@@ -187,22 +240,26 @@ impl Policy {
         self.scan_frames_max
     }
 
+    #[cfg(test)]
     pub(crate) fn scan_frames(&self) -> usize {
         self.scan_frames.load(Ordering::Relaxed)
     }
 
     /// The unit that only scans touched and that entered first.
     pub(crate) fn next_scanned(&self, slots: &[Slot]) -> Option<Scanned> {
+        if self.queued.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
         let mut queue = self.scanned.lock();
+        let mut found = None;
         while let Some(entry) = queue.pop_front() {
-            let slot = &slots[entry.index as usize];
-            if slot.scanned.load(Ordering::Relaxed)
-                && slot.generation.load(Ordering::Relaxed) == entry.generation
-            {
-                return Some(entry);
+            if Self::is_scanned(&slots[entry.index as usize], entry) {
+                found = Some(entry);
+                break;
             }
         }
-        None
+        self.queued.store(queue.len(), Ordering::Relaxed);
+        found
     }
 
     /// Puts a unit that only scans touched at the end of the queue.
@@ -213,6 +270,7 @@ impl Policy {
             queue.pop_front();
         }
         queue.push_back(entry);
+        self.queued.store(queue.len(), Ordering::Relaxed);
     }
 }
 

@@ -1,12 +1,15 @@
 //! Tests of the pool as a whole, over a device in memory that can be held, delayed and made to fail.
 
 pub(crate) mod device;
+mod free;
 mod interleave;
 mod loading;
 mod model;
+mod models;
 mod mutable;
 mod pinning;
 mod stress;
+mod word;
 mod writing;
 
 use std::future::Future;

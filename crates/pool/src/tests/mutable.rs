@@ -91,6 +91,29 @@ fn a_flush_writes_neighbours_in_one_request_and_says_what_failed() {
     assert_eq!(on_device(&device, 2), 99);
 }
 
+/// A request that found nothing but dirty pages began to write them, was woken by the failures, began again: the device
+/// was asked without a pause until the time was over, and the error said that every frame is in use.
+#[test]
+fn who_waits_for_pages_that_cannot_be_written_pauses_and_gets_the_error() {
+    for inline in [false, true] {
+        let (pool, device) = zeroed_with(PoolOptions { pin_wait_ms: 100, ..PoolOptions::new(2) }, 8);
+        for block in 0..2 {
+            put(&mut run(pool.write(block, Hint::Lookup)).unwrap(), 5);
+            device.fail_writes(block, true);
+        }
+        let read = pool.read(7, Hint::Lookup);
+        let error = if inline { block_on(read) } else { run(read) }.unwrap_err();
+        assert!(matches!(error, PoolError::Device(_)), "{error}");
+        let tried = device.counts().errors;
+        assert!((2..150).contains(&tried), "{tried} writes");
+        device.fail_writes(1, false);
+        drop(run(pool.read(7, Hint::Lookup)).unwrap());
+        device.fail_writes(0, false);
+        run(pool.flush_page(0)).unwrap();
+        assert_eq!((on_device(&device, 0), on_device(&device, 1)), (5, 5));
+    }
+}
+
 #[test]
 fn new_pages_are_not_read_and_deleted_ones_not_written() {
     let (pool, device) = zeroed(4, 8);
