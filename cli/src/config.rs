@@ -11,6 +11,7 @@ use crate::store_file::Io;
 
 /// What the file says. Every key may be left out.
 #[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) struct Config {
     pub(crate) data: Option<PathBuf>,
     pub(crate) size: Option<Size>,
@@ -20,11 +21,29 @@ pub(crate) struct Config {
     pub(crate) io: Option<Io>,
     pub(crate) listen: Option<String>,
     pub(crate) insecure: Option<bool>,
+    pub(crate) resp: Option<String>,
+    pub(crate) resp_bucket: Option<String>,
+    pub(crate) password_file: Option<PathBuf>,
+    pub(crate) durability: Option<String>,
     pub(crate) log: Option<String>,
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-const KEYS: [&str; 9] = ["data", "size", "cache", "overlay", "tablets", "io", "listen", "insecure", "log"];
+const KEYS: [&str; 13] = [
+    "data",
+    "size",
+    "cache",
+    "overlay",
+    "tablets",
+    "io",
+    "listen",
+    "insecure",
+    "resp",
+    "resp-bucket",
+    "password-file",
+    "durability",
+    "log",
+];
 
 impl Config {
     /// Reads the file at `path`.
@@ -61,7 +80,8 @@ mod tests {
     #[test]
     fn every_key_is_understood() {
         let text = "data = '/srv/shoal.data'\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
-                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nlog = 'debug'\n";
+                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nresp = 'off'\nresp-bucket = 'cache'\n\
+                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\nlog = 'debug'\n";
         let config = Config::parse(text).unwrap();
         let expected = Config {
             data: Some("/srv/shoal.data".into()),
@@ -72,6 +92,10 @@ mod tests {
             io: Some(Io::Threads),
             listen: Some("127.0.0.1:0".into()),
             insecure: Some(true),
+            resp: Some("off".into()),
+            resp_bucket: Some("cache".into()),
+            password_file: Some("/etc/shoal.password".into()),
+            durability: Some("relaxed:50".into()),
             log: Some("debug".into()),
         };
         assert_eq!(config, expected);

@@ -158,7 +158,8 @@ fn info_of(found: &FoundEntry, metadata: crate::object::Metadata) -> ObjectInfo 
 /// The entry in a record of an overlay; its version counts only where the record has its number.
 pub(crate) fn entry_of_record(record: &Arc<crate::overlay::Record>) -> Result<FoundEntry> {
     let body = record.body();
-    decode(Lsn(record.lsn_raw()), &body).ok_or_else(|| Error::Corrupt { what: "a record in memory".into(), block: 0 })
+    decode(Lsn(record.lsn_raw()), &body)
+        .ok_or_else(|| Error::Corrupt { what: "a record in memory".into(), block: 0 })
 }
 
 /// The entry in the bytes of a leaf.

@@ -78,10 +78,10 @@ pub use object::{
     RejectRules,
 };
 pub use options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
+pub use pending::Pending;
 pub use shoal_base::task::block_on;
 pub use shoal_base::{Lsn, Run, TabletId};
 pub use stat::StoreStat;
-pub use pending::Pending;
 pub use store::Store;
 pub use stream::{GetStream, PutStream};
 pub use update::{Change, Look, Updated};

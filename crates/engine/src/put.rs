@@ -80,7 +80,8 @@ impl Inner {
             Way::Log => {
                 let stored = entry.stored_bytes();
                 let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
-                self.in_record(key, &entry, &meta, value, blocks_for(stored) + manifest_blocks(1, units)).await
+                self.in_record(key, &entry, &meta, value, blocks_for(stored) + manifest_blocks(1, units))
+                    .await
             }
             Way::Extents => self.in_extents(key, entry, &meta, value).await,
         }
@@ -100,7 +101,10 @@ impl Inner {
             Meta::InFront(encoded.len() as u32)
         };
         let modified_ns = options.modified_ns.unwrap_or_else(|| self.environment.clock.wall_ns());
-        Ok((Entry { modified_ns, expiry_ns: options.expiry_ns, value_bytes, meta, home: Home::Inline }, encoded))
+        Ok((
+            Entry { modified_ns, expiry_ns: options.expiry_ns, value_bytes, meta, home: Home::Inline },
+            encoded,
+        ))
     }
 
     /// The value rides in the record; `home_blocks` blocks are promised to the apply that brings it home.

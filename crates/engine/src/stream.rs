@@ -148,8 +148,7 @@ impl PutStream {
         if !self.started {
             self.started = true;
             inner.check_rules(&self.key, self.options.rules).await?;
-            let (entry, meta) =
-                inner.new_entry(&self.key, &self.options, 0)?;
+            let (entry, meta) = inner.new_entry(&self.key, &self.options, 0)?;
             self.meta_in_front = entry.meta_in_front() as usize;
             if self.meta_in_front > 0 {
                 self.pending.splice(0..0, meta);

@@ -117,12 +117,7 @@ impl Store {
 
 impl Inner {
     /// The newest state of a key. Waits where it is in flight and `look` needs what is on the device, or its number.
-    async fn look(
-        &self,
-        tablet: &Tablet,
-        key: &ObjectKey,
-        look: Look,
-    ) -> Result<(Seen, Option<FoundEntry>)> {
+    async fn look(&self, tablet: &Tablet, key: &ObjectKey, look: Look) -> Result<(Seen, Option<FoundEntry>)> {
         loop {
             let view = tablet.view();
             let newest = |overlay: &crate::overlay::Overlay| overlay.newest(key.encoded());

@@ -231,7 +231,11 @@ fn judge(
         };
     }
     let current = exists.then_some(Lsn(lsn));
-    if rules.reject(current) { Verdict::Reject(Newest::Record { record, exists }) } else { Verdict::Accept(current) }
+    if rules.reject(current) {
+        Verdict::Reject(Newest::Record { record, exists })
+    } else {
+        Verdict::Accept(current)
+    }
 }
 
 /// Bytes of memory that a record and its place in an overlay take at most.

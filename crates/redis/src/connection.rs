@@ -84,9 +84,17 @@ impl Shared {
 
 /// A command that was begun.
 enum Begun {
-    Running { task: Task, keys: SmallVec<[u64; 2]>, writes: bool },
+    Running {
+        task: Task,
+        keys: SmallVec<[u64; 2]>,
+        writes: bool,
+    },
     /// Through, but for what must be durable first.
-    Waiting { answer: Answer, pending: SmallVec<[Pending; 1]>, writes: bool },
+    Waiting {
+        answer: Answer,
+        pending: SmallVec<[Pending; 1]>,
+        writes: bool,
+    },
     Ready(Answer),
 }
 
@@ -126,7 +134,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: OwnedFd, session: Session, waker: Arc<ConnectionWaker>, face: &FaceRef) -> Self {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        session: Session,
+        waker: Arc<ConnectionWaker>,
+        face: &FaceRef,
+    ) -> Self {
         let limits = &face.options.limits;
         let limits = RequestLimits {
             word_bytes: limits.bulk_bytes_max,
@@ -184,10 +197,22 @@ impl Connection {
         self.poll_begun(shared);
         let more = loop {
             let parsed_all = self.begin_commands(shared)?;
-            if !parsed_all || !self.readable || self.session.closing {
+            if !parsed_all {
+                // What was begun may be through already, and then what waits for it may begin.
+                let before = self.begun.len();
+                self.poll_begun(shared);
+                if self.begun.len() < before && self.out.len() < shared.face.options.limits.answer_bytes_max {
+                    continue;
+                }
+                break false;
+            }
+            if !self.readable || self.session.closing {
+                // Whoever waits says where it is to be woken.
+                self.poll_begun(shared);
                 break false;
             }
             if left == 0 {
+                self.poll_begun(shared);
                 break true;
             }
             left = left.saturating_sub(self.receive(shared, left)?);
@@ -262,9 +287,9 @@ impl Connection {
             Order::Keys if self.running == 0 => true,
             Order::Keys => !command.keys.of(words).any(|key| {
                 let key = hash64(key);
-                self.begun.iter().any(|begun| {
-                    matches!(begun, Begun::Running { keys, writes: true, .. } if keys.contains(&key))
-                })
+                self.begun.iter().any(
+                    |begun| matches!(begun, Begun::Running { keys, writes: true, .. } if keys.contains(&key)),
+                )
             }),
         }
     }
@@ -343,11 +368,11 @@ impl Connection {
 
     /// Goes on with what runs and what waits, and writes the answers that are ready.
     fn poll_begun(&mut self, shared: &mut Shared) {
+        // Cleared first, also where nothing waits: what is woken from here on is looked at again.
+        self.waker.queued.store(false, Ordering::SeqCst);
         if self.begun.is_empty() {
             return;
         }
-        // Cleared first: what is woken from here on is looked at again.
-        self.waker.queued.store(false, Ordering::Release);
         let waker = Waker::from(self.waker.clone());
         let mut context = Context::from_waker(&waker);
         if self.running > 0 {
@@ -367,16 +392,15 @@ impl Connection {
             let answer = match begun {
                 Begun::Running { .. } => break,
                 Begun::Ready(answer) => std::mem::replace(answer, Answer::Null),
-                Begun::Waiting { answer, pending, writes } => {
-                    match poll_durable(pending, &mut context) {
-                        Poll::Pending => break,
-                        Poll::Ready(durable) => {
-                            self.writing -= usize::from(*writes);
-                            let answer = std::mem::replace(answer, Answer::Null);
-                            durable.map_or_else(|Failed(text)| Answer::Error(text), |version| known(answer, version))
-                        }
+                Begun::Waiting { answer, pending, writes } => match poll_durable(pending, &mut context) {
+                    Poll::Pending => break,
+                    Poll::Ready(durable) => {
+                        self.writing -= usize::from(*writes);
+                        let answer = std::mem::replace(answer, Answer::Null);
+                        durable
+                            .map_or_else(|Failed(text)| Answer::Error(text), |version| known(answer, version))
                     }
-                }
+                },
             };
             self.begun.pop_front();
             answer.write(&mut Reply::new(&mut self.out, self.session.protocol));
@@ -475,7 +499,9 @@ impl Connection {
 
     /// Whether what it sent back makes room for commands that waited for it.
     pub(crate) fn wants_more(&self) -> bool {
-        self.out.is_empty() && self.begun.is_empty() && (self.held.is_some() || self.readable || !self.received.is_empty())
+        self.out.is_empty()
+            && self.begun.is_empty()
+            && (self.held.is_some() || self.readable || !self.received.is_empty())
     }
 
     /// Ends it where it has not taken its answers for too long.

@@ -161,7 +161,8 @@ impl Dispatch {
     }
 
     fn advance(&mut self, index: u32) {
-        let Some(connection) = self.places.get_mut(index as usize).and_then(|place| place.connection.as_mut())
+        let Some(connection) =
+            self.places.get_mut(index as usize).and_then(|place| place.connection.as_mut())
         else {
             return;
         };
@@ -273,8 +274,11 @@ impl Dispatch {
         let Some(place) = self.places.get_mut(index as usize) else { return Ok(()) };
         place.generation = place.generation.wrapping_add(1) & 0x7FFF_FFFF;
         let token = Token { place: index, generation: place.generation };
-        let waker =
-            Arc::new(ConnectionWaker { mailbox: self.mailbox.clone(), token, queued: AtomicBool::new(false) });
+        let waker = Arc::new(ConnectionWaker {
+            mailbox: self.mailbox.clone(),
+            token,
+            queued: AtomicBool::new(false),
+        });
         let id = client.id;
         if let Err(error) = self.poller.add(&socket, token) {
             face.clients.remove(id);

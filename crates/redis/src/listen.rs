@@ -86,15 +86,13 @@ impl Server {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = options.threads.unwrap_or(cores).clamp(1, THREADS_MAX);
         let face = Face::new(store, options, address, environment);
-        let mailboxes: Vec<Arc<Mailbox>> =
-            (0..threads).map(|_| Mailbox::new()).collect::<std::io::Result<_>>().map_err(ListenError::Thread)?;
+        let mailboxes: Vec<Arc<Mailbox>> = (0..threads)
+            .map(|_| Mailbox::new())
+            .collect::<std::io::Result<_>>()
+            .map_err(ListenError::Thread)?;
         let mut running = Running { mailboxes: mailboxes.clone(), threads: Vec::new() };
-        let mut accepting = Some(Accepting {
-            listener,
-            mailboxes: mailboxes.clone(),
-            next: 0,
-            paused_until_ns: None,
-        });
+        let mut accepting =
+            Some(Accepting { listener, mailboxes: mailboxes.clone(), next: 0, paused_until_ns: None });
         for mailbox in mailboxes {
             let (face, accepting) = (face.clone(), accepting.take());
             let thread = std::thread::Builder::new().name("shoal-redis".into()).spawn(move || {

@@ -124,11 +124,8 @@ mod tests {
         let mailbox = Mailbox::new().unwrap();
         let token = Token { place: 7, generation: 9 };
         assert_eq!(Token::from_u64(token.to_u64()), token);
-        let waker = Arc::new(ConnectionWaker {
-            mailbox: mailbox.clone(),
-            token,
-            queued: AtomicBool::new(false),
-        });
+        let waker =
+            Arc::new(ConnectionWaker { mailbox: mailbox.clone(), token, queued: AtomicBool::new(false) });
         let rang = || rustix::io::read(mailbox.bell(), &mut [0_u8; 8]).is_ok();
         waker.wake_by_ref();
         waker.wake_by_ref();

@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::mailbox::Token;
 
@@ -61,9 +61,11 @@ impl Poller {
     /// Waits until something is ready, at most for `timeout`, and puts it into `ready`.
     pub(crate) fn wait(&mut self, timeout: Duration, ready: &mut Vec<Ready>) -> io::Result<()> {
         ready.clear();
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
         self.events.clear();
-        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout));
+        let waited =
+            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout));
         match waited {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

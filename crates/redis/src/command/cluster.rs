@@ -14,7 +14,8 @@ const SLOT_LAST: i64 = SLOT_COUNT as i64 - 1;
 
 pub(super) fn cluster(session: &mut Session, call: &Call) -> Result<Answer, Failed> {
     let part = call.word(1);
-    let counted = |count: usize| if call.rest(2).len() == count { Ok(()) } else { Err(wrong_count_of_part(call)) };
+    let counted =
+        |count: usize| if call.rest(2).len() == count { Ok(()) } else { Err(wrong_count_of_part(call)) };
     let id = || Answer::string(call.face.run_id.clone());
     let address = reached_at(session);
     let (host, port) = (Answer::string(address.ip().to_string()), Answer::Integer(address.port().into()));

@@ -324,7 +324,9 @@ mod tests {
         let words = [Bytes::from_static(b"foo"), Bytes::from_static(b"a"), Bytes::from_static(b"b")];
         let Answer::Error(text) = unknown(&words) else { panic!("an error") };
         assert_eq!(text, "ERR unknown command 'foo', with args beginning with: 'a' 'b' ");
-        let Answer::Error(text) = unknown(&vec![Bytes::from(vec![b'x'; 1000]); 3]) else { panic!("an error") };
+        let Answer::Error(text) = unknown(&vec![Bytes::from(vec![b'x'; 1000]); 3]) else {
+            panic!("an error")
+        };
         assert!(text.len() < 400);
     }
 }

@@ -5,9 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::{
-    COMMANDS, Call, Command, Order, Session, find, integer, is, unknown_part, wrong_count_of_part,
-};
+use super::{COMMANDS, Call, Command, Order, Session, find, integer, is, unknown_part, wrong_count_of_part};
 use crate::answer::{Answer, Failed};
 use crate::glob;
 use crate::options::Durability;
@@ -141,7 +139,10 @@ pub(super) fn config(_session: &mut Session, call: &Call) -> Result<Answer, Fail
     } else if is(part, "set") {
         // Options are given when the server starts.
         let name = String::from_utf8_lossy(call.word(2)).into_owned();
-        Err(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - can't set immutable config").into())
+        Err(format!(
+            "ERR CONFIG SET failed (possibly related to argument '{name}') - can't set immutable config"
+        )
+        .into())
     } else {
         Err(unknown_part(call))
     }
@@ -180,7 +181,8 @@ pub(super) fn info(_session: &mut Session, call: &Call) -> Result<Answer, Failed
         ("keyspace", about_keyspace),
     ];
     let words = call.rest(1);
-    let all = words.is_empty() || words.iter().any(|word| ["all", "default", "everything"].iter().any(|every| is(word, every)));
+    let all = words.is_empty()
+        || words.iter().any(|word| ["all", "default", "everything"].iter().any(|every| is(word, every)));
     let mut text = String::new();
     for (name, write) in sections {
         if all || words.iter().any(|word| is(word, name)) {
@@ -211,7 +213,10 @@ fn about_server(call: &Call, text: &mut String) {
 fn about_clients(call: &Call, text: &mut String) {
     let (connected, _) = call.face.clients.counts();
     let most = call.face.options.limits.connections_max;
-    let _ = write!(text, "# Clients\r\nconnected_clients:{connected}\r\nmaxclients:{most}\r\nblocked_clients:0\r\n");
+    let _ = write!(
+        text,
+        "# Clients\r\nconnected_clients:{connected}\r\nmaxclients:{most}\r\nblocked_clients:0\r\n"
+    );
 }
 
 fn about_memory(call: &Call, text: &mut String) {

@@ -77,7 +77,9 @@ pub(super) fn hello(session: &mut Session, call: &Call) -> Result<Answer, Failed
     while let Some(word) = words.next() {
         let wrong = || format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(word));
         if is(word, "auth") {
-            let (Some(user), Some(password)) = (words.next(), words.next()) else { return Err(wrong().into()) };
+            let (Some(user), Some(password)) = (words.next(), words.next()) else {
+                return Err(wrong().into());
+            };
             admit(session, &call.face, user, password)?;
         } else if is(word, "setname") {
             name = Some(words.next().ok_or_else(wrong)?);

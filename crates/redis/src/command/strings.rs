@@ -320,7 +320,6 @@ pub(super) fn bit(word: &[u8]) -> Result<bool, Failed> {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
