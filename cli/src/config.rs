@@ -11,6 +11,7 @@ use crate::store_file::Io;
 
 /// What the file says. Every key may be left out.
 #[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) struct Config {
     pub(crate) data: Option<PathBuf>,
     pub(crate) size: Option<Size>,
@@ -20,18 +21,19 @@ pub(crate) struct Config {
     pub(crate) io: Option<Io>,
     pub(crate) listen: Option<String>,
     pub(crate) insecure: Option<bool>,
+    pub(crate) resp: Option<String>,
+    pub(crate) resp_bucket: Option<String>,
+    pub(crate) password_file: Option<PathBuf>,
+    pub(crate) durability: Option<String>,
     pub(crate) log: Option<String>,
-    #[serde(rename = "own-space")]
     pub(crate) own_space: Option<Vec<String>>,
-    #[serde(rename = "trace-space")]
     pub(crate) trace_space: Option<PathBuf>,
     pub(crate) discard: Option<bool>,
-    #[serde(rename = "pause-moving")]
     pub(crate) pause_moving: Option<bool>,
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 17] = [
     "data",
     "size",
     "cache",
@@ -40,6 +42,10 @@ const KEYS: [&str; 13] = [
     "io",
     "listen",
     "insecure",
+    "resp",
+    "resp-bucket",
+    "password-file",
+    "durability",
     "log",
     "own-space",
     "trace-space",
@@ -82,7 +88,8 @@ mod tests {
     #[test]
     fn every_key_is_understood() {
         let text = "data = '/srv/shoal.data'\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
-                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nlog = 'debug'\n\
+                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nresp = 'off'\nresp-bucket = 'cache'\n\
+                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\nlog = 'debug'\n\
                     own-space = ['films']\ntrace-space = 'trace'\ndiscard = true\npause-moving = true\n";
         let config = Config::parse(text).unwrap();
         let expected = Config {
@@ -94,6 +101,10 @@ mod tests {
             io: Some(Io::Threads),
             listen: Some("127.0.0.1:0".into()),
             insecure: Some(true),
+            resp: Some("off".into()),
+            resp_bucket: Some("cache".into()),
+            password_file: Some("/etc/shoal.password".into()),
+            durability: Some("relaxed:50".into()),
             log: Some("debug".into()),
             own_space: Some(vec!["films".into()]),
             trace_space: Some("trace".into()),

@@ -2,10 +2,14 @@
 
 use std::fmt::Display;
 use std::io::Write;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use shoal_engine::Environment;
+use shoal_redis::{Durability, ListenError, RedisOptions};
 use shoal_server::{ServeError, Server, ServerOptions};
 use tokio::sync::oneshot;
 
@@ -18,11 +22,12 @@ use crate::store_file::{self, Creation, Io, StoreOptions};
 
 const DEFAULT_DATA: &str = "./shoal.data";
 const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
+const DEFAULT_RESP: &str = "127.0.0.1:7412";
 const DEFAULT_CACHE: Size = Size(1 << 30);
 
 const EXAMPLES: &str = "\
 Examples:
-  shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411
+  shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411 (gRPC) and 7412 (Redis)
   shoal serve --data /srv/shoal.data --size 200G --cache 4G
   shoal serve --data /dev/nvme1n1                    a whole device; a new one must be blank (zeros)
   shoal serve --config shoal.toml
@@ -80,6 +85,19 @@ pub(crate) struct Arguments {
     /// Leave values where they are: nothing is moved to make whole free space, until the next start without this.
     #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_MOVING", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pause_moving: Option<bool>,
+    /// The address of the Redis protocol, or off [default: 127.0.0.1:7412].
+    #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_RESP", hide_env_values = true)]
+    resp: Option<String>,
+    /// The bucket that Redis keys are the objects of [default: redis].
+    #[arg(long, value_name = "BUCKET", env = "SHOAL_RESP_BUCKET", hide_env_values = true)]
+    resp_bucket: Option<String>,
+    /// The file with the password that Redis clients must give; without one nobody is asked.
+    #[arg(long, value_name = "FILE", env = "SHOAL_PASSWORD_FILE", hide_env_values = true)]
+    password_file: Option<PathBuf>,
+    /// When a write of a Redis client is acknowledged: when it is durable (sync), or at once, while nothing
+    /// acknowledged is older than MS milliseconds without being durable (relaxed:MS) [default: sync].
+    #[arg(long, value_name = "sync|relaxed:MS", env = "SHOAL_DURABILITY", hide_env_values = true)]
+    durability: Option<String>,
     /// The configuration file.
     #[arg(long, value_name = "FILE", env = "SHOAL_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
@@ -91,6 +109,8 @@ struct Settings {
     store: StoreOptions,
     listen: String,
     insecure: bool,
+    /// How the Redis face is run, and its address as it was given; none where it is off.
+    resp: Option<(String, RedisOptions)>,
     log: String,
 }
 
@@ -113,9 +133,54 @@ impl Settings {
             },
             listen: arguments.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.into()),
             insecure: arguments.insecure.or(file.insecure).unwrap_or(false),
+            resp: resp(
+                arguments.resp.or(file.resp),
+                arguments.resp_bucket.or(file.resp_bucket),
+                arguments.password_file.or(file.password_file).as_deref(),
+                arguments.durability.or(file.durability).as_deref(),
+            )?,
             log: log.or(file.log).unwrap_or_else(|| "info".into()),
         })
     }
+}
+
+/// How the Redis face is run; none where it is off.
+fn resp(
+    address: Option<String>,
+    bucket: Option<String>,
+    password_file: Option<&Path>,
+    durability: Option<&str>,
+) -> anyhow::Result<Option<(String, RedisOptions)>> {
+    let defaults = RedisOptions::default();
+    let options = RedisOptions {
+        bucket: bucket.unwrap_or(defaults.bucket),
+        password: password_file.map(password).transpose()?,
+        durability: durability.map_or(Ok(Durability::Sync), parse_durability)?,
+        ..RedisOptions::default()
+    };
+    let address = address.unwrap_or_else(|| DEFAULT_RESP.into());
+    Ok((address != "off").then_some((address, options)))
+}
+
+fn parse_durability(text: &str) -> Result<Durability, Usage> {
+    let relaxed = text.strip_prefix("relaxed:").and_then(|ms| ms.parse().ok());
+    match (text, relaxed) {
+        ("sync", _) => Ok(Durability::Sync),
+        (_, Some(ms)) => Ok(Durability::Relaxed(Duration::from_millis(ms))),
+        _ => Err(Usage(format!("{text:?} is no durability; write sync, or relaxed:MS as relaxed:100"))),
+    }
+}
+
+/// The first line of the file.
+fn password(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let text = std::fs::read(path)
+        .map_err(|error| Usage(format!("cannot read the password file {}: {error}", path.display())))?;
+    let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.is_empty() {
+        return Err(Usage(format!("the password file {} has an empty first line", path.display())).into());
+    }
+    Ok(line.to_vec())
 }
 
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
@@ -128,29 +193,54 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         let _ = stop.send(());
     })?;
     let server = bind(&settings).await?;
+    let redis = bind_redis(&settings).await?;
     let store = store_file::open(&settings.data, &settings.store).await?;
-    announce(&server)?;
+    announce(&server, redis.as_ref())?;
+    let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
     let served = server.run(store.clone(), async { drop(stopped.await) }).await;
+    // Waits for its threads, which finish the turn that they are in.
+    tokio::task::spawn_blocking(move || drop(redis)).await.context("the Redis face did not stop")?;
     tracing::info!("closing {}", settings.data.display());
     let closed = store.close().await;
     served?;
     closed.with_context(|| format!("cannot close the store {} in order", settings.data.display()))
 }
 
-/// One line a face.
-fn announce(server: &Server) -> anyhow::Result<()> {
+/// One line a face, all at once: who reads the first one may be gone before another came.
+fn announce(server: &Server, redis: Option<&shoal_redis::Server>) -> anyhow::Result<()> {
+    let mut lines = format!("gRPC  http://{}\n", server.address());
+    if let Some(redis) = redis {
+        lines += &format!("Redis redis://{}\n", redis.address());
+    }
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "gRPC  http://{}", server.address()).and_then(|()| stdout.flush()).map_err(output_error)
+    stdout.write_all(lines.as_bytes()).and_then(|()| stdout.flush()).map_err(output_error)
+}
+
+/// The address that `given` names.
+async fn resolve(given: &str, example: &str) -> anyhow::Result<SocketAddr> {
+    let wrong = |why: &dyn Display| {
+        Usage(format!("cannot listen on {given:?}: {why}; write HOST:PORT, as {example}"))
+    };
+    let address = tokio::net::lookup_host(given).await.map_err(|error| wrong(&error))?.next();
+    Ok(address.ok_or_else(|| wrong(&"the host has no address"))?)
+}
+
+/// Takes the address of the Redis face, where it is on.
+async fn bind_redis(settings: &Settings) -> anyhow::Result<Option<shoal_redis::Server>> {
+    let Some((address, options)) = &settings.resp else { return Ok(None) };
+    let listen = resolve(address, DEFAULT_RESP).await?;
+    let options = RedisOptions { listen, insecure: settings.insecure, ..options.clone() };
+    match shoal_redis::Server::bind(options) {
+        Err(error @ (ListenError::NotLoopback(_) | ListenError::Bucket(_))) => {
+            Err(Usage(error.to_string()).into())
+        }
+        result => result.context("no server was started; --resp names another address, or is off").map(Some),
+    }
 }
 
 /// Takes the address that `settings` names, before the store is touched: where another server has it, nothing is created.
 async fn bind(settings: &Settings) -> anyhow::Result<Server> {
-    let wrong = |why: &dyn Display| {
-        Usage(format!("cannot listen on {:?}: {why}; write HOST:PORT, as {DEFAULT_LISTEN}", settings.listen))
-    };
-    let addresses = tokio::net::lookup_host(&settings.listen).await;
-    let address = addresses.map_err(|error| wrong(&error))?.next();
-    let listen = address.ok_or_else(|| wrong(&"the host has no address"))?;
+    let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
     let options = ServerOptions { listen, insecure: settings.insecure, ..ServerOptions::default() };
     match Server::bind(options).await {
         Err(error @ ServeError::NotLoopback(_)) => Err(Usage(error.to_string()).into()),
@@ -176,6 +266,10 @@ mod tests {
             trace_space: None,
             discard: None,
             pause_moving: None,
+            resp: None,
+            resp_bucket: None,
+            password_file: None,
+            durability: None,
             config: None,
         }
     }
@@ -215,5 +309,31 @@ mod tests {
         assert!(bind("0.0.0.0:0", false).await.unwrap_err().is::<Usage>());
         assert!(bind("0.0.0.0:0", true).await.is_ok());
         assert!(bind("nonsense", true).await.unwrap_err().is::<Usage>());
+    }
+
+    #[test]
+    fn the_redis_face_is_on_unless_it_is_off() {
+        let settings = |resp: Option<&str>, durability: Option<&str>| {
+            let (resp, durability) = (resp.map(str::to_owned), durability.map(str::to_owned));
+            Settings::new(Arguments { resp, durability, ..arguments() }, None)
+        };
+        assert_eq!(settings(None, None).unwrap().resp.unwrap().0, DEFAULT_RESP);
+        assert!(settings(Some("off"), None).unwrap().resp.is_none());
+        let relaxed = settings(None, Some("relaxed:250")).unwrap().resp.unwrap().1.durability;
+        assert_eq!(relaxed, Durability::Relaxed(Duration::from_millis(250)));
+        for wrong in ["", "relaxed", "relaxed:", "relaxed:-1", "fast"] {
+            assert!(settings(None, Some(wrong)).err().unwrap().is::<Usage>(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_password_is_the_first_line_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        std::fs::write(&path, "tide pool\r\nnot this\n").unwrap();
+        assert_eq!(password(&path).unwrap(), b"tide pool");
+        std::fs::write(&path, "\n").unwrap();
+        assert!(password(&path).unwrap_err().is::<Usage>());
+        assert!(password(&folder.path().join("missing")).unwrap_err().is::<Usage>());
     }
 }

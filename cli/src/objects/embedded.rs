@@ -266,6 +266,7 @@ fn to_put_options(options: PutOptions) -> shoal_engine::PutOptions {
         rules: to_rules(options.rules),
         metadata: shoal_engine::Metadata { content_type: options.metadata.content_type, user },
         modified_ns: options.modified_ns,
+        ..shoal_engine::PutOptions::default()
     }
 }
 

@@ -16,7 +16,8 @@ pub(crate) fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
             command.env_remove(name);
         }
     }
-    command.env_remove("RUST_LOG").args(arguments).stdin(Stdio::null());
+    // The default address is one for all servers of the machine.
+    command.env("SHOAL_RESP", "off").env_remove("RUST_LOG").args(arguments).stdin(Stdio::null());
     command
 }
 

@@ -7,7 +7,7 @@ use crate::key::ObjectKey;
 use crate::log::format::{RecordKind, encode_record};
 use crate::object::{DeleteResult, RejectRules};
 use crate::overlay::Record;
-use crate::store::Store;
+use crate::store::{Inner, Store};
 use crate::write::{Write, memory_bytes};
 
 impl Store {
@@ -20,13 +20,20 @@ impl Store {
         let inner = &*self.0;
         inner.check_writable()?;
         inner.check_rules(key, rules).await?;
-        let promise = inner.claim(|| inner.space.claim_delete()).await?;
-        let encoded = encode_record(RecordKind::Delete, inner.tablet_of(key).id, key.encoded(), &[]);
-        let record = Arc::new(Record::new(encoded));
-        let (admitted, room) = inner.admit(memory_bytes(&record), record.bytes().len()).await?;
-        let write = Write { record, admitted, room, promise, extents: Vec::new(), writes: Vec::new() };
+        let write = inner.delete_write(key).await?;
         let written = inner.commit(key, rules, write).await?;
         inner.count(&inner.counters.deletes);
         Ok(DeleteResult { deleted: written.before, version: written.version })
+    }
+}
+
+impl Inner {
+    /// The record of a delete, admitted.
+    pub(crate) async fn delete_write(&self, key: &ObjectKey) -> Result<Write<'_>> {
+        let promise = self.claim(|| self.space.claim_delete()).await?;
+        let encoded = encode_record(RecordKind::Delete, self.tablet_of(key).id, key.encoded(), &[]);
+        let record = Arc::new(Record::new(encoded));
+        let (admitted, room) = self.admit(memory_bytes(&record), record.bytes().len()).await?;
+        Ok(Write { record, admitted, room, promise, extents: Vec::new(), writes: Vec::new() })
     }
 }

@@ -193,6 +193,16 @@ impl Entry {
     }
 }
 
+/// When the time of an entry with this body is over, without decoding the rest of it.
+pub(crate) fn expiry_of(body: &[u8]) -> Option<u64> {
+    let mut reader = Reader::new(body);
+    if reader.u8().ok()? & HAS_EXPIRY == 0 {
+        return None;
+    }
+    reader.u64().ok()?;
+    reader.u64().ok()
+}
+
 fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {
     debug_assert!(runs.len() <= INLINE_RUNS_MAX);
     out.push(runs.len() as u8);

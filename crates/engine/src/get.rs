@@ -25,6 +25,13 @@ pub(crate) struct FoundEntry {
     pub inline: Bytes,
 }
 
+impl FoundEntry {
+    /// Whether all its bytes are in memory.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.entry.home == Home::Inline
+    }
+}
+
 impl Store {
     /// The object, or the bytes of it in `range`; none where there is no such object.
     ///
@@ -64,8 +71,13 @@ impl Store {
 }
 
 impl Inner {
-    /// The entry of a key under `view`; none where it does not exist.
+    /// The entry of a key under `view`; none where it does not exist, or its time is over.
     pub(crate) async fn find(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
+        let found = self.find_stored(view, key).await?;
+        Ok(found.filter(|found| !self.expiry.is_over(&found.entry)))
+    }
+
+    async fn find_stored(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
         let overlays = [Some(&view.active), view.frozen.as_ref()];
         let record =
             overlays.into_iter().flatten().find_map(|overlay| overlay.get(key, || self.committer.durable()));
@@ -138,14 +150,16 @@ fn info_of(found: &FoundEntry, metadata: crate::object::Metadata) -> ObjectInfo 
         version: found.version,
         bytes: found.entry.value_bytes,
         modified_ns: found.entry.modified_ns,
+        expiry_ns: found.entry.expiry_ns,
         metadata,
     }
 }
 
-/// The entry in a record of an overlay.
+/// The entry in a record of an overlay; its version counts only where the record has its number.
 pub(crate) fn entry_of_record(record: &Arc<crate::overlay::Record>) -> Result<FoundEntry> {
     let body = record.body();
-    decode(record.lsn(), &body).ok_or_else(|| Error::Corrupt { what: "a record in memory".into(), block: 0 })
+    decode(Lsn(record.lsn_raw()), &body)
+        .ok_or_else(|| Error::Corrupt { what: "a record in memory".into(), block: 0 })
 }
 
 /// The entry in the bytes of a leaf.

@@ -77,6 +77,9 @@ impl<'a> Lister<'a> {
             if !key.starts_with(&under) {
                 break;
             }
+            if self.inner.expiry.is_over(&found.entry) {
+                continue;
+            }
             if self.page.entries.len() + self.page.common_prefixes.len() == self.request.limit {
                 self.page.next = Some(self.last_given());
                 break;

@@ -55,6 +55,8 @@ pub struct PutOptions {
     pub metadata: Metadata,
     /// Modification time in nanoseconds since the Unix epoch; the store's clock where it is none.
     pub modified_ns: Option<u64>,
+    /// When the object's time is over, in nanoseconds since the Unix epoch; none: never. From then on it does not exist.
+    pub expiry_ns: Option<u64>,
 }
 
 /// What a put did.
@@ -83,6 +85,8 @@ pub struct ObjectInfo {
     pub bytes: u64,
     /// Modification time in nanoseconds since the Unix epoch.
     pub modified_ns: u64,
+    /// When its time is over, in nanoseconds since the Unix epoch; none: never.
+    pub expiry_ns: Option<u64>,
     /// Content type and user metadata.
     pub metadata: Metadata,
 }

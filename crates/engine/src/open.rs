@@ -17,6 +17,7 @@ use crate::check::{Trees, rebuild_image};
 use crate::entry::{Entry, Home};
 use crate::error::{Error, Result};
 use crate::event::Baton;
+use crate::expiry::ExpiryClock;
 use crate::grow::zero;
 use crate::layout::Layout;
 use crate::log::commit::{CommitStart, Committer};
@@ -271,10 +272,12 @@ impl Recovery {
         let tablets = TabletMap::new(tablets)?;
         let mut index = BatchIndex::new(log.head);
         let head = log.head;
+        let mut expiry_floor_ns = superblock.expiry_clock_ns;
         let mut last = Lsn(head.first_lsn.0.saturating_sub(1));
         for batch in log.batches {
             let next = LogPlace { position: batch.at.position + u64::from(batch.header.blocks), ..head };
             index.push(batch.at, next);
+            expiry_floor_ns = expiry_floor_ns.max(batch.header.expiry_clock_ns);
             replay(&device, &pool, batch, &tablets, &space, &unknown, &admission).await?;
         }
         last = last.max(superblock.durable_lsn);
@@ -285,6 +288,8 @@ impl Recovery {
         superblock.number += 1;
         superblock.epoch += 1;
         superblock.epoch_position = head.position;
+        let expiry = ExpiryClock::new(environment.clock.clone(), expiry_floor_ns);
+        superblock.expiry_clock_ns = expiry.now_ns();
         superblock.durable_lsn = Lsn(head.first_lsn.0 - 1);
         superblock.lsn_ceiling = Lsn(next_lsn.0 + CEILING_STEP);
         if superblock.log_tail.position == head.position {
@@ -303,6 +308,7 @@ impl Recovery {
             ceiling: superblock.lsn_ceiling,
             superblock: superblock.number,
             batch_bytes_max: options.tuning.batch_bytes_max,
+            expiry: expiry.clone(),
         };
         let worker = options.background.then(Worker::new);
         let mut tuning = options.tuning;
@@ -322,6 +328,7 @@ impl Recovery {
             own,
             admission,
             poison,
+            expiry,
             publisher: Baton::new(Publisher { superblock }),
             applier: Baton::new(()),
             grower: Baton::new(()),

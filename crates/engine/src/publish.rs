@@ -88,6 +88,7 @@ impl Inner {
         }
         next.log_tail = self.committer.place_of(Lsn(tail));
         next.durable_lsn = self.committer.durable();
+        next.expiry_clock_ns = self.expiry.now_ns();
         next.lsn_ceiling = Lsn(assigned.0 + step).max(if step == 0 { Lsn::NONE } else { newest.lsn_ceiling });
         if let Some(blocks) = changes.device_blocks {
             next.device_blocks = blocks;

@@ -13,8 +13,9 @@ use crate::error::{Error, Result};
 use crate::key::ObjectKey;
 use crate::log::commit::ValueWrite;
 use crate::log::format::{RecordKind, encode_record};
-use crate::object::{Metadata, PutOptions, PutResult};
+use crate::object::{PutOptions, PutResult};
 use crate::overlay::Record;
+use crate::pending::Pending;
 use crate::space::{Extents, Promise, TREE_BLOCKS_PER_RECORD};
 use crate::store::{Inner, OperationCounters, Store};
 use crate::value::prepare::{self, Way, lay_out, manifest_blocks, way_of};
@@ -34,50 +35,76 @@ impl Store {
     pub async fn put(&self, key: &ObjectKey, value: Buffer, options: PutOptions) -> Result<PutResult> {
         let inner = &*self.0;
         inner.check_writable()?;
+        inner.check_rules(key, options.rules).await?;
+        let write = inner.put_write(key, &value, &options).await?;
+        let written = inner.commit(key, options.rules, write).await?;
+        inner.count(&inner.counters.puts);
+        Ok(PutResult { version: written.version })
+    }
+
+    /// As [`Self::put`], but returns when the write has its place in the order of writes: it is durable when
+    /// [`Pending::durable`] says so.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn begin_put(&self, key: &ObjectKey, value: Buffer, options: PutOptions) -> Result<Pending> {
+        let inner = &*self.0;
+        inner.check_writable()?;
+        inner.check_rules(key, options.rules).await?;
+        let write = inner.put_write(key, &value, &options).await?;
+        let record = write.record.clone();
+        inner.enqueue(key, options.rules, write).await?;
+        inner.count(&inner.counters.puts);
+        Ok(Pending::new(self.clone(), record))
+    }
+}
+
+impl Inner {
+    /// The record of a put, admitted; a larger value is on the device when it returns.
+    pub(crate) async fn put_write(
+        &self,
+        key: &ObjectKey,
+        value: &Buffer,
+        options: &PutOptions,
+    ) -> Result<Write<'_>> {
         if value.len() as u64 > VALUE_BYTES_SINGLE_MAX {
             return Err(Error::Invalid(format!(
                 "a value of {} bytes is too large for one put: use a stream above {VALUE_BYTES_SINGLE_MAX} bytes",
                 value.len()
             )));
         }
-        let (entry, meta) =
-            inner.new_entry(key, &options.metadata, options.modified_ns, value.len() as u64)?;
-        inner.check_rules(key, options.rules).await?;
-        let write = match way_of(key.encoded().len(), meta.len(), value.len(), &inner.tuning) {
-            Way::Leaf => inner.in_record(key, &entry, &meta, &value, 0).await?,
+        let (entry, meta) = self.new_entry(key, options, value.len() as u64)?;
+        OperationCounters::add(&self.counters.value_bytes_written, value.len() as u64);
+        match way_of(key.encoded().len(), meta.len(), value.len(), &self.tuning) {
+            Way::Leaf => self.in_record(key, &entry, &meta, value, 0).await,
             Way::Log => {
                 let stored = entry.stored_bytes();
                 let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
-                inner
-                    .in_record(key, &entry, &meta, &value, blocks_for(stored) + manifest_blocks(1, units))
-                    .await?
+                self.in_record(key, &entry, &meta, value, blocks_for(stored) + manifest_blocks(1, units))
+                    .await
             }
-            Way::Extents => inner.in_extents(key, entry, &meta, &value).await?,
-        };
-        let written = inner.commit(key, options.rules, write).await?;
-        inner.count(&inner.counters.puts);
-        OperationCounters::add(&inner.counters.value_bytes_written, value.len() as u64);
-        Ok(PutResult { version: written.version })
+            Way::Extents => self.in_extents(key, entry, &meta, value).await,
+        }
     }
-}
 
-impl Inner {
     /// The entry of a new value, its home still open, and the metadata's bytes.
     pub(crate) fn new_entry(
         &self,
         key: &ObjectKey,
-        metadata: &Metadata,
-        modified_ns: Option<u64>,
+        options: &PutOptions,
         value_bytes: u64,
     ) -> Result<(Entry, Vec<u8>)> {
-        let encoded = encode_metadata(metadata)?;
+        let encoded = encode_metadata(&options.metadata)?;
         let meta = if meta_fits_inline(key.encoded().len(), encoded.len()) {
             Meta::Inline(SmallVec::from_slice(&encoded))
         } else {
             Meta::InFront(encoded.len() as u32)
         };
-        let modified_ns = modified_ns.unwrap_or_else(|| self.environment.clock.wall_ns());
-        Ok((Entry { modified_ns, expiry_ns: None, value_bytes, meta, home: Home::Inline }, encoded))
+        let modified_ns = options.modified_ns.unwrap_or_else(|| self.environment.clock.wall_ns());
+        Ok((
+            Entry { modified_ns, expiry_ns: options.expiry_ns, value_bytes, meta, home: Home::Inline },
+            encoded,
+        ))
     }
 
     /// The value rides in the record; `home_blocks` blocks are promised to the apply that brings it home.

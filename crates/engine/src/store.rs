@@ -12,12 +12,14 @@ use crate::admission::{Admission, Admitted};
 use crate::background::Worker;
 use crate::error::{Error, Result};
 use crate::event::Baton;
+use crate::expiry::ExpiryClock;
 use crate::key::ObjectKey;
 use crate::layout::Layout;
 use crate::log::commit::Committer;
 use crate::moving::Mover;
 use crate::options::{Environment, Tuning};
 use crate::own_space::OwnSpace;
+use crate::pending::is_put_off;
 use crate::poison::Poison;
 use crate::publish::Publisher;
 use crate::space::{Shortage, SpaceManager};
@@ -44,6 +46,8 @@ pub(crate) struct Inner {
     pub own: OwnSpace,
     pub admission: Arc<Admission>,
     pub poison: Arc<Poison>,
+    /// Decides whose time is over (R18).
+    pub expiry: Arc<ExpiryClock>,
     pub publisher: Baton<Publisher>,
     /// One apply at a time.
     pub applier: Baton<()>,
@@ -239,7 +243,11 @@ impl Inner {
     /// who was there last commits, here. Somebody else who commits just now hands over in turn.
     pub(crate) fn hand_over(&self) {
         match &self.worker {
-            Some(worker) if !worker.is_stopped() => worker.wake_commit(),
+            Some(worker) if !worker.is_stopped() => {
+                if !is_put_off() {
+                    worker.wake_commit();
+                }
+            }
             _ => {
                 uninterrupted(self.committer.lead(self.now_ns()));
             }

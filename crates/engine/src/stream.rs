@@ -52,7 +52,7 @@ impl Store {
     /// [`Error::Invalid`], [`Error::Poisoned`], [`Error::Closed`].
     pub fn put_stream(&self, key: &ObjectKey, options: PutOptions) -> Result<PutStream> {
         self.0.check_writable()?;
-        self.0.new_entry(key, &options.metadata, options.modified_ns, 0)?;
+        self.0.new_entry(key, &options, 0)?;
         Ok(PutStream {
             store: self.clone(),
             key: key.clone(),
@@ -122,8 +122,7 @@ impl PutStream {
         let store = self.store.clone();
         let inner = &*store.0;
         let value_bytes = self.written - self.meta_in_front as u64;
-        let (mut entry, _) =
-            inner.new_entry(&self.key, &self.options.metadata, self.options.modified_ns, value_bytes)?;
+        let (mut entry, _) = inner.new_entry(&self.key, &self.options, value_bytes)?;
         let blocks = manifest_blocks(self.runs.len(), self.checksums.len());
         let manifest = if blocks > 0 { Some(inner.claim_manifest(blocks).await?) } else { None };
         let mut writes = Vec::new();
@@ -149,8 +148,7 @@ impl PutStream {
         if !self.started {
             self.started = true;
             inner.check_rules(&self.key, self.options.rules).await?;
-            let (entry, meta) =
-                inner.new_entry(&self.key, &self.options.metadata, self.options.modified_ns, 0)?;
+            let (entry, meta) = inner.new_entry(&self.key, &self.options, 0)?;
             self.meta_in_front = entry.meta_in_front() as usize;
             if self.meta_in_front > 0 {
                 self.pending.splice(0..0, meta);

@@ -8,6 +8,7 @@ use shoal_base::Lsn;
 use shoal_base::task::may_block;
 
 use crate::admission::Admitted;
+use crate::entry::expiry_of;
 use crate::error::{Error, Result};
 use crate::key::ObjectKey;
 use crate::log::commit::{Item, ValueWrite};
@@ -39,8 +40,8 @@ pub(crate) struct Written {
 
 /// The newest state of a key, as seen under the overlay's lock.
 enum Newest {
-    /// In an overlay, perhaps in flight.
-    Record(Arc<Record>),
+    /// In an overlay, perhaps in flight; whether it says that the object exists.
+    Record { record: Arc<Record>, exists: bool },
     /// What the tree said.
     Tree(Option<Lsn>),
 }
@@ -78,6 +79,26 @@ impl Inner {
         Ok(Written { version, before })
     }
 
+    /// Evaluates `rules` and queues the record, which somebody commits then.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`]: nothing happened.
+    pub(crate) async fn enqueue(&self, key: &ObjectKey, rules: RejectRules, write: Write<'_>) -> Result<()> {
+        let tablet = self.tablet_of(key).clone();
+        self.queue(&tablet, key, rules, write).await?;
+        self.hand_over_or_lead().await;
+        Ok(())
+    }
+
+    /// Sees to it that what was queued is committed, without waiting for it where the committer's thread can do it.
+    pub(crate) async fn hand_over_or_lead(&self) {
+        if self.worker.is_some() {
+            self.hand_over();
+        } else {
+            self.drive().await;
+        }
+    }
+
     /// Whether `rules` reject the key's state now; for answering early, before a value is written.
     ///
     /// # Errors
@@ -92,7 +113,7 @@ impl Inner {
             let tree = self.tree_version(&view, key).await?;
             let verdict = {
                 let active = view.active.lock();
-                judge(self.committer.assigned(), &active, &view, key, tree, rules)
+                judge(self, &active, &view, key, tree, rules)
             };
             match verdict {
                 Verdict::Accept(_) => return Ok(()),
@@ -121,7 +142,7 @@ impl Inner {
                     continue;
                 }
                 self.check_writable()?;
-                let verdict = judge(self.committer.assigned(), &active, &view, key, tree, rules);
+                let verdict = judge(self, &active, &view, key, tree, rules);
                 if let Verdict::Accept(before) = verdict {
                     self.insert(&view, &mut active, write);
                     return Ok(before);
@@ -139,7 +160,7 @@ impl Inner {
     }
 
     /// Under the overlay's lock: the overlay and the queue get the record at once, and nothing else happens (R4).
-    fn insert(&self, view: &View, active: &mut overlay::Inner, write: Write<'_>) {
+    pub(crate) fn insert(&self, view: &View, active: &mut overlay::Inner, write: Write<'_>) {
         let Write { record, admitted, room, promise, extents, writes } = write;
         let has_extents = !extents.is_empty();
         for extent in &extents {
@@ -154,30 +175,31 @@ impl Inner {
     async fn rejected(&self, newest: Newest) -> Result<Error> {
         let current = match newest {
             Newest::Tree(version) => version,
-            Newest::Record(record) => {
+            Newest::Record { record, exists } => {
                 let lsn = self.wait_for_other(&record).await?;
-                (record.kind() == RecordKind::Put).then_some(lsn)
+                exists.then_some(lsn)
             }
         };
         Ok(Error::ConditionFailed { current })
     }
 
     /// Waits for somebody else's record.
-    async fn wait_for_other(&self, record: &Record) -> Result<Lsn> {
+    pub(crate) async fn wait_for_other(&self, record: &Record) -> Result<Lsn> {
         self.drive().await;
         self.committer.wait_durable(record).await
     }
 
     /// The version of `key` in the tree of `view`.
     async fn tree_version(&self, view: &View, key: &ObjectKey) -> Result<Option<Lsn>> {
-        Ok(self.find_in_tree(view, key.encoded()).await?.map(|leaf| leaf.version))
+        let leaf = self.find_in_tree(view, key.encoded()).await?;
+        Ok(leaf.filter(|leaf| !self.expiry.is_over(&leaf.entry)).map(|leaf| leaf.version))
     }
 }
 
 /// Decides under the overlay's lock. The tree's answer was looked up before, under the root of the same view: while the active
 /// overlay is not frozen, overlays and root together say the same as then (R6).
 fn judge(
-    assigned: Lsn,
+    inner: &Inner,
     active: &overlay::Inner,
     view: &View,
     key: &ObjectKey,
@@ -194,22 +216,26 @@ fn judge(
     let Some(record) = newest else {
         return if rules.reject(tree) { Verdict::Reject(Newest::Tree(tree)) } else { Verdict::Accept(tree) };
     };
-    let exists = record.kind() == RecordKind::Put;
+    let exists = record.kind() == RecordKind::Put && !inner.is_over(&record);
     let lsn = record.lsn_raw();
     if exists && lsn == UNNUMBERED {
         // Its number will be above all that were given; only "at most" a larger number than those is open.
-        if rules.if_version_at_most.is_some_and(|at_most| at_most > assigned) {
+        if rules.if_version_at_most.is_some_and(|at_most| at_most > inner.committer.assigned()) {
             return Verdict::Wait(record);
         }
         let above_all = Lsn(UNNUMBERED);
         return if rules.reject(Some(above_all)) {
-            Verdict::Reject(Newest::Record(record))
+            Verdict::Reject(Newest::Record { record, exists })
         } else {
             Verdict::Accept(None)
         };
     }
     let current = exists.then_some(Lsn(lsn));
-    if rules.reject(current) { Verdict::Reject(Newest::Record(record)) } else { Verdict::Accept(current) }
+    if rules.reject(current) {
+        Verdict::Reject(Newest::Record { record, exists })
+    } else {
+        Verdict::Accept(current)
+    }
 }
 
 /// Bytes of memory that a record and its place in an overlay take at most.
@@ -218,6 +244,11 @@ pub(crate) fn memory_bytes(record: &Record) -> usize {
 }
 
 impl Inner {
+    /// Whether the time of what a put's record holds is over.
+    fn is_over(&self, record: &Record) -> bool {
+        expiry_of(record.body_bytes()).is_some_and(|expiry| expiry <= self.expiry.now_ns())
+    }
+
     /// Counts an operation.
     pub(crate) fn count(&self, counter: &std::sync::atomic::AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);

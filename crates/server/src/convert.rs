@@ -35,7 +35,12 @@ pub(crate) fn put_options(
 ) -> PutOptions {
     let v1::Metadata { content_type, user } = metadata.unwrap_or_default();
     let user = user.into_iter().map(|entry| (entry.name, entry.value.to_vec())).collect();
-    PutOptions { rules: rules(rules_message), metadata: Metadata { content_type, user }, modified_ns }
+    PutOptions {
+        rules: rules(rules_message),
+        metadata: Metadata { content_type, user },
+        modified_ns,
+        ..PutOptions::default()
+    }
 }
 
 pub(crate) fn range(range: Option<v1::ByteRange>) -> ByteRange {

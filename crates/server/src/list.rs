@@ -82,7 +82,13 @@ mod tests {
     use super::*;
 
     fn page(keys: &[&str], prefixes: &[&str], next: Option<&str>) -> ListPage {
-        let info = ObjectInfo { version: Lsn(1), bytes: 1, modified_ns: 1, metadata: Metadata::default() };
+        let info = ObjectInfo {
+            version: Lsn(1),
+            bytes: 1,
+            modified_ns: 1,
+            expiry_ns: None,
+            metadata: Metadata::default(),
+        };
         ListPage {
             entries: keys.iter().map(|key| (key.as_bytes().to_vec(), info.clone())).collect(),
             common_prefixes: prefixes.iter().map(|prefix| prefix.as_bytes().to_vec()).collect(),

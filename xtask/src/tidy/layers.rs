@@ -17,7 +17,7 @@ const RANKS: [&[&str]; 10] = [
     &["shoal-engine"],
     &["shoal-api", "shoal-resp"],
     &["shoal-client", "shoal-server", "shoal-space-service"],
-    &["shoal-s3"],
+    &["shoal-redis", "shoal-s3"],
     &["shoal-bench"],
     &["shoal"],
     &["xtask"],

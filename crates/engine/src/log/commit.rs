@@ -19,6 +19,7 @@ use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHea
 use super::ring::{BatchIndex, Ring};
 use crate::error::{Error, Result};
 use crate::event::{Baton, BatonGuard, Event};
+use crate::expiry::ExpiryClock;
 use crate::overlay::{Record, UNNUMBERED};
 use crate::poison::Poison;
 use crate::space::Extents;
@@ -84,7 +85,7 @@ pub(crate) struct Committer {
     ceiling: AtomicU64,
     published: AtomicU64,
     named: AtomicU64,
-    expiry_clock_ns: AtomicU64,
+    expiry: Arc<ExpiryClock>,
     tail: AtomicU64,
     reserved: AtomicU64,
     /// Whether the newest batch promises everything before it.
@@ -108,6 +109,7 @@ pub(crate) struct CommitStart {
     pub ceiling: Lsn,
     pub superblock: u64,
     pub batch_bytes_max: usize,
+    pub expiry: Arc<ExpiryClock>,
 }
 
 impl Committer {
@@ -131,7 +133,7 @@ impl Committer {
             ceiling: AtomicU64::new(start.ceiling.0),
             published: AtomicU64::new(start.superblock),
             named: AtomicU64::new(0),
-            expiry_clock_ns: AtomicU64::new(0),
+            expiry: start.expiry,
             tail: AtomicU64::new(start.tail),
             reserved: AtomicU64::new(0),
             sealed: AtomicBool::new(false),
@@ -226,7 +228,8 @@ impl Committer {
         poll_fn(|context| self.poll_durable(record, context)).await
     }
 
-    fn poll_durable(&self, record: &Record, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
+    /// As [`Self::wait_durable`], for who polls by itself.
+    pub(crate) fn poll_durable(&self, record: &Record, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
         for registered in [false, true] {
             if record.is_durable(self.durable()) {
                 return Poll::Ready(Ok(record.lsn()));
@@ -429,7 +432,7 @@ impl Committer {
             first_lsn,
             durable_lsn: self.durable(),
             superblock,
-            expiry_clock_ns: self.expiry_clock_ns.load(Ordering::Relaxed),
+            expiry_clock_ns: self.expiry.now_ns(),
             chain: before.chain,
             record_bytes: record_bytes as u32,
         };

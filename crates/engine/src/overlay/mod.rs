@@ -102,6 +102,14 @@ impl Overlay {
         inner.map.get(key).and_then(|versions| newest_durable(versions, durable)).cloned()
     }
 
+    /// The newest record of `key`, in flight or not.
+    pub(crate) fn newest(&self, key: &[u8]) -> Option<Arc<Record>> {
+        if !self.filter.may_contain(key) {
+            return None;
+        }
+        self.inner.lock().newest(key).cloned()
+    }
+
     /// Up to `limit` keys from `start` on with their newest durable record, in order. Where it gives fewer, there are
     /// no more. `durable` is asked under the lock, as in [`get`](Self::get).
     pub(crate) fn range(

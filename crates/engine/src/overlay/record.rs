@@ -62,6 +62,11 @@ impl Record {
         self.encoded.bytes.slice(self.encoded.body as usize..)
     }
 
+    /// The same, borrowed.
+    pub(crate) fn body_bytes(&self) -> &[u8] {
+        self.encoded.bytes.get(self.encoded.body as usize..).unwrap_or(&[])
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.encoded.bytes.len() + size_of::<Self>()
     }

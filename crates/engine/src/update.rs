@@ -1,0 +1,182 @@
+//! Update: read, decide, write, as one step.
+//!
+//! The decision is made on the newest state of the key, in flight or not, so that writers of a hot key share a flush
+//! instead of waiting for one another's (engine.md, "The way of a write"). It is made without a lock, and made again where
+//! the state changed before the record took its place. An answer that was derived from a state in flight leaves only when
+//! that state is durable.
+
+use std::sync::Arc;
+
+use shoal_buffer::Buffer;
+
+use crate::error::Result;
+use crate::get::{FoundEntry, entry_of_record};
+use crate::key::ObjectKey;
+use crate::log::format::RecordKind;
+use crate::object::{Metadata, Object, PutOptions};
+use crate::overlay::Record;
+use crate::pending::Pending;
+use crate::store::{Inner, Store};
+use crate::tablet::{Tablet, View};
+use crate::write::Write;
+
+/// What a decision looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// What is known about the object; its value stays empty, and the version of a state in flight is not known yet.
+    Info,
+    /// Its value too.
+    Value,
+    /// What is known about the object, the version included: waits where the newest state is in flight.
+    Version,
+}
+
+/// What an update does.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Nothing.
+    Keep,
+    /// The object is this from now on.
+    Put {
+        /// Its value, at most 4 MiB.
+        value: Buffer,
+        /// What its user says about it.
+        metadata: Metadata,
+        /// When its time is over, in nanoseconds since the Unix epoch; none: never.
+        expiry_ns: Option<u64>,
+    },
+    /// It does not exist from now on.
+    Delete,
+}
+
+/// What an update did.
+#[derive(Debug)]
+pub struct Updated<T> {
+    /// What the decision said besides.
+    pub answer: T,
+    /// What must be durable before the answer may leave: the update's own write, or the state that the decision saw.
+    pub pending: Option<Pending>,
+}
+
+/// The newest state of a key, and where it was seen.
+struct Seen {
+    view: Arc<View>,
+    /// The record in an overlay; none: what the tree says.
+    record: Option<Arc<Record>>,
+}
+
+impl Store {
+    /// Shows `decide` the newest state of the object (none: it does not exist) and does what it says, as one step: no
+    /// other write comes between. `decide` is asked again where the object changed meanwhile. Returns when the write has
+    /// its place in the order of writes; it is durable when [`Updated::pending`] is.
+    ///
+    /// # Errors
+    /// As [`Store::put`] and [`Store::get`]; nothing happened then.
+    pub async fn update<T>(
+        &self,
+        key: &ObjectKey,
+        look: Look,
+        mut decide: impl FnMut(Option<&Object>) -> (Change, T),
+    ) -> Result<Updated<T>> {
+        let inner = &*self.0;
+        inner.check_open()?;
+        let tablet = inner.tablet_of(key).clone();
+        loop {
+            let (seen, found) = inner.look(&tablet, key, look).await?;
+            let object = match &found {
+                Some(found) => Some(inner.object_for(found, look).await?),
+                None => None,
+            };
+            let (change, answer) = decide(object.as_ref());
+            let write = match change {
+                Change::Keep => {
+                    let pending = seen.record.map(|record| Pending::new(self.clone(), record));
+                    let pending = pending.filter(|pending| !pending.is_durable());
+                    return Ok(Updated { answer, pending });
+                }
+                Change::Put { value, metadata, expiry_ns } => {
+                    let options = PutOptions { metadata, expiry_ns, ..PutOptions::default() };
+                    inner.check_writable()?;
+                    inner.put_write(key, &value, &options).await?
+                }
+                Change::Delete => {
+                    inner.check_writable()?;
+                    inner.delete_write(key).await?
+                }
+            };
+            let kind = write.record.kind();
+            if let Some(record) = inner.insert_unless_changed(&tablet, key, &seen, write)? {
+                inner.hand_over_or_lead().await;
+                let counters = &inner.counters;
+                inner.count(if kind == RecordKind::Put { &counters.puts } else { &counters.deletes });
+                return Ok(Updated { answer, pending: Some(Pending::new(self.clone(), record)) });
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// The newest state of a key. Waits where it is in flight and `look` needs what is on the device, or its number.
+    async fn look(&self, tablet: &Tablet, key: &ObjectKey, look: Look) -> Result<(Seen, Option<FoundEntry>)> {
+        loop {
+            let view = tablet.view();
+            let newest = |overlay: &crate::overlay::Overlay| overlay.newest(key.encoded());
+            let record = newest(&view.active).or_else(|| newest(view.frozen.as_ref()?));
+            let found = match &record {
+                Some(record) if record.kind() == RecordKind::Delete => None,
+                Some(record) => Some(entry_of_record(record)?),
+                None => self.find_in_tree(&view, key.encoded()).await?,
+            };
+            if let (Some(record), Some(found)) = (&record, &found)
+                && !record.is_durable(self.committer.durable())
+                && (look == Look::Version || !found.is_inline())
+            {
+                self.wait_for_other(record).await?;
+                continue;
+            }
+            let found = found.filter(|found| !self.expiry.is_over(&found.entry));
+            return Ok((Seen { view, record }, found));
+        }
+    }
+
+    async fn object_for(&self, found: &FoundEntry, look: Look) -> Result<Object> {
+        if look == Look::Value {
+            return self.read_object(found, 0, found.entry.value_bytes).await;
+        }
+        Ok(Object { info: self.info(found).await?, value: Buffer::new() })
+    }
+
+    /// Queues the write where the key's newest state is still the one that was seen.
+    fn insert_unless_changed(
+        &self,
+        tablet: &Tablet,
+        key: &ObjectKey,
+        seen: &Seen,
+        write: Write<'_>,
+    ) -> Result<Option<Arc<Record>>> {
+        loop {
+            let view = tablet.view();
+            let mut active = view.active.lock();
+            if active.is_frozen() {
+                continue;
+            }
+            self.check_writable()?;
+            let newest = active.newest(key.encoded()).cloned().or_else(|| {
+                let frozen = view.frozen.as_ref()?;
+                frozen.lock().newest(key.encoded()).cloned()
+            });
+            let unchanged = match (&newest, &seen.record) {
+                (Some(newest), Some(seen)) => Arc::ptr_eq(newest, seen),
+                // The tree's answer counts while its root is the same (R6): a root has one era.
+                (None, None) => Arc::ptr_eq(&view.era, &seen.view.era),
+                _ => false,
+            };
+            if !unchanged {
+                return Ok(None);
+            }
+            let record = write.record.clone();
+            self.insert(&view, &mut active, write);
+            return Ok(Some(record));
+        }
+    }
+}

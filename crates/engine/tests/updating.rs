@@ -1,0 +1,174 @@
+//! Updates, writes that are begun and waited for later, and time to live.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::thread;
+
+use common::{assert_clean, format, key, tiny};
+use shoal_base::{ManualClock, SeededEntropy};
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{
+    ByteRange, Change, Environment, Error, ListRequest, Look, Metadata, Object, OpenOptions, PutOptions,
+    RejectRules, Store, Updated, block_on,
+};
+
+const BLOCKS: u64 = 4_096;
+
+fn device() -> Device {
+    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+    format(&device, BLOCKS, 1);
+    device
+}
+
+fn open_at(device: &Device, options: OpenOptions, clock: &Arc<ManualClock>) -> Store {
+    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
+    block_on(Store::open(device.clone(), options, environment)).unwrap()
+}
+
+fn count_up(object: Option<&Object>) -> (Change, u64) {
+    let before =
+        object.map_or(0, |object| String::from_utf8(object.value.to_vec()).unwrap().parse().unwrap());
+    let value = (before + 1).to_string().into_bytes().into();
+    (Change::Put { value, metadata: Metadata::default(), expiry_ns: None }, before + 1)
+}
+
+/// Eight threads count on few keys while applies freeze the overlays under them.
+#[test]
+fn no_update_is_lost() {
+    const THREADS: u64 = 8;
+    const UPDATES: u64 = 200;
+    for background in [false, true] {
+        let device = device();
+        let mut options = tiny();
+        options.background = background;
+        options.tuning.overlay_records_max = 40;
+        let store = common::open(&device, options.clone()).unwrap();
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let store = &store;
+                scope.spawn(move || {
+                    for update in 0..UPDATES {
+                        let name = key(format!("counter-{}", (number + update) % 3).as_bytes());
+                        let Updated { pending, answer } =
+                            block_on(store.update(&name, Look::Value, count_up)).unwrap();
+                        assert!(answer > 0);
+                        if update % 3 == 0 {
+                            block_on(pending.unwrap().durable()).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        let counted = |store: &Store| -> u64 {
+            (0..3)
+                .map(|counter| {
+                    let name = key(format!("counter-{counter}").as_bytes());
+                    let keep = |object: Option<&Object>| (Change::Keep, object.cloned());
+                    let Updated { answer, pending } =
+                        block_on(store.update(&name, Look::Value, keep)).unwrap();
+                    if let Some(pending) = pending {
+                        block_on(pending.durable()).unwrap();
+                    }
+                    String::from_utf8(answer.unwrap().value.to_vec()).unwrap().parse::<u64>().unwrap()
+                })
+                .sum()
+        };
+        assert_eq!(counted(&store), THREADS * UPDATES);
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "after the updates");
+        let store = common::open(&device, options).unwrap();
+        assert_eq!(counted(&store), THREADS * UPDATES);
+    }
+}
+
+#[test]
+fn an_update_sees_what_is_in_flight_and_what_is_large() {
+    let store = common::open(&device(), OpenOptions { background: true, ..tiny() }).unwrap();
+    for bytes in [10, 3_000, 20_000, 300_000] {
+        let name = key(b"k");
+        let value = vec![b'x'; bytes];
+        let pending = store.gather(|| {
+            block_on(store.begin_put(&name, value.clone().into(), PutOptions::default())).unwrap()
+        });
+        let longer = |object: Option<&Object>| {
+            let mut value = object.unwrap().value.to_vec();
+            value.push(b'y');
+            (Change::Put { value: value.into(), metadata: Metadata::default(), expiry_ns: None }, ())
+        };
+        let updated = block_on(store.update(&name, Look::Value, longer)).unwrap();
+        let first = block_on(pending.durable()).unwrap();
+        let second = block_on(updated.pending.unwrap().durable()).unwrap();
+        assert!(second > first);
+        let object = block_on(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
+        assert_eq!((object.info.version, object.value.len()), (second, bytes + 1));
+        let delete = |object: Option<&Object>| (Change::Delete, object.is_some());
+        let updated = block_on(store.update(&name, Look::Info, delete)).unwrap();
+        assert!(updated.answer);
+        block_on(updated.pending.unwrap().durable()).unwrap();
+        assert!(block_on(store.head(&name)).unwrap().is_none());
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn an_object_whose_time_is_over_does_not_exist() {
+    for applied in [false, true] {
+        let (device, clock) = (device(), Arc::new(ManualClock::new(1_000 * SECOND)));
+        let store = open_at(&device, tiny(), &clock);
+        let name = key(b"short");
+        for (name, expiry) in [(&name, Some(1_010)), (&key(b"stays"), None)] {
+            let expiry_ns = expiry.map(|second| second * SECOND);
+            let options = PutOptions { expiry_ns, ..PutOptions::default() };
+            block_on(store.put(name, b"value".to_vec().into(), options)).unwrap();
+        }
+        let store = if applied {
+            // A store that is opened and closed applies what its log holds.
+            block_on(store.close()).unwrap();
+            drop(store);
+            open_at(&device, tiny(), &clock)
+        } else {
+            store
+        };
+        let there = |store: &Store| {
+            let request = ListRequest { bucket: "default".into(), limit: 10, ..ListRequest::default() };
+            let listed = block_on(store.list(&request)).unwrap().entries.len() == 2;
+            let head = block_on(store.head(&name)).unwrap();
+            assert!(head.as_ref().is_none_or(|info| info.expiry_ns == Some(1_010 * SECOND)));
+            let got = block_on(store.get(&name, ByteRange::ALL)).unwrap().is_some();
+            let stream = block_on(store.get_stream(&name, ByteRange::ALL)).unwrap().is_some();
+            assert!([head.is_some(), got, stream].iter().all(|&there| there == listed));
+            listed
+        };
+        assert!(there(&store));
+        clock.advance(9 * SECOND);
+        assert!(there(&store));
+        clock.advance(SECOND);
+        assert!(!there(&store), "from its moment on");
+        // Conditions look at what exists.
+        let must_exist = RejectRules { if_missing: true, ..RejectRules::default() };
+        let refused = block_on(store.delete(&name, must_exist));
+        assert!(matches!(refused, Err(Error::ConditionFailed { current: None })), "{refused:?}");
+        let options = PutOptions { rules: must_exist, ..PutOptions::default() };
+        let refused = block_on(store.put(&name, b"new".to_vec().into(), options));
+        assert!(matches!(refused, Err(Error::ConditionFailed { current: None })), "{refused:?}");
+        // The clock was set back while the store was closed: what was over stays over.
+        block_on(store.put(&key(b"other"), b"v".to_vec().into(), PutOptions::default())).unwrap();
+        block_on(store.delete(&key(b"other"), RejectRules::default())).unwrap();
+        drop(store);
+        let back = Arc::new(ManualClock::new(900 * SECOND));
+        let store = open_at(&device, tiny(), &back);
+        assert!(!there(&store));
+        let must_not_exist = RejectRules { if_exists: true, ..RejectRules::default() };
+        let options = PutOptions { rules: must_not_exist, ..PutOptions::default() };
+        block_on(store.put(&name, b"new".to_vec().into(), options)).unwrap();
+        assert!(block_on(store.head(&name)).unwrap().unwrap().expiry_ns.is_none());
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "at the end");
+    }
+}

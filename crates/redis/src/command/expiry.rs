@@ -1,0 +1,213 @@
+//! Time to live. A key whose time is over does not exist for anybody, whatever face they use.
+
+use shoal_engine::{Change, Look};
+
+use super::{Call, integer, is};
+use crate::answer::{Answer, Failed, Finished, Outcome};
+use crate::face::new_expiry;
+
+/// How a moment is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expiry {
+    /// From now.
+    Seconds,
+    /// From now.
+    Milliseconds,
+    /// Since the Unix epoch.
+    AtSeconds,
+    /// Since the Unix epoch.
+    AtMilliseconds,
+}
+
+impl Expiry {
+    /// As SET and GETEX name it.
+    pub(super) fn of_word(word: &[u8]) -> Option<Self> {
+        let words = [
+            ("ex", Self::Seconds),
+            ("px", Self::Milliseconds),
+            ("exat", Self::AtSeconds),
+            ("pxat", Self::AtMilliseconds),
+        ];
+        words.into_iter().find(|(name, _)| is(word, name)).map(|(_, unit)| unit)
+    }
+
+    /// The moment in milliseconds since the Unix epoch; none where it cannot be.
+    fn moment_ms(self, amount: i64, now_ms: i64) -> Option<i64> {
+        let in_ms = match self {
+            Self::Seconds | Self::AtSeconds => amount.checked_mul(1000)?,
+            Self::Milliseconds | Self::AtMilliseconds => amount,
+        };
+        match self {
+            Self::Seconds | Self::Milliseconds => in_ms.checked_add(now_ms),
+            Self::AtSeconds | Self::AtMilliseconds => Some(in_ms),
+        }
+    }
+}
+
+/// Now, as a number that may be subtracted from.
+fn now_ms(call: &Call) -> i64 {
+    i64::try_from(call.face.now_ms()).unwrap_or(i64::MAX)
+}
+
+/// The engine's moment: nanoseconds since the Unix epoch. Moments behind the year 2554 are that year's.
+fn to_ns(moment_ms: i64) -> u64 {
+    u64::try_from(moment_ms).unwrap_or(0).saturating_mul(1_000_000)
+}
+
+fn to_ms(expiry_ns: u64) -> i64 {
+    (expiry_ns / 1_000_000) as i64
+}
+
+/// The moment that SET and its kin mean; it must lie behind the epoch.
+pub(super) fn absolute(call: &Call, unit: Expiry, amount: i64) -> Result<u64, Failed> {
+    if amount <= 0 {
+        return Err(call.invalid_expiry());
+    }
+    unit.moment_ms(amount, now_ms(call)).map(to_ns).ok_or_else(|| call.invalid_expiry())
+}
+
+/// When EXPIRE and its kin do nothing.
+#[derive(Clone, Copy, Default)]
+struct Conditions {
+    if_none: bool,
+    if_any: bool,
+    if_later: bool,
+    if_earlier: bool,
+}
+
+impl Conditions {
+    fn parse(call: &Call) -> Result<Self, Failed> {
+        let mut conditions = Self::default();
+        for word in call.rest(3) {
+            match () {
+                () if is(word, "nx") => conditions.if_none = true,
+                () if is(word, "xx") => conditions.if_any = true,
+                () if is(word, "gt") => conditions.if_later = true,
+                () if is(word, "lt") => conditions.if_earlier = true,
+                () => {
+                    let word = String::from_utf8_lossy(word);
+                    return Err(format!("ERR Unsupported option {word}").into());
+                }
+            }
+        }
+        if conditions.if_none && (conditions.if_any || conditions.if_later || conditions.if_earlier) {
+            return Err("ERR NX and XX, GT or LT options at the same time are not compatible".into());
+        }
+        if conditions.if_later && conditions.if_earlier {
+            return Err("ERR GT and LT options at the same time are not compatible".into());
+        }
+        Ok(conditions)
+    }
+
+    /// Whether a key that has the time `before` may get the time `after`. Without a time it lives for ever.
+    fn allow(self, before: Option<i64>, after: i64) -> bool {
+        let later = before.is_some_and(|before| after > before);
+        let earlier = before.is_none_or(|before| after < before);
+        !(self.if_none && before.is_some()
+            || self.if_any && before.is_none()
+            || self.if_later && !later
+            || self.if_earlier && !earlier)
+    }
+}
+
+pub(super) async fn expire(call: Call) -> Outcome {
+    expire_at(call, Expiry::Seconds).await
+}
+
+pub(super) async fn pexpire(call: Call) -> Outcome {
+    expire_at(call, Expiry::Milliseconds).await
+}
+
+pub(super) async fn expireat(call: Call) -> Outcome {
+    expire_at(call, Expiry::AtSeconds).await
+}
+
+pub(super) async fn pexpireat(call: Call) -> Outcome {
+    expire_at(call, Expiry::AtMilliseconds).await
+}
+
+async fn expire_at(call: Call, unit: Expiry) -> Outcome {
+    let amount = integer(call.word(2))?;
+    let conditions = Conditions::parse(&call)?;
+    let now = now_ms(&call);
+    let moment = unit.moment_ms(amount, now).ok_or_else(|| call.invalid_expiry())?;
+    let key = call.face.key(call.word(1))?;
+    call.face
+        .update(&key, Look::Value, |object| {
+            let Some(object) = object else { return (Change::Keep, Answer::Integer(0)) };
+            if !conditions.allow(object.info.expiry_ns.map(to_ms), moment) {
+                return (Change::Keep, Answer::Integer(0));
+            }
+            let change = if moment <= now { Change::Delete } else { new_expiry(object, Some(to_ns(moment))) };
+            (change, Answer::Integer(1))
+        })
+        .await
+}
+
+pub(super) async fn persist(call: Call) -> Outcome {
+    let key = call.face.key(call.word(1))?;
+    call.face
+        .update(&key, Look::Value, |object| match object {
+            Some(object) if object.info.expiry_ns.is_some() => (new_expiry(object, None), Answer::Integer(1)),
+            _ => (Change::Keep, Answer::Integer(0)),
+        })
+        .await
+}
+
+/// Answers what `tell` makes of the moment; -2 without a key, -1 without a moment.
+async fn moment(call: Call, tell: impl Fn(i64, &Call) -> i64) -> Outcome {
+    let key = call.face.key(call.word(1))?;
+    let (info, pending) = call.face.head(&key, call.newest).await?;
+    let answer = match info.map(|info| info.expiry_ns) {
+        None => -2,
+        Some(None) => -1,
+        Some(Some(expiry_ns)) => tell(to_ms(expiry_ns), &call),
+    };
+    Ok(Finished::after(Answer::Integer(answer), pending))
+}
+
+pub(super) async fn ttl(call: Call) -> Outcome {
+    moment(call, |moment, call| (moment - now_ms(call)).max(0).saturating_add(500) / 1000).await
+}
+
+pub(super) async fn pttl(call: Call) -> Outcome {
+    moment(call, |moment, call| (moment - now_ms(call)).max(0)).await
+}
+
+pub(super) async fn expiretime(call: Call) -> Outcome {
+    moment(call, |moment, _| moment.saturating_add(500) / 1000).await
+}
+
+pub(super) async fn pexpiretime(call: Call) -> Outcome {
+    moment(call, |moment, _| moment).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_hold_as_in_redis() {
+        let none = Conditions::default();
+        assert!(none.allow(None, 5) && none.allow(Some(9), 5));
+        let later = Conditions { if_later: true, ..none };
+        assert!(later.allow(Some(4), 5) && !later.allow(Some(5), 5));
+        assert!(!later.allow(None, 5), "without a time it lives for ever");
+        let earlier = Conditions { if_earlier: true, ..none };
+        assert!(earlier.allow(None, 5) && earlier.allow(Some(6), 5) && !earlier.allow(Some(5), 5));
+        let any = Conditions { if_any: true, ..none };
+        assert!(any.allow(Some(1), 5) && !any.allow(None, 5));
+        let missing = Conditions { if_none: true, ..none };
+        assert!(missing.allow(None, 5) && !missing.allow(Some(1), 5));
+    }
+
+    #[test]
+    fn moments_that_cannot_be_are_refused() {
+        assert_eq!(Expiry::Seconds.moment_ms(10, 1_000), Some(11_000));
+        assert_eq!(Expiry::Seconds.moment_ms(i64::MAX / 1000 + 1, 0), None);
+        assert_eq!(Expiry::Milliseconds.moment_ms(i64::MAX - 5, 10), None);
+        assert_eq!(Expiry::AtMilliseconds.moment_ms(i64::MAX, 10), Some(i64::MAX));
+        assert_eq!(to_ns(i64::MAX), u64::MAX);
+        assert_eq!(to_ns(-5), 0);
+    }
+}

@@ -1,0 +1,136 @@
+//! The keys all together: walks over the bucket's listing. All of them see what is durable, key by key, not one moment.
+
+use shoal_base::limits::LIST_PAGE_MAX;
+use shoal_engine::{Change, ListPage, ListRequest, Look, Object};
+use smallvec::SmallVec;
+
+use super::{Call, SYNTAX, integer, is};
+use crate::answer::{Answer, Failed, Finished, Outcome};
+use crate::glob;
+
+/// Keys that SCAN looks at where nothing else is said.
+const COUNT_DEFAULT: usize = 10;
+/// Bytes of all keys in one answer to KEYS.
+const KEYS_BYTES_MAX: usize = 64 << 20;
+
+/// One page of keys.
+async fn page(call: &Call, prefix: &[u8], start_after: Vec<u8>, limit: usize) -> Result<ListPage, Failed> {
+    let request = ListRequest {
+        bucket: call.face.options.bucket.clone(),
+        prefix: prefix.to_vec(),
+        delimiter: Vec::new(),
+        start_after,
+        limit: limit.clamp(1, LIST_PAGE_MAX),
+    };
+    Ok(call.face.store.list(&request).await?)
+}
+
+pub(super) async fn keys(call: Call) -> Outcome {
+    let pattern = call.word(1);
+    let prefix = glob::literal_prefix(pattern);
+    let (mut answers, mut bytes, mut after) = (Vec::new(), 0, Vec::new());
+    loop {
+        let page = page(&call, &prefix, after, LIST_PAGE_MAX).await?;
+        for (key, _) in page.entries {
+            if glob::matches(pattern, &key) {
+                bytes += key.len() + size_of::<Answer>();
+                answers.push(Answer::Bulk(key.into()));
+            }
+        }
+        if bytes > KEYS_BYTES_MAX {
+            return Err("ERR too many keys match: use SCAN".into());
+        }
+        match page.next {
+            Some(next) => after = next,
+            None => return Ok(Answer::Array(answers).into()),
+        }
+    }
+}
+
+pub(super) async fn scan(call: Call) -> Outcome {
+    const INVALID: &str = "ERR invalid cursor";
+    let (mut pattern, mut count, mut strings) = (None, COUNT_DEFAULT, true);
+    let mut words = call.rest(2).iter();
+    let cursor: u64 = std::str::from_utf8(call.word(1))
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|text| text.parse().ok())
+        .ok_or(INVALID)?;
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or(SYNTAX)?;
+        if is(word, "match") {
+            pattern = Some(value);
+        } else if is(word, "count") {
+            let wanted = integer(value)?;
+            count = usize::try_from(wanted).ok().filter(|&count| count > 0).ok_or(SYNTAX)?;
+        } else if is(word, "type") {
+            strings = is(value, "string");
+        } else {
+            return Err(SYNTAX.into());
+        }
+    }
+    let after = match cursor {
+        0 => Vec::new(),
+        cursor => call.face.cursors.key(cursor).ok_or(INVALID)?,
+    };
+    let prefix = pattern.map(|pattern| glob::literal_prefix(pattern)).unwrap_or_default();
+    let page = page(&call, &prefix, after, count).await?;
+    let next = page.next.map_or(0, |key| call.face.cursors.add(key, &*call.face.entropy));
+    let found = page.entries.into_iter().map(|(key, _)| key);
+    let found = found.filter(|key| strings && pattern.is_none_or(|pattern| glob::matches(pattern, key)));
+    let found = found.map(|key| Answer::Bulk(key.into())).collect();
+    Ok(Answer::Array(vec![Answer::string(next.to_string()), Answer::Array(found)]).into())
+}
+
+pub(super) async fn dbsize(call: Call) -> Outcome {
+    let (mut count, mut after) = (0, Vec::new());
+    loop {
+        let page = page(&call, &[], after, LIST_PAGE_MAX).await?;
+        count += page.entries.len() as i64;
+        match page.next {
+            Some(next) => after = next,
+            None => return Ok(Answer::Integer(count).into()),
+        }
+    }
+}
+
+/// Some key behind a random place, and where there is none, some of the first ones: cheap, and not evenly distributed.
+pub(super) async fn randomkey(call: Call) -> Outcome {
+    let entropy = &call.face.entropy;
+    for after in [entropy.next_u64().to_be_bytes().to_vec(), Vec::new()] {
+        let found = page(&call, &[], after, LIST_PAGE_MAX).await?.entries;
+        if !found.is_empty() {
+            let which = (entropy.next_u64() % found.len() as u64) as usize;
+            let key = found.into_iter().nth(which).map(|(key, _)| key).unwrap_or_default();
+            return Ok(Answer::Bulk(key.into()).into());
+        }
+    }
+    Ok(Answer::Null.into())
+}
+
+/// Deletes all keys that were there when it began; each is gone when the answer leaves.
+pub(super) async fn flush(call: Call) -> Outcome {
+    match call.rest(1) {
+        [] => {}
+        [word] if is(word, "async") || is(word, "sync") => {}
+        _ => return Err(SYNTAX.into()),
+    }
+    let (mut after, mut last) = (Vec::new(), None);
+    loop {
+        let page = page(&call, &[], after, LIST_PAGE_MAX).await?;
+        for (key, _) in page.entries {
+            let key = call.face.key(&key)?;
+            let delete = |object: Option<&Object>| match object {
+                Some(_) => (Change::Delete, ()),
+                None => (Change::Keep, ()),
+            };
+            let updated = call.face.store.update(&key, Look::Info, delete).await.map_err(Failed::from)?;
+            // The log is in order: what was queued last is durable last.
+            last = updated.pending.or(last);
+        }
+        match page.next {
+            Some(next) => after = next,
+            None => return Ok(Finished { answer: Answer::Ok, pending: SmallVec::from_iter(last) }),
+        }
+    }
+}

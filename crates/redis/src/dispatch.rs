@@ -1,0 +1,305 @@
+//! A dispatch thread: waits until something is ready, and handles all of it in one turn.
+//!
+//! All writes of a turn are handed to the committer together, and each connection's answers leave in one call at the
+//! turn's end.
+
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use crate::command::Session;
+use crate::connection::{Connection, End, KEEPALIVE, Shared};
+use crate::face::Face;
+use crate::mailbox::{ConnectionWaker, Mailbox, Token};
+use crate::poller::{Poller, Ready};
+
+/// The thread looks for clients that do not take their answers so often.
+const PATIENCE_PERIOD: Duration = Duration::from_secs(1);
+/// New connections in one turn.
+const ACCEPTS_MAX: usize = 64;
+/// Pause after a failed accept: it fails again at once where file descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// One place for a connection.
+struct Place {
+    generation: u32,
+    connection: Option<Box<Connection>>,
+    /// Whether it is among the touched ones of this turn.
+    touched: bool,
+}
+
+/// A dispatch thread.
+pub(crate) struct Dispatch {
+    shared: Shared,
+    mailbox: Arc<Mailbox>,
+    poller: Poller,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// Places with something to do in this turn, and in the next.
+    touched: Vec<u32>,
+    again: Vec<u32>,
+    /// Accepts for all threads, where this is the first one.
+    accepting: Option<Accepting>,
+    looked_ns: u64,
+}
+
+/// The listener, and whom its connections go to in turn.
+pub(crate) struct Accepting {
+    pub listener: TcpListener,
+    pub mailboxes: Vec<Arc<Mailbox>>,
+    pub next: usize,
+    /// Until when nothing is accepted.
+    pub paused_until_ns: Option<u64>,
+}
+
+impl Dispatch {
+    pub(crate) fn new(
+        face: Arc<Face>,
+        mailbox: Arc<Mailbox>,
+        accepting: Option<Accepting>,
+    ) -> std::io::Result<Self> {
+        let poller = Poller::new(mailbox.bell())?;
+        if let Some(accepting) = &accepting {
+            poller.add_listener(&accepting.listener)?;
+        }
+        let shared = Shared::new(Rc::new(face));
+        let looked_ns = shared.now_ns;
+        Ok(Self {
+            shared,
+            mailbox,
+            poller,
+            places: Vec::new(),
+            free: Vec::new(),
+            touched: Vec::new(),
+            again: Vec::new(),
+            accepting,
+            looked_ns,
+        })
+    }
+
+    /// Serves until it is told to stop.
+    ///
+    /// # Errors
+    /// As the system, where nothing can be waited for any more.
+    pub(crate) fn run(mut self) -> std::io::Result<()> {
+        let mut ready = Vec::new();
+        let mut woken = Vec::new();
+        loop {
+            let idle = self.again.is_empty() && self.mailbox.may_sleep();
+            let timeout = if idle { PATIENCE_PERIOD } else { Duration::ZERO };
+            self.poller.wait(self.pause(timeout), &mut ready)?;
+            self.mailbox.awake(ready.contains(&Ready::Bell));
+            self.shared.now_ns = self.shared.face.clock.monotonic_ns();
+            let (sockets, stop) = self.mailbox.take(&mut woken);
+            if stop {
+                return Ok(());
+            }
+            let store = self.shared.face.store.clone();
+            store.gather(|| self.turn(&ready, &woken, sockets));
+            self.send_all();
+            self.look_for_patience();
+        }
+    }
+
+    /// No longer than until connections are accepted again.
+    fn pause(&self, timeout: Duration) -> Duration {
+        let paused = self.accepting.as_ref().is_some_and(|accepting| accepting.paused_until_ns.is_some());
+        if paused { timeout.min(ACCEPT_PAUSE) } else { timeout }
+    }
+
+    fn turn(&mut self, ready: &[Ready], woken: &[Token], sockets: Vec<OwnedFd>) {
+        for index in std::mem::take(&mut self.again) {
+            self.touch(index);
+        }
+        for socket in sockets {
+            self.add(socket);
+        }
+        for token in woken {
+            if self.connection(*token).is_some() {
+                self.touch(token.place);
+            }
+        }
+        self.resume_accepting();
+        for event in ready {
+            match *event {
+                Ready::Bell => {}
+                Ready::Listener => self.accept(),
+                Ready::Socket { token, readable, writable } => {
+                    let now_ns = self.shared.now_ns;
+                    if let Some(connection) = self.connection(token) {
+                        connection.set_ready(readable, writable);
+                        connection.heard(now_ns);
+                        self.touch(token.place);
+                    }
+                }
+            }
+        }
+        let mut at = 0;
+        while let Some(&index) = self.touched.get(at) {
+            at += 1;
+            self.advance(index);
+        }
+    }
+
+    fn touch(&mut self, index: u32) {
+        if let Some(place) = self.places.get_mut(index as usize)
+            && !place.touched
+        {
+            place.touched = true;
+            self.touched.push(index);
+        }
+    }
+
+    fn connection(&mut self, token: Token) -> Option<&mut Connection> {
+        let place = self.places.get_mut(token.place as usize)?;
+        if place.generation == token.generation { place.connection.as_deref_mut() } else { None }
+    }
+
+    fn advance(&mut self, index: u32) {
+        let Some(connection) =
+            self.places.get_mut(index as usize).and_then(|place| place.connection.as_mut())
+        else {
+            return;
+        };
+        match connection.advance(&mut self.shared) {
+            Ok(false) => {}
+            Ok(true) => self.again.push(index),
+            Err(end) => self.end(index, end),
+        }
+    }
+
+    /// Sends the answers of this turn. A connection that was held up by its own answers goes on in the next.
+    fn send_all(&mut self) {
+        for index in std::mem::take(&mut self.touched) {
+            let Some(place) = self.places.get_mut(index as usize) else { continue };
+            place.touched = false;
+            let Some(connection) = place.connection.as_mut() else { continue };
+            match connection.send(self.shared.now_ns) {
+                Ok(()) if connection.wants_more() => {
+                    if !self.again.contains(&index) {
+                        self.again.push(index);
+                    }
+                }
+                Ok(()) => {}
+                Err(end) => self.end(index, end),
+            }
+        }
+        let commands = std::mem::take(&mut self.shared.commands);
+        self.shared.face.commands.fetch_add(commands, Ordering::Relaxed);
+    }
+
+    fn look_for_patience(&mut self) {
+        if self.shared.now_ns.saturating_sub(self.looked_ns) < PATIENCE_PERIOD.as_nanos() as u64 {
+            return;
+        }
+        self.looked_ns = self.shared.now_ns;
+        for index in 0..self.places.len() as u32 {
+            let connection = self.places.get(index as usize).and_then(|place| place.connection.as_ref());
+            if let Some(Err(end)) = connection.map(|connection| connection.check_patience(&self.shared)) {
+                self.end(index, end);
+            }
+        }
+    }
+
+    fn resume_accepting(&mut self) {
+        let now_ns = self.shared.now_ns;
+        if let Some(accepting) = &mut self.accepting
+            && accepting.paused_until_ns.take_if(|until| *until <= now_ns).is_some()
+            && let Err(error) = self.poller.add_listener(&accepting.listener)
+        {
+            tracing::error!("no more connections are accepted: {error}");
+        }
+    }
+
+    /// Takes new connections and hands them to the threads in turn.
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(accepting) = &mut self.accepting else { return };
+            match accepting.listener.accept() {
+                Ok((stream, _)) => {
+                    accepting.next = (accepting.next + 1) % accepting.mailboxes.len();
+                    let socket = OwnedFd::from(stream);
+                    match accepting.mailboxes.get(accepting.next) {
+                        Some(mailbox) if !Arc::ptr_eq(mailbox, &self.mailbox) => {
+                            mailbox.send(|mail| mail.sockets.push(socket));
+                        }
+                        _ => self.add(socket),
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    let _ = self.poller.remove(&accepting.listener);
+                    let pause = ACCEPT_PAUSE.as_nanos() as u64;
+                    accepting.paused_until_ns = Some(self.shared.now_ns + pause);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, socket: OwnedFd) {
+        if let Err(error) = self.try_add(socket) {
+            tracing::debug!("closed: it ended at once: {error}");
+        }
+    }
+
+    fn try_add(&mut self, socket: OwnedFd) -> std::io::Result<()> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
+        let address = |address: rustix::net::SocketAddrAny| std::net::SocketAddr::try_from(address);
+        let peer = address(rustix::net::getpeername(&socket)?.ok_or(rustix::io::Errno::NOTCONN)?)?;
+        let local = address(rustix::net::getsockname(&socket)?)?;
+        let face = self.shared.face.clone();
+        let most = face.options.limits.connections_max;
+        let Some(client) = face.clients.add(peer, local, self.shared.now_ns / 1_000_000, most) else {
+            let text = b"-ERR max number of clients reached\r\n";
+            let _ = rustix::net::send(&socket, text, rustix::net::SendFlags::NOSIGNAL);
+            return Ok(());
+        };
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.places.push(Place { generation: 0, connection: None, touched: false });
+                self.places.len() as u32 - 1
+            }
+        };
+        let Some(place) = self.places.get_mut(index as usize) else { return Ok(()) };
+        place.generation = place.generation.wrapping_add(1) & 0x7FFF_FFFF;
+        let token = Token { place: index, generation: place.generation };
+        let waker = Arc::new(ConnectionWaker {
+            mailbox: self.mailbox.clone(),
+            token,
+            queued: AtomicBool::new(false),
+        });
+        let id = client.id;
+        if let Err(error) = self.poller.add(&socket, token) {
+            face.clients.remove(id);
+            self.free.push(index);
+            return Err(error);
+        }
+        let session = Session::new(client, face.options.password.is_none());
+        place.connection = Some(Box::new(Connection::new(socket, session, waker, &face)));
+        Ok(())
+    }
+
+    fn end(&mut self, index: u32, end: End) {
+        let Some(place) = self.places.get_mut(index as usize) else { return };
+        let Some(mut connection) = place.connection.take() else { return };
+        if matches!(end, End::Silent | End::TooMuch) {
+            tracing::warn!("connection {} was closed: {end:?}", connection.client_id());
+        }
+        connection.forget(&mut self.shared);
+        self.shared.face.clients.remove(connection.client_id());
+        let _ = self.poller.remove(connection.socket());
+        debug_assert_eq!(connection.token().place, index);
+        self.free.push(index);
+    }
+}

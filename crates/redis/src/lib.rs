@@ -1,0 +1,29 @@
+//! The Redis face: what stands between a socket that speaks the Redis protocol and the store.
+//!
+//! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per
+//! core; `dispatch` is such a thread: all that became ready is handled in one turn, and all writes of a turn share a
+//! batch of the log; `connection` parses requests and keeps their answers in order; `command` has the table of commands
+//! and one file per family; `answer` is what they say. What the protocol looks like is in `docs/format/resp.md`.
+//!
+//! A thread answers from memory itself. What must wait (a miss, a commit) is a task of its connection, which is woken
+//! through the thread's mailbox.
+
+mod listen;
+mod options;
+
+mod connection;
+mod dispatch;
+mod mailbox;
+mod poller;
+
+mod answer;
+mod command;
+mod face;
+
+mod clients;
+mod cursors;
+mod glob;
+mod number;
+
+pub use listen::{ListenError, Running, Server};
+pub use options::{Durability, Limits, RedisOptions};

@@ -1,0 +1,150 @@
+//! The face as a whole: it listens, starts its threads, and ends in order.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use shoal_engine::{Environment, Store, check_bucket};
+
+use crate::dispatch::{Accepting, Dispatch};
+use crate::face::Face;
+use crate::mailbox::Mailbox;
+use crate::options::RedisOptions;
+
+/// Dispatch threads, at most.
+const THREADS_MAX: usize = 64;
+/// File descriptors that are wanted beside those of connections.
+const DESCRIPTORS_BESIDE: u64 = 256;
+
+/// Why the face does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Callers from other machines could come in, and nothing proves who they are.
+    #[error(
+        "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; \
+         listen on 127.0.0.1, give a password, or say --insecure if that network is trusted"
+    )]
+    NotLoopback(SocketAddr),
+    /// The bucket cannot be one.
+    #[error("{0}")]
+    Bucket(shoal_engine::Error),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// A thread could not be started.
+    #[error("cannot start a dispatch thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A face that listens. Connections wait until [`Self::start`].
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    options: RedisOptions,
+}
+
+impl Server {
+    /// Listens on `options.listen`.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn bind(options: RedisOptions) -> Result<Self, ListenError> {
+        let address = options.listen;
+        let known = options.insecure || options.password.is_some();
+        if !known && !address.ip().to_canonical().is_loopback() {
+            return Err(ListenError::NotLoopback(address));
+        }
+        check_bucket(&options.bucket).map_err(ListenError::Bucket)?;
+        let failed = |error| ListenError::Listen { address, error };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address, options })
+    }
+
+    /// The address that is listened on, with the port that was taken.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves `store` on threads of its own until it is stopped. The store stays open: closing it is the caller's
+    /// business.
+    ///
+    /// # Errors
+    /// [`ListenError::Thread`].
+    pub fn start(self, store: Store, environment: Environment) -> Result<Running, ListenError> {
+        let Self { listener, address, options } = self;
+        allow_descriptors(options.limits.connections_max as u64);
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = options.threads.unwrap_or(cores).clamp(1, THREADS_MAX);
+        let face = Face::new(store, options, address, environment);
+        let mailboxes: Vec<Arc<Mailbox>> = (0..threads)
+            .map(|_| Mailbox::new())
+            .collect::<std::io::Result<_>>()
+            .map_err(ListenError::Thread)?;
+        let mut running = Running { mailboxes: mailboxes.clone(), threads: Vec::new() };
+        let mut accepting =
+            Some(Accepting { listener, mailboxes: mailboxes.clone(), next: 0, paused_until_ns: None });
+        for mailbox in mailboxes {
+            let (face, accepting) = (face.clone(), accepting.take());
+            let thread = std::thread::Builder::new().name("shoal-redis".into()).spawn(move || {
+                let dispatch = Dispatch::new(face, mailbox, accepting);
+                if let Err(error) = dispatch.and_then(Dispatch::run) {
+                    tracing::error!("a dispatch thread of the Redis face ended: {error}");
+                }
+            });
+            running.threads.push(thread.map_err(ListenError::Thread)?);
+        }
+        Ok(running)
+    }
+}
+
+/// As many file descriptors as the connections need, where the system allows so many.
+fn allow_descriptors(connections: u64) {
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = connections + DESCRIPTORS_BESIDE;
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+    if limit.maximum.is_some_and(|maximum| maximum < wanted) {
+        tracing::warn!("only {} of {wanted} file descriptors are allowed", limit.current.unwrap_or(0));
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!("the limit of file descriptors could not be raised: {error}");
+    }
+}
+
+/// A face that serves.
+pub struct Running {
+    mailboxes: Vec<Arc<Mailbox>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Ends all connections and threads, and waits for them. Writes under way are finished by the store.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for mailbox in &self.mailboxes {
+            mailbox.send(|mail| mail.stop = true);
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a dispatch thread of the Redis face panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! How the Redis face is run.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+
+/// When a write is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it is durable.
+    #[default]
+    Sync,
+    /// At once, as long as nothing acknowledged by the same thread is older than this without being durable; what a
+    /// power cut may lose is bounded by it.
+    Relaxed(Duration),
+}
+
+/// How the face is run.
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Whether other machines may come in although there is no password.
+    pub insecure: bool,
+    /// What AUTH asks for.
+    pub password: Option<Vec<u8>>,
+    /// The bucket whose objects are the keys.
+    pub bucket: String,
+    /// When a write is acknowledged.
+    pub durability: Durability,
+    /// Dispatch threads; none: one per core.
+    pub threads: Option<usize>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 7412).into(),
+            insecure: false,
+            password: None,
+            bucket: "redis".into(),
+            durability: Durability::Sync,
+            threads: None,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Bounds of what is under way.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections; further ones are told so and closed.
+    pub connections_max: usize,
+    /// Bytes of one bulk string, and so of a value (Redis: `proto-max-bulk-len`).
+    pub bulk_bytes_max: usize,
+    /// Bytes of all words of one command.
+    pub command_bytes_max: usize,
+    /// Bytes of unfinished commands in memory, of all connections of a thread; a connection that needs more is closed.
+    pub received_bytes_max: usize,
+    /// Commands of one connection that were begun and not answered; further ones wait.
+    pub commands_in_flight_max: usize,
+    /// Bytes of answers that a connection has not taken; further commands of it wait.
+    pub answer_bytes_max: usize,
+    /// How long a connection may leave its answers untaken; then it is closed.
+    pub silence_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 10_000,
+            bulk_bytes_max: VALUE_BYTES_SINGLE_MAX as usize,
+            command_bytes_max: 64 << 20,
+            received_bytes_max: 512 << 20,
+            commands_in_flight_max: 1024,
+            answer_bytes_max: 8 << 20,
+            silence_max: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Who is connected, what they may do, and what they are told about the server.
+
+use shoal_redis::RedisOptions;
+
+use crate::support::{Client, Seen, serve};
+
+fn with_password() -> RedisOptions {
+    RedisOptions { password: Some(b"tide".to_vec()), ..RedisOptions::default() }
+}
+
+#[test]
+fn strangers_must_say_the_password() {
+    let served = serve(with_password());
+    let mut client = Client::new(&served);
+    client.script(
+        "
+        get a => -NOAUTH Authentication required.
+        ping => -NOAUTH Authentication required.
+        auth low => -WRONGPASS invalid username-password pair or user is disabled.
+        auth default low => -WRONGPASS invalid username-password pair or user is disabled.
+        auth other tide => -WRONGPASS invalid username-password pair or user is disabled.
+        auth a b c => -ERR syntax error
+        auth tide => +OK
+        get a => (nil)
+        reset => +RESET
+        get a => -NOAUTH Authentication required.
+        auth default tide => +OK
+        ping => +PONG
+        ",
+    );
+    let mut client = Client::new(&served);
+    assert!(format!("{:?}", client.run("hello 3")).starts_with("-NOAUTH HELLO must be called"));
+    assert!(matches!(client.run("hello 3 auth default tide setname me"), Seen::Map(_)));
+    assert_eq!(client.run("client getname"), "me".into());
+    assert_eq!(client.run("get none"), Seen::Null);
+    let mut client = Client::new(&served);
+    client.send(b"*11\r\n");
+    assert_eq!(
+        client.next(),
+        Some(Seen::Error("ERR Protocol error: unauthenticated multibulk length".into()))
+    );
+    assert_eq!(client.next(), None, "closed");
+}
+
+#[test]
+fn a_client_without_a_password_is_told_that_there_is_none() {
+    let served = serve(RedisOptions::default());
+    let text = format!("{:?}", Client::new(&served).run("auth x"));
+    assert!(text.starts_with("-ERR AUTH <password> called without any password configured"), "{text}");
+}
+
+#[test]
+fn the_protocol_is_chosen() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    assert!(matches!(client.run("hello"), Seen::Array(items) if items.len() == 14));
+    assert!(matches!(client.run("hello 3"), Seen::Map(pairs) if pairs.len() == 7));
+    assert!(matches!(client.run("config get maxmemory*"), Seen::Map(pairs) if pairs.len() == 2));
+    assert!(matches!(client.run("hello 2"), Seen::Array(_)));
+    client.script(
+        "
+        hello 4 => -NOPROTO unsupported protocol version
+        hello x => -ERR Protocol version is not an integer or out of range
+        hello 2 foo => -ERR Syntax error in HELLO option 'foo'
+        client setname a\u{7f}b => -ERR Client names cannot contain spaces, newlines or special characters.
+        client setname me => +OK
+        client getname => me
+        client setinfo lib-name tests => +OK
+        client setinfo lib-x tests => -ERR Unrecognized option 'lib-x'
+        client no-evict on => +OK
+        client foo => -ERR unknown subcommand 'foo'. Try CLIENT HELP.
+        client id 1 => -ERR wrong number of arguments for 'client|id' command
+        client list type foo => -ERR Unknown client type 'foo'
+        echo hi => hi
+        ping hi => hi
+        wait 0 0 => :0
+        command count extra => -ERR wrong number of arguments for 'command|count' command
+        command getkeys mset a 1 b 2 => [a, b]
+        cluster keyslot foo => :12182
+        ",
+    );
+    let Seen::Bulk(info) = client.run("client info") else { panic!("text") };
+    let info = String::from_utf8(info).unwrap();
+    assert!(info.contains("name=me") && info.contains("resp=2") && info.contains("lib-name=tests"), "{info}");
+    let Seen::Bulk(info) = client.run("info server") else { panic!("text") };
+    assert!(info.starts_with(b"# Server\r\nredis_version:"));
+    let Seen::Array(slots) = client.run("cluster slots") else { panic!("slots") };
+    let Seen::Array(range) = &slots[0] else { panic!("a range") };
+    let Seen::Array(node) = &range[2] else { panic!("a node") };
+    assert_eq!(range[..2], [Seen::Integer(0), Seen::Integer(16_383)]);
+    assert_eq!(node[..2], ["127.0.0.1".into(), Seen::Integer(served.address.port().into())]);
+    assert!(matches!(client.run("command info get nothing"), Seen::Array(found) if found[1] == Seen::Null));
+    assert_eq!(client.run("quit"), Seen::Simple("OK".into()));
+    assert_eq!(client.next(), None);
+}
+
+#[test]
+fn a_browser_is_sent_away() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    client.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET a 1\r\n");
+    assert_eq!(client.next(), None);
+    assert_eq!(Client::new(&served).run("get a"), Seen::Null);
+}

@@ -1,0 +1,131 @@
+//! Whoever is slow, silent or greedy does not hurt the others.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use shoal_redis::{Limits, RedisOptions};
+
+use crate::support::{Client, Seen, encode, serve};
+
+#[test]
+fn long_words_are_refused_before_memory_is_taken() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    client.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\n");
+    assert_eq!(client.next(), Some(Seen::Error("ERR Protocol error: invalid bulk length".into())));
+    assert_eq!(client.next(), None);
+    let mut client = Client::new(&served);
+    let largest = vec![b'x'; 4 << 20];
+    assert_eq!(client.words(&[b"set", b"k", &largest]), Seen::Simple("OK".into()));
+    assert_eq!(client.run("strlen k"), Seen::Integer(4 << 20));
+    assert_eq!(client.run("get k"), Seen::Bulk(largest));
+    assert_eq!(
+        client.run("append k x"),
+        Seen::Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into())
+    );
+}
+
+#[test]
+fn more_connections_than_allowed_are_told_so() {
+    let limits = Limits { connections_max: 3, ..Limits::default() };
+    let served = serve(RedisOptions { limits, ..RedisOptions::default() });
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::new(&served)).collect();
+    for client in &mut clients {
+        assert_eq!(client.run("ping"), Seen::Simple("PONG".into()));
+    }
+    let mut refused = Client::new(&served);
+    assert_eq!(refused.next(), Some(Seen::Error("ERR max number of clients reached".into())));
+    assert_eq!(refused.next(), None);
+    clients.pop();
+    let until = Instant::now() + Duration::from_secs(10);
+    while Client::new(&served).next_is_error() {
+        assert!(Instant::now() < until, "the place of who left is free");
+    }
+}
+
+impl Client {
+    fn next_is_error(&mut self) -> bool {
+        let _ = self.reader.get_mut().write_all(b"PING\r\n");
+        !matches!(self.next(), Some(Seen::Simple(_)))
+    }
+}
+
+#[test]
+fn a_client_that_takes_no_answers_is_held_up_alone_and_then_closed() {
+    let limits =
+        Limits { answer_bytes_max: 1 << 20, silence_max: Duration::from_millis(300), ..Limits::default() };
+    let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
+    let mut other = Client::new(&served);
+    assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 1 << 20]]), Seen::Simple("OK".into()));
+    let mut slow = TcpStream::connect(served.address).unwrap();
+    slow.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+    let gets: Vec<u8> = (0..100).flat_map(|_| encode(&[b"get", b"k"])).collect();
+    let _ = slow.write_all(&gets);
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        assert_eq!(other.run("ping"), Seen::Simple("PONG".into()));
+        let Seen::Bulk(list) = other.run("client list") else { panic!("text") };
+        if list.iter().filter(|&&byte| byte == b'\n').count() == 1 {
+            break;
+        }
+        assert!(Instant::now() < until, "the slow one is still there");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn half_a_command_is_waited_for_and_forgotten_with_its_connection() {
+    let limits = Limits { received_bytes_max: 3 << 20, ..Limits::default() };
+    let served = serve(RedisOptions { limits, ..RedisOptions::default() });
+    let begin = |bytes: usize| {
+        let mut stream = TcpStream::connect(served.address).unwrap();
+        stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4194304\r\n").unwrap();
+        // Where the server closes meanwhile, the rest is refused.
+        let _ = stream.write_all(&vec![b'x'; bytes]);
+        stream
+    };
+    let slow: Vec<TcpStream> = (0..6).map(|_| begin(2 << 20)).collect();
+    let mut other = Client::new(&served);
+    assert_eq!(other.run("set k 1"), Seen::Simple("OK".into()));
+    drop(slow);
+    let value = vec![b'y'; 2 << 20];
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let mut client = Client::new(&served);
+        if client.try_set(&value) {
+            break;
+        }
+        assert!(Instant::now() < until, "memory comes back with the connections");
+    }
+    let mut other = Client::new(&served);
+    for byte in encode(&[b"get", b"k"]) {
+        other.send(&[byte]);
+    }
+    assert_eq!(other.next(), Some(Seen::Bulk(value)));
+}
+
+impl Client {
+    fn try_set(&mut self, value: &[u8]) -> bool {
+        let bytes = encode(&[b"set", b"k", value]);
+        self.reader.get_mut().write_all(&bytes).is_ok() && self.next() == Some(Seen::Simple("OK".into()))
+    }
+}
+
+#[test]
+fn ten_thousand_idle_connections() {
+    let served = serve(RedisOptions::default());
+    // As many as this process may open, both ends being its own.
+    let most =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(20_000) as usize;
+    let count = 9_900.min(most.saturating_sub(300) / 2);
+    let idle: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(served.address).unwrap()).collect();
+    let mut client = Client::new(&served);
+    let until = Instant::now() + Duration::from_secs(10);
+    for number in 0..200 {
+        assert_eq!(client.run(&format!("set k {number}")), Seen::Simple("OK".into()));
+        assert_eq!(client.run("get k"), number.to_string().as_str().into());
+    }
+    assert!(Instant::now() < until);
+    drop(idle);
+}

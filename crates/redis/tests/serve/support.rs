@@ -1,0 +1,150 @@
+//! A server on a store in memory, and a client that shows replies as they are.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
+use shoal_redis::{RedisOptions, Running, Server};
+
+/// A server on a port of its own.
+pub(crate) struct Served {
+    pub(crate) address: SocketAddr,
+    pub(crate) store: Store,
+    /// Dropped first: it ends the threads.
+    _running: Running,
+}
+
+/// A store in memory.
+pub(crate) fn store() -> Store {
+    let device = Device::new(Arc::new(MemDevice::new(32_768)));
+    block_on(async {
+        let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(32_768) };
+        Store::format(&device, &options, &Environment::default()).await.unwrap();
+        let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
+        Store::open(device, options, Environment::default()).await.unwrap()
+    })
+}
+
+/// Serves a new store.
+pub(crate) fn serve(options: RedisOptions) -> Served {
+    let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
+    let server = Server::bind(RedisOptions { listen, threads: Some(2), ..options }).unwrap();
+    let (address, store) = (server.address(), store());
+    let running = server.start(store.clone(), Environment::default()).unwrap();
+    Served { address, store, _running: running }
+}
+
+/// A reply.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Seen {
+    Simple(String),
+    Error(String),
+    Integer(i64),
+    Bulk(Vec<u8>),
+    Null,
+    Array(Vec<Seen>),
+    Map(Vec<(Seen, Seen)>),
+}
+
+impl fmt::Debug for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Simple(text) => write!(f, "+{text}"),
+            Self::Error(text) => write!(f, "-{text}"),
+            Self::Integer(value) => write!(f, ":{value}"),
+            Self::Bulk(bytes) if bytes.len() > 100 => write!(f, "{} bytes", bytes.len()),
+            Self::Bulk(bytes) => write!(f, "{}", bytes.escape_ascii()),
+            Self::Null => f.write_str("(nil)"),
+            Self::Array(items) => write!(f, "{items:?}"),
+            Self::Map(pairs) => write!(f, "{pairs:?}"),
+        }
+    }
+}
+
+impl From<&str> for Seen {
+    fn from(text: &str) -> Self {
+        Self::Bulk(text.into())
+    }
+}
+
+/// A client.
+pub(crate) struct Client {
+    pub(crate) reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    pub(crate) fn new(served: &Served) -> Self {
+        let stream = TcpStream::connect(served.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Self { reader: BufReader::new(stream) }
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).unwrap();
+    }
+
+    /// The next reply; none where the connection ended.
+    pub(crate) fn next(&mut self) -> Option<Seen> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let line = line.strip_suffix("\r\n").expect("a whole line").to_owned();
+        let (kind, text) = line.split_at(1);
+        let count = || text.parse::<i64>().unwrap();
+        Some(match kind {
+            "+" => Seen::Simple(text.to_owned()),
+            "-" => Seen::Error(text.to_owned()),
+            ":" => Seen::Integer(count()),
+            "_" => Seen::Null,
+            "$" | "*" if count() == -1 => Seen::Null,
+            "$" | "=" => {
+                let mut bytes = vec![0; count() as usize + 2];
+                self.reader.read_exact(&mut bytes).unwrap();
+                assert_eq!(bytes.split_off(bytes.len() - 2), b"\r\n");
+                Seen::Bulk(if kind == "=" { bytes.split_off(4) } else { bytes })
+            }
+            "*" | "~" => Seen::Array((0..count()).map(|_| self.next().unwrap()).collect()),
+            "%" => Seen::Map((0..count()).map(|_| (self.next().unwrap(), self.next().unwrap())).collect()),
+            _ => panic!("{line}"),
+        })
+    }
+
+    /// One command given as its words.
+    pub(crate) fn words(&mut self, words: &[&[u8]]) -> Seen {
+        let bytes = encode(words);
+        self.send(&bytes);
+        self.next().expect("a reply")
+    }
+
+    /// One command given as text, split at spaces.
+    pub(crate) fn run(&mut self, line: &str) -> Seen {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        self.words(&words)
+    }
+
+    /// Runs commands and compares their replies: `command => reply`, the reply as it is shown.
+    pub(crate) fn script(&mut self, script: &str) {
+        for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (command, expected) = line.split_once(" => ").expect("command => reply");
+            assert_eq!(format!("{:?}", self.run(command)), expected, "{command}");
+        }
+    }
+}
+
+/// A command as clients write it.
+pub(crate) fn encode(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n", word.len()).bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend(b"\r\n");
+    }
+    bytes
+}
