@@ -45,8 +45,8 @@ impl Load {
 
     /// One put, and as many deletes as keep the device as full as it is to be.
     fn step(&mut self, median: f64) -> u64 {
-        let stat_every = self.next % 64 == 0;
-        if stat_every {
+        let is_due = self.next.is_multiple_of(64);
+        if is_due {
             let mut excess = self.allocated().saturating_sub(self.live_bytes_max);
             while excess > 0 && !self.live.is_empty() {
                 let at = (self.random.next_u64() % self.live.len() as u64) as usize;
