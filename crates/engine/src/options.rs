@@ -115,7 +115,8 @@ pub struct Tuning {
     /// A value up to this many bytes lies in its leaf, where key, metadata and value fit in 1,300 bytes.
     pub leaf_value_bytes_max: usize,
     /// A value up to this many bytes rides in its log record and goes home at the apply; a larger one is written to
-    /// its own extent at once.
+    /// its own extent at once. One of up to twice as many bytes rides there, too, where blocks of its own would waste a
+    /// sixteenth of its length.
     pub log_value_bytes_max: usize,
     /// Bytes of records in one batch of the log.
     pub batch_bytes_max: usize,

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use shoal_base::Run;
@@ -55,6 +55,8 @@ pub(crate) struct SpaceManager {
     pub discarded: Discarded,
     /// A value got more than a few runs: free space is in pieces.
     splintered: AtomicBool,
+    /// Values that got runs of their own, all these runs, and values that got more than a few. Figures only.
+    pub placed: [AtomicU64; 3],
 }
 
 /// Why a claim was refused.
@@ -87,6 +89,7 @@ impl SpaceManager {
             reserve,
             closed: Closed::default(),
             splintered: AtomicBool::new(false),
+            placed: Default::default(),
         })
     }
 
@@ -228,9 +231,12 @@ impl SpaceManager {
         let runs = self
             .allocate_pieces(owner, blocks)
             .or_else(|| self.open_closed().then(|| self.allocate_pieces(owner, blocks)).flatten())?;
-        if runs.len() > FEW_RUNS {
+        let is_splintered = runs.len() > FEW_RUNS;
+        if is_splintered {
             self.splintered.store(true, Ordering::Relaxed);
         }
+        let counts = [1, runs.len() as u64, u64::from(is_splintered)];
+        self.placed.iter().zip(counts).for_each(|(sum, count)| _ = sum.fetch_add(count, Ordering::Relaxed));
         Some(runs)
     }
 

@@ -65,6 +65,12 @@ pub struct StoreStat {
     pub moved_values: u64,
     /// See `moved_values`.
     pub moved_bytes: u64,
+    /// Times that a value got runs of its own, all these runs, and the times that it were more than four.
+    pub values_placed: u64,
+    /// See `values_placed`.
+    pub runs_placed: u64,
+    /// See `values_placed`.
+    pub values_splintered: u64,
     /// Whether moving is paused.
     pub moving_paused: bool,
     /// Groups of blocks that are wholly free, and how many more there should be.
@@ -137,6 +143,9 @@ impl StoreStat {
             ("written.growth", "blocks", self.growth_blocks_written),
             ("moved.values", "count", self.moved_values),
             ("moved.bytes", "bytes", self.moved_bytes),
+            ("space.values_placed", "count", self.values_placed),
+            ("space.runs_placed", "count", self.runs_placed),
+            ("space.values_splintered", "count", self.values_splintered),
             ("moving.paused", "count", u64::from(self.moving_paused)),
             ("moving.groups_whole", "count", self.whole_groups),
             ("moving.groups_to_empty", "count", self.groups_to_empty),
@@ -212,6 +221,9 @@ impl Store {
             growth_blocks_written: get(&counters.growth_blocks_written),
             moved_values: get(&counters.moved_values),
             moved_bytes: get(&counters.moved_bytes),
+            values_placed: get(&inner.space.placed[0]),
+            runs_placed: get(&inner.space.placed[1]),
+            values_splintered: get(&inner.space.placed[2]),
             moving_paused: inner.mover.is_paused(),
             whole_groups: inner.space.allocator().whole_groups() as u64,
             groups_to_empty: inner.groups_wanted(),

@@ -239,17 +239,14 @@ impl Inner {
         let except = self.not_to_be_emptied().await;
         let used_max = USED_PERMILLE_MAX[usize::from(self.mover.is_urgent(now_ns))];
         // What is closed serves nobody, and what is in it needs room elsewhere.
-        let mut withheld = self.space.available() / 4;
-        let mut room = self.space.available() / 2;
+        let mut room = self.space.available() / 8 * 7;
         for _ in 0..at_once {
             let closed = self.space.closed.close(self.space.allocator(), &except, |victim| {
                 let (used, free) = (victim.used_blocks, victim.group.blocks - victim.used_blocks);
-                let is_worth = u64::from(used) * 1000 <= u64::from(victim.group.blocks) * used_max
-                    && u64::from(free) <= withheld
-                    && u64::from(used) <= room;
-                withheld = withheld.saturating_sub(free.into());
-                room = room.saturating_sub(used.into());
-                is_worth
+                let needed = u64::from(free) + u64::from(used) / 8 * 9;
+                let has_room = needed <= room;
+                room = room.saturating_sub(needed);
+                has_room && u64::from(used) * 1000 <= u64::from(victim.group.blocks) * used_max
             });
             if !closed {
                 break;

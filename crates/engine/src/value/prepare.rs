@@ -15,10 +15,16 @@ use super::manifest::{Manifest, manifest_bytes};
 use crate::entry::{Entry, Home, INLINE_RUNS_MAX, LEAF_ENTRY_BYTES_MAX, Meta, meta_fits_inline};
 use crate::log::commit::ValueWrite;
 use crate::options::Tuning;
+use crate::packed::packs;
 use crate::space::Extents;
 
 /// Bytes of an entry besides key, metadata and inline value, at most: version, flags, times and lengths.
 const ENTRY_FIXED_BYTES: usize = 8 + 1 + 8 + 8 + 10 + 5;
+
+/// Values up to so many times the length that rides in the log may do so because of what they waste otherwise ...
+const WASTEFUL_LENGTHS: usize = 2;
+/// ... which is at least this share of their length.
+const WASTEFUL_SHARE: usize = 16;
 
 /// Where a value goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +45,24 @@ pub(crate) fn way_of(key_bytes: usize, meta_bytes: usize, value_bytes: usize, tu
         && value_bytes <= tuning.leaf_value_bytes_max;
     if in_leaf {
         Way::Leaf
-    } else if meta_bytes + value_bytes <= tuning.log_value_bytes_max {
+    } else if meta_bytes + value_bytes <= tuning.log_value_bytes_max
+        || is_wasteful(key_bytes, meta_bytes, value_bytes, tuning)
+    {
         Way::Log
     } else {
         Way::Extents
     }
+}
+
+/// Whether a value that is a little too long for the log would lose so much in blocks of its own that it rides there all
+/// the same, and goes home packed: it is written twice, and takes a sixteenth less room.
+fn is_wasteful(key_bytes: usize, meta_bytes: usize, value_bytes: usize, tuning: &Tuning) -> bool {
+    let in_front = if meta_fits_inline(key_bytes, meta_bytes) { 0 } else { meta_bytes };
+    let stored = in_front + value_bytes;
+    let waste = stored.next_multiple_of(BLOCK_BYTES) - stored;
+    stored <= WASTEFUL_LENGTHS * tuning.log_value_bytes_max
+        && waste >= stored / WASTEFUL_SHARE
+        && packs(key_bytes, stored)
 }
 
 /// Whether an inline body goes into its leaf; otherwise the apply gives it extents.
@@ -177,5 +196,27 @@ impl Filler {
             buf[std::mem::take(&mut self.at)..].fill(0);
         }
         (self.bufs, self.checksums)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_of_a_value_is_that_of_its_length_and_its_waste() {
+        let tuning = Tuning::default();
+        let way = |bytes| way_of(30, 0, bytes, &tuning);
+        assert_eq!(way(1_000), Way::Leaf);
+        assert_eq!(way(1_025), Way::Log);
+        assert_eq!(way(16 << 10), Way::Log);
+        // Five blocks for a little more than four.
+        assert_eq!(way((16 << 10) + 1), Way::Log);
+        assert_eq!(way(20 << 10), Way::Extents);
+        assert_eq!(way((20 << 10) - 1_300), Way::Log);
+        assert_eq!(way((20 << 10) - 1_100), Way::Extents);
+        assert_eq!(way((28 << 10) + 1), Way::Log);
+        assert_eq!(way(32 << 10), Way::Extents);
+        assert_eq!(way((32 << 10) + 1), Way::Extents);
     }
 }
