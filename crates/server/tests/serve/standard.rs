@@ -105,7 +105,7 @@ async fn every_method_of_the_schema_has_a_route() {
         let answer = grpc.streaming(request, PathAndQuery::from_static(path), codec).await;
         answer.err().map(|status| status.code())
     };
-    assert_eq!(v1::OBJECT_STORE_PATHS.len(), 12);
+    assert_eq!(v1::OBJECT_STORE_PATHS.len(), 13);
     for path in v1::OBJECT_STORE_PATHS {
         assert_ne!(code(path).await, Some(Code::Unimplemented), "{path}");
     }
