@@ -381,7 +381,7 @@ mod tests {
             let record = Record { number, synced, content };
             let mut bytes = Vec::new();
             encode(7, &record, &mut bytes);
-            prop_assert_eq!(bytes.len() % ALIGNMENT, 0);
+            prop_assert!(bytes.len().is_multiple_of(ALIGNMENT));
             prop_assert_eq!(decode(7, &bytes), Some((record, bytes.len())));
             prop_assert_eq!(decode(8, &bytes), None, "of another file");
             prop_assert_eq!(decode(7, &bytes[..bytes.len() - 1]), None);

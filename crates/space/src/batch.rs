@@ -8,6 +8,7 @@ use crate::SpaceError;
 use crate::free_runs::FreeRuns;
 use crate::group::Span;
 use crate::index::Found;
+use crate::merge::SORTED_RUNS_MIN;
 use crate::prefetch;
 use crate::shards::Shards;
 
@@ -90,6 +91,9 @@ impl FreeRuns {
 
     /// Gives back runs in their order; where one is refused, those before it stay free: with the refusal comes their number.
     pub(crate) fn free_batch(&mut self, runs: &[Run]) -> Result<(), (usize, SpaceError)> {
+        if runs.len() >= SORTED_RUNS_MIN {
+            return self.free_sorted(runs).map_err(|error| (0, error));
+        }
         let [group, array, word] = AHEAD;
         // What was seen ahead, and the groups that changed since.
         let mut seen: [Option<(usize, usize)>; AHEAD[2]] = [None; AHEAD[2]];

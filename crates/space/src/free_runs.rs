@@ -44,7 +44,7 @@ const _: () = assert!(GROUP_BLOCKS_MAX / CLASS_BLOCKS_MAX <= 64, "they are count
 impl Group {
     /// Notes that the runs of the group became `now` instead of `before`.
     #[inline]
-    fn count_large(&mut self, before: &[Option<Span>], now: &[Option<Span>]) {
+    pub(crate) fn count_large(&mut self, before: &[Option<Span>], now: &[Option<Span>]) {
         let large = |spans: &[Option<Span>]| {
             spans.iter().flatten().map(|span| u8::from(span.blocks > CLASS_BLOCKS_MAX)).sum::<u8>()
         };

@@ -11,7 +11,7 @@
 //! R9) is the engine's business: it calls [`Space::free`] when that moment has come.
 //!
 //! Bottom-up: `geometry` (groups), `bitmap`, `lanes` and `group` (the free runs of one group), `bits` and `classes` (sets of groups),
-//! `index` (which group has a run of a size), `free_runs` (the allocator without its lock; `cross`, `batch` and `owners`
+//! `index` (which group has a run of a size), `free_runs` (the allocator without its lock; `cross`, `batch`, `merge` and `owners`
 //! add to it), `shards` (several of these), `space` (with their locks), `lease`, `own` and `moving` (on top).
 
 mod audit;
@@ -28,6 +28,7 @@ pub mod image;
 mod index;
 mod lanes;
 mod lease;
+mod merge;
 mod moving;
 mod own;
 mod owners;

@@ -13,8 +13,8 @@ const ROUND: usize = 100_000;
 /// Allocations between two looks at the clock.
 const PART: usize = 10_000;
 
-/// Runs freed in one call where frees are batched.
-const BATCH: usize = 1000;
+/// Runs freed in one call where frees are batched: as many as an apply of the store gives back at once.
+const BATCH: usize = 50_000;
 
 /// Groups of one lease: 1 GiB.
 const LEASE_GROUPS: usize = 4;

@@ -162,7 +162,7 @@ impl World {
                 self.release(committed);
             }
             14 => self.crash(client),
-            _ => self.restart(b % 2 == 0),
+            _ => self.restart(b.is_multiple_of(2)),
         }
     }
 
@@ -300,7 +300,7 @@ fn parts_that_contradict_each_other_are_refused() {
     assert_eq!(put(&good), Ok(()));
     assert!(put(&[free(0, 10), free(5, 10)]).is_err(), "free twice");
     assert!(put(&[free(90, 11)]).is_err(), "outside");
-    assert!(put(&[session.clone()]).is_err(), "a session of the future");
+    assert!(put(std::slice::from_ref(&session)).is_err(), "a session of the future");
     assert!(put(&[counters.clone(), lease(16, 16)]).is_err(), "a lease without a session");
     for wrong in [lease(16, 8), lease(8, 16), lease(96, 16)] {
         assert!(put(&[counters.clone(), session.clone(), wrong.clone()]).is_err(), "{wrong:?}");

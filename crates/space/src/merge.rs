@@ -1,0 +1,226 @@
+//! Many frees at once: they are sorted, and each group is merged with all that comes back to it in one pass.
+//!
+//! An apply gives back thousands of runs, many of them to the same groups. One by one, each would search its place, move the
+//! array's end, and look for its neighbours' lengths; sorted, a group is read and written once. The result is the same.
+
+use shoal_base::Run;
+
+use crate::SpaceError;
+use crate::free_runs::FreeRuns;
+use crate::group::{GroupRuns, Span};
+
+/// So many runs are worth sorting: fewer seldom meet in a group.
+pub(crate) const SORTED_RUNS_MIN: usize = 4096;
+
+/// So many runs of one group are worth a pass over it.
+const MERGED_RUNS_MIN: usize = 3;
+
+/// Bits of a length in a key: up to a whole group of 65,536 blocks.
+const LENGTH_BITS: u32 = 17;
+
+/// What a pass over a group did.
+#[derive(Default)]
+struct Merge {
+    /// The runs as they are now, packed.
+    runs: Vec<u32>,
+    /// Those that were there and are part of a longer one now.
+    swallowed: Vec<Span>,
+    /// Those that were not there.
+    grown: Vec<Span>,
+}
+
+impl FreeRuns {
+    /// Gives back many runs, each within this space: all of them or none.
+    pub(crate) fn free_sorted(&mut self, runs: &[Run]) -> Result<(), SpaceError> {
+        let group_blocks = u64::from(self.geometry.group_blocks());
+        let is_in_one =
+            |run: &Run| u64::from(self.geometry.start_of(run.block)) + u64::from(run.blocks) <= group_blocks;
+        let (keys, crossing): (Vec<Run>, Vec<Run>) = runs.iter().partition(|run| is_in_one(run));
+        let mut keys: Vec<u64> =
+            keys.iter().map(|run| run.block << LENGTH_BITS | u64::from(run.blocks)).collect();
+        keys.sort_unstable();
+        let run_of = |key: u64| Run::new(key >> LENGTH_BITS, (key & ((1 << LENGTH_BITS) - 1)) as u32);
+        let mut merge = Merge::default();
+        let mut done = 0;
+        let mut refusal = None;
+        while done < keys.len() && refusal.is_none() {
+            let group = self.geometry.group_of(run_of(keys[done]).block);
+            let behind = |key: &u64| self.geometry.group_of(run_of(*key).block) != group;
+            let end = done + keys[done..].iter().position(behind).unwrap_or(keys.len() - done);
+            let freed = if end - done >= MERGED_RUNS_MIN && self.is_mergeable(group) {
+                let spans = keys[done..end].iter().map(|&key| self.span_in(run_of(key)));
+                let merged = merge.run(&self.groups[group].runs, spans);
+                merged.map_err(|twice| (0, self.already_free(group, twice)))
+            } else {
+                let one_by_one = |at: usize| self.free(run_of(keys[at])).map_err(|error| (at - done, error));
+                (done..end).try_for_each(one_by_one).map(|()| merge.clear())
+            };
+            match freed {
+                Ok(()) => {
+                    self.take_over(group, &mut merge);
+                    done = end;
+                }
+                Err((more, error)) => {
+                    done += more;
+                    refusal = Some(error);
+                }
+            }
+        }
+        let mut crossed = 0;
+        while refusal.is_none() && crossed < crossing.len() {
+            match self.free(crossing[crossed]) {
+                Ok(()) => crossed += 1,
+                Err(error) => refusal = Some(error),
+            }
+        }
+        let Some(refusal) = refusal else { return Ok(()) };
+        for run in keys[..done].iter().map(|&key| run_of(key)).chain(crossing[..crossed].iter().copied()) {
+            self.take_checked(run);
+        }
+        Err(refusal)
+    }
+
+    /// Whether the group serves everybody and is an array.
+    fn is_mergeable(&self, group: usize) -> bool {
+        self.groups[group].is_open() && !self.groups[group].runs.is_bitmap()
+    }
+
+    fn span_in(&self, run: Run) -> Span {
+        Span { start: self.geometry.start_of(run.block), blocks: run.blocks }
+    }
+
+    fn already_free(&self, group: usize, (freed, overlap): (Span, Span)) -> SpaceError {
+        let (run, overlap) = (self.geometry.run(group, freed), self.geometry.run(group, overlap));
+        SpaceError::AlreadyFree { run, overlap }
+    }
+
+    /// Puts the result of a pass in the group's place; nothing where there was none.
+    fn take_over(&mut self, group: usize, merge: &mut Merge) {
+        if merge.grown.is_empty() {
+            return;
+        }
+        let blocks = |spans: &[Span]| spans.iter().map(|span| span.blocks).sum::<u32>();
+        let more = blocks(&merge.grown) - blocks(&merge.swallowed);
+        let state = &mut self.groups[group];
+        state.runs = GroupRuns::from_sorted(&merge.runs, self.geometry.group_blocks());
+        state.free_blocks += more;
+        self.free_blocks += u64::from(more);
+        merge.swallowed.iter().for_each(|&span| state.count_large(&[Some(span)], &[]));
+        merge.grown.iter().for_each(|&span| state.count_large(&[], &[Some(span)]));
+        // A length may be that of another run, too: what is there is noted again after what was there is forgotten.
+        merge.swallowed.iter().for_each(|&span| self.index.forget(group, span));
+        let spans = merge.runs.iter().map(|&packed| Span::unpack(packed));
+        self.index.insert_all(group, spans, &merge.grown);
+        for &span in &merge.grown {
+            self.note_borders(group, span);
+        }
+        merge.clear();
+    }
+}
+
+impl Merge {
+    fn clear(&mut self) {
+        self.runs.clear();
+        self.swallowed.clear();
+        self.grown.clear();
+    }
+
+    /// Merges what a group has with what it gets, both ascending.
+    ///
+    /// # Errors
+    /// The first that it gets of which a part is free already, and that part. Nothing else was changed.
+    fn run(&mut self, had: &GroupRuns, gets: impl Iterator<Item = Span>) -> Result<(), (Span, Span)> {
+        self.clear();
+        let mut had = had.iter().peekable();
+        let mut gets = gets.peekable();
+        // The run that is growing, and whether it is as it was.
+        let mut last: Option<(Span, bool)> = None;
+        loop {
+            let takes_old = match (had.peek(), gets.peek()) {
+                (None, None) => break,
+                (Some(old), Some(new)) => old.start < new.start,
+                (old, _) => old.is_some(),
+            };
+            let next = if takes_old { had.next() } else { gets.next() };
+            let Some(next) = next else { break };
+            last = Some(match last {
+                Some((before, _)) if before.end() > next.start => {
+                    self.clear();
+                    let end = before.end().min(next.end());
+                    let overlap = Span { start: next.start, blocks: end - next.start };
+                    // Whichever of the two comes back: two that come back overlap each other, two old ones never.
+                    return Err((if takes_old { before } else { next }, overlap));
+                }
+                Some((before, is_old)) if before.end() == next.start => {
+                    self.swallowed.extend(is_old.then_some(before));
+                    self.swallowed.extend(takes_old.then_some(next));
+                    (Span { start: before.start, blocks: before.blocks + next.blocks }, false)
+                }
+                before => {
+                    self.finish(before);
+                    (next, takes_old)
+                }
+            });
+        }
+        self.finish(last);
+        Ok(())
+    }
+
+    fn finish(&mut self, run: Option<(Span, bool)>) {
+        let Some((span, is_old)) = run else { return };
+        self.runs.push(span.pack());
+        if !is_old {
+            self.grown.push(span);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::geometry::Geometry;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        /// The same is free afterwards, by the index too; a batch that is wrong anywhere changes nothing.
+        #[test]
+        fn sorted_frees_are_the_same_frees(
+            (blocks_max, group_blocks) in prop_oneof![Just((600_u64, 64_u32)), Just((2000, 1024)), Just((9000, 4096))],
+            before in prop::collection::vec((any::<u64>(), 1_u32..20), 0..60),
+            batch in prop::collection::vec((any::<u64>(), 1_u32..30), 1..150),
+            closed in any::<Option<u8>>(),
+        ) {
+            let mut alone = FreeRuns::new(Geometry::new(blocks_max, group_blocks));
+            for (block, blocks) in before {
+                drop(alone.free(Run::new(block % blocks_max, blocks)));
+            }
+            let mut sorted = FreeRuns::new(Geometry::new(blocks_max, group_blocks));
+            alone.runs().for_each(|run| sorted.free(run).unwrap());
+            if let Some(group) = closed.map(|group| usize::from(group) % alone.groups.len()) {
+                alone.close(group);
+                sorted.close(group);
+            }
+            let mut right = Vec::new();
+            let mut wrong = Vec::new();
+            for (block, blocks) in batch {
+                let run = Run::new(block % (blocks_max - 30), blocks);
+                if alone.free(run).is_ok() { right.push(run) } else { wrong.push(run) }
+            }
+            let was: Vec<Run> = sorted.runs().collect();
+            if let Some(&run) = wrong.first() {
+                let mut all = right.clone();
+                all.insert(right.len() / 2, run);
+                prop_assert!(sorted.free_sorted(&all).is_err());
+                prop_assert!(sorted.runs().eq(was));
+                sorted.audit();
+            }
+            prop_assert_eq!(sorted.free_sorted(&right), Ok(()));
+            prop_assert!(sorted.runs().eq(alone.runs()));
+            prop_assert_eq!(sorted.free_blocks, alone.free_blocks);
+            sorted.audit();
+        }
+    }
+}
