@@ -1,4 +1,4 @@
-//! The store's threads: the committer, the applier, and the one that grows the file ahead of need.
+//! The store's threads: the committer, the applier, the one that grows the file ahead of need, and the reaper.
 //!
 //! They hold the store weakly and end with it. Each does one kind of work; all of that work can also be done by a caller.
 
@@ -20,6 +20,10 @@ const APPLY_AFTER_NS: u64 = 3_000_000_000;
 const CALM_PERMILLE: usize = 100;
 /// How often the grower looks around.
 const GROWER_PERIOD: Duration = Duration::from_millis(50);
+/// How often the reaper looks around.
+const REAPER_PERIOD: Duration = Duration::from_millis(100);
+/// The reaper walks over all objects again after so many rounds, where it forgot some.
+const REAPER_ROUNDS: u32 = 600;
 /// The committer looks around this often even if nobody wakes it.
 const COMMITTER_PERIOD: Duration = Duration::from_secs(1);
 /// Wait after an apply that failed: the device may recover.
@@ -55,6 +59,7 @@ pub(crate) struct Worker {
     commit: Bell,
     apply: Bell,
     grow: Bell,
+    reap: Bell,
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -65,6 +70,7 @@ impl Worker {
             commit: Bell::default(),
             apply: Bell::default(),
             grow: Bell::default(),
+            reap: Bell::default(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
         })
@@ -76,8 +82,12 @@ impl Worker {
     /// As the system.
     pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>) -> std::io::Result<()> {
         type Work = fn(&Weak<Inner>, &Worker);
-        let works: [(&str, Work); 3] =
-            [("shoal-commit", committer), ("shoal-apply", applier), ("shoal-grow", grower)];
+        let works: [(&str, Work); 4] = [
+            ("shoal-commit", committer),
+            ("shoal-apply", applier),
+            ("shoal-grow", grower),
+            ("shoal-reap", reaper),
+        ];
         for (name, work) in works {
             let (worker, store) = (self.clone(), Arc::downgrade(inner));
             let thread = thread::Builder::new().name(name.into()).spawn(move || work(&store, &worker))?;
@@ -105,6 +115,7 @@ impl Worker {
         self.wake_commit();
         self.wake_apply();
         self.wake_grow();
+        self.reap.ring();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
@@ -203,5 +214,40 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
         }
         drop(inner);
         worker.grow.wait(wait);
+    }
+}
+
+fn reaper(store: &Weak<Inner>, worker: &Worker) {
+    let _ = worker.reap.thread.set(thread::current());
+    // What the trees hold from before this opening is found by one slow walk.
+    let mut walk = Some(Vec::new());
+    let mut rounds = 0;
+    while !worker.is_stopped() {
+        let Some(inner) = store.upgrade() else { return };
+        if inner.poison.reason().is_some() {
+            return;
+        }
+        let mut wait = REAPER_PERIOD;
+        match block_on(inner.reap_due()) {
+            Ok(true) => wait = Duration::ZERO,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!("objects whose time is over could not be deleted: {error}");
+                wait = RETRY_AFTER;
+            }
+        }
+        rounds += 1;
+        if let Some(from) = walk.take() {
+            match block_on(inner.walk_for_expiring(from)) {
+                Ok(next) => walk = next,
+                // The damage is reported to whoever reads it; the next walk may get further.
+                Err(error) => tracing::warn!("the search for objects whose time ends stopped: {error}"),
+            }
+            rounds = 0;
+        } else if rounds >= REAPER_ROUNDS && inner.expiring.take_forgot() {
+            walk = Some(Vec::new());
+        }
+        drop(inner);
+        worker.reap.wait(wait);
     }
 }

@@ -53,6 +53,7 @@ mod pending;
 mod poison;
 mod publish;
 mod put;
+mod reap;
 mod space;
 mod space_image;
 mod stat;

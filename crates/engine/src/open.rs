@@ -29,6 +29,7 @@ use crate::overlay::Record;
 use crate::packed::{Totals, run_blocks_max};
 use crate::poison::Poison;
 use crate::publish::{CEILING_STEP, Publisher};
+use crate::reap::Expiring;
 use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space_image;
 use crate::store::{Inner, OperationCounters, Store, uninterrupted};
@@ -316,6 +317,7 @@ impl Recovery {
             admission,
             poison,
             expiry,
+            expiring: Expiring::default(),
             publisher: Baton::new(Publisher { superblock }),
             applier: Baton::new(()),
             grower: Baton::new(()),

@@ -61,6 +61,8 @@ pub struct StoreStat {
     pub moved_values: u64,
     /// See `moved_values`.
     pub moved_bytes: u64,
+    /// Objects that were deleted because their time was over.
+    pub expired: u64,
     /// Bytes of the values in the trees.
     pub live_value_bytes: u64,
     /// Blocks that trees, values and records not yet applied own; not log and superblocks.
@@ -101,6 +103,7 @@ impl StoreStat {
             ("operations.puts", "count", self.puts),
             ("operations.gets", "count", self.gets),
             ("operations.deletes", "count", self.deletes),
+            ("operations.expired", "count", self.expired),
             ("operations.value_bytes_written", "bytes", self.value_bytes_written),
             ("operations.value_bytes_read", "bytes", self.value_bytes_read),
             ("applies", "count", self.applies),
@@ -174,6 +177,7 @@ impl Store {
             home_blocks_written: get(&counters.home_blocks_written),
             moved_values: get(&counters.moved_values),
             moved_bytes: get(&counters.moved_bytes),
+            expired: get(&counters.expired),
             live_value_bytes: totals.value_bytes,
             allocated_blocks: device_blocks
                 .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),
