@@ -109,7 +109,7 @@ mod tests {
         let room = REMEMBERED_BYTES_MAX / (PLACE_BYTES + 8);
         for number in 0..room as u64 + 1_000 {
             // From late to soon.
-            expiring.note(1 << 40 | (u64::MAX >> 32) - number, &number.to_le_bytes());
+            expiring.note((1 << 40) - number, &number.to_le_bytes());
         }
         assert!(expiring.take_forgot() && !expiring.take_forgot());
         assert!(expiring.0.lock().bytes <= REMEMBERED_BYTES_MAX);

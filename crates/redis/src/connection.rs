@@ -17,7 +17,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use shoal_base::hash::hash64;
-use shoal_buffer::Buffer;
+use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 use shoal_engine::{ByteRange, Lsn, ObjectKey, Pending};
 use shoal_resp::{Reply, RequestLimits, RequestParser};
 use smallvec::SmallVec;
@@ -334,6 +334,10 @@ impl Connection {
         let Some(Ok(key)) = words.get(1).map(|key| ObjectKey::new(&shared.face.options.bucket, key)) else {
             return false;
         };
+        if let Some(value) = shared.face.store.get_at_once(&key) {
+            self.answer_value(value);
+            return true;
+        }
         let get = pin!(shared.face.store.get(&key, ByteRange::ALL));
         let Poll::Ready(Ok(object)) = get.poll(&mut Context::from_waker(Waker::noop())) else { return false };
         if self.begun.is_empty() {
@@ -347,6 +351,19 @@ impl Connection {
             self.begun.push_back(Begun::Ready(answer));
         }
         true
+    }
+
+    /// A short value, or null.
+    fn answer_value(&mut self, value: Option<Bytes>) {
+        if !self.begun.is_empty() {
+            return self.begun.push_back(Begun::Ready(value.map_or(Answer::Null, Answer::Bulk)));
+        }
+        let mut reply = Reply::new(&mut self.out, self.session.protocol);
+        match value {
+            Some(value) if value.len() <= COPY_BYTES_MAX => reply.bulk(&value),
+            Some(value) => reply.value(value.into()),
+            None => reply.null(),
+        }
     }
 
     /// An answer behind those of what was begun before.
