@@ -127,7 +127,11 @@ pub(crate) struct Connection {
     /// A command that must wait for others before it begins.
     held: Option<(Vec<Bytes>, &'static Command)>,
     out: Buffer,
+    /// Whether further commands wait until it takes its answers.
+    held_up: bool,
     readable: bool,
+    /// Nothing more comes.
+    ended: bool,
     writable: bool,
     /// Since when it has not taken anything of `out`.
     stuck_since_ns: Option<u64>,
@@ -159,7 +163,9 @@ impl Connection {
             writing: 0,
             held: None,
             out: Buffer::new(),
+            held_up: false,
             readable: false,
+            ended: false,
             writable: true,
             stuck_since_ns: None,
         }
@@ -179,7 +185,7 @@ impl Connection {
 
     /// The network said so.
     pub(crate) fn set_ready(&mut self, readable: bool, writable: bool) {
-        self.readable |= readable;
+        self.readable |= readable && !self.ended;
         self.writable |= writable;
     }
 
@@ -201,7 +207,7 @@ impl Connection {
                 // What was begun may be through already, and then what waits for it may begin.
                 let before = self.begun.len();
                 self.poll_begun(shared);
-                if self.begun.len() < before && self.out.len() < shared.face.options.limits.answer_bytes_max {
+                if self.begun.len() < before {
                     continue;
                 }
                 break false;
@@ -229,7 +235,8 @@ impl Connection {
             if self.session.closing {
                 return Ok(true);
             }
-            if self.begun.len() >= commands_max || self.out.len() >= out_max {
+            self.held_up = self.out.len() >= out_max;
+            if self.held_up || self.begun.len() >= commands_max {
                 return Ok(false);
             }
             let (words, command) = match self.held.take() {
@@ -441,7 +448,12 @@ impl Connection {
 
     fn receive_into(&mut self, block: &mut BytesMut) -> Result<usize, End> {
         match rustix::net::recv(&self.socket, &mut block[..], RecvFlags::empty()) {
-            Ok((0, _)) => Err(End::Gone),
+            // The other side says no more; it may still listen to what it asked for.
+            Ok((0, _)) => {
+                self.readable = false;
+                self.ended = true;
+                Ok(0)
+            }
             Ok((count, _)) => {
                 // Less than there was room for: the socket is empty, and will say when it is not.
                 self.readable = count == block.len();
@@ -505,7 +517,8 @@ impl Connection {
         }
         if self.out.is_empty() {
             self.stuck_since_ns = None;
-            if self.session.closing && self.begun.is_empty() {
+            let said_all = self.session.closing || (self.ended && self.held.is_none() && !self.held_up);
+            if said_all && self.begun.is_empty() {
                 return Err(End::Done);
             }
         } else if self.stuck_since_ns.is_none() {
@@ -514,11 +527,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether what it sent back makes room for commands that waited for it.
-    pub(crate) fn wants_more(&self) -> bool {
-        self.out.is_empty()
-            && self.begun.is_empty()
-            && (self.held.is_some() || self.readable || !self.received.is_empty())
+    /// Whether commands waited only for room among the answers, and there is some again.
+    pub(crate) fn wants_more(&self, shared: &Shared) -> bool {
+        self.held_up && self.out.len() < shared.face.options.limits.answer_bytes_max
     }
 
     /// Ends it where it has not taken its answers for too long.
