@@ -1,10 +1,14 @@
 //! The server as a process: starting, stopping, and who may have the data file.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Server, run, serve, signal};
+use crate::harness::{Server, command, run, serve, signal};
 
 #[test]
 fn stops_in_order_at_a_signal() {
@@ -48,6 +52,29 @@ fn the_configuration_file_is_obeyed() {
     assert_eq!(run(&["ls", "--server", &url]).code, 0);
     assert!(data.is_file());
     assert!(!folder.path().join("here.unfinished").exists());
+    signal(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn redis_clients_are_served_beside_grpc() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--size", "256M", "--cache", "16M"];
+    let mut serve = command(&["serve"]);
+    serve.args(options).arg("--log").arg("warn").arg("--data").arg(folder.path().join("data"));
+    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (grpc, redis) = (lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap());
+    let address = redis.strip_prefix("Redis redis://").expect("where the Redis face listens");
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(b"SET greeting hello\r\nGET greeting\r\nQUIT\r\n").unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers, "+OK\r\n$5\r\nhello\r\n+OK\r\n");
+    let url = grpc.strip_prefix("gRPC  ").expect("where gRPC listens");
+    let done = run(&["get", "greeting", "--bucket", "redis", "--server", url]);
+    assert_eq!((done.code, done.text()), (0, "hello"), "{}", done.stderr);
     signal(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -1,5 +1,5 @@
-//! The store's threads: the committer, the applier, the one that grows the file ahead of need, and the one that moves
-//! values and tidies packed runs.
+//! The store's threads: the committer, the applier, the one that grows the file ahead of need, the one that moves values
+//! and tidies packed runs, and the reaper.
 //!
 //! They hold the store weakly and end with it. Each does one kind of work; all of that work can also be done by a caller.
 
@@ -23,6 +23,10 @@ const APPLY_AFTER_NS: u64 = 3_000_000_000;
 const MOVER_PERIOD: Duration = Duration::from_millis(100);
 /// How often the grower looks around.
 const GROWER_PERIOD: Duration = Duration::from_millis(50);
+/// How often the reaper looks around.
+const REAPER_PERIOD: Duration = Duration::from_millis(100);
+/// The reaper walks over all objects again after so many rounds, where it forgot some.
+const REAPER_ROUNDS: u32 = 600;
 /// The committer looks around this often even if nobody wakes it.
 const COMMITTER_PERIOD: Duration = Duration::from_secs(1);
 /// Wait after an apply that failed: the device may recover.
@@ -60,6 +64,7 @@ pub(crate) struct Worker {
     grow: Bell,
     own: Bell,
     moving: Bell,
+    reap: Bell,
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -72,6 +77,7 @@ impl Worker {
             grow: Bell::default(),
             own: Bell::default(),
             moving: Bell::default(),
+            reap: Bell::default(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
         })
@@ -83,11 +89,12 @@ impl Worker {
     /// As the system.
     pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>) -> std::io::Result<()> {
         type Work = fn(&Weak<Inner>, &Worker);
-        let works: [(&str, Work); 4] = [
+        let works: [(&str, Work); 5] = [
             ("shoal-commit", committer),
             ("shoal-apply", applier),
             ("shoal-grow", grower),
             ("shoal-move", mover),
+            ("shoal-reap", reaper),
         ];
         let keeper: Option<(&str, Work)> = (inner.own.len() > 0).then_some(("shoal-own", keeper));
         for (name, work) in works.into_iter().chain(keeper) {
@@ -123,6 +130,7 @@ impl Worker {
         self.wake_grow();
         self.own.ring();
         self.wake_move();
+        self.reap.ring();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
@@ -261,5 +269,40 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
         }
         drop(inner);
         worker.grow.wait(wait);
+    }
+}
+
+fn reaper(store: &Weak<Inner>, worker: &Worker) {
+    let _ = worker.reap.thread.set(thread::current());
+    // What the trees hold from before this opening is found by one slow walk.
+    let mut walk = Some(Vec::new());
+    let mut rounds = 0;
+    while !worker.is_stopped() {
+        let Some(inner) = store.upgrade() else { return };
+        if inner.poison.reason().is_some() {
+            return;
+        }
+        let mut wait = REAPER_PERIOD;
+        match block_on(inner.reap_due()) {
+            Ok(true) => wait = Duration::ZERO,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!("objects whose time is over could not be deleted: {error}");
+                wait = RETRY_AFTER;
+            }
+        }
+        rounds += 1;
+        if let Some(from) = walk.take() {
+            match block_on(inner.walk_for_expiring(from)) {
+                Ok(next) => walk = next,
+                // The damage is reported to whoever reads it; the next walk may get further.
+                Err(error) => tracing::warn!("the search for objects whose time ends stopped: {error}"),
+            }
+            rounds = 0;
+        } else if rounds >= REAPER_ROUNDS && inner.expiring.take_forgot() {
+            walk = Some(Vec::new());
+        }
+        drop(inner);
+        worker.reap.wait(wait);
     }
 }

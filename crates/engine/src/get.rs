@@ -1,6 +1,8 @@
 //! Get and head: overlay, frozen overlay, tree, under one view (R6).
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use shoal_base::Lsn;
@@ -53,6 +55,29 @@ impl Store {
         inner.count(&inner.counters.gets);
         OperationCounters::add(&inner.counters.value_bytes_read, bytes);
         Ok(Some(object))
+    }
+
+    /// The value of an object, where it can be told at once and lies in memory in one piece: a short value in its leaf
+    /// or in a record of the log. Nothing where it must be waited for, where it is longer, or where it cannot be read:
+    /// [`Self::get`] has the answer then.
+    #[must_use]
+    pub fn get_at_once(&self, key: &ObjectKey) -> Option<Option<Bytes>> {
+        let inner = &*self.0;
+        inner.check_open().ok()?;
+        let view = inner.tablet_of(key).view();
+        let find = pin!(inner.find(&view, key.encoded()));
+        let Poll::Ready(Ok(found)) = find.poll(&mut Context::from_waker(Waker::noop())) else { return None };
+        let value = match found {
+            None => None,
+            Some(found) if found.is_inline() => {
+                Some(found.inline.slice((found.entry.meta_in_front() as usize).min(found.inline.len())..))
+            }
+            Some(_) => return None,
+        };
+        inner.count(&inner.counters.gets);
+        let bytes = value.as_ref().map_or(0, Bytes::len) as u64;
+        OperationCounters::add(&inner.counters.value_bytes_read, bytes);
+        Some(value)
     }
 
     /// What is known about an object; none where there is no such object.

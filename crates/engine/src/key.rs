@@ -65,6 +65,13 @@ impl ObjectKey {
         Self { encoded, bucket_bytes: bucket.len() as u8 }
     }
 
+    /// The object whose encoded name this is; none where it is no object's.
+    pub(crate) fn of_encoded(encoded: &[u8]) -> Option<Self> {
+        let bucket_bytes = encoded.iter().position(|&byte| byte == 0)?;
+        let bucket = std::str::from_utf8(encoded.get(..bucket_bytes)?).ok()?;
+        Self::new(bucket, encoded.get(bucket_bytes + 1..)?).ok()
+    }
+
     /// The bucket's name.
     #[must_use]
     pub fn bucket(&self) -> &str {

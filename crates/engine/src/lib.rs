@@ -55,6 +55,7 @@ mod pending;
 mod poison;
 mod publish;
 mod put;
+mod reap;
 mod space;
 mod space_image;
 mod space_trace;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::limits::LIST_PAGE_MAX;
 
+use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::key::check_bucket;
@@ -133,6 +134,30 @@ impl<'a> Lister<'a> {
         let at = key[from..].windows(delimiter.len()).position(|window| window == &delimiter[..])?;
         Some(key[..from + at + delimiter.len()].to_vec())
     }
+}
+
+/// Shows every stored object to `look`, those whose time is over among them, in the order of their encoded keys from `from`
+/// on, at most `limit` of them; gives where to go on, or nothing at the end.
+pub(crate) async fn walk(
+    inner: &Inner,
+    from: Vec<u8>,
+    limit: usize,
+    mut look: impl FnMut(&[u8], &Entry),
+) -> Result<Option<Vec<u8>>> {
+    let tablets = inner.tablets.all();
+    let expected = limit / tablets.len() + 8;
+    let streams =
+        tablets.iter().map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(expected))).collect();
+    let mut merge = Merge::new(streams);
+    merge.seek(from).await?;
+    let mut last = Vec::new();
+    for _ in 0..limit {
+        let Some((key, found)) = merge.next().await? else { return Ok(None) };
+        look(&key, &found.entry);
+        last = key;
+    }
+    last.push(0);
+    Ok(Some(last))
 }
 
 /// The least byte string above everything that begins with `prefix`; none where there is none.

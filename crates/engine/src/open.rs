@@ -31,6 +31,7 @@ use crate::own_space::OwnSpace;
 use crate::packed::{Totals, run_blocks_max};
 use crate::poison::Poison;
 use crate::publish::{CEILING_STEP, Publisher};
+use crate::reap::Expiring;
 use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space_image;
 use crate::space_trace::SpaceTrace;
@@ -329,6 +330,7 @@ impl Recovery {
             admission,
             poison,
             expiry,
+            expiring: Expiring::default(),
             publisher: Baton::new(Publisher { superblock }),
             applier: Baton::new(()),
             grower: Baton::new(()),

@@ -74,6 +74,9 @@ impl Inner {
             )));
         }
         let (entry, meta) = self.new_entry(key, options, value.len() as u64)?;
+        if let Some(expiry_ns) = options.expiry_ns {
+            self.expiring.note(expiry_ns, key.encoded());
+        }
         OperationCounters::add(&self.counters.value_bytes_written, value.len() as u64);
         match way_of(key.encoded().len(), meta.len(), value.len(), &self.tuning) {
             Way::Leaf => self.in_record(key, &entry, &meta, value, 0).await,

@@ -87,6 +87,8 @@ pub struct StoreStat {
     pub bytes_evacuated: u64,
     /// Bytes that were given back to the device.
     pub bytes_discarded: u64,
+    /// Objects that were deleted because their time was over.
+    pub expired: u64,
     /// Bytes of the values in the trees.
     pub live_value_bytes: u64,
     /// Blocks that trees, values and records not yet applied own; not log and superblocks.
@@ -133,6 +135,7 @@ impl StoreStat {
             ("operations.puts", "count", self.puts),
             ("operations.gets", "count", self.gets),
             ("operations.deletes", "count", self.deletes),
+            ("operations.expired", "count", self.expired),
             ("operations.value_bytes_written", "bytes", self.value_bytes_written),
             ("operations.value_bytes_read", "bytes", self.value_bytes_read),
             ("applies", "count", self.applies),
@@ -232,6 +235,7 @@ impl Store {
             groups_emptied: get(&inner.mover.groups_emptied),
             bytes_evacuated: get(&inner.mover.bytes_moved),
             bytes_discarded: get(&inner.mover.bytes_discarded),
+            expired: get(&counters.expired),
             live_value_bytes: totals.value_bytes,
             allocated_blocks: device_blocks
                 .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),

@@ -22,6 +22,7 @@ use crate::own_space::OwnSpace;
 use crate::pending::is_put_off;
 use crate::poison::Poison;
 use crate::publish::Publisher;
+use crate::reap::Expiring;
 use crate::space::{Shortage, SpaceManager};
 use crate::stream::HeldStreams;
 use crate::tablet::{Tablet, TabletMap};
@@ -48,6 +49,8 @@ pub(crate) struct Inner {
     pub poison: Arc<Poison>,
     /// Decides whose time is over (R18).
     pub expiry: Arc<ExpiryClock>,
+    /// Whose time ends soonest.
+    pub expiring: Expiring,
     pub publisher: Baton<Publisher>,
     /// One apply at a time.
     pub applier: Baton<()>,
@@ -81,6 +84,7 @@ pub(crate) struct OperationCounters {
     pub growth_blocks_written: AtomicU64,
     pub moved_values: AtomicU64,
     pub moved_bytes: AtomicU64,
+    pub expired: AtomicU64,
 }
 
 impl OperationCounters {

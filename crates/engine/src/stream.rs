@@ -130,6 +130,9 @@ impl PutStream {
         let home = home_of(&inner.device, &self.runs, 0, checksums, manifest.as_ref(), &mut writes);
         inner.write_values(writes).await?;
         entry.home = home;
+        if let Some(expiry_ns) = self.options.expiry_ns {
+            inner.expiring.note(expiry_ns, self.key.encoded());
+        }
         let mut head = Vec::with_capacity(96);
         entry.encode(&mut head);
         let (_, promise) = inner.claim(|| inner.space.claim_value(0, 0, TREE_BLOCKS_PER_RECORD)).await?;

@@ -33,6 +33,7 @@ pub enum Look {
 
 /// What an update does.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one decision")]
 pub enum Change {
     /// Nothing.
     Keep,
@@ -116,8 +117,36 @@ impl Store {
 }
 
 impl Inner {
-    /// The newest state of a key. Waits where it is in flight and `look` needs what is on the device, or its number.
+    /// Deletes an object, where its time is over; says whether it was.
+    pub(crate) async fn delete_if_over(&self, key: &ObjectKey) -> Result<bool> {
+        let tablet = self.tablet_of(key).clone();
+        loop {
+            let (seen, found) = self.look_stored(&tablet, key, Look::Info).await?;
+            if !found.is_some_and(|found| self.expiry.is_over(&found.entry)) {
+                return Ok(false);
+            }
+            self.check_writable()?;
+            let write = self.delete_write(key).await?;
+            if self.insert_unless_changed(&tablet, key, &seen, write)?.is_some() {
+                self.hand_over_or_lead().await;
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The newest state of a key; one whose time is over does not exist.
     async fn look(&self, tablet: &Tablet, key: &ObjectKey, look: Look) -> Result<(Seen, Option<FoundEntry>)> {
+        let (seen, found) = self.look_stored(tablet, key, look).await?;
+        Ok((seen, found.filter(|found| !self.expiry.is_over(&found.entry))))
+    }
+
+    /// The newest state of a key. Waits where it is in flight and `look` needs what is on the device, or its number.
+    async fn look_stored(
+        &self,
+        tablet: &Tablet,
+        key: &ObjectKey,
+        look: Look,
+    ) -> Result<(Seen, Option<FoundEntry>)> {
         loop {
             let view = tablet.view();
             let newest = |overlay: &crate::overlay::Overlay| overlay.newest(key.encoded());
@@ -134,7 +163,6 @@ impl Inner {
                 self.wait_for_other(record).await?;
                 continue;
             }
-            let found = found.filter(|found| !self.expiry.is_over(&found.entry));
             return Ok((Seen { view, record }, found));
         }
     }

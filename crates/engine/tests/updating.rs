@@ -172,3 +172,41 @@ fn an_object_whose_time_is_over_does_not_exist() {
         assert_clean(&device, "at the end");
     }
 }
+
+/// The space of objects whose time is over comes back, those among them that a store found when it was opened.
+#[test]
+fn the_reaper_gives_space_back() {
+    let (device, clock) = (device(), Arc::new(ManualClock::new(1_000 * SECOND)));
+    let store = open_at(&device, tiny(), &clock);
+    let put = |store: &Store, name: &str, second: Option<u64>| {
+        let expiry_ns = second.map(|second| second * SECOND);
+        let options = PutOptions { expiry_ns, ..PutOptions::default() };
+        block_on(store.put(&key(name.as_bytes()), vec![7; 10_000].into(), options)).unwrap();
+    };
+    for number in 0..20 {
+        put(&store, &format!("before-{number}"), Some(1_010));
+    }
+    put(&store, "stays", None);
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = open_at(&device, OpenOptions { background: true, ..tiny() }, &clock);
+    for number in 0..20 {
+        put(&store, &format!("after-{number}"), Some(1_010));
+    }
+    put(&store, "renewed", Some(1_010));
+    put(&store, "renewed", Some(2_000));
+    clock.advance(20 * SECOND);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while store.stat().expired < 40 {
+        assert!(std::time::Instant::now() < until, "{} were deleted", store.stat().expired);
+        thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(store.stat().expired, 40, "and no more");
+    assert!(block_on(store.head(&key(b"renewed"))).unwrap().is_some());
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, "after the reaper");
+    let store = open_at(&device, tiny(), &clock);
+    let request = ListRequest { bucket: "default".into(), limit: 100, ..ListRequest::default() };
+    assert_eq!(block_on(store.list(&request)).unwrap().entries.len(), 2);
+}

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use shoal_buffer::Buffer;
+use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 use shoal_engine::{Error, Pending};
 use shoal_resp::Reply;
 use smallvec::SmallVec;
@@ -61,7 +61,7 @@ impl Answer {
             Self::Integer(value) => reply.integer(value),
             Self::Null => reply.null(),
             Self::Bulk(bytes) => match bytes.len() {
-                0..=512 => reply.bulk(&bytes),
+                0..=COPY_BYTES_MAX => reply.bulk(&bytes),
                 _ => reply.value(bytes.into()),
             },
             Self::Value(value) => reply.value(*value),

@@ -17,7 +17,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use shoal_base::hash::hash64;
-use shoal_buffer::Buffer;
+use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 use shoal_engine::{ByteRange, Lsn, ObjectKey, Pending};
 use shoal_resp::{Reply, RequestLimits, RequestParser};
 use smallvec::SmallVec;
@@ -127,7 +127,11 @@ pub(crate) struct Connection {
     /// A command that must wait for others before it begins.
     held: Option<(Vec<Bytes>, &'static Command)>,
     out: Buffer,
+    /// Whether further commands wait until it takes its answers.
+    held_up: bool,
     readable: bool,
+    /// Nothing more comes.
+    ended: bool,
     writable: bool,
     /// Since when it has not taken anything of `out`.
     stuck_since_ns: Option<u64>,
@@ -159,7 +163,9 @@ impl Connection {
             writing: 0,
             held: None,
             out: Buffer::new(),
+            held_up: false,
             readable: false,
+            ended: false,
             writable: true,
             stuck_since_ns: None,
         }
@@ -179,7 +185,7 @@ impl Connection {
 
     /// The network said so.
     pub(crate) fn set_ready(&mut self, readable: bool, writable: bool) {
-        self.readable |= readable;
+        self.readable |= readable && !self.ended;
         self.writable |= writable;
     }
 
@@ -201,7 +207,7 @@ impl Connection {
                 // What was begun may be through already, and then what waits for it may begin.
                 let before = self.begun.len();
                 self.poll_begun(shared);
-                if self.begun.len() < before && self.out.len() < shared.face.options.limits.answer_bytes_max {
+                if self.begun.len() < before {
                     continue;
                 }
                 break false;
@@ -229,7 +235,8 @@ impl Connection {
             if self.session.closing {
                 return Ok(true);
             }
-            if self.begun.len() >= commands_max || self.out.len() >= out_max {
+            self.held_up = self.out.len() >= out_max;
+            if self.held_up || self.begun.len() >= commands_max {
                 return Ok(false);
             }
             let (words, command) = match self.held.take() {
@@ -334,6 +341,10 @@ impl Connection {
         let Some(Ok(key)) = words.get(1).map(|key| ObjectKey::new(&shared.face.options.bucket, key)) else {
             return false;
         };
+        if let Some(value) = shared.face.store.get_at_once(&key) {
+            self.answer_value(value);
+            return true;
+        }
         let get = pin!(shared.face.store.get(&key, ByteRange::ALL));
         let Poll::Ready(Ok(object)) = get.poll(&mut Context::from_waker(Waker::noop())) else { return false };
         if self.begun.is_empty() {
@@ -347,6 +358,19 @@ impl Connection {
             self.begun.push_back(Begun::Ready(answer));
         }
         true
+    }
+
+    /// A short value, or null.
+    fn answer_value(&mut self, value: Option<Bytes>) {
+        if !self.begun.is_empty() {
+            return self.begun.push_back(Begun::Ready(value.map_or(Answer::Null, Answer::Bulk)));
+        }
+        let mut reply = Reply::new(&mut self.out, self.session.protocol);
+        match value {
+            Some(value) if value.len() <= COPY_BYTES_MAX => reply.bulk(&value),
+            Some(value) => reply.value(value.into()),
+            None => reply.null(),
+        }
     }
 
     /// An answer behind those of what was begun before.
@@ -424,7 +448,12 @@ impl Connection {
 
     fn receive_into(&mut self, block: &mut BytesMut) -> Result<usize, End> {
         match rustix::net::recv(&self.socket, &mut block[..], RecvFlags::empty()) {
-            Ok((0, _)) => Err(End::Gone),
+            // The other side says no more; it may still listen to what it asked for.
+            Ok((0, _)) => {
+                self.readable = false;
+                self.ended = true;
+                Ok(0)
+            }
             Ok((count, _)) => {
                 // Less than there was room for: the socket is empty, and will say when it is not.
                 self.readable = count == block.len();
@@ -488,7 +517,8 @@ impl Connection {
         }
         if self.out.is_empty() {
             self.stuck_since_ns = None;
-            if self.session.closing && self.begun.is_empty() {
+            let said_all = self.session.closing || (self.ended && self.held.is_none() && !self.held_up);
+            if said_all && self.begun.is_empty() {
                 return Err(End::Done);
             }
         } else if self.stuck_since_ns.is_none() {
@@ -497,11 +527,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether what it sent back makes room for commands that waited for it.
-    pub(crate) fn wants_more(&self) -> bool {
-        self.out.is_empty()
-            && self.begun.is_empty()
-            && (self.held.is_some() || self.readable || !self.received.is_empty())
+    /// Whether commands waited only for room among the answers, and there is some again.
+    pub(crate) fn wants_more(&self, shared: &Shared) -> bool {
+        self.held_up && self.out.len() < shared.face.options.limits.answer_bytes_max
     }
 
     /// Ends it where it has not taken its answers for too long.

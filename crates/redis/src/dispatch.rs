@@ -180,7 +180,7 @@ impl Dispatch {
             place.touched = false;
             let Some(connection) = place.connection.as_mut() else { continue };
             match connection.send(self.shared.now_ns) {
-                Ok(()) if connection.wants_more() => {
+                Ok(()) if connection.wants_more(&self.shared) => {
                     if !self.again.contains(&index) {
                         self.again.push(index);
                     }

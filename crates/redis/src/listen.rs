@@ -14,6 +14,8 @@ use crate::options::RedisOptions;
 
 /// Dispatch threads, at most.
 const THREADS_MAX: usize = 64;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 4096;
 /// File descriptors that are wanted beside those of connections.
 const DESCRIPTORS_BESIDE: u64 = 256;
 
@@ -65,6 +67,8 @@ impl Server {
         let failed = |error| ListenError::Listen { address, error };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
+        // The standard library lets few connections wait; one that finds no place is tried again after a second.
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, address, options })
     }

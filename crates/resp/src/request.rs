@@ -22,6 +22,9 @@ const UNAUTHENTICATED_WORDS_MAX: i64 = 10;
 /// Bytes of a word that does not come from an authenticated client.
 const UNAUTHENTICATED_WORD_BYTES_MAX: i64 = 16 << 10;
 
+/// A line with a number is hardly ever longer than this.
+const NUMBER_LINE_BYTES: usize = 24;
+
 /// Room for so many words is taken on the announcement alone; for more as they come.
 const WORDS_RESERVED_MAX: usize = 64;
 
@@ -145,8 +148,8 @@ impl RequestParser {
 
     /// Reads the count of words; false where it is not there yet. A command without words is none.
     fn start(&mut self, received: &mut Buffer) -> Result<bool, ProtocolError> {
-        let Some(line) = take_line(received, ProtocolError::CountTooLong)? else { return Ok(false) };
-        let count = parse_integer(&line[1..]).ok_or(ProtocolError::InvalidCount)?;
+        let Some(count) = take_number(received, ProtocolError::CountTooLong)? else { return Ok(false) };
+        let count = count.ok_or(ProtocolError::InvalidCount)?;
         if count > 0 && count.unsigned_abs() > self.limits.words as u64 {
             return Err(ProtocolError::InvalidCount);
         }
@@ -188,8 +191,8 @@ impl RequestParser {
                 return if line.is_some() { Err(ProtocolError::ExpectedWord(other)) } else { Ok(None) };
             }
         }
-        let Some(line) = take_line(received, ProtocolError::LengthTooLong)? else { return Ok(None) };
-        let length = parse_integer(&line[1..]).ok_or(ProtocolError::InvalidLength)?;
+        let Some(length) = take_number(received, ProtocolError::LengthTooLong)? else { return Ok(None) };
+        let length = length.ok_or(ProtocolError::InvalidLength)?;
         let allowed = self.limits.word_bytes.min(self.limits.command_bytes - self.bytes);
         match usize::try_from(length) {
             Ok(bytes) if bytes <= allowed => {
@@ -215,6 +218,23 @@ fn inline_words(received: &mut Buffer) -> Result<Option<Vec<Bytes>>, ProtocolErr
     received.truncate_front(1);
     let line = line.strip_suffix(b"\r").unwrap_or(&line);
     inline::split(line).map(Some).ok_or(ProtocolError::UnbalancedQuotes)
+}
+
+/// Takes a line with a number behind its first byte: none where the line does not end yet, and none inside where it is
+/// no number.
+fn take_number(received: &mut Buffer, too_long: ProtocolError) -> Result<Option<Option<i64>>, ProtocolError> {
+    // Nearly always all of it is at the start of one chunk: then nothing is copied or counted.
+    let chunk = received.first_chunk();
+    let near = chunk.get(..NUMBER_LINE_BYTES.min(chunk.len())).unwrap_or(chunk);
+    if let Some(end) = near.iter().position(|&byte| byte == b'\r')
+        && end > 0
+        && end + 2 <= chunk.len()
+    {
+        let number = near.get(1..end).and_then(parse_integer);
+        received.truncate_front(end + 2);
+        return Ok(Some(number));
+    }
+    Ok(take_line(received, too_long)?.map(|line| parse_integer(&line[1..])))
 }
 
 /// Takes a line that ends with a carriage return and one more byte, which Redis does not look at; gives at least one

@@ -195,6 +195,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     read("expiretime", 2, Keys::ONE, |call| Box::pin(expiry::expiretime(call))),
     whole("flushall", -1, true, |call| Box::pin(scan::flush(call))),
     whole("flushdb", -1, true, |call| Box::pin(scan::flush(call))),
+    now("function", -2, Order::Free, server::function),
     read("get", 2, Keys::ONE, |call| Box::pin(strings::get(call))),
     read("getbit", 3, Keys::ONE, |call| Box::pin(bits::getbit(call))),
     write("getdel", 2, Keys::ONE, |call| Box::pin(strings::getdel(call))),

@@ -124,6 +124,17 @@ fn documented(command: &'static Command) -> (Answer, Answer) {
     (Answer::text(command.name), Answer::Map(about))
 }
 
+/// There are no functions: the list is empty, and emptying it changes nothing.
+pub(super) fn function(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
+    if is(call.word(1), "flush") {
+        Ok(Answer::Ok)
+    } else if is(call.word(1), "list") {
+        Ok(Answer::Array(Vec::new()))
+    } else {
+        Err(unknown_part(call))
+    }
+}
+
 pub(super) fn config(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
     let part = call.word(1);
     if is(part, "get") {

@@ -57,7 +57,7 @@ fn strings() {
         setbit bits 1 2 => -ERR bit is not an integer or out of range
         get => -ERR wrong number of arguments for 'get' command
         get a b => -ERR wrong number of arguments for 'get' command
-        foo a b => -ERR unknown command 'foo', with args beginning with: 'a' 'b' 
+        foo a b => -ERR unknown command 'foo', with args beginning with: 'a' 'b'
         object encoding x => int
         object encoding s => embstr
         ",

@@ -90,3 +90,21 @@ fn relaxed_writes_are_seen_at_once() {
         assert_eq!(one.run("get n"), (number + 1).to_string().as_str().into());
     }
 }
+
+/// Whoever has said everything and closes that half of the connection gets all answers, those of writes among them.
+#[test]
+fn answers_come_after_the_last_word() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    let bytes: Vec<u8> = (0..500)
+        .flat_map(|number| encode(&[b"set", format!("k{number}").as_bytes(), &[b'v'; 2_000]]))
+        .collect();
+    client.send(&bytes);
+    client.send(b"dbsize\r\n");
+    client.reader.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
+    for _ in 0..500 {
+        assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+    }
+    assert_eq!(client.next(), Some(Seen::Integer(500)));
+    assert_eq!(client.next(), None);
+}

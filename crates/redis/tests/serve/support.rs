@@ -132,8 +132,10 @@ impl Client {
     /// Runs commands and compares their replies: `command => reply`, the reply as it is shown.
     pub(crate) fn script(&mut self, script: &str) {
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let (command, expected) = line.split_once(" => ").expect("command => reply");
-            assert_eq!(format!("{:?}", self.run(command)), expected, "{command}");
+            let (command, expected) = line.split_once(" =>").expect("command => reply");
+            let expected = expected.strip_prefix(' ').unwrap_or_default();
+            let seen = format!("{:?}", self.run(command));
+            assert_eq!(seen.trim_end(), expected, "{command}");
         }
     }
 }
