@@ -21,10 +21,26 @@ pub(crate) struct Config {
     pub(crate) listen: Option<String>,
     pub(crate) insecure: Option<bool>,
     pub(crate) log: Option<String>,
+    #[serde(rename = "own-space")]
+    pub(crate) own_space: Option<Vec<String>>,
+    #[serde(rename = "trace-space")]
+    pub(crate) trace_space: Option<PathBuf>,
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-const KEYS: [&str; 9] = ["data", "size", "cache", "overlay", "tablets", "io", "listen", "insecure", "log"];
+const KEYS: [&str; 11] = [
+    "data",
+    "size",
+    "cache",
+    "overlay",
+    "tablets",
+    "io",
+    "listen",
+    "insecure",
+    "log",
+    "own-space",
+    "trace-space",
+];
 
 impl Config {
     /// Reads the file at `path`.
@@ -61,7 +77,8 @@ mod tests {
     #[test]
     fn every_key_is_understood() {
         let text = "data = '/srv/shoal.data'\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
-                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nlog = 'debug'\n";
+                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nlog = 'debug'\n\
+                    own-space = ['films']\ntrace-space = 'trace'\n";
         let config = Config::parse(text).unwrap();
         let expected = Config {
             data: Some("/srv/shoal.data".into()),
@@ -73,6 +90,8 @@ mod tests {
             listen: Some("127.0.0.1:0".into()),
             insecure: Some(true),
             log: Some("debug".into()),
+            own_space: Some(vec!["films".into()]),
+            trace_space: Some("trace".into()),
         };
         assert_eq!(config, expected);
         let table: toml::Table = text.parse().unwrap();

@@ -3,9 +3,10 @@
 //! The only place of this crate that touches the device and the engine's opening.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{BufWriter, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_device::Device;
 use shoal_device::file::{self, FileOptions, IoMode, OpenError};
-use shoal_engine::{Environment, FormatOptions, OpenOptions, Store};
+use shoal_engine::{Environment, FormatOptions, OpenOptions, SpaceTrace, Store};
 
 use crate::size::Size;
 
@@ -72,6 +73,10 @@ pub(crate) struct StoreOptions {
     pub(crate) cache: Size,
     pub(crate) overlay: Option<Size>,
     pub(crate) io: Io,
+    /// Buckets with space of their own.
+    pub(crate) own_space: Vec<String>,
+    /// Where every allocation and free is noted.
+    pub(crate) trace_space: Option<PathBuf>,
 }
 
 impl Default for StoreOptions {
@@ -83,6 +88,8 @@ impl Default for StoreOptions {
             cache: Size(1 << 30),
             overlay: None,
             io: Io::Auto,
+            own_space: Vec::new(),
+            trace_space: None,
         }
     }
 }
@@ -115,12 +122,22 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         }
     };
     tracing::info!("{}", device.inner().describe());
+    let space_trace = options.trace_space.as_deref().map(trace_to).transpose()?;
     let open = OpenOptions {
+        own_space: options.own_space.clone(),
+        space_trace,
         cache_bytes: usize::try_from(options.cache.0).unwrap_or(usize::MAX),
         overlay_bytes: options.overlay.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
         ..OpenOptions::default()
     };
     Store::open(device, open, environment).await.with_context(what)
+}
+
+/// A trace of allocations into a new file, which must not be there yet: a trace cannot be continued.
+fn trace_to(path: &Path) -> anyhow::Result<Arc<SpaceTrace>> {
+    let file = File::create_new(path)
+        .with_context(|| format!("cannot write the trace of allocations to {}", path.display()))?;
+    Ok(Arc::new(SpaceTrace::new(Box::new(BufWriter::new(file)))))
 }
 
 /// Opens the file or device at `path` as it is: nothing is created, and nobody else may have it open.

@@ -140,9 +140,18 @@ struct SpaceArguments {
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Seconds that a row may take [default: 60, with --quick 0.5].
+    /// Seconds that a row may take, and as many for its preparation [default: by variant, with --quick 0.5].
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
+    /// Replay the allocations that `shoal serve --trace-space` noted in this file, instead of the cases.
+    #[arg(long, value_name = "FILE", conflicts_with = "cases")]
+    replay: Option<PathBuf>,
+    /// Go on with the seed's load from the free space that `shoal stat --dump-space` wrote to this file, instead of the cases.
+    #[arg(long, value_name = "FILE", conflicts_with = "cases")]
+    start: Option<PathBuf>,
+    /// Write charts of the figures to this folder, as SVG files.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
 }
 
 fn seconds(number: Option<f64>) -> anyhow::Result<Option<Duration>> {
@@ -158,6 +167,9 @@ fn run_space(arguments: SpaceArguments) -> anyhow::Result<()> {
         cases: arguments.cases,
         variants: arguments.variants,
         time: seconds(arguments.seconds)?,
+        replay: arguments.replay,
+        start: arguments.start,
+        plot: arguments.plot,
     };
     shoal_bench::space::run(&options, &mut std::io::stdout().lock())
 }

@@ -60,6 +60,19 @@ pub(crate) struct Arguments {
     /// Let other machines in, although nothing proves who they are and nothing is encrypted.
     #[arg(long, value_name = "BOOL", env = "SHOAL_INSECURE", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
+    /// Give these buckets space of their own: their values lie apart from everybody else's, so that a load that does not fit
+    /// the others leaves them no holes [default: none].
+    #[arg(
+        long,
+        value_name = "BUCKET,...",
+        env = "SHOAL_OWN_SPACE",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    own_space: Option<Vec<String>>,
+    /// Note every allocation and free in this new file, for `shoal bench space --replay`.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TRACE_SPACE", hide_env_values = true)]
+    trace_space: Option<PathBuf>,
     /// The configuration file.
     #[arg(long, value_name = "FILE", env = "SHOAL_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
@@ -86,6 +99,8 @@ impl Settings {
                 cache: arguments.cache.or(file.cache).unwrap_or(DEFAULT_CACHE),
                 overlay: arguments.overlay.or(file.overlay),
                 io: arguments.io.or(file.io).unwrap_or_default(),
+                own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
+                trace_space: arguments.trace_space.or(file.trace_space),
             },
             listen: arguments.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.into()),
             insecure: arguments.insecure.or(file.insecure).unwrap_or(false),
@@ -148,6 +163,8 @@ mod tests {
             io: None,
             listen: None,
             insecure: None,
+            own_space: None,
+            trace_space: None,
             config: None,
         }
     }

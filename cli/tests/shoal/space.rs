@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use crate::harness::{Server, run, signal};
+use crate::harness::{Server, command, run, serve, signal};
 
 /// The blocks of the runs in a dump, and how many runs there are; panics where they are not ascending and apart.
 fn dumped(path: &str) -> (u64, u64) {
@@ -56,4 +56,53 @@ fn free_space_is_mapped_and_dumped() {
     assert_eq!(wrong.code, 1, "{}", wrong.stderr);
     assert!(wrong.stderr.contains("cannot write /nonexistent/dump"), "{}", wrong.stderr);
     assert_eq!(run(&["stat", "key", "--map", "--data", &data]).code, 2);
+}
+
+/// What a server notes of its allocations is replayed with other allocators; a bucket has groups of its own, before a
+/// restart and after it.
+#[test]
+fn allocations_are_traced_and_a_bucket_has_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).into_os_string().into_string().unwrap();
+    let (value, trace, dump) = (path("value"), path("trace"), path("dump"));
+    fs::write(&value, vec![7; 300_000]).unwrap();
+    let mut own = 0;
+    for restart in 0..2 {
+        let traced = format!("{trace}{restart}");
+        let options = ["--own-space", "films,mail", "--trace-space", &traced];
+        let (mut child, url) = serve(&folder.path().join("data"), &options);
+        for index in 0..20 {
+            let key = format!("{restart}-{index}");
+            assert_eq!(run(&["put", &key, &value, "--bucket", "films", "--server", &url]).code, 0);
+        }
+        let figures = run(&["stat", "--json", "--server", &url]).json()["figures"].clone();
+        assert_eq!(figures["own.buckets"], 2);
+        let blocks = figures["own.groups"].as_u64().unwrap();
+        assert!(blocks > own, "{blocks} after {own}");
+        own = blocks;
+        assert_eq!(run(&["stat", "--dump-space", &dump, "--server", &url]).code, 0);
+        let refused = run(&["put", "x", &value, "--bucket", ".shoal", "--server", &url]);
+        assert!(refused.stderr.contains("the store's own"), "{}", refused.stderr);
+        signal(&child, Signal::TERM);
+        assert!(child.wait().unwrap().success());
+        let bench = ["bench", "space", "--json", "--seconds", "5", "--variant", "hybrid"];
+        let replayed = run(&[&bench[..], &["--replay", &traced]].concat());
+        assert_eq!(replayed.code, 0, "{}", replayed.stderr);
+        assert!(replayed.text().contains("\"runs_per_value\""), "{}", replayed.text());
+        let started = run(&[&bench[..], &["--start", &dump]].concat());
+        assert!(
+            started.text().contains("\"utilisation_at_first_failure\""),
+            "{}{}",
+            started.text(),
+            started.stderr
+        );
+    }
+    let data = path("data");
+    let again =
+        run(&["serve", "--data", &data, "--trace-space", &format!("{trace}0"), "--listen", "127.0.0.1:0"]);
+    assert!(again.code == 1 && again.stderr.contains("trace"), "an old trace is kept: {}", again.stderr);
+    let twice = command(&["serve", "--data", &data, "--own-space", "a,a", "--listen", "127.0.0.1:0"])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("named twice"), "{twice:?}");
 }

@@ -67,13 +67,13 @@ impl<'a> Report<'a> {
         }
         if !self.has_heads {
             self.has_heads = true;
-            write!(self.out, "\n{:17} {:14}", "case", "variant")?;
+            write!(self.out, "\n{:21} {:14}", "case", "variant")?;
             for metric in self.metrics {
                 write!(self.out, " {:>WIDTH$}", metric.head)?;
             }
             writeln!(self.out)?;
         }
-        write!(self.out, "{case:17} {variant:14}")?;
+        write!(self.out, "{case:21} {variant:14}")?;
         for figure in figures {
             write!(self.out, " {:>WIDTH$}", shown(*figure))?;
         }

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::log::commit::ValueWrite;
 use crate::log::format::RecordKind;
 use crate::overlay::{Overlay, Record};
+use crate::own_space::OwnerId;
 use crate::packed::{Account, AccountOps, LiveValue, Moves, Owner, Packer, Pending, Pressure, packs};
 use crate::publish::Changes;
 use crate::space::Extents;
@@ -377,7 +378,7 @@ impl<'a> Work<'a> {
     /// Puts what waits into runs: one, or shorter ones where the free space has no run that long.
     fn pack_pending(&mut self) -> Result<()> {
         while self.packer.len() > 0 {
-            let space = self.inner.space.allocator();
+            let space = &self.inner.space;
             let wanted = self.packer.blocks();
             let alone = self.packer.len() < 2;
             let run =
@@ -416,12 +417,13 @@ impl<'a> Work<'a> {
 
     /// The value gets extents of its own.
     fn own_extents(&mut self, value: Pending) -> Result<()> {
+        let owner = self.inner.own.owner_of_encoded(&value.key);
         let Pending { op, mut entry, stored, .. } = value;
-        let data = self.take_runs(blocks_for(stored.len() as u64))?;
+        let data = self.take_runs(owner, blocks_for(stored.len() as u64))?;
         let units = stored.len().div_ceil(VALUE_UNIT_BYTES);
         let manifest = match manifest_blocks(data.runs().len(), units) {
             0 => None,
-            blocks => Some(self.take_runs(blocks)?),
+            blocks => Some(self.take_runs(0, blocks)?),
         };
         let mut filler = Filler::new(data.runs());
         filler.take(&stored);
@@ -447,10 +449,10 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn take_runs(&mut self, blocks: u64) -> Result<Arc<Extents>> {
+    fn take_runs(&mut self, owner: OwnerId, blocks: u64) -> Result<Arc<Extents>> {
         let space = &self.inner.space;
         let runs = space
-            .allocate_value(blocks)
+            .allocate_value(owner, blocks)
             .ok_or(Error::Full { needed: blocks, available: space.available() })?;
         let extents = Extents::new(space.clone(), runs);
         self.taken.extend_from_slice(extents.runs());

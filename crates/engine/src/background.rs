@@ -10,7 +10,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use shoal_base::task::block_on;
 
-use crate::store::Inner;
+use crate::own_space::SAVE_PERIOD;
+use crate::store::{Inner, Store};
 
 /// How often the applier looks around without being woken.
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
@@ -55,6 +56,7 @@ pub(crate) struct Worker {
     commit: Bell,
     apply: Bell,
     grow: Bell,
+    own: Bell,
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -65,6 +67,7 @@ impl Worker {
             commit: Bell::default(),
             apply: Bell::default(),
             grow: Bell::default(),
+            own: Bell::default(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
         })
@@ -78,7 +81,8 @@ impl Worker {
         type Work = fn(&Weak<Inner>, &Worker);
         let works: [(&str, Work); 3] =
             [("shoal-commit", committer), ("shoal-apply", applier), ("shoal-grow", grower)];
-        for (name, work) in works {
+        let keeper: Option<(&str, Work)> = (inner.own.len() > 0).then_some(("shoal-own", keeper));
+        for (name, work) in works.into_iter().chain(keeper) {
             let (worker, store) = (self.clone(), Arc::downgrade(inner));
             let thread = thread::Builder::new().name(name.into()).spawn(move || work(&store, &worker))?;
             self.threads.lock().push(thread);
@@ -105,6 +109,7 @@ impl Worker {
         self.wake_commit();
         self.wake_apply();
         self.wake_grow();
+        self.own.ring();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
@@ -183,6 +188,18 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
                 worker.apply.wait(RETRY_AFTER);
             }
         }
+    }
+}
+
+/// Remembers which groups belong to which bucket.
+fn keeper(store: &Weak<Inner>, worker: &Worker) {
+    let _ = worker.own.thread.set(thread::current());
+    while !worker.is_stopped() {
+        let Some(inner) = store.upgrade() else { return };
+        if let Err(error) = block_on(Store(inner).save_own_space()) {
+            tracing::warn!("which groups belong to which bucket could not be saved: {error}");
+        }
+        worker.own.wait(SAVE_PERIOD);
     }
 }
 

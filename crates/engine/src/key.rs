@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 /// The bucket that is meant where none is named.
 pub const DEFAULT_BUCKET: &str = "default";
 
+/// The bucket in which the store remembers what is not needed to open it. Nobody else reads or writes it.
+const SYSTEM_BUCKET: &str = ".shoal";
+
 /// Checks the name of a bucket: 1 to 63 bytes of `a-z`, `0-9`, `-`, `.` and `_`.
 ///
 /// # Errors
@@ -17,7 +20,9 @@ pub const DEFAULT_BUCKET: &str = "default";
 pub fn check_bucket(bucket: &str) -> Result<()> {
     let fits = (1..=BUCKET_BYTES_MAX).contains(&bucket.len());
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
-    if fits && bucket.bytes().all(plain) {
+    if bucket == SYSTEM_BUCKET {
+        Err(Error::Invalid(format!("bucket {SYSTEM_BUCKET:?} is the store's own: choose another name")))
+    } else if fits && bucket.bytes().all(plain) {
         Ok(())
     } else {
         Err(Error::Invalid(format!(
@@ -47,8 +52,17 @@ impl ObjectKey {
                 key.len()
             )));
         }
+        Ok(Self::in_bucket(bucket, key))
+    }
+
+    /// An object of the store's own bucket.
+    pub(crate) fn system(key: &[u8]) -> Self {
+        Self::in_bucket(SYSTEM_BUCKET, key)
+    }
+
+    fn in_bucket(bucket: &str, key: &[u8]) -> Self {
         let encoded = [bucket.as_bytes(), &[0], key].concat().into_boxed_slice();
-        Ok(Self { encoded, bucket_bytes: bucket.len() as u8 })
+        Self { encoded, bucket_bytes: bucket.len() as u8 }
     }
 
     /// The bucket's name.

@@ -47,12 +47,14 @@ mod object;
 mod open;
 mod options;
 mod overlay;
+mod own_space;
 mod packed;
 mod poison;
 mod publish;
 mod put;
 mod space;
 mod space_image;
+mod space_trace;
 mod stat;
 mod store;
 mod stream;
@@ -75,8 +77,10 @@ pub use object::{
     RejectRules,
 };
 pub use options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
+pub use own_space::OWN_SPACES_MAX;
 pub use shoal_base::task::block_on;
 pub use shoal_base::{Lsn, Run, TabletId};
+pub use space_trace::{SpaceTrace, TraceLine, TraceReader};
 pub use stat::StoreStat;
 pub use store::Store;
 pub use stream::{GetStream, PutStream};

@@ -25,11 +25,13 @@ use crate::log::read::{FoundBatch, FoundLog, read_log};
 use crate::log::ring::{BatchIndex, Ring};
 use crate::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX};
 use crate::overlay::Record;
+use crate::own_space::OwnSpace;
 use crate::packed::{Totals, run_blocks_max};
 use crate::poison::Poison;
 use crate::publish::{CEILING_STEP, Publisher};
 use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space_image;
+use crate::space_trace::SpaceTrace;
 use crate::store::{Inner, OperationCounters, Store, uninterrupted};
 use crate::stream::HeldStreams;
 use crate::superblock::{self, Found, LogPlace, Superblock, TabletRecord};
@@ -113,6 +115,7 @@ impl Store {
     pub async fn open(device: Device, options: OpenOptions, environment: Environment) -> Result<Self> {
         let opened = Recovery::read(device, &options, &environment).await?;
         let store = opened.start(options, environment).await?;
+        store.restore_own_space().await?;
         Ok(store)
     }
 
@@ -122,6 +125,11 @@ impl Store {
     /// As the device.
     pub async fn close(&self) -> Result<()> {
         let inner = &*self.0;
+        if inner.check_writable().is_ok()
+            && let Err(error) = self.save_own_space().await
+        {
+            tracing::warn!("which groups belong to which bucket could not be saved: {error}");
+        }
         if inner.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -138,7 +146,9 @@ impl Store {
             inner.committer.seal().await;
             // Who was queued while the seal was written found somebody committing and relies on it.
             inner.committer.lead(inner.now_ns()).await;
-            inner.publish_last().await
+            let published = inner.publish_last().await;
+            inner.space.end_trace();
+            published
         })
     }
 }
@@ -246,7 +256,8 @@ impl Recovery {
         let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
         let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
         let admission = Admission::new(overlay_bytes, records_max);
-        let space = recovered_space(&superblock, &image)?;
+        let own = OwnSpace::new(options.own_space)?;
+        let space = recovered_space(&superblock, &image, options.space_trace)?;
         let unknown: Vec<Run> = image.incomplete().collect();
         drop(image);
         let tablets = (0_u16..)
@@ -307,6 +318,7 @@ impl Recovery {
             tablets,
             committer: Committer::new(device, start, poison.clone()),
             space,
+            own,
             admission,
             poison,
             publisher: Baton::new(Publisher { superblock }),
@@ -318,6 +330,7 @@ impl Recovery {
             closed: AtomicBool::new(false),
             counters: OperationCounters::default(),
         });
+        inner.space.begin_trace();
         // The first batch of the epoch: the log says where numbers go on, and names the superblock (R9).
         inner.committer.seal().await;
         if let Some(reason) = inner.poison.reason() {
@@ -333,14 +346,18 @@ impl Recovery {
 }
 
 /// The allocator over the published image.
-fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<SpaceManager>> {
+fn recovered_space(
+    superblock: &Superblock,
+    image: &FreeImage,
+    trace: Option<Arc<SpaceTrace>>,
+) -> Result<Arc<SpaceManager>> {
     let layout = superblock.layout;
     let outside = |run: &Run| run.end() > superblock.device_blocks || run.block < layout.data_first();
     if let Some(run) = image.runs().find(outside) {
         let what = "the space image has a run outside of the data".into();
         return Err(Error::Corrupt { what, block: run.block });
     }
-    Ok(SpaceManager::new(Space::from_image(image), superblock.tablets.len(), layout.blocks_max))
+    Ok(SpaceManager::new(Space::from_image(image), superblock.tablets.len(), layout.blocks_max, trace))
 }
 
 /// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).

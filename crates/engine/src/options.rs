@@ -5,6 +5,8 @@ use std::sync::Arc;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{BLOCK_BYTES, Clock, Entropy, SystemClock, SystemEntropy};
 
+use crate::space_trace::SpaceTrace;
+
 /// Where time and randomness come from.
 #[derive(Clone)]
 pub struct Environment {
@@ -65,6 +67,11 @@ pub struct OpenOptions {
     pub background: bool,
     /// Opens a log that lost promised records, dropping what follows the damage. The loss is reported in the log.
     pub accept_damaged_log: bool,
+    /// Buckets whose values lie in groups of their own, apart from everybody else's; at most
+    /// [`OWN_SPACES_MAX`](crate::OWN_SPACES_MAX). Not a quota: where nothing else is free, others get their space too.
+    pub own_space: Vec<String>,
+    /// Where every allocation and free is noted.
+    pub space_trace: Option<Arc<SpaceTrace>>,
     /// Sizes that tests shrink.
     pub tuning: Tuning,
 }
@@ -76,6 +83,8 @@ impl Default for OpenOptions {
             overlay_bytes: None,
             background: true,
             accept_damaged_log: false,
+            own_space: Vec::new(),
+            space_trace: None,
             tuning: Tuning::default(),
         }
     }

@@ -97,7 +97,7 @@ impl Inner {
         let mut body: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[&head[..]]);
         body.extend(value.chunks());
         let blocks = TREE_BLOCKS_PER_RECORD + home_blocks;
-        let (_, promise) = self.claim(|| self.space.claim_value(0, blocks)).await?;
+        let (_, promise) = self.claim(|| self.space.claim_value(0, 0, blocks)).await?;
         self.write_of(key, &body, promise, Vec::new(), Vec::new()).await
     }
 
@@ -115,7 +115,7 @@ impl Inner {
         let mut last_error = None;
         // A failed write of a value is tried once elsewhere: nothing names the first place, which stays out of use.
         for _ in 0..2 {
-            let (extents, promise) = self.claim_extents(stored).await?;
+            let (extents, promise) = self.claim_extents(key, stored).await?;
             let (data, manifest) = (&extents[0], extents.get(1));
             let (home, writes) = lay_out(&self.device, front, value, data, manifest);
             entry.home = home;
@@ -138,9 +138,15 @@ impl Inner {
     }
 
     /// Extents for so many stored bytes, and for a manifest where they need one.
-    pub(crate) async fn claim_extents(&self, stored: u64) -> Result<(Vec<Arc<Extents>>, Promise)> {
+    pub(crate) async fn claim_extents(
+        &self,
+        key: &ObjectKey,
+        stored: u64,
+    ) -> Result<(Vec<Arc<Extents>>, Promise)> {
         let blocks = blocks_for(stored);
-        let (data, promise) = self.claim(|| self.space.claim_value(blocks, TREE_BLOCKS_PER_RECORD)).await?;
+        let owner = self.own.owner_of(key);
+        let (data, promise) =
+            self.claim(|| self.space.claim_value(owner, blocks, TREE_BLOCKS_PER_RECORD)).await?;
         let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
         let manifest_blocks = manifest_blocks(data.runs().len(), units);
         let mut extents = vec![data];
@@ -152,7 +158,7 @@ impl Inner {
 
     /// Extents for a manifest.
     pub(crate) async fn claim_manifest(&self, blocks: u64) -> Result<Arc<Extents>> {
-        let (extents, promise) = self.claim(|| self.space.claim_value(blocks, 0)).await?;
+        let (extents, promise) = self.claim(|| self.space.claim_value(0, blocks, 0)).await?;
         drop(promise);
         if extents.runs().len() > crate::entry::INLINE_RUNS_MAX {
             return Err(Error::Full { needed: blocks, available: self.space.available() });

@@ -14,6 +14,8 @@ use smallvec::SmallVec;
 use crate::entry::RUNS_MAX;
 use crate::error::Error;
 use crate::options::UNIT_BLOCKS;
+use crate::own_space::OwnerId;
+use crate::space_trace::SpaceTrace;
 
 /// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
 pub(crate) const TREE_BLOCKS_PER_RECORD: u64 = 2;
@@ -40,6 +42,7 @@ struct State {
 /// The store's space.
 pub(crate) struct SpaceManager {
     space: Space,
+    trace: Option<Arc<SpaceTrace>>,
     state: Mutex<State>,
     /// Held back from values, so that deletes and their applies work on a full device.
     reserve: u64,
@@ -59,11 +62,17 @@ impl From<Shortage> for Error {
 }
 
 impl SpaceManager {
-    pub(crate) fn new(space: Space, tablets: usize, blocks_max: u64) -> Arc<Self> {
+    pub(crate) fn new(
+        space: Space,
+        tablets: usize,
+        blocks_max: u64,
+        trace: Option<Arc<SpaceTrace>>,
+    ) -> Arc<Self> {
         let pending = (0..tablets).map(|_| VecDeque::new()).collect();
         let reserve = (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64;
         Arc::new(Self {
             space,
+            trace,
             state: Mutex::new(State { promised: 0, pending, pending_blocks: 0 }),
             reserve,
         })
@@ -85,12 +94,44 @@ impl SpaceManager {
         self.state.lock().pending_blocks
     }
 
-    /// Takes `value_blocks` blocks for a value and promises `apply_blocks` more to the apply of its record.
+    /// Notes everything from now on in the trace, if there is one.
+    pub(crate) fn begin_trace(&self) {
+        if let Some(trace) = &self.trace {
+            trace.begin(&self.space);
+        }
+    }
+
+    /// Nothing more will be noted.
+    pub(crate) fn end_trace(&self) {
+        if let Some(trace) = &self.trace {
+            trace.end();
+        }
+    }
+
+    fn note_taken(&self, wanted: u32, run: Option<Run>) -> Option<Run> {
+        if let (Some(trace), Some(run)) = (&self.trace, &run) {
+            trace.taken(u64::from(wanted), &[*run]);
+        }
+        run
+    }
+
+    /// A run of exactly `blocks` blocks.
+    pub(crate) fn allocate(&self, blocks: u32) -> Option<Run> {
+        self.note_taken(blocks, self.space.allocate(blocks))
+    }
+
+    /// A run of `blocks` blocks, or the longest free one where all are shorter.
+    pub(crate) fn allocate_at_most(&self, blocks: u32) -> Option<Run> {
+        self.note_taken(blocks, self.space.allocate_at_most(blocks))
+    }
+
+    /// Takes `value_blocks` blocks for a value of `owner`'s and promises `apply_blocks` more to the apply of its record.
     ///
     /// # Errors
     /// [`Shortage`]: nothing was taken.
     pub(crate) fn claim_value(
         self: &Arc<Self>,
+        owner: OwnerId,
         value_blocks: u64,
         apply_blocks: u64,
     ) -> Result<(Arc<Extents>, Promise), Shortage> {
@@ -101,7 +142,7 @@ impl SpaceManager {
         if needed > free {
             return Err(shortage);
         }
-        let runs = self.allocate_value(value_blocks).ok_or(shortage)?;
+        let runs = self.allocate_value(owner, value_blocks).ok_or(shortage)?;
         state.promised += apply_blocks;
         drop(state);
         let promise = Promise { space: self.clone(), blocks: apply_blocks };
@@ -154,28 +195,42 @@ impl SpaceManager {
 
     /// Runs for a value: one, or else whole units as far as there are runs for them (so that few units are split), or
     /// else splinters, the largest first. Only a device with fewer free blocks has no place for it.
-    pub(crate) fn allocate_value(&self, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
-        let mut runs = SmallVec::new();
+    pub(crate) fn allocate_value(&self, owner: OwnerId, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
+        let allocate = |blocks| match owner {
+            0 => self.space.allocate(blocks),
+            owner => self.space.allocate_own(owner, blocks),
+        };
+        let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
         let mut rest = u32::try_from(blocks).ok()?;
         while rest > 0 && runs.len() < RUNS_MAX {
-            let run = self.space.allocate(rest).or_else(|| {
+            let run = allocate(rest).or_else(|| {
                 let largest = self.space.largest_run().min(rest);
                 let whole = largest / UNIT_BLOCKS * UNIT_BLOCKS;
-                self.space.allocate(if whole > 0 { whole } else { largest.max(1) })
+                allocate(if whole > 0 { whole } else { largest.max(1) })
             });
             let Some(run) = run else { break };
             rest -= run.blocks;
             runs.push(run);
         }
         if rest == 0 {
+            if let Some(trace) = self.trace.as_ref().filter(|_| blocks > 0) {
+                trace.taken(blocks, &runs);
+            }
             return Some(runs);
         }
-        self.give_back(&runs);
+        self.free(&runs);
         None
     }
 
     /// Gives runs back that nothing durable names.
     pub(crate) fn give_back(&self, runs: &[Run]) {
+        if let Some(trace) = self.trace.as_ref().filter(|_| !runs.is_empty()) {
+            trace.freed(runs);
+        }
+        self.free(runs);
+    }
+
+    fn free(&self, runs: &[Run]) {
         if let Err(error) = self.space.free_batch(runs) {
             unreachable!("space that was handed out is given back once: {error}");
         }

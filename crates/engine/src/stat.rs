@@ -65,6 +65,10 @@ pub struct StoreStat {
     pub live_value_bytes: u64,
     /// Blocks that trees, values and records not yet applied own; not log and superblocks.
     pub allocated_blocks: u64,
+    /// Buckets with space of their own, and the blocks of their groups.
+    pub own_buckets: u64,
+    /// See `own_buckets`.
+    pub own_blocks: u64,
     /// Packed runs of small values, their blocks, and the bytes of the values in them that are alive.
     pub packed_runs: u64,
     /// See `packed_runs`.
@@ -89,6 +93,8 @@ impl StoreStat {
             ("space.largest_free_run", "blocks", self.largest_free_run),
             ("space.allocated", "blocks", self.allocated_blocks),
             ("space.live_values", "bytes", self.live_value_bytes),
+            ("own.buckets", "count", self.own_buckets),
+            ("own.groups", "blocks", self.own_blocks),
             ("packed.runs", "count", self.packed_runs),
             ("packed.blocks", "blocks", self.packed_blocks),
             ("packed.live", "bytes", self.packed_live_bytes),
@@ -177,6 +183,8 @@ impl Store {
             live_value_bytes: totals.value_bytes,
             allocated_blocks: device_blocks
                 .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),
+            own_buckets: inner.own.len() as u64,
+            own_blocks: inner.own_blocks(),
             packed_runs: totals.runs,
             packed_blocks: totals.packed_blocks,
             packed_live_bytes: totals.packed_live_bytes,

@@ -16,6 +16,7 @@ use crate::key::ObjectKey;
 use crate::layout::Layout;
 use crate::log::commit::Committer;
 use crate::options::{Environment, Tuning};
+use crate::own_space::OwnSpace;
 use crate::poison::Poison;
 use crate::publish::Publisher;
 use crate::space::{Shortage, SpaceManager};
@@ -39,6 +40,7 @@ pub(crate) struct Inner {
     pub tablets: TabletMap,
     pub committer: Committer,
     pub space: Arc<SpaceManager>,
+    pub own: OwnSpace,
     pub admission: Arc<Admission>,
     pub poison: Arc<Poison>,
     pub publisher: Baton<Publisher>,

@@ -133,7 +133,7 @@ impl PutStream {
         entry.home = home;
         let mut head = Vec::with_capacity(96);
         entry.encode(&mut head);
-        let (_, promise) = inner.claim(|| inner.space.claim_value(0, TREE_BLOCKS_PER_RECORD)).await?;
+        let (_, promise) = inner.claim(|| inner.space.claim_value(0, 0, TREE_BLOCKS_PER_RECORD)).await?;
         let extents = self.extents.drain(..).chain(manifest).collect();
         let write = inner.write_of(&self.key, &[&head], promise, extents, Vec::new()).await?;
         let written = inner.commit(&self.key, self.options.rules, write).await?;
@@ -161,7 +161,8 @@ impl PutStream {
         let take = if self.pending.len() >= PIECE_BYTES { whole } else { self.pending.len() };
         let (extents, _) = {
             let blocks = blocks_for(take as u64);
-            inner.claim(|| inner.space.claim_value(blocks, 0)).await?
+            let owner = inner.own.owner_of(&self.key);
+            inner.claim(|| inner.space.claim_value(owner, blocks, 0)).await?
         };
         self.settle().await?;
         let mut filler = Filler::new(extents.runs());

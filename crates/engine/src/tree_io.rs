@@ -135,7 +135,7 @@ impl<'a> PoolSink<'a> {
 
     fn next_block(&mut self) -> Result<u64> {
         if self.rest.is_none() {
-            self.rest = self.inner.space.allocator().allocate_at_most(PAGE_RUN_BLOCKS);
+            self.rest = self.inner.space.allocate_at_most(PAGE_RUN_BLOCKS);
         }
         let Some(run) = self.rest else {
             return Err(Error::Full { needed: 1, available: 0 });

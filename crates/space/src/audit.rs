@@ -1,5 +1,6 @@
 //! The check of everything that the allocator knows twice: the index against the arrays, the borders, the sums.
 
+use crate::classes::CLASS_BLOCKS_MAX;
 use crate::free_runs::{FreeRuns, Group};
 use crate::index::RunIndex;
 
@@ -9,7 +10,7 @@ impl FreeRuns {
         let mut free_blocks = 0;
         for (group, state) in self.groups.iter().enumerate() {
             let mut end = None;
-            let mut in_group = 0;
+            let (mut in_group, mut large) = (0, 0);
             for span in state.runs.iter() {
                 let run = self.geometry.run(group, span);
                 assert!(self.geometry.check(run).is_ok(), "run {run} of group {group} is outside");
@@ -17,7 +18,9 @@ impl FreeRuns {
                 assert!(end.is_none_or(|end| end < span.start), "run {run} touches the one before it");
                 end = Some(span.end());
                 in_group += span.blocks;
+                large += u8::from(span.blocks > CLASS_BLOCKS_MAX);
             }
+            assert_eq!(state.large_runs, large, "the long runs of group {group}");
             assert_eq!(state.free_blocks, in_group, "the sum of the free blocks of group {group}");
             free_blocks += u64::from(in_group);
         }

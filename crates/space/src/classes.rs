@@ -7,8 +7,11 @@
 //!
 //! Invariant: as in `bits`, every summary bit is exact.
 
-use crate::bits::{assert_summary, highest, lowest};
+use std::sync::Arc;
+
+use crate::bits::assert_summary;
 use crate::prefetch;
+use crate::present::Present;
 
 /// Longest run with a class of its own: 4 MiB, the largest value that travels in one piece. Longer runs are few.
 pub(crate) const CLASS_BLOCKS_MAX: u32 = 1024;
@@ -25,7 +28,7 @@ pub(crate) struct ClassIndex {
     /// By class: the words of `middles` that are not empty.
     tops: Vec<u64>,
     /// The classes that are not empty.
-    present: Vec<u64>,
+    present: Arc<Present>,
 }
 
 impl ClassIndex {
@@ -42,7 +45,7 @@ impl ClassIndex {
             regions: vec![None; regions],
             middles: vec![0; classes * class_words],
             tops: vec![0; classes],
-            present: vec![0; classes.div_ceil(64)],
+            present: Arc::new(Present::new(classes)),
         }
     }
 
@@ -62,7 +65,7 @@ impl ClassIndex {
         words[class] |= 1 << (group % 64);
         self.middles[class * self.class_words + region / 64] |= 1 << (region % 64);
         self.tops[class] |= 1 << (region / 64);
-        self.present[class / 64] |= 1 << (class % 64);
+        self.present.insert(class);
     }
 
     /// Notes that `group` has no run of `blocks` blocks any more.
@@ -82,7 +85,7 @@ impl ClassIndex {
         if self.middles[middle] == 0 {
             self.tops[class] &= !(1 << (region / 64));
             if self.tops[class] == 0 {
-                self.present[class / 64] &= !(1 << (class % 64));
+                self.present.remove(class);
             }
         }
     }
@@ -97,11 +100,30 @@ impl ClassIndex {
         }
     }
 
+    /// Fetches ahead the word that says whether `group` has a run of `blocks` blocks.
+    #[inline]
+    pub(crate) fn prefetch_word(&self, blocks: u32, group: usize) {
+        if self.holds(blocks)
+            && let Some(words) = &self.regions[group / 64]
+        {
+            prefetch::soon(&words[blocks as usize - 1]);
+        }
+    }
+
     /// The shortest length of at least `blocks` that some group has, and the lowest such group.
     #[inline]
     pub(crate) fn shortest(&self, blocks: u32) -> Option<(u32, usize)> {
         let (class, region) = self.shortest_region(blocks)?;
         Some((class as u32 + 1, self.lowest_group(class, region)))
+    }
+
+    /// The shortest length of at least `blocks` that some group has.
+    #[inline]
+    pub(crate) fn shortest_length(&self, blocks: u32) -> Option<u32> {
+        if !self.holds(blocks) {
+            return None;
+        }
+        self.present.from(self.class(blocks)).map(|class| class as u32 + 1)
     }
 
     /// The class of the shortest length of at least `blocks` that some group has, and the lowest region with it.
@@ -111,29 +133,25 @@ impl ClassIndex {
             return None;
         }
         let class = self.class(blocks);
-        let word = class / 64;
-        let here = self.present[word] & (!0 << (class % 64));
-        let found = match lowest(here) {
-            Some(bit) => word * 64 + bit,
-            None => {
-                let behind = self.present[word + 1..].iter().position(|&bits| bits != 0)? + word + 1;
-                behind * 64 + lowest(self.present[behind])?
-            }
-        };
+        let found = self.present.from(class)?;
         Some((found, self.lowest_region(found)))
     }
 
     /// The longest length that some group has, and the lowest such group.
     pub(crate) fn longest(&self) -> Option<(u32, usize)> {
-        let word = self.present.iter().rposition(|&bits| bits != 0)?;
-        let class = word * 64 + highest(self.present[word])?;
+        let class = self.present.last()?;
         Some((class as u32 + 1, self.lowest_group(class, self.lowest_region(class))))
+    }
+
+    /// The classes that are not empty, to be looked at without the lock.
+    pub(crate) fn present(&self) -> Arc<Present> {
+        self.present.clone()
     }
 
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         let leaves = self.regions.iter().flatten().count() * self.classes;
-        let words = leaves + self.middles.capacity() + self.tops.capacity() + self.present.capacity();
+        let words = leaves + self.middles.capacity() + self.tops.capacity() + self.classes / 64;
         words * size_of::<u64>() + self.regions.capacity() * size_of::<Option<Box<[u64]>>>()
     }
 
@@ -162,7 +180,7 @@ impl ClassIndex {
             assert_summary(&leaves, middles);
             assert_summary(middles, &self.tops[class..=class]);
         }
-        assert_summary(&self.tops, &self.present);
+        assert_summary(&self.tops, &self.present.words());
     }
 
     #[inline]

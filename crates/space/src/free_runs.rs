@@ -12,7 +12,8 @@ use shoal_base::Run;
 
 use crate::SpaceError;
 use crate::bits::GroupSet;
-use crate::geometry::{Geometry, Merged};
+use crate::classes::CLASS_BLOCKS_MAX;
+use crate::geometry::{GROUP_BLOCKS_MAX, Geometry, Merged};
 use crate::group::{GroupRuns, Span};
 use crate::index::{Found, RunIndex};
 
@@ -32,11 +33,24 @@ pub(crate) struct Group {
     pub(crate) owner: u16,
     /// A closed group serves no requests at all: it is being emptied. Its runs are in no index.
     pub(crate) is_closed: bool,
+    /// How many of its runs are longer than any value, 4 MiB.
+    pub(crate) large_runs: u8,
 }
 
 const _: () = assert!(size_of::<Group>() == 64, "65,536 groups of a 16 TiB device cost 4 MiB");
 
+const _: () = assert!(GROUP_BLOCKS_MAX / CLASS_BLOCKS_MAX <= 64, "they are counted in a byte");
+
 impl Group {
+    /// Notes that the runs of the group became `now` instead of `before`.
+    #[inline]
+    fn count_large(&mut self, before: &[Option<Span>], now: &[Option<Span>]) {
+        let large = |spans: &[Option<Span>]| {
+            spans.iter().flatten().map(|span| u8::from(span.blocks > CLASS_BLOCKS_MAX)).sum::<u8>()
+        };
+        self.large_runs = self.large_runs + large(now) - large(before);
+    }
+
     /// Whether it serves everybody.
     pub(crate) fn is_open(&self) -> bool {
         self.owner == SHARED && !self.is_closed
@@ -51,6 +65,8 @@ pub(crate) struct FreeRuns {
     pub(crate) index: RunIndex,
     /// Over the groups of each owner.
     pub(crate) owned: BTreeMap<u16, RunIndex>,
+    /// How often a group got another owner.
+    pub(crate) owner_changes: u64,
     /// Group g is in here if its last block and the first block of group g + 1 are free, and both are open.
     pub(crate) joined: GroupSet,
     /// No run across a border is longer than this. Exact after a search, an upper bound afterwards.
@@ -65,9 +81,24 @@ impl FreeRuns {
             groups: vec![Group::default(); geometry.groups()],
             index: RunIndex::new(geometry),
             owned: BTreeMap::new(),
+            owner_changes: 0,
             joined: GroupSet::new(geometry.groups()),
             cross_blocks_max: 0,
             free_blocks: 0,
+        }
+    }
+
+    /// Sets what is free in a group of which nothing is free yet.
+    pub(crate) fn set_group(&mut self, group: usize, of_group: &GroupRuns) {
+        let state = &mut self.groups[group];
+        assert!(state.free_blocks == 0 && state.is_open(), "group {group} was set before");
+        state.runs = of_group.clone();
+        state.free_blocks = of_group.iter().map(|span| span.blocks).sum();
+        of_group.iter().for_each(|span| state.count_large(&[], &[Some(span)]));
+        self.free_blocks += u64::from(state.free_blocks);
+        of_group.iter().for_each(|span| self.index.insert(group, span));
+        for span in [of_group.first(), of_group.last()].into_iter().flatten() {
+            self.note_borders(group, span);
         }
     }
 
@@ -205,7 +236,7 @@ impl FreeRuns {
 
     /// The place, and the run itself, of what an index found.
     #[inline]
-    fn span_of(&self, found: Found) -> (usize, Span) {
+    pub(crate) fn span_of(&self, found: Found) -> (usize, Span) {
         let runs = &self.groups[found.group].runs;
         let at = match found.start {
             Some(start) => runs.position_covering(Span { start, blocks: found.blocks }),
@@ -221,6 +252,7 @@ impl FreeRuns {
     pub(crate) fn insert(&mut self, group: usize, span: Span) -> Result<(), Span> {
         let state = &mut self.groups[group];
         let inserted = state.runs.insert(span, self.geometry.group_blocks())?;
+        state.count_large(&[inserted.left, inserted.right], &[Some(inserted.merged)]);
         state.free_blocks += span.blocks;
         self.free_blocks += u64::from(span.blocks);
         if state.is_closed {
@@ -257,6 +289,7 @@ impl FreeRuns {
         let state = &mut self.groups[group];
         let was_bitmap = state.runs.is_bitmap();
         let removed = state.runs.remove(at, span, self.geometry.group_blocks());
+        state.count_large(&[Some(removed.whole)], &[removed.before, removed.after]);
         state.free_blocks -= span.blocks;
         self.free_blocks -= u64::from(span.blocks);
         if state.is_closed {

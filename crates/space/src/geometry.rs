@@ -85,6 +85,12 @@ impl Geometry {
         ((block - self.first) >> self.group_shift) as usize
     }
 
+    /// Blocks of a group: fewer in the last one where the space ends in it.
+    pub(crate) fn blocks_of(self, group: usize) -> u32 {
+        let before = (group as u64) << self.group_shift;
+        (self.blocks_max - self.first - before).min(u64::from(self.group_blocks())) as u32
+    }
+
     /// The run of `span` of `group`, with the device's block numbers.
     pub(crate) const fn run(self, group: usize, span: Span) -> Run {
         Run::new(self.first + ((group as u64) << self.group_shift) + span.start as u64, span.blocks)

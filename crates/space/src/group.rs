@@ -6,15 +6,16 @@
 //! (3 to 100 runs in service, 1,283 in the worst state measured, `shared/allocator.md` section 3).
 
 use crate::bitmap::Bits;
-
-/// Runs that a group stores without memory of its own.
-const RUNS_INLINE: usize = 13;
+use crate::lanes::{self, RUNS_INLINE};
 
 /// An array of so few runs moves back into the group.
 const RUNS_INLINE_AGAIN: usize = RUNS_INLINE / 2;
 
 /// Runs compared at once by the search for a length: the compiler makes vector code of such pieces.
 const SCAN_RUNS: usize = 16;
+
+/// So few runs are counted rather than searched.
+const COUNTED_RUNS: usize = 32;
 
 const _: () = assert!(size_of::<GroupRuns>() == 56, "a group is one cache line with 8 bytes besides");
 
@@ -115,6 +116,18 @@ impl PartialEq for GroupRuns {
 impl Eq for GroupRuns {}
 
 impl GroupRuns {
+    /// From runs in ascending order that do not touch, packed.
+    pub(crate) fn from_sorted(runs: &[u32], group_blocks: u32) -> Self {
+        Self(if runs.len() <= RUNS_INLINE {
+            inline(runs)
+        } else if runs.len() <= array_runs_max(group_blocks) {
+            Store::Array(runs.to_vec())
+        } else {
+            let spans = runs.iter().map(|&packed| Span::unpack(packed));
+            Store::Bitmap(Box::new(Bits::new(group_blocks, spans)))
+        })
+    }
+
     pub(crate) fn len(&self) -> usize {
         match &self.0 {
             Store::Inline { count, .. } => usize::from(*count),
@@ -177,7 +190,7 @@ impl GroupRuns {
         let wanted = blocks - 1;
         let is_wanted = |packed: u32| packed & 0xFFFF == wanted;
         if let Store::Inline { count, runs } = &self.0 {
-            let found = lanes(runs, is_wanted) & ((1 << count) - 1) & !((1 << from) - 1);
+            let found = lanes::of_length(runs, wanted) & ((1 << count) - 1) & !((1 << from) - 1);
             return (found != 0).then(|| found.trailing_zeros() as usize);
         }
         let mut index = from;
@@ -223,6 +236,19 @@ impl GroupRuns {
         }
         let end = self.first_free(rest).map_or(rest.end(), |next| next.start);
         Some(Span { start: rest.start, blocks: end - rest.start })
+    }
+
+    /// The runs that `span`, which is not free, touches; none of a bitmap, where looking takes as long as freeing.
+    #[inline]
+    pub(crate) fn neighbours(&self, span: Span) -> (Option<Span>, Option<Span>) {
+        if self.is_bitmap() {
+            return (None, None);
+        }
+        let array = self.array();
+        let index = self.count_from_or_before(span.start);
+        let left = index.checked_sub(1).and_then(|left| array.get(left)).map(|&packed| Span::unpack(packed));
+        let right = array.get(index).map(|&packed| Span::unpack(packed));
+        (left.filter(|left| left.end() == span.start), right.filter(|right| right.start == span.end()))
     }
 
     /// Puts a run in and merges it with the neighbours that it touches, in a group of `group_blocks` blocks.
@@ -287,12 +313,11 @@ impl GroupRuns {
     /// How many runs of the array start at or before `start`.
     #[inline]
     fn count_from_or_before(&self, start: u32) -> usize {
-        let is_before = |packed: u32| packed >> 16 <= start;
         match &self.0 {
             Store::Inline { count, runs } => {
-                (!lanes(runs, is_before)).trailing_zeros().min(u32::from(*count)) as usize
+                lanes::behind(runs, start).trailing_zeros().min(u32::from(*count)) as usize
             }
-            _ => self.array().partition_point(|&packed| is_before(packed)),
+            _ => count_until(self.array(), start << 16 | 0xFFFF),
         }
     }
 
@@ -396,12 +421,19 @@ fn inline(from: &[u32]) -> Store {
     Store::Inline { count: from.len() as u8, runs }
 }
 
-/// A bit for each of the runs of which `is_wanted` says so. Always all of them: a guess at the end of a short loop that
-/// turns out wrong costs more than the whole loop.
+/// How many of the ascending `runs` are at most `most`: halves down to a few, which are all compared at once. A guess at the
+/// last steps that turns out wrong costs more than that.
 #[inline]
-fn lanes(runs: &[u32; RUNS_INLINE], is_wanted: impl Fn(u32) -> bool) -> u32 {
-    let bits = runs.iter().enumerate().map(|(lane, &packed)| u32::from(is_wanted(packed)) << lane);
-    bits.fold(0, |all, bit| all | bit)
+fn count_until(runs: &[u32], most: u32) -> usize {
+    let (mut begin, mut left) = (0, runs);
+    while left.len() > COUNTED_RUNS {
+        let (low, high) = left.split_at(left.len() / 2);
+        // The compiler makes moves of this, not jumps.
+        let is_above = high[0] <= most;
+        begin += if is_above { low.len() } else { 0 };
+        left = if is_above { high } else { low };
+    }
+    begin + left.iter().map(|&packed| u32::from(packed <= most)).sum::<u32>() as usize
 }
 
 #[cfg(test)]
@@ -503,7 +535,7 @@ mod tests {
         for i in 0..1 << 15 {
             group.insert(span(i * 2, 1), GROUP).unwrap();
             let bytes = group.heap_bytes();
-            assert!(bytes <= (1 << 13) + 64 && bytes <= 6 * group.len().max(13) + 64, "{bytes} at {i}");
+            assert!(bytes <= (1 << 13) + 704 && bytes <= 6 * group.len().max(13) + 64, "{bytes} at {i}");
         }
         assert!(group.bits().is_some());
         for i in 0..(1 << 15) - 1 {

@@ -11,6 +11,7 @@
 mod delta;
 mod format;
 mod free_image;
+mod rebuild;
 mod snapshot_read;
 mod snapshot_write;
 

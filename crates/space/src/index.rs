@@ -9,15 +9,17 @@
 //! Invariant: the index says exactly what the arrays hold (checked by the audit).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::bits::GroupSet;
 use crate::classes::{CLASS_BLOCKS_MAX, ClassIndex};
 use crate::geometry::Geometry;
 use crate::group::{GroupRuns, Span};
+use crate::present::Present;
 
-/// Bytes of a tree entry in memory, for the estimate of [`RunIndex::heap_bytes`]: nodes of 11 keys of 8 bytes,
-/// at least half full, with their links.
-const LARGE_BYTES: usize = 24;
+/// Bytes of a tree entry in memory, for the estimate of [`RunIndex::heap_bytes`]: a leaf of 11 keys has 104 bytes, and is
+/// two thirds full after random changes; inner nodes are a tenth of that.
+const LARGE_BYTES: usize = 16;
 
 /// Bits of a block number in an entry of the set of large runs.
 const BLOCK_BITS: u32 = 40;
@@ -37,6 +39,9 @@ pub(crate) struct Found {
 pub(crate) struct RunIndex {
     geometry: Geometry,
     short: ClassIndex,
+    /// Shorter than all of `large`, and not among them. What is cut from a long run leaves the shortest one behind, most
+    /// often: then the set is not changed.
+    hot: Option<u64>,
     large: BTreeSet<u64>,
     whole: GroupSet,
     whole_count: usize,
@@ -48,6 +53,7 @@ impl RunIndex {
         Self {
             geometry,
             short: ClassIndex::new(short_max, geometry.groups()),
+            hot: None,
             large: BTreeSet::new(),
             whole: GroupSet::new(geometry.groups()),
             whole_count: 0,
@@ -63,7 +69,7 @@ impl RunIndex {
             self.whole.insert(group);
             self.whole_count += 1;
         } else {
-            let is_new = self.large.insert(self.large_key(group, span));
+            let is_new = self.insert_large(self.large_key(group, span));
             assert!(is_new, "run {span:?} of group {group} was noted before");
         }
     }
@@ -80,7 +86,8 @@ impl RunIndex {
             self.whole.remove(group);
             self.whole_count -= 1;
         } else {
-            let was_there = self.large.remove(&self.large_key(group, span));
+            let key = self.large_key(group, span);
+            let was_there = self.hot.take_if(|hot| *hot == key).is_some() || self.large.remove(&key);
             assert!(was_there, "run {span:?} of group {group} was never noted");
         }
     }
@@ -89,6 +96,18 @@ impl RunIndex {
     #[inline]
     pub(crate) fn prefetch(&self, blocks: u32) {
         self.short.prefetch(blocks);
+    }
+
+    /// Fetches ahead what notes that `group` has a run of this length.
+    #[inline]
+    pub(crate) fn prefetch_word(&self, blocks: u32, group: usize) {
+        self.short.prefetch_word(blocks, group);
+    }
+
+    /// The length of what [`Self::best_short`] finds.
+    #[inline]
+    pub(crate) fn shortest_length(&self, blocks: u32) -> Option<u32> {
+        self.short.shortest_length(blocks)
     }
 
     /// As [`Self::best_fit`], among the short runs only.
@@ -113,11 +132,16 @@ impl RunIndex {
         if let Some(found) = self.first_whole(1) {
             return Some(found);
         }
-        if let Some(&last) = self.large.last() {
+        if let Some(&last) = self.large.last().or(self.hot.as_ref()) {
             return self.first_large(last >> BLOCK_BITS << BLOCK_BITS);
         }
         let (blocks, group) = self.short.longest()?;
         Some(Found { group, blocks, start: None })
+    }
+
+    /// The lengths of the short runs, to be looked at without the lock: length - 1 for each.
+    pub(crate) fn present(&self) -> Arc<Present> {
+        self.short.present()
     }
 
     /// The lowest group that is wholly free, from `from` on.
@@ -135,7 +159,7 @@ impl RunIndex {
         self.whole.contains(group)
     }
 
-    /// Bytes on the heap; for the set of large runs an estimate from above.
+    /// Bytes on the heap; for the set of large runs an estimate.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.short.heap_bytes() + self.whole.heap_bytes() + self.large.len() * LARGE_BYTES
     }
@@ -156,7 +180,8 @@ impl RunIndex {
                     whole += 1;
                 } else {
                     assert!(
-                        self.large.contains(&self.large_key(group, span)),
+                        self.large.contains(&self.large_key(group, span))
+                            || self.hot == Some(self.large_key(group, span)),
                         "{span:?} of {group} is not noted"
                     );
                     large += 1;
@@ -167,7 +192,12 @@ impl RunIndex {
             short += lengths.len();
         }
         assert_eq!(self.short.count(), short, "class bits without a run");
-        assert_eq!(self.large.len(), large, "large runs that no group has");
+        let noted = self.large.len() + usize::from(self.hot.is_some());
+        assert_eq!(noted, large, "large runs that no group has");
+        assert!(
+            self.hot.is_none() || self.hot.as_ref() < self.large.first().or(Some(&u64::MAX)),
+            "one is shorter"
+        );
         assert_eq!(self.whole_count, whole, "the number of free groups");
         assert_eq!(self.whole.iter().count(), whole, "groups noted as free that are not");
     }
@@ -178,8 +208,25 @@ impl RunIndex {
         Some(Found { group, blocks: group_blocks, start: Some(0) })
     }
 
+    /// Notes a long run; whether it was not noted before.
+    fn insert_large(&mut self, key: u64) -> bool {
+        match self.hot {
+            Some(hot) if hot == key => false,
+            Some(hot) if hot > key => {
+                self.hot = Some(key);
+                self.large.insert(hot)
+            }
+            None if self.large.first().is_none_or(|&first| first > key) => {
+                self.hot = Some(key);
+                true
+            }
+            _ => self.large.insert(key),
+        }
+    }
+
     fn first_large(&self, least: u64) -> Option<Found> {
-        let key = *self.large.range(least..).next()?;
+        let hot = self.hot.filter(|&hot| hot >= least);
+        let key = hot.or_else(|| self.large.range(least..).next().copied())?;
         let block = key & ((1 << BLOCK_BITS) - 1);
         Some(Found {
             group: self.geometry.group_of(block),

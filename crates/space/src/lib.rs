@@ -10,9 +10,9 @@
 //! Nothing here does I/O, and no lock is held while anybody does. When a freed run may be handed out again (R8,
 //! R9) is the engine's business: it calls [`Space::free`] when that moment has come.
 //!
-//! Bottom-up: `geometry` (groups), `bitmap` and `group` (the free runs of one group), `bits` and `classes` (sets of groups),
+//! Bottom-up: `geometry` (groups), `bitmap`, `lanes` and `group` (the free runs of one group), `bits` and `classes` (sets of groups),
 //! `index` (which group has a run of a size), `free_runs` (the allocator without its lock; `cross`, `batch` and `owners`
-//! add to it), `shards` (several of these), `space` (with their locks), `lease` and `moving` (on top).
+//! add to it), `shards` (several of these), `space` (with their locks), `lease`, `own` and `moving` (on top).
 
 mod audit;
 mod batch;
@@ -26,10 +26,13 @@ mod geometry;
 mod group;
 pub mod image;
 mod index;
+mod lanes;
 mod lease;
 mod moving;
+mod own;
 mod owners;
 mod prefetch;
+mod present;
 mod shards;
 mod space;
 

@@ -8,7 +8,6 @@ use shoal_base::Run;
 
 use crate::Space;
 use crate::free_runs::FreeRuns;
-use crate::group::Span;
 
 /// A group that is closed because it is being emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +24,7 @@ pub struct Victim {
 /// usable at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserve {
-    /// Whole free groups to keep, in thousandths of all.
+    /// Whole free groups to keep, in thousandths of all, to the nearest number of groups but at least one.
     pub permille: u32,
     /// Most groups to empty at a time.
     pub groups_at_once: usize,
@@ -43,13 +42,15 @@ impl Reserve {
     /// How many groups are to be emptied now.
     #[must_use]
     pub fn wanted(&self, space: &Space) -> usize {
-        let kept = (space.groups() * self.permille as usize).div_ceil(1000);
+        let wanted = (space.groups() * self.permille as usize + 500) / 1000;
+        let kept = wanted.max(usize::from(self.permille > 0));
         kept.saturating_sub(space.whole_groups()).min(self.groups_at_once)
     }
 }
 
 impl Space {
-    /// Closes the open group with the fewest blocks in use that has any and is not one of `except`; `None` where there is
+    /// Closes the open group with the fewest blocks in use that has any, has no free run above 4 MiB (such a group still serves
+    /// every value) and is not one of `except`; `None` where there is
     /// none. Walks over the groups.
     #[must_use]
     pub fn close_emptiest(&self, except: &[Run]) -> Option<Victim> {
@@ -58,9 +59,7 @@ impl Space {
         let runs = all.iter_mut().min_by_key(of_shard)?;
         let (group, used_blocks) = runs.emptiest(except)?;
         runs.close(group);
-        let first = runs.geometry.run(group, Span { start: 0, blocks: 1 }).block;
-        let blocks = (runs.geometry.blocks_max() - first).min(u64::from(runs.geometry.group_blocks()));
-        Some(Victim { group: Run::new(first, blocks as u32), used_blocks })
+        Some(Victim { group: runs.group_run(group), used_blocks })
     }
 
     /// Opens a group that was closed: what is free of it is handed out again.
@@ -95,51 +94,5 @@ impl Space {
             taken.extend(runs.take_whole(count - taken.len()));
         }
         taken
-    }
-}
-
-/// Space of one's own.
-impl Space {
-    /// Hands out a run from groups that serve only `owner` (1 to 65,535): exact best fit among these; where none fits, one
-    /// more wholly free group becomes the owner's; where there is none either, from the shared ones. Freed as any run; a
-    /// group that comes wholly free is shared again, but for one spare. Takes all locks.
-    ///
-    /// Owners are known in memory only: after a restart all groups are shared.
-    ///
-    /// # Panics
-    /// Where `blocks` or `owner` is 0.
-    #[must_use]
-    pub fn allocate_own(&self, owner: u16, blocks: u32) -> Option<Run> {
-        assert!(blocks > 0 && owner > 0, "{blocks} blocks for owner {owner}");
-        let mut all = self.shards();
-        let best = |runs: &&mut FreeRuns| {
-            runs.owned
-                .get(&owner)
-                .and_then(|index| index.best_fit(blocks))
-                .map_or(u32::MAX, |found| found.blocks)
-        };
-        if let Some(run) = all.iter_mut().min_by_key(best).and_then(|runs| runs.allocate_own(owner, blocks)) {
-            return Some(run);
-        }
-        if blocks <= self.group_blocks() {
-            for runs in all.iter_mut() {
-                if runs.grow(owner) {
-                    return runs.allocate_own(owner, blocks);
-                }
-            }
-        }
-        all.allocate(blocks)
-    }
-
-    /// Makes all groups of `owner` shared ones, with whatever lives in them.
-    pub fn disown(&self, owner: u16) {
-        assert!(owner > 0, "what is shared has no owner");
-        self.shards().iter_mut().for_each(|runs| runs.disown(owner));
-    }
-
-    /// How many groups serve only `owner`.
-    #[must_use]
-    pub fn groups_of(&self, owner: u16) -> usize {
-        self.shards().iter().map(|runs| runs.groups_of(owner)).sum()
     }
 }

@@ -1,7 +1,8 @@
 //! Groups that serve one owner, and groups that serve nobody because they are being emptied.
 //!
 //! An owner's groups grow and shrink by whole groups: one more is taken from the shared ones when a request does not fit,
-//! and one that comes wholly free goes back, except for a spare. Frees need not know the owner.
+//! and one that comes wholly free goes back, except for a spare. Frees need not know the owner. Before a shared request is
+//! refused, it borrows from an owner's groups: space of one's own keeps loads apart, it is not a quota.
 
 use shoal_base::Run;
 
@@ -42,9 +43,36 @@ impl FreeRuns {
         self.owned.remove(&owner);
     }
 
-    /// How many groups belong to the owner.
-    pub(crate) fn groups_of(&self, owner: u16) -> usize {
-        self.groups.iter().filter(|state| state.owner == owner).count()
+    /// Gives the owner every shared group that begins within `run`.
+    pub(crate) fn own(&mut self, owner: u16, run: Run) {
+        for group in 0..self.groups.len() {
+            let first = self.group_run(group).block;
+            if self.groups[group].owner == SHARED && (run.block..run.end()).contains(&first) {
+                self.change(group, |state| state.owner = owner);
+            }
+        }
+    }
+
+    /// A run from the groups of any owner, the shortest that fits: the last resort for a request that no shared group can
+    /// serve.
+    pub(crate) fn borrow(&mut self, blocks: u32) -> Option<Run> {
+        let fitting = self.owned.values().filter_map(|index| index.best_fit(blocks));
+        let found = fitting.min_by_key(|found| found.blocks)?;
+        Some(self.cut(found, blocks))
+    }
+
+    /// The longest run in the groups of any owner.
+    pub(crate) fn longest_owned(&self) -> Option<Run> {
+        let longest = self.owned.values().filter_map(RunIndex::longest);
+        longest
+            .max_by_key(|found| found.blocks)
+            .map(|found| self.geometry.run(found.group, self.span_of(found).1))
+    }
+
+    /// The groups of the owner, in ascending order.
+    pub(crate) fn runs_of(&self, owner: u16) -> impl Iterator<Item = Run> {
+        let groups = self.groups.iter().enumerate().filter(move |(_, state)| state.owner == owner);
+        groups.map(|(group, _)| self.group_run(group))
     }
 
     /// Stops serving requests from a group.
@@ -57,20 +85,17 @@ impl FreeRuns {
         self.change(group, |state| state.is_closed = false);
     }
 
-    /// The open group with the fewest blocks in use, of those that have any and are not in `except`, and how many these are.
+    /// The open group with the fewest blocks in use, of those that have any, have no free run above 4 MiB and are not in
+    /// `except`; and how many these blocks are.
     pub(crate) fn emptiest(&self, except: &[Run]) -> Option<(usize, u32)> {
-        let used = |(group, state): (usize, &Group)| {
-            let first = self.geometry.run(group, Span { start: 0, blocks: 1 }).block;
-            let blocks =
-                (self.geometry.blocks_max() - first).min(u64::from(self.geometry.group_blocks())) as u32;
-            (group, blocks - state.free_blocks)
-        };
+        let used =
+            |(group, state): (usize, &Group)| (group, self.group_run(group).blocks - state.free_blocks);
         let candidates = self.groups.iter().enumerate().filter(|(_, state)| state.is_open()).map(used);
-        let is_excepted = |group| {
-            let first = self.geometry.run(group, Span { start: 0, blocks: 1 });
-            except.iter().any(|run| run.overlaps(first))
-        };
-        let fitting = candidates.filter(|&(group, used)| used > 0 && !is_excepted(group));
+        let is_excepted = |group| except.iter().any(|run| run.overlaps(self.group_run(group)));
+        // One with a run that holds any value is not in need: often it was emptied not long ago.
+        let is_usable = |group: usize| self.groups[group].large_runs > 0;
+        let fitting =
+            candidates.filter(|&(group, used)| used > 0 && !is_excepted(group) && !is_usable(group));
         fitting.min_by_key(|&(group, used)| (used, group))
     }
 
@@ -87,12 +112,20 @@ impl FreeRuns {
         runs
     }
 
+    /// The blocks of a group; the last one may be short.
+    pub(crate) fn group_run(&self, group: usize) -> Run {
+        let first = self.geometry.run(group, Span { start: 0, blocks: 1 }).block;
+        let blocks = (self.geometry.blocks_max() - first).min(u64::from(self.geometry.group_blocks()));
+        Run::new(first, blocks as u32)
+    }
+
     pub(crate) fn group_at(&self, block: u64) -> Option<&Group> {
         (block >= self.geometry.first()).then(|| self.groups.get(self.geometry.group_of(block))).flatten()
     }
 
     /// Moves the runs of a group from the index it is in to the one it belongs in after `change`.
     fn change(&mut self, group: usize, change: impl FnOnce(&mut Group)) {
+        let owner = self.groups[group].owner;
         let spans: Vec<Span> = self.groups[group].runs.iter().collect();
         let nothing = GroupRuns::default();
         if let Some(index) = self.index_of(group) {
@@ -103,6 +136,7 @@ impl FreeRuns {
             self.joined.remove(group - 1);
         }
         change(&mut self.groups[group]);
+        self.owner_changes += u64::from(self.groups[group].owner != owner);
         if let Some(index) = self.index_of(group) {
             spans.iter().for_each(|&span| index.insert(group, span));
         }

@@ -1,4 +1,4 @@
-//! A hint to the processor that a cache line will be read soon: the only unsafe code of this crate.
+//! A hint to the processor that a cache line will be read soon.
 #![allow(unsafe_code)]
 
 /// Asks for the cache line in which `place` begins. Changes nothing but time.

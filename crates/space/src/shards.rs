@@ -50,10 +50,8 @@ impl<'a> Shards<'a> {
 
     /// A run of exactly `blocks` blocks.
     pub(crate) fn allocate(&mut self, blocks: u32) -> Option<Run> {
-        let found = self.locked.iter().enumerate();
-        let found = found.filter_map(|(shard, runs)| runs.index.best_fit(blocks).map(|found| (shard, found)));
-        if let Some((shard, found)) = found.min_by_key(|&(shard, found)| (found.blocks, shard)) {
-            return Some(self.locked[shard].cut(found, blocks));
+        if let Some(run) = self.allocate_within_groups(blocks) {
+            return Some(run);
         }
         let wanted = u64::from(blocks);
         let mut fitting = self.chains();
@@ -61,10 +59,44 @@ impl<'a> Shards<'a> {
             fitting.extend(runs.search_cross(wanted).best_fit);
         }
         fitting.retain(|across| across.blocks >= wanted);
-        let across = fitting.into_iter().min_by_key(|across| (across.blocks, across.block))?;
+        let across = fitting.into_iter().min_by_key(|across| (across.blocks, across.block));
+        let Some(across) = across else { return self.borrow(blocks) };
         let run = Run::new(across.block, blocks);
         self.take_checked(run);
         Some(run)
+    }
+
+    /// A run from the groups of any owner.
+    fn borrow(&mut self, blocks: u32) -> Option<Run> {
+        self.iter_mut().find_map(|runs| runs.borrow(blocks))
+    }
+
+    /// The shard with the shortest run that fits, if that is a short one; the lowest of these.
+    #[inline]
+    pub(crate) fn best_short(&self, blocks: u32) -> Option<(usize, &FreeRuns)> {
+        let mut best: Option<(u32, usize)> = None;
+        for (shard, runs) in self.locked.iter().enumerate() {
+            if let Some(fit) = runs.index.shortest_length(blocks)
+                && best.is_none_or(|(shortest, _)| fit < shortest)
+            {
+                best = Some((fit, shard));
+            }
+        }
+        best.map(|(_, shard)| (shard, &*self.locked[shard]))
+    }
+
+    /// The best fit within a group of any shard.
+    pub(crate) fn allocate_within_groups(&mut self, blocks: u32) -> Option<Run> {
+        let found = self.locked.iter().enumerate();
+        let found = found.filter_map(|(shard, runs)| runs.index.best_fit(blocks).map(|found| (shard, found)));
+        let (shard, found) = found.min_by_key(|&(shard, found)| (found.blocks, shard))?;
+        Some(self.locked[shard].cut(found, blocks))
+    }
+
+    /// A run from within a group of one shard.
+    pub(crate) fn allocate_in(&mut self, shard: usize, blocks: u32) -> Option<Run> {
+        let found = self.locked[shard].index.best_fit(blocks)?;
+        Some(self.locked[shard].cut(found, blocks))
     }
 
     /// A run of `blocks` blocks, else the longest there is.
@@ -107,6 +139,7 @@ impl<'a> Shards<'a> {
     pub(crate) fn longest(&mut self) -> Option<Run> {
         let mut runs: SmallVec<[Run; 8]> = self.iter_mut().filter_map(FreeRuns::longest).collect();
         let blocks = |across: Across| u32::try_from(across.blocks).unwrap_or(u32::MAX);
+        runs.extend(self.iter().filter_map(FreeRuns::longest_owned));
         runs.extend(self.chains().into_iter().map(|across| Run::new(across.block, blocks(across))));
         runs.into_iter().max_by_key(|run| (run.blocks, std::cmp::Reverse(run.block)))
     }

@@ -1,11 +1,12 @@
 //! [`Space`]: the allocator in shards, each behind its lock.
 //!
-//! A device above 8 TiB has several shards, so that threads seldom meet. A thread stays with one shard as long as
-//! that is about as empty as the others (shards that are filled one after the other fragment). What
-//! its shard cannot serve, all shards together are asked for. One shard behaves exactly as the policy says (`free_runs`);
-//! several do so each for itself.
+//! A device above 8 TiB has several shards, so that threads seldom meet. A thread prefers one shard as
+//! long as that is not much fuller than the others (shards that are filled one after the other fragment); a thread that has been the
+//! only one for a while takes the best fit of all. What the chosen shard cannot serve, all shards together are asked for. One shard behaves exactly
+//! as the policy says (`free_runs`); several nearly so, for runs of up to 4 MiB.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -14,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::free_runs::{FreeRuns, HISTOGRAM_BINS};
 use crate::geometry::{Geometry, Merged};
+use crate::present::Present;
 use crate::shards::Shards;
 use crate::{FreeImage, SpaceError};
 
@@ -26,7 +28,7 @@ const CALLS_AT_HOME: u32 = 64;
 
 thread_local! {
     /// Only a hint: it serves whatever spaces the thread works on.
-    static HOME: Cell<Home> = const { Cell::new(Home { thread: NO_THREAD, shard: 0, calls: 0 }) };
+    static HOME: Cell<Home> = const { Cell::new(Home { thread: NO_THREAD, shard: 0, calls: 0, alone: 0 }) };
 }
 
 /// Where a thread allocates.
@@ -38,7 +40,19 @@ struct Home {
     shard: u32,
     /// For how many more calls it does not ask again.
     calls: u32,
+    /// How many times in a row no other thread had asked since it did.
+    alone: u32,
 }
+
+impl Home {
+    /// Threads allocate in bursts: it takes a while without another one to be alone.
+    fn is_alone(self) -> bool {
+        self.alone >= ALONE_AFTER
+    }
+}
+
+/// Questions in a row without another thread's after which a thread is alone: a quarter of a million calls.
+const ALONE_AFTER: u32 = 4096;
 
 /// A thread that never asked.
 const NO_THREAD: u32 = u32::MAX;
@@ -54,12 +68,15 @@ pub type Runs = SmallVec<[Run; 4]>;
 pub(crate) struct Shard {
     /// As when the lock was last given back.
     free_blocks: AtomicU64,
+    /// What short runs there are, without the lock.
+    present: Arc<Present>,
     runs: Mutex<FreeRuns>,
 }
 
 impl Shard {
     fn new(geometry: Geometry) -> Self {
-        Self { free_blocks: AtomicU64::new(0), runs: Mutex::new(FreeRuns::new(geometry)) }
+        let runs = FreeRuns::new(geometry);
+        Self { free_blocks: AtomicU64::new(0), present: runs.index.present(), runs: Mutex::new(runs) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, FreeRuns> {
@@ -84,6 +101,8 @@ impl Shard {
 pub struct Space {
     geometry: Geometry,
     shard_shift: u32,
+    /// The thread that last asked which shard to use.
+    chosen_by: AtomicU32,
     shards: Box<[Shard]>,
 }
 
@@ -112,7 +131,8 @@ impl Space {
         );
         let part = |index: u64| geometry.part(index * shard_blocks, (index + 1) * shard_blocks);
         let shards = (0..blocks_max.div_ceil(shard_blocks)).map(|index| Shard::new(part(index))).collect();
-        Self { geometry, shard_shift: shard_blocks.ilog2(), shards }
+        let chosen_by = AtomicU32::new(NO_THREAD);
+        Self { geometry, shard_shift: shard_blocks.ilog2(), chosen_by, shards }
     }
 
     /// A space in which exactly what `image` says is free, with the image's groups.
@@ -121,7 +141,12 @@ impl Space {
         let space = Self::new(image.blocks_max(), image.group_blocks());
         {
             let mut all = Shards::lock(&space.shards);
-            image.runs().for_each(|run| all.free_checked(run));
+            let mut groups = 0..image.geometry().groups();
+            for runs in all.iter_mut() {
+                for (group, of_image) in (0..runs.geometry.groups()).zip(groups.by_ref()) {
+                    runs.set_group(group, image.group(of_image).0);
+                }
+            }
         }
         space
     }
@@ -169,11 +194,13 @@ impl Space {
         for &run in batch {
             self.geometry.check(run)?;
         }
-        // By shard, those that cross borders of shards at the end.
-        let mut order: SmallVec<[Run; 64]> = SmallVec::from_slice(batch);
-        if self.shards.len() > 1 {
-            order.sort_by_key(|&run| self.shard_index(run).unwrap_or(usize::MAX));
-        }
+        let sorted: SmallVec<[Run; 64]>;
+        let order = if self.shards.len() > 1 {
+            sorted = self.by_shard(batch);
+            &sorted[..]
+        } else {
+            batch
+        };
         let mut done = 0;
         while done < order.len() {
             let freed = match self.shard_index(order[done]) {
@@ -199,6 +226,15 @@ impl Space {
         Ok(())
     }
 
+    /// The same runs by shard, those that cross borders of shards at the end; in their order otherwise. Shards are few.
+    fn by_shard(&self, batch: &[Run]) -> SmallVec<[Run; 64]> {
+        let mut order = SmallVec::with_capacity(batch.len());
+        for index in (0..self.shards.len()).map(Some).chain([None]) {
+            order.extend(batch.iter().copied().filter(|&run| self.shard_index(run) == index));
+        }
+        order
+    }
+
     fn take_back(&self, freed: &[Run]) {
         let mut all = Shards::lock(&self.shards);
         for &run in freed {
@@ -209,8 +245,8 @@ impl Space {
         }
     }
 
-    /// Hands out a contiguous run of exactly `blocks` blocks: from the shortest free run of any group of a shard that
-    /// fits, the lowest of that length; where the thread's own shard has none, from any; where no group has one, the same
+    /// Hands out a contiguous run of exactly `blocks` blocks: from the shortest free run of any group that fits,
+    /// the lowest of that length in its shard; where no group has one, the same
     /// among the runs that cross borders of groups (a walk over the borders in free space). `None` only if no contiguous
     /// run fits.
     ///
@@ -219,14 +255,8 @@ impl Space {
     #[must_use]
     pub fn allocate(&self, blocks: u32) -> Option<Run> {
         assert!(blocks > 0, "a run has at least one block");
-        {
-            let (shard, mut runs) = self.home();
-            let found = runs.index.best_fit(blocks);
-            if let Some(found) = found {
-                let run = runs.cut(found, blocks);
-                shard.note(&runs);
-                return Some(run);
-            }
+        if let Some(run) = self.allocate_in_one(blocks) {
+            return Some(run);
         }
         Shards::lock(&self.shards).allocate(blocks)
     }
@@ -240,11 +270,17 @@ impl Space {
         assert!(!sizes.contains(&0), "a run has at least one block");
         let mut done = 0;
         while done < sizes.len() {
-            {
-                let (shard, mut runs) = self.home();
-                done += runs.allocate_batch(&sizes[done..], out);
+            let home = self.home();
+            done += if home.is_alone() && self.shards.len() > 1 {
+                let own = home.shard as usize % self.shards.len();
+                Shards::lock(&self.shards).allocate_batch(own, &sizes[done..], out)
+            } else {
+                let shard = self.shard_of_home(home);
+                let mut runs = shard.lock();
+                let served = runs.allocate_batch(&sizes[done..], out);
                 shard.note(&runs);
-            }
+                served
+            };
             if let Some(&blocks) = sizes.get(done) {
                 out.push(Shards::lock(&self.shards).allocate(blocks));
                 done += 1;
@@ -262,11 +298,8 @@ impl Space {
         assert!(blocks > 0, "a run has at least one block");
         let mut out = Runs::new();
         if runs_max > 0 {
-            let (shard, mut runs) = self.home();
-            let found = runs.index.best_fit(blocks);
-            if let Some(found) = found {
-                out.push(runs.cut(found, blocks));
-                shard.note(&runs);
+            out.extend(self.allocate_in_one(blocks));
+            if !out.is_empty() {
                 return Some(out);
             }
         }
@@ -398,21 +431,57 @@ impl Space {
         ((run.end() - 1) >> self.shard_shift == index).then_some(index as usize)
     }
 
-    /// The thread's shard. Where somebody else is in it, this waits: a thread that went elsewhere each time would leave
-    /// blocks everywhere, and their frees would be in everybody's way.
+    /// The best fit within a group of the thread's shard; of any shard, where the thread is the only one for now. So shards
+    /// fragment hardly sooner than one space would, and several threads do not meet. Where somebody else is in the shard,
+    /// the caller waits: a thread that went elsewhere each time would leave blocks everywhere, whose frees are in
+    /// everybody's way.
     #[inline]
-    fn home(&self) -> (&Shard, MutexGuard<'_, FreeRuns>) {
-        if let [only] = &*self.shards {
-            return (only, only.lock());
+    fn allocate_in_one(&self, blocks: u32) -> Option<Run> {
+        let home = self.home();
+        let own = self.shard_of_home(home);
+        {
+            let mut runs = own.lock();
+            let found = runs.index.best_fit(blocks);
+            let fit = found.map_or(u32::MAX, |found| found.blocks);
+            let may_be_better = home.is_alone() && fit > blocks && self.shards.len() > 1;
+            if !may_be_better || self.better_than(fit, blocks).is_none() {
+                let run = runs.cut(found?, blocks);
+                own.note(&runs);
+                return Some(run);
+            }
         }
+        let better = self.better_than(u32::MAX, blocks)?;
+        let mut runs = better.lock();
+        let found = runs.index.best_fit(blocks)?;
+        let run = runs.cut(found, blocks);
+        better.note(&runs);
+        Some(run)
+    }
+
+    /// The shard with the shortest run that fits, if that is shorter than `fit`.
+    fn better_than(&self, fit: u32, blocks: u32) -> Option<&Shard> {
+        let shortest = |shard: &&Shard| shard.present.from(blocks as usize - 1).unwrap_or(usize::MAX);
+        let best = self.shards.iter().min_by_key(shortest)?;
+        (shortest(&best) < fit as usize - 1).then_some(best)
+    }
+
+    #[inline]
+    fn shard_of_home(&self, home: Home) -> &Shard {
+        &self.shards[home.shard as usize % self.shards.len()]
+    }
+
+    /// Where this thread allocates now.
+    #[inline]
+    fn home(&self) -> Home {
         let mut home = HOME.get();
-        if home.calls == 0 {
-            self.choose(&mut home);
+        if self.shards.len() > 1 {
+            if home.calls == 0 {
+                self.choose(&mut home);
+            }
+            home.calls -= 1;
+            HOME.set(home);
         }
-        home.calls -= 1;
-        HOME.set(home);
-        let shard = &self.shards[home.shard as usize % self.shards.len()];
-        (shard, shard.lock())
+        home
     }
 
     /// The shard that the thread prefers, unless it has less than three quarters of the free blocks of the emptiest. Were
@@ -426,7 +495,9 @@ impl Space {
         let free = |shard: usize| self.shards[shard].free_blocks();
         let most = (0..self.shards.len()).max_by_key(|&shard| free(shard)).unwrap_or(own);
         let shard = if free(own) < free(most) / 4 * 3 { most } else { own };
-        *home = Home { shard: shard as u32, calls: CALLS_AT_HOME, ..*home };
+        let before = self.chosen_by.swap(home.thread, Ordering::Relaxed);
+        let alone = if before == home.thread { home.alone.saturating_add(1) } else { 0 };
+        *home = Home { shard: shard as u32, calls: CALLS_AT_HOME, alone, ..*home };
     }
 }
 
@@ -490,27 +561,6 @@ mod tests {
         assert_eq!(space.allocate(299), Some(Run::new(100, 299)));
         space.audit();
         assert_eq!((space.allocate(1), space.allocate(1)), (Some(Run::new(399, 1)), None));
-    }
-
-    #[test]
-    fn an_owner_has_groups_that_nobody_else_is_served_from() {
-        let space = Space::with_shards(640, 64, 256);
-        space.free(Run::new(0, 640)).unwrap();
-        let own: Vec<Run> = (0..7).map(|_| space.allocate_own(3, 20).unwrap()).collect();
-        assert_eq!(space.groups_of(3), 3, "three of 20 blocks to a group");
-        let others: Vec<Run> = std::iter::from_fn(|| space.allocate(1)).collect();
-        assert_eq!(others.len(), 7 * 64, "all but the owner's groups");
-        assert_eq!(space.allocate_own(3, 44).map(|run| run.block), Some(own[6].end()));
-        assert_eq!(space.allocate_own(3, 50), None);
-        space.audit();
-        space.free_batch(&own[..6]).unwrap();
-        assert_eq!(space.groups_of(3), 2, "one group was whole and is a spare, one went back");
-        assert_eq!(space.allocate(64).map(|run| run.blocks), Some(64));
-        space.audit();
-        space.disown(3);
-        assert_eq!(space.groups_of(3), 0);
-        assert!(space.allocate(64).is_some(), "the spare serves everybody");
-        space.audit();
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::network::network;
 use super::reference::{Bitmap, Grouped, Pooled, Record, Tree};
 use super::run::{GIB, Run, TIB};
 use super::shift::Way;
-use super::{ceph, churn, parallel, seed, shift};
+use super::{ceph, churn, own, parallel, rebuild, seed, shift};
 
 /// The allocators, and how clients and servers share one.
 pub(crate) const ALLOCATORS: [&str; 6] = ["bitmap", "grouped", "pooled", "pooled-bitmap", "tree", "hybrid"];
@@ -27,12 +27,15 @@ const SHIFTED: [&str; 8] = [
     "hybrid",
 ];
 const SHARING: [&str; 2] = ["uncached", "cached"];
+/// Where only the store's own can take part, or is asked for a goal of its own.
+const OURS: [&str; 1] = ["hybrid"];
+const OWNERS: [&str; 2] = ["shared", "own"];
 const RUNS: [&str; 4] = ["runs-1", "runs-2", "runs-4", "runs-8"];
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    Seed { freed_percent: usize },
+    Seed { freed_percent: usize, runs_max: usize },
     Churn { percent: u64, sizes: Sizes },
     Drift,
     Shift { runs_max: usize, moves: bool },
@@ -41,6 +44,8 @@ enum Kind {
     ClientServer,
     Threads(u64),
     Network,
+    Rebuild,
+    ComeAndGo,
 }
 
 /// One case.
@@ -52,27 +57,36 @@ pub(crate) struct Case {
 }
 
 /// All cases, in the order of the table.
-pub(crate) const CASES: [Case; 16] = [
-    Case { name: "seed-2t-50", kind: Kind::Seed { freed_percent: 50 }, blocks: 2 * TIB },
-    Case { name: "seed-16t-50", kind: Kind::Seed { freed_percent: 50 }, blocks: 16 * TIB },
-    Case { name: "seed-16t-80", kind: Kind::Seed { freed_percent: 80 }, blocks: 16 * TIB },
+pub(crate) const CASES: [Case; 21] = [
+    Case { name: "seed-2t-50", kind: Kind::Seed { freed_percent: 50, runs_max: 1 }, blocks: 2 * TIB },
+    Case { name: "seed-16t-50", kind: Kind::Seed { freed_percent: 50, runs_max: 1 }, blocks: 16 * TIB },
+    Case { name: "seed-16t-80", kind: Kind::Seed { freed_percent: 80, runs_max: 1 }, blocks: 16 * TIB },
+    Case {
+        name: "seed-16t-50-scattered",
+        kind: Kind::Seed { freed_percent: 50, runs_max: usize::MAX },
+        blocks: 16 * TIB,
+    },
     Case {
         name: "logn-1t",
         kind: Kind::Churn { percent: 90, sizes: Sizes::LogNormal(16_384.0) },
         blocks: TIB,
     },
+    Case { name: "churn-16t-90", kind: Kind::Churn { percent: 90, sizes: Sizes::SEED }, blocks: 16 * TIB },
     Case { name: "churn-16t-95", kind: Kind::Churn { percent: 95, sizes: Sizes::SEED }, blocks: 16 * TIB },
     Case { name: "churn-16t-98", kind: Kind::Churn { percent: 98, sizes: Sizes::SEED }, blocks: 16 * TIB },
     Case { name: "drift-64g-90", kind: Kind::Drift, blocks: 64 * GIB },
     Case { name: "shift-16t", kind: Kind::Shift { runs_max: 1, moves: false }, blocks: 16 * TIB },
     Case { name: "shift-16t-k4", kind: Kind::Shift { runs_max: 4, moves: false }, blocks: 16 * TIB },
+    Case { name: "shift-16t-k8", kind: Kind::Shift { runs_max: 8, moves: false }, blocks: 16 * TIB },
     Case { name: "shift-4t-moving", kind: Kind::Shift { runs_max: 1, moves: true }, blocks: 4 * TIB },
+    Case { name: "shift-4t-own", kind: Kind::ComeAndGo, blocks: 4 * TIB },
     Case { name: "ceph-p90", kind: Kind::CephP300, blocks: 128 * GIB },
     Case { name: "ceph-ageing", kind: Kind::CephAgeing, blocks: 512 * GIB },
     Case { name: "client-server", kind: Kind::ClientServer, blocks: 2 * TIB },
     Case { name: "threads-2", kind: Kind::Threads(2), blocks: 16 * TIB },
     Case { name: "threads-8", kind: Kind::Threads(8), blocks: 16 * TIB },
     Case { name: "network-10ms", kind: Kind::Network, blocks: 0 },
+    Case { name: "rebuild-16t", kind: Kind::Rebuild, blocks: 16 * TIB },
 ];
 
 impl Case {
@@ -81,6 +95,9 @@ impl Case {
         match self.kind {
             Kind::ClientServer => &SHARING,
             Kind::Network => &RUNS,
+            Kind::ComeAndGo => &OWNERS,
+            Kind::Rebuild | Kind::Churn { percent: 90, sizes: Sizes::Uniform(..) } => &OURS,
+            Kind::Shift { runs_max: 8, .. } => &OURS,
             Kind::Shift { .. } => &SHIFTED,
             _ => &ALLOCATORS,
         }
@@ -95,23 +112,29 @@ impl Case {
                 let runs = variant.strip_prefix("runs-").and_then(|count| count.parse().ok()).unwrap_or(1);
                 return network(runs, io_time);
             }
+            Kind::ComeAndGo => return Ok(own::come_and_go(blocks, variant == "own", run)),
+            Kind::Rebuild => return Ok(rebuild::rebuild(blocks, run)),
             _ => {}
         }
         let allocator = make(variant, blocks);
         let mut figures = match self.kind {
-            Kind::Seed { freed_percent } => seed::seed(&*allocator, freed_percent, run),
+            Kind::Seed { freed_percent, runs_max } => seed::seed(&*allocator, freed_percent, runs_max, run),
             Kind::Churn { percent, sizes } => churn::churn(&*allocator, percent, sizes, run),
             Kind::Drift => shift::drift(&*allocator, 90, run),
             Kind::Shift { runs_max, moves } => {
-                let way = if variant.ends_with("compacted") { Way::Compacts } else { Way::Stays };
-                shift::shift(&*allocator, runs_max, if moves { Way::Moves } else { way }, run)
+                let way = match (variant.ends_with("compacted"), moves) {
+                    (true, _) => Way::Compacts,
+                    (false, true) => Way::Moves,
+                    (false, false) => Way::Stays,
+                };
+                shift::shift(&*allocator, runs_max, way, run)
             }
             Kind::CephP300 => ceph::p300(&*allocator, 90, run),
             Kind::CephAgeing => ceph::ageing(&*allocator, run),
             Kind::Threads(threads) => parallel::threads(&*allocator, threads, run),
-            Kind::ClientServer | Kind::Network => Figures::default(),
+            Kind::ClientServer | Kind::Network | Kind::Rebuild | Kind::ComeAndGo => Figures::default(),
         };
-        if let Kind::Seed { .. } = self.kind {
+        if let Kind::Seed { runs_max: 1, .. } = self.kind {
             seed::leases(&*make(variant, blocks), run, &mut figures);
         }
         allocator.shutdown();
@@ -120,7 +143,7 @@ impl Case {
 }
 
 /// A fresh allocator of that name.
-fn make(variant: &str, blocks: u64) -> Box<dyn Allocator> {
+pub(crate) fn make(variant: &str, blocks: u64) -> Box<dyn Allocator> {
     match variant {
         "bitmap" => Box::new(Bitmap::new(0, blocks)),
         "grouped" => Box::new(Grouped::new(0, blocks)),

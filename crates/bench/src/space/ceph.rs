@@ -34,6 +34,8 @@ pub(crate) fn p300(allocator: &dyn Allocator, percent: u64, run: &mut Run) -> Fi
     while allocator.status().free_blocks > reserve && !run.is_over() {
         place(allocator, SIZES, &mut random, &mut live, &mut Figures::default());
     }
+    figures.fill_at_start = Some(allocator.status().utilisation());
+    run.begin();
     let mut round = 0;
     while figures.allocated_blocks < CAPACITIES * blocks && !run.is_over() {
         let mut victims: Vec<Blocks> = Vec::new();

@@ -21,6 +21,8 @@ pub(crate) fn churn(allocator: &dyn Allocator, percent: u64, sizes: Sizes, run: 
     let blocks = allocator.status().blocks;
     let reserve = blocks * (100 - percent) / 100;
     let Some(mut live) = fill(allocator, reserve, sizes, &mut random, run) else { return figures };
+    figures.fill_at_start = Some(allocator.status().utilisation());
+    run.begin();
     let mut written = 0;
     let mut round = 0;
     while written as f64 / (blocks as f64) < TURNOVERS && !run.is_over() {

@@ -26,6 +26,13 @@ impl Hybrid {
     }
 }
 
+impl Hybrid {
+    /// The space itself.
+    pub(crate) fn inner(&self) -> &Space {
+        &self.space
+    }
+}
+
 fn refusal(error: SpaceError) -> Refusal {
     match error {
         SpaceError::AlreadyFree { run, .. }

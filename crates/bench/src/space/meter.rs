@@ -41,12 +41,29 @@ impl Meter {
         self.operations += items.len() as u64;
     }
 
+    /// Runs `work` once, between other things: its time is the wall clock's, without that of the clock itself.
+    pub(crate) fn once<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = work();
+        let took = began.elapsed().saturating_sub(clock_cost());
+        self.samples.record(took);
+        self.max = self.max.max(took);
+        self.cpu_ns += took.as_nanos() as u64;
+        self.operations += 1;
+        result
+    }
+
     /// Runs `work`, which is `operations` operations at once.
     pub(crate) fn batch(&mut self, operations: usize, work: impl FnOnce()) {
         let began = thread_cpu_ns();
         work();
         self.cpu_ns += thread_cpu_ns() - began;
         self.operations += operations as u64;
+    }
+
+    /// Operations, and their processor time in nanoseconds.
+    pub(crate) fn total(&self) -> (u64, u64) {
+        (self.operations, self.cpu_ns)
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {

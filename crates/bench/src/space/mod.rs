@@ -9,6 +9,7 @@
 mod allocator;
 mod cases;
 mod ceph;
+mod charts;
 mod churn;
 mod figures;
 mod hybrid;
@@ -16,31 +17,52 @@ mod load;
 mod meter;
 mod moving;
 mod network;
+mod own;
 mod parallel;
 mod pieces;
+mod rebuild;
 mod reference;
+mod replay;
 mod run;
 mod seed;
 mod shift;
 
 use std::io::Write;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use self::cases::CASES;
+use self::cases::{ALLOCATORS, CASES, make};
+use self::charts::Row;
 use self::figures::METRICS;
+use self::replay::Start;
 use self::run::Run;
 use crate::machine;
 use crate::report::Report;
 use crate::store::case::select;
 
-/// A row's time, and that of the rows of a quick run.
-const ROW: Duration = Duration::from_secs(60);
+/// The time of a row of a quick run.
 const ROW_QUICK: Duration = Duration::from_millis(500);
+
+/// What the measured part of a row may take otherwise, and before it the preparation: who comes to an end by itself may do
+/// so, the others show enough in less.
+fn row_time(variant: &str) -> Duration {
+    Duration::from_secs(match variant {
+        "bitmap" => 6,
+        "grouped" => 20,
+        "tree" => 25,
+        _ => 180,
+    })
+}
 
 /// A quick run's devices are smaller by this.
 const SCALE_QUICK: u64 = 64;
+
+/// The cases whose load comes from a file, and what of each round the latter frees.
+const REPLAY: &str = "replay";
+const START: &str = "start";
+const START_FREED_PERCENT: usize = 50;
 
 /// What to measure, and how.
 #[derive(Clone, Debug)]
@@ -55,8 +77,15 @@ pub struct SpaceOptions {
     pub cases: Vec<String>,
     /// Variants likewise.
     pub variants: Vec<String>,
-    /// How long a row may take; none: 60 s, or half a second where it is to be quick.
+    /// How long a row may take, and as long for its preparation; none: as long as its allocator needs to show what it does,
+    /// or half a second where it is to be quick.
     pub time: Option<Duration>,
+    /// A trace of a real store's allocations: it is replayed instead of the cases.
+    pub replay: Option<PathBuf>,
+    /// A dump of a real store's free space: the seed's load goes on from there, instead of the cases.
+    pub start: Option<PathBuf>,
+    /// Where charts go; none: there are none.
+    pub plot: Option<PathBuf>,
 }
 
 /// Runs the cases and prints a row for each with each of its variants.
@@ -77,27 +106,62 @@ fn run_scaled(options: &SpaceOptions, scale: u64, out: &mut dyn Write) -> Result
         }
     }
     let variants = select("variant", &all, &options.variants)?;
-    let time = options.time.unwrap_or(if options.quick { ROW_QUICK } else { ROW });
+    let time = |variant: &str| match options.time {
+        Some(time) => time,
+        None if options.quick => ROW_QUICK,
+        None => row_time(variant),
+    };
     let mut report = Report::new(out, "space", METRICS, options.json);
     report.fact("version", &options.version)?;
     report.fact("machine", &machine::describe())?;
     report.fact("load", &machine::load())?;
     report.fact("seed", &run::SEED.to_string())?;
-    report.fact("time a row", &format!("{} s", time.as_secs_f64()))?;
+    let times = all.iter().map(|variant| format!("{variant} {}", time(variant).as_secs_f64()));
+    report.fact("seconds a row at most", &times.collect::<Vec<_>>().join(", "))?;
     report.fact(
         "devices",
         &if scale == 1 { "full size".into() } else { format!("1/{scale} of their names") },
     )?;
-    for case in CASES.iter().filter(|case| wanted.contains(&case.name)) {
-        for variant in case.variants().iter().filter(|variant| variants.contains(variant)) {
+    let mut rows = Vec::new();
+    let began = Instant::now();
+    let real = options.replay.as_ref().map(|path| (REPLAY, path));
+    let real: Vec<(&str, &PathBuf)> =
+        real.into_iter().chain(options.start.as_ref().map(|path| (START, path))).collect();
+    for &(case, path) in &real {
+        let start = if case == REPLAY { Start::of_trace(path)? } else { Start::read(path)? };
+        for &variant in ALLOCATORS.iter().filter(|variant| variants.contains(variant)) {
+            let allocator = make(variant, start.blocks);
+            let taken = start.set(&*allocator);
+            let mut run = Run::new(format!("{case} {variant}"), time(variant), 1);
+            let mut figures = match case {
+                REPLAY => replay::replay(&*allocator, taken, path, &mut run)?,
+                _ => seed::seed(&*allocator, START_FREED_PERCENT, 1, &mut run),
+            };
+            figures.seconds = run.seconds();
+            drop(run);
+            report.row(case, variant, &figures.row())?;
+            rows.push(Row { case, variant, figures });
+        }
+    }
+    for case in CASES.iter().filter(|_| real.is_empty()).filter(|case| wanted.contains(&case.name)) {
+        for &variant in case.variants().iter().filter(|variant| variants.contains(variant)) {
+            let time = time(variant);
             let mut run = Run::new(format!("{} {variant}", case.name), time, scale);
             let io_time = time.min(Duration::from_secs(2));
-            let figures = case.run(variant, &mut run, io_time)?;
+            let mut figures = case.run(variant, &mut run, io_time)?;
+            figures.seconds = run.seconds();
             drop(run);
             report.row(case.name, variant, &figures.row())?;
+            rows.push(Row { case: case.name, variant, figures });
         }
     }
     report.fact("load", &machine::load())?;
+    report.fact("seconds", &began.elapsed().as_secs().to_string())?;
+    for path in options.plot.iter().map(|directory| charts::write(&rows, directory)) {
+        for path in path? {
+            report.fact("chart", &path.display().to_string())?;
+        }
+    }
     Ok(())
 }
 
@@ -106,6 +170,57 @@ mod tests {
     use super::*;
 
     const SCALE_TEST: u64 = 2048;
+
+    /// A trace and a dump are run with every allocator; the trace's own frees find what it took.
+    #[test]
+    fn real_loads_are_run_with_every_allocator() {
+        let folder = tempfile::tempdir().unwrap();
+        let (trace, dump) = (folder.path().join("trace"), folder.path().join("dump"));
+        let mut text = "shoal space trace 1\ndevice 65536 1024\nfree 2048+60000\n".to_owned();
+        for index in 0..500 {
+            text += &format!("t 20 {}+12 {}+8\n", 2048 + index * 20, 2060 + index * 20);
+        }
+        for index in 0..250 {
+            text += &format!("f {}+20\n", 2048 + index * 40);
+        }
+        text += "f 100+7\nf 12";
+        std::fs::write(&trace, text).unwrap();
+        std::fs::write(
+            &dump,
+            "# shoal free space 1, block_bytes 4096, blocks 65536, group_blocks 1024\n100 5000\n30000 9000\n",
+        )
+        .unwrap();
+        let options = |replay, start| SpaceOptions {
+            version: "test".into(),
+            quick: true,
+            json: true,
+            cases: Vec::new(),
+            variants: Vec::new(),
+            time: Some(Duration::from_secs(2)),
+            replay,
+            start,
+            plot: None,
+        };
+        let rows = |options| {
+            let mut out = Vec::new();
+            run(&options, &mut out).map(|()| {
+                let text = String::from_utf8(out).unwrap();
+                text.lines()
+                    .map(|line| serde_json::from_str(line).unwrap())
+                    .collect::<Vec<serde_json::Value>>()
+            })
+        };
+        let replayed = rows(options(Some(trace.clone()), None)).unwrap();
+        let started = rows(options(None, Some(dump.clone()))).unwrap();
+        for variant in ALLOCATORS {
+            assert_eq!(figure(&replayed, "replay", variant, "contiguous_failures"), Some(0.0), "{variant}");
+            assert_eq!(figure(&replayed, "replay", variant, "runs_per_value"), Some(1.0), "{variant}");
+            let full = figure(&started, "start", variant, "utilisation_at_first_failure");
+            assert!(full.is_some_and(|full| full > 0.78), "{variant}: {full:?}");
+        }
+        assert!(rows(options(Some(dump), None)).is_err(), "a dump is no trace");
+        assert!(rows(options(None, Some(trace))).is_err(), "a trace is no dump");
+    }
 
     fn lines(cases: &[&str], variants: &[&str]) -> Vec<serde_json::Value> {
         let strings = |names: &[&str]| names.iter().map(|&name| name.into()).collect();
@@ -116,6 +231,9 @@ mod tests {
             cases: strings(cases),
             variants: strings(variants),
             time: Some(Duration::from_secs(1)),
+            replay: None,
+            start: None,
+            plot: None,
         };
         let mut out = Vec::new();
         run_scaled(&options, SCALE_TEST, &mut out).unwrap();
@@ -132,11 +250,15 @@ mod tests {
     /// Every case runs with the store's allocator and gives what its name promises.
     #[test]
     fn every_case_gives_its_figures() {
-        let lines = lines(&[], &["hybrid", "uncached", "cached", "runs-1"]);
+        let lines = lines(&[], &["hybrid", "uncached", "cached", "runs-1", "own"]);
         for case in CASES {
             let variant = case.variants().last().copied().unwrap_or_default();
             let variant = if variant == "runs-8" { "runs-1" } else { variant };
-            let metric = if case.name == "network-10ms" { "read_ms" } else { "alloc_ns_mean" };
+            let metric = match case.name {
+                "network-10ms" => "read_ms",
+                "rebuild-16t" => "rebuild_ns_per_extent",
+                _ => "alloc_ns_mean",
+            };
             assert!(
                 figure(&lines, case.name, variant, metric).is_some_and(|value| value > 0.0),
                 "{}",

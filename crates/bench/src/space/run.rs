@@ -18,7 +18,9 @@ const SHOWN_EVERY: Duration = Duration::from_secs(1);
 /// What a case is to keep to.
 pub(crate) struct Run {
     name: String,
+    made: Instant,
     began: Instant,
+    /// How long the preparation may take, and then what is measured.
     limit: Duration,
     /// Devices are smaller by this factor where all has to be quick.
     scale: u64,
@@ -29,7 +31,17 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(name: String, limit: Duration, scale: u64) -> Self {
         let now = Instant::now();
-        Self { name, began: now, limit, scale, shown: now, has_shown: false }
+        Self { name, made: now, began: now, limit, scale, shown: now, has_shown: false }
+    }
+
+    /// The preparation is over: from here on counts what is measured.
+    pub(crate) fn begin(&mut self) {
+        self.began = Instant::now();
+    }
+
+    /// Seconds from the beginning, the preparation included.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.made.elapsed().as_secs_f64()
     }
 
     /// The size of the device that stands for one of `blocks` blocks.

@@ -10,14 +10,23 @@ use super::run::{Run, SEED};
 /// Allocations of a round.
 const ROUND: usize = 100_000;
 
+/// Allocations between two looks at the clock.
+const PART: usize = 10_000;
+
 /// Runs freed in one call where frees are batched.
 const BATCH: usize = 1000;
 
 /// Groups of one lease: 1 GiB.
 const LEASE_GROUPS: usize = 4;
 
-/// Until the first contiguous failure: sizes up to 4 MiB, `freed_percent` of each round freed in random order.
-pub(crate) fn seed(allocator: &dyn Allocator, freed_percent: usize, run: &mut Run) -> Figures {
+/// Until the first request that fails: sizes up to 4 MiB in at most `runs_max` runs, `freed_percent` of each round's runs
+/// freed in random order.
+pub(crate) fn seed(
+    allocator: &dyn Allocator,
+    freed_percent: usize,
+    runs_max: usize,
+    run: &mut Run,
+) -> Figures {
     let mut figures = Figures::default();
     let mut random = Random::new(SEED);
     let mut round = 0;
@@ -25,16 +34,34 @@ pub(crate) fn seed(allocator: &dyn Allocator, freed_percent: usize, run: &mut Ru
     while figures.utilisation_at_first_failure.is_none() && !run.is_over() {
         let sizes: Vec<u32> = (0..count).map(|_| Sizes::SEED.draw(&mut random)).collect();
         let mut runs: Vec<Blocks> = Vec::with_capacity(count);
-        figures.alloc.each(&sizes, |&blocks| runs.extend(allocator.allocate(blocks)));
-        figures.values += runs.len() as u64;
+        let (mut wanted, mut placed) = (0, 0);
+        let before = figures.alloc.total();
+        // In parts: a round of the slowest takes minutes.
+        for part in sizes.chunks(PART) {
+            figures.alloc.each(part, |&blocks| {
+                let before = runs.len();
+                if runs_max == 1 {
+                    runs.extend(allocator.allocate(blocks));
+                } else {
+                    runs.extend(allocator.allocate_runs(blocks, runs_max).into_iter().flatten());
+                }
+                placed += usize::from(runs.len() > before);
+            });
+            wanted += part.len();
+            if run.is_over() {
+                break;
+            }
+        }
+        figures.values += placed as u64;
         figures.runs += runs.len() as u64;
         round += 1;
-        if runs.len() < count {
+        figures.point(round, &before, allocator);
+        if placed < wanted {
             figures.utilisation_at_first_failure = Some(allocator.status().utilisation());
             break;
         }
         random.shuffle(&mut runs);
-        runs.truncate(count * freed_percent / 100);
+        runs.truncate(runs.len() * freed_percent / 100);
         give_back(allocator, &runs, round % 2 == 0, &mut figures);
         if round % 64 == 0 {
             figures.memory_bytes = figures.memory_bytes.max(allocator.memory_bytes());

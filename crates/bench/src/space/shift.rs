@@ -21,6 +21,9 @@ const LARGE: Sizes = Sizes::Uniform(768, 1024);
 /// What of the first phase is freed.
 const FREED_PERCENT: usize = 80;
 
+/// The fill from which on the first phase may end for lack of time.
+const FIRST_PHASE_LEAST: f64 = 0.95;
+
 /// Allocations that are timed together.
 const CHUNK: usize = 1000;
 
@@ -50,6 +53,7 @@ pub(crate) fn shift(allocator: &dyn Allocator, runs_max: usize, way: Way, run: &
     let mut figures = Figures::default();
     let mut random = Random::new(SEED);
     let Some(live) = first_phase(allocator, &mut random, &mut figures, run) else { return figures };
+    run.begin();
     if way == Way::Compacts {
         let began = Instant::now();
         allocator.compact();
@@ -100,7 +104,8 @@ pub(crate) fn shift(allocator: &dyn Allocator, runs_max: usize, way: Way, run: &
     figures
 }
 
-/// Small values until one fails, of which most are freed; the rest. Its allocations are not in the figures.
+/// Small values until one fails, of which most are freed; the rest. Its allocations are not in the figures. Whoever takes too
+/// long near the end goes on with the fill that was reached; who is not even near it does not take part.
 fn first_phase(
     allocator: &dyn Allocator,
     random: &mut Random,
@@ -113,9 +118,14 @@ fn first_phase(
         if live.len() % 4096 == 0 {
             run.show(live.len() as u64, allocator);
             if run.is_over() {
-                return None;
+                break;
             }
         }
+    }
+    let fill = allocator.status().utilisation();
+    figures.fill_at_start = Some(fill);
+    if fill < FIRST_PHASE_LEAST {
+        return None;
     }
     random.shuffle(&mut live);
     let kept = live.split_off(live.len() * FREED_PERCENT / 100);
@@ -140,6 +150,8 @@ pub(crate) fn drift(allocator: &dyn Allocator, percent: u64, run: &mut Run) -> F
     let Some(live) = fill(allocator, reserved, Sizes::LogNormal(DRIFT_BYTES[0]), &mut random, run) else {
         return figures;
     };
+    figures.fill_at_start = Some(allocator.status().utilisation());
+    run.begin();
     let space = allocator.space();
     let mut pieces = Pieces::new(status.blocks, space.map_or(1 << 16, shoal_space::Space::group_blocks));
     live.into_iter().for_each(|run| pieces.add(run));

@@ -145,6 +145,13 @@ impl FreeImage {
         (&self.groups[group], self.incomplete.contains(&group))
     }
 
+    /// Sets what is free in a group of which nothing is known as free yet.
+    pub(crate) fn set_group(&mut self, group: usize, runs: GroupRuns) {
+        assert_eq!(self.groups[group].len(), 0, "group {group} was set before");
+        self.free_blocks += runs.iter().map(|span| u64::from(span.blocks)).sum::<u64>();
+        self.groups[group] = runs;
+    }
+
     pub(crate) fn check_free(&self, run: Run) -> Result<(), SpaceError> {
         self.geometry.check(run)?;
         for (group, span) in self.geometry.pieces(run) {
