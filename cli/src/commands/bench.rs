@@ -67,6 +67,13 @@ struct PoolArguments {
     /// LRU-K's k.
     #[arg(long, value_name = "N", default_value = "16")]
     k: usize,
+    /// File or device of the cases `device*`, which are left out without it; overwritten, and removed where it was not
+    /// there before.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Folder for charts (SVG).
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
 }
 
 fn run_pool(arguments: PoolArguments) -> anyhow::Result<()> {
@@ -81,6 +88,8 @@ fn run_pool(arguments: PoolArguments) -> anyhow::Result<()> {
         scans: arguments.scans,
         gets: arguments.gets,
         k: arguments.k,
+        data: arguments.data,
+        plot: arguments.plot,
         ..Default::default()
     };
     shoal_bench::pool::run(&options, &mut std::io::stdout().lock())

@@ -14,7 +14,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use shoal_base::Run;
@@ -24,6 +23,7 @@ use crate::PoolError;
 use crate::behind::After;
 use crate::fetch::{Begun, grouped};
 use crate::load::Wait;
+use crate::pace::Pace;
 use crate::pin::{PageWrite, Pinned};
 use crate::policy::Scanned;
 use crate::pool::Pool;
@@ -32,49 +32,6 @@ use crate::unit::{Hint, Unit};
 /// Pages of a window at first, and at most: 256 KiB.
 const WINDOW_MIN: u64 = 2;
 const WINDOW_MAX: u64 = 64;
-
-/// Pages of a request that are tried.
-const RUNS: [u64; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
-
-/// Requests after which another length is tried anew: the device may have changed.
-const TRIED_REQUESTS: u32 = 512;
-
-/// What requests of each length gave.
-#[derive(Default)]
-struct Pace {
-    /// Pages a second; 0 is not known.
-    rates: [f64; RUNS.len()],
-    requests: u32,
-    /// When the request under way began, and its pages.
-    begun: Option<(Instant, u64)>,
-}
-
-impl Pace {
-    /// Pages of the next request, at most `pages_max`: the next longer than any that is known, or the best.
-    fn pages(&mut self, pages_max: u64) -> u64 {
-        self.requests += 1;
-        if self.requests.is_multiple_of(TRIED_REQUESTS) {
-            let forgotten = (self.requests / TRIED_REQUESTS) as usize % RUNS.len();
-            self.rates[forgotten] = 0.0;
-        }
-        let allowed = RUNS.iter().zip(&self.rates).filter(|&(&run, _)| run <= pages_max);
-        let unknown = allowed.clone().find(|&(_, &rate)| rate == 0.0);
-        let best = unknown.or_else(|| allowed.max_by(|one, other| one.1.total_cmp(other.1)));
-        best.map_or(1, |(&run, _)| run)
-    }
-
-    fn began(&mut self, pages: u64) {
-        self.begun = Some((Instant::now(), pages));
-    }
-
-    fn ended(&mut self) {
-        let Some((begun, pages)) = self.begun.take() else { return };
-        let Some(index) = RUNS.iter().position(|&run| run == pages) else { return };
-        let rate = pages as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-        let known = &mut self.rates[index];
-        *known = if *known == 0.0 { rate } else { *known * 0.875 + rate * 0.125 };
-    }
-}
 
 /// A page that was read ahead.
 enum Entry {
@@ -336,7 +293,7 @@ impl Ahead {
         match &groups[..] {
             [one] => state.pace.began(one.len() as u64),
             // Not comparable.
-            _ => state.pace.begun = None,
+            _ => state.pace.began_others(),
         }
         // The stream went elsewhere, or away, meanwhile: what was begun is read and may be found.
         let vain = if state.next == first && state.pool.is_some() {
@@ -392,26 +349,5 @@ impl State {
 fn drop_elsewhere(pool: Pool) {
     if let Some(last) = pool.into_last() {
         thread::spawn(move || drop(last));
-    }
-}
-
-#[cfg(test)]
-mod unit_tests {
-    use super::*;
-
-    #[test]
-    fn the_length_that_gives_most_is_kept() {
-        let mut pace = Pace::default();
-        let mut asked = Vec::new();
-        for _ in 0..40 {
-            let pages = pace.pages(9);
-            asked.push(pages);
-            // A device that is fast for up to three pages of a sequence.
-            let seconds = if pages <= 3 { 0.0002 } else { 0.001 };
-            let index = RUNS.iter().position(|&run| run == pages).unwrap();
-            pace.rates[index] = pages as f64 / seconds;
-        }
-        assert_eq!(asked[..6], [1, 2, 3, 4, 6, 8]);
-        assert!(asked[6..].iter().all(|&pages| pages == 3), "{asked:?}");
     }
 }

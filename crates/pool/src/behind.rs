@@ -24,12 +24,8 @@ use crate::ahead::Ahead;
 use crate::pin::{Pinned, WriteFrames};
 use crate::pool::{Inner, Pool};
 
-/// Frames that are free, or will be when their write ends, before a victim is written ahead of need: this part of the
-/// pool, at least as many as threads may miss at once, at most a third of it. With fewer, misses wait for writes; with
-/// more, pages go that are needed again (64 frames, 1 ms: 8 starve, 21 halve the hits).
-const READY_SHARE: usize = 5;
-const READY_MIN: usize = 8;
-const READY_MAX: usize = 64;
+/// Writes under way for requests that wait for frames, at least: more than these are begun only while frames are short.
+const WRITING_MIN: usize = 8;
 
 /// Writes that one miss begins at most.
 const REPLENISHED: usize = 2;
@@ -114,16 +110,16 @@ impl Pool {
     /// Whether frames enough are free, or will be when their write ends.
     fn is_ready(&self) -> bool {
         let inner = self.inner();
-        let frames = inner.slots.len();
-        let ready = (frames / READY_SHARE).clamp(READY_MIN, READY_MAX).min(frames / 3);
         let free = inner.slots.len().saturating_sub(inner.store.free.used());
-        free + inner.writing.load(Ordering::Relaxed) >= ready
+        free + inner.writing.load(Ordering::Relaxed) >= inner.ready_frames
     }
 
     /// Begins to write a dirty page whose frame is wanted soon, unless enough is being written: who waits for a frame must
     /// not have all pages written and evicted that are used often.
     pub(crate) fn begin_write(&self, index: u32) {
-        if self.is_ready() && self.inner().writing.load(Ordering::Relaxed) > 0 {
+        let inner = self.inner();
+        let writing_max = inner.ready_frames.max(WRITING_MIN).min(inner.slots.len().div_ceil(3));
+        if inner.writing.load(Ordering::Relaxed) >= writing_max {
             return;
         }
         if let Some(page) = self.pin_dirty(index) {

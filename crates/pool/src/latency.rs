@@ -8,6 +8,11 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+/// The time, for whatever is measured of the device.
+pub(crate) fn moment() -> Instant {
+    Instant::now()
+}
+
 /// Reads to each one that is timed: looking at the clock costs as much as a hit.
 const SAMPLED: u32 = 8;
 
@@ -38,7 +43,7 @@ impl Latency {
     pub(crate) fn begun(&self) -> Option<Instant> {
         // A thread that is ending does not sample.
         let reads = READS.try_with(|reads| reads.replace(reads.get().wrapping_add(1))).unwrap_or(1);
-        reads.is_multiple_of(SAMPLED).then(Instant::now)
+        reads.is_multiple_of(SAMPLED).then(moment)
     }
 
     /// It ended.

@@ -23,7 +23,7 @@
 //! Reading order: [`unit`] (what is asked for), [`frame`] and [`free`] (memory), [`word`] and [`pin`] (what protects it),
 //! [`table`] (where it is), [`policy`] (what to keep), [`evict`] and [`starve`] (getting frames),
 //! [`load`] (reads), [`fetch`] (the ways to ask), [`write`] (pages of the running apply), [`mutable`], [`latch`] and
-//! [`behind`] (pages that change in place, and how they are written), [`ahead`] (scans), [`pool`] (the whole).
+//! [`behind`] (pages that change in place, and how they are written), [`ahead`] and [`pace`] (scans), [`pool`] (the whole).
 //!
 //! What it does not do: flushes of the device, recovery.
 
@@ -39,6 +39,7 @@ mod latch;
 mod latency;
 mod load;
 mod mutable;
+mod pace;
 mod pin;
 mod policy;
 mod pool;

@@ -36,6 +36,8 @@ pub struct PoolOptions {
     pub history: usize,
     /// Frames that scans take before they reuse their own.
     pub scan_frames_max: usize,
+    /// Frames that are free or being written before more pages are written ahead of need, on a slow device; 0: none is.
+    pub ready_frames: usize,
     /// How long a request waits for a frame where all are pinned or under I/O, in milliseconds (rounded up to 10).
     pub pin_wait_ms: u64,
 }
@@ -44,14 +46,31 @@ impl PoolOptions {
     /// Least frames that remember evicted units: below, the table would be too small to tell anything.
     const HISTORY_MIN: usize = 1024;
 
+    /// A sixth, at least as many as threads may miss at once, at most 64 and a third. With fewer, misses wait for writes; with
+    /// more, pages go that are needed again (64 frames, 1 ms: 8 starve, 21 halve the hits).
+    const fn ready(frames: usize) -> usize {
+        let share = frames / 6;
+        let bounded = if share < 8 { 8 } else { share };
+        let bounded = if bounded > 64 { 64 } else { bounded };
+        if bounded > frames / 3 { frames / 3 } else { bounded }
+    }
+
     /// The defaults for a pool of `frames` frames: LRU-K with k = 8, four remembered units a frame, an eighth for scans (three
-    /// eighths of small pools, at most 64), one second of waiting.
+    /// sixteenths of small pools, at most 64), one second of waiting.
     #[must_use]
     pub const fn new(frames: usize) -> Self {
         let history = if frames * 4 > Self::HISTORY_MIN { frames * 4 } else { Self::HISTORY_MIN };
-        let small = if frames * 3 / 8 < 64 { frames * 3 / 8 } else { 64 };
+        let small = if frames * 3 / 16 < 64 { frames * 3 / 16 } else { 64 };
         let scan_frames_max = if frames / 8 > small { frames / 8 } else { small };
-        Self { frames, policy: PolicyKind::LruK, k: 8, history, scan_frames_max, pin_wait_ms: 1000 }
+        Self {
+            frames,
+            policy: PolicyKind::LruK,
+            k: 8,
+            history,
+            scan_frames_max,
+            ready_frames: Self::ready(frames),
+            pin_wait_ms: 1000,
+        }
     }
 }
 
@@ -77,6 +96,7 @@ pub(crate) struct Inner {
     pub(crate) write_error: Mutex<Option<DeviceError>>,
     /// Scans that read ahead.
     pub(crate) streams: AtomicUsize,
+    pub(crate) ready_frames: usize,
     pub(crate) pin_wait_ms: u64,
 }
 
@@ -140,7 +160,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Setup`] where the options are outside of their limits or the address space does not suffice.
     pub fn new(device: Device, options: PoolOptions) -> Result<Self, PoolError> {
-        let PoolOptions { frames, policy, k, history, scan_frames_max, pin_wait_ms } = options;
+        let PoolOptions { frames, policy, k, history, scan_frames_max, ready_frames, pin_wait_ms } = options;
         let setup = |message: String| PoolError::Setup { frames, message };
         let count = u32::try_from(frames).ok().filter(|&count| (1..NONE / K_MAX as u32).contains(&count));
         let count = count.ok_or_else(|| setup("the number of frames is not supported".into()))?;
@@ -162,6 +182,7 @@ impl Pool {
             flushing: Arc::default(),
             write_error: Mutex::new(None),
             streams: AtomicUsize::new(0),
+            ready_frames,
             pin_wait_ms,
         };
         let lanes = std::array::from_fn(|_| Device::new(Arc::new(Lane(device.clone()))));

@@ -2,14 +2,17 @@
 //!
 //! Eight threads scan, eight pick pages with a Zipfian distribution; the pool has 64 frames for 6,400 pages on a simulated
 //! device. Every page is checked as it goes, and after each run a sweep audits from outside that the pool used no more
-//! frames than it was given.
+//! frames than it was given. Ablations take one mechanism away by the benchmark's own means, never by a switch in the pool.
 
 mod bed;
 mod case;
+mod charts;
+mod disk;
 mod frames;
 mod mix;
 mod naive;
 mod page;
+mod policies;
 mod proxy;
 mod resident;
 mod shoal;
@@ -17,18 +20,22 @@ mod sim;
 mod zipf;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use shoal_device::Device;
 
 use self::bed::{Load, PagePool, Role, Session, Tally, run as load_run};
-use self::case::{CASES, Case, VARIANTS, Variant};
+use self::case::{CASES, Case, Kind, SIMULATED, Size, VARIANTS, Variant};
+use self::charts::Row;
+use self::disk::DataFile;
 use self::naive::{Naive, Scheduler};
 use self::page::Versions;
 use self::proxy::Proxy;
-use self::shoal::{Settings, Shoal};
-use self::sim::Sim;
+use self::shoal::Shoal;
+use self::sim::{Latency, Sim};
 use crate::machine;
 use crate::report::{Metric, Report};
 
@@ -67,6 +74,10 @@ pub struct PoolBenchOptions {
     pub k: usize,
     /// Skew of the gets.
     pub theta: f64,
+    /// File or device of the cases `device*`, which are left out without it. What it holds is overwritten.
+    pub data: Option<PathBuf>,
+    /// Folder for charts.
+    pub plot: Option<PathBuf>,
 }
 
 impl Default for PoolBenchOptions {
@@ -84,6 +95,8 @@ impl Default for PoolBenchOptions {
             gets: 8,
             k: 16,
             theta: 0.8,
+            data: None,
+            plot: None,
         }
     }
 }
@@ -120,72 +133,90 @@ pub fn run(options: &PoolBenchOptions, out: &mut dyn Write) -> Result<()> {
     let parameters =
         format!("{scans} scans, {gets} gets, zipf {theta}, {pages} pages, {frames} frames, k {k}, {time:?}");
     report.fact("parameters", &parameters)?;
+    let mut rows = Vec::new();
     for case in CASES.iter().filter(|case| selected(&options.cases, case.name)) {
-        if case.name == "resident" {
-            if selected(&options.variants, "default") {
-                resident::measure(options, &mut report)?;
-            }
-            continue;
-        }
-        for variant in VARIANTS.iter().filter(|variant| selected(&options.variants, variant.name)) {
-            if let Some(scans_per_get) = case.mix {
-                let rate = mix::hit_rate(options, scans_per_get, variant.name, variant.settings);
-                if rate.is_some() {
-                    report.row(case.name, variant.name, &[None, None, None, None, None, None, rate])?;
-                }
-            } else if variant.name != "belady" {
-                report.row(case.name, variant.name, &measure(options, case, variant))?;
-            }
-        }
+        measure_case(options, case, &mut report, &mut rows)?;
+    }
+    if let Some(directory) = &options.plot {
+        charts::write(&rows, directory)?;
     }
     report.fact("load afterwards", &machine::load())?;
     Ok(())
 }
 
-/// Runs one variant through the latencies of a case.
-fn measure(options: &PoolBenchOptions, case: &Case, variant: &Variant) -> Vec<Option<f64>> {
-    let tallies: Vec<Tally> = case
-        .latencies
-        .iter()
-        .map(|&latency| {
-            let sim = Sim::new(options.pages, latency, variant.settings.hands_off);
-            let frames = case.frames.unwrap_or(options.frames);
-            let load = Load {
-                version: case.version,
-                pages: options.pages,
-                scans: options.scans,
-                gets: options.gets,
-                theta: options.theta,
-                time: options.time,
-            };
-            match variant.name {
-                "naive" => {
-                    under_load(&sim, &load, frames, &Naive::new(sim.clone(), load.pages, frames, options.k))
-                }
-                "naive-scheduler" => {
-                    let disk = Scheduler::new(sim.clone());
-                    under_load(&sim, &load, frames, &Naive::new(disk, load.pages, frames, options.k))
-                }
-                "proxy" => {
-                    under_load(&sim, &load, frames, &Proxy::new(sim.clone(), load.pages, frames, options.k))
-                }
-                _ => {
-                    let settings = Settings { scan_frames: case.scan_frames, ..variant.settings };
-                    let pool = Shoal::new(&sim, frames, settings);
-                    let tally = under_load(&sim, &load, frames, &pool);
-                    pool.explain();
-                    tally
-                }
+fn measure_case(
+    options: &PoolBenchOptions,
+    case: &Case,
+    report: &mut Report<'_>,
+    rows: &mut Vec<Row>,
+) -> Result<()> {
+    if matches!(case.kind, Kind::Resident) {
+        if selected(&options.variants, "default") {
+            resident::measure(options, report)?;
+        }
+        return Ok(());
+    }
+    let Some(default) = VARIANTS.iter().find(|variant| variant.name == "default") else {
+        unreachable!("there is a default")
+    };
+    let trace = mix::trace(options, case.kind, default.settings);
+    for variant in VARIANTS.iter().filter(|variant| selected(&options.variants, variant.name)) {
+        let asked_for = !case.is_narrow || variant.is_common || !options.variants.is_empty();
+        let is_rate = trace.is_some();
+        if !asked_for || !is_rate && SIMULATED.contains(&variant.name) {
+            continue;
+        }
+        let figures = match &trace {
+            Some(trace) => {
+                let rate = mix::hit_rate(options, trace, variant);
+                rate.map(|rate| vec![None, None, None, None, None, None, Some(rate)])
             }
-        })
-        .collect();
+            None => measure(options, case, variant)?,
+        };
+        if let Some(figures) = figures {
+            report.row(case.name, variant.name, &figures)?;
+            rows.push(Row { case: case.name, variant: variant.name, figures });
+        }
+    }
+    Ok(())
+}
+
+/// Runs one variant through the latencies of a case. None where it cannot be run there.
+fn measure(options: &PoolBenchOptions, case: &Case, variant: &Variant) -> Result<Option<Vec<Option<f64>>>> {
+    let frames = match case.size {
+        Size::Given => options.frames,
+        Size::Frames(frames) => frames,
+        Size::Percent(part) => (options.pages * part / 100) as usize,
+    };
+    let load = Load {
+        version: case.version,
+        pages: options.pages,
+        scans: case.threads.unwrap_or(options.scans),
+        gets: case.threads.unwrap_or(options.gets),
+        theta: options.theta,
+        time: options.time,
+    };
+    let tallies = match case.kind {
+        Kind::Load(latencies) => {
+            latencies.iter().map(|&latency| simulated(options, variant, frames, &load, latency)).collect()
+        }
+        Kind::Device => {
+            let Some(path) = &options.data else { return Ok(None) };
+            let file = DataFile::new(path, options.pages)?;
+            match real(options, variant, frames, &load, &file.device) {
+                Some(tally) => vec![tally],
+                None => return Ok(None),
+            }
+        }
+        Kind::Resident | Kind::Mix(_) | Kind::Recorded => Vec::new(),
+    };
     let total = |tally: &Tally| tally.scans_per_s + tally.gets_per_s;
-    let Some(last) = tallies.last() else { return vec![None; METRICS.len()] };
+    let Some(last) = tallies.last() else { return Ok(None) };
     let score = match &tallies[..] {
         [fast, slow] => Some(total(fast) / 10_000.0 + slow.scans_per_s + 10.0 * slow.gets_per_s),
         _ => None,
     };
-    vec![
+    Ok(Some(vec![
         Some(total(last)),
         Some(last.ops_per_cpu_s),
         None,
@@ -193,22 +224,78 @@ fn measure(options: &PoolBenchOptions, case: &Case, variant: &Variant) -> Vec<Op
         Some(last.gets_per_s),
         score,
         None,
-    ]
+    ]))
 }
 
-/// The load, then the audit.
-fn under_load<P: PagePool>(sim: &Arc<Sim>, load: &Load, frames: usize, pool: &P) -> Tally {
+/// On the simulator.
+fn simulated(
+    options: &PoolBenchOptions,
+    variant: &Variant,
+    frames: usize,
+    load: &Load,
+    latency: Latency,
+) -> Tally {
+    let sim = Sim::new(options.pages, latency, variant.settings.device);
+    let read = || sim.pages_read();
+    match variant.name {
+        "naive" => under_load(&read, load, frames, &Naive::new(sim.clone(), load.pages, frames, options.k)),
+        "naive-scheduler" => {
+            let disk = Scheduler::new(sim.clone());
+            under_load(&read, load, frames, &Naive::new(disk, load.pages, frames, options.k))
+        }
+        "proxy" => under_load(&read, load, frames, &Proxy::new(sim.clone(), load.pages, frames, options.k)),
+        _ => {
+            let pool = Shoal::new(&sim, frames, variant.settings);
+            let tally = under_load(&read, load, frames, &pool);
+            pool.explain();
+            tally
+        }
+    }
+}
+
+/// On a real device; none where the variant needs the simulator.
+fn real(
+    options: &PoolBenchOptions,
+    variant: &Variant,
+    frames: usize,
+    load: &Load,
+    device: &Device,
+) -> Option<Tally> {
+    let read = || device.counters().blocks_read;
+    match variant.name {
+        "naive" => {
+            let pool = Naive::new(device.clone(), load.pages, frames, options.k);
+            Some(under_load(&read, load, frames, &pool))
+        }
+        "naive-scheduler" => {
+            let pool = Naive::new(Scheduler::new(Arc::new(device.clone())), load.pages, frames, options.k);
+            Some(under_load(&read, load, frames, &pool))
+        }
+        "proxy" => None,
+        _ if variant.settings.needs_simulator() => None,
+        _ => {
+            let pool = Shoal::on(device.clone(), frames, variant.settings);
+            let tally = under_load(&read, load, frames, &pool);
+            pool.explain();
+            Some(tally)
+        }
+    }
+}
+
+/// The load, then the audit: `pages_read` counts what the device read.
+fn under_load<P: PagePool>(pages_read: &impl Fn() -> u64, load: &Load, frames: usize, pool: &P) -> Tally {
     let versions = Versions::new(load.pages);
     let tally = load_run(pool, &versions, load);
     // What was read ahead when the load ended is not the sweep's.
     std::thread::sleep(Duration::from_millis(20));
     let mut session = pool.session(Role::Get);
-    let before = sim.pages_read();
-    for number in 0..load.pages.min(2_000) {
+    let before = pages_read();
+    let pages = load.pages.min(2_000);
+    for number in 0..pages {
         let version = session.read(number, |page| page::checked(page, number));
         assert!(version >= versions.at_least(number), "page {number} is stale after the run");
     }
-    let served = load.pages.min(2_000).saturating_sub(sim.pages_read() - before);
+    let served = pages.saturating_sub(pages_read() - before);
     assert!(served <= frames as u64, "{frames} frames served {served} pages of a sweep");
     tally
 }

@@ -19,13 +19,23 @@ pub(crate) trait Disk: Send + Sync {
     fn write(&self, number: u64, page: &Page);
 }
 
-impl Disk for Arc<Sim> {
+impl Disk for Sim {
     fn read(&self, number: u64, page: &mut Page) {
-        Sim::read(self, number, page);
+        Self::read(self, number, page);
     }
 
     fn write(&self, number: u64, page: &Page) {
-        Sim::write(self, number, page);
+        Self::write(self, number, page);
+    }
+}
+
+impl<D: Disk> Disk for Arc<D> {
+    fn read(&self, number: u64, page: &mut Page) {
+        (**self).read(number, page);
+    }
+
+    fn write(&self, number: u64, page: &Page) {
+        (**self).write(number, page);
     }
 }
 
@@ -43,17 +53,17 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(crate) fn new(sim: Arc<Sim>) -> Self {
+    pub(crate) fn new(disk: Arc<impl Disk + 'static>) -> Self {
         let (sender, requests): (_, Receiver<Asked>) = channel();
         thread::spawn(move || {
             for (request, done) in requests {
                 let page = match request {
                     Request::Read(number, mut page) => {
-                        sim.read(number, &mut page);
+                        disk.read(number, &mut page);
                         page
                     }
                     Request::Write(number, page) => {
-                        sim.write(number, &page);
+                        disk.write(number, &page);
                         page
                     }
                 };

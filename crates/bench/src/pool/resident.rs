@@ -10,7 +10,7 @@ use shoal_base::task::block_on;
 use shoal_pool::{Hint, Pool, PoolOptions, Unit};
 
 use super::PoolBenchOptions;
-use super::sim::{Latency, Sim};
+use super::sim::{Handling, Latency, Sim};
 use super::zipf::Random;
 use crate::report::Report;
 
@@ -51,7 +51,7 @@ fn hit_ns(pool: &Pool, order: &[u16], threads: usize) -> f64 {
 }
 
 pub(crate) fn measure(options: &PoolBenchOptions, report: &mut Report<'_>) -> Result<()> {
-    let sim = Sim::new(options.pages, Latency::None, false);
+    let sim = Sim::new(options.pages, Latency::None, Handling::default());
     let pool = Pool::new(sim.device(), PoolOptions::new(options.pages as usize + 64))?;
     for page in 0..options.pages {
         drop(block_on(pool.read(page, Hint::Lookup))?);

@@ -3,50 +3,76 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use shoal_base::Run;
 use shoal_base::task::block_on;
-use shoal_pool::{Hint, PolicyKind, Pool, PoolOptions, Stream};
+use shoal_base::{BLOCK_BYTES, Run};
+use shoal_device::Device;
+use shoal_pool::{Hint, PolicyKind, Pool, PoolOptions, Stream, Unit};
 
 use super::bed::{PagePool, Role, Session};
 use super::page::Page;
-use super::sim::Sim;
+use super::sim::{Handling, Sim};
 
 /// How the pool is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// The device completes everything that is submitted on its own thread, also what takes no time.
-    pub(crate) hands_off: bool,
+    /// What the device does otherwise.
+    pub(crate) device: Handling,
+    /// Who misses a page that somebody reads already does not read it once more.
+    pub(crate) coalesces: bool,
+    /// Pages are written before their frames are needed.
+    pub(crate) writes_ahead: bool,
     /// Scans go through a stream.
     pub(crate) reads_ahead: bool,
     /// Scans say that they are scans.
     pub(crate) marks_scans: bool,
     /// Threads say that they may block.
     pub(crate) inline: bool,
-    /// Frames that scans may have; none: the pool's default.
-    pub(crate) scan_frames: Option<usize>,
     /// What chooses the pages that go.
     pub(crate) policy: PolicyKind,
     /// LRU-K's k, and how many evicted pages it remembers; none: the pool's default.
     pub(crate) lru_k: Option<(usize, usize)>,
 }
 
+impl Settings {
+    /// Whether it is the simulator that takes something away.
+    pub(crate) fn needs_simulator(&self) -> bool {
+        let Handling { hands_off, writes_wait, tells_writes } = self.device;
+        hands_off || writes_wait || tells_writes || !self.coalesces
+    }
+}
+
 /// See the module.
 pub(crate) struct Shoal {
     pool: Pool,
     settings: Settings,
+    sim: Option<Arc<Sim>>,
+    /// Threads that fetch a page, where reads are not shared.
+    fetching: Box<[AtomicU32]>,
 }
 
 impl Shoal {
     pub(crate) fn new(sim: &Arc<Sim>, frames: usize, settings: Settings) -> Self {
+        let counts = if settings.coalesces { 0 } else { sim.device().blocks() };
+        let fetching = (0..counts).map(|_| AtomicU32::new(0)).collect();
+        let mut shoal = Self::on(sim.device(), frames, settings);
+        (shoal.sim, shoal.fetching) = (Some(sim.clone()), fetching);
+        shoal
+    }
+
+    /// Over a device that is not the simulator.
+    pub(crate) fn on(device: Device, frames: usize, settings: Settings) -> Self {
         let mut options = PoolOptions { pin_wait_ms: 10_000, ..PoolOptions::new(frames) };
-        options.scan_frames_max = settings.scan_frames.unwrap_or(options.scan_frames_max);
         (options.k, options.history) = settings.lru_k.unwrap_or((options.k, options.history));
         options.policy = settings.policy;
-        match Pool::new(sim.device(), options) {
-            Ok(pool) => Self { pool, settings },
+        if !settings.writes_ahead {
+            options.ready_frames = 0;
+        }
+        match Pool::new(device, options) {
+            Ok(pool) => Self { pool, settings, sim: None, fetching: Box::default() },
             Err(error) => panic!("{error}"),
         }
     }
@@ -94,7 +120,10 @@ fn hand_off_on<F: Future>(future: F) -> F::Output {
 
 /// A thread's access: a scan has a stream.
 pub(crate) struct ShoalSession<'a> {
+    shoal: &'a Shoal,
     pool: &'a Pool,
+    /// Something is done before each access.
+    is_ablated: bool,
     settings: Settings,
     hint: Hint,
     stream: Option<Stream>,
@@ -112,7 +141,36 @@ impl PagePool for Shoal {
             Role::Scan(..) if marks_scans => (Hint::Scan, None),
             _ => (Hint::Lookup, None),
         };
-        ShoalSession { pool: &self.pool, settings: self.settings, hint, stream }
+        let is_ablated = self.settings.device.tells_writes || !self.settings.coalesces;
+        ShoalSession { shoal: self, pool: &self.pool, is_ablated, settings: self.settings, hint, stream }
+    }
+}
+
+/// Somebody fetches a page, where reads are not shared.
+struct Fetching<'a>(&'a AtomicU32);
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Shoal {
+    /// What a pool without one of the mechanisms would do before it has the page.
+    fn ablated(&self, number: u64) -> Option<Fetching<'_>> {
+        let sim = self.sim.as_deref()?;
+        if self.settings.device.tells_writes {
+            sim.wait_until_written(number);
+        }
+        if self.settings.coalesces || self.pool.is_resident(&Unit::mutable(number).id) {
+            return None;
+        }
+        let count = &self.fetching[number as usize];
+        let others = count.fetch_add(1, Ordering::AcqRel);
+        if others > 0 {
+            sim.read(number, &mut [0; BLOCK_BYTES]);
+        }
+        Some(Fetching(count))
     }
 }
 
@@ -124,6 +182,7 @@ impl ShoalSession<'_> {
 
 impl Session for ShoalSession<'_> {
     fn read<R>(&mut self, number: u64, see: impl FnOnce(&Page) -> R) -> R {
+        let _fetching = self.is_ablated.then(|| self.shoal.ablated(number));
         let page = match &mut self.stream {
             Some(stream) => Self::run(self.settings, stream.read(number)),
             None => Self::run(self.settings, self.pool.read(number, self.hint)),
@@ -135,6 +194,7 @@ impl Session for ShoalSession<'_> {
     }
 
     fn write<R>(&mut self, number: u64, change: impl FnOnce(&mut Page) -> R) -> R {
+        let _fetching = self.is_ablated.then(|| self.shoal.ablated(number));
         let page = match &mut self.stream {
             Some(stream) => Self::run(self.settings, stream.write(number)),
             None => Self::run(self.settings, self.pool.write(number, self.hint)),

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,17 @@ pub(crate) enum Latency {
     None,
     Flat(Duration),
     SequentialAware(Duration),
+}
+
+/// What is taken from the pools for a comparison.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Handling {
+    /// Submitted requests complete on the device's thread, also where they take no time.
+    pub(crate) hands_off: bool,
+    /// Whoever submits a write waits for it.
+    pub(crate) writes_wait: bool,
+    /// Tells which pages are being written: see [`Sim::wait_until_written`].
+    pub(crate) tells_writes: bool,
 }
 
 struct Waiting {
@@ -91,8 +102,10 @@ fn cell() -> usize {
 struct Core {
     pages: Box<[Mutex<Box<Page>>]>,
     latency: Latency,
-    /// Submitted requests go through the queue even where they take no time.
-    hands_off: bool,
+    handling: Handling,
+    /// Writes under way of each page, where somebody asks.
+    writing: Box<[AtomicU32]>,
+    written: (Mutex<()>, Condvar),
     recent: Mutex<([u64; NEAR as usize], usize)>,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -105,8 +118,8 @@ pub(crate) struct Sim {
 }
 
 impl Sim {
-    /// `pages` pages of version 1. With `hands_off` set submitted requests always complete on the device's thread.
-    pub(crate) fn new(pages: u64, latency: Latency, hands_off: bool) -> Arc<Self> {
+    /// `pages` pages of version 1.
+    pub(crate) fn new(pages: u64, latency: Latency, handling: Handling) -> Arc<Self> {
         let filled = |number| {
             let mut page = Box::new([0; BLOCK_BYTES]);
             stamp(&mut page, number, 1);
@@ -115,7 +128,9 @@ impl Sim {
         let core = Arc::new(Core {
             pages: (0..pages).map(filled).collect(),
             latency,
-            hands_off,
+            handling,
+            writing: (0..if handling.tells_writes { pages } else { 0 }).map(|_| AtomicU32::new(0)).collect(),
+            written: Default::default(),
             recent: Mutex::new(([u64::MAX - NEAR; NEAR as usize], 0)),
             queue: Mutex::default(),
             changed: Condvar::new(),
@@ -142,6 +157,17 @@ impl Sim {
         self.core.sleep(number, 1);
         self.core.write_now(number, page);
         self.core.counters[cell()].writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until the page is not being written.
+    pub(crate) fn wait_until_written(&self, number: u64) {
+        let core = &self.core;
+        if core.writing[number as usize].load(Ordering::Acquire) > 0 {
+            let mut lock = core.written.0.lock();
+            while core.writing[number as usize].load(Ordering::Acquire) > 0 {
+                core.written.1.wait(&mut lock);
+            }
+        }
     }
 
     /// Pages read so far.
@@ -205,6 +231,25 @@ impl Core {
         self.accessed(number);
     }
 
+    /// Notes that the ticket's pages are being written, or are not any more.
+    fn marks(&self, ticket: &Ticket, begin: bool) {
+        if !self.handling.tells_writes || ticket.op() != Op::Write {
+            return;
+        }
+        for number in ticket.block()..ticket.block() + ticket.blocks() {
+            let page = &self.writing[number as usize];
+            if begin {
+                page.fetch_add(1, Ordering::AcqRel)
+            } else {
+                page.fetch_sub(1, Ordering::AcqRel)
+            };
+        }
+        if !begin {
+            let _lock = self.written.0.lock();
+            self.written.1.notify_all();
+        }
+    }
+
     fn run(&self, mut ticket: Ticket) {
         if let Err(error) = ticket.check_range(self.pages.len() as u64) {
             return ticket.complete(Err(error));
@@ -216,6 +261,7 @@ impl Core {
             }
             Op::Write | Op::WriteDurable => {
                 ticket.view_blocks(|number, page| self.write_now(number, page));
+                self.marks(&ticket, false);
                 self.counters[cell()].writes.fetch_add(1, Ordering::Relaxed);
             }
             Op::Flush | Op::Discard { .. } => {}
@@ -248,8 +294,11 @@ impl Core {
 impl BlockDevice for Sim {
     fn submit(&self, tickets: Vec<Ticket>) {
         for ticket in tickets {
+            self.core.marks(&ticket, true);
             let duration = self.core.duration(ticket.block(), ticket.blocks());
-            if duration.is_zero() && !self.core.hands_off {
+            let waits = self.core.handling.writes_wait && ticket.op() == Op::Write;
+            if waits || duration.is_zero() && !self.core.handling.hands_off {
+                thread::sleep(duration);
                 self.core.run(ticket);
                 continue;
             }
@@ -268,6 +317,7 @@ impl BlockDevice for Sim {
 
     fn execute(&self, tickets: Vec<Ticket>) {
         for ticket in tickets {
+            self.core.marks(&ticket, true);
             self.core.sleep(ticket.block(), ticket.blocks());
             self.core.run(ticket);
         }

@@ -1,0 +1,77 @@
+//! How many pages a stream asks for at once: tried out, because devices differ. A device that is faster in sequence may be so
+//! for a few pages only, others are the faster the more one request asks for.
+
+use std::time::Instant;
+
+use crate::latency;
+
+/// Pages of a request that are tried.
+const RUNS: [u64; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
+
+/// Requests after which another length is tried anew: the device may have changed.
+const TRIED_REQUESTS: u32 = 512;
+
+/// What requests of each length gave.
+#[derive(Default)]
+pub(crate) struct Pace {
+    /// Pages a second; 0 is not known.
+    rates: [f64; RUNS.len()],
+    requests: u32,
+    /// When the request under way began, and its pages.
+    begun: Option<(Instant, u64)>,
+}
+
+impl Pace {
+    /// Pages of the next request, at most `pages_max`: the next longer than any that is known, or the best.
+    pub(crate) fn pages(&mut self, pages_max: u64) -> u64 {
+        self.requests += 1;
+        if self.requests.is_multiple_of(TRIED_REQUESTS) {
+            let forgotten = (self.requests / TRIED_REQUESTS) as usize % RUNS.len();
+            self.rates[forgotten] = 0.0;
+        }
+        let allowed = RUNS.iter().zip(&self.rates).filter(|&(&run, _)| run <= pages_max);
+        let unknown = allowed.clone().find(|&(_, &rate)| rate == 0.0);
+        let best = unknown.or_else(|| allowed.max_by(|one, other| one.1.total_cmp(other.1)));
+        best.map_or(1, |(&run, _)| run)
+    }
+
+    /// A request for so many pages begins.
+    pub(crate) fn began(&mut self, pages: u64) {
+        self.begun = Some((latency::moment(), pages));
+    }
+
+    /// One begins whose time says nothing.
+    pub(crate) fn began_others(&mut self) {
+        self.begun = None;
+    }
+
+    /// It ended.
+    pub(crate) fn ended(&mut self) {
+        let Some((begun, pages)) = self.begun.take() else { return };
+        let Some(index) = RUNS.iter().position(|&run| run == pages) else { return };
+        let rate = pages as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+        let known = &mut self.rates[index];
+        *known = if *known == 0.0 { rate } else { *known * 0.875 + rate * 0.125 };
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn the_length_that_gives_most_is_kept() {
+        let mut pace = Pace::default();
+        let mut asked = Vec::new();
+        for _ in 0..40 {
+            let pages = pace.pages(9);
+            asked.push(pages);
+            // A device that is fast for up to three pages of a sequence.
+            let seconds = if pages <= 3 { 0.0002 } else { 0.001 };
+            let index = RUNS.iter().position(|&run| run == pages).unwrap();
+            pace.rates[index] = pages as f64 / seconds;
+        }
+        assert_eq!(asked[..6], [1, 2, 3, 4, 6, 8]);
+        assert!(asked[6..].iter().all(|&pages| pages == 3), "{asked:?}");
+    }
+}
