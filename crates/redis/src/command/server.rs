@@ -181,7 +181,8 @@ fn configuration(call: &Call) -> Vec<(&'static str, String)> {
 }
 
 pub(super) fn info(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    let sections: [(&str, fn(&Call, &mut String)); 8] = [
+    type About = fn(&Call, &mut String);
+    let sections: [(&str, About); 8] = [
         ("server", about_server),
         ("clients", about_clients),
         ("memory", about_memory),
