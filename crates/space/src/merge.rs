@@ -195,7 +195,7 @@ mod tests {
         ) {
             let mut alone = FreeRuns::new(Geometry::new(blocks_max, group_blocks));
             for (block, blocks) in before {
-                drop(alone.free(Run::new(block % blocks_max, blocks)));
+                _ = alone.free(Run::new(block % blocks_max, blocks));
             }
             let mut sorted = FreeRuns::new(Geometry::new(blocks_max, group_blocks));
             alone.runs().for_each(|run| sorted.free(run).unwrap());
