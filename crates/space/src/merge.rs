@@ -33,11 +33,15 @@ impl FreeRuns {
     /// Gives back many runs, each within this space: all of them or none.
     pub(crate) fn free_sorted(&mut self, runs: &[Run]) -> Result<(), SpaceError> {
         let group_blocks = u64::from(self.geometry.group_blocks());
-        let is_in_one =
-            |run: &Run| u64::from(self.geometry.start_of(run.block)) + u64::from(run.blocks) <= group_blocks;
-        let (keys, crossing): (Vec<Run>, Vec<Run>) = runs.iter().partition(|run| is_in_one(run));
-        let mut keys: Vec<u64> =
-            keys.iter().map(|run| run.block << LENGTH_BITS | u64::from(run.blocks)).collect();
+        let (mut keys, mut crossing) = (Vec::with_capacity(runs.len()), Vec::new());
+        for &run in runs {
+            let end = u64::from(self.geometry.start_of(run.block)) + u64::from(run.blocks);
+            if end <= group_blocks {
+                keys.push(run.block << LENGTH_BITS | u64::from(run.blocks));
+            } else {
+                crossing.push(run);
+            }
+        }
         keys.sort_unstable();
         let run_of = |key: u64| Run::new(key >> LENGTH_BITS, (key & ((1 << LENGTH_BITS) - 1)) as u32);
         let mut merge = Merge::default();

@@ -3,15 +3,12 @@
 use std::cmp::Reverse;
 
 use shoal_base::Run;
-use shoal_space::{Reserve, Space, Victim};
+use shoal_space::{Reserve, Space};
 
 use super::pieces::Pieces;
 
 /// How many groups are looked at for one request.
-const GROUPS_PER_REQUEST: usize = 64;
-
-/// How many groups are looked at for the reserve at a time.
-const GROUPS_PER_TURN: usize = 16;
+const GROUPS_PER_REQUEST: usize = 512;
 
 /// Moves runs of `pieces` about in `space`.
 pub(crate) struct Mover<'a> {
@@ -48,36 +45,17 @@ impl<'a> Mover<'a> {
         longest >= blocks
     }
 
-    /// Empties as many groups as the reserve wants now, those of which everything finds a hole.
+    /// Empties as many groups as the reserve wants now. One from which not everything can go is emptier at least, and the
+    /// first candidate the next time. (Emptying only groups of which everything finds a hole moves nothing at all: with sizes
+    /// that grow, some value of each finds none.)
     pub(crate) fn keep(&mut self, reserve: Reserve, pieces: &mut Pieces) {
         let mut tried = Vec::new();
-        let mut wanted = reserve.wanted(self.space);
-        while wanted > 0 && tried.len() < GROUPS_PER_TURN {
+        for _ in 0..reserve.wanted(self.space) {
             let Some(victim) = self.space.close_emptiest(&tried) else { return };
-            wanted -= usize::from(self.empty(victim, reserve.hole_blocks, pieces));
+            self.relocate(pieces.in_group(victim.group), reserve.hole_blocks, pieces);
             self.space.open(victim);
             tried.push(victim.group);
         }
-    }
-
-    /// Moves everything that lives in the group into holes of at most `hole_blocks`, or nothing: holes are taken before
-    /// anything is copied.
-    fn empty(&mut self, victim: Victim, hole_blocks: u32, pieces: &mut Pieces) -> bool {
-        let mut living = pieces.in_group(victim.group);
-        living.sort_unstable_by_key(|&(_, run)| Reverse(run.blocks));
-        let mut holes = Vec::with_capacity(living.len());
-        for (_, from) in &living {
-            let Some(to) = self.space.allocate_in_hole(from.blocks, hole_blocks) else {
-                let given_back = self.space.free_batch(&holes);
-                assert!(given_back.is_ok(), "they were taken a moment ago: {given_back:?}");
-                return false;
-            };
-            holes.push(to);
-        }
-        for ((number, from), to) in living.into_iter().zip(holes) {
-            self.moved(number, from, to, pieces);
-        }
-        true
     }
 
     /// Moves these into holes, the longest first; what finds none stays.

@@ -61,7 +61,11 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
         }
         figures.values += runs.len() as u64;
         figures.runs += runs.len() as u64;
-        let is_full = runs.len() < count;
+        if runs.len() < count {
+            let status = runtime.block_on(client.status())?;
+            let free = status.free_blocks + caller.pool.as_ref().map_or(0, Pool::free_blocks);
+            figures.utilisation_at_first_failure = Some(1.0 - free as f64 / blocks as f64);
+        }
         random.shuffle(&mut runs);
         runs.truncate(runs.len() * FREED_PERCENT / 100);
         for batch in runs.chunks(FREED_AT_ONCE) {
@@ -73,11 +77,6 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
         let began = Instant::now();
         caller.commit()?;
         waited += began.elapsed();
-        if is_full {
-            let status = runtime.block_on(client.status())?;
-            let free = status.free_blocks + caller.pool.as_ref().map_or(0, Pool::free_blocks);
-            figures.utilisation_at_first_failure = Some(1.0 - free as f64 / blocks as f64);
-        }
         round += 1;
         run.tell(round);
     }
