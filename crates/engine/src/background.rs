@@ -232,8 +232,6 @@ fn mover(store: &Weak<Inner>, worker: &Worker) {
         let wait = if debt > Duration::ZERO {
             // The load may end meanwhile.
             debt.min(MOVER_PERIOD)
-        } else if inner.wants_apply() && !inner.mover.is_urgent(inner.now_ns()) {
-            MOVER_PERIOD
         } else {
             match block_on(inner.move_some()) {
                 Ok(Progress::Worked) => {

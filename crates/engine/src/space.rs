@@ -231,6 +231,9 @@ impl SpaceManager {
         let runs = self
             .allocate_pieces(owner, blocks)
             .or_else(|| self.open_closed().then(|| self.allocate_pieces(owner, blocks)).flatten())?;
+        if blocks == 0 {
+            return Some(runs);
+        }
         let is_splintered = runs.len() > FEW_RUNS;
         if is_splintered {
             self.splintered.store(true, Ordering::Relaxed);

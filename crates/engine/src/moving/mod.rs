@@ -34,7 +34,7 @@ pub(crate) const HOLE_BLOCKS_MAX: u32 = 1023;
 const GROUPS_AT_ONCE: std::ops::RangeInclusive<u64> = 4..=512;
 /// A group is not emptied where more than so many thousandths of it are in use; where values are in splinters, not even
 /// then above the second.
-const USED_PERMILLE_MAX: [u64; 2] = [875, 960];
+const USED_PERMILLE_MAX: [u64; 2] = [960, 985];
 /// For so long a splintered value makes moving urgent.
 const URGENT_NS: u64 = 10_000_000_000;
 /// For so long readers may hold what has moved before the round ends without it.
@@ -120,7 +120,7 @@ impl Mover {
         }
     }
 
-    pub(crate) fn is_urgent(&self, now_ns: u64) -> bool {
+    fn is_urgent(&self, now_ns: u64) -> bool {
         now_ns < self.urgent_until_ns.load(Ordering::Relaxed)
     }
 }
