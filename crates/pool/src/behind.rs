@@ -24,7 +24,8 @@ use crate::ahead::Ahead;
 use crate::pin::{Pinned, WriteFrames};
 use crate::pool::{Inner, Pool};
 
-/// Writes under way for requests that wait for frames, at least: more than these are begun only while frames are short.
+/// Writes under way for requests that wait for frames, at most (and a third of the frames, but two: one that fails again and
+/// again must not keep the other pages from being written).
 const WRITING_MIN: usize = 8;
 
 /// Writes that one miss begins at most.
@@ -118,7 +119,7 @@ impl Pool {
     /// not have all pages written and evicted that are used often.
     pub(crate) fn begin_write(&self, index: u32) {
         let inner = self.inner();
-        let writing_max = inner.ready_frames.max(WRITING_MIN).min(inner.slots.len().div_ceil(3));
+        let writing_max = inner.ready_frames.max(WRITING_MIN).min(inner.slots.len().div_ceil(3)).max(2);
         if inner.writing.load(Ordering::Relaxed) >= writing_max {
             return;
         }

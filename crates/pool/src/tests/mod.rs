@@ -1,4 +1,7 @@
 //! Tests of the pool as a whole, over a device in memory that can be held, delayed and made to fail.
+//!
+//! Miri runs those of the unsafe modules and of what they rest on: `cargo +nightly miri test -p shoal-pool --lib -- frame::
+//! tests::word tests::free`. (Tests that wait for the clock are no use there.)
 
 pub(crate) mod device;
 mod free;
