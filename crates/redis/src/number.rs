@@ -89,7 +89,7 @@ impl Number {
                 let part = format!("{part:017}");
                 format!("{sign}{whole}.{}", part.trim_end_matches('0'))
             }
-            Self::Double(number) if number == 0.0 => "0".to_owned(),
+            Self::Double(0.0) => "0".to_owned(),
             Self::Double(number) => number.to_string(),
         }
     }
