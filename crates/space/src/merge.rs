@@ -199,7 +199,9 @@ mod tests {
         ) {
             let mut alone = FreeRuns::new(Geometry::new(blocks_max, group_blocks));
             for (block, blocks) in before {
-                _ = alone.free(Run::new(block % blocks_max, blocks));
+                let run = Run::new(block % (blocks_max - 30), blocks);
+                let was_used = alone.check_used(run).is_ok();
+                prop_assert_eq!(alone.free(run).is_ok(), was_used);
             }
             let mut sorted = FreeRuns::new(Geometry::new(blocks_max, group_blocks));
             alone.runs().for_each(|run| sorted.free(run).unwrap());
