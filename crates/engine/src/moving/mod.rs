@@ -60,6 +60,8 @@ pub(crate) struct Mover {
     avoid: Mutex<Vec<(Run, u64)>>,
     /// Whole free groups when the round began.
     whole_before: AtomicU64,
+    /// Groups that had been emptied when the round began.
+    emptied_before: AtomicU64,
     /// The last round gained nothing; until then there is no other.
     quiet_until_ns: AtomicU64,
     pub bytes_moved: AtomicU64,
@@ -102,6 +104,7 @@ impl Mover {
             round: Baton::new(None),
             avoid: Mutex::default(),
             whole_before: AtomicU64::new(0),
+            emptied_before: AtomicU64::new(0),
             quiet_until_ns: AtomicU64::new(0),
             bytes_moved: AtomicU64::new(0),
             groups_emptied: AtomicU64::new(0),
@@ -234,6 +237,8 @@ impl Inner {
         }
         let whole = self.space.allocator().whole_groups() as u64;
         self.mover.whole_before.store(whole, Ordering::Relaxed);
+        let emptied = self.mover.groups_emptied.load(Ordering::Relaxed);
+        self.mover.emptied_before.store(emptied, Ordering::Relaxed);
         let groups = self.layout.blocks_max / u64::from(self.layout.group_blocks);
         let at_once = (groups / 128).clamp(*GROUPS_AT_ONCE.start(), *GROUPS_AT_ONCE.end()).min(wanted);
         let except = self.not_to_be_emptied().await;
@@ -335,7 +340,11 @@ impl Inner {
         }
         let left = self.space.closed.open(self.space.allocator(), |_| true);
         let until_ns = now_ns.saturating_add(AVOID_NS);
-        if self.space.allocator().whole_groups() as u64 <= self.mover.whole_before.load(Ordering::Relaxed) {
+        let whole = self.space.allocator().whole_groups() as u64;
+        let emptied = self.mover.groups_emptied.load(Ordering::Relaxed);
+        // Under load, writers take what was emptied at once: that was not for nothing.
+        let served = self.is_busy(now_ns) && emptied > self.mover.emptied_before.load(Ordering::Relaxed);
+        if whole <= self.mover.whole_before.load(Ordering::Relaxed) && !served {
             self.mover.quiet_until_ns.store(until_ns, Ordering::Relaxed);
         }
         let mut avoid = self.mover.avoid.lock();
