@@ -84,6 +84,11 @@ impl PageSource for PoolPages<'_> {
         let units: Vec<Unit> = pages.iter().map(|page| Unit::page(page.block, page.crc)).collect();
         self.pool.prefetch(&units, hint_of(level, hint));
     }
+
+    fn ahead_max(&self) -> usize {
+        // The batch before may be half read when the next one is asked for.
+        (self.pool.scan_frames_max() / 2).max(1)
+    }
 }
 
 /// Where an apply's pages go.

@@ -280,6 +280,12 @@ impl Pool {
         drop(pins);
     }
 
+    /// Frames that scans take before they reuse their own.
+    #[must_use]
+    pub fn scan_frames_max(&self) -> usize {
+        self.inner().policy.scan_frames_max()
+    }
+
     /// Counts so far and the state now. Looks at every slot: for `stat` and tests, not for each request.
     #[must_use]
     pub fn counters(&self) -> PoolCounters {

@@ -350,6 +350,7 @@ impl<S: PageSource> Cursor<S> {
             Some(entries) => entries.div_ceil(self.leaf_entries).min(READ_AHEAD_MAX),
             None => self.window,
         };
+        let window = window.min(self.source.ahead_max());
         if step.level != 1 || from - step.next > window / 2 {
             return;
         }

@@ -47,6 +47,11 @@ pub(crate) trait PageSource: Send + Sync {
 
     /// Says that these pages of one level will be asked for soon, in this order: reads them in one batch. May do less.
     fn prefetch(&self, pages: &[PageRef], level: u8, hint: ReadHint);
+
+    /// How many pages a scan may ask for ahead of need, so that none of them goes before it is read.
+    fn ahead_max(&self) -> usize {
+        usize::MAX
+    }
 }
 
 impl<S: PageSource> PageSource for &S {
@@ -64,6 +69,10 @@ impl<S: PageSource> PageSource for &S {
     fn prefetch(&self, pages: &[PageRef], level: u8, hint: ReadHint) {
         (**self).prefetch(pages, level, hint);
     }
+
+    fn ahead_max(&self) -> usize {
+        (**self).ahead_max()
+    }
 }
 
 impl<S: PageSource> PageSource for Arc<S> {
@@ -80,6 +89,10 @@ impl<S: PageSource> PageSource for Arc<S> {
 
     fn prefetch(&self, pages: &[PageRef], level: u8, hint: ReadHint) {
         (**self).prefetch(pages, level, hint);
+    }
+
+    fn ahead_max(&self) -> usize {
+        (**self).ahead_max()
     }
 }
 
