@@ -34,6 +34,8 @@ enum Bench {
     Space(SpaceArguments),
     /// Allocated over live bytes of a store, after puts and after deletes, and what is written for them.
     Amplification(AmplificationArguments),
+    /// Durable puts by size and by the way that a value takes: leaf, log, extents of its own.
+    Thresholds(ThresholdArguments),
     /// Buffer pools under scans and gets on a simulated device, in their own memory.
     Pool(PoolArguments),
 }
@@ -172,6 +174,42 @@ fn run_amplification(arguments: AmplificationArguments) -> anyhow::Result<()> {
 }
 
 #[derive(Args)]
+struct ThresholdArguments {
+    /// Only this case (device and clients: file-c1, sim-1ms-c16), or all that begin with NAME where it ends with `*`; may be
+    /// given again.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Seconds that each way runs with each size.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seconds: f64,
+    /// The data file: it must not exist, and is removed at the end [default: a temporary file in this folder].
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// How to drive the device.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
+    /// Write charts of the figures to this folder, as SVG files.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+}
+
+fn run_thresholds(arguments: ThresholdArguments) -> anyhow::Result<()> {
+    let options = shoal_bench::thresholds::ThresholdOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        json: arguments.json,
+        cases: arguments.cases,
+        time: seconds(Some(arguments.seconds))?.unwrap_or_default(),
+        data: arguments.data,
+        io: arguments.io.into(),
+        plot: arguments.plot,
+    };
+    shoal_bench::thresholds::run(&options, &mut std::io::stdout().lock())
+}
+
+#[derive(Args)]
 struct SpaceArguments {
     /// End within a minute: devices 64 times smaller, half a second a row.
     #[arg(long)]
@@ -226,6 +264,7 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
         Bench::Store(arguments) => arguments,
         Bench::Space(arguments) => return run_space(arguments),
         Bench::Amplification(arguments) => return run_amplification(arguments),
+        Bench::Thresholds(arguments) => return run_thresholds(arguments),
         Bench::Pool(arguments) => return run_pool(arguments),
     };
     let time = seconds(arguments.seconds)?;

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
 //! figure depends on), [`report`] (table or JSON lines), [`plot`] (charts), then the benchmarks: [`store`], [`space`],
-//! [`pool`] and [`amplification`]; and [`apples`], the probability model behind pooled allocators.
+//! [`pool`], [`amplification`] and [`thresholds`]; and [`apples`], the probability model behind pooled allocators.
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
@@ -16,3 +16,4 @@ pub mod pool;
 pub mod report;
 pub mod space;
 pub mod store;
+pub mod thresholds;

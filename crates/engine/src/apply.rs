@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::entry::{Entry, Home, split_leaf_entry};
 use crate::error::{Error, Result};
-use crate::log::commit::ValueWrite;
+use crate::log::commit::{Item, ValueWrite};
 use crate::log::format::RecordKind;
 use crate::overlay::{Overlay, Record};
 use crate::own_space::OwnerId;
@@ -117,7 +117,9 @@ impl Inner {
         let _turn = self.applier.take().await;
         self.poison.check()?;
         self.space.reclaim(self.committer.named_superblock());
-        let Some(marker) = tablet.freeze(&self.committer) else { return Ok(()) };
+        let Some(marker) = tablet.freeze(|marker| self.committer.push(Item::Marker(marker))) else {
+            return Ok(());
+        };
         self.drive().await;
         let applied = self.committer.wait_marker(&marker).await?;
         let view = tablet.view();
