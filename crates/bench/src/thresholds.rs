@@ -1,0 +1,288 @@
+//! `bench thresholds`: from which size on a value should ride in the log, and from which in extents of its own.
+//!
+//! Every size is put in each way that the engine has for it, on a real device and on a simulated one whose reads, writes
+//! and flushes take 1 ms: by one client, who waits for each put, and by sixteen. The ways are forced by the engine's own
+//! settings. A store per way lives through all sizes and is small, so that applies run all the time; the first tenth of each
+//! row is not counted. What the engine does by default (`docs/adr/`, "values ride in the log") follows from this.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use shoal_base::BLOCK_BYTES_U64;
+use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
+use shoal_device::{Device, FileOptions, IoMode};
+use shoal_engine::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
+
+use crate::histogram::Histogram;
+use crate::machine;
+use crate::plot::{Axis, LineChart, Mark};
+use crate::report::{Metric, Report};
+use crate::store::case::select;
+
+/// Sizes of values, in bytes: the places where ways end, and between them.
+const SIZES: [usize; 10] = [256, 512, 1000, 2048, 4096, 8192, 16_384, 24_576, 32_768, 65_536];
+/// The longest value that fits in a leaf with its key.
+const LEAF_BYTES_MAX: usize = 1000;
+const DEVICES: [&str; 2] = ["file", "sim-1ms"];
+const WAYS: [&str; 3] = ["leaf", "log", "extents"];
+const CLIENTS: [usize; 2] = [1, 16];
+/// Objects of a size: each is overwritten again and again.
+const OBJECTS: u64 = 2000;
+const DEVICE_BLOCKS: u64 = 1 << 18;
+/// The log: small, so that its records go home while the row runs.
+const LOG_BLOCKS: u32 = 4096;
+const SLOW_NS: u64 = 1_000_000;
+/// Requests that the slow device serves at once.
+const PARALLEL: usize = 32;
+
+const METRICS: &[Metric] = &[
+    Metric { name: "puts_per_s", unit: "1/s", head: "puts/s" },
+    Metric { name: "put_us_p50", unit: "us", head: "p50 us" },
+    Metric { name: "put_us_p99", unit: "us", head: "p99 us" },
+    Metric { name: "written_per_user_byte", unit: "1", head: "dev/user" },
+];
+
+/// What to measure, and how.
+#[derive(Clone, Debug)]
+pub struct ThresholdOptions {
+    /// Version of the program, for the header.
+    pub version: String,
+    /// JSON lines instead of a table.
+    pub json: bool,
+    /// Cases (device and clients) by name, or by beginning and `*`; none: all.
+    pub cases: Vec<String>,
+    /// How long each way is measured with each size.
+    pub time: Duration,
+    /// The data file, which must not exist and is removed at the end; none: a temporary one in the current folder.
+    pub data: Option<PathBuf>,
+    /// How the device is driven.
+    pub io: IoMode,
+    /// Where charts go; none: there are none.
+    pub plot: Option<PathBuf>,
+}
+
+/// What was measured of one way with one size.
+struct Row {
+    case: String,
+    way: &'static str,
+    bytes: usize,
+    puts_per_s: f64,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// A name that selects nothing; the store, the device or the output failed.
+pub fn run(options: &ThresholdOptions, out: &mut dyn Write) -> Result<()> {
+    let cases = DEVICES.iter().flat_map(|device| CLIENTS.map(|clients| format!("{device}-c{clients}")));
+    let cases: Vec<String> = cases.collect();
+    let names: Vec<&str> = cases.iter().map(String::as_str).collect();
+    let wanted = select("case", &names, &options.cases)?;
+    let mut report = Report::new(out, "thresholds", METRICS, options.json);
+    for (name, value) in [
+        (
+            "bench",
+            "thresholds: puts of one size by the way that the value takes; rows: device, clients, bytes",
+        ),
+        ("machine", &machine::describe()),
+        ("load average", &machine::load()),
+        ("version", &options.version),
+        ("seconds a row", &options.time.as_secs_f64().to_string()),
+    ] {
+        report.fact(name, value)?;
+    }
+    let mut rows = Vec::new();
+    for device in DEVICES {
+        let of_device = |clients: usize| format!("{device}-c{clients}");
+        if !CLIENTS.iter().any(|&clients| wanted.contains(&of_device(clients).as_str())) {
+            continue;
+        }
+        for way in WAYS {
+            let (store, _file) = open(device, way, options)?;
+            for clients in CLIENTS {
+                let case = of_device(clients);
+                if !wanted.contains(&case.as_str()) {
+                    continue;
+                }
+                for bytes in SIZES {
+                    if way == "leaf" && bytes > LEAF_BYTES_MAX {
+                        continue;
+                    }
+                    let figures = measure(&store, bytes, clients, options.time)?;
+                    report.row(&format!("{case}-{bytes}"), way, &figures)?;
+                    let puts_per_s = figures.first().copied().flatten().unwrap_or_default();
+                    rows.push(Row { case: case.clone(), way, bytes, puts_per_s });
+                }
+            }
+            block_on(store.close())?;
+        }
+    }
+    for path in options.plot.iter().map(|directory| charts(&rows, directory)) {
+        for path in path? {
+            report.fact("chart", &path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// A data file that goes when it is not needed any more.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // There is nobody to tell that it stays.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// An empty store that sends every value the one way.
+fn open(device: &str, way: &str, options: &ThresholdOptions) -> Result<(Store, Option<Temporary>)> {
+    let (device, file) = if device == "file" {
+        let name = || PathBuf::from(format!("shoal-thresholds-{}.data", std::process::id()));
+        let path = options.data.clone().unwrap_or_else(name);
+        if path.exists() {
+            bail!("{} exists: it is left alone", path.display());
+        }
+        let file = FileOptions { create: true, io: options.io, ..FileOptions::default() };
+        (shoal_device::open(&path, &file)?, Some(Temporary(path)))
+    } else {
+        let latency =
+            Latency { read_ns: SLOW_NS, write_ns: SLOW_NS, flush_ns: SLOW_NS, ..Latency::default() };
+        let options = SimOptions { latency, parallel: PARALLEL, growable: false, record: false };
+        (Device::new(SimDevice::with_options(Image::new(DEVICE_BLOCKS), options)), None)
+    };
+    let mut format = FormatOptions::for_blocks(DEVICE_BLOCKS);
+    format.log_blocks = Some(LOG_BLOCKS);
+    format.initial_blocks = Some(DEVICE_BLOCKS);
+    block_on(Store::format(&device, &format, &Environment::default()))?;
+    let mut open = OpenOptions { cache_bytes: 256 << 20, ..OpenOptions::default() };
+    let (leaf, log) = match way {
+        "leaf" => (LEAF_BYTES_MAX, 0),
+        "log" => (0, usize::MAX / 4),
+        _ => (0, 0),
+    };
+    open.tuning.leaf_value_bytes_max = leaf;
+    open.tuning.log_value_bytes_max = log;
+    Ok((block_on(Store::open(device, open, Environment::default()))?, file))
+}
+
+fn measure(store: &Store, bytes: usize, clients: usize, time: Duration) -> Result<Vec<Option<f64>>> {
+    let is_counted = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
+    let all = Mutex::new((Histogram::default(), Ok(())));
+    let mut counted = Duration::ZERO;
+    let mut blocks = 0;
+    thread::scope(|scope| {
+        for client in 0..clients {
+            let (is_counted, is_over, all) = (&is_counted, &is_over, &all);
+            scope.spawn(move || {
+                let mut latencies = Histogram::default();
+                let done = put_until(store, bytes, (client, clients), is_over, |took| {
+                    if is_counted.load(Ordering::Relaxed) {
+                        latencies.record(took);
+                    }
+                });
+                let mut all = all.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                all.0.merge(&latencies);
+                if all.1.is_ok() {
+                    all.1 = done;
+                }
+            });
+        }
+        thread::sleep(time / 10);
+        let before = store.stat().device.blocks_written;
+        is_counted.store(true, Ordering::Relaxed);
+        let began = Instant::now();
+        thread::sleep(time);
+        is_counted.store(false, Ordering::Relaxed);
+        counted = began.elapsed();
+        blocks = store.stat().device.blocks_written - before;
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let (latencies, done) = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done?;
+    let puts = latencies.count() as f64;
+    Ok(vec![
+        Some(puts / counted.as_secs_f64()),
+        (puts > 0.0).then(|| latencies.quantile_us(500)),
+        (puts > 0.0).then(|| latencies.quantile_us(990)),
+        (puts > 0.0).then(|| (blocks * BLOCK_BYTES_U64) as f64 / (puts * bytes as f64)),
+    ])
+}
+
+/// One client's puts: of `clients`, the one with that number.
+fn put_until(
+    store: &Store,
+    bytes: usize,
+    (client, clients): (usize, usize),
+    is_over: &AtomicBool,
+    mut put: impl FnMut(Duration),
+) -> Result<()> {
+    let value = bytes::Bytes::from(vec![client as u8; bytes]);
+    let mut number = client as u64;
+    while !is_over.load(Ordering::Relaxed) {
+        // A stride without a common factor with the number of objects, so that leaves are met in no order.
+        let key = ObjectKey::new("bench", format!("{bytes}/{:08}", number * 7919 % OBJECTS).as_bytes())?;
+        let began = Instant::now();
+        block_on(store.put(&key, value.clone().into(), PutOptions::default()))?;
+        put(began.elapsed());
+        number += clients as u64;
+    }
+    Ok(())
+}
+
+/// For each device and number of clients, puts by size, a line for each way.
+fn charts(rows: &[Row], directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    let mut cases: Vec<&str> = rows.iter().map(|row| row.case.as_str()).collect();
+    cases.dedup();
+    cases.sort_unstable();
+    cases.dedup();
+    for case in cases {
+        let mut chart = LineChart::new(
+            &format!("Durable puts by the way of the value, {case}"),
+            Axis::new("value", "bytes").log(),
+            Axis::new("puts", "1/s").log(),
+        );
+        for way in WAYS {
+            let of_way = rows.iter().filter(|row| row.case == case && row.way == way);
+            chart.add(way, Mark::Line, of_way.map(|row| (row.bytes as f64, row.puts_per_s)));
+        }
+        paths.push(chart.write(directory, &format!("thresholds-{case}"))?);
+    }
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_is_measured_and_drawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = ThresholdOptions {
+            version: "test".into(),
+            json: true,
+            cases: vec!["sim-1ms-c16".into()],
+            time: Duration::from_millis(30),
+            data: None,
+            io: IoMode::Auto,
+            plot: Some(folder.path().into()),
+        };
+        let mut out = Vec::new();
+        run(&options, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for way in WAYS {
+            assert!(text.contains(&format!("\"variant\":\"{way}\"")), "{text}");
+        }
+        assert!(!text.contains("sim-1ms-c16-2048\",\"variant\":\"leaf\""));
+        let chart = fs::read_to_string(folder.path().join("thresholds-sim-1ms-c16.svg")).unwrap();
+        assert!(chart.contains("extents") && chart.contains("</svg>"));
+    }
+}
