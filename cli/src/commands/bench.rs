@@ -69,8 +69,7 @@ struct PoolArguments {
     /// LRU-K's k.
     #[arg(long, value_name = "N", default_value = "16")]
     k: usize,
-    /// File or device of the cases `device*`, which are left out without it; overwritten, and removed where it was not
-    /// there before.
+    /// A new file, removed at the end, or a blank block device, for the cases `device*`, which are left out without it.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     /// Folder for charts (SVG).

@@ -13,14 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use shoal_base::BLOCK_BYTES_U64;
-use shoal_device::{FileOptions, IoMode};
+use shoal_device::IoMode;
 use shoal_engine::{
     Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules, Store, StoreStat, block_on,
 };
 
+use crate::data_file::NewFile;
 use crate::machine;
 use crate::payload::{self, ObjectSet, Pool, Sizes};
 use crate::report::{Metric, Report};
@@ -185,33 +186,14 @@ struct Row<'a> {
     clients: u64,
 }
 
-/// A data file that goes when it is not needed any more.
-struct Temporary(PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // There is nobody to tell that it stays.
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 fn ratio(stat: &StoreStat) -> f64 {
     (stat.allocated_blocks * BLOCK_BYTES_U64) as f64 / stat.live_value_bytes.max(1) as f64
 }
 
 impl Row<'_> {
     fn measure(&self) -> Result<Vec<Option<f64>>> {
-        let path = self
-            .options
-            .data
-            .clone()
-            .unwrap_or_else(|| PathBuf::from(format!("shoal-amplification-{}.data", std::process::id())));
-        if path.exists() {
-            bail!("{} exists: it is left alone", path.display());
-        }
-        let options = FileOptions { create: true, io: self.options.io, ..FileOptions::default() };
-        let device = shoal_device::open(&path, &options)?;
-        let _file = Temporary(path);
+        let (device, _file) =
+            NewFile::create(self.options.data.as_deref(), "amplification", self.options.io)?;
         let size = (self.options.bytes * 2).max(1 << 30) / BLOCK_BYTES_U64;
         block_on(Store::format(&device, &FormatOptions::for_blocks(size), &Environment::default()))?;
         let options =

@@ -8,6 +8,7 @@
 
 pub mod amplification;
 pub mod apples;
+mod data_file;
 pub mod histogram;
 pub mod machine;
 pub mod payload;

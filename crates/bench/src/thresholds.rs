@@ -5,7 +5,6 @@
 //! settings. A store per way lives through all sizes and is small, so that applies run all the time; the first tenth of each
 //! row is not counted. What the engine does by default (`docs/adr/`, "values ride in the log") follows from this.
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -13,12 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
-use shoal_device::{Device, FileOptions, IoMode};
+use shoal_device::{Device, IoMode};
 use shoal_engine::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 
+use crate::data_file::NewFile;
 use crate::histogram::Histogram;
 use crate::machine;
 use crate::plot::{Axis, LineChart, Mark};
@@ -131,26 +131,11 @@ pub fn run(options: &ThresholdOptions, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// A data file that goes when it is not needed any more.
-struct Temporary(PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // There is nobody to tell that it stays.
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 /// An empty store that sends every value the one way.
-fn open(device: &str, way: &str, options: &ThresholdOptions) -> Result<(Store, Option<Temporary>)> {
+fn open(device: &str, way: &str, options: &ThresholdOptions) -> Result<(Store, Option<NewFile>)> {
     let (device, file) = if device == "file" {
-        let name = || PathBuf::from(format!("shoal-thresholds-{}.data", std::process::id()));
-        let path = options.data.clone().unwrap_or_else(name);
-        if path.exists() {
-            bail!("{} exists: it is left alone", path.display());
-        }
-        let file = FileOptions { create: true, io: options.io, ..FileOptions::default() };
-        (shoal_device::open(&path, &file)?, Some(Temporary(path)))
+        let (device, file) = NewFile::create(options.data.as_deref(), "thresholds", options.io)?;
+        (device, Some(file))
     } else {
         let latency =
             Latency { read_ns: SLOW_NS, write_ns: SLOW_NS, flush_ns: SLOW_NS, ..Latency::default() };
@@ -241,7 +226,6 @@ fn put_until(
 fn charts(rows: &[Row], directory: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     let mut cases: Vec<&str> = rows.iter().map(|row| row.case.as_str()).collect();
-    cases.dedup();
     cases.sort_unstable();
     cases.dedup();
     for case in cases {
@@ -282,7 +266,7 @@ mod tests {
             assert!(text.contains(&format!("\"variant\":\"{way}\"")), "{text}");
         }
         assert!(!text.contains("sim-1ms-c16-2048\",\"variant\":\"leaf\""));
-        let chart = fs::read_to_string(folder.path().join("thresholds-sim-1ms-c16.svg")).unwrap();
+        let chart = std::fs::read_to_string(folder.path().join("thresholds-sim-1ms-c16.svg")).unwrap();
         assert!(chart.contains("extents") && chart.contains("</svg>"));
     }
 }

@@ -1,32 +1,55 @@
 //! `device`: the same load on a real file or block device, past the kernel's cache.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use shoal_base::BLOCK_BYTES;
 use shoal_base::task::block_on;
 use shoal_device::file::{FileOptions, open};
-use shoal_device::{Device, IoBuf};
+use shoal_device::{Device, IoBuf, IoMode};
+use shoal_engine::Store;
 
 use super::naive::Disk;
 use super::page::{Page, stamp};
+use crate::data_file::NewFile;
 
 /// Pages that are written at once to begin with.
 const CHUNK: u64 = 64;
 
-/// A file with pages of version 1. Removed at the end where it was not there before.
+/// A new file, or a blank block device, with pages of version 1. The file is removed at the end.
 pub(crate) struct DataFile {
     pub(crate) device: Device,
-    temporary: Option<PathBuf>,
+    _file: Option<NewFile>,
+}
+
+fn is_block_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
 impl DataFile {
+    /// Refuses a place where something would be lost: a file that is there, a block device that is not blank.
+    pub(crate) fn check(path: &Path) -> Result<()> {
+        if is_block_device(path) {
+            let device = open(path, &FileOptions::default())?;
+            if !block_on(Store::probe(&device)).is_ok_and(|is_store| !is_store) {
+                bail!("{} is not blank (zeros); nothing was changed", path.display());
+            }
+        } else if path.exists() {
+            bail!("{} exists: it is left alone", path.display());
+        }
+        Ok(())
+    }
+
+    /// To be called after [`Self::check`].
     pub(crate) fn new(path: &Path, pages: u64) -> Result<Self> {
-        let temporary = (!path.exists()).then(|| path.to_owned());
-        let options = FileOptions { create: true, ..FileOptions::default() };
-        let device = open(path, &options)?;
-        let file = Self { device, temporary };
+        let file = if is_block_device(path) {
+            Self { device: open(path, &FileOptions::default())?, _file: None }
+        } else {
+            let (device, file) = NewFile::create(Some(path), "pool", IoMode::Auto)?;
+            Self { device, _file: Some(file) }
+        };
         if file.device.blocks() < pages {
             file.device.inner().grow(pages).with_context(|| format!("growing {}", path.display()))?;
         }
@@ -45,16 +68,6 @@ impl DataFile {
     }
 }
 
-impl Drop for DataFile {
-    fn drop(&mut self) {
-        if let Some(path) = &self.temporary
-            && let Err(error) = fs::remove_file(path)
-        {
-            eprintln!("{} stays: {error}", path.display());
-        }
-    }
-}
-
 impl Disk for Device {
     fn read(&self, number: u64, page: &mut Page) {
         let outcome = block_on(Device::read(self, number, IoBuf::unfilled(1)));
@@ -68,5 +81,23 @@ impl Disk for Device {
         if let Err(error) = block_on(Device::write(self, number, IoBuf::copied_from(page))).result {
             panic!("writing page {number}: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_there_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        fs::write(&path, b"precious").unwrap();
+        assert!(DataFile::check(&path).is_err() && DataFile::new(&path, 64).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        fs::remove_file(&path).unwrap();
+        DataFile::check(&path).unwrap();
+        drop(DataFile::new(&path, 64).unwrap());
+        assert!(!path.exists());
     }
 }

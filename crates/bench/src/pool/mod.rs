@@ -125,6 +125,7 @@ pub fn run(options: &PoolBenchOptions, out: &mut dyn Write) -> Result<()> {
     ensure!((1..=16).contains(&options.k), "k is 1 to 16");
     let least = (options.scans + options.gets) as usize + 2;
     ensure!(options.frames >= least, "at least {least} frames: each thread holds one");
+    options.data.as_deref().map_or(Ok(()), DataFile::check)?;
     let mut report = Report::new(out, "pool", METRICS, options.json);
     report.fact("shoal", &options.version)?;
     report.fact("machine", &machine::describe())?;

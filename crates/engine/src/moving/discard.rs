@@ -5,7 +5,7 @@
 //! handed out may be lost as well (R9: no state that is published or could be recovered refers to it). Only memory knows what
 //! was discarded; after a restart everything is discarded once more.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_space::Space;
@@ -23,6 +23,8 @@ pub(crate) struct Discarded {
     group_blocks: u64,
     /// The group to look at next.
     next: AtomicU64,
+    /// The device failed at it once.
+    failed: AtomicBool,
 }
 
 impl Discarded {
@@ -32,6 +34,7 @@ impl Discarded {
             groups: (0..space.groups().div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             group_blocks: u64::from(space.group_blocks()),
             next: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
         }
     }
 
@@ -63,9 +66,9 @@ impl Inner {
     /// Discards the next whole free group that was not discarded since it was last used, where that is asked for.
     ///
     /// # Errors
-    /// None: a device that fails at this is not asked again.
+    /// None: a device that fails at this is not asked again until the next start.
     pub(crate) async fn discard_some(&self) -> Result<Progress> {
-        if !self.discard {
+        if !self.discard || self.space.discarded.failed.load(Ordering::Relaxed) {
             return Ok(Progress::Idle);
         }
         let Some(group) = self.next_to_discard() else { return Ok(Progress::Idle) };
@@ -85,8 +88,9 @@ impl Inner {
             let freed = self.space.allocator().free(piece);
             assert!(freed.is_ok(), "{piece} was taken a moment ago: {freed:?}");
             if let Err(error) = discarded {
-                tracing::warn!("the device does not take free space back: {error}");
-                break;
+                self.space.discarded.failed.store(true, Ordering::Relaxed);
+                tracing::warn!("the device does not take free space back and is not asked again: {error}");
+                return Ok(Progress::Idle);
             }
             self.mover.bytes_discarded.fetch_add(blocks * BLOCK_BYTES_U64, Ordering::Relaxed);
             self.mover.charge(blocks * BLOCK_BYTES_U64);

@@ -1,0 +1,53 @@
+//! A data file of a benchmark's own: new, and gone when it is not needed any more.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use shoal_device::{Device, FileOptions, IoMode};
+
+/// The file; it is removed with this.
+pub(crate) struct NewFile(PathBuf);
+
+impl NewFile {
+    /// Makes the file at `path`, or a temporary one of `bench` in the current folder, and opens it as a device.
+    ///
+    /// # Errors
+    /// Where something is there already: it is left alone. As the device.
+    pub(crate) fn create(path: Option<&Path>, bench: &str, io: IoMode) -> Result<(Device, Self)> {
+        let temporary = || PathBuf::from(format!("shoal-{bench}-{}.data", std::process::id()));
+        let path = path.map_or_else(temporary, Path::to_path_buf);
+        if path.exists() {
+            bail!("{} exists: it is left alone", path.display());
+        }
+        let options = FileOptions { create: true, io, ..FileOptions::default() };
+        let device = shoal_device::open(&path, &options);
+        let device = device.with_context(|| format!("cannot make the data file {}", path.display()))?;
+        Ok((device, Self(path)))
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        // There is nobody to tell that it stays.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_stays_and_what_is_new_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+        fs::write(&old, b"precious").unwrap();
+        assert!(NewFile::create(Some(&old), "test", IoMode::Auto).is_err());
+        assert_eq!(fs::read(&old).unwrap(), b"precious");
+        let (device, file) = NewFile::create(Some(&new), "test", IoMode::Auto).unwrap();
+        assert!(new.exists());
+        drop((device, file));
+        assert!(!new.exists());
+    }
+}
