@@ -46,11 +46,7 @@ impl Store {
         let view = inner.tablet_of(key).view();
         let Some(found) = inner.find(&view, key.encoded()).await? else { return Ok(None) };
         let (first, bytes) = range.within(found.entry.value_bytes);
-        if bytes > VALUE_BYTES_SINGLE_MAX {
-            return Err(Error::Invalid(format!(
-                "{bytes} bytes are too many for one get: use a stream, or ranges of up to {VALUE_BYTES_SINGLE_MAX} bytes"
-            )));
-        }
+        check_single(bytes)?;
         let object = inner.read_object(&found, first, bytes).await?;
         inner.count(&inner.counters.gets);
         OperationCounters::add(&inner.counters.value_bytes_read, bytes);
@@ -178,6 +174,19 @@ fn info_of(found: &FoundEntry, metadata: crate::object::Metadata) -> ObjectInfo 
         expiry_ns: found.entry.expiry_ns,
         metadata,
     }
+}
+
+/// Refuses so many bytes of a value where they would be in memory at once.
+///
+/// # Errors
+/// [`Error::Invalid`] above 4 MiB.
+pub(crate) fn check_single(bytes: u64) -> Result<()> {
+    if bytes > VALUE_BYTES_SINGLE_MAX {
+        return Err(Error::Invalid(format!(
+            "{bytes} bytes are too many for one get: use a stream, or ranges of up to {VALUE_BYTES_SINGLE_MAX} bytes"
+        )));
+    }
+    Ok(())
 }
 
 /// The entry in a record of an overlay; its version counts only where the record has its number.

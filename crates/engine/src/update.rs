@@ -10,7 +10,7 @@ use std::sync::Arc;
 use shoal_buffer::Buffer;
 
 use crate::error::Result;
-use crate::get::{FoundEntry, entry_of_record};
+use crate::get::{FoundEntry, check_single, entry_of_record};
 use crate::key::ObjectKey;
 use crate::log::format::RecordKind;
 use crate::object::{Metadata, Object, PutOptions};
@@ -169,6 +169,7 @@ impl Inner {
 
     async fn object_for(&self, found: &FoundEntry, look: Look) -> Result<Object> {
         if look == Look::Value {
+            check_single(found.entry.value_bytes)?;
             return self.read_object(found, 0, found.entry.value_bytes).await;
         }
         Ok(Object { info: self.info(found).await?, value: Buffer::new() })

@@ -35,6 +35,23 @@ fn count_up(object: Option<&Object>) -> (Change, u64) {
     (Change::Put { value, metadata: Metadata::default(), expiry_ns: None }, before + 1)
 }
 
+/// A decision sees a value in memory: one that is too long for that is refused, as by a get, and nothing changes.
+#[test]
+fn a_streamed_value_is_not_read_whole() {
+    let store = common::open(&device(), tiny()).unwrap();
+    let name = key(b"long");
+    let mut stream = store.put_stream(&name, PutOptions::default()).unwrap();
+    for _ in 0..5 {
+        block_on(stream.write(&vec![7; 1 << 20])).unwrap();
+    }
+    let version = block_on(stream.finish()).unwrap().version;
+    let refused = block_on(store.update(&name, Look::Value, count_up));
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    assert_eq!(block_on(store.head(&name)).unwrap().unwrap().version, version);
+    let delete = |object: Option<&Object>| (Change::Delete, object.is_some());
+    assert!(block_on(store.update(&name, Look::Info, delete)).unwrap().answer, "what needs no value goes on");
+}
+
 /// Eight threads count on few keys while applies freeze the overlays under them.
 #[test]
 fn no_update_is_lost() {

@@ -157,9 +157,9 @@ impl Journal {
     fn wipe(&mut self, file_bytes: u64) -> std::io::Result<()> {
         if file_bytes > self.end {
             self.file.set_len(self.end)?;
-            self.file.sync_all()?;
         }
-        Ok(())
+        // What was read counts as on the device from now on; whoever wrote it may have died before it was.
+        self.file.sync_all()
     }
 
     /// Appends records, of which the last has the number `last`.

@@ -429,11 +429,12 @@ impl Truth {
     }
 
     fn allocate(&mut self, sizes: &[u32], runs_max: usize) -> Result<Deed, Refusal> {
-        let runs_max = runs_max.max(1);
+        // What is answered must fit in a record of the file.
+        let runs_max = runs_max.clamp(1, ITEMS_MAX);
         if sizes.len() > ITEMS_MAX || sizes.contains(&0) {
             return Err(Refusal::Invalid("at most 65,536 sizes, of at least one block each"));
         }
-        if sizes.len().saturating_mul(runs_max.min(ITEMS_MAX)) > ANSWERED_RUNS_MAX {
+        if sizes.len().saturating_mul(runs_max) > ANSWERED_RUNS_MAX {
             return Err(Refusal::Invalid("more than 131,072 runs could come of it"));
         }
         let mut values: Vec<Vec<Run>> = Vec::with_capacity(sizes.len());

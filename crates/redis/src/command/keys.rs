@@ -8,8 +8,9 @@ use crate::answer::{Answer, Failed, Finished, Outcome};
 
 pub(super) async fn del(call: Call) -> Outcome {
     let (mut count, mut pending) = (0, SmallVec::new());
-    for word in call.rest(1) {
-        let key = call.face.key(word)?;
+    // Before anything is deleted: a command that is refused did nothing.
+    let keys = call.rest(1).iter().map(|word| call.face.key(word)).collect::<Result<Vec<_>, _>>()?;
+    for key in keys {
         let delete = |object: Option<&Object>| match object {
             Some(_) => (Change::Delete, 1),
             None => (Change::Keep, 0),

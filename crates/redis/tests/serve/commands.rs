@@ -168,3 +168,13 @@ fn versions() {
     assert_eq!(client.run(&format!("shoal.cas a {first} z")), Seen::Null);
     assert_eq!(client.run("ttl a"), Seen::Integer(100));
 }
+
+#[test]
+fn a_delete_that_is_refused_deletes_nothing() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    client.run("set kept 1");
+    let refused = format!("{:?}", client.words(&[b"del", b"kept", &[b'x'; 1025]]));
+    assert!(refused.starts_with("-ERR"), "{refused}");
+    client.script("get kept => 1");
+}

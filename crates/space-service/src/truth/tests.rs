@@ -278,6 +278,32 @@ fn calls_that_make_no_sense_change_nothing() {
     assert!(truth.act(stranger, 1, commit(Run::new(0, 1)), 1).is_err(), "a lease of somebody else");
 }
 
+/// However many runs a caller would take, what is answered fits in a record.
+#[test]
+fn an_answer_of_too_many_runs_is_refused() {
+    const HOLES: usize = ITEMS_MAX + 2 * 1024;
+    let mut truth = Truth::new(2 * HOLES as u64, 1024);
+    let (session, _) = truth.open(TIME_TO_LIVE, 1).unwrap();
+    let mut sequence = 0;
+    let mut act = |action| {
+        sequence += 1;
+        let done = truth.act(session, sequence, action, 1).map(|(answer, _)| answer);
+        sequence -= u64::from(done.is_err());
+        done
+    };
+    for _ in 0..2 * HOLES / 1024 {
+        act(Action::Allocate { sizes: vec![1024], runs_max: 1 }).unwrap();
+    }
+    for first in (0..HOLES).step_by(1024) {
+        let runs = (first..first + 1024).map(|hole| Run::new(2 * hole as u64, 1)).collect();
+        act(Action::Free { runs }).unwrap();
+    }
+    let all = Action::Allocate { sizes: vec![HOLES as u32], runs_max: usize::MAX };
+    assert!(matches!(act(all), Err(Refusal::NoSpace { .. })));
+    let most = Action::Allocate { sizes: vec![ITEMS_MAX as u32], runs_max: usize::MAX };
+    assert!(matches!(act(most), Ok(Answer::Values(_))));
+}
+
 #[test]
 fn parts_that_contradict_each_other_are_refused() {
     let put = |parts: &[Part]| {
