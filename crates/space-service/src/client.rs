@@ -3,7 +3,7 @@
 //! A client is one session, kept alive by a task of its own. Calls that change something go one after the other, because each has
 //! the next sequence; several clients do not wait for each other. A call whose answer was lost is repeated with the same
 //! sequence, which does it once. Where that does not help in time, nobody knows whether it was done: then the client is
-//! over, and its session ends on the owner's side when its time to live does.
+//! over, it does not say any more that it is alive, and its session ends on the owner's side when its time to live does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,6 +101,10 @@ impl SpaceClient {
         let endpoint = Endpoint::from_shared(options.server.clone())
             .map_err(|error| ClientError::Refused(format!("{:?}: {error}", options.server)))?
             .connect_timeout(options.timeout)
+            // A connection that died silently is made again before the session's time is over.
+            .http2_keep_alive_interval(options.time_to_live / RENEWED_PART)
+            .keep_alive_timeout(options.time_to_live / RENEWED_PART)
+            .keep_alive_while_idle(true)
             .tcp_nodelay(true);
         let channel = endpoint.connect().await.map_err(|error| {
             ClientError::Unavailable(format!("{}: {}", options.server, innermost(&error)))
@@ -245,6 +249,7 @@ impl SpaceClient {
         let sequence = last.ok_or_else(over)? + 1;
         // Whoever is dropped here leaves the outcome open.
         *last = None;
+        let mut outcome = Outcome { renewing: &self.inner.renewing, is_known: false };
         let tries = async {
             loop {
                 match call::<M>(&self.inner.channel, request(sequence), self.inner.timeout).await {
@@ -253,7 +258,9 @@ impl SpaceClient {
                 }
             }
         };
-        match timeout(self.inner.timeout, tries).await {
+        let tried = timeout(self.inner.timeout, tries).await;
+        outcome.is_known = tried.is_ok();
+        match tried {
             Ok(Ok(answer)) => {
                 *last = Some(sequence);
                 Ok(answer)
@@ -266,6 +273,20 @@ impl SpaceClient {
             Err(_) => {
                 Err(ClientError::Unavailable(format!("silent for {} s", self.inner.timeout.as_secs_f64())))
             }
+        }
+    }
+}
+
+/// Of a call: where it is never known, nobody says any more that the session is alive, and the owner takes back what it leased.
+struct Outcome<'a> {
+    renewing: &'a JoinHandle<()>,
+    is_known: bool,
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        if !self.is_known {
+            self.renewing.abort();
         }
     }
 }
@@ -315,13 +336,14 @@ async fn call<M: Unary>(
     timeout(longest, answer).await.unwrap_or_else(silent).map(tonic::Response::into_inner)
 }
 
-/// Says that the session is alive until that is refused. Never ends otherwise.
+/// Says that the session is alive until that is refused. Never ends otherwise. A call that hangs is given up for the next one.
 async fn renew(channel: Channel, session: u64, time_to_live: Duration) {
-    let mut turns = interval(time_to_live / RENEWED_PART);
+    let every = time_to_live / RENEWED_PART;
+    let mut turns = interval(every);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
-        let renewed = call::<v1::Renew>(&channel, v1::RenewRequest { session }, time_to_live).await;
+        let renewed = call::<v1::Renew>(&channel, v1::RenewRequest { session }, every).await;
         if let Err(Failure::Known(_)) = renewed {
             return;
         }

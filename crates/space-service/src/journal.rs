@@ -78,12 +78,8 @@ impl Journal {
             let record = Record { number, synced: base, content: Content::Part(part) };
             encode(header.seed(), &record, &mut bytes);
         }
-        let mut new = path.as_os_str().to_owned();
-        new.push(".new");
-        let new = PathBuf::from(new);
+        let new = beside(path, ".new");
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&new)?;
-        // Ours before it has the name that others look for.
-        file.try_lock().map_err(std::io::Error::from)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
         std::fs::rename(&new, path)?;
@@ -99,10 +95,6 @@ impl Journal {
         let io = |error| OpenError::Io { path: path.to_owned(), error };
         let damaged = |what: String| OpenError::Damaged { path: path.to_owned(), what };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
-        file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => OpenError::InUse(path.to_owned()),
-            TryLockError::Error(error) => io(error),
-        })?;
         let mut bytes = vec![0; usize::try_from(file.metadata().map_err(io)?.len()).unwrap_or(0)];
         file.read_exact_at(&mut bytes, 0).map_err(io)?;
         let header = Header::decode(&bytes).map_err(|why| match why {
@@ -200,6 +192,25 @@ impl Journal {
 fn promised_behind(seed: u64, bytes: &[u8]) -> Option<u64> {
     let places = (0..bytes.len()).step_by(ALIGNMENT);
     places.filter_map(|at| decode(seed, bytes.get(at..)?)).map(|(record, _)| record.synced).max()
+}
+
+/// Takes the file at `path`, whether it is there yet or not, for this process for as long as what is returned lives. The lock is
+/// a file beside it, which is never replaced and never removed: the file itself is.
+pub(crate) fn lock(path: &Path) -> Result<File, OpenError> {
+    let name = beside(path, ".lock");
+    let io = |error| OpenError::Io { path: name.clone(), error };
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&name).map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
+        Err(TryLockError::Error(error)) => Err(io(error)),
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
 }
 
 /// Whether there is nothing at `path` yet.

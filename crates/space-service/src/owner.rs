@@ -6,22 +6,26 @@
 //!
 //! A file that cannot be written ends it: nothing is changed any more (every later call gets [`Refusal::Poisoned`]).
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use shoal_base::{BLOCK_BYTES_U64, Clock, Entropy};
 use shoal_space::{SPACE_BLOCKS_MAX, group_blocks_for};
 use tokio::sync::watch;
 
-use crate::journal::{Journal, OpenError, is_missing};
+use crate::journal::{Journal, OpenError, is_missing, lock};
 use crate::record::{Content, Record, encode};
 use crate::refusal::Refusal;
 use crate::truth::{Action, Answer, Change, Status, Truth};
 
 /// Who is late is looked for so often, in milliseconds.
 pub const LATE_EVERY_MS: u64 = 500;
+
+/// Who looks at the clock so seldom, in milliseconds, stood still: the silence of its clients is its own.
+const STALL_MS: u64 = 4 * LATE_EVERY_MS;
 
 /// How the truth is kept.
 #[derive(Clone, Debug)]
@@ -50,6 +54,8 @@ struct Shared {
     seed: u64,
     sync: bool,
     clock: Arc<dyn Clock>,
+    /// No other process has the file.
+    _lock: File,
 }
 
 struct State {
@@ -59,6 +65,8 @@ struct State {
     last: u64,
     /// The last record that is on the device, as far as is known here.
     synced: u64,
+    /// When somebody last looked at the clock.
+    looked_ms: u64,
     is_stopping: bool,
 }
 
@@ -96,6 +104,7 @@ impl Owner {
         clock: Arc<dyn Clock>,
         entropy: &dyn Entropy,
     ) -> Result<Self, OpenError> {
+        let lock = lock(path)?;
         let (journal, mut truth) = if is_missing(path)? {
             let size = options.size.ok_or_else(|| {
                 OpenError::Size(format!("{} does not exist; give a size to create it", path.display()))
@@ -119,16 +128,25 @@ impl Owner {
             let has = truth.blocks() * BLOCK_BYTES_U64;
             return Err(OpenError::Size(format!("{} is for {has} bytes, not {size}", path.display())));
         }
-        truth.grace(now_ms(&*clock));
+        let looked_ms = now_ms(&*clock);
+        truth.grace(looked_ms);
         let last = journal.synced;
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { truth, queue: Vec::new(), last, synced: last, is_stopping: false }),
+            state: Mutex::new(State {
+                truth,
+                queue: Vec::new(),
+                last,
+                synced: last,
+                looked_ms,
+                is_stopping: false,
+            }),
             filled: Condvar::new(),
             written: watch::Sender::new(Written { number: last, failed: None }),
             seed: journal.seed(),
             sync: options.sync,
             journal: Mutex::new(journal),
             clock,
+            _lock: lock,
         });
         let thread = options.sync.then(|| {
             let shared = Arc::clone(&shared);
@@ -144,8 +162,7 @@ impl Owner {
     /// [`Refusal::NoSpace`] with too many sessions, [`Refusal::Invalid`], [`Refusal::Poisoned`].
     pub async fn begin(&self, time_to_live_ms: u32) -> Result<u64, Refusal> {
         let (session, number) = {
-            let now = self.now_ms();
-            let mut state = self.shared.lock()?;
+            let (mut state, now) = self.look()?;
             let (session, change) = state.truth.open(time_to_live_ms, now)?;
             (session, self.shared.queue(&mut state, change)?)
         };
@@ -158,8 +175,8 @@ impl Owner {
     /// # Errors
     /// [`Refusal::Fenced`], [`Refusal::Poisoned`].
     pub fn renew(&self, session: u64) -> Result<(), Refusal> {
-        let now = self.now_ms();
-        self.shared.lock()?.truth.touch(session, now)
+        let (mut state, now) = self.look()?;
+        state.truth.touch(session, now)
     }
 
     /// Does what a session asks for. The same sequence again is answered as before.
@@ -168,8 +185,7 @@ impl Owner {
     /// [`Refusal`].
     pub async fn act(&self, session: u64, sequence: u64, action: Action) -> Result<Answer, Refusal> {
         let (answer, number) = {
-            let now = self.now_ms();
-            let mut state = self.shared.lock()?;
+            let (mut state, now) = self.look()?;
             let (answer, change) = state.truth.act(session, sequence, action, now)?;
             let number = match change {
                 Some(change) => self.shared.queue(&mut state, change)?,
@@ -200,8 +216,7 @@ impl Owner {
     /// # Errors
     /// [`Refusal::Poisoned`].
     pub fn fence_late(&self) -> Result<Vec<u64>, Refusal> {
-        let now = self.now_ms();
-        let mut state = self.shared.lock()?;
+        let (mut state, now) = self.look()?;
         let late = state.truth.late(now);
         for &session in &late {
             let change = state.truth.end(session)?;
@@ -222,8 +237,16 @@ impl Owner {
         self.shared.state.lock().truth.group_blocks()
     }
 
-    fn now_ms(&self) -> u64 {
-        now_ms(&*self.shared.clock)
+    /// The state, and the time. Where this process stood still, every session has its whole time to live again.
+    fn look(&self) -> Result<(MutexGuard<'_, State>, u64), Refusal> {
+        let mut state = self.shared.lock()?;
+        // Under the lock: waiting for it is no silence of a client, either.
+        let now = now_ms(&*self.shared.clock);
+        if now > state.looked_ms + STALL_MS {
+            state.truth.grace(now);
+        }
+        state.looked_ms = now;
+        Ok((state, now))
     }
 
     /// Waits until the record is on the device.
@@ -248,7 +271,7 @@ impl Owner {
 
 impl Shared {
     /// The state, where changes may still be made.
-    fn lock(&self) -> Result<parking_lot::MutexGuard<'_, State>, Refusal> {
+    fn lock(&self) -> Result<MutexGuard<'_, State>, Refusal> {
         let state = self.state.lock();
         match &self.written.borrow().failed {
             Some(why) => Err(Refusal::Poisoned(why.clone())),

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shoal_base::Run;
+use shoal_base::checksum::crc32c_seeded;
 use shoal_space::{FreeImage, Space, SpaceError};
 
 use crate::coverage::Coverage;
@@ -128,6 +129,7 @@ pub(crate) struct SessionState {
     pub(crate) time_to_live_ms: u32,
     /// Of the last call that changed something, and what it was answered.
     pub(crate) sequence: u64,
+    pub(crate) mark: u32,
     pub(crate) answer: Answer,
 }
 
@@ -159,6 +161,8 @@ struct Session {
     time_to_live_ms: u32,
     deadline_ms: u64,
     sequence: u64,
+    /// Of the call with that sequence: what it asked for.
+    mark: u32,
     answer: Answer,
     leases: BTreeSet<u64>,
 }
@@ -262,13 +266,12 @@ impl Truth {
         self.touch(session, now_ms)?;
         let state = self.sessions.get(&session).ok_or(Refusal::Fenced { session })?;
         if sequence == state.sequence && sequence > 0 {
-            let is_alike = match action {
-                Action::Allocate { .. } => matches!(state.answer, Answer::Values(_)),
-                Action::Grant { .. } => matches!(state.answer, Answer::Lease { .. }),
-                _ => state.answer == Answer::Done,
-            };
             let other = Refusal::Invalid("this sequence was that of another call");
-            return if is_alike { Ok((state.answer.clone(), None)) } else { Err(other) };
+            return if mark_of_action(&action) == state.mark {
+                Ok((state.answer.clone(), None))
+            } else {
+                Err(other)
+            };
         }
         if sequence != state.sequence + 1 {
             return Err(Refusal::Invalid("a sequence follows on the one before"));
@@ -292,7 +295,8 @@ impl Truth {
         self.sessions.iter().filter(|(_, state)| is_late(state)).map(|(&session, _)| session).collect()
     }
 
-    /// Gives every session its whole time to live again: after a restart nobody could have called.
+    /// Gives every session its whole time to live again: after a restart, or where the owner stood still, nobody could have
+    /// called.
     pub(crate) fn grace(&mut self, now_ms: u64) {
         for state in self.sessions.values_mut() {
             state.deadline_ms = now_ms + u64::from(state.time_to_live_ms);
@@ -341,6 +345,7 @@ impl Truth {
                 session,
                 time_to_live_ms: state.time_to_live_ms,
                 sequence: state.sequence,
+                mark: state.mark,
                 answer: state.answer.clone(),
             })
         }));
@@ -363,12 +368,12 @@ impl Truth {
                 self.space.free_batch(&runs).map_err(wrong)?;
             }
             Part::Session(state) => {
-                let SessionState { session, time_to_live_ms, sequence, answer } = state;
+                let SessionState { session, time_to_live_ms, sequence, mark, answer } = state;
                 if session >= self.counters.next_session || self.sessions.contains_key(&session) {
                     return Err(Contradiction("a session's number is wrong"));
                 }
                 let leases = BTreeSet::new();
-                let state = Session { time_to_live_ms, deadline_ms: 0, sequence, answer, leases };
+                let state = Session { time_to_live_ms, deadline_ms: 0, sequence, mark, answer, leases };
                 self.sessions.insert(session, state);
             }
             Part::Lease(held) => {
@@ -538,6 +543,7 @@ impl Truth {
         };
         if let Some(state) = self.sessions.get_mut(&session) {
             state.sequence = sequence;
+            state.mark = mark_of_deed(deed);
             state.answer = answer.clone();
         }
         answer
@@ -548,6 +554,7 @@ impl Truth {
             time_to_live_ms,
             deadline_ms: 0,
             sequence: 0,
+            mark: 0,
             answer: Answer::Done,
             leases: BTreeSet::new(),
         };
@@ -610,6 +617,43 @@ impl Truth {
         (0..run.blocks / group_blocks)
             .map(move |index| Run::new(run.block + u64::from(index * group_blocks), group_blocks))
     }
+}
+
+/// What a call asks for, in 32 bits: by it a repeated call is told from another one with the same sequence.
+fn mark_of_action(action: &Action) -> u32 {
+    match action {
+        Action::Allocate { sizes, .. } => mark(2, sizes.iter().map(|&blocks| u64::from(blocks))),
+        Action::Free { runs } => mark(3, numbers_of(runs)),
+        Action::Grant { groups } => mark(4, [*groups as u64]),
+        Action::Commit { lease, kept, freed } => mark_of_commit(*lease, kept, freed),
+        Action::GiveBack { lease } => mark(6, [*lease]),
+    }
+}
+
+/// The same of what was done for the call: so it is known after a restart, too.
+fn mark_of_deed(deed: &Deed) -> u32 {
+    match deed {
+        Deed::Allocated { values } => mark(2, values.iter().map(|runs| blocks_of(runs))),
+        Deed::Freed { runs } => mark(3, numbers_of(runs)),
+        Deed::Granted { groups, .. } => mark(4, [groups.len() as u64]),
+        Deed::Committed { lease, kept, freed } => mark_of_commit(*lease, kept, freed),
+        Deed::GivenBack { lease } => mark(6, [*lease]),
+    }
+}
+
+fn mark_of_commit(lease: u64, kept: &[Run], freed: &[Run]) -> u32 {
+    let counts = [lease, kept.len() as u64];
+    mark(5, counts.into_iter().chain(numbers_of(kept)).chain(numbers_of(freed)))
+}
+
+fn numbers_of(runs: &[Run]) -> impl Iterator<Item = u64> + '_ {
+    runs.iter().flat_map(|run| [run.block, u64::from(run.blocks)])
+}
+
+fn mark(kind: u64, numbers: impl IntoIterator<Item = u64>) -> u32 {
+    let mut bytes = Vec::new();
+    numbers.into_iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    crc32c_seeded(kind, &bytes)
 }
 
 /// Whether all of a run lies in groups, which are in ascending order.

@@ -117,13 +117,27 @@ async fn a_restart_keeps_everything_and_a_lost_answer_is_given_again() {
     assert_eq!(owner.status(), before);
     let again = Action::Commit { lease: 1, kept: vec![kept], freed: vec![] };
     assert_eq!(owner.act(session, 3, again.clone()).await, Ok(Answer::Done), "the third call, repeated");
+    let other = Action::Commit { lease: 1, kept: vec![Run::new(kept.end(), 1)], freed: vec![] };
+    assert!(
+        matches!(owner.act(session, 3, other).await, Err(Refusal::Invalid(_))),
+        "another call than the third"
+    );
     assert!(matches!(owner.act(session, 4, again).await, Err(Refusal::Wrong { .. })), "it was done once");
     assert!(matches!(Owner::open(&path, &options, clock.clone(), &entropy), Err(OpenError::InUse(_))));
     // A client that never came back is fenced after a whole time to live, and its lease taken back.
-    clock.advance(29_000_000_000);
+    let wait = |seconds: u64| {
+        let looks = (0..seconds).map(|_| {
+            clock.advance(1_000_000_000);
+            owner.fence_late().unwrap()
+        });
+        looks.flatten().collect::<Vec<u64>>()
+    };
+    assert_eq!(wait(29), vec![]);
+    // The owner stands still for an hour: that is not its clients' silence.
+    clock.advance(3_600_000_000_000);
     assert_eq!(owner.fence_late(), Ok(vec![]));
-    clock.advance(2_000_000_000);
-    assert_eq!(owner.fence_late(), Ok(vec![session]));
+    assert_eq!(wait(29), vec![]);
+    assert_eq!(wait(2), vec![session]);
     let late = Action::Commit { lease: 1, kept: vec![Run::new(kept.end(), 1)], freed: vec![] };
     assert_eq!(owner.act(session, 4, late).await, Err(Refusal::Fenced { session }));
     let status = owner.status();
@@ -290,4 +304,53 @@ async fn several_clients_own_no_block_together() {
     let status = service.client().await.status().await.unwrap();
     let used: u64 = all.iter().map(|run| u64::from(run.blocks)).sum();
     assert_eq!(status.free_blocks + used, status.blocks);
+}
+
+/// Several processes that make one file at the same moment, or find it replaced meanwhile: one of them has it.
+#[test]
+fn a_file_is_made_and_opened_by_one_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("space");
+    let open = || {
+        let options = OwnerOptions { size: Some(64 * MIB), sync: false };
+        Owner::open(&path, &options, Arc::new(SystemClock::new()), &SeededEntropy::new(1))
+    };
+    for _ in 0..20 {
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let running: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
+            running.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert_eq!(all.iter().filter(|owner| owner.is_ok()).count(), 1);
+        let refused = |owner: &Result<Owner, OpenError>| {
+            owner.as_ref().err().is_none_or(|error| matches!(error, OpenError::InUse(_)))
+        };
+        assert!(all.iter().all(refused));
+        drop(all);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+/// A call that is given up leaves its outcome open: the client is over, and the owner takes back what it leased.
+#[tokio::test]
+async fn a_client_that_gave_a_call_up_is_fenced() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::start(&folder.path().join("space"), true).await;
+    let mut options = service.options();
+    options.time_to_live = Duration::from_secs(1);
+    let client = SpaceClient::connect(&options).await.unwrap();
+    let mut pool = client.pool();
+    pool.lease(2).await.unwrap();
+    // Asked for, and dropped before an answer can have come.
+    let given_up = tokio::time::timeout(Duration::ZERO, client.allocate(1)).await;
+    assert!(given_up.is_err(), "{given_up:?}");
+    assert!(matches!(client.allocate(1).await, Err(ClientError::Unavailable(_))));
+    let other = service.client().await;
+    let mut waited = 0;
+    while other.status().await.unwrap().leases == 1 {
+        waited += 1;
+        assert!(waited < 100, "the lease is never taken back");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(client);
+    service.stop().await;
 }

@@ -92,29 +92,6 @@ impl RunIndex {
         }
     }
 
-    /// Notes that `group` does not have the run `span` any more, nor, for the moment, any other short one of its length.
-    pub(crate) fn forget(&mut self, group: usize, span: Span) {
-        if self.short.holds(span.blocks) {
-            self.short.remove(span.blocks, group);
-        } else {
-            self.remove(group, span, &GroupRuns::default(), 0);
-        }
-    }
-
-    /// Notes all runs that `group` has, of which `grown` are new.
-    pub(crate) fn insert_all(&mut self, group: usize, runs: impl Iterator<Item = Span>, grown: &[Span]) {
-        for span in runs {
-            if self.short.holds(span.blocks) {
-                self.short.insert(span.blocks, group);
-            }
-        }
-        for &span in grown {
-            if !self.short.holds(span.blocks) {
-                self.insert(group, span);
-            }
-        }
-    }
-
     /// Fetches ahead what [`Self::best_fit`] reads for this length.
     #[inline]
     pub(crate) fn prefetch(&self, blocks: u32) {

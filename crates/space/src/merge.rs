@@ -8,6 +8,7 @@ use shoal_base::Run;
 use crate::SpaceError;
 use crate::free_runs::FreeRuns;
 use crate::group::{GroupRuns, Span};
+use crate::prefetch;
 
 /// So many runs are worth sorting: fewer seldom meet in a group.
 pub(crate) const SORTED_RUNS_MIN: usize = 4096;
@@ -17,6 +18,12 @@ const MERGED_RUNS_MIN: usize = 3;
 
 /// Bits of a length in a key: up to a whole group of 65,536 blocks.
 const LENGTH_BITS: u32 = 17;
+
+/// So many runs ahead a group is fetched.
+const AHEAD: usize = 8;
+
+/// Bits of a block number that one pass of the sort looks at.
+const DIGIT_BITS: u32 = 11;
 
 /// What a pass over a group did.
 #[derive(Default)]
@@ -42,13 +49,16 @@ impl FreeRuns {
                 crossing.push(run);
             }
         }
-        keys.sort_unstable();
+        sort_by_block(&mut keys, self.geometry.blocks_max());
         let run_of = |key: u64| Run::new(key >> LENGTH_BITS, (key & ((1 << LENGTH_BITS) - 1)) as u32);
         let mut merge = Merge::default();
         let mut done = 0;
         let mut refusal = None;
         while done < keys.len() && refusal.is_none() {
             let group = self.geometry.group_of(run_of(keys[done]).block);
+            if let Some(&later) = keys.get(done + AHEAD) {
+                prefetch::soon(&self.groups[self.geometry.group_of(run_of(later).block)]);
+            }
             let behind = |key: &u64| self.geometry.group_of(run_of(*key).block) != group;
             let end = done + keys[done..].iter().position(behind).unwrap_or(keys.len() - done);
             let freed = if end - done >= MERGED_RUNS_MIN && self.is_mergeable(group) {
@@ -111,14 +121,38 @@ impl FreeRuns {
         self.free_blocks += u64::from(more);
         merge.swallowed.iter().for_each(|&span| state.count_large(&[Some(span)], &[]));
         merge.grown.iter().for_each(|&span| state.count_large(&[], &[Some(span)]));
-        // A length may be that of another run, too: what is there is noted again after what was there is forgotten.
-        merge.swallowed.iter().for_each(|&span| self.index.forget(group, span));
-        let spans = merge.runs.iter().map(|&packed| Span::unpack(packed));
-        self.index.insert_all(group, spans, &merge.grown);
+        for &span in &merge.swallowed {
+            self.index.remove(group, span, &state.runs, 0);
+        }
+        for &span in &merge.grown {
+            self.index.insert(group, span);
+        }
         for &span in &merge.grown {
             self.note_borders(group, span);
         }
         merge.clear();
+    }
+}
+
+/// Sorts keys by their block, of which there are `blocks`: digit by digit, which takes a third of the time that comparing them does.
+fn sort_by_block(keys: &mut Vec<u64>, blocks: u64) {
+    let mut sorted = vec![0; keys.len()];
+    let mut shift = LENGTH_BITS;
+    while blocks.checked_shr(shift - LENGTH_BITS).is_some_and(|rest| rest > 0) {
+        let digit = |key: u64| (key >> shift) as usize & ((1 << DIGIT_BITS) - 1);
+        let mut places = [0_usize; 1 << DIGIT_BITS];
+        keys.iter().for_each(|&key| places[digit(key)] += 1);
+        let mut place = 0;
+        for count in &mut places {
+            place += std::mem::replace(count, place);
+        }
+        for &key in &*keys {
+            let place = &mut places[digit(key)];
+            sorted[*place] = key;
+            *place += 1;
+        }
+        std::mem::swap(keys, &mut sorted);
+        shift += DIGIT_BITS;
     }
 }
 

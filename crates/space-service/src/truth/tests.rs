@@ -315,6 +315,7 @@ fn parts_that_contradict_each_other_are_refused() {
         session: 1,
         time_to_live_ms: TIME_TO_LIVE,
         sequence: 3,
+        mark: 0,
         answer: Answer::Done,
     });
     let lease = |first: u64, blocks: u32| {
