@@ -25,6 +25,7 @@ use crate::data_file::NewFile;
 use crate::machine;
 use crate::payload::{self, ObjectSet, Pool, Sizes};
 use crate::report::{Metric, Report};
+use crate::settle::settle;
 use crate::store::case::select;
 
 const SEED: u64 = 20_261_121;
@@ -36,8 +37,6 @@ const VARIANTS: [(&str, u64); 2] = [("c1", 1), ("c16", 16)];
 
 /// How long the store is watched after the deletes.
 const WATCHED_MAX: Duration = Duration::from_secs(60);
-/// Longest wait for the overlays to be applied.
-const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// No apply for so long: nothing is left to do.
 const QUIET: Duration = Duration::from_secs(6);
 /// What is to be reached after the deletes.
@@ -202,7 +201,7 @@ impl Row<'_> {
         let began = Instant::now();
         let (objects, put_bytes) = self.put(&store)?;
         let put_seconds = began.elapsed().as_secs_f64();
-        let after_puts = settle(&store);
+        let after_puts = settled_ratio(&store);
         self.delete_half(&store, objects)?;
         let watched = watch(&store);
         let stat = store.stat();
@@ -278,15 +277,9 @@ impl Row<'_> {
 }
 
 /// Waits until the trees hold everything; allocated over live bytes then.
-fn settle(store: &Store) -> f64 {
-    let began = Instant::now();
-    loop {
-        let stat = store.stat();
-        if stat.overlay_records == 0 || began.elapsed() > SETTLE_MAX {
-            return ratio(&stat);
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
+fn settled_ratio(store: &Store) -> f64 {
+    settle(store);
+    ratio(&store.stat())
 }
 
 struct Watched {
@@ -298,7 +291,7 @@ struct Watched {
 /// Looks at an idle store until nothing happens any more.
 fn watch(store: &Store) -> Watched {
     let began = Instant::now();
-    let first = settle(store);
+    let first = settled_ratio(store);
     let mut watched = Watched { first, last: first, seconds_to_goal: None };
     let (mut applies, mut changed) = (0, Instant::now());
     while began.elapsed() < WATCHED_MAX && changed.elapsed() < QUIET {

@@ -15,6 +15,7 @@ pub mod payload;
 pub mod plot;
 pub mod pool;
 pub mod report;
+mod settle;
 pub mod space;
 pub mod store;
 pub mod thresholds;

@@ -23,6 +23,7 @@ use crate::histogram::Histogram;
 use crate::machine;
 use crate::plot::{Axis, LineChart, Mark};
 use crate::report::{Metric, Report};
+use crate::settle::settle;
 use crate::store::case::select;
 
 /// Sizes of values, in bytes: the places where ways end, and between them.
@@ -114,6 +115,8 @@ pub fn run(options: &ThresholdOptions, out: &mut dyn Write) -> Result<()> {
                     if way == "leaf" && bytes > LEAF_BYTES_MAX {
                         continue;
                     }
+                    // What the row before left behind is not this one's to apply.
+                    settle(&store);
                     let figures = measure(&store, bytes, clients, options.time)?;
                     report.row(&format!("{case}-{bytes}"), way, &figures)?;
                     let puts_per_s = figures.first().copied().flatten().unwrap_or_default();

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::log::format::RecordKind;
 use crate::open::{Recovery, owned_runs};
 use crate::options::{Environment, OpenOptions};
+use crate::owners::{Owners, image_without};
 use crate::packed::{Count, is_reserved, read_footer};
 use crate::space_image;
 use crate::superblock::{self, Superblock, TabletRecord};
@@ -73,7 +74,7 @@ impl CheckReport {
         self.problem_count == 0
     }
 
-    fn problem(&mut self, what: String, block: u64) {
+    pub(crate) fn problem(&mut self, what: String, block: u64) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(CheckProblem { what, block });
@@ -110,7 +111,7 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
     owners.report_overlaps(&mut report);
     owners.compare(&recovery.image, superblock, &mut report);
     report.free_blocks = recovery.image.free_blocks();
-    report.owned_blocks = owners.runs.iter().map(|run| u64::from(run.blocks)).sum();
+    report.owned_blocks = owners.blocks();
     check_log(&recovery, options, &mut report).await?;
     if options.repair && !report.is_clean() {
         repair(device, recovery, open, &mut report).await?;
@@ -227,86 +228,8 @@ pub(crate) async fn rebuild_image(
         return Err(Error::Corrupt { what, block: problem.block });
     }
     let layout = &superblock.layout;
-    let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
-    let mut at = layout.data_first();
-    owners.sort();
-    let end = superblock.device_blocks;
-    let ends = std::iter::once(Run::new(end, 1));
-    for run in owners.runs.iter().copied().chain(ends) {
-        while at < run.block.min(end) {
-            let blocks = (run.block.min(end) - at).min(1 << 20);
-            let free = Run::new(at, blocks as u32);
-            image.free(free).map_err(|error| Error::Corrupt { what: error.to_string(), block: at })?;
-            at += blocks;
-        }
-        at = at.max(run.end());
-    }
-    Ok(image)
-}
-
-/// Runs that pages and values own. Twelve bytes a run: a billion objects need a machine to match, a million 12 MB.
-#[derive(Default)]
-struct Owners {
-    runs: Vec<Run>,
-}
-
-impl Owners {
-    fn add(&mut self, run: Run) {
-        // Pages and values of an apply lie side by side: most join the run before.
-        match self.runs.last_mut() {
-            Some(last) if last.end() == run.block && last.blocks < 1 << 24 => last.blocks += run.blocks,
-            _ => self.runs.push(run),
-        }
-    }
-
-    fn sort(&mut self) {
-        self.runs.sort_unstable();
-    }
-
-    fn report_overlaps(&self, report: &mut CheckReport) {
-        let mut end = 0;
-        for run in &self.runs {
-            if run.block < end {
-                report.problem(format!("blocks {run} have two owners"), run.block);
-            }
-            end = end.max(run.end());
-        }
-    }
-
-    /// The image must say that exactly what nobody owns is free.
-    fn compare(&self, image: &FreeImage, superblock: &Superblock, report: &mut CheckReport) {
-        let (first, end) = (superblock.layout.data_first(), superblock.device_blocks);
-        let mut events: Vec<Run> = image.runs().collect();
-        for run in &events {
-            if run.block < first || run.end() > end {
-                report.problem(format!("the free run {run} lies outside of the data"), run.block);
-            }
-        }
-        let mut owned = self.runs.iter().copied().peekable();
-        for free in &events {
-            while owned.next_if(|run| run.end() <= free.block).is_some() {}
-            if let Some(run) = owned.peek().filter(|run| run.overlaps(*free)) {
-                report.problem(format!("the free run {free} overlaps {run}, which is in use"), free.block);
-            }
-        }
-        events.extend(&self.runs);
-        events.sort_unstable();
-        for group in image.incomplete() {
-            let what =
-                format!("the space image does not say what is free in {group}: a piece of it is damaged");
-            report.problem(what, group.block);
-        }
-        let mut at = first;
-        for run in events.into_iter().chain(std::iter::once(Run::new(end, 1))) {
-            if at < run.block {
-                let lost = format!("{} block(s) from {at} on are neither free nor in use", run.block - at);
-                if !image.is_incomplete(Run::new(at, 1)) {
-                    report.problem(lost, at);
-                }
-            }
-            at = at.max(run.end());
-        }
-    }
+    let size = (layout.blocks_max, layout.group_blocks);
+    image_without(size, layout.data_first()..superblock.device_blocks, owners, trees)
 }
 
 /// Collects what a tree owns, and verifies the values.

@@ -50,6 +50,7 @@ mod open;
 mod options;
 mod overlay;
 mod own_space;
+mod owners;
 mod packed;
 mod pending;
 mod poison;

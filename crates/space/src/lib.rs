@@ -2,7 +2,7 @@
 //!
 //! - [`Space`] hands out runs of free blocks: exact best fit, lowest address first, neighbours merged at once.
 //!   Nothing is journalled for it: the log record that names a run is the allocation (`shared/allocator.md`).
-//! - [`Lease`] is whole groups in one hand, [`LeaseBook`] who holds which; [`Space::allocate_own`] serves an owner from groups
+//! - [`Lease`] is whole groups in one hand; [`Space::allocate_own`] serves an owner from groups
 //!   of its own; [`Space::close_emptiest`] is for whoever moves blocks.
 //! - [`image`] is what the device knows of it: [`FreeImage`], the changes of one superblock ([`Delta`]) and
 //!   snapshots in pieces. It is built from published changes only, never from the allocator's memory (R10).
@@ -41,6 +41,6 @@ pub use error::SpaceError;
 pub use free_runs::HISTOGRAM_BINS;
 pub use geometry::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX, group_blocks_for};
 pub use image::{Delta, FreeImage};
-pub use lease::{LEASES_MAX, Lease, LeaseBook, LeaseError, LeaseId};
-pub use moving::{Reserve, Victim};
+pub use lease::Lease;
+pub use moving::Victim;
 pub use space::{Runs, Space};

@@ -18,36 +18,6 @@ pub struct Victim {
     pub used_blocks: u32,
 }
 
-/// How much of a space is to be kept in whole free groups, and how that is done gently.
-///
-/// Upward drift of sizes is what fragments a device; a small reserve that is refilled from the emptiest groups keeps it
-/// usable at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reserve {
-    /// Whole free groups to keep, in thousandths of all, to the nearest number of groups but at least one.
-    pub permille: u32,
-    /// Most groups to empty at a time.
-    pub groups_at_once: usize,
-    /// Longest hole that moved values may go into: longer ones are what the reserve is for.
-    pub hole_blocks: u32,
-}
-
-impl Default for Reserve {
-    fn default() -> Self {
-        Self { permille: 20, groups_at_once: 4, hole_blocks: 1023 }
-    }
-}
-
-impl Reserve {
-    /// How many groups are to be emptied now.
-    #[must_use]
-    pub fn wanted(&self, space: &Space) -> usize {
-        let wanted = (space.groups() * self.permille as usize + 500) / 1000;
-        let kept = wanted.max(usize::from(self.permille > 0));
-        kept.saturating_sub(space.whole_groups()).min(self.groups_at_once)
-    }
-}
-
 impl Space {
     /// Closes the open group with the fewest blocks in use that has any, has no free run above 4 MiB (such a group still serves
     /// every value) and is not one of `except`; `None` where there is

@@ -54,12 +54,6 @@ impl Space {
         }
     }
 
-    /// Makes all groups of `owner` shared ones, with whatever lives in them.
-    pub fn disown(&self, owner: u16) {
-        assert!(owner > 0, "what is shared has no owner");
-        self.shards().iter_mut().for_each(|runs| runs.disown(owner));
-    }
-
     /// How often a group got another owner, or none any more: whoever remembers the owners sees that there is something new.
     #[must_use]
     pub fn owner_changes(&self) -> u64 {
@@ -105,10 +99,6 @@ mod tests {
         space.free_batch(&own[..6]).unwrap();
         assert_eq!(groups_of(&space, 3), 2, "one group was whole and is a spare, one went back");
         assert_eq!(space.allocate(64).map(|run| run.blocks), Some(64));
-        space.audit();
-        space.disown(3);
-        assert_eq!(groups_of(&space, 3), 0);
-        assert!(space.allocate(64).is_some(), "the spare serves everybody");
         space.audit();
     }
 

@@ -33,16 +33,6 @@ impl FreeRuns {
         }
     }
 
-    /// Makes all groups of the owner shared ones.
-    pub(crate) fn disown(&mut self, owner: u16) {
-        for group in 0..self.groups.len() {
-            if self.groups[group].owner == owner {
-                self.change(group, |state| state.owner = SHARED);
-            }
-        }
-        self.owned.remove(&owner);
-    }
-
     /// Gives the owner every shared group that begins within `run`.
     pub(crate) fn own(&mut self, owner: u16, run: Run) {
         for group in 0..self.groups.len() {

@@ -25,20 +25,34 @@ pub(crate) struct Meter {
 impl Meter {
     /// Runs `work` for each item.
     pub(crate) fn each<T>(&mut self, items: &[T], mut work: impl FnMut(&T)) {
+        self.each_while(items, |item| {
+            work(item);
+            true
+        });
+    }
+
+    /// Runs `work` for each item up to the first for which it says no, which counts, too.
+    pub(crate) fn each_while<T>(&mut self, items: &[T], mut work: impl FnMut(&T) -> bool) {
         let began = thread_cpu_ns();
-        for (index, item) in items.iter().enumerate() {
-            if index % SAMPLE_EVERY == 0 {
+        let mut done = 0;
+        for item in items {
+            let goes_on = if done % SAMPLE_EVERY == 0 {
                 let began = Instant::now();
-                work(item);
+                let goes_on = work(item);
                 let took = began.elapsed().saturating_sub(clock_cost());
                 self.samples.record(took);
                 self.max = self.max.max(took);
+                goes_on
             } else {
-                work(item);
+                work(item)
+            };
+            done += 1;
+            if !goes_on {
+                break;
             }
         }
         self.cpu_ns += thread_cpu_ns() - began;
-        self.operations += items.len() as u64;
+        self.operations += done as u64;
     }
 
     /// Runs `work` once, between other things: its time is the wall clock's, without that of the clock itself.

@@ -46,15 +46,17 @@ use crate::store::case::select;
 /// The time of a row of a quick run.
 const ROW_QUICK: Duration = Duration::from_millis(500);
 
-/// What the measured part of a row may take otherwise, and before it the preparation: who comes to an end by itself may do
-/// so, the others show enough in less.
-fn row_time(variant: &str) -> Duration {
+/// What the measured part of a row may take otherwise, and before it the preparation: the store's own comes to an end
+/// everywhere, and so may the others where the end is what is asked for; a load without one shows enough in less.
+fn row_time(case: &str, variant: &str) -> Duration {
+    let has_end = ["seed", "shift", "threads", "client"].iter().any(|name| case.starts_with(name));
     Duration::from_secs(match variant {
-        "bitmap" => 6,
-        "uncached" | "uncached-unsynced" | "uncached-in-process" => 15,
-        "grouped" => 20,
-        "tree" => 25,
-        _ => 180,
+        "bitmap" => 4,
+        "uncached" | "uncached-unsynced" | "uncached-in-process" => 10,
+        "grouped" => 12,
+        "hybrid" | "own" | "shared" => 180,
+        _ if has_end => 40,
+        _ => 12,
     })
 }
 
@@ -108,18 +110,21 @@ fn run_scaled(options: &SpaceOptions, scale: u64, out: &mut dyn Write) -> Result
         }
     }
     let variants = select("variant", &all, &options.variants)?;
-    let time = |variant: &str| match options.time {
+    let time = |case: &str, variant: &str| match options.time {
         Some(time) => time,
         None if options.quick => ROW_QUICK,
-        None => row_time(variant),
+        None => row_time(case, variant),
     };
     let mut report = Report::new(out, "space", METRICS, options.json);
     report.fact("version", &options.version)?;
     report.fact("machine", &machine::describe())?;
     report.fact("load", &machine::load())?;
     report.fact("seed", &run::SEED.to_string())?;
-    let times = all.iter().map(|variant| format!("{variant} {}", time(variant).as_secs_f64()));
-    report.fact("seconds a row at most", &times.collect::<Vec<_>>().join(", "))?;
+    for case in ["seed", "churn"] {
+        let times = all.iter().map(|variant| format!("{variant} {}", time(case, variant).as_secs_f64()));
+        let what = format!("seconds a row at most, {case}");
+        report.fact(&what, &times.collect::<Vec<_>>().join(", "))?;
+    }
     report.fact(
         "devices",
         &if scale == 1 { "full size".into() } else { format!("1/{scale} of their names") },
@@ -134,7 +139,7 @@ fn run_scaled(options: &SpaceOptions, scale: u64, out: &mut dyn Write) -> Result
         for &variant in ALLOCATORS.iter().filter(|variant| variants.contains(variant)) {
             let allocator = make(variant, start.blocks);
             let taken = start.set(&*allocator);
-            let mut run = Run::new(format!("{case} {variant}"), time(variant), 1);
+            let mut run = Run::new(format!("{case} {variant}"), time(case, variant), 1);
             let mut figures = match case {
                 REPLAY => replay::replay(&*allocator, taken, path, &mut run)?,
                 _ => seed::seed(&*allocator, START_FREED_PERCENT, 1, &mut run),
@@ -147,7 +152,7 @@ fn run_scaled(options: &SpaceOptions, scale: u64, out: &mut dyn Write) -> Result
     }
     for case in CASES.iter().filter(|_| real.is_empty()).filter(|case| wanted.contains(&case.name)) {
         for &variant in case.variants().iter().filter(|variant| variants.contains(variant)) {
-            let time = time(variant);
+            let time = time(case.name, variant);
             let mut run = Run::new(format!("{} {variant}", case.name), time, scale);
             let io_time = time.min(Duration::from_secs(2));
             let mut figures = case.run(variant, &mut run, io_time)?;

@@ -3,12 +3,41 @@
 use std::cmp::Reverse;
 
 use shoal_base::Run;
-use shoal_space::{Reserve, Space};
+use shoal_space::Space;
 
 use super::pieces::Pieces;
 
 /// How many groups are looked at for one request.
 const GROUPS_PER_REQUEST: usize = 512;
+
+/// How much of a space is to be kept in whole free groups, and how that is done gently.
+///
+/// Upward drift of sizes is what fragments a device; a small reserve that is refilled from the emptiest groups keeps it
+/// usable at 0.06 blocks moved for each one allocated (`shared/allocator.md`, section 3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reserve {
+    /// Whole free groups to keep, in thousandths of all, to the nearest number of groups but at least one.
+    pub(crate) permille: u32,
+    /// Most groups to empty at a time.
+    pub(crate) groups_at_once: usize,
+    /// Longest hole that moved values may go into: longer ones are what the reserve is for.
+    pub(crate) hole_blocks: u32,
+}
+
+impl Default for Reserve {
+    fn default() -> Self {
+        Self { permille: 20, groups_at_once: 4, hole_blocks: 1023 }
+    }
+}
+
+impl Reserve {
+    /// How many groups are to be emptied now.
+    fn wanted(&self, space: &Space) -> usize {
+        let wanted = (space.groups() * self.permille as usize + 500) / 1000;
+        let kept = wanted.max(usize::from(self.permille > 0));
+        kept.saturating_sub(space.whole_groups()).min(self.groups_at_once)
+    }
+}
 
 /// Moves runs of `pieces` about in `space`.
 pub(crate) struct Mover<'a> {

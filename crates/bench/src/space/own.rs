@@ -3,6 +3,7 @@
 
 use shoal_base::Run as Blocks;
 
+use super::allocator::Allocator;
 use super::figures::Figures;
 use super::hybrid::Hybrid;
 use super::load::{Random, Sizes};
@@ -54,13 +55,17 @@ pub(crate) fn come_and_go(blocks: u64, is_own: bool, run: &mut Run) -> Figures {
     give_back(&allocator, &heavy, false, &mut figures);
     while figures.utilisation_at_first_failure.is_none() && !run.is_over() {
         let wanted: Vec<u32> = (0..CHUNK).map(|_| OTHERS.draw(&mut random)).collect();
-        let mut placed = Vec::with_capacity(CHUNK);
-        figures.alloc.each(&wanted, |&blocks| placed.extend(space.allocate(blocks)));
+        let mut placed: Vec<Blocks> = Vec::with_capacity(CHUNK);
+        let mut first_failure = None;
+        figures.alloc.each_while(&wanted, |&blocks| {
+            match space.allocate(blocks) {
+                Some(run) => placed.push(run),
+                None => first_failure = Some(allocator.status().utilisation()),
+            }
+            first_failure.is_none()
+        });
         placed.iter().for_each(|run| figures.placed(u64::from(run.blocks), 1));
-        if placed.len() < wanted.len() {
-            let free = space.free_blocks() as f64;
-            figures.utilisation_at_first_failure = Some(1.0 - free / space.blocks_max() as f64);
-        }
+        figures.utilisation_at_first_failure = first_failure;
     }
     figures.look(&allocator);
     figures

@@ -8,6 +8,7 @@ use shoal_base::Run as Blocks;
 use super::allocator::Allocator;
 use super::figures::Figures;
 use super::load::{Random, Sizes};
+use super::meter::Meter;
 use super::reference::{CachedClient, Pooled, Record, Server};
 use super::run::{Run, SEED};
 use super::seed::give_back;
@@ -75,15 +76,25 @@ fn round(
 ) {
     let sizes: Vec<u32> = (0..count).map(|_| Sizes::SEED.draw(random)).collect();
     let mut runs: Vec<Blocks> = Vec::with_capacity(count);
-    figures.alloc.each(&sizes, |&blocks| runs.extend(allocator.allocate(blocks)));
+    figures.utilisation_at_first_failure = fill(allocator, &sizes, &mut runs, &mut figures.alloc);
     figures.values += runs.len() as u64;
     figures.runs += runs.len() as u64;
-    if runs.len() < count {
-        figures.utilisation_at_first_failure.get_or_insert_with(|| allocator.status().utilisation());
-    }
     random.shuffle(&mut runs);
-    runs.truncate(count * FREED_PERCENT / 100);
+    runs.truncate(runs.len() * FREED_PERCENT / 100);
     give_back(allocator, &runs, is_batched, figures);
+}
+
+/// A run for each size up to the first that finds none: how full the device is then.
+fn fill(allocator: &dyn Allocator, sizes: &[u32], runs: &mut Vec<Blocks>, meter: &mut Meter) -> Option<f64> {
+    let mut first_failure = None;
+    meter.each_while(sizes, |&blocks| {
+        match allocator.allocate(blocks) {
+            Ok(run) => runs.push(run),
+            Err(_) => first_failure = Some(allocator.status().utilisation()),
+        }
+        first_failure.is_none()
+    });
+    first_failure
 }
 
 /// The seed's client and server over a device of `blocks`: a call for each allocation, or regions and a pool.
@@ -106,15 +117,12 @@ pub(crate) fn client_server(blocks: u64, is_cached: bool, run: &mut Run) -> Figu
         let sizes: Vec<u32> = (0..count).map(|_| Sizes::SEED.draw(&mut random)).collect();
         let mut runs: Vec<Blocks> = Vec::with_capacity(count);
         let began = Instant::now();
-        figures.alloc.each(&sizes, |&blocks| runs.extend(client.allocate(blocks)));
+        figures.utilisation_at_first_failure = fill(&*client, &sizes, &mut runs, &mut figures.alloc);
         waited += began.elapsed();
         figures.values += runs.len() as u64;
         figures.runs += runs.len() as u64;
-        if runs.len() < count {
-            figures.utilisation_at_first_failure = Some(client.status().utilisation());
-        }
         random.shuffle(&mut runs);
-        runs.truncate(count * FREED_PERCENT / 100);
+        runs.truncate(runs.len() * FREED_PERCENT / 100);
         give_back(&*client, &runs, true, &mut figures);
         number += 1;
         run.show(number, &*client);

@@ -34,30 +34,35 @@ pub(crate) fn seed(
     while figures.utilisation_at_first_failure.is_none() && !run.is_over() {
         let sizes: Vec<u32> = (0..count).map(|_| Sizes::SEED.draw(&mut random)).collect();
         let mut runs: Vec<Blocks> = Vec::with_capacity(count);
-        let (mut wanted, mut placed) = (0, 0);
+        let mut placed = 0;
+        let mut first_failure = None;
         let before = figures.alloc.total();
         // In parts: a round of the slowest takes minutes.
         for part in sizes.chunks(PART) {
-            figures.alloc.each(part, |&blocks| {
+            figures.alloc.each_while(part, |&blocks| {
                 let before = runs.len();
                 if runs_max == 1 {
                     runs.extend(allocator.allocate(blocks));
                 } else {
                     runs.extend(allocator.allocate_runs(blocks, runs_max).into_iter().flatten());
                 }
-                placed += usize::from(runs.len() > before);
+                if runs.len() > before {
+                    placed += 1;
+                } else {
+                    first_failure = Some(allocator.status().utilisation());
+                }
+                first_failure.is_none()
             });
-            wanted += part.len();
-            if run.is_over() {
+            if first_failure.is_some() || run.is_over() {
                 break;
             }
         }
-        figures.values += placed as u64;
+        figures.values += placed;
         figures.runs += runs.len() as u64;
         round += 1;
         figures.point(round, &before, allocator);
-        if placed < wanted {
-            figures.utilisation_at_first_failure = Some(allocator.status().utilisation());
+        if first_failure.is_some() {
+            figures.utilisation_at_first_failure = first_failure;
             break;
         }
         random.shuffle(&mut runs);

@@ -50,10 +50,16 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
         let mut runs: Vec<Blocks> = Vec::with_capacity(count);
         let mut failed = None;
         let began = Instant::now();
-        figures.alloc.each(&sizes, |&blocks| match caller.allocate(blocks) {
-            Ok(run) => runs.push(run),
-            Err(ClientError::NoSpace(_)) => {}
-            Err(error) => failed = Some(error),
+        figures.alloc.each_while(&sizes, |&blocks| match caller.allocate(blocks) {
+            Ok(run) => {
+                runs.push(run);
+                true
+            }
+            Err(ClientError::NoSpace(_)) => false,
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
         });
         waited += began.elapsed();
         if let Some(error) = failed {

@@ -3,13 +3,12 @@
 use std::time::Instant;
 
 use shoal_base::Run as Blocks;
-use shoal_space::Reserve;
 
 use super::allocator::{Allocator, Runs};
 use super::churn::fill;
 use super::figures::Figures;
 use super::load::{Random, Sizes};
-use super::moving::Mover;
+use super::moving::{Mover, Reserve};
 use super::pieces::Pieces;
 use super::run::{Run, SEED};
 use super::seed::give_back;
@@ -32,9 +31,11 @@ const DRIFT_TURNOVERS: f64 = 5.0;
 const DRIFT_BYTES: [f64; 2] = [4096.0, 65_536.0];
 /// Most runs of a value that does not fit in one.
 const DRIFT_RUNS_MAX: usize = 8;
-/// Values that come and go together, and rounds of these between two looks at the reserve: 4,096 values.
+/// Values that come and go together, and rounds of these between two looks at the reserve: 16,384 values. Who waits for longer
+/// finds emptier groups, as long as the reserve lasts: 0.063 blocks were moved for each one allocated with a look every 4,096
+/// values, 0.059 with this, and none failed.
 const DRIFT_CHUNK: usize = 64;
-const KEPT_EVERY: u64 = 64;
+const KEPT_EVERY: u64 = 256;
 
 /// What is done about the holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +75,6 @@ pub(crate) fn shift(allocator: &dyn Allocator, runs_max: usize, way: Way, run: &
         let mut placed: Vec<Runs> = Vec::with_capacity(CHUNK);
         let mut has_failed = false;
         let place = |&blocks: &u32| {
-            if has_failed {
-                return;
-            }
             let mut found = one_or_several(allocator, blocks, runs_max);
             if found.is_none()
                 && let Some(mover) = &mut mover
@@ -89,8 +87,9 @@ pub(crate) fn shift(allocator: &dyn Allocator, runs_max: usize, way: Way, run: &
             }
             has_failed = found.is_none();
             placed.extend(found);
+            !has_failed
         };
-        figures.alloc.each(&wanted, place);
+        figures.alloc.each_while(&wanted, place);
         for runs in &placed {
             figures.placed(super::load::blocks_of(runs), runs.len());
         }

@@ -1,8 +1,6 @@
 //! What the cases run on: a data file, the store in it, and a server in front of that.
 
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use shoal_base::BLOCK_BYTES_U64;
@@ -15,9 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::target::Target;
-
-/// Longest wait for the overlays to be applied.
-const SETTLE_MAX: Duration = Duration::from_secs(20);
+use crate::settle::settle;
 
 /// The data file. Removed at the end where it is a temporary one.
 pub(crate) struct DataFile {
@@ -104,10 +100,7 @@ impl Bed {
 
     /// Waits until the trees hold everything.
     pub(crate) fn settle(&self) {
-        let began = Instant::now();
-        while self.store.stat().overlay_records > 0 && began.elapsed() < SETTLE_MAX {
-            thread::sleep(Duration::from_millis(20));
-        }
+        settle(&self.store);
     }
 
     /// Waits likewise, unless it has to be quick.

@@ -1,0 +1,20 @@
+//! Waiting until a store's trees hold everything, so that what is measured next begins alike.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shoal_engine::Store;
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Longest wait.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+
+/// Waits until nothing is in overlays any more.
+pub(crate) fn settle(store: &Store) {
+    let began = Instant::now();
+    while store.stat().overlay_records > 0 && began.elapsed() < SETTLE_MAX {
+        thread::sleep(LOOK_EVERY);
+    }
+}
