@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use shoal_base::{BLOCK_BYTES_U64, Run as Blocks, SystemClock, SystemEntropy};
 use shoal_space_service::{ClientError, ClientOptions, Owner, OwnerOptions, Pool, SpaceClient, SpaceServer};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
 
 use super::figures::Figures;
 use super::load::{Random, Sizes};
@@ -30,13 +31,13 @@ const LEASED_GROUPS: usize = 64;
 /// The seed's load on a space of `blocks` blocks, until the first request that is not served.
 pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -> Result<Figures> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
-    let file = OwnersFile(std::env::temp_dir().join(format!("shoal-bench-space-{}", std::process::id())));
-    file.remove();
+    let folder = OwnersFolder::create()?;
     let options = OwnerOptions { size: Some(blocks * BLOCK_BYTES_U64), sync };
-    let owner = Owner::open(&file.0, &options, Arc::new(SystemClock::new()), &SystemEntropy)?;
+    let owner = Owner::open(&folder.0.join("space"), &options, Arc::new(SystemClock::new()), &SystemEntropy)?;
     let server = runtime.block_on(SpaceServer::bind((std::net::Ipv4Addr::LOCALHOST, 0).into(), false))?;
     let url = format!("http://{}", server.address());
-    runtime.spawn(server.run(owner, std::future::pending()));
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = runtime.spawn(server.run(owner, async { drop(stopped.await) }));
     let client = runtime.block_on(SpaceClient::connect(&ClientOptions::new(url)))?;
     let pool = is_cached.then(|| client.pool());
     let mut caller = Caller { runtime: &runtime, client: &client, pool, calls: 0 };
@@ -91,7 +92,8 @@ pub(crate) fn service(blocks: u64, is_cached: bool, sync: bool, run: &mut Run) -
     figures.wall_allocs_per_s = Some(figures.values as f64 / waited.as_secs_f64());
     drop(caller);
     runtime.block_on(client.close())?;
-    runtime.shutdown_background();
+    drop(stop);
+    runtime.block_on(serving)?;
     Ok(figures)
 }
 
@@ -138,18 +140,20 @@ impl Caller<'_> {
     }
 }
 
-/// The owner's file, which goes with the measurement.
-struct OwnersFile(PathBuf);
+/// Where the owner's files are; they go with the measurement.
+struct OwnersFolder(PathBuf);
 
-impl OwnersFile {
-    fn remove(&self) {
-        // Most often there is none.
-        drop(std::fs::remove_file(&self.0));
+impl OwnersFolder {
+    fn create() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("shoal-bench-space-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
     }
 }
 
-impl Drop for OwnersFile {
+impl Drop for OwnersFolder {
     fn drop(&mut self) {
-        self.remove();
+        // There is nobody to tell that it stays.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
