@@ -87,6 +87,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 /// One pool, or one way to use ours.
+#[derive(Clone, Copy)]
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
     pub(crate) settings: Settings,
@@ -117,6 +118,8 @@ const DEFAULT: Settings = Settings {
     inline: true,
     policy: PolicyKind::LruK,
     lru_k: None,
+    scan_frames: None,
+    ready_frames: None,
 };
 
 pub(crate) const VARIANTS: &[Variant] = &[
