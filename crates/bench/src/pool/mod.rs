@@ -79,6 +79,8 @@ pub struct PoolBenchOptions {
     pub scan_frames: Option<usize>,
     /// Frames that are free or being written before more are written ahead of need; none: the pool's default.
     pub ready_frames: Option<usize>,
+    /// Side buffers beside the frames; none: as many as the variant says, which is none but for `side-buffers`.
+    pub side_buffers: Option<usize>,
     /// File or device of the cases `device*`, which are left out without it. What it holds is overwritten.
     pub data: Option<PathBuf>,
     /// Folder for charts.
@@ -102,6 +104,7 @@ impl Default for PoolBenchOptions {
             theta: 0.8,
             scan_frames: None,
             ready_frames: None,
+            side_buffers: None,
             data: None,
             plot: None,
         }
@@ -151,10 +154,15 @@ pub fn run(options: &PoolBenchOptions, out: &mut dyn Write) -> Result<()> {
 fn variants(options: &PoolBenchOptions) -> Result<Vec<Variant>> {
     let names: Vec<_> = VARIANTS.iter().map(|variant| variant.name).collect();
     let wanted = select("variant", &names, &options.variants)?;
-    let PoolBenchOptions { scan_frames, ready_frames, .. } = *options;
-    let with_options = |variant: &Variant| Variant {
-        settings: Settings { scan_frames, ready_frames, ..variant.settings },
-        ..*variant
+    let with_options = |variant: &Variant| {
+        let Settings { scan_frames, ready_frames, side_buffers, .. } = variant.settings;
+        let settings = Settings {
+            scan_frames: options.scan_frames.or(scan_frames),
+            ready_frames: options.ready_frames.or(ready_frames),
+            side_buffers: options.side_buffers.unwrap_or(side_buffers),
+            ..variant.settings
+        };
+        Variant { settings, ..*variant }
     };
     Ok(VARIANTS.iter().filter(|variant| wanted.contains(&variant.name)).map(with_options).collect())
 }

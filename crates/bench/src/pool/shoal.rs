@@ -39,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) scan_frames: Option<usize>,
     /// See `scan_frames`.
     pub(crate) ready_frames: Option<usize>,
+    /// Buffers beside the frames.
+    pub(crate) side_buffers: usize,
 }
 
 impl Settings {
@@ -73,6 +75,7 @@ impl Shoal {
         (options.k, options.history) = settings.lru_k.unwrap_or((options.k, options.history));
         options.policy = settings.policy;
         options.scan_frames_max = settings.scan_frames.unwrap_or(options.scan_frames_max);
+        options.side_buffers = settings.side_buffers;
         options.ready_frames = settings.ready_frames.unwrap_or(options.ready_frames);
         if !settings.writes_ahead {
             options.ready_frames = 0;
