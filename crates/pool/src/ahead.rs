@@ -7,9 +7,9 @@
 //!   of the scans' share; it starts anew when pages were read in vain.
 //! - On a fast device there is no read-ahead: the stream is dormant, and the scan reads for itself, into the frame of the
 //!   page that it read before.
-//! - Pages that the scan changed are written behind it, neighbours together. Where they go to side buffers, their frames are free
-//!   at once: then the window is read with one request, which begins when the window before it was looked at and set aside, so
-//!   that a stream holds no more frames than that.
+//! - Pages that the scan changed are written behind it, neighbours together. Such a stream reads its window with one request,
+//!   which begins when the window before it was looked at and its write began: so it holds no more frames than two windows, and
+//!   of one where the pages go to side buffers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -55,7 +55,7 @@ struct State {
     issuing: bool,
     /// Nothing is ahead nor on its way, and nothing is to be begun.
     dormant: bool,
-    /// What is looked at leaves its frame at once.
+    /// A window is read when the one before it was looked at: what is looked at is changed, and goes.
     bursts: bool,
 }
 
@@ -142,9 +142,7 @@ impl Stream {
             if let Some(page) = self.pool.latched(pinned).await {
                 if self.pool.inner().latency.is_slow() {
                     self.changed.push(block);
-                    if self.pool.inner().side.is_some() {
-                        self.ahead.0.lock().bursts = true;
-                    }
+                    self.ahead.0.lock().bursts = true;
                 }
                 return Ok(page);
             }

@@ -323,3 +323,24 @@ fn under_load<P: PagePool>(pages_read: &impl Fn() -> u64, load: &Load, frames: u
     assert!(served <= frames as u64, "{frames} frames served {served} pages of a sweep");
     tally
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_names_are_refused() {
+        let ran = |cases: &[&str], variants: &[&str]| {
+            let names = |names: &[&str]| names.iter().map(|&name| name.into()).collect();
+            let options = PoolBenchOptions {
+                cases: names(cases),
+                variants: names(variants),
+                time: Duration::from_millis(10),
+                ..PoolBenchOptions::default()
+            };
+            run(&options, &mut Vec::new())
+        };
+        assert!(ran(&["2024-lat7"], &[]).is_err() && ran(&["2024-lat0"], &["defualt"]).is_err());
+        ran(&["2024-lat0"], &["default", "naive"]).unwrap();
+    }
+}
