@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use shoal_bench::pool::PoolBenchOptions;
 
 use crate::failure::Usage;
 use crate::logging;
@@ -52,23 +53,32 @@ struct PoolArguments {
     #[arg(long)]
     json: bool,
     /// Seconds that each variant runs at each latency of a case.
-    #[arg(long, value_name = "N", default_value = "30")]
+    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().time.as_secs_f64())]
     seconds: f64,
     /// Frames of the pools, where the case does not say it.
-    #[arg(long, value_name = "N", default_value = "64")]
+    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().frames)]
     frames: usize,
     /// Pages on the device, a multiple of 8.
-    #[arg(long, value_name = "N", default_value = "6400")]
+    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().pages)]
     pages: u64,
     /// Threads that scan, at most 8.
-    #[arg(long, value_name = "N", default_value = "8")]
+    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().scans)]
     scans: u64,
     /// Threads that get, at most 8.
-    #[arg(long, value_name = "N", default_value = "8")]
+    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().gets)]
     gets: u64,
     /// LRU-K's k.
-    #[arg(long, value_name = "N", default_value = "16")]
+    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().k)]
     k: usize,
+    /// Frames that scans take before they reuse their own [default: the pool's].
+    #[arg(long, value_name = "N")]
+    scan_frames: Option<usize>,
+    /// Frames that are free or being written before more are written ahead of need [default: the pool's].
+    #[arg(long, value_name = "N")]
+    ready_frames: Option<usize>,
+    /// Side buffers beside the frames [default: none but for the variant `side-buffers`].
+    #[arg(long, value_name = "N")]
+    side_buffers: Option<usize>,
     /// A new file, removed at the end, or a blank block device, for the cases `device*`, which are left out without it.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
@@ -78,7 +88,7 @@ struct PoolArguments {
 }
 
 fn run_pool(arguments: PoolArguments) -> anyhow::Result<()> {
-    let options = shoal_bench::pool::PoolBenchOptions {
+    let options = PoolBenchOptions {
         version: env!("CARGO_PKG_VERSION").into(),
         json: arguments.json,
         cases: arguments.cases,
@@ -89,6 +99,9 @@ fn run_pool(arguments: PoolArguments) -> anyhow::Result<()> {
         scans: arguments.scans,
         gets: arguments.gets,
         k: arguments.k,
+        scan_frames: arguments.scan_frames,
+        ready_frames: arguments.ready_frames,
+        side_buffers: arguments.side_buffers,
         data: arguments.data,
         plot: arguments.plot,
         ..Default::default()

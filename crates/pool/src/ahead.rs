@@ -7,7 +7,9 @@
 //!   of the scans' share; it starts anew when pages were read in vain.
 //! - On a fast device there is no read-ahead: the stream is dormant, and the scan reads for itself, into the frame of the
 //!   page that it read before.
-//! - Pages that the scan changed are written behind it, neighbours together.
+//! - Pages that the scan changed are written behind it, neighbours together. Such a stream reads its window with one request,
+//!   which begins when the window before it was looked at and its write began: so it holds no more frames than two windows, and
+//!   of one where the pages go to side buffers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -53,6 +55,8 @@ struct State {
     issuing: bool,
     /// Nothing is ahead nor on its way, and nothing is to be begun.
     dormant: bool,
+    /// A window is read when the one before it was looked at: what is looked at is changed, and goes.
+    bursts: bool,
 }
 
 /// What a stream shares with its requests.
@@ -85,6 +89,7 @@ impl Pool {
             pace: Pace::default(),
             issuing: false,
             dormant: false,
+            bursts: false,
         };
         let ahead = Arc::new(Ahead(Mutex::new(state)));
         Stream { pool: self.clone(), ahead, changed: Vec::new(), dormant: false, own: None }
@@ -137,6 +142,7 @@ impl Stream {
             if let Some(page) = self.pool.latched(pinned).await {
                 if self.pool.inner().latency.is_slow() {
                     self.changed.push(block);
+                    self.ahead.0.lock().bursts = true;
                 }
                 return Ok(page);
             }
@@ -175,7 +181,11 @@ impl Stream {
             return;
         }
         let enough = (self.pool.window_max() / 2).max(1) as usize;
-        if self.changed.len() >= enough {
+        let is_burst_over = || {
+            let state = self.ahead.0.lock();
+            state.bursts && state.entries.len() <= 1
+        };
+        if self.changed.len() >= enough || is_burst_over() {
             self.write_changed();
         }
     }
@@ -333,6 +343,12 @@ impl State {
         }
         let pool = self.pool.as_ref()?;
         let window = self.window.min(pool.window_max());
+        if self.bursts {
+            let left = self.end.saturating_sub(self.next);
+            let count = if self.entries.is_empty() { self.pace.pages(window).min(left) } else { 0 };
+            self.issuing = count > 0;
+            return self.issuing.then(|| (pool.clone(), self.next, count));
+        }
         let room = window.saturating_sub(self.entries.len() as u64);
         // Half a window, so that the other half can be looked at meanwhile.
         let half = window.div_ceil(2).min(self.end.saturating_sub(self.next));

@@ -4,6 +4,7 @@
 //!   image of a page is on its way, the newest one, and a page is read from the device only after its last write.
 //! - On a slow device victims are written before their frames are needed, so that free frames, or clean ones, are ready
 //!   when a page is missed: [`Pool::replenish`]. On a fast one whoever needs the frame writes the page itself.
+//! - Where side buffers are free, a page is copied into one and leaves its frame at once: [`crate::aside`].
 //! - Pages that scans left and that are adjacent on the device go out in one request.
 //!
 //! A write that failed leaves the page dirty. It is tried again at a flush, which also tells the error, and where frames are
@@ -12,7 +13,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
@@ -32,7 +33,7 @@ const WRITING_MIN: usize = 8;
 const REPLENISHED: usize = 2;
 
 /// Pages that one request writes at most: 256 KiB.
-const WRITE_PAGES_MAX: usize = 64;
+pub(crate) const WRITE_PAGES_MAX: usize = 64;
 
 /// What becomes of the pages when they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +57,8 @@ impl Pool {
             return None;
         }
         // Pinned it cannot become clean by anybody but a write of its image, and not be written to.
-        inner.pin(index).filter(|pinned| pinned.slot().word().is_dirty())
+        let pinned = inner.pin(index).filter(|pinned| pinned.slot().word().is_dirty());
+        pinned.filter(|pinned| self.may_be_written(pinned))
     }
 
     /// Writes a page that the caller pinned, on this thread, which may block; without anything that a hand-off needs. The
@@ -79,9 +81,13 @@ impl Pool {
         after: After,
         here: bool,
         then: Option<&Arc<Ahead>>,
-    ) {
+    ) -> Vec<Arc<WriteBack>> {
+        if after == After::Evict && self.inner().side.is_some() {
+            pages = self.move_aside(pages, then);
+        }
         pages.sort_unstable_by_key(|page| page.slot().block());
         self.inner().writing.fetch_add(pages.len(), Ordering::Relaxed);
+        let mut begun = Vec::new();
         let mut batch = self.lane().batch();
         let mut requests = Vec::new();
         let mut pages = pages.into_iter().peekable();
@@ -94,7 +100,8 @@ impl Pool {
                 run.push(next);
             }
             let io = self.lane().write(block, WriteFrames(run));
-            let request = WriteBack { after, then: then.cloned(), io: Mutex::new(None) };
+            let over = AtomicBool::new(false);
+            let request = WriteBack { after, then: then.cloned(), over, io: Mutex::new(None) };
             requests.push((Arc::new(request), batch.add(io)));
         }
         if here {
@@ -104,8 +111,27 @@ impl Pool {
         }
         for (request, io) in requests {
             *request.io.lock() = Some(io);
-            request.drive();
+            request.clone().drive();
+            begun.push(request);
         }
+        begun
+    }
+
+    /// Copies the pages into side buffers, as far as there are, and evicts and writes these; gives the others back.
+    fn move_aside(&self, pages: Vec<Pinned>, then: Option<&Arc<Ahead>>) -> Vec<Pinned> {
+        let (mut leaving, mut others) = (Vec::new(), Vec::new());
+        for page in pages {
+            let index = page.index();
+            match self.set_aside(page) {
+                Ok(image) => {
+                    leaving.extend(image);
+                    drop(self.inner().evict(index));
+                }
+                Err(page) => others.push(page),
+            }
+        }
+        self.write_aside(leaving, then);
+        others
     }
 
     /// Whether frames enough are free, or will be when their write ends.
@@ -148,7 +174,7 @@ impl Pool {
 }
 
 impl Inner {
-    fn count_write(&self, result: &Result<(), DeviceError>, pages: u64) {
+    pub(crate) fn count_write(&self, result: &Result<(), DeviceError>, pages: u64) {
         match result {
             Ok(()) => {
                 self.stats.writes.add(1);
@@ -174,14 +200,20 @@ impl Pinned {
 }
 
 /// One request to the device. Drives itself, as [`crate::load::ReadRequest`] does.
-struct WriteBack {
+pub(crate) struct WriteBack {
     after: After,
     /// Who waits for frames.
     then: Option<Arc<Ahead>>,
+    /// It ended, and its pages are given back.
+    over: AtomicBool,
     io: Mutex<Option<IoFuture<WriteFrames>>>,
 }
 
 impl WriteBack {
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
     fn drive(self: Arc<Self>) {
         let outcome = {
             let mut io = self.io.lock();
@@ -213,6 +245,7 @@ impl WriteBack {
         }
         // Pairs with `written`, which announces itself first and then looks at the number.
         inner.writing.fetch_sub(count, Ordering::SeqCst);
+        self.over.store(true, Ordering::SeqCst);
         inner.flushing.notify();
         if result.is_ok() {
             // Who found every frame dirty looks again.

@@ -30,6 +30,12 @@ pub struct PoolCounters {
     pub exhausted: u64,
     /// Requests that had to wait for a frame.
     pub starved: u64,
+    /// Microseconds that these waited, in all.
+    pub starved_us: u64,
+    /// Pages that were copied into a side buffer to be written from there.
+    pub set_aside: u64,
+    /// Misses served from a side buffer.
+    pub queue_hits: u64,
     /// Pages of streams that were read ahead and then wanted.
     pub ahead_used: u64,
     /// Pages of streams that were read ahead in vain.
@@ -42,6 +48,10 @@ pub struct PoolCounters {
     pub frames_used: usize,
     /// Frames of pinned units.
     pub frames_pinned: usize,
+    /// Side buffers.
+    pub side_buffers: usize,
+    /// Side buffers that hold an image which the device does not have.
+    pub side_buffers_used: usize,
 }
 
 /// The counts that are not kept elsewhere. None is touched on a hit: hits are counted in the pin word, and come here
@@ -60,6 +70,9 @@ pub(crate) struct Stats {
     pub(crate) corrupt: Count,
     pub(crate) exhausted: Count,
     pub(crate) starved: Count,
+    pub(crate) starved_us: Count,
+    pub(crate) set_aside: Count,
+    pub(crate) queue_hits: Count,
     pub(crate) ahead_used: Count,
     pub(crate) ahead_wasted: Count,
 }

@@ -9,6 +9,7 @@ use std::task::Poll;
 
 use crate::PoolError;
 use crate::frame::Frames;
+use crate::latency;
 use crate::pin::Pinned;
 use crate::policy::{Policy, Scanned};
 use crate::pool::{Inner, Pool};
@@ -92,10 +93,11 @@ impl Pool {
             return Ok(frames);
         }
         inner.stats.starved.add(1);
+        let begun = latency::moment();
         let waiting = inner.store.starving.enter().ok_or_else(exhausted)?;
         let ticks_max = inner.pin_wait_ms.div_ceil(TICK_MS);
         let failed = inner.stats.write_errors.get();
-        poll_fn(move |context| {
+        let taken = poll_fn(move |context| {
             waiting.register(context.waker());
             if let Some(frames) = self.try_take_or(count, hint, true) {
                 return Poll::Ready(Ok(frames));
@@ -109,7 +111,9 @@ impl Pool {
             }
             Poll::Pending
         })
-        .await
+        .await;
+        inner.stats.starved_us.add(begun.elapsed().as_micros() as u64);
+        taken
     }
 
     fn evict_one(&self, starving: bool) -> Option<Frames> {
@@ -158,8 +162,11 @@ impl Pool {
     pub(crate) fn evict_or_write(&self, index: u32) -> Option<Frames> {
         if self.inner().slots[index as usize].word().is_dirty() {
             if !self.does_it_itself() {
-                self.begin_write(index);
-                return None;
+                let frames = self.take_frame_aside(index);
+                if frames.is_none() {
+                    self.begin_write(index);
+                }
+                return frames;
             }
             if let Some(page) = self.pin_dirty(index) {
                 self.write_here(page);

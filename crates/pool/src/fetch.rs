@@ -25,6 +25,12 @@ const READ_MERGE_BLOCKS_MAX: usize = 64;
 /// A prefetch stops when the units that are on their way take this part of the pool.
 const PREFETCH_SHARE: usize = 4;
 
+/// What is wanted, and why.
+pub(crate) struct Hinted<'a> {
+    pub(crate) unit: &'a Unit,
+    pub(crate) hint: Hint,
+}
+
 /// How a request for a unit begins.
 pub(crate) enum Begun<'a> {
     Hit(Pinned),
@@ -259,7 +265,7 @@ impl Pool {
         let mut chain =
             inner.table.chain(&inner.slots, unit.id.block, &guard).map(|index| &inner.slots[index as usize]);
         chain.any(|slot| slot.is(unit) && slot.word().is_resident_or_latched())
-            || guard.iter().any(|load| load.unit == *unit)
+            || guard.loads.iter().any(|load| load.unit == *unit)
     }
 
     /// Begins without waiting for frames.
@@ -290,17 +296,21 @@ impl Pool {
             }
             Seen::Absent => {}
         }
-        if let Some(load) = guard.iter().find(|load| load.unit == *unit) {
+        if let Some(load) = guard.loads.iter().find(|load| load.unit == *unit) {
             inner.stats.coalesced.add(1);
             return Begun::Joined(load.join(self, hint));
         }
         let Some(frames) = frames else { return Begun::FramesNeeded };
+        let frames = match inner.from_aside(Hinted { unit, hint }, frames, &mut guard) {
+            Ok(pinned) => return Begun::Hit(pinned),
+            Err(frames) => frames,
+        };
         let index = frames.list().head;
         inner.slots[index as usize].name(unit);
         inner.table.link(&inner.slots, index, &guard);
         let load = Load::new(inner.clone(), *unit, hint);
         let wait = load.join(self, hint);
-        guard.push(load.clone());
+        guard.loads.push(load.clone());
         inner.stats.misses.add(1);
         Begun::Ours(wait, (load, frames))
     }
@@ -308,18 +318,22 @@ impl Pool {
     /// Looks again under the lock, and where nobody has the unit takes it on: who else wants it waits for the slot.
     fn reserve(&self, unit: &Unit, hint: Hint, frames: Frames) -> Reserved {
         let inner = self.inner();
-        let guard = inner.table.lock(unit.id.block);
+        let mut guard = inner.table.lock(unit.id.block);
         match self.look(unit, hint, &guard) {
             Seen::Hit(pinned) => {
                 drop(guard);
                 return Reserved::Hit(pinned);
             }
             Seen::Latched(_) => return Reserved::Elsewhere(frames),
-            Seen::Absent if guard.iter().any(|load| load.unit == *unit) => {
+            Seen::Absent if guard.loads.iter().any(|load| load.unit == *unit) => {
                 return Reserved::Elsewhere(frames);
             }
             Seen::Absent => {}
         }
+        let frames = match inner.from_aside(Hinted { unit, hint }, frames, &mut guard) {
+            Ok(pinned) => return Reserved::Hit(pinned),
+            Err(frames) => frames,
+        };
         let index = frames.list().head;
         let slot = &inner.slots[index as usize];
         slot.name(unit);
@@ -428,7 +442,7 @@ impl Pool {
         let inner = self.inner();
         frames.first_mut().fill(0);
         let guard = inner.table.lock(unit.id.block);
-        let on_its_way = guard.iter().any(|load| load.unit == *unit);
+        let on_its_way = guard.loads.iter().any(|load| load.unit == *unit);
         let mut chain = inner.table.chain(&inner.slots, unit.id.block, &guard);
         if on_its_way || chain.any(|index| inner.slots[index as usize].is(unit)) {
             drop(guard);

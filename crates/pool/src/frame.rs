@@ -285,6 +285,20 @@ unsafe impl IoMemory for ReadFrames {
     }
 }
 
+/// The memory of a write request: side buffers whose pages follow each other on the device.
+pub(crate) struct SharedFrames(pub(crate) SmallVec<[Arc<Frames>; 1]>);
+
+// SAFETY: frames do not move and are block-aligned; a shared right can only be read by.
+unsafe impl IoMemory for SharedFrames {
+    fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
+        for frames in &self.0 {
+            for (start, bytes) in frames.store().pieces(frames.list, 0, frames.count() * BLOCK_BYTES) {
+                each(start, bytes);
+            }
+        }
+    }
+}
+
 // SAFETY: the right is exclusive, so nobody else reads either.
 unsafe impl ReadMemory for ReadFrames {}
 

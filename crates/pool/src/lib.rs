@@ -15,7 +15,8 @@
 //! 4. No lock is held across I/O, an await, or a call of somebody else's waker.
 //!
 //! 5. A page that changes in place is dirty from the end of a change until its image is on the device, and does not leave
-//!    while it is. It is pinned while it is written: no change meanwhile, and one write of it at a time.
+//!    while it is, unless a side buffer has that image. It is pinned while it is written from its frame: no change meanwhile, and
+//!    one write of it at a time.
 //!
 //! Lock order: shard of the table, then a load's state, then history or scan queue; a stream's state and a bucket of
 //! latches alone. A hit takes none of them.
@@ -23,11 +24,12 @@
 //! Reading order: [`unit`] (what is asked for), [`frame`] and [`free`] (memory), [`word`] and [`pin`] (what protects it),
 //! [`table`] (where it is), [`policy`] (what to keep), [`evict`] and [`starve`] (getting frames),
 //! [`load`] (reads), [`fetch`] (the ways to ask), [`write`] (pages of the running apply), [`mutable`], [`latch`] and
-//! [`behind`] (pages that change in place, and how they are written), [`ahead`] and [`pace`] (scans), [`pool`] (the whole).
+//! [`behind`] and [`aside`] (pages that change in place, and how they are written), [`ahead`] and [`pace`] (scans), [`pool`] (the whole).
 //!
 //! What it does not do: flushes of the device, recovery.
 
 mod ahead;
+mod aside;
 mod behind;
 mod counters;
 mod error;

@@ -104,7 +104,7 @@ impl Load {
     fn publish(self: &Arc<Self>, frames: Frames) {
         let index = frames.list().head;
         let mut guard = self.inner.table.lock(self.unit.id.block);
-        guard.retain(|load| !Arc::ptr_eq(load, self));
+        guard.loads.retain(|load| !Arc::ptr_eq(load, self));
         let mut state = self.state.lock();
         self.inner.policy.entered(&self.inner.slots[index as usize], index, state.hint);
         let pins = self.inner.publish(frames, state.waiting);
@@ -117,7 +117,7 @@ impl Load {
 
     fn fail(self: &Arc<Self>, frames: Frames, ending: Ending) {
         let mut guard = self.inner.table.lock(self.unit.id.block);
-        guard.retain(|load| !Arc::ptr_eq(load, self));
+        guard.loads.retain(|load| !Arc::ptr_eq(load, self));
         self.inner.table.unlink(&self.inner.slots, frames.list().head, &guard);
         let wakers = self.state.lock().end(&self.inner, ending);
         drop(guard);

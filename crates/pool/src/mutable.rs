@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use shoal_base::task::may_block;
 
 use crate::PoolError;
+use crate::aside::Aside;
 use crate::behind::After;
 use crate::pin::{PageWrite, Pinned};
 use crate::pool::Pool;
@@ -88,13 +89,19 @@ impl Pool {
     /// As [`fetch`](Self::fetch), where it is being read from the device.
     pub async fn delete(&self, block: u64) -> Result<(), PoolError> {
         let unit = Unit::mutable(block);
-        while self.is_there(&unit) {
-            if let Some(page) = self.latched(self.fetch(unit, Hint::Scan).await?).await {
-                page.discard();
-                return Ok(());
+        loop {
+            if self.is_there(&unit) {
+                match self.latched(self.fetch(unit, Hint::Scan).await?).await {
+                    Some(page) => page.discard(),
+                    None => continue,
+                }
+            }
+            match self.aside(block) {
+                None => return Ok(()),
+                Some(Aside::Failed) => self.forget_aside(block),
+                Some(Aside::OnItsWay) => self.until(|| self.aside(block) != Some(Aside::OnItsWay)).await,
             }
         }
-        Ok(())
     }
 
     /// Writes the page at `block` where it is dirty, and waits for that.
@@ -103,19 +110,32 @@ impl Pool {
     /// The device's.
     pub async fn flush_page(&self, block: u64) -> Result<(), PoolError> {
         let unit = Unit::mutable(block);
-        let mut here = may_block();
-        while self.is_there(&unit) {
-            let pinned = self.fetch(unit, Hint::Scan).await?;
-            if !pinned.slot().word().is_dirty() {
-                return Ok(());
+        loop {
+            let mut is_dirty = false;
+            if self.is_there(&unit) {
+                let pinned = self.fetch(unit, Hint::Scan).await?;
+                is_dirty = pinned.slot().word().is_dirty();
+                if is_dirty && self.may_be_written(&pinned) {
+                    self.take_write_error();
+                    let requests = self.write_back(vec![pinned], After::Stay, may_block(), None);
+                    self.until(|| requests.iter().all(|request| request.is_over())).await;
+                    return self.take_write_error().map_or(Ok(()), Err);
+                }
             }
-            self.take_write_error();
-            self.write_back(vec![pinned], After::Stay, here, None);
-            here = false;
-            self.written().await;
-            self.take_write_error().map_or(Ok(()), Err)?;
+            match self.aside(block) {
+                None if is_dirty => {}
+                None => return Ok(()),
+                Some(Aside::Failed) => {
+                    self.take_write_error();
+                    self.retry_aside(|failed| failed == block);
+                }
+                Some(Aside::OnItsWay) => {}
+            }
+            self.until(|| self.aside(block) != Some(Aside::OnItsWay)).await;
+            if self.aside(block) == Some(Aside::Failed) {
+                self.take_write_error().map_or(Ok(()), Err)?;
+            }
         }
-        Ok(())
     }
 
     /// Writes every page that is dirty now, and waits for these and all other writes. For a shutdown nobody may write
@@ -125,20 +145,31 @@ impl Pool {
     /// The first error of a write since the last flush: then something is still dirty.
     pub async fn flush_all(&self) -> Result<(), PoolError> {
         let inner = self.inner();
-        self.written().await;
-        let mut pages = Vec::new();
-        for index in 0..inner.store.free.touched() {
-            // Latched pages are waited for; the others are only pinned.
-            while inner.slots[index as usize].word().is_latched() {
-                self.unlatched(index).await;
+        loop {
+            self.written().await;
+            let (mut pages, mut is_whole) = (Vec::new(), true);
+            for index in 0..inner.store.free.touched() {
+                // Latched pages are waited for; the others are only pinned.
+                while inner.slots[index as usize].word().is_latched() {
+                    self.unlatched(index).await;
+                }
+                if let Some(pinned) = inner.pin(index).filter(|pinned| pinned.slot().word().is_dirty()) {
+                    if self.may_be_written(&pinned) {
+                        pages.push(pinned);
+                    } else {
+                        // An older image is on its way since a moment ago.
+                        is_whole = false;
+                    }
+                }
             }
-            if let Some(pinned) = inner.pin(index).filter(|pinned| pinned.slot().word().is_dirty()) {
-                pages.push(pinned);
+            self.write_back(pages, After::Stay, false, None);
+            self.retry_aside(|_| true);
+            self.written().await;
+            self.take_write_error().map_or(Ok(()), Err)?;
+            if is_whole {
+                return Ok(());
             }
         }
-        self.write_back(pages, After::Stay, false, None);
-        self.written().await;
-        self.take_write_error().map_or(Ok(()), Err)
     }
 
     fn take_write_error(&self) -> Option<PoolError> {
@@ -148,10 +179,17 @@ impl Pool {
     /// Waits until no page is being written.
     async fn written(&self) {
         let inner = self.inner();
+        let aside = || inner.side.as_ref().map_or(0, |side| side.writing.load(Ordering::SeqCst));
+        self.until(|| inner.writing.load(Ordering::SeqCst) + aside() == 0).await;
+    }
+
+    /// Waits until `condition`, which may become true when a write ends.
+    async fn until(&self, condition: impl Fn() -> bool) {
+        let inner = self.inner();
         let Some(waiting) = inner.flushing.enter() else { return };
         std::future::poll_fn(|context| {
             waiting.register(context.waker());
-            if inner.writing.load(Ordering::SeqCst) == 0 {
+            if condition() {
                 return std::task::Poll::Ready(());
             }
             std::task::Poll::Pending

@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::latency;
 
 /// Pages of a request that are tried.
-const RUNS: [u64; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
+const RUNS: [u64; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32];
 
 /// Requests after which another length is tried anew: the device may have changed.
 const TRIED_REQUESTS: u32 = 512;
@@ -71,7 +71,7 @@ mod unit_tests {
             let index = RUNS.iter().position(|&run| run == pages).unwrap();
             pace.rates[index] = pages as f64 / seconds;
         }
-        assert_eq!(asked[..6], [1, 2, 3, 4, 6, 8]);
-        assert!(asked[6..].iter().all(|&pages| pages == 3), "{asked:?}");
+        assert_eq!(asked[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(asked[8..].iter().all(|&pages| pages == 3), "{asked:?}");
     }
 }

@@ -10,6 +10,7 @@ use shoal_base::Run;
 use shoal_device::{BlockDevice, Device, DeviceCounters, DeviceError, Ticket};
 
 use crate::PoolError;
+use crate::aside::Side;
 use crate::counters::{Alone, CELLS, PoolCounters, Stats, cell};
 use crate::evict::Draw;
 use crate::frame::Stores;
@@ -38,6 +39,9 @@ pub struct PoolOptions {
     pub scan_frames_max: usize,
     /// Frames that are free or being written before more pages are written ahead of need, on a slow device; 0: none is.
     pub ready_frames: usize,
+    /// Buffers of 4 KiB beside the frames, from which pages that change in place are written, on a slow device: their frames are
+    /// free at once. 0, the default: none. (The engine's pages do not change in place.)
+    pub side_buffers: usize,
     /// How long a request waits for a frame where all are pinned or under I/O, in milliseconds (rounded up to 10).
     pub pin_wait_ms: u64,
 }
@@ -55,11 +59,11 @@ impl PoolOptions {
         if bounded > frames / 3 { frames / 3 } else { bounded }
     }
 
-    /// An eighth; of small pools 3/16, at most 64; of the smallest 3/8, at most 12: a scan needs a page or two, and eight of
+    /// An eighth; of small pools a quarter, at most 64; of the smallest 3/8, at most 12: a scan needs a page or two, and eight of
     /// them that have fewer wait for each other (24 frames, 1 ms: with 4 a third of the scans and half of the gets).
     const fn for_scans(frames: usize) -> usize {
         let least = if frames * 3 / 8 < 12 { frames * 3 / 8 } else { 12 };
-        let small = if frames * 3 / 16 < 64 { frames * 3 / 16 } else { 64 };
+        let small = if frames / 4 < 64 { frames / 4 } else { 64 };
         let small = if small < least { least } else { small };
         if frames / 8 > small { frames / 8 } else { small }
     }
@@ -77,6 +81,7 @@ impl PoolOptions {
             history,
             scan_frames_max,
             ready_frames: Self::ready(frames),
+            side_buffers: 0,
             pin_wait_ms: 1000,
         }
     }
@@ -98,6 +103,8 @@ pub(crate) struct Inner {
     pub(crate) scanning: Alone<AtomicUsize>,
     /// Pages that change in place and are being written.
     pub(crate) writing: Alone<AtomicUsize>,
+    /// Where pages wait beside their frames to be written.
+    pub(crate) side: Option<Side>,
     /// Who waits for these writes.
     pub(crate) flushing: Arc<Starving>,
     /// The first error of such a write since the last flush.
@@ -168,13 +175,19 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Setup`] where the options are outside of their limits or the address space does not suffice.
     pub fn new(device: Device, options: PoolOptions) -> Result<Self, PoolError> {
-        let PoolOptions { frames, policy, k, history, scan_frames_max, ready_frames, pin_wait_ms } = options;
+        let PoolOptions { frames, policy, k, history, scan_frames_max, ready_frames, .. } = options;
+        let PoolOptions { side_buffers, pin_wait_ms, .. } = options;
         let setup = |message: String| PoolError::Setup { frames, message };
         let count = u32::try_from(frames).ok().filter(|&count| (1..NONE / K_MAX as u32).contains(&count));
         let count = count.ok_or_else(|| setup("the number of frames is not supported".into()))?;
         if !(1..=K_MAX).contains(&k) {
             return Err(setup(format!("k is {k}, not 1 to {K_MAX}")));
         }
+        let side = match u32::try_from(side_buffers).map(|count| count.min(NONE - 1)) {
+            Ok(0) => None,
+            Ok(count) => Some(Side::new(count).map_err(|error| setup(error.to_string()))?),
+            Err(_) => return Err(setup("the number of side buffers is not supported".into())),
+        };
         let inner = Inner {
             slots: (0..count).map(|_| Slot::new()).collect(),
             store: Stores::new(count).map_err(|error| setup(error.to_string()))?,
@@ -187,6 +200,7 @@ impl Pool {
             prefetching: Alone::default(),
             scanning: Alone::default(),
             writing: Alone::default(),
+            side,
             flushing: Arc::default(),
             write_error: Mutex::new(None),
             streams: AtomicUsize::new(0),
@@ -306,12 +320,17 @@ impl Pool {
             corrupt: stats.corrupt.get(),
             exhausted: stats.exhausted.get(),
             starved: stats.starved.get(),
+            starved_us: stats.starved_us.get(),
+            set_aside: stats.set_aside.get(),
+            queue_hits: stats.queue_hits.get(),
             ahead_used: stats.ahead_used.get(),
             ahead_wasted: stats.ahead_wasted.get(),
             read_us: inner.latency.us(),
             frames: inner.slots.len(),
             frames_used: inner.store.free.used(),
             frames_pinned: pinned.map(|slot| slot.unit().blocks()).sum(),
+            side_buffers: inner.side.as_ref().map_or(0, Side::buffers),
+            side_buffers_used: inner.side.as_ref().map_or(0, Side::used),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::aside::Image;
 use crate::free::NONE;
 use crate::load::Load;
 use crate::pin::Slot;
@@ -31,13 +32,21 @@ pub(crate) struct Table {
     shards: Box<[Shard]>,
 }
 
-/// Loads that are under way in the chains of one shard.
 #[repr(align(64))]
 #[derive(Default)]
-struct Shard(Mutex<Vec<Arc<Load>>>);
+struct Shard(Mutex<OnTheWay>);
+
+/// What is under way in the chains of one shard.
+#[derive(Default)]
+pub(crate) struct OnTheWay {
+    /// Units that are being read.
+    pub(crate) loads: Vec<Arc<Load>>,
+    /// Images in side buffers.
+    pub(crate) images: Vec<Image>,
+}
 
 /// The lock of one shard.
-pub(crate) type ShardGuard<'a> = MutexGuard<'a, Vec<Arc<Load>>>;
+pub(crate) type ShardGuard<'a> = MutexGuard<'a, OnTheWay>;
 
 impl Table {
     pub(crate) fn new(slots: usize) -> Self {
@@ -57,6 +66,11 @@ impl Table {
     /// Locks the shard of `block`.
     pub(crate) fn lock(&self, block: u64) -> ShardGuard<'_> {
         self.shards[self.chain_of(block) % SHARDS].0.lock()
+    }
+
+    /// Locks one shard after the other.
+    pub(crate) fn each_shard(&self, mut each: impl FnMut(ShardGuard<'_>)) {
+        self.shards.iter().for_each(|shard| each(shard.0.lock()));
     }
 
     /// The slots that name `block`, as far as can be seen without the lock.

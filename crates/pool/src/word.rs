@@ -178,7 +178,8 @@ impl Word {
     pub(crate) fn publish(&self, pins: u32) -> bool {
         assert!(u64::from(pins) < PINS_MAX);
         // Release pairs with the acquire of `pin`: the unit's name and bytes are visible to who pins it.
-        let before = self.0.swap(RESIDENT | u64::from(pins), Ordering::AcqRel);
+        let publish = |word| Some(RESIDENT | u64::from(pins) | (word & WAKE));
+        let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, publish).unwrap_or_default();
         assert_eq!(before & (PINS | RESIDENT | DOOMED), 0, "a word in use was published");
         before & AWAITED != 0
     }
@@ -266,9 +267,10 @@ impl Word {
         word >> HIT_SHIFT
     }
 
-    /// Has the last unpin wake who waits for frames. `false` where nothing is pinned.
+    /// Has the last unpin wake who waits for frames, also that of a unit which a thread is reading. `false` where nothing is
+    /// pinned or read.
     pub(crate) fn wake_at_unpin(&self) -> bool {
-        let flag = |word| if word & PINS != 0 { Some(word | WAKE) } else { None };
+        let flag = |word| if word & (PINS | LATCHED) != 0 { Some(word | WAKE) } else { None };
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
     }
 

@@ -87,6 +87,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 /// One pool, or one way to use ours.
+#[derive(Clone, Copy)]
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
     pub(crate) settings: Settings,
@@ -117,6 +118,9 @@ const DEFAULT: Settings = Settings {
     inline: true,
     policy: PolicyKind::LruK,
     lru_k: None,
+    scan_frames: None,
+    ready_frames: None,
+    side_buffers: 0,
 };
 
 pub(crate) const VARIANTS: &[Variant] = &[
@@ -130,6 +134,8 @@ pub(crate) const VARIANTS: &[Variant] = &[
     variant("lru-4-history", Settings { lru_k: Some((4, 6400)), ..DEFAULT }),
     variant("s3-fifo", Settings { policy: PolicyKind::S3Fifo, ..DEFAULT }),
     variant("sieve", Settings { policy: PolicyKind::Sieve, ..DEFAULT }),
+    // One mechanism more: changed pages are written from buffers beside the frames, so scans may read further ahead.
+    variant("side-buffers", Settings { side_buffers: 40, scan_frames: Some(40), ..DEFAULT }),
     // Ablations: one mechanism less.
     variant("no-async-writes", device(Handling { writes_wait: true, ..PLAIN })),
     variant("no-coalescing", Settings { coalesces: false, ..DEFAULT }),

@@ -34,10 +34,11 @@ use self::disk::DataFile;
 use self::naive::{Naive, Scheduler};
 use self::page::Versions;
 use self::proxy::Proxy;
-use self::shoal::Shoal;
+use self::shoal::{Settings, Shoal};
 use self::sim::{Latency, Sim};
 use crate::machine;
 use crate::report::{Metric, Report};
+use crate::store::case::select;
 
 const METRICS: &[Metric] = &[
     Metric { name: "ops_per_s", unit: "1/s", head: "ops/s" },
@@ -74,6 +75,12 @@ pub struct PoolBenchOptions {
     pub k: usize,
     /// Skew of the gets.
     pub theta: f64,
+    /// Frames that scans take before they reuse their own; none: as many as the pool takes by default.
+    pub scan_frames: Option<usize>,
+    /// Frames that are free or being written before more are written ahead of need; none: the pool's default.
+    pub ready_frames: Option<usize>,
+    /// Side buffers beside the frames; none: as many as the variant says, which is none but for `side-buffers`.
+    pub side_buffers: Option<usize>,
     /// File or device of the cases `device*`, which are left out without it. What it holds is overwritten.
     pub data: Option<PathBuf>,
     /// Folder for charts.
@@ -95,18 +102,13 @@ impl Default for PoolBenchOptions {
             gets: 8,
             k: 16,
             theta: 0.8,
+            scan_frames: None,
+            ready_frames: None,
+            side_buffers: None,
             data: None,
             plot: None,
         }
     }
-}
-
-fn selected(patterns: &[String], name: &str) -> bool {
-    let matches = |pattern: &String| match pattern.strip_suffix('*') {
-        Some(beginning) => name.starts_with(beginning),
-        None => pattern == name,
-    };
-    patterns.is_empty() || patterns.iter().any(matches)
 }
 
 /// Runs the cases and prints their figures to `out`.
@@ -126,6 +128,9 @@ pub fn run(options: &PoolBenchOptions, out: &mut dyn Write) -> Result<()> {
     let least = (options.scans + options.gets) as usize + 2;
     ensure!(options.frames >= least, "at least {least} frames: each thread holds one");
     options.data.as_deref().map_or(Ok(()), DataFile::check)?;
+    let names: Vec<_> = CASES.iter().map(|case| case.name).collect();
+    let cases = select("case", &names, &options.cases)?;
+    let variants = variants(options)?;
     let mut report = Report::new(out, "pool", METRICS, options.json);
     report.fact("shoal", &options.version)?;
     report.fact("machine", &machine::describe())?;
@@ -135,8 +140,8 @@ pub fn run(options: &PoolBenchOptions, out: &mut dyn Write) -> Result<()> {
         format!("{scans} scans, {gets} gets, zipf {theta}, {pages} pages, {frames} frames, k {k}, {time:?}");
     report.fact("parameters", &parameters)?;
     let mut rows = Vec::new();
-    for case in CASES.iter().filter(|case| selected(&options.cases, case.name)) {
-        measure_case(options, case, &mut report, &mut rows)?;
+    for case in CASES.iter().filter(|case| cases.contains(&case.name)) {
+        measure_case(options, case, &variants, &mut report, &mut rows)?;
     }
     if let Some(directory) = &options.plot {
         charts::write(&rows, directory)?;
@@ -145,14 +150,32 @@ pub fn run(options: &PoolBenchOptions, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// The variants that are asked for, with what the options say of the pool.
+fn variants(options: &PoolBenchOptions) -> Result<Vec<Variant>> {
+    let names: Vec<_> = VARIANTS.iter().map(|variant| variant.name).collect();
+    let wanted = select("variant", &names, &options.variants)?;
+    let with_options = |variant: &Variant| {
+        let Settings { scan_frames, ready_frames, side_buffers, .. } = variant.settings;
+        let settings = Settings {
+            scan_frames: options.scan_frames.or(scan_frames),
+            ready_frames: options.ready_frames.or(ready_frames),
+            side_buffers: options.side_buffers.unwrap_or(side_buffers),
+            ..variant.settings
+        };
+        Variant { settings, ..*variant }
+    };
+    Ok(VARIANTS.iter().filter(|variant| wanted.contains(&variant.name)).map(with_options).collect())
+}
+
 fn measure_case(
     options: &PoolBenchOptions,
     case: &Case,
+    variants: &[Variant],
     report: &mut Report<'_>,
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     if matches!(case.kind, Kind::Resident) {
-        if selected(&options.variants, "default") {
+        if variants.iter().any(|variant| variant.name == "default") {
             resident::measure(options, report)?;
         }
         return Ok(());
@@ -161,7 +184,7 @@ fn measure_case(
         unreachable!("there is a default")
     };
     let trace = mix::trace(options, case.kind, default.settings);
-    for variant in VARIANTS.iter().filter(|variant| selected(&options.variants, variant.name)) {
+    for variant in variants {
         let asked_for = !case.is_narrow || variant.is_common || !options.variants.is_empty();
         let is_rate = trace.is_some();
         if !asked_for || !is_rate && SIMULATED.contains(&variant.name) {
@@ -299,4 +322,25 @@ fn under_load<P: PagePool>(pages_read: &impl Fn() -> u64, load: &Load, frames: u
     let served = pages.saturating_sub(pages_read() - before);
     assert!(served <= frames as u64, "{frames} frames served {served} pages of a sweep");
     tally
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_names_are_refused() {
+        let ran = |cases: &[&str], variants: &[&str]| {
+            let names = |names: &[&str]| names.iter().map(|&name| name.into()).collect();
+            let options = PoolBenchOptions {
+                cases: names(cases),
+                variants: names(variants),
+                time: Duration::from_millis(10),
+                ..PoolBenchOptions::default()
+            };
+            run(&options, &mut Vec::new())
+        };
+        assert!(ran(&["2024-lat7"], &[]).is_err() && ran(&["2024-lat0"], &["defualt"]).is_err());
+        ran(&["2024-lat0"], &["default", "naive"]).unwrap();
+    }
 }

@@ -35,6 +35,12 @@ pub(crate) struct Settings {
     pub(crate) policy: PolicyKind,
     /// LRU-K's k, and how many evicted pages it remembers; none: the pool's default.
     pub(crate) lru_k: Option<(usize, usize)>,
+    /// Frames for scans, and frames that are to be ready; none: the pool's defaults.
+    pub(crate) scan_frames: Option<usize>,
+    /// See `scan_frames`.
+    pub(crate) ready_frames: Option<usize>,
+    /// Buffers beside the frames.
+    pub(crate) side_buffers: usize,
 }
 
 impl Settings {
@@ -68,6 +74,9 @@ impl Shoal {
         let mut options = PoolOptions { pin_wait_ms: 10_000, ..PoolOptions::new(frames) };
         (options.k, options.history) = settings.lru_k.unwrap_or((options.k, options.history));
         options.policy = settings.policy;
+        options.scan_frames_max = settings.scan_frames.unwrap_or(options.scan_frames_max);
+        options.side_buffers = settings.side_buffers;
+        options.ready_frames = settings.ready_frames.unwrap_or(options.ready_frames);
         if !settings.writes_ahead {
             options.ready_frames = 0;
         }

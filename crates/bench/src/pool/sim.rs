@@ -10,6 +10,7 @@
 //! Who blocks sleeps on its own thread, as there; what is submitted sleeps in one timer thread's queue, which takes the
 //! place of one sleeping thread a request.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
@@ -97,6 +98,12 @@ fn cell() -> usize {
         static CELL: usize = THREADS.fetch_add(1, Ordering::Relaxed) % CELLS;
     }
     CELL.with(|&cell| cell)
+}
+
+thread_local! {
+    /// On the timer's thread: what a completion owes for writes that it would have waited for. The timer does not sleep, it has
+    /// others to serve; what that completion submits next is due as much later.
+    static OWED: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 struct Core {
@@ -278,6 +285,7 @@ impl Core {
                 Some(due) if due <= Instant::now() => {
                     let Some(Reverse(next)) = queue.waiting.pop() else { continue };
                     drop(queue);
+                    OWED.set(Some(Duration::ZERO));
                     self.run(next.ticket);
                     queue = self.queue.lock();
                 }
@@ -297,12 +305,16 @@ impl BlockDevice for Sim {
             self.core.marks(&ticket, true);
             let duration = self.core.duration(ticket.block(), ticket.blocks());
             let waits = self.core.handling.writes_wait && ticket.op() == Op::Write;
-            if waits || duration.is_zero() && !self.core.handling.hands_off {
+            let owed = OWED.get();
+            if waits && owed.is_none() || duration.is_zero() && !self.core.handling.hands_off {
                 thread::sleep(duration);
                 self.core.run(ticket);
                 continue;
             }
-            let due = Instant::now() + duration;
+            let due = Instant::now() + owed.unwrap_or_default() + duration;
+            if waits {
+                OWED.set(owed.map(|owed| owed + duration));
+            }
             let mut queue = self.core.queue.lock();
             let is_first = queue.waiting.peek().is_none_or(|Reverse(next)| due < next.due);
             queue.submitted += 1;
@@ -348,5 +360,54 @@ impl BlockDevice for Sim {
             blocks_written: core.total(|counters| &counters.blocks_written),
             ..DeviceCounters::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_base::task::block_on;
+    use shoal_device::IoBuf;
+
+    use super::*;
+
+    const LATENCY: Duration = Duration::from_millis(40);
+
+    /// Begins a write when it is woken, as the completion of a read does that reads ahead.
+    struct Writes {
+        sim: Arc<Sim>,
+        slept: Mutex<Option<Duration>>,
+    }
+
+    impl std::task::Wake for Writes {
+        fn wake(self: Arc<Self>) {
+            let begun = Instant::now();
+            let mut write = self.sim.device().write(1, IoBuf::new(1));
+            write.start();
+            *self.slept.lock() = Some(begun.elapsed());
+        }
+    }
+
+    #[test]
+    fn writes_wait_where_they_are_begun_but_not_on_the_timers_thread() {
+        let sim = Sim::new(64, Latency::Flat(LATENCY), Handling { writes_wait: true, ..Handling::default() });
+        let begun = Instant::now();
+        let mut write = sim.device().write(1, IoBuf::new(1));
+        write.start();
+        assert!(begun.elapsed() >= LATENCY);
+        drop(write);
+
+        let writes = Arc::new(Writes { sim: sim.clone(), slept: Mutex::new(None) });
+        let waker = std::task::Waker::from(writes.clone());
+        let mut read = sim.device().read(2, IoBuf::unfilled(1));
+        read.start();
+        let polled = std::pin::Pin::new(&mut read).poll(&mut std::task::Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let begun = Instant::now();
+        while writes.slept.lock().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            thread::yield_now();
+        }
+        assert!(writes.slept.lock().is_some_and(|slept| slept < LATENCY / 2), "the timer slept");
+        assert!(block_on(sim.device().read(3, IoBuf::unfilled(1))).result.is_ok());
     }
 }

@@ -7,6 +7,7 @@
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::lru_k::age as age_of;
 use crate::unit::UnitId;
 
 /// Locks of the table.
@@ -71,7 +72,7 @@ impl History {
         let mut stripe = stripe.lock();
         let age = |entry: usize| {
             let last = entry * self.k + usize::from(stripe.counts[entry]).saturating_sub(1);
-            if stripe.keys[entry] == 0 { u32::MAX } else { now.wrapping_sub(stripe.stamps[last]) }
+            if stripe.keys[entry] == 0 { u32::MAX } else { age_of(now, stripe.stamps[last]) }
         };
         let entries = first..first + WAYS;
         let known = entries.clone().find(|&entry| stripe.keys[entry] == key);

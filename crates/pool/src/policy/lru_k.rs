@@ -31,6 +31,15 @@ const SAMPLE_DRAWS: usize = 64;
 const OURS: u64 = 1 << 33;
 const FEW: u64 = 1 << 32;
 
+/// Units of time by which an access may be later than the moment that a search or a history knows: others go on meanwhile.
+const LATER_MAX: u32 = 1 << 24;
+
+/// How long ago the access was: not at all where it came after `now` was read. (Time goes around after 2^32 units.)
+pub(super) fn age(now: u32, stamp: u32) -> u32 {
+    let age = now.wrapping_sub(stamp);
+    if age > u32::MAX - LATER_MAX { 0 } else { age }
+}
+
 pub(crate) struct LruK {
     k: u32,
     /// What decides about each slot; 0 where it is not the policy's.
@@ -78,7 +87,7 @@ impl LruK {
     /// How much sooner than others the unit should go: the higher, the sooner; below [`OURS`] not at all.
     fn rank(&self, index: u32, now: u32) -> u64 {
         let key = self.keys[index as usize].load(Ordering::Relaxed);
-        key & (OURS | FEW) | u64::from(now.wrapping_sub(key as u32))
+        key & (OURS | FEW) | u64::from(age(now, key as u32))
     }
 
     /// The slots in the order in which they should go, each found by a search.
@@ -196,6 +205,26 @@ mod unit_tests {
         policy.touched(&slots[1], 1, Hint::Lookup);
         // 0: one time, because nothing entered meanwhile. 1: two.
         assert_eq!(order(&policy, &slots), [0, 2, 1]);
+    }
+
+    /// Its age was 2^32 - 1: what was used just now went first.
+    #[test]
+    fn what_is_used_after_the_search_began_is_young() {
+        let slots = slots(3);
+        for touched in [3, EXACT_FRAMES_MAX + 1] {
+            slots.iter().filter(|slot| slot.word().is_vacant()).for_each(|slot| {
+                slot.word().publish(0);
+            });
+            let policy = LruK::new(3, 1, 0);
+            for (now, index) in [(10, 0), (11, 1), (13, 2)] {
+                policy.entered(&slots[index], index as u32, now, Hint::Lookup);
+            }
+            let draw = Default::default();
+            let search = Search { slots: &slots, touched: 3, draw: &draw, clean_only: false, now: 12 };
+            let found = if touched == 3 { policy.exact(&search) } else { policy.sampled(&search) };
+            assert_eq!(found, Some(0));
+        }
+        assert_eq!([age(5, 5), age(5, 4), age(2, u32::MAX), age(5, 6), age(0, 9)], [0, 1, 3, 0, 0]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Miri runs those of the unsafe modules and of what they rest on: `cargo +nightly miri test -p shoal-pool --lib -- frame::
 //! tests::word tests::free`. (Tests that wait for the clock are no use there.)
 
+mod aside;
 pub(crate) mod device;
 mod free;
 mod interleave;

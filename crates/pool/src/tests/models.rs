@@ -249,6 +249,73 @@ fn a_reserved_page_is_seen_when_it_is_published() {
     });
 }
 
+/// A page, and the image of it that is aside, under the lock of its shard.
+struct Sided {
+    page: Arc<Page>,
+    image: Mutex<Option<u32>>,
+}
+
+impl Sided {
+    /// As the pool sets a page aside for its frame, and writes the image.
+    fn set_aside(&self) {
+        let word = &self.page.word;
+        if !word.is_dirty() || !word.is_idle() || !word.pin(false) {
+            return;
+        }
+        let mut image = self.image.lock().unwrap();
+        if !word.is_dirty() || image.is_some() {
+            drop(image);
+            return self.page.unpin();
+        }
+        let newest = self.page.read();
+        *image = Some(newest);
+        drop(image);
+        word.clean();
+        self.page.unpin();
+        self.reload();
+        // SAFETY: loom checks it.
+        self.page.device.with_mut(|device| unsafe { *device = newest });
+        *self.image.lock().unwrap() = None;
+    }
+
+    /// The page leaves and comes back.
+    fn reload(&self) {
+        if self.page.word.claim().is_none() {
+            return;
+        }
+        self.page.change(|_| 77);
+        let aside = *self.image.lock().unwrap();
+        let image = aside.unwrap_or_else(|| self.page.read_from_device());
+        self.page.change(|_| image);
+        self.page.word.publish(0);
+    }
+}
+
+/// Whoever sets a page aside, whoever has it leave and come back meanwhile: no image is lost, and the device's is never older
+/// than one that it had.
+#[test]
+fn an_image_that_is_aside_is_the_page() {
+    let mut few_switches = loom::model::Builder::new();
+    few_switches.preemption_bound = Some(3);
+    few_switches.check(|| {
+        let sided = Arc::new(Sided { page: Page::new(), image: Mutex::new(None) });
+        let other = sided.clone();
+        let thread = thread::spawn(move || {
+            let added = u32::from(other.page.add_one());
+            other.set_aside();
+            added
+        });
+        let mut added = u32::from(sided.page.add_one());
+        sided.set_aside();
+        sided.reload();
+        added += u32::from(sided.page.add_one());
+        added += thread.join().unwrap();
+        assert_eq!(sided.page.look(), Some(added));
+        sided.set_aside();
+        assert_eq!(sided.page.read_from_device(), added, "the newest image is the last one");
+    });
+}
+
 #[test]
 fn no_frame_is_given_twice() {
     // All schedules would take minutes.

@@ -17,18 +17,18 @@ use crate::{Hint, Pool, PoolError, PoolOptions};
 const NUMBER: usize = 16;
 const NUMBER_AGAIN: usize = BLOCK_BYTES - 8;
 
-fn put(page: &mut [u8; BLOCK_BYTES], number: u64) {
+pub(super) fn put(page: &mut [u8; BLOCK_BYTES], number: u64) {
     page[NUMBER..NUMBER + 8].copy_from_slice(&number.to_le_bytes());
     page[NUMBER_AGAIN..].copy_from_slice(&number.to_le_bytes());
 }
 
-fn number(page: &[u8]) -> u64 {
+pub(super) fn number(page: &[u8]) -> u64 {
     let at = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
     assert_eq!(at(NUMBER), at(NUMBER_AGAIN), "torn");
     at(NUMBER)
 }
 
-fn on_device(device: &TestDevice, block: u64) -> u64 {
+pub(super) fn on_device(device: &TestDevice, block: u64) -> u64 {
     number(&device.peek(block, 0, BLOCK_BYTES))
 }
 
@@ -37,14 +37,14 @@ fn zeroed(frames: usize, blocks: u64) -> (Pool, Arc<TestDevice>) {
     zeroed_with(PoolOptions { pin_wait_ms: 30, ..PoolOptions::new(frames) }, blocks)
 }
 
-fn zeroed_with(options: PoolOptions, blocks: u64) -> (Pool, Arc<TestDevice>) {
+pub(super) fn zeroed_with(options: PoolOptions, blocks: u64) -> (Pool, Arc<TestDevice>) {
     let (pool, device) = pool_with(options, blocks);
     (0..blocks).for_each(|block| device.put(block, &[0; BLOCK_BYTES]));
     (pool, device)
 }
 
 /// Makes the pool believe that its device is slow.
-fn slow_down(pool: &Pool, device: &TestDevice) {
+pub(super) fn slow_down(pool: &Pool, device: &TestDevice) {
     device.delay(Duration::from_millis(1));
     for _ in 0..400 {
         drop(block_on(pool.read(0, Hint::Scan)).unwrap());
@@ -200,9 +200,12 @@ fn a_stream_reads_ahead_on_a_slow_device_only() {
 #[test]
 fn threads_lose_no_update_and_see_no_torn_page() {
     const PAGES: u64 = 24;
-    for (frames, delay) in [(10, Duration::ZERO), (10, Duration::from_micros(200)), (32, Duration::ZERO)] {
+    const SLOW: Duration = Duration::from_micros(200);
+    for (frames, delay, side_buffers) in
+        [(10, Duration::ZERO, 0), (10, SLOW, 0), (10, SLOW, 3), (32, Duration::ZERO, 0)]
+    {
         // Patient: on a busy machine threads wait long for each other's frames.
-        let options = PoolOptions { pin_wait_ms: 20_000, ..PoolOptions::new(frames) };
+        let options = PoolOptions { pin_wait_ms: 20_000, side_buffers, ..PoolOptions::new(frames) };
         let (pool, device) = zeroed_with(options, PAGES);
         if !delay.is_zero() {
             slow_down(&pool, &device);
@@ -290,8 +293,9 @@ proptest! {
     /// Against a map: a read gives what was last written, whatever was evicted, flushed or failed in between. A page
     /// that was deleted holds what the device has, which is one of its former images.
     #[test]
-    fn is_a_map(steps in steps(), frames in 4_usize..9, inline: bool) {
-        let (pool, device) = zeroed(frames, 12);
+    fn is_a_map(steps in steps(), frames in 4_usize..9, side_buffers in 0_usize..4, inline: bool) {
+        let options = PoolOptions { pin_wait_ms: 30, side_buffers, ..PoolOptions::new(frames) };
+        let (pool, device) = zeroed_with(options, 12);
         let mut model: HashMap<u64, u64> = (0..12).map(|block| (block, 0)).collect();
         let mut stream = pool.stream(Run::new(0, 12));
         let mut last = 0;
@@ -349,6 +353,6 @@ proptest! {
         for block in 0..12 {
             prop_assert_eq!(on_device(&device, block), model[&block]);
         }
-        prop_assert_eq!(pool.counters().frames_pinned, 0);
+        prop_assert_eq!((pool.counters().frames_pinned, pool.counters().side_buffers_used), (0, 0));
     }
 }

@@ -39,6 +39,18 @@ fn the_doomed_are_freed_by_their_last_reader() {
     assert!(word.is_vacant() && !word.close_at_unpin());
 }
 
+/// The flag was lost: who waited for a frame learned from the watchdog only that a unit read meanwhile was left.
+#[test]
+fn the_reader_of_a_unit_that_is_being_read_wakes_who_waits() {
+    let word = Word::default();
+    word.reserve();
+    assert!(word.wake_at_unpin(), "it will be pinned");
+    assert!(!word.publish(1), "nobody waits for this unit");
+    assert!(!word.unpin());
+    assert_eq!(word.unpin_for_others(), Duties { wake: true, ..Duties::default() });
+    assert!(word.is_evictable());
+}
+
 #[test]
 fn hits_are_collected_before_they_overflow() {
     let word = Word(AtomicU64::new(RESIDENT | (HITS_HIGH - HIT)));
