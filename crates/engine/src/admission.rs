@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Admission {
     bytes: AtomicUsize,
     records: AtomicUsize,
-    /// Writes that found no room and wait for an apply.
+    /// Steps of several records that found no room and wait for an apply.
     waiting: AtomicUsize,
     bytes_max: usize,
     records_max: usize,
@@ -62,13 +62,13 @@ impl Admission {
         bytes.max(records)
     }
 
-    /// Somebody waits for room, until this is dropped.
+    /// A step of several records waits for room, until this is dropped.
     pub(crate) fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         Waiting(&self.waiting)
     }
 
-    /// Whether somebody waits for room that an apply would make, however much there is: a large step may need all.
+    /// Whether one waits for room that an apply would make, however much there is: it may need all.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 && self.records.load(Ordering::Acquire) > 0
     }

@@ -120,15 +120,14 @@ impl Store {
     pub async fn update_once<T>(
         &self,
         identity: Identity,
-        keys: &[ObjectKey],
-        look: Look,
+        keys: &[(ObjectKey, Look)],
         decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, T),
-        keep: impl Fn(&T) -> Vec<u8>,
+        keep: impl Fn(&T) -> Vec<u8> + Sync,
     ) -> Result<Once<T>> {
         if keys.is_empty() {
             return Err(Error::Invalid("a write with an identity names at least one key".into()));
         }
-        self.together(keys, look, decide, Some((identity, &keep))).await
+        self.together(keys, decide, Some((identity, &keep))).await
     }
 
     /// As [`Store::put`], done once.
@@ -179,7 +178,7 @@ impl Store {
                 (vec![change.clone()], Verdict { rejected: false, current })
             }
         };
-        match self.update_once(identity, std::slice::from_ref(key), look, decide, Verdict::encode).await? {
+        match self.update_once(identity, &[(key.clone(), look)], decide, Verdict::encode).await? {
             Once::Now(Together { answer, pending }) => {
                 let mut version = Lsn::NONE;
                 for pending in pending {

@@ -161,7 +161,8 @@ impl Inner {
             self.check_writable()?;
             match &self.worker {
                 Some(worker) => {
-                    let _waiting = self.admission.wait();
+                    // One record never needs more than the other half.
+                    let _waiting = (records > 1).then(|| self.admission.wait());
                     worker.wake_apply();
                     let waited = self
                         .committer
@@ -174,7 +175,7 @@ impl Inner {
         }
     }
 
-    /// Whether an apply should run: overlays or log are half full, or somebody waits for more than the other half.
+    /// Whether an apply should run: overlays or log are half full, or a step waits that may need more than the other half.
     pub(crate) fn wants_apply(&self) -> bool {
         self.admission.is_waited_for()
             || self.admission.fill_permille() >= 500

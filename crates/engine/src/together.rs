@@ -32,22 +32,25 @@ pub struct Together<T> {
     pub pending: Vec<Pending>,
 }
 
+/// Who a write is, and what is kept of its answer.
+type Keeping<'a, T> = (Identity, &'a (dyn Fn(&T) -> Vec<u8> + Sync));
+
 /// Writes of a step with the places of their keys.
 type Parts = Vec<(usize, Prepared)>;
 
 impl Store {
     /// As [`Store::update`], for several objects: no other write comes between, and after a crash all of it is there or
-    /// nothing. `decide` gives one change for each key. A key may be named twice: the later change wins.
+    /// nothing. Each key comes with what the decision looks at; `decide` gives one change for each. A key may be named twice:
+    /// the later change wins.
     ///
     /// # Errors
     /// As [`Store::update`]; [`Error::Invalid`] where the records of the step do not fit in one batch of the log.
     pub async fn update_together<T>(
         &self,
-        keys: &[ObjectKey],
-        look: Look,
+        keys: &[(ObjectKey, Look)],
         decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, T),
     ) -> Result<Together<T>> {
-        match self.together(keys, look, decide, None).await? {
+        match self.together(keys, decide, None).await? {
             Once::Now(together) => Ok(together),
             Once::Before { .. } => unreachable!("only a write with an identity finds an earlier one"),
         }
@@ -55,14 +58,14 @@ impl Store {
 
     pub(crate) async fn together<T>(
         &self,
-        keys: &[ObjectKey],
-        look: Look,
+        keys: &[(ObjectKey, Look)],
         mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, T),
-        once: Option<(Identity, &dyn Fn(&T) -> Vec<u8>)>,
+        once: Option<Keeping<'_, T>>,
     ) -> Result<Once<T>> {
         let inner = &*self.0;
         inner.check_open()?;
-        let mut keys = keys.to_vec();
+        let looks: Vec<Look> = keys.iter().map(|(_, look)| *look).collect();
+        let mut keys: Vec<ObjectKey> = keys.iter().map(|(key, _)| key.clone()).collect();
         let slot = match (keys.first(), &once) {
             (Some(first), Some((identity, _))) => Some(inner.slot_key(first, *identity)),
             _ => None,
@@ -72,8 +75,8 @@ impl Store {
         loop {
             let mut seen = Vec::with_capacity(keys.len());
             let mut objects = Vec::with_capacity(keys.len());
-            for key in keys.iter().take(named) {
-                let (place, object) = inner.look_together(key, look).await?;
+            for (key, look) in keys.iter().zip(&looks) {
+                let (place, object) = inner.look_together(key, *look).await?;
                 seen.push(place);
                 objects.push(object);
             }
@@ -99,7 +102,8 @@ impl Store {
             }
             inner.check_writable()?;
             let parts = inner.prepare_parts(&keys, changes).await?;
-            let (admitted, room) = inner.admit_parts(&parts).await?;
+            let (memory, blocks) = inner.room_of(&parts)?;
+            let (admitted, room) = inner.admit_step(parts.len(), memory, blocks).await?;
             let counted = parts.iter().filter(|(at, _)| *at < named);
             let (puts, deletes) =
                 counted.fold((0, 0), |(puts, deletes), (_, part)| match part.record.kind() {
@@ -189,22 +193,19 @@ impl Inner {
         Ok(parts)
     }
 
-    /// Waits for room for all of them together.
-    async fn admit_parts(&self, parts: &Parts) -> Result<(Admitted, LogRoom<'_>)> {
+    /// Bytes of memory and blocks of the log that a step needs.
+    fn room_of(&self, parts: &Parts) -> Result<(usize, u32)> {
         let records = || parts.iter().map(|(_, part)| &part.record);
         let bytes: usize = records().map(|record| record.bytes().len()).sum();
-        let bytes_max = self.committer.step_bytes_max();
-        if parts.len() == 1 {
-            return self.admit(records().map(|record| memory_bytes(record)).sum(), bytes).await;
-        }
-        if bytes > bytes_max {
-            return Err(Error::Invalid(format!(
-                "{} objects in one step need {bytes} bytes of the log at once; {bytes_max} are allowed",
-                parts.len()
-            )));
-        }
         let memory = records().map(|record| memory_bytes(record)).sum();
-        self.admit_step(parts.len(), memory, Committer::blocks_of_step(bytes)).await
+        let bytes_max = self.committer.step_bytes_max();
+        match parts.len() {
+            1 => Ok((memory, Committer::blocks_of(bytes))),
+            _ if bytes <= bytes_max => Ok((memory, Committer::blocks_of_step(bytes))),
+            count => Err(Error::Invalid(format!(
+                "{count} objects in one step need {bytes} bytes of the log at once; {bytes_max} are allowed"
+            ))),
+        }
     }
 
     /// Queues the step where the newest state of all its keys is still the one that was seen.

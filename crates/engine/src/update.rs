@@ -35,7 +35,6 @@ pub enum Look {
 
 /// What an update does.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one decision")]
 pub enum Change {
     /// Nothing.
     Keep,

@@ -45,20 +45,32 @@ fn number_of(store: &Store, key: &ObjectKey) -> Option<u64> {
     Some(number)
 }
 
+/// The keys of a step that looks at nothing.
+fn blind(keys: &[ObjectKey]) -> Vec<(ObjectKey, Look)> {
+    keys.iter().map(|key| (key.clone(), Look::Nothing)).collect()
+}
+
 fn step_all(store: &Store, keys: &[ObjectKey], number: u64) {
     let decide = |_: &[Option<Object>]| (keys.iter().map(|_| put(value(number))).collect(), ());
-    let done = block_on(store.update_together(keys, Look::Nothing, decide)).unwrap();
+    let done = block_on(store.update_together(&blind(keys), decide)).unwrap();
     assert_eq!(done.pending.len(), 1);
     for pending in done.pending {
         block_on(pending.durable()).unwrap();
     }
 }
 
+/// Batches that are shorter than many a step: a committer that divided steps would divide these.
+fn short_batches() -> OpenOptions {
+    let mut options = tiny();
+    options.tuning.batch_bytes_max = 1 << 10;
+    options
+}
+
 fn recording() -> (Arc<SimDevice>, Store) {
     let sim = SimDevice::new(BLOCKS);
     format(&device(&sim), BLOCKS, 5);
     let sim = SimDevice::from_image(sim.image());
-    let store = open(&Device::new(sim.clone()), tiny()).unwrap();
+    let store = open(&Device::new(sim.clone()), short_batches()).unwrap();
     sim.mark(0);
     (sim, store)
 }
@@ -69,8 +81,7 @@ fn reopened(image: Image) -> (Device, Store) {
     (device, store)
 }
 
-/// All keys are of one step after every crash, in whatever tablets and homes they are, and no acknowledged step is lost. Other
-/// writes are queued beside the steps, so that a batch holds more than a step and is full within one.
+/// All keys are of one step after every crash, in whatever tablets and homes they are, and no acknowledged step is lost.
 #[test]
 fn a_step_is_there_as_a_whole_or_not_at_all() {
     let (sim, store) = recording();
@@ -103,49 +114,6 @@ fn a_step_is_there_as_a_whole_or_not_at_all() {
     assert!(states > 500, "only {states} states were explored");
 }
 
-/// Many steps wait in the queue when a batch is written, more than one batch takes: none is divided between two.
-#[test]
-fn a_batch_that_is_full_does_not_divide_a_step() {
-    let (sim, store) = recording();
-    let keys = names();
-    for round in 0..6_u64 {
-        let pending: Vec<_> = store.gather(|| {
-            (0..2)
-                .flat_map(|step| {
-                    let number = round * 2 + step + 1;
-                    let number = number * 4 + 2;
-                    let decide =
-                        |_: &[Option<Object>]| (keys.iter().map(|_| put(value(number))).collect(), ());
-                    not_blocking(store.update_together(&keys, Look::Nothing, decide)).unwrap().pending
-                })
-                .collect()
-        });
-        for pending in pending {
-            block_on(pending.durable()).unwrap();
-        }
-    }
-    drop(store);
-    let mut states = 0;
-    sim.history().for_each_crash_state(8, 6, |point, image| {
-        states += 1;
-        let (_, store) = reopened(image);
-        let numbers: Vec<Option<u64>> = keys.iter().map(|key| number_of(&store, key)).collect();
-        assert!(numbers.windows(2).all(|pair| pair[0] == pair[1]), "state {}: {numbers:?}", point.id);
-    });
-    assert!(states > 50, "only {states} states were explored");
-}
-
-/// Polls a future to its end on a thread that may not block: what it queues stays in the queue.
-fn not_blocking<F: Future>(future: F) -> F::Output {
-    let mut future = std::pin::pin!(future);
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    loop {
-        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
-        }
-    }
-}
-
 /// Eight threads move an amount between accounts in two tablets: the sum stays, whoever comes between.
 #[test]
 fn steps_of_several_threads_do_not_lose_each_other() {
@@ -175,7 +143,7 @@ fn steps_of_several_threads_do_not_lose_each_other() {
                         if from == to {
                             continue;
                         }
-                        let pair = [keys[from].clone(), keys[to].clone()];
+                        let pair = [(keys[from].clone(), Look::Value), (keys[to].clone(), Look::Value)];
                         let decide = |objects: &[Option<Object>]| {
                             let changes = vec![
                                 put((amount(&objects[0]) - 1).to_le_bytes().to_vec()),
@@ -183,7 +151,7 @@ fn steps_of_several_threads_do_not_lose_each_other() {
                             ];
                             (changes, ())
                         };
-                        let done = block_on(store.update_together(&pair, Look::Value, decide)).unwrap();
+                        let done = block_on(store.update_together(&pair, decide)).unwrap();
                         if round % 7 == 0 {
                             for pending in done.pending {
                                 block_on(pending.durable()).unwrap();
@@ -215,12 +183,12 @@ fn a_step_that_is_too_long_is_refused() {
     let store = open(&device, tiny()).unwrap();
     let many: Vec<ObjectKey> = (0..300).map(|number| key(format!("many-{number}").as_bytes())).collect();
     let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![7; 60])).collect(), ());
-    let refused = block_on(store.update_together(&many, Look::Nothing, decide)).map(|_| ());
+    let refused = block_on(store.update_together(&blind(&many), decide)).map(|_| ());
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert!(block_on(store.get(&many[0], ByteRange::ALL)).unwrap().is_none());
     let few = &many[..20];
     let decide = |_: &[Option<Object>]| (few.iter().map(|_| put(vec![7; 1_900])).collect(), ());
-    let done = block_on(store.update_together(few, Look::Nothing, decide)).unwrap();
+    let done = block_on(store.update_together(&blind(few), decide)).unwrap();
     for pending in done.pending {
         block_on(pending.durable()).unwrap();
     }
@@ -238,9 +206,9 @@ fn count_up(objects: &[Option<Object>]) -> (Vec<Change>, u64) {
 
 /// Counts up once; what the counter was then.
 fn count_once(store: &Store, name: &ObjectKey, identity: Identity) -> shoal_engine::Result<(u64, bool)> {
-    let keys = std::slice::from_ref(name);
+    let keys = [(name.clone(), Look::Value)];
     let keep = |count: &u64| count.to_le_bytes().to_vec();
-    match block_on(store.update_once(identity, keys, Look::Value, count_up, keep))? {
+    match block_on(store.update_once(identity, &keys, count_up, keep))? {
         Once::Now(done) => {
             for pending in done.pending {
                 block_on(pending.durable())?;
@@ -387,7 +355,7 @@ fn a_large_step_does_not_wait_for_ever() {
                 block_on(store.put(&beside, vec![1].into(), PutOptions::default())).unwrap();
             }
             let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![number; 60])).collect(), ());
-            let done = block_on(store.update_together(&many, Look::Nothing, decide)).unwrap();
+            let done = block_on(store.update_together(&blind(&many), decide)).unwrap();
             for pending in done.pending {
                 block_on(pending.durable()).unwrap();
             }
