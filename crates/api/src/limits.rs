@@ -1,4 +1,4 @@
-//! Limits of the gRPC face that both sides know. `docs/format/grpc.md` lists them.
+//! Limits and names of the gRPC face that both sides know. `docs/format/grpc.md` lists them.
 
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 
@@ -11,3 +11,9 @@ const MESSAGE_SLACK_BYTES: usize = 256 << 10;
 
 /// The longest message either way, in bytes: a value of 4 MiB with everything around it.
 pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize + MESSAGE_SLACK_BYTES;
+
+/// The metadata that says in which session a write is (R17): a number, in decimal digits.
+pub const SESSION_HEADER: &str = "shoal-session";
+
+/// The metadata that says which write of its session it is: a number, in decimal digits; the same when it is repeated.
+pub const SEQUENCE_HEADER: &str = "shoal-sequence";

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::identity::{Identities, Identity, Numbered};
 use crate::options::ConnectOptions;
-use crate::retry::Retry;
+use crate::retry::{Failed, Retry};
 use crate::transport::Transport;
 
 /// A client of one server. Cheap to clone; clones share their connections. Needs a running tokio runtime with time and
@@ -13,6 +14,8 @@ use crate::transport::Transport;
 pub struct Client {
     pub(crate) transport: Arc<Transport>,
     pub(crate) retry: Retry,
+    /// Where writes are to be done once.
+    pub(crate) identities: Option<Arc<Identities>>,
 }
 
 impl Client {
@@ -26,7 +29,25 @@ impl Client {
         let options = options.into();
         options.check()?;
         let transport = Transport::connect(&options).await?;
-        Ok(Self { transport: Arc::new(transport), retry: Retry::new(options.attempts) })
+        let identities = options.once.then(Arc::default);
+        Ok(Self { transport: Arc::new(transport), retry: Retry::new(options.attempts), identities })
+    }
+
+    /// The identity of the next write, where writes are to be done once.
+    pub(crate) fn number(&self) -> Option<Numbered<'_>> {
+        self.identities.as_ref()?.take()
+    }
+
+    /// Sends a write again where that is safe: what has an identity like a read, other writes only where they were not
+    /// applied.
+    pub(crate) async fn write<T, F>(&self, attempt: impl Fn(Option<Identity>) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, Failed>>,
+    {
+        match self.number() {
+            Some(numbered) => self.retry.once(|| attempt(Some(numbered.identity))).await,
+            None => self.retry.write(|| attempt(None)).await,
+        }
     }
 
     /// The server's address, as "127.0.0.1:7411".

@@ -16,11 +16,11 @@ impl Client {
     pub async fn delete(&self, bucket: &str, key: &[u8], rules: RejectRules) -> Result<DeleteResult> {
         let key = Bytes::copy_from_slice(key);
         let request = v1::DeleteRequest { bucket: bucket.into(), key, rules: wire::rules(rules) };
-        self.retry
-            .write(|| async {
-                let answer = self.transport.call::<v1::Delete>(request.clone()).await?;
-                Ok(DeleteResult { deleted: answer.deleted, version: answer.version })
-            })
-            .await
+        let request = &request;
+        self.write(|identity| async move {
+            let answer = self.transport.call_as::<v1::Delete>(identity, request.clone()).await?;
+            Ok(DeleteResult { deleted: answer.deleted, version: answer.version })
+        })
+        .await
     }
 }

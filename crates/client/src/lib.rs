@@ -13,8 +13,10 @@
 //! ```
 //!
 //! Read it in this order: [`Client`] and its options; the verbs, one file each; what they take and give; how calls are
-//! repeated; the transport, the only place that knows gRPC. Everything runs on the caller's tokio runtime.
+//! repeated; the transport, the only place that knows gRPC. [`RespClient`] is the same over the Redis protocol, and [`Objects`] what
+//! both have. Everything runs on the caller's tokio runtime.
 
+mod bucket;
 mod client;
 mod options;
 
@@ -30,20 +32,25 @@ mod put_stream;
 mod stat;
 
 mod error;
+mod identity;
 mod object;
+mod resp;
 mod retry;
 mod transport;
 mod wire;
 
+pub use bucket::Bucket;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use free_space::{FreeRun, FreeSpace};
 pub use get_stream::GetStream;
+pub use identity::Identity;
 pub use list::ListAll;
 pub use multi::{DeleteItem, GetItem, PutItem};
 pub use object::*;
 pub use options::{ConnectOptions, DEFAULT_PORT};
 pub use put_stream::PutStream;
+pub use resp::{RespClient, RespOptions};
 
 #[cfg(test)]
 mod tests {

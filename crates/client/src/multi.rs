@@ -55,6 +55,16 @@ enum Reply<T> {
     Omitted,
 }
 
+fn message(item: &PutItem) -> v1::MultiPutItem {
+    v1::MultiPutItem {
+        key: item.key.clone(),
+        rules: wire::rules(item.options.rules),
+        metadata: wire::metadata(item.options.metadata.clone()),
+        modified_ns: item.options.modified_ns,
+        value: item.value.clone(),
+    }
+}
+
 impl Client {
     /// Several objects; none where there is no such object. No common snapshot. In the order of `items`.
     pub async fn multi_get(&self, bucket: &str, items: &[GetItem]) -> Vec<Result<Option<Object>>> {
@@ -69,6 +79,24 @@ impl Client {
         let bytes = |index: usize| items.get(index).map_or(0, weight);
         let results = self.settle(items.len(), bytes, again, |batch| self.ask_puts(bucket, items, batch));
         results.await.into_iter().map(|result| result.map_err(Failed::of_write)).collect()
+    }
+
+    /// Several puts as one step: where one condition does not hold none is done, and after a crash all of them are there or none.
+    /// At most 1,000, and 4 MiB in all. In the order of `items`; readers of several keys may still come between.
+    ///
+    /// # Errors
+    /// As [`Self::put`]: nothing was done, unless the outcome is unknown.
+    pub async fn put_together(&self, bucket: &str, items: &[PutItem]) -> Result<Vec<PutResult>> {
+        let items: Vec<_> = items.iter().map(message).collect();
+        let request = &v1::MultiPutRequest { bucket: bucket.into(), items, atomic: true };
+        self.write(|identity| async move {
+            let answer = self.transport.call_as::<v1::MultiPut>(identity, request.clone()).await?;
+            if answer.results.len() != request.items.len() {
+                return Err(wire::protocol("it has another number of results"));
+            }
+            Ok(answer.results.into_iter().map(|result| PutResult { version: result.version }).collect())
+        })
+        .await
     }
 
     /// Several deletes, as [`Self::multi_put`].
@@ -120,14 +148,8 @@ impl Client {
             let result = self.put(bucket, &item.key, item.value.clone(), item.options.clone()).await;
             return Ok(vec![Reply::Done(result.map_err(Failed::refused))]);
         }
-        let item = |item: &PutItem| v1::MultiPutItem {
-            key: item.key.clone(),
-            rules: wire::rules(item.options.rules),
-            metadata: wire::metadata(item.options.metadata.clone()),
-            modified_ns: item.options.modified_ns,
-            value: item.value.clone(),
-        };
-        let request = v1::MultiPutRequest { bucket: bucket.into(), items: select(items, &batch, item) };
+        let items = select(items, &batch, message);
+        let request = v1::MultiPutRequest { bucket: bucket.into(), items, atomic: false };
         let answer = self.transport.call::<v1::MultiPut>(request).await?;
         let reply = |result: v1::MultiPutResult| {
             Reply::Done(self.key_outcome(result.status).map(|()| PutResult { version: result.version }))

@@ -3,6 +3,8 @@
 
 use bytes::Bytes;
 
+use crate::error::Result;
+
 /// The bucket that is meant where none is named.
 pub const DEFAULT_BUCKET: &str = "default";
 
@@ -50,6 +52,34 @@ pub struct PutOptions {
     pub metadata: Metadata,
     /// Modification time in nanoseconds since the Unix epoch; the server's clock where it is none.
     pub modified_ns: Option<u64>,
+}
+
+/// The one interface over both transports: gRPC ([`Client::bucket`](crate::Client::bucket)) and the Redis protocol
+/// ([`RespClient`](crate::RespClient)). What only one of them has (metadata, streams, listing) is with that one.
+pub trait Objects {
+    /// The object's value; none where there is no such object.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error) says which there are; so with all of these calls.
+    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Bytes>>> + Send;
+
+    /// Its version and value.
+    fn get_versioned(&self, key: &[u8]) -> impl Future<Output = Result<Option<(u64, Bytes)>>> + Send;
+
+    /// Stores a value; durable when it returns.
+    fn put(&self, key: &[u8], value: Bytes, rules: RejectRules) -> impl Future<Output = Result<()>> + Send;
+
+    /// Deletes an object; deleting what does not exist succeeds.
+    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Several values, in batches by the server that has them. No common snapshot. In the order of `keys`.
+    fn get_many(&self, keys: &[Bytes]) -> impl Future<Output = Vec<Result<Option<Bytes>>>> + Send;
+
+    /// Several puts, in batches by server, each with an outcome of its own. In the order of `items`.
+    fn put_many(&self, items: &[(Bytes, Bytes)]) -> impl Future<Output = Vec<Result<()>>> + Send;
+
+    /// Several puts as one step: done as a whole or not at all, also over a crash. All keys must be on one server.
+    fn put_together(&self, items: &[(Bytes, Bytes)]) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// What a put did.

@@ -6,6 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::client::Client;
 use crate::error::{Error, Result};
+use crate::identity::Identity;
 use crate::object::{PutOptions, PutResult};
 use crate::retry::Failed;
 use crate::wire;
@@ -27,15 +28,16 @@ impl Client {
         options: PutOptions,
     ) -> Result<PutResult> {
         let key = Bytes::copy_from_slice(key);
+        if value.len() <= CHUNK_BYTES_MAX {
+            let put =
+                |identity| self.put_message(bucket, key.clone(), value.clone(), options.clone(), identity);
+            return self.write(put).await;
+        }
         self.retry
             .write(|| async {
-                if value.len() <= CHUNK_BYTES_MAX {
-                    self.put_message(bucket, key.clone(), value.clone(), options.clone()).await
-                } else {
-                    let mut stream = self.put_stream(bucket, &key, options.clone());
-                    stream.send(value.clone()).await?;
-                    stream.end().await
-                }
+                let mut stream = self.put_stream(bucket, &key, options.clone());
+                stream.send(value.clone()).await?;
+                stream.end().await
             })
             .await
     }
@@ -76,6 +78,7 @@ impl Client {
         key: Bytes,
         value: Bytes,
         options: PutOptions,
+        identity: Option<Identity>,
     ) -> Result<PutResult, Failed> {
         let request = v1::PutRequest {
             bucket: bucket.into(),
@@ -85,7 +88,7 @@ impl Client {
             modified_ns: options.modified_ns,
             value,
         };
-        let answer = self.transport.call::<v1::Put>(request).await?;
+        let answer = self.transport.call_as::<v1::Put>(identity, request).await?;
         Ok(PutResult { version: answer.version })
     }
 }

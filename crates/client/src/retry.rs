@@ -2,7 +2,8 @@
 //!
 //! A read may always be sent again. A write is sent again only where it is known that it was not applied: the connection
 //! could not be opened, or the server said so. Otherwise it ends as `Unknown`: a second attempt could undo what another
-//! client wrote in between, or fail its own condition. (Identities of writes, which make that safe, come later.)
+//! client wrote in between, or fail its own condition. With an identity (`identity.rs`) that is safe, and a write is sent again
+//! like a read.
 
 use std::time::Duration;
 
@@ -77,6 +78,25 @@ impl Retry {
         self.run(attempt, |outcome| outcome == Outcome::NotApplied).await.map_err(Failed::of_write)
     }
 
+    /// As [`Self::read`] for writes that the server does once. Where an attempt was perhaps applied, only a success and a
+    /// condition that did not hold are certain afterwards.
+    pub(crate) async fn once<T, F>(self, attempt: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, Failed>>,
+    {
+        let mut open = false;
+        let again = |outcome| {
+            open |= outcome == Outcome::Open;
+            outcome != Outcome::Refused
+        };
+        let result = self.run(attempt, again).await;
+        result.map_err(|failed| match failed.error {
+            error @ Error::ConditionFailed { .. } => error,
+            _ if open => Failed { outcome: Outcome::Open, ..failed }.of_write(),
+            _ => failed.of_write(),
+        })
+    }
+
     /// Whether a further attempt is due after attempt number `attempt`; waits for its time.
     pub(crate) async fn pause(self, attempt: u32) -> bool {
         let again = attempt < self.attempts;
@@ -86,7 +106,11 @@ impl Retry {
         again
     }
 
-    async fn run<T, F>(self, attempt: impl Fn() -> F, again: impl Fn(Outcome) -> bool) -> Result<T, Failed>
+    async fn run<T, F>(
+        self,
+        attempt: impl Fn() -> F,
+        mut again: impl FnMut(Outcome) -> bool,
+    ) -> Result<T, Failed>
     where
         F: Future<Output = Result<T, Failed>>,
     {
@@ -139,6 +163,31 @@ mod tests {
             assert_eq!(count.replace(0), writes, "{outcome:?}");
             assert_eq!(matches!(error, Error::Unknown(_)), outcome == Outcome::Open);
         }
+    }
+
+    /// What follows on an attempt with an open outcome does not say that nothing happened, unless it is the write's own answer.
+    #[test]
+    fn a_write_with_an_identity_is_sent_again_until_it_is_known() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _guard = runtime.enter();
+        let lost = || Failed { error: Error::Busy("lost".into()), outcome: Outcome::Open };
+        let run = |then: Result<u32, Failed>| {
+            let first = Cell::new(true);
+            runtime.block_on(Retry::new(3).once(|| {
+                let result = if first.replace(false) { Err(lost()) } else { then.clone() };
+                async { result }
+            }))
+        };
+        assert_eq!(run(Ok(5)), Ok(5));
+        let condition = Error::ConditionFailed { rule: None, current: Some(3) };
+        assert_eq!(run(Err(Failed::refused(condition.clone()))), Err(condition));
+        let refused = run(Err(Failed::refused(Error::ReadOnly("broken".into()))));
+        assert!(matches!(refused, Err(Error::Unknown(_))), "{refused:?}");
+        assert!(matches!(run(Err(lost())), Err(Error::Unknown(_))));
+        let only = runtime.block_on(
+            Retry::new(3).once(|| async { Err::<(), _>(Failed::refused(Error::ReadOnly("broken".into()))) }),
+        );
+        assert_eq!(only, Err(Error::ReadOnly("broken".into())));
     }
 
     #[test]

@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use http::uri::PathAndQuery;
-use shoal_api::{ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary};
+use shoal_api::{
+    ClientStreaming, MESSAGE_BYTES_MAX, Method, SEQUENCE_HEADER, SESSION_HEADER, ServerStreaming, Unary,
+};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::error::{Error, Result};
+use crate::identity::Identity;
 use crate::options::ConnectOptions;
 use crate::retry::{Failed, Outcome};
 use crate::wire;
@@ -69,12 +72,25 @@ impl Transport {
 
     /// One message there, one message back.
     pub(crate) async fn call<M: Unary>(&self, request: M::Request) -> Result<M::Response, Failed> {
+        self.call_as::<M>(None, request).await
+    }
+
+    /// The same for a write that the server is to do once.
+    pub(crate) async fn call_as<M: Unary>(
+        &self,
+        identity: Option<Identity>,
+        request: M::Request,
+    ) -> Result<M::Response, Failed> {
+        let mut request = Request::new(request);
+        if let Some(identity) = identity {
+            let metadata = request.metadata_mut();
+            metadata.insert(SESSION_HEADER, identity.session.into());
+            metadata.insert(SEQUENCE_HEADER, identity.sequence.into());
+        }
         let mut grpc = self.grpc();
         let answer = async {
             self.ready(&mut grpc).await?;
-            grpc.unary(Request::new(request), path::<M>(), codec::<M>())
-                .await
-                .map_err(|status| self.failed(&status))
+            grpc.unary(request, path::<M>(), codec::<M>()).await.map_err(|status| self.failed(&status))
         };
         Ok(self.within(answer).await?.into_inner())
     }

@@ -10,30 +10,35 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Admission {
     bytes: AtomicUsize,
     records: AtomicUsize,
+    /// Steps of several records that found no room and wait for an apply.
+    waiting: AtomicUsize,
     bytes_max: usize,
     records_max: usize,
 }
 
-/// Room for one record. Dropped before it is kept, it gives the room back.
+/// Room for the records of one step. Dropped before it is kept, it gives the room back.
 pub(crate) struct Admitted {
     admission: Arc<Admission>,
+    records: usize,
     bytes: usize,
 }
 
 impl Admission {
     pub(crate) fn new(bytes_max: usize, records_max: usize) -> Arc<Self> {
-        Arc::new(Self { bytes: AtomicUsize::new(0), records: AtomicUsize::new(0), bytes_max, records_max })
+        let (bytes, records, waiting) = Default::default();
+        Arc::new(Self { bytes, records, waiting, bytes_max, records_max })
     }
 
-    /// Room for a record of `bytes` bytes, if there is any now. A single record larger than the limit is let in alone.
-    pub(crate) fn try_admit(self: &Arc<Self>, bytes: usize) -> Option<Admitted> {
-        let records = self.records.fetch_add(1, Ordering::AcqRel);
+    /// Room for `records` records of `bytes` bytes together, if there is any now. What is larger than the limit is let in
+    /// alone.
+    pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<Admitted> {
+        let before = self.records.fetch_add(records, Ordering::AcqRel);
         let held = self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        if records > 0 && (records >= self.records_max || held + bytes > self.bytes_max) {
-            self.release(1, bytes);
+        if before > 0 && (before + records > self.records_max || held + bytes > self.bytes_max) {
+            self.release(records, bytes);
             return None;
         }
-        Some(Admitted { admission: self.clone(), bytes })
+        Some(Admitted { admission: self.clone(), records, bytes })
     }
 
     /// An overlay was applied, or a record took less than was admitted.
@@ -57,17 +62,37 @@ impl Admission {
         bytes.max(records)
     }
 
+    /// A step of several records waits for room, until this is dropped.
+    pub(crate) fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        Waiting(&self.waiting)
+    }
+
+    /// Whether one waits for room that an apply would make, however much there is: it may need all.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0 && self.records.load(Ordering::Acquire) > 0
+    }
+
     /// Records and bytes in the overlays.
     pub(crate) fn held(&self) -> (usize, usize) {
         (self.records.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire))
     }
 }
 
+/// See [`Admission::wait`].
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Admitted {
-    /// The record is in an overlay, which grew by `bytes`; the overlay's apply releases them.
+    /// The records are in overlays, which grew by `bytes`; the overlays' applies release them.
     pub(crate) fn keep(mut self, bytes: usize) {
-        assert!(bytes <= self.bytes, "a record takes at most what was admitted");
-        // The record stays counted; only the difference goes back.
+        assert!(bytes <= self.bytes, "records take at most what was admitted");
+        // The records stay counted; only the difference goes back.
         self.admission.release(0, self.bytes - bytes);
         self.bytes = usize::MAX;
     }
@@ -76,7 +101,7 @@ impl Admitted {
 impl Drop for Admitted {
     fn drop(&mut self) {
         if self.bytes != usize::MAX {
-            self.admission.release(1, self.bytes);
+            self.admission.release(self.records, self.bytes);
         }
     }
 }
@@ -88,16 +113,16 @@ mod tests {
     #[test]
     fn bounds_and_gives_back() {
         let admission = Admission::new(100, 3);
-        let first = admission.try_admit(60).unwrap();
-        assert!(admission.try_admit(60).is_none());
-        let second = admission.try_admit(40).unwrap();
+        let first = admission.try_admit(1, 60).unwrap();
+        assert!(admission.try_admit(1, 60).is_none());
+        let second = admission.try_admit(1, 40).unwrap();
         assert_eq!(admission.fill_permille(), 1000);
         first.keep(50);
         drop(second);
         assert_eq!(admission.held(), (1, 50));
         admission.release(1, 50);
-        let large = admission.try_admit(1000).unwrap();
-        assert!(admission.try_admit(1).is_none());
+        let large = admission.try_admit(2, 1000).unwrap();
+        assert!(admission.try_admit(1, 1).is_none());
         drop(large);
         assert_eq!(admission.held(), (0, 0));
     }

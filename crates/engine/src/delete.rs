@@ -8,7 +8,7 @@ use crate::log::format::{RecordKind, encode_record};
 use crate::object::{DeleteResult, RejectRules};
 use crate::overlay::Record;
 use crate::store::{Inner, Store};
-use crate::write::{Write, memory_bytes};
+use crate::write::{Part, Prepared, Write};
 
 impl Store {
     /// Deletes an object; deleting what does not exist succeeds, unless the rules say otherwise. Durable when it
@@ -30,10 +30,16 @@ impl Store {
 impl Inner {
     /// The record of a delete, admitted.
     pub(crate) async fn delete_write(&self, key: &ObjectKey) -> Result<Write<'_>> {
+        let prepared = self.prepare_delete(key, Part::LAST).await?;
+        self.admit_write(prepared).await
+    }
+
+    /// The record of a delete.
+    pub(crate) async fn prepare_delete(&self, key: &ObjectKey, part: Part) -> Result<Prepared> {
         let promise = self.claim(|| self.space.claim_delete()).await?;
-        let encoded = encode_record(RecordKind::Delete, self.tablet_of(key).id, key.encoded(), &[]);
+        let tablet = self.tablet_of(key).id;
+        let encoded = encode_record(RecordKind::Delete, tablet, key.encoded(), &[], part.continues);
         let record = Arc::new(Record::new(encoded));
-        let (admitted, room) = self.admit(memory_bytes(&record), record.bytes().len()).await?;
-        Ok(Write { record, admitted, room, promise, extents: Vec::new(), writes: Vec::new() })
+        Ok(Prepared { record, promise, extents: Vec::new(), writes: Vec::new() })
     }
 }

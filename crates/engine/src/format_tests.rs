@@ -146,7 +146,7 @@ fn no_flipped_bit_of_a_superblock_passes() {
 fn batches_and_records_lie_where_the_document_says() {
     let doc = include_str!("../../../docs/format/log.md");
     let (batch, record) = (table(doc, "batch"), table(doc, "record"));
-    let encoded = encode_record(RecordKind::Delete, TabletId(3), b"key", &[]);
+    let encoded = encode_record(RecordKind::Delete, TabletId(3), b"key", &[], false);
     let mut builder = BatchBuilder::new(encoded.bytes.len());
     builder.push(&encoded.bytes);
     let header = BatchHeader {

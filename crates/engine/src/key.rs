@@ -69,7 +69,8 @@ impl ObjectKey {
     pub(crate) fn of_encoded(encoded: &[u8]) -> Option<Self> {
         let bucket_bytes = encoded.iter().position(|&byte| byte == 0)?;
         let bucket = std::str::from_utf8(encoded.get(..bucket_bytes)?).ok()?;
-        Self::new(bucket, encoded.get(bucket_bytes + 1..)?).ok()
+        let key = encoded.get(bucket_bytes + 1..)?;
+        if bucket == SYSTEM_BUCKET { Some(Self::system(key)) } else { Self::new(bucket, key).ok() }
     }
 
     /// The bucket's name.

@@ -19,7 +19,7 @@ use crate::pending::Pending;
 use crate::space::{Extents, Promise, TREE_BLOCKS_PER_RECORD};
 use crate::store::{Inner, OperationCounters, Store};
 use crate::value::prepare::{self, Way, lay_out, manifest_blocks, way_of};
-use crate::write::{Write, memory_bytes};
+use crate::write::{Part, Prepared, Write, memory_bytes};
 
 /// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would delay its
 /// neighbours in the batch.
@@ -52,7 +52,7 @@ impl Store {
         inner.check_writable()?;
         inner.check_rules(key, options.rules).await?;
         let write = inner.put_write(key, &value, &options).await?;
-        let record = write.record.clone();
+        let record = write.prepared.record.clone();
         inner.enqueue(key, options.rules, write).await?;
         inner.count(&inner.counters.puts);
         Ok(Pending::new(self.clone(), record))
@@ -67,6 +67,18 @@ impl Inner {
         value: &Buffer,
         options: &PutOptions,
     ) -> Result<Write<'_>> {
+        let prepared = self.prepare_put(key, value, options, Part::LAST).await?;
+        self.admit_write(prepared).await
+    }
+
+    /// The record of a put; a larger value is on the device when it returns.
+    pub(crate) async fn prepare_put(
+        &self,
+        key: &ObjectKey,
+        value: &Buffer,
+        options: &PutOptions,
+        part: Part,
+    ) -> Result<Prepared> {
         if value.len() as u64 > VALUE_BYTES_SINGLE_MAX {
             return Err(Error::Invalid(format!(
                 "a value of {} bytes is too large for one put: use a stream above {VALUE_BYTES_SINGLE_MAX} bytes",
@@ -78,15 +90,19 @@ impl Inner {
             self.expiring.note(expiry_ns, key.encoded());
         }
         OperationCounters::add(&self.counters.value_bytes_written, value.len() as u64);
-        match way_of(key.encoded().len(), meta.len(), value.len(), &self.tuning) {
-            Way::Leaf => self.in_record(key, &entry, &meta, value, 0).await,
+        let way = match way_of(key.encoded().len(), meta.len(), value.len(), &self.tuning) {
+            Way::Log if part.is_large => Way::Extents,
+            way => way,
+        };
+        match way {
+            Way::Leaf => self.in_record(key, &entry, &meta, value, 0, part).await,
             Way::Log => {
                 let stored = entry.stored_bytes();
                 let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
-                self.in_record(key, &entry, &meta, value, blocks_for(stored) + manifest_blocks(1, units))
-                    .await
+                let home_blocks = blocks_for(stored) + manifest_blocks(1, units);
+                self.in_record(key, &entry, &meta, value, home_blocks, part).await
             }
-            Way::Extents => self.in_extents(key, entry, &meta, value).await,
+            Way::Extents => self.in_extents(key, entry, &meta, value, part).await,
         }
     }
 
@@ -118,7 +134,8 @@ impl Inner {
         meta: &[u8],
         value: &Buffer,
         home_blocks: u64,
-    ) -> Result<Write<'_>> {
+        part: Part,
+    ) -> Result<Prepared> {
         let mut head = Vec::with_capacity(64 + meta.len());
         entry.encode(&mut head);
         if entry.meta_in_front() > 0 {
@@ -128,7 +145,7 @@ impl Inner {
         body.extend(value.chunks());
         let blocks = TREE_BLOCKS_PER_RECORD + home_blocks;
         let (_, promise) = self.claim(|| self.space.claim_value(0, 0, blocks)).await?;
-        self.write_of(key, &body, promise, Vec::new(), Vec::new()).await
+        Ok(self.prepared(key, &body, promise, Vec::new(), Vec::new(), part))
     }
 
     /// The value gets extents of its own. It is written here and now, except where this thread leads the commit anyway: then
@@ -139,7 +156,8 @@ impl Inner {
         mut entry: Entry,
         meta: &[u8],
         value: &Buffer,
-    ) -> Result<Write<'_>> {
+        part: Part,
+    ) -> Result<Prepared> {
         let front = if entry.meta_in_front() > 0 { meta } else { &[] };
         let stored = entry.stored_bytes();
         let mut last_error = None;
@@ -162,7 +180,7 @@ impl Inner {
             };
             let mut head = Vec::with_capacity(96);
             entry.encode(&mut head);
-            return self.write_of(key, &[&head], promise, extents, writes).await;
+            return Ok(self.prepared(key, &[&head], promise, extents, writes, part));
         }
         Err(last_error.unwrap_or(Error::Busy("the device")))
     }
@@ -211,22 +229,28 @@ impl Inner {
         result
     }
 
-    /// A record with this body, admitted.
-    pub(crate) async fn write_of(
+    /// A record with this body.
+    pub(crate) fn prepared(
         &self,
         key: &ObjectKey,
         body: &[&[u8]],
         promise: Promise,
         extents: Vec<Arc<Extents>>,
         writes: Vec<ValueWrite>,
-    ) -> Result<Write<'_>> {
+        part: Part,
+    ) -> Prepared {
         let tablet = self.tablet_of(key).id;
-        let encoded = encode_record(RecordKind::Put, tablet, key.encoded(), body);
+        let encoded = encode_record(RecordKind::Put, tablet, key.encoded(), body, part.continues);
         let mut record = Record::new(encoded);
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
-        let record = Arc::new(record);
-        let (admitted, room) = self.admit(memory_bytes(&record), record.bytes().len()).await?;
-        Ok(Write { record, admitted, room, promise, extents, writes })
+        Prepared { record: Arc::new(record), promise, extents, writes }
+    }
+
+    /// Waits for room for a record on its own.
+    pub(crate) async fn admit_write(&self, prepared: Prepared) -> Result<Write<'_>> {
+        let record = &prepared.record;
+        let (admitted, room) = self.admit(memory_bytes(record), record.bytes().len()).await?;
+        Ok(Write { prepared, admitted, room })
     }
 }
 

@@ -132,9 +132,19 @@ impl Inner {
         memory_bytes: usize,
         record_bytes: usize,
     ) -> Result<(Admitted, LogRoom<'_>)> {
-        let blocks = Committer::blocks_of(record_bytes);
+        self.admit_step(1, memory_bytes, Committer::blocks_of(record_bytes)).await
+    }
+
+    /// The same for the records of one step, which get room together or wait together: two steps of which each holds what the
+    /// other one waits for would wait for ever.
+    pub(crate) async fn admit_step(
+        &self,
+        records: usize,
+        memory_bytes: usize,
+        blocks: u32,
+    ) -> Result<(Admitted, LogRoom<'_>)> {
         let attempt = || {
-            let admitted = self.admission.try_admit(memory_bytes)?;
+            let admitted = self.admission.try_admit(records, memory_bytes)?;
             self.committer.reserve(blocks).then(|| (admitted, LogRoom { committer: &self.committer, blocks }))
         };
         loop {
@@ -151,6 +161,8 @@ impl Inner {
             self.check_writable()?;
             match &self.worker {
                 Some(worker) => {
+                    // One record never needs more than the other half.
+                    let _waiting = (records > 1).then(|| self.admission.wait());
                     worker.wake_apply();
                     let waited = self
                         .committer
@@ -163,9 +175,11 @@ impl Inner {
         }
     }
 
-    /// Whether an apply should run: overlays or log are half full.
+    /// Whether an apply should run: overlays or log are half full, or a step waits that may need more than the other half.
     pub(crate) fn wants_apply(&self) -> bool {
-        self.admission.fill_permille() >= 500 || self.log_fill_permille() >= 500
+        self.admission.is_waited_for()
+            || self.admission.fill_permille() >= 500
+            || self.log_fill_permille() >= 500
     }
 
     fn is_nearly_full(&self) -> bool {

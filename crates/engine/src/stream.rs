@@ -20,6 +20,7 @@ use crate::store::Store;
 use crate::tablet::View;
 use crate::value::prepare::{home_of, manifest_blocks};
 use crate::value::read::{self, Located};
+use crate::write::Part;
 
 /// Bytes that a stream collects before it writes them to an extent.
 const PIECE_BYTES: usize = 4 << 20;
@@ -137,7 +138,8 @@ impl PutStream {
         entry.encode(&mut head);
         let (_, promise) = inner.claim(|| inner.space.claim_value(0, 0, TREE_BLOCKS_PER_RECORD)).await?;
         let extents = self.extents.drain(..).chain(manifest).collect();
-        let write = inner.write_of(&self.key, &[&head], promise, extents, Vec::new()).await?;
+        let prepared = inner.prepared(&self.key, &[&head], promise, extents, Vec::new(), Part::LAST);
+        let write = inner.admit_write(prepared).await?;
         let written = inner.commit(&self.key, self.options.rules, write).await?;
         inner.count(&inner.counters.puts);
         Ok(PutResult { version: written.version })

@@ -177,7 +177,7 @@ mod tests {
     }
 
     fn put(tablet: &Tablet, key: &[u8], lsn: u64) {
-        let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[]);
+        let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[], false);
         let view = tablet.view();
         let mut active = view.active.lock();
         view.active.insert(&mut active, Arc::new(Record::recovered(encoded, Lsn(lsn))), 0, Lsn(lsn));

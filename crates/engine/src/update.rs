@@ -23,6 +23,8 @@ use crate::write::Write;
 /// What a decision looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
+    /// Nothing: the decision is the same whatever there is, and need not see it.
+    Nothing,
     /// What is known about the object; its value stays empty, and the version of a state in flight is not known yet.
     Info,
     /// Its value too.
@@ -33,7 +35,6 @@ pub enum Look {
 
 /// What an update does.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "it lives on the stack, for one decision")]
 pub enum Change {
     /// Nothing.
     Keep,
@@ -46,8 +47,25 @@ pub enum Change {
         /// When its time is over, in nanoseconds since the Unix epoch; none: never.
         expiry_ns: Option<u64>,
     },
+    /// The object is this from now on, with all that may be said of a put; the rules among it do not count.
+    PutWith {
+        /// Its value, at most 4 MiB.
+        value: Buffer,
+        /// The rest.
+        options: Box<PutOptions>,
+    },
     /// It does not exist from now on.
     Delete,
+}
+
+impl Change {
+    /// Bytes of the value that it stores.
+    pub(crate) fn value_bytes(&self) -> usize {
+        match self {
+            Self::Put { value, .. } | Self::PutWith { value, .. } => value.len(),
+            Self::Keep | Self::Delete => 0,
+        }
+    }
 }
 
 /// What an update did.
@@ -60,10 +78,10 @@ pub struct Updated<T> {
 }
 
 /// The newest state of a key, and where it was seen.
-struct Seen {
-    view: Arc<View>,
+pub(crate) struct Seen {
+    pub view: Arc<View>,
     /// The record in an overlay; none: what the tree says.
-    record: Option<Arc<Record>>,
+    pub record: Option<Arc<Record>>,
 }
 
 impl Store {
@@ -100,12 +118,16 @@ impl Store {
                     inner.check_writable()?;
                     inner.put_write(key, &value, &options).await?
                 }
+                Change::PutWith { value, options } => {
+                    inner.check_writable()?;
+                    inner.put_write(key, &value, &options).await?
+                }
                 Change::Delete => {
                     inner.check_writable()?;
                     inner.delete_write(key).await?
                 }
             };
-            let kind = write.record.kind();
+            let kind = write.prepared.record.kind();
             if let Some(record) = inner.insert_unless_changed(&tablet, key, &seen, write)? {
                 inner.hand_over_or_lead().await;
                 let counters = &inner.counters;
@@ -135,7 +157,12 @@ impl Inner {
     }
 
     /// The newest state of a key; one whose time is over does not exist.
-    async fn look(&self, tablet: &Tablet, key: &ObjectKey, look: Look) -> Result<(Seen, Option<FoundEntry>)> {
+    pub(crate) async fn look(
+        &self,
+        tablet: &Tablet,
+        key: &ObjectKey,
+        look: Look,
+    ) -> Result<(Seen, Option<FoundEntry>)> {
         let (seen, found) = self.look_stored(tablet, key, look).await?;
         Ok((seen, found.filter(|found| !self.expiry.is_over(&found.entry))))
     }
@@ -167,7 +194,7 @@ impl Inner {
         }
     }
 
-    async fn object_for(&self, found: &FoundEntry, look: Look) -> Result<Object> {
+    pub(crate) async fn object_for(&self, found: &FoundEntry, look: Look) -> Result<Object> {
         if look == Look::Value {
             check_single(found.entry.value_bytes)?;
             return self.read_object(found, 0, found.entry.value_bytes).await;
@@ -190,20 +217,10 @@ impl Inner {
                 continue;
             }
             self.check_writable()?;
-            let newest = active.newest(key.encoded()).cloned().or_else(|| {
-                let frozen = view.frozen.as_ref()?;
-                frozen.lock().newest(key.encoded()).cloned()
-            });
-            let unchanged = match (&newest, &seen.record) {
-                (Some(newest), Some(seen)) => Arc::ptr_eq(newest, seen),
-                // The tree's answer counts while its root is the same (R6): a root has one era.
-                (None, None) => Arc::ptr_eq(&view.era, &seen.view.era),
-                _ => false,
-            };
-            if !unchanged {
+            if !seen.is_unchanged(&view, &active, key) {
                 return Ok(None);
             }
-            let record = write.record.clone();
+            let record = write.prepared.record.clone();
             self.insert(&view, &mut active, write);
             return Ok(Some(record));
         }

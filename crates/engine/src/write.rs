@@ -11,7 +11,7 @@ use crate::admission::Admitted;
 use crate::entry::expiry_of;
 use crate::error::{Error, Result};
 use crate::key::ObjectKey;
-use crate::log::commit::{Item, ValueWrite};
+use crate::log::commit::{Item, Step, ValueWrite};
 use crate::log::format::RecordKind;
 use crate::object::RejectRules;
 use crate::overlay::{self, Record, UNNUMBERED};
@@ -19,16 +19,35 @@ use crate::space::{Extents, Promise};
 use crate::store::{Inner, LogRoom};
 use crate::tablet::{Tablet, View};
 
-/// A record that is ready to take its place, with everything that it holds until then.
-pub(crate) struct Write<'a> {
+/// A record with everything that it holds until it takes its place.
+pub(crate) struct Prepared {
     pub record: Arc<Record>,
-    pub admitted: Admitted,
-    pub room: LogRoom<'a>,
     pub promise: Promise,
     /// Extents that the record names; kept when it is queued.
     pub extents: Vec<Arc<Extents>>,
     /// Writes of its value that the committer starts with the batch.
     pub writes: Vec<ValueWrite>,
+}
+
+/// A record that has room in overlay and log.
+pub(crate) struct Write<'a> {
+    pub prepared: Prepared,
+    pub admitted: Admitted,
+    pub room: LogRoom<'a>,
+}
+
+/// Where a record stands in its step (R22).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// Whether the record behind it belongs to the same step.
+    pub continues: bool,
+    /// Whether the step is so large that values which would ride in the log get extents at once.
+    pub is_large: bool,
+}
+
+impl Part {
+    /// The last record of a step, which most steps are made of.
+    pub(crate) const LAST: Self = Self { continues: false, is_large: false };
 }
 
 /// What a write did.
@@ -66,7 +85,7 @@ impl Inner {
         write: Write<'_>,
     ) -> Result<Written> {
         let tablet = self.tablet_of(key).clone();
-        let record = write.record.clone();
+        let record = write.prepared.record.clone();
         let before = self.queue(&tablet, key, rules, write).await?;
         if may_block() {
             if self.committer.lead_until(&record, self.now_ns()).await {
@@ -161,14 +180,34 @@ impl Inner {
 
     /// Under the overlay's lock: the overlay and the queue get the record at once, and nothing else happens (R4).
     pub(crate) fn insert(&self, view: &View, active: &mut overlay::Inner, write: Write<'_>) {
-        let Write { record, admitted, room, promise, extents, writes } = write;
-        let has_extents = !extents.is_empty();
+        let Write { prepared, admitted, room } = write;
+        let mut step = Step::default();
+        let bytes = self.insert_part(view, active, prepared, &mut step);
+        admitted.keep(bytes);
+        self.push_step(step, room);
+    }
+
+    /// Under the overlay's lock: one record of a step; gives the bytes that the overlay grew by.
+    pub(crate) fn insert_part(
+        &self,
+        view: &View,
+        active: &mut overlay::Inner,
+        prepared: Prepared,
+        step: &mut Step,
+    ) -> usize {
+        let Prepared { record, promise, extents, writes } = prepared;
+        step.has_extents |= !extents.is_empty();
         for extent in &extents {
             extent.keep();
         }
-        let bytes = view.active.insert(active, record.clone(), promise.keep(), self.committer.durable());
-        admitted.keep(bytes);
-        self.committer.push(Item::Record { record, reserved: room.keep(), writes, has_extents });
+        step.writes.extend(writes);
+        step.records.push(record.clone());
+        view.active.insert(active, record, promise.keep(), self.committer.durable())
+    }
+
+    /// Still under the locks of all overlays of the step: it takes its place in the order of writes.
+    pub(crate) fn push_step(&self, step: Step, room: LogRoom<'_>) {
+        self.committer.push(Item::Step { step, reserved: room.keep() });
     }
 
     /// An answer that was derived from an entry in flight waits until that entry is durable.

@@ -310,7 +310,7 @@ impl Connection {
             true => command.keys.of(&words).map(|key| hash64(key)).collect(),
             false => SmallVec::new(),
         };
-        let call = Call { face: shared.face.clone(), words, command, newest };
+        let call = Call { face: shared.face.clone().into(), words, command, newest };
         match command.run {
             Run::Now(run) => {
                 let answer = run(&mut self.session, &call).unwrap_or_else(|Failed(text)| Answer::Error(text));

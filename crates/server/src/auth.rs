@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use shoal_engine::Store;
+use shoal_engine::{Identity, Store};
 
 /// What is known about whoever sent a request, before it is believed.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,8 @@ impl Gate {
         if !self.shared.insecure && !caller.address.to_canonical().is_loopback() {
             return Err(Denied(caller.address));
         }
-        Ok(Authenticated { shared: Arc::clone(&self.shared), principal: Principal::Local, request })
+        let shared = Arc::clone(&self.shared);
+        Ok(Authenticated { shared, principal: Principal::Local, identity: None, request })
     }
 }
 
@@ -65,6 +66,7 @@ impl Gate {
 pub struct Authenticated<T> {
     shared: Arc<Shared>,
     principal: Principal,
+    identity: Option<Identity>,
     request: T,
 }
 
@@ -78,14 +80,26 @@ impl<T> Authenticated<T> {
     /// The request, and the admission without it.
     #[must_use]
     pub fn take(self) -> (T, Authenticated<()>) {
-        let Self { shared, principal, request } = self;
-        (request, Authenticated { shared, principal, request: () })
+        let Self { shared, principal, identity, request } = self;
+        (request, Authenticated { shared, principal, identity, request: () })
     }
 
     /// The same admission for what the request was turned into (its message, decoded).
     #[must_use]
     pub fn with<U>(self, request: U) -> Authenticated<U> {
-        Authenticated { shared: self.shared, principal: self.principal, request }
+        Authenticated { shared: self.shared, principal: self.principal, identity: self.identity, request }
+    }
+
+    /// The same admission of a write that is to be done once.
+    #[must_use]
+    pub fn identified(self, identity: Option<Identity>) -> Self {
+        Self { identity, ..self }
+    }
+
+    /// Who the write is, where its sender said so.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        self.identity
     }
 
     /// The store.

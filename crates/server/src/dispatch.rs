@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use shoal_api::{Method, v1};
+use shoal_api::{Method, SEQUENCE_HEADER, SESSION_HEADER, v1};
+use shoal_engine::Identity;
 use tokio::sync::Semaphore;
 use tonic::Status;
 
@@ -43,10 +44,17 @@ impl Dispatch {
             return not_grpc();
         }
         let path = request.uri().path().to_owned();
+        let identity = match identity(request.headers()) {
+            Ok(identity) => identity,
+            Err(failure) => return refuse(failure),
+        };
         let lease = flow.lease();
         let request = request.map(|body| RequestBody::new(body, Arc::clone(&lease), self.silence_max));
         match self.gate.admit(caller, request) {
-            Ok(request) => self.route(&path, Call { request, flow, lease }).await,
+            Ok(request) => {
+                let request = request.identified(identity);
+                self.route(&path, Call { request, flow, lease }).await
+            }
             Err(denied) => refuse(Failure::denied(denied.to_string())),
         }
     }
@@ -76,6 +84,20 @@ impl Dispatch {
                 Err(_call) => Status::unimplemented(format!("there is no method {path}")).into_http(),
             },
         }
+    }
+}
+
+/// Who a write is, where its sender says so: its session, and its number there.
+fn identity(headers: &http::HeaderMap) -> Result<Option<Identity>, Failure> {
+    let number = |name: &str| {
+        let Some(value) = headers.get(name) else { return Ok(None) };
+        let number = value.to_str().ok().and_then(|text| text.parse::<u64>().ok());
+        number.map(Some).ok_or_else(|| Failure::invalid(format!("{name} is a number")))
+    };
+    match (number(SESSION_HEADER)?, number(SEQUENCE_HEADER)?) {
+        (None, None) => Ok(None),
+        (Some(session), Some(sequence)) => Ok(Some(Identity { session, sequence })),
+        _ => Err(Failure::invalid(format!("{SESSION_HEADER} and {SEQUENCE_HEADER} belong together"))),
     }
 }
 

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use prost::Message;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
 use shoal_base::limits::{BATCH_KEYS_MAX, VALUE_BYTES_SINGLE_MAX};
-use shoal_engine::check_bucket;
+use shoal_engine::{Change, Error, Look, Lsn, Object, Once, Together, check_bucket};
 
 use crate::auth::Authenticated;
 use crate::convert;
@@ -89,6 +89,12 @@ pub(crate) async fn multi_put(
 ) -> Result<v1::MultiPutResponse, Failure> {
     let (message, admitted) = request.take();
     check(&message.bucket, message.items.len())?;
+    if message.atomic {
+        return put_together(&admitted, message).await;
+    }
+    if admitted.identity().is_some() {
+        return Err(Failure::invalid("several puts have an identity only where they are one step (atomic)"));
+    }
     let puts = message.items.into_iter().map(|item| put_one(&admitted, &message.bucket, item));
     let results = join_all(puts).await.into_iter().map(|result| match result {
         Ok(version) => v1::MultiPutResult { status: Some(v1::KeyStatus::default()), version },
@@ -105,6 +111,70 @@ async fn put_one(admitted: &Authenticated<()>, bucket: &str, item: v1::MultiPutI
         Ok(done) => Ok(done.version.0),
         Err(error) => Err(Failure::of_write(&error, &rules)),
     }
+}
+
+/// All puts as one step: done as a whole or not at all, also over a crash.
+async fn put_together(
+    admitted: &Authenticated<()>,
+    message: v1::MultiPutRequest,
+) -> Result<v1::MultiPutResponse, Failure> {
+    let (mut keys, mut rules, mut changes) = (Vec::new(), Vec::new(), Vec::new());
+    for item in message.items {
+        let key = convert::object_key(&message.bucket, &item.key)?;
+        let options = convert::put_options(item.rules, item.metadata, item.modified_ns);
+        keys.push((key, if options.rules.is_empty() { Look::Nothing } else { Look::Version }));
+        rules.push(options.rules);
+        changes.push(Change::PutWith { value: item.value.into(), options: Box::new(options) });
+    }
+    if keys.is_empty() {
+        return Ok(v1::MultiPutResponse::default());
+    }
+    let decide = |objects: &[Option<Object>]| {
+        let current = |object: &Option<Object>| object.as_ref().map(|object| object.info.version);
+        let rejected = rules.iter().zip(objects).position(|(rules, object)| rules.reject(current(object)));
+        match rejected {
+            None => (changes.clone(), None),
+            Some(at) => {
+                let current = objects.get(at).and_then(current);
+                (changes.iter().map(|_| Change::Keep).collect(), Some((at, current)))
+            }
+        }
+    };
+    let (rejected, last) = match admitted.identity() {
+        None => {
+            let done = admitted.store().update_together(&keys, decide).await;
+            durable(done.map_err(|error| Failure::of(&error))?).await?
+        }
+        Some(identity) => {
+            // A step that was rejected says so again, without saying by which object.
+            let keep = |rejected: &Option<(usize, Option<Lsn>)>| vec![u8::from(rejected.is_some())];
+            let done = admitted.store().update_once(identity, &keys, decide, keep).await;
+            match done.map_err(|error| Failure::of(&error))? {
+                Once::Now(done) => durable(done).await?,
+                Once::Before { answer, .. } if answer.as_deref() == Some(&[1]) => {
+                    (Some((0, None)), Lsn::NONE)
+                }
+                Once::Before { version, .. } => (None, version),
+            }
+        }
+    };
+    if let Some((at, current)) = rejected {
+        let error = Error::ConditionFailed { current };
+        return Err(Failure::of_write(&error, &rules.get(at).copied().unwrap_or_default()));
+    }
+    // The records of a step are numbered one behind the other.
+    let first = last.0 + 1 - keys.len() as u64;
+    let result = |version| v1::MultiPutResult { status: Some(v1::KeyStatus::default()), version };
+    Ok(v1::MultiPutResponse { results: (first..=last.0).map(result).collect() })
+}
+
+/// Waits until a step is durable; its answer, and the version of the last object that it wrote.
+async fn durable<T>(done: Together<T>) -> Result<(T, Lsn), Failure> {
+    let mut last = Lsn::NONE;
+    for pending in done.pending {
+        last = pending.durable().await.map_err(|error| Failure::of(&error))?;
+    }
+    Ok((done.answer, last))
 }
 
 pub(crate) async fn multi_delete(

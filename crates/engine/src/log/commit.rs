@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 use shoal_base::{BLOCK_BYTES, Lsn, blocks_for};
 use shoal_device::{Device, IoBuf, IoFuture, memory::Guarded};
+use smallvec::SmallVec;
 
 use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHeader};
 use super::ring::{BatchIndex, Ring};
@@ -28,16 +29,35 @@ use crate::superblock::LogPlace;
 /// Blocks of the ring that admission leaves for seals and for what is left out at the ring's end.
 pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
 
+/// Most bytes of records in one step, whatever the ring's size: a batch has at most 16 MiB.
+const STEP_BYTES_MAX: usize = 8 << 20;
+
 /// The write of a value, which the leader starts together with the batch.
 pub(crate) type ValueWrite = IoFuture<Guarded<IoBuf, Arc<Extents>>>;
 
 /// Something in the queue.
 pub(crate) enum Item {
-    /// A record, with the blocks of the ring that it reserved, writes of its value that nobody has started, and
-    /// whether its value was written before (then the batch needs a real flush).
-    Record { record: Arc<Record>, reserved: u32, writes: Vec<ValueWrite>, has_extents: bool },
+    /// The records of one step, with the blocks of the ring that they reserved.
+    Step { step: Step, reserved: u32 },
     /// An overlay was frozen: when everything before it is durable, the marker says up to which number.
     Marker(Arc<Marker>),
+}
+
+/// Records that become durable together: they go into one batch, one behind the other, and recovery takes a batch as a
+/// whole or not at all (R22).
+#[derive(Default)]
+pub(crate) struct Step {
+    pub records: SmallVec<[Arc<Record>; 1]>,
+    /// Writes of values that nobody has started.
+    pub writes: Vec<ValueWrite>,
+    /// Whether values were written before: then the batch needs a real flush.
+    pub has_extents: bool,
+}
+
+impl Step {
+    fn bytes(&self) -> usize {
+        self.records.iter().map(|record| record.bytes().len()).sum()
+    }
 }
 
 /// Where a freeze stands in the order of records (R4).
@@ -173,6 +193,18 @@ impl Committer {
     /// Blocks of the ring that a record of so many bytes may take, with a batch of its own.
     pub(crate) fn blocks_of(record_bytes: usize) -> u32 {
         blocks_for((BATCH_HEADER_BYTES + record_bytes) as u64) as u32
+    }
+
+    /// Most bytes that the records of one step may have: their batch must fit in the ring several times, however full that is.
+    pub(crate) fn step_bytes_max(&self) -> usize {
+        let ring_bytes = self.ring.blocks as usize * BLOCK_BYTES;
+        (ring_bytes / 8).min(STEP_BYTES_MAX)
+    }
+
+    /// Blocks of the ring that a step of so many bytes may take. Its batch may be so long that what is left out at the ring's
+    /// end because of it is more than the margin.
+    pub(crate) fn blocks_of_step(record_bytes: usize) -> u32 {
+        2 * Self::blocks_of(record_bytes)
     }
 
     /// Takes room in the ring for a record; false where there is none now.
@@ -354,8 +386,8 @@ impl Committer {
         self.poison.set(format!("the log could not be written ({error})"));
         let pending = std::mem::take(&mut *self.queue.lock());
         for item in &pending {
-            if let Item::Record { record, .. } = item {
-                record.wake();
+            if let Item::Step { step, .. } = item {
+                step.records.iter().for_each(|record| record.wake());
             }
         }
         self.moved.notify();
@@ -369,23 +401,25 @@ impl Committer {
         let mut bytes = BATCH_HEADER_BYTES;
         let mut queue = self.queue.lock();
         while let Some(item) = queue.front() {
-            if let Item::Record { record, .. } = item {
-                let with = bytes + record.bytes().len();
+            if let Item::Step { step, .. } = item {
+                let with = bytes + step.bytes();
                 let first = drained.records.is_empty();
-                // The first record may be turned over to the ring's start; later ones must not force that.
+                // A step is never divided (R22). The first one may be turned over to the ring's start; later ones must not force that.
                 if !first && (with > self.batch_bytes_max || (bytes <= rest && with > rest)) {
                     break;
                 }
                 bytes = with;
             }
             match queue.pop_front() {
-                Some(Item::Record { record, reserved, writes, has_extents }) => {
-                    record.number(leader.next_lsn);
-                    leader.next_lsn = leader.next_lsn.next();
+                Some(Item::Step { step, reserved }) => {
+                    for record in &step.records {
+                        record.number(leader.next_lsn);
+                        leader.next_lsn = leader.next_lsn.next();
+                    }
                     drained.reserved += reserved;
-                    drained.has_extents |= has_extents;
-                    drained.writes.extend(writes);
-                    drained.records.push(record);
+                    drained.has_extents |= step.has_extents;
+                    drained.writes.extend(step.writes);
+                    drained.records.extend(step.records);
                 }
                 Some(Item::Marker(marker)) => drained.markers.push((marker, Lsn(leader.next_lsn.0 - 1))),
                 None => break,

@@ -16,7 +16,8 @@ pub(crate) const BATCH_BLOCKS_MAX: u32 = 4096;
 const RECORD_FIXED_BYTES: usize = 12;
 const KIND_PUT: u8 = 1;
 const KIND_DELETE: u8 = 2;
-const HAS_SESSION: u8 = 1;
+/// The record behind this one belongs to the same step (R22).
+const CONTINUES: u8 = 1 << 1;
 
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,10 +155,18 @@ pub(crate) struct EncodedRecord {
     pub tablet: TabletId,
     pub key: (u32, u32),
     pub body: u32,
+    /// Whether the record behind it belongs to the same step.
+    pub continues: bool,
 }
 
-/// Encodes a record; `body` is empty for a delete. A retry's session and sequence number will ride in it (R17).
-pub(crate) fn encode_record(kind: RecordKind, tablet: TabletId, key: &[u8], body: &[&[u8]]) -> EncodedRecord {
+/// Encodes a record; `body` is empty for a delete. `continues`: the record behind it belongs to the same step.
+pub(crate) fn encode_record(
+    kind: RecordKind,
+    tablet: TabletId,
+    key: &[u8],
+    body: &[&[u8]],
+    continues: bool,
+) -> EncodedRecord {
     let body_bytes: usize = body.iter().map(|part| part.len()).sum();
     let key_start = RECORD_FIXED_BYTES + varint_bytes(key.len() as u64);
     let mut out = Vec::with_capacity(key_start + key.len() + body_bytes);
@@ -166,7 +175,7 @@ pub(crate) fn encode_record(kind: RecordKind, tablet: TabletId, key: &[u8], body
         RecordKind::Put => KIND_PUT,
         RecordKind::Delete => KIND_DELETE,
     });
-    out.push(0);
+    out.push(if continues { CONTINUES } else { 0 });
     out.extend_from_slice(&tablet.0.to_le_bytes());
     put_prefixed(&mut out, key);
     let body_start = out.len();
@@ -183,13 +192,14 @@ pub(crate) fn encode_record(kind: RecordKind, tablet: TabletId, key: &[u8], body
         tablet,
         key: (key_start as u32, (key_start + key.len()) as u32),
         body: body_start as u32,
+        continues,
     }
 }
 
 /// Takes the next record off `records`.
 ///
 /// # Errors
-/// [`Truncated`] where there is none, its checksum does not match, or its kind is not known.
+/// [`Truncated`] where there is none, its checksum does not match, or its kind or a flag is not known.
 pub(crate) fn decode_record(records: &mut Reader<'_>) -> Result<EncodedRecord, Truncated> {
     let start = records.rest();
     let bytes = records.u32()? as usize;
@@ -206,10 +216,10 @@ pub(crate) fn decode_record(records: &mut Reader<'_>) -> Result<EncodedRecord, T
         _ => return Err(Truncated),
     };
     let flags = reader.u8()?;
-    let tablet = TabletId(reader.u16()?);
-    if flags & HAS_SESSION != 0 {
-        reader.bytes(16)?;
+    if flags & !CONTINUES != 0 {
+        return Err(Truncated);
     }
+    let tablet = TabletId(reader.u16()?);
     let key_bytes = reader.prefixed()?.len();
     let body = whole.len() - reader.rest().len();
     Ok(EncodedRecord {
@@ -218,6 +228,7 @@ pub(crate) fn decode_record(records: &mut Reader<'_>) -> Result<EncodedRecord, T
         tablet,
         key: ((body - key_bytes) as u32, body as u32),
         body: body as u32,
+        continues: flags & CONTINUES != 0,
     })
 }
 
@@ -242,7 +253,7 @@ mod tests {
 
     #[test]
     fn batches_round_trip_and_reject_every_flipped_bit_of_their_first_bytes() {
-        let record = encode_record(RecordKind::Put, TabletId(2), b"key", &[b"bo", b"dy"]);
+        let record = encode_record(RecordKind::Put, TabletId(2), b"key", &[b"bo", b"dy"], false);
         let mut builder = BatchBuilder::new(2 * record.bytes.len());
         builder.push(&record.bytes);
         builder.push(&record.bytes);
@@ -259,13 +270,13 @@ mod tests {
 
     #[test]
     fn records_round_trip_and_never_reach_behind_the_end() {
-        let record = encode_record(RecordKind::Put, TabletId(2), &[b'k'; 200], &[b"body"]);
+        let record = encode_record(RecordKind::Put, TabletId(2), &[b'k'; 200], &[b"body"], true);
         let mut reader = Reader::new(&record.bytes);
         let back = decode_record(&mut reader).unwrap();
         assert!(reader.is_empty());
         assert_eq!(
-            (back.kind, back.tablet, back.key, back.body),
-            (record.kind, record.tablet, record.key, record.body)
+            (back.kind, back.tablet, back.key, back.body, back.continues),
+            (record.kind, record.tablet, record.key, record.body, true)
         );
         assert_eq!(&back.bytes[back.body as usize..], b"body");
         for cut in 0..record.bytes.len() {

@@ -111,7 +111,9 @@ fn decode_records(header: &BatchHeader, bytes: &[u8]) -> Option<Vec<EncodedRecor
         .map(|_| decode_record(&mut reader))
         .collect::<std::result::Result<Vec<_>, _>>()
         .ok()?;
-    reader.is_empty().then_some(records)
+    // A batch that ended within a step would take a part of it (R22): nobody writes one.
+    let is_whole = records.last().is_none_or(|last| !last.continues);
+    (reader.is_empty() && is_whole).then_some(records)
 }
 
 /// Looks for what only damage explains: a promise beyond the end, in the superblock or in a later batch.

@@ -228,7 +228,7 @@ mod tests {
     const KEY: &[u8] = b"key";
 
     fn record(lsn: u64) -> Arc<Record> {
-        Arc::new(Record::recovered(encode_record(RecordKind::Put, TabletId(0), KEY, &[]), Lsn(lsn)))
+        Arc::new(Record::recovered(encode_record(RecordKind::Put, TabletId(0), KEY, &[], false), Lsn(lsn)))
     }
 
     fn insert(overlay: &Overlay, lsn: u64, durable: u64) {

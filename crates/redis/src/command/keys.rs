@@ -1,6 +1,6 @@
 //! Keys as such: whether they exist, what they are, deleting, renaming and copying them.
 
-use shoal_engine::{Change, Look, Object};
+use shoal_engine::{Change, Look, Object, ObjectKey};
 use smallvec::SmallVec;
 
 use super::{Call, NO_SUCH_KEY, SYNTAX, integer, is, unknown_part, wrong_count_of_part};
@@ -10,6 +10,9 @@ pub(super) async fn del(call: Call) -> Outcome {
     let (mut count, mut pending) = (0, SmallVec::new());
     // Before anything is deleted: a command that is refused did nothing.
     let keys = call.rest(1).iter().map(|word| call.face.key(word)).collect::<Result<Vec<_>, _>>()?;
+    if call.face.has_identity() {
+        return call.face.delete_together(keys).await;
+    }
     for key in keys {
         let delete = |object: Option<&Object>| match object {
             Some(_) => (Change::Delete, 1),
@@ -78,38 +81,37 @@ pub(super) async fn renamenx(call: Call) -> Outcome {
     move_to(&call, false).await
 }
 
-/// Gives the object another key; 1, or 0 where the key is taken and may not be.
+/// Gives the object another key, as one step; 1, or 0 where the key is taken and may not be.
 async fn move_to(call: &Call, replace: bool) -> Outcome {
     let (from, to) = (call.face.key(call.word(1))?, call.face.key(call.word(2))?);
-    let (object, seen) = call.face.read(&from, true).await?;
-    let Some(object) = object else { return Ok(Finished::after(Answer::error(NO_SUCH_KEY), seen)) };
     if from == to {
-        return Ok(Finished::after(Answer::flag(replace), seen));
+        let (info, seen) = call.face.head(&from, true).await?;
+        let answer = info.map_or(Answer::error(NO_SUCH_KEY), |_| Answer::flag(replace));
+        return Ok(Finished::after(answer, seen));
     }
-    let mut finished = put_copy(call, &to, &object, replace).await?;
-    if matches!(finished.answer, Answer::Integer(1)) {
-        let version = object.info.version;
-        let delete = |now: Option<&Object>| match now {
-            Some(now) if now.info.version == version || seen.is_some() => (Change::Delete, ()),
-            _ => (Change::Keep, ()),
-        };
-        let updated = call.face.store.update(&from, Look::Info, delete).await.map_err(Failed::from)?;
-        finished.pending.extend(updated.pending);
-    }
-    Ok(finished)
+    call.face.update_together(&looks(from, to, replace), |objects| take_to(objects, replace, true)).await
 }
 
-/// Stores an object under another key; 1, or 0 where there is one that may not be replaced.
-async fn put_copy(call: &Call, to: &shoal_engine::ObjectKey, object: &Object, replace: bool) -> Outcome {
-    call.face
-        .update(to, Look::Info, |existing| {
-            if existing.is_some() && !replace {
-                return (Change::Keep, Answer::Integer(0));
-            }
+/// What is looked at where one object takes another one's place: the other one only where it may be in the way.
+fn looks(from: ObjectKey, to: ObjectKey, replace: bool) -> [(ObjectKey, Look); 2] {
+    [(from, Look::Value), (to, if replace { Look::Nothing } else { Look::Info })]
+}
+
+/// The changes that give the first object the second one's key, or a copy of it.
+fn take_to(objects: &[Option<Object>], replace: bool, remove: bool) -> (Vec<Change>, Answer) {
+    let (source, target) =
+        (objects.first().and_then(Option::as_ref), objects.get(1).and_then(Option::as_ref));
+    let kept = |answer| (vec![Change::Keep, Change::Keep], answer);
+    match source {
+        None if remove => kept(Answer::error(NO_SUCH_KEY)),
+        None => kept(Answer::Integer(0)),
+        Some(_) if target.is_some() && !replace => kept(Answer::Integer(0)),
+        Some(object) => {
             let (value, metadata) = (object.value.clone(), object.info.metadata.clone());
-            (Change::Put { value, metadata, expiry_ns: object.info.expiry_ns }, Answer::Integer(1))
-        })
-        .await
+            let put = Change::Put { value, metadata, expiry_ns: object.info.expiry_ns };
+            (vec![if remove { Change::Delete } else { Change::Keep }, put], Answer::Integer(1))
+        }
+    }
 }
 
 pub(super) async fn copy(call: Call) -> Outcome {
@@ -130,9 +132,5 @@ pub(super) async fn copy(call: Call) -> Outcome {
     if from == to {
         return Err("ERR source and destination objects are the same".into());
     }
-    let (object, seen) = call.face.read(&from, true).await?;
-    let Some(object) = object else { return Ok(Finished::after(Answer::Integer(0), seen)) };
-    let mut finished = put_copy(&call, &to, &object, replace).await?;
-    finished.pending.extend(seen);
-    Ok(finished)
+    call.face.update_together(&looks(from, to, replace), |objects| take_to(objects, replace, false)).await
 }

@@ -5,6 +5,7 @@ mod cluster;
 mod expiry;
 mod keys;
 mod numbers;
+mod once;
 mod scan;
 mod server;
 mod session;
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use crate::answer::{Answer, Failed, Outcome};
 use crate::face::Face;
 
+pub(crate) use once::Caller;
 pub(crate) use session::Session;
 
 /// The face, as the tasks of one thread share it.
@@ -28,7 +30,7 @@ pub(crate) type FaceRef = Rc<Arc<Face>>;
 
 /// A command with its words, the name among them.
 pub(crate) struct Call {
-    pub face: FaceRef,
+    pub face: Caller,
     pub words: Vec<Bytes>,
     pub command: &'static Command,
     /// Whether a read must see writes in flight: those of this connection, or all in the relaxed mode.
@@ -235,6 +237,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     write("setrange", 4, Keys::ONE, |call| Box::pin(strings::setrange(call))),
     write("shoal.cas", -4, Keys::ONE, |call| Box::pin(versions::cas(call))),
     read("shoal.getv", 2, Keys::ONE, |call| Box::pin(versions::getv(call))),
+    write("shoal.session", -2, Keys { first: 4, last: -1, step: 1 }, |call| Box::pin(once::session(call))),
     read("strlen", 2, Keys::ONE, |call| Box::pin(strings::strlen(call))),
     read("substr", 4, Keys::ONE, |call| Box::pin(strings::getrange(call))),
     now("time", 1, Order::Free, server::time),

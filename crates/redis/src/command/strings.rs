@@ -5,7 +5,6 @@ use futures_util::future::join_all;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
 use shoal_engine::{ByteRange, Change, Look, Object, PutOptions};
-use smallvec::SmallVec;
 
 use super::expiry::{Expiry, absolute};
 use super::{Call, SYNTAX, TOO_LONG, integer, is};
@@ -73,8 +72,7 @@ pub(super) async fn set(call: Call) -> Outcome {
     let value = call.word(2);
     if options.is_plain() {
         let put = PutOptions { expiry_ns: options.expiry_ns, ..PutOptions::default() };
-        let pending = call.face.store.begin_put(&key, Buffer::from(value.clone()), put).await?;
-        return Ok(Finished::after(Answer::Ok, [pending]));
+        return call.face.put(&key, Buffer::from(value.clone()), put).await;
     }
     let look = if options.get { Look::Value } else { Look::Info };
     call.face
@@ -116,8 +114,7 @@ async fn set_for(call: Call, unit: Expiry) -> Outcome {
     let expiry_ns = Some(absolute(&call, unit, call.integer(2)?)?);
     let key = call.face.key(call.word(1))?;
     let options = PutOptions { expiry_ns, ..PutOptions::default() };
-    let pending = call.face.store.begin_put(&key, Buffer::from(call.word(3).clone()), options).await?;
-    Ok(Finished::after(Answer::Ok, [pending]))
+    call.face.put(&key, Buffer::from(call.word(3).clone()), options).await
 }
 
 pub(super) async fn getset(call: Call) -> Outcome {
@@ -272,36 +269,31 @@ fn pairs(call: &Call) -> Result<impl Iterator<Item = (&Bytes, &Bytes)>, Failed> 
     Ok(words.chunks_exact(2).filter_map(|pair| Some((pair.first()?, pair.get(1)?))))
 }
 
+/// Stores all pairs as one step; where one of the keys exists and `if_missing` says so, none.
+async fn set_pairs(call: &Call, if_missing: bool) -> Outcome {
+    let look = if if_missing { Look::Info } else { Look::Nothing };
+    let (mut keys, mut values) = (Vec::with_capacity(call.words.len() / 2), Vec::new());
+    for (key, value) in pairs(call)? {
+        keys.push((call.face.key(key)?, look));
+        values.push(value);
+    }
+    let done = if if_missing { || Answer::Integer(1) } else { || Answer::Ok };
+    call.face
+        .update_together(&keys, |objects| {
+            if objects.iter().any(Option::is_some) && if_missing {
+                return (values.iter().map(|_| Change::Keep).collect(), Answer::Integer(0));
+            }
+            (values.iter().map(|value| set_value(value, None)).collect(), done())
+        })
+        .await
+}
+
 pub(super) async fn mset(call: Call) -> Outcome {
-    let mut keys = Vec::with_capacity(call.words.len() / 2);
-    for (key, value) in pairs(&call)? {
-        keys.push((call.face.key(key)?, value));
-    }
-    let mut pending = SmallVec::new();
-    for (key, value) in keys {
-        let value = Buffer::from(value.clone());
-        pending.push(call.face.store.begin_put(&key, value, PutOptions::default()).await?);
-    }
-    Ok(Finished { answer: Answer::Ok, pending })
+    set_pairs(&call, false).await
 }
 
 pub(super) async fn msetnx(call: Call) -> Outcome {
-    let mut keys = Vec::with_capacity(call.words.len() / 2);
-    for (key, value) in pairs(&call)? {
-        keys.push((call.face.key(key)?, value));
-    }
-    for (key, _) in &keys {
-        let (info, pending) = call.face.head(key, true).await?;
-        if info.is_some() {
-            return Ok(Finished::after(Answer::Integer(0), pending));
-        }
-    }
-    let mut pending = SmallVec::new();
-    for (key, value) in keys {
-        let value = Buffer::from(value.clone());
-        pending.push(call.face.store.begin_put(&key, value, PutOptions::default()).await?);
-    }
-    Ok(Finished { answer: Answer::Integer(1), pending })
+    set_pairs(&call, true).await
 }
 
 /// The integer at a place of the words that is an offset of a bit.

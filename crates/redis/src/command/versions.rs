@@ -10,6 +10,7 @@ use shoal_engine::{ByteRange, Change, Error, Look, Lsn, Object, PutOptions, Reje
 use super::expiry::{Expiry, absolute};
 use super::{Call, SYNTAX, integer};
 use crate::answer::{Answer, Finished, Outcome};
+use crate::face::set_value;
 
 pub(super) async fn getv(call: Call) -> Outcome {
     let key = call.face.key(call.word(1))?;
@@ -48,6 +49,18 @@ pub(super) async fn cas(call: Call) -> Outcome {
         version => RejectRules { if_version_not: Some(Lsn(version)), ..RejectRules::default() },
     };
     let options = PutOptions { rules, expiry_ns, ..PutOptions::default() };
+    if call.face.has_identity() {
+        let value = call.word(3);
+        let keys = [(key, Look::Version)];
+        let decide = |objects: &[Option<Object>]| {
+            let current = objects.first().and_then(Option::as_ref).map(|object| object.info.version);
+            match rules.reject(current) {
+                true => (vec![Change::Keep], Answer::Null),
+                false => (vec![set_value(value, expiry_ns)], Answer::Version),
+            }
+        };
+        return call.face.update_together(&keys, decide).await;
+    }
     match call.face.store.begin_put(&key, call.word(3).clone().into(), options).await {
         Ok(pending) => Ok(Finished::after(Answer::Version, [pending])),
         Err(Error::ConditionFailed { .. }) => Ok(Answer::Null.into()),

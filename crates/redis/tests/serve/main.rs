@@ -6,5 +6,6 @@ mod clients;
 mod commands;
 mod expiring;
 mod limits;
+mod once;
 mod pipelines;
 mod support;

@@ -6,6 +6,7 @@
 mod drain;
 mod hostile;
 mod limits;
+mod once;
 mod standard;
 mod streams;
 mod support;

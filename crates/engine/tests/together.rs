@@ -1,0 +1,366 @@
+//! Writes of several keys as one step (R22), and writes that are done once (R17): after every legal crash state all of a
+//! step is there or nothing, and a repetition does nothing more.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::thread;
+
+use common::{assert_clean, device, format, key, open, tiny};
+use shoal_base::{ManualClock, SeededEntropy};
+use shoal_device::sim::{Image, SimDevice};
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{
+    ByteRange, Change, Environment, Error, Identity, Look, Metadata, Object, ObjectKey, Once, OpenOptions,
+    PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, RejectRules, Store, block_on,
+};
+
+const BLOCKS: u64 = 320;
+const KEYS: usize = 6;
+
+fn put(value: Vec<u8>) -> Change {
+    Change::Put { value: value.into(), metadata: Metadata::default(), expiry_ns: None }
+}
+
+/// The value that step `number` gives to its keys: of a length of its own, so that all homes occur.
+fn value(number: u64) -> Vec<u8> {
+    let bytes = [20, 300, 1_500, 5_000][number as usize % 4];
+    let mut value = number.to_le_bytes().to_vec();
+    value.resize(bytes, number as u8);
+    value
+}
+
+fn names() -> Vec<ObjectKey> {
+    (0..KEYS).map(|number| key(format!("key-{number}").as_bytes())).collect()
+}
+
+/// The number of the step that wrote a key last.
+fn number_of(store: &Store, key: &ObjectKey) -> Option<u64> {
+    let object = block_on(store.get(key, ByteRange::ALL)).unwrap()?;
+    let bytes = object.value.to_vec();
+    let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert_eq!(bytes, value(number), "a value that nobody wrote");
+    Some(number)
+}
+
+/// The keys of a step that looks at nothing.
+fn blind(keys: &[ObjectKey]) -> Vec<(ObjectKey, Look)> {
+    keys.iter().map(|key| (key.clone(), Look::Nothing)).collect()
+}
+
+fn step_all(store: &Store, keys: &[ObjectKey], number: u64) {
+    let decide = |_: &[Option<Object>]| (keys.iter().map(|_| put(value(number))).collect(), ());
+    let done = block_on(store.update_together(&blind(keys), decide)).unwrap();
+    assert_eq!(done.pending.len(), 1);
+    for pending in done.pending {
+        block_on(pending.durable()).unwrap();
+    }
+}
+
+/// Batches that are shorter than many a step: a committer that divided steps would divide these.
+fn short_batches() -> OpenOptions {
+    let mut options = tiny();
+    options.tuning.batch_bytes_max = 1 << 10;
+    options
+}
+
+fn recording() -> (Arc<SimDevice>, Store) {
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 5);
+    let sim = SimDevice::from_image(sim.image());
+    let store = open(&Device::new(sim.clone()), short_batches()).unwrap();
+    sim.mark(0);
+    (sim, store)
+}
+
+fn reopened(image: Image) -> (Device, Store) {
+    let device = Device::new(SimDevice::from_image(image));
+    let store = open(&device, tiny()).unwrap();
+    (device, store)
+}
+
+/// All keys are of one step after every crash, in whatever tablets and homes they are, and no acknowledged step is lost.
+#[test]
+fn a_step_is_there_as_a_whole_or_not_at_all() {
+    let (sim, store) = recording();
+    let keys = names();
+    let tablets: std::collections::BTreeSet<bool> = keys.iter().map(|key| key.slot() < 8192).collect();
+    assert_eq!(tablets.len(), 2, "the keys lie in both tablets");
+    for number in 1..=40 {
+        step_all(&store, &keys, number);
+        sim.mark(number);
+        if number % 3 == 0 {
+            let beside = key(b"beside");
+            block_on(store.put(&beside, value(number).into(), PutOptions::default())).unwrap();
+        }
+    }
+    drop(store);
+    let mut states = 0;
+    sim.history().for_each_crash_state(6, 5, |point, image| {
+        let Some(&acknowledged) = point.marks.last() else { return };
+        states += 1;
+        let (device, store) = reopened(image);
+        let numbers: Vec<Option<u64>> = keys.iter().map(|key| number_of(&store, key)).collect();
+        assert!(numbers.windows(2).all(|pair| pair[0] == pair[1]), "state {}: {numbers:?}", point.id);
+        assert!(numbers[0].unwrap_or(0) >= acknowledged, "state {}: {numbers:?}", point.id);
+        if states % 17 == 0 {
+            step_all(&store, &keys, 100);
+            drop(store);
+            assert_clean(&device, &point.id.to_string());
+        }
+    });
+    assert!(states > 500, "only {states} states were explored");
+}
+
+/// Eight threads move an amount between accounts in two tablets: the sum stays, whoever comes between.
+#[test]
+fn steps_of_several_threads_do_not_lose_each_other() {
+    for background in [false, true] {
+        let device = Device::new(Arc::new(MemDevice::new(4_096)));
+        format(&device, 4_096, 1);
+        let mut options = tiny();
+        options.background = background;
+        options.tuning.overlay_records_max = 40;
+        let store = open(&device, options.clone()).unwrap();
+        let keys = names();
+        let amount = |object: &Option<Object>| {
+            let bytes = object.as_ref().unwrap().value.to_vec();
+            i64::from_le_bytes(bytes.try_into().unwrap())
+        };
+        for key in &keys {
+            let value = 1_000_i64.to_le_bytes().to_vec();
+            block_on(store.put(key, value.into(), PutOptions::default())).unwrap();
+        }
+        thread::scope(|scope| {
+            for number in 0..8 {
+                let (store, keys) = (&store, &keys);
+                scope.spawn(move || {
+                    for round in 0..100 {
+                        // Both orders of the same two keys occur: the locks are taken in the order of tablets.
+                        let (from, to) = ((number + round) % KEYS, (number * 5 + round * 3 + 1) % KEYS);
+                        if from == to {
+                            continue;
+                        }
+                        let pair = [(keys[from].clone(), Look::Value), (keys[to].clone(), Look::Value)];
+                        let decide = |objects: &[Option<Object>]| {
+                            let changes = vec![
+                                put((amount(&objects[0]) - 1).to_le_bytes().to_vec()),
+                                put((amount(&objects[1]) + 1).to_le_bytes().to_vec()),
+                            ];
+                            (changes, ())
+                        };
+                        let done = block_on(store.update_together(&pair, decide)).unwrap();
+                        if round % 7 == 0 {
+                            for pending in done.pending {
+                                block_on(pending.durable()).unwrap();
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let sum = |store: &Store| -> i64 {
+            keys.iter().map(|key| amount(&block_on(store.get(key, ByteRange::ALL)).unwrap())).sum()
+        };
+        // What is queued last is durable when a later write is.
+        block_on(store.put(&key(b"last"), vec![1].into(), PutOptions::default())).unwrap();
+        assert_eq!(sum(&store), 1_000 * KEYS as i64);
+        block_on(store.close()).unwrap();
+        let store = open(&device, options).unwrap();
+        assert_eq!(sum(&store), 1_000 * KEYS as i64);
+        drop(store);
+        assert_clean(&device, "after the transfers");
+    }
+}
+
+/// What is too much for the log at once is refused before anything is done; large values do not count for it.
+#[test]
+fn a_step_that_is_too_long_is_refused() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    format(&device, 4_096, 1);
+    let store = open(&device, tiny()).unwrap();
+    let many: Vec<ObjectKey> = (0..300).map(|number| key(format!("many-{number}").as_bytes())).collect();
+    let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![7; 60])).collect(), ());
+    let refused = block_on(store.update_together(&blind(&many), decide)).map(|_| ());
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    assert!(block_on(store.get(&many[0], ByteRange::ALL)).unwrap().is_none());
+    let few = &many[..20];
+    let decide = |_: &[Option<Object>]| (few.iter().map(|_| put(vec![7; 1_900])).collect(), ());
+    let done = block_on(store.update_together(&blind(few), decide)).unwrap();
+    for pending in done.pending {
+        block_on(pending.durable()).unwrap();
+    }
+    assert_eq!(block_on(store.get(&few[19], ByteRange::ALL)).unwrap().unwrap().value.len(), 1_900);
+    drop(store);
+    assert_clean(&device, "after a large step");
+}
+
+fn count_up(objects: &[Option<Object>]) -> (Vec<Change>, u64) {
+    let before = objects[0]
+        .as_ref()
+        .map_or(0, |object| u64::from_le_bytes(object.value.to_vec()[..8].try_into().unwrap()));
+    (vec![put((before + 1).to_le_bytes().to_vec())], before + 1)
+}
+
+/// Counts up once; what the counter was then.
+fn count_once(store: &Store, name: &ObjectKey, identity: Identity) -> shoal_engine::Result<(u64, bool)> {
+    let keys = [(name.clone(), Look::Value)];
+    let keep = |count: &u64| count.to_le_bytes().to_vec();
+    match block_on(store.update_once(identity, &keys, count_up, keep))? {
+        Once::Now(done) => {
+            for pending in done.pending {
+                block_on(pending.durable())?;
+            }
+            Ok((done.answer, true))
+        }
+        Once::Before { answer, .. } => {
+            Ok((u64::from_le_bytes(answer.unwrap()[..8].try_into().unwrap()), false))
+        }
+    }
+}
+
+/// A client that does not know what became of a write repeats it after the crash: it counts once, whatever state the crash
+/// left.
+#[test]
+fn a_write_that_is_repeated_after_a_crash_counts_once() {
+    let (sim, store) = recording();
+    let name = key(b"counter");
+    for sequence in 1..=40 {
+        let identity = Identity { session: 9, sequence };
+        assert_eq!(count_once(&store, &name, identity).unwrap(), (sequence, true));
+        sim.mark(sequence);
+    }
+    drop(store);
+    let (mut states, mut repeated) = (0, 0);
+    sim.history().for_each_crash_state(4, 7, |point, image| {
+        let Some(&acknowledged) = point.marks.last() else { return };
+        states += 1;
+        let (device, store) = reopened(image);
+        let next = Identity { session: 9, sequence: acknowledged + 1 };
+        let (count, now) = count_once(&store, &name, next).unwrap();
+        assert_eq!(count, acknowledged + 1, "state {}", point.id);
+        repeated += u32::from(!now);
+        if acknowledged > 0 {
+            let last = Identity { session: 9, sequence: acknowledged };
+            assert_eq!(count_once(&store, &name, last).unwrap(), (acknowledged, false), "state {}", point.id);
+        }
+        drop(store);
+        if states % 17 == 0 {
+            assert_clean(&device, &point.id.to_string());
+        }
+    });
+    assert!(states > 300 && repeated > 20, "{states} states were explored, {repeated} had the write already");
+}
+
+#[test]
+fn results_are_bounded_and_expire() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    format(&device, 4_096, 1);
+    let clock = Arc::new(ManualClock::new(1_000));
+    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
+    let options = OpenOptions { background: false, ..tiny() };
+    let store = block_on(Store::open(device.clone(), options, environment)).unwrap();
+    let name = key(b"counter");
+    let identity = |sequence| Identity { session: 1, sequence };
+    for sequence in 0..3 * RESULTS_KEPT {
+        assert!(count_once(&store, &name, identity(sequence)).unwrap().1);
+    }
+    assert_eq!(store.stat().objects, 1 + RESULTS_KEPT, "one object for each result that is kept");
+    let forgotten = count_once(&store, &name, identity(RESULTS_KEPT));
+    assert!(matches!(forgotten, Err(Error::Unknown(_))), "{forgotten:?}");
+    let last = identity(3 * RESULTS_KEPT - 1);
+    assert_eq!(count_once(&store, &name, last).unwrap(), (3 * RESULTS_KEPT, false));
+    clock.advance(RESULT_LIFE_NS + 1);
+    assert_eq!(count_once(&store, &name, last).unwrap(), (3 * RESULTS_KEPT + 1, true), "its time is over");
+}
+
+/// A condition that did not hold is the write's result, too, whatever changed since.
+#[test]
+fn a_rejected_write_stays_rejected() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    format(&device, 4_096, 1);
+    let store = open(&device, tiny()).unwrap();
+    let name = key(b"name");
+    let first = block_on(store.put(&name, b"1".to_vec().into(), PutOptions::default())).unwrap();
+    let identity = Identity { session: 1, sequence: 1 };
+    let if_missing = PutOptions {
+        rules: RejectRules { if_exists: true, ..RejectRules::default() },
+        ..PutOptions::default()
+    };
+    let write = || block_on(store.put_once(identity, &name, b"2".to_vec().into(), if_missing.clone()));
+    let rejected = Error::ConditionFailed { current: Some(first.version) };
+    assert_eq!(write().unwrap_err().to_string(), rejected.to_string());
+    block_on(store.delete(&name, RejectRules::default())).unwrap();
+    assert_eq!(write().unwrap_err().to_string(), rejected.to_string());
+    assert!(block_on(store.get(&name, ByteRange::ALL)).unwrap().is_none());
+    let next = Identity { session: 1, sequence: 2 };
+    let put = |next| block_on(store.put_once(next, &name, b"3".to_vec().into(), if_missing.clone()));
+    let version = put(next).unwrap().version;
+    assert_eq!(put(next).unwrap().version, version, "the same answer again");
+    let info = block_on(store.head(&name)).unwrap().unwrap();
+    assert_eq!(info.version, version);
+    let third = Identity { session: 1, sequence: 3 };
+    let rules = RejectRules { if_version_not: Some(version), ..RejectRules::default() };
+    let delete = || block_on(store.delete_once(third, &name, rules)).unwrap();
+    let deleted = delete();
+    assert_eq!(deleted.deleted, Some(version));
+    assert_eq!(delete(), deleted);
+}
+
+/// Eight threads send the same write at the same time: one does it, the others wait for it and give its answer.
+#[test]
+fn repetitions_at_the_same_time_join_the_first() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    format(&device, 4_096, 1);
+    let mut options = tiny();
+    options.background = true;
+    let store = open(&device, options).unwrap();
+    let name = key(b"counter");
+    for sequence in 0..50 {
+        let done: u32 = thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| {
+                    let (store, name) = (&store, &name);
+                    scope.spawn(move || {
+                        let (count, now) =
+                            count_once(store, name, Identity { session: 3, sequence }).unwrap();
+                        assert_eq!(count, sequence + 1);
+                        u32::from(now)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(done, 1);
+    }
+}
+
+/// A step that needs more than half of the overlays waits for an apply that nothing else would have started.
+#[test]
+fn a_large_step_does_not_wait_for_ever() {
+    let done = common::within(20, "a large step", || {
+        let device = Device::new(Arc::new(MemDevice::new(4_096)));
+        format(&device, 4_096, 1);
+        let mut options = tiny();
+        options.background = true;
+        options.tuning.overlay_records_max = 16;
+        let store = open(&device, options).unwrap();
+        let many: Vec<ObjectKey> = (0..14).map(|number| key(format!("many-{number}").as_bytes())).collect();
+        let begun = std::time::Instant::now();
+        for number in 0..20 {
+            for beside in 0..3 {
+                let beside = key(&[beside]);
+                block_on(store.put(&beside, vec![1].into(), PutOptions::default())).unwrap();
+            }
+            let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![number; 60])).collect(), ());
+            let done = block_on(store.update_together(&blind(&many), decide)).unwrap();
+            for pending in done.pending {
+                block_on(pending.durable()).unwrap();
+            }
+        }
+        begun.elapsed()
+    });
+    assert!(done.as_secs() < 5, "{done:?} for twenty steps");
+}

@@ -1,0 +1,91 @@
+//! Writes that are done once, and several puts as one step.
+
+use http::uri::PathAndQuery;
+use shoal_api::v1::failure::Kind;
+use shoal_api::{Method, SEQUENCE_HEADER, SESSION_HEADER, Unary, v1};
+use shoal_client::{ConnectOptions, Error, PutItem, PutOptions, RejectRules};
+use tonic::client::Grpc;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+
+use crate::support::{Running, kind};
+
+/// A call with a session and a number in it.
+async fn call_as<M: Unary>(
+    channel: &Channel,
+    identity: (&'static str, u64),
+    request: M::Request,
+) -> Result<M::Response, Status> {
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    let codec = ProstCodec::<M::Request, M::Response>::default();
+    let mut request = Request::new(request);
+    request.metadata_mut().insert(SESSION_HEADER, identity.0.parse().unwrap());
+    request.metadata_mut().insert(SEQUENCE_HEADER, identity.1.into());
+    Ok(grpc.unary(request, PathAndQuery::from_static(<M as Method>::PATH), codec).await?.into_inner())
+}
+
+fn put(key: &'static str, value: &'static str, if_exists: bool) -> v1::PutRequest {
+    let rules = if_exists.then(|| v1::RejectRules { if_exists, ..v1::RejectRules::default() });
+    v1::PutRequest {
+        bucket: "b".into(),
+        key: key.into(),
+        value: value.into(),
+        rules,
+        modified_ns: Some(5),
+        ..v1::PutRequest::default()
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_write_gives_its_first_answer() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    let first = call_as::<v1::Put>(&channel, ("7", 1), put("k", "1", true)).await.unwrap();
+    let again = call_as::<v1::Put>(&channel, ("7", 1), put("k", "1", true)).await.unwrap();
+    assert_eq!(first.version, again.version);
+    let other = call_as::<v1::Put>(&channel, ("7", 2), put("k", "2", true)).await.unwrap_err();
+    assert_eq!(kind(&other), Kind::ConditionFailed);
+    let client = server.client().await;
+    let info = client.head("b", b"k").await.unwrap().unwrap();
+    assert_eq!((info.version, info.modified_ns), (first.version, 5));
+    let delete = || v1::DeleteRequest { bucket: "b".into(), key: "k".into(), rules: None };
+    let deleted = call_as::<v1::Delete>(&channel, ("7", 3), delete()).await.unwrap();
+    client.put("b", b"k", "3".into(), PutOptions::default()).await.unwrap();
+    assert_eq!(call_as::<v1::Delete>(&channel, ("7", 3), delete()).await.unwrap(), deleted);
+    assert!(client.head("b", b"k").await.unwrap().is_some(), "a repetition deletes nothing");
+    let wrong = call_as::<v1::Put>(&channel, ("x", 3), put("k", "2", true)).await.unwrap_err();
+    assert_eq!(kind(&wrong), Kind::Invalid);
+    server.stop().await;
+}
+
+fn item(key: &'static str, value: &'static str, rules: RejectRules) -> PutItem {
+    let options = PutOptions { rules, ..PutOptions::default() };
+    PutItem { key: key.into(), value: value.into(), options }
+}
+
+#[tokio::test]
+async fn several_puts_are_one_step() {
+    let server = Running::start().await;
+    for once in [false, true] {
+        let options = ConnectOptions { once, ..ConnectOptions::new(server.address.to_string()) };
+        let client = shoal_client::Client::connect(options).await.unwrap();
+        let none = RejectRules::default();
+        let put = client.put_together("b", &[item("x", "1", none), item("y", "2", none)]).await.unwrap();
+        for (key, put) in [(b"x", put[0]), (b"y", put[1])] {
+            assert_eq!(client.head("b", key).await.unwrap().unwrap().version, put.version);
+        }
+        let if_exists = RejectRules { if_exists: true, ..none };
+        let refused = client.put_together("b", &[item("z", "1", if_exists), item("y", "3", if_exists)]).await;
+        let Err(Error::ConditionFailed { current, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(current, Some(put[1].version));
+        assert_eq!(client.head("b", b"z").await.unwrap(), None, "nothing was done");
+        assert!(client.put_together("b", &[]).await.unwrap().is_empty());
+        // What else a client does with identities.
+        let version = client.put("b", b"k", "1".into(), PutOptions::default()).await.unwrap().version;
+        let rules = RejectRules { if_version_not: Some(version), ..none };
+        assert_eq!(client.delete("b", b"k", rules).await.unwrap().deleted, Some(version));
+    }
+    server.stop().await;
+}
