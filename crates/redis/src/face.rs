@@ -60,6 +60,11 @@ impl Face {
         Ok(ObjectKey::new(&self.options.bucket, key)?)
     }
 
+    /// The value of a key, where it can be told at once (see [`Store::get_at_once`]).
+    pub(crate) fn get_at_once(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        self.store.get_at_once(&self.key(key).ok()?)
+    }
+
     /// Whether writes are acknowledged before they are durable.
     pub(crate) fn is_relaxed(&self) -> bool {
         self.options.durability != Durability::Sync

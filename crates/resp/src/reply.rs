@@ -32,6 +32,12 @@ impl<'a> Reply<'a> {
         Self { out, protocol }
     }
 
+    /// Bytes of all that was not sent yet.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.out.len()
+    }
+
     /// A short text without line ends, as `OK`; what ends a line is written as a space.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text);
