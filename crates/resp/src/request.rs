@@ -177,7 +177,9 @@ impl RequestParser {
         let rest = received.strip_prefix(b"*2\r\n")?;
         let (name, rest) = glance_word(rest)?;
         let (argument, rest) = glance_word(rest)?;
-        if argument.len() > self.limits.word_bytes {
+        if name.len().max(argument.len()) > self.limits.word_bytes
+            || name.len() + argument.len() > self.limits.command_bytes
+        {
             return None;
         }
         Some(Glance { name, argument, bytes: received.len() - rest.len() })
@@ -551,6 +553,11 @@ mod tests {
             b"*2\r\n$3\r\nGET\r\n$99999\r\n",
         ] {
             assert_eq!(parser.glance(other), None);
+        }
+        let limits = RequestLimits { word_bytes: 3, command_bytes: 5, ..RequestLimits::default() };
+        let strict = RequestParser::new(limits, true);
+        for long in [&b"*2\r\n$4\r\nPING\r\n$1\r\na\r\n"[..], b"*2\r\n$1\r\na\r\n$4\r\nPING\r\n", get] {
+            assert_eq!(strict.glance(long), None, "found by fuzzing: `next` refuses it");
         }
         let mut received = Buffer::from(&b"*2\r\n$3\r\nSET\r\n"[..]);
         let mut parser = parser;
