@@ -201,8 +201,13 @@ impl Connection {
             if glance.name.len() != GET || !command::is(glance.name, "get") {
                 break;
             }
-            let Some(value) = shared.face.get_at_once(glance.argument) else { break };
-            reply_value(&mut reply, value);
+            let show = |value: Option<&[u8]>| match value {
+                Some(value) => reply.bulk(value),
+                None => reply.null(),
+            };
+            if shared.face.show_at_once(glance.argument, show).is_none() {
+                break;
+            }
             taken += glance.bytes;
             commands += 1;
             if reply.bytes() >= answers_max {
