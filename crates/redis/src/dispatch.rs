@@ -54,6 +54,8 @@ pub(crate) struct Dispatch {
     /// Accepts for all threads, where this is the first one.
     accepting: Option<Accepting>,
     looked_ns: u64,
+    /// When there was something to do.
+    worked_ns: u64,
 }
 
 /// The listener, and whom its connections go to in turn.
@@ -94,6 +96,7 @@ impl Dispatch {
             again: Vec::new(),
             accepting,
             looked_ns,
+            worked_ns: looked_ns,
         })
     }
 
@@ -104,9 +107,12 @@ impl Dispatch {
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         let mut ready = Vec::new();
         let mut woken = Vec::new();
+        let poll = self.shared.face.options.poll;
         loop {
-            let idle = self.again.is_empty() && self.mailbox.may_sleep();
-            let timeout = if idle { PATIENCE_PERIOD } else { Duration::ZERO };
+            // Right after work there often is more: looking for it takes less time than falling asleep and waking.
+            let polls = u128::from(self.shared.now_ns.saturating_sub(self.worked_ns)) < poll.as_nanos();
+            let sleeps = !polls && self.again.is_empty() && self.mailbox.may_sleep();
+            let timeout = if sleeps { PATIENCE_PERIOD } else { Duration::ZERO };
             self.poller.wait(self.pause(timeout), &mut ready)?;
             self.mailbox.awake(ready.contains(&Ready::Bell));
             self.shared.now_ns = self.shared.face.clock.monotonic_ns();
@@ -115,16 +121,23 @@ impl Dispatch {
                 return Ok(());
             }
             let store = self.shared.face.store.clone();
-            store.gather(|| self.turn(&ready, &woken, sockets));
-            self.send_all();
+            let nothing = ready.is_empty() && woken.is_empty() && sockets.is_empty() && self.again.is_empty();
+            if !nothing || self.is_paused() {
+                self.worked_ns = self.shared.now_ns;
+                store.gather(|| self.turn(&ready, &woken, sockets));
+                self.send_all();
+            }
             self.look_for_patience();
         }
     }
 
+    fn is_paused(&self) -> bool {
+        self.accepting.as_ref().is_some_and(|accepting| accepting.paused_until_ns.is_some())
+    }
+
     /// No longer than until connections are accepted again.
     fn pause(&self, timeout: Duration) -> Duration {
-        let paused = self.accepting.as_ref().is_some_and(|accepting| accepting.paused_until_ns.is_some());
-        if paused { timeout.min(ACCEPT_PAUSE) } else { timeout }
+        if self.is_paused() { timeout.min(ACCEPT_PAUSE) } else { timeout }
     }
 
     fn turn(&mut self, ready: &[Ready], woken: &[Token], sockets: Vec<OwnedFd>) {

@@ -31,6 +31,8 @@ pub struct RedisOptions {
     pub durability: Durability,
     /// Dispatch threads; none: one per core.
     pub threads: Option<usize>,
+    /// How long a thread looks for more after work before it sleeps. Zero: it sleeps at once.
+    pub poll: Duration,
     /// Bounds.
     pub limits: Limits,
 }
@@ -44,6 +46,7 @@ impl Default for RedisOptions {
             bucket: "redis".into(),
             durability: Durability::Sync,
             threads: None,
+            poll: Duration::ZERO,
             limits: Limits::default(),
         }
     }
