@@ -5,30 +5,52 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use shoal_buffer::Buffer;
-use shoal_resp::{ProtocolError, RequestLimits, RequestParser};
+use shoal_resp::{ProtocolError, Request, RequestLimits, RequestParser};
 
-const LIMITS: RequestLimits = RequestLimits { word_bytes: 1 << 20, words: 1 << 20, command_bytes: 4 << 20 };
+/// What servers have, and limits that inputs of some hundred bytes reach.
+const LIMITS: [RequestLimits; 2] = [
+    RequestLimits { word_bytes: 1 << 20, words: 1 << 20, command_bytes: 4 << 20, refused_word_bytes: 1 << 29 },
+    RequestLimits { word_bytes: 20, words: 50, command_bytes: 40, refused_word_bytes: 100 },
+];
 
-fn parse(input: &[u8], piece: usize, authenticated: bool) -> (Vec<Vec<Bytes>>, Option<ProtocolError>) {
-    let mut parser = RequestParser::new(LIMITS, authenticated);
+fn parse(
+    input: &[u8],
+    piece: usize,
+    limits: RequestLimits,
+    authenticated: bool,
+) -> (Vec<Request>, Option<ProtocolError>) {
+    let mut parser = RequestParser::new(limits, authenticated);
     let (mut received, mut commands) = (Buffer::new(), Vec::new());
     for bytes in input.chunks(piece.max(1)) {
         received.append(Bytes::copy_from_slice(bytes));
         loop {
-            match parser.next(&mut received) {
-                Ok(Some(words)) => commands.push(words),
+            let glance = parser.glance(received.first_chunk());
+            let glance = glance.map(|glance| {
+                let words = [glance.name, glance.argument].map(Bytes::copy_from_slice).to_vec();
+                (words, received.len() - glance.bytes)
+            });
+            let request = parser.next(&mut received);
+            if let Some((words, left)) = glance {
+                assert_eq!(request, Ok(Some(Request::Words(words))));
+                assert_eq!(received.len(), left);
+            }
+            match request {
+                Ok(Some(request)) => commands.push(request),
                 Ok(None) => break,
                 Err(error) => return (commands, Some(error)),
             }
         }
-        assert!(parser.missing_bytes(&received) <= LIMITS.word_bytes + 2);
+        assert!(parser.missing_bytes(&received) <= limits.word_bytes + 2);
+        // Of the words at most what was received, and room for those that are there or a few.
+        assert!(parser.held_bytes() <= input.len() * 40 + 64 * 40);
+        parser.detach();
     }
     (commands, None)
 }
 
 fuzz_target!(|input: &[u8]| {
     let Some((&how, input)) = input.split_first() else { return };
-    let authenticated = how & 1 == 0;
-    let whole = parse(input, input.len(), authenticated);
-    assert_eq!(parse(input, usize::from(how >> 1) + 1, authenticated), whole);
+    let (authenticated, limits) = (how & 1 == 0, LIMITS[usize::from(how >> 1 & 1)]);
+    let whole = parse(input, input.len(), limits, authenticated);
+    assert_eq!(parse(input, usize::from(how >> 2) + 1, limits, authenticated), whole);
 });

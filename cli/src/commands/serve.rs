@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use shoal_engine::Environment;
+use shoal_engine::{Environment, Store};
 use shoal_redis::{Durability, ListenError, RedisOptions};
 use shoal_server::{ServeError, Server, ServerOptions};
 use tokio::sync::oneshot;
@@ -98,6 +98,10 @@ pub(crate) struct Arguments {
     /// acknowledged is older than MS milliseconds without being durable (relaxed:MS) [default: sync].
     #[arg(long, value_name = "sync|relaxed:MS", env = "SHOAL_DURABILITY", hide_env_values = true)]
     durability: Option<String>,
+    /// After work, a thread of the Redis face looks for more for so many microseconds before it sleeps: answers come sooner,
+    /// and a core is busy while clients are [default: 0].
+    #[arg(long, value_name = "MICROSECONDS", env = "SHOAL_POLL", hide_env_values = true)]
+    poll: Option<u64>,
     /// The configuration file.
     #[arg(long, value_name = "FILE", env = "SHOAL_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
@@ -138,6 +142,7 @@ impl Settings {
                 arguments.resp_bucket.or(file.resp_bucket),
                 arguments.password_file.or(file.password_file).as_deref(),
                 arguments.durability.or(file.durability).as_deref(),
+                Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
             )?,
             log: log.or(file.log).unwrap_or_else(|| "info".into()),
         })
@@ -150,12 +155,14 @@ fn resp(
     bucket: Option<String>,
     password_file: Option<&Path>,
     durability: Option<&str>,
+    poll: Duration,
 ) -> anyhow::Result<Option<(String, RedisOptions)>> {
     let defaults = RedisOptions::default();
     let options = RedisOptions {
         bucket: bucket.unwrap_or(defaults.bucket),
         password: password_file.map(password).transpose()?,
         durability: durability.map_or(Ok(Durability::Sync), parse_durability)?,
+        poll,
         ..RedisOptions::default()
     };
     let address = address.unwrap_or_else(|| DEFAULT_RESP.into());
@@ -195,15 +202,26 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let server = bind(&settings).await?;
     let redis = bind_redis(&settings).await?;
     let store = store_file::open(&settings.data, &settings.store).await?;
+    let served = serve(&store, server, redis, stopped).await;
+    tracing::info!("closing {}", settings.data.display());
+    let closed = store.close().await;
+    served?;
+    closed.with_context(|| format!("cannot close the store {} in order", settings.data.display()))
+}
+
+/// Serves `store` until it is told to stop, or cannot. The store is open still when this returns.
+async fn serve(
+    store: &Store,
+    server: Server,
+    redis: Option<shoal_redis::Server>,
+    stopped: oneshot::Receiver<()>,
+) -> anyhow::Result<()> {
     announce(&server, redis.as_ref())?;
     let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
     let served = server.run(store.clone(), async { drop(stopped.await) }).await;
     // Waits for its threads, which finish the turn that they are in.
     tokio::task::spawn_blocking(move || drop(redis)).await.context("the Redis face did not stop")?;
-    tracing::info!("closing {}", settings.data.display());
-    let closed = store.close().await;
-    served?;
-    closed.with_context(|| format!("cannot close the store {} in order", settings.data.display()))
+    Ok(served?)
 }
 
 /// One line a face, all at once: who reads the first one may be gone before another came.
@@ -270,6 +288,7 @@ mod tests {
             resp_bucket: None,
             password_file: None,
             durability: None,
+            poll: None,
             config: None,
         }
     }

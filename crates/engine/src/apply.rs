@@ -12,7 +12,7 @@ use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{Lsn, Run, TabletId, blocks_for};
 use smallvec::SmallVec;
 
-use crate::entry::{Entry, Home, split_leaf_entry};
+use crate::entry::{Entry, Home, expiry_of, split_leaf_entry};
 use crate::error::{Error, Result};
 use crate::log::commit::{Item, ValueWrite};
 use crate::log::format::RecordKind;
@@ -174,6 +174,9 @@ impl Inner {
         let (root, pages) = self.merge_tree(tablet, view.root, applied, &mut merge, &ops).await?;
         let mut totals = view.totals;
         totals.value_bytes = (totals.value_bytes + merge.bytes_added).saturating_sub(merge.bytes_removed);
+        totals.expiring = totals
+            .expiring
+            .map(|count| (count + merge.expiring_added).saturating_sub(merge.expiring_removed));
         let mut account = Account::new(totals);
         let (root, counted) = match merge.account.is_empty() {
             true => (root, None),
@@ -611,6 +614,9 @@ struct ReplaceEntries {
     account: AccountOps,
     bytes_added: u64,
     bytes_removed: u64,
+    /// Objects with an end of their time.
+    expiring_added: u64,
+    expiring_removed: u64,
     moved_values: u64,
     moved_bytes: u64,
 }
@@ -623,6 +629,8 @@ impl ReplaceEntries {
             account,
             bytes_added: 0,
             bytes_removed: 0,
+            expiring_added: 0,
+            expiring_removed: 0,
             moved_values: 0,
             moved_bytes: 0,
         }
@@ -633,6 +641,7 @@ impl ReplaceEntries {
         match split_leaf_entry(old).and_then(|(version, body)| Ok((version, Entry::decode(body)?.0))) {
             Ok((version, entry)) => {
                 self.bytes_removed += entry.value_bytes;
+                self.expiring_removed += u64::from(entry.expiry_ns.is_some());
                 match entry.home {
                     Home::Inline => {}
                     Home::Packed { run, .. } => self.account.kill(run, entry.stored_bytes()),
@@ -691,6 +700,7 @@ impl Merge for ReplaceEntries {
             return Ok(Change::Delete);
         }
         self.bytes_added += op.value_bytes;
+        self.expiring_added += u64::from(expiry_of(&body).is_some());
         new.extend_from_slice(&version.0.to_le_bytes());
         new.extend_from_slice(&body);
         Ok(Change::Put)

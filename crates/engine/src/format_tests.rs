@@ -70,7 +70,13 @@ fn superblock() -> Superblock {
                 slot_last: 16_383,
                 root: Root { page: Some(PageRef { block: 5000, crc: 77 }), height: 3, entries: 12_345 },
                 applied: Lsn(88),
-                totals: Totals { runs: 91, packed_blocks: 92, packed_live_bytes: 93, value_bytes: 94 },
+                totals: Totals {
+                    runs: 91,
+                    packed_blocks: 92,
+                    packed_live_bytes: 93,
+                    value_bytes: 94,
+                    expiring: Some(95),
+                },
             },
         ],
     }
@@ -126,6 +132,7 @@ fn superblock_lies_where_the_document_says() {
         ("packed_blocks", 92),
         ("packed_live_bytes", 93),
         ("value_bytes", 94),
+        ("expiring", 96),
     ] {
         assert_eq!(number(second, tablet[field]), expected, "{field}");
     }

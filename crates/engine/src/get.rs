@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::key::ObjectKey;
 use crate::log::format::RecordKind;
 use crate::object::{ByteRange, Object, ObjectInfo};
+use crate::overlay::Record;
 use crate::store::{Inner, OperationCounters, Store};
 use crate::tablet::View;
 use crate::tree_io::{PoolPages, tree_of};
@@ -53,27 +54,38 @@ impl Store {
         Ok(Some(object))
     }
 
-    /// The value of an object, where it can be told at once and lies in memory in one piece: a short value in its leaf
-    /// or in a record of the log. Nothing where it must be waited for, where it is longer, or where it cannot be read:
-    /// [`Self::get`] has the answer then.
-    #[must_use]
-    pub fn get_at_once(&self, key: &ObjectKey) -> Option<Option<Bytes>> {
+    /// Shows the value of an object to `show`, where it can be told at once and lies in memory in one piece: a short value in
+    /// its leaf or in a record of the log. Nothing where it must be waited for, where it is longer, or where it cannot be
+    /// read: [`Self::get`] has the answer then.
+    pub fn show_at_once<T>(&self, key: &ObjectKey, show: impl FnOnce(Option<&[u8]>) -> T) -> Option<T> {
         let inner = &*self.0;
         inner.check_open().ok()?;
         let view = inner.tablet_of(key).view();
-        let find = pin!(inner.find(&view, key.encoded()));
-        let Poll::Ready(Ok(found)) = find.poll(&mut Context::from_waker(Waker::noop())) else { return None };
-        let value = match found {
-            None => None,
-            Some(found) if found.is_inline() => {
-                Some(found.inline.slice((found.entry.meta_in_front() as usize).min(found.inline.len())..))
+        let (bytes, shown) = match inner.record_of(&view, key.encoded()) {
+            Some(record) if record.kind() == RecordKind::Delete => (0, show(None)),
+            Some(record) => inner.show_inline(record.body_bytes(), show)?,
+            None => {
+                let tree = tree_of(inner.identity, view.tablet);
+                let pages = PoolPages::new(&inner.pool);
+                let lookup = pin!(tree.lookup(&pages, view.root, key.encoded()));
+                let Poll::Ready(Ok(found)) = lookup.poll(&mut Context::from_waker(Waker::noop())) else {
+                    return None;
+                };
+                match found {
+                    Some(found) => inner.show_inline(split_leaf_entry(&found).ok()?.1, show)?,
+                    None => (0, show(None)),
+                }
             }
-            Some(_) => return None,
         };
         inner.count(&inner.counters.gets);
-        let bytes = value.as_ref().map_or(0, Bytes::len) as u64;
         OperationCounters::add(&inner.counters.value_bytes_read, bytes);
-        Some(value)
+        Some(shown)
+    }
+
+    /// The same, as a copy.
+    #[must_use]
+    pub fn get_at_once(&self, key: &ObjectKey) -> Option<Option<Bytes>> {
+        self.show_at_once(key, |value| value.map(Bytes::copy_from_slice))
     }
 
     /// What is known about an object; none where there is no such object.
@@ -98,11 +110,27 @@ impl Inner {
         Ok(found.filter(|found| !self.expiry.is_over(&found.entry)))
     }
 
-    async fn find_stored(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
+    /// The newest durable record of a key in the overlays of `view`.
+    fn record_of(&self, view: &View, key: &[u8]) -> Option<Arc<Record>> {
         let overlays = [Some(&view.active), view.frozen.as_ref()];
-        let record =
-            overlays.into_iter().flatten().find_map(|overlay| overlay.get(key, || self.committer.durable()));
-        match record {
+        overlays.into_iter().flatten().find_map(|overlay| overlay.get(key, || self.committer.durable()))
+    }
+
+    /// Shows the value in the body of an entry, where it lies there; gives its bytes too.
+    fn show_inline<T>(&self, body: &[u8], show: impl FnOnce(Option<&[u8]>) -> T) -> Option<(u64, T)> {
+        let (entry, inline) = Entry::decode(body).ok()?;
+        if entry.home != Home::Inline {
+            return None;
+        }
+        if self.expiry.is_over(&entry) {
+            return Some((0, show(None)));
+        }
+        let value = inline.get(entry.meta_in_front() as usize..)?;
+        Some((value.len() as u64, show(Some(value))))
+    }
+
+    async fn find_stored(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
+        match self.record_of(view, key) {
             Some(record) if record.kind() == RecordKind::Delete => Ok(None),
             Some(record) => entry_of_record(&record).map(Some),
             None => self.find_in_tree(view, key).await,
@@ -190,7 +218,7 @@ pub(crate) fn check_single(bytes: u64) -> Result<()> {
 }
 
 /// The entry in a record of an overlay; its version counts only where the record has its number.
-pub(crate) fn entry_of_record(record: &Arc<crate::overlay::Record>) -> Result<FoundEntry> {
+pub(crate) fn entry_of_record(record: &Arc<Record>) -> Result<FoundEntry> {
     let body = record.body();
     decode(Lsn(record.lsn_raw()), &body)
         .ok_or_else(|| Error::Corrupt { what: "a record in memory".into(), block: 0 })

@@ -4,6 +4,7 @@ use std::fmt;
 
 use shoal_base::limits::{BUCKET_BYTES_MAX, KEY_BYTES_MAX};
 use shoal_base::slot::hash_slot;
+use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 
@@ -35,7 +36,8 @@ pub fn check_bucket(bucket: &str) -> Result<()> {
 /// no 0x00), and the order is by bucket, then by key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    encoded: Box<[u8]>,
+    /// Most are short enough to need no memory of their own.
+    encoded: SmallVec<[u8; 36]>,
     bucket_bytes: u8,
 }
 
@@ -61,7 +63,10 @@ impl ObjectKey {
     }
 
     fn in_bucket(bucket: &str, key: &[u8]) -> Self {
-        let encoded = [bucket.as_bytes(), &[0], key].concat().into_boxed_slice();
+        let mut encoded = SmallVec::with_capacity(bucket.len() + 1 + key.len());
+        encoded.extend_from_slice(bucket.as_bytes());
+        encoded.push(0);
+        encoded.extend_from_slice(key);
         Self { encoded, bucket_bytes: bucket.len() as u8 }
     }
 

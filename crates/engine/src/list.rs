@@ -23,7 +23,7 @@ use crate::overlay::{Overlay, Record};
 use crate::packed::RESERVED;
 use crate::store::{Inner, Store};
 use crate::tablet::View;
-use crate::tree::Cursor;
+use crate::tree::{Cursor, Root};
 use crate::tree_io::{PoolPages, tree_of};
 
 impl Store {
@@ -136,9 +136,10 @@ impl<'a> Lister<'a> {
     }
 }
 
-/// Shows every stored object to `look`, those whose time is over among them, in the order of their encoded keys from `from`
-/// on, at most `limit` of them; gives where to go on, or nothing at the end.
-pub(crate) async fn walk(
+/// Shows every stored object that may have an end of its time to `look`, those whose time is over among them, in the order of
+/// their encoded keys from `from` on, at most `limit` of them; gives where to go on, or nothing at the end. Trees that have no
+/// such object are not read.
+pub(crate) async fn walk_expiring(
     inner: &Inner,
     from: Vec<u8>,
     limit: usize,
@@ -146,9 +147,12 @@ pub(crate) async fn walk(
 ) -> Result<Option<Vec<u8>>> {
     let tablets = inner.tablets.all();
     let expected = limit / tablets.len() + 8;
-    let streams =
-        tablets.iter().map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(expected))).collect();
-    let mut merge = Merge::new(streams);
+    let streams = tablets.iter().map(|tablet| {
+        let view = tablet.view();
+        let root = if view.totals.is_for_ever() { Root::EMPTY } else { view.root };
+        TabletStream::with_root(inner, view, root, None, Some(expected))
+    });
+    let mut merge = Merge::new(streams.collect());
     merge.seek(from).await?;
     let mut last = Vec::new();
     for _ in 0..limit {
@@ -217,6 +221,18 @@ struct TabletStream<'a> {
 
 impl<'a> TabletStream<'a> {
     fn new(inner: &'a Inner, view: Arc<View>, end: Option<&[u8]>, expected: Option<usize>) -> Self {
+        let root = view.root;
+        Self::with_root(inner, view, root, end, expected)
+    }
+
+    /// Those of the overlays of `view` and of the tree under `root`.
+    fn with_root(
+        inner: &'a Inner,
+        view: Arc<View>,
+        root: Root,
+        end: Option<&[u8]>,
+        expected: Option<usize>,
+    ) -> Self {
         let overlays = [Some(view.active.clone()), view.frozen.clone()];
         let chunk = expected.unwrap_or(CHUNK_RECORDS).min(CHUNK_RECORDS);
         let queues = overlays
@@ -227,7 +243,7 @@ impl<'a> TabletStream<'a> {
         let tree = tree_of(inner.identity, view.tablet);
         let source = PoolPages::new(&inner.pool);
         // Reserved keys lie behind all objects.
-        let cursor = Cursor::new(tree, source, view.root, &[], end.or(Some(&[RESERVED])));
+        let cursor = Cursor::new(tree, source, root, &[], end.or(Some(&[RESERVED])));
         let cursor = match expected {
             Some(entries) => cursor.with_expected(entries),
             None => cursor,

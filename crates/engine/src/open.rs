@@ -173,7 +173,7 @@ fn even_tablets(count: u16) -> Vec<TabletRecord> {
             slot_last: (border(index + 1) - 1) as u16,
             root: Root::EMPTY,
             applied: Lsn::NONE,
-            totals: Totals::default(),
+            totals: Totals { expiring: Some(0), ..Totals::default() },
         })
         .collect()
 }

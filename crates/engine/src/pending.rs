@@ -15,6 +15,7 @@ use crate::overlay::Record;
 use crate::store::{Inner, Store};
 
 /// A write that has its place in the order of writes. Dropping this forgets the answer, not the write.
+#[derive(Clone)]
 pub struct Pending {
     store: Store,
     record: Arc<Record>,

@@ -1,8 +1,9 @@
 //! The reaper: objects whose time is over are deleted, so that their space comes back (R18).
 //!
 //! Readers do not need it: they see that an object's time is over. It knows when the soonest ones are due from what was written
-//! since the store was opened, and from one slow walk over all objects; where there are more than it can remember, it walks
-//! again. It deletes only what it finds to be over at that moment, as one step: whatever was written meanwhile stays.
+//! since the store was opened, and from one slow walk over the trees that have such objects, as their totals tell; where
+//! there are more than it can remember, it walks again. It deletes only what it finds to be over at that moment, as one
+//! step: whatever was written meanwhile stays.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::key::ObjectKey;
-use crate::list::walk;
+use crate::list::walk_expiring;
 use crate::store::{Inner, OperationCounters};
 
 /// Bytes of keys that the reaper remembers, with what a place in its list costs.
@@ -90,7 +91,7 @@ impl Inner {
     /// # Errors
     /// As a listing.
     pub(crate) async fn walk_for_expiring(&self, from: Vec<u8>) -> Result<Option<Vec<u8>>> {
-        walk(self, from, WALKED_MAX, |key, entry| {
+        walk_expiring(self, from, WALKED_MAX, |key, entry| {
             if let Some(expiry_ns) = entry.expiry_ns {
                 self.expiring.note(expiry_ns, key);
             }

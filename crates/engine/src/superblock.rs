@@ -142,8 +142,9 @@ impl Superblock {
             bytes.extend_from_slice(&[0; 4]);
             bytes.extend_from_slice(&tablet.root.entries.to_le_bytes());
             bytes.extend_from_slice(&tablet.applied.0.to_le_bytes());
-            let Totals { runs, packed_blocks, packed_live_bytes, value_bytes } = tablet.totals;
-            for field in [runs, packed_blocks, packed_live_bytes, value_bytes] {
+            let Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring } = tablet.totals;
+            let expiring = expiring.map_or(0, |count| count + 1);
+            for field in [runs, packed_blocks, packed_live_bytes, value_bytes, expiring] {
                 bytes.extend_from_slice(&field.to_le_bytes());
             }
             let at = TABLETS_OFFSET + index * TABLET_BYTES;
@@ -243,8 +244,9 @@ fn decode_tablet(bytes: &[u8]) -> std::result::Result<TabletRecord, Truncated> {
     reader.bytes(4)?;
     let root = Root { page: (some == 1).then_some(page), height, entries: reader.u64()? };
     let applied = Lsn(reader.u64()?);
-    let [runs, packed_blocks, packed_live_bytes, value_bytes] = fields(&mut reader)?;
-    let totals = Totals { runs, packed_blocks, packed_live_bytes, value_bytes };
+    let [runs, packed_blocks, packed_live_bytes, value_bytes, expiring] = fields(&mut reader)?;
+    let expiring = expiring.checked_sub(1);
+    let totals = Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring };
     Ok(TabletRecord { slot_first, slot_last, root, applied, totals })
 }
 

@@ -190,6 +190,37 @@ fn an_object_whose_time_is_over_does_not_exist() {
     }
 }
 
+/// Where no object has an end of its time, the reaper reads nothing after an opening; one such object is found.
+#[test]
+fn the_reaper_reads_only_trees_that_have_something_for_it() {
+    for with_end in [false, true] {
+        let (device, clock) = (device(), Arc::new(ManualClock::new(1_000 * SECOND)));
+        let store = open_at(&device, tiny(), &clock);
+        for number in 0..1_000 {
+            let expiry_ns = (with_end && number == 77).then_some(1_010 * SECOND);
+            let options = PutOptions { expiry_ns, ..PutOptions::default() };
+            block_on(store.put(&key(format!("{number}").as_bytes()), vec![7; 200].into(), options)).unwrap();
+        }
+        block_on(store.close()).unwrap();
+        drop(store);
+        clock.advance(20 * SECOND);
+        let store = open_at(&device, OpenOptions { background: true, ..tiny() }, &clock);
+        let opened = store.stat().device.reads;
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        if with_end {
+            while store.stat().expired < 1 {
+                assert!(std::time::Instant::now() < until, "it was not found");
+                thread::sleep(std::time::Duration::from_millis(20));
+            }
+        } else {
+            thread::sleep(std::time::Duration::from_millis(500));
+            // There are about 70 leaves; what else begins with an opening reads a few blocks.
+            let reads = store.stat().device.reads - opened;
+            assert!(reads < 20, "{reads} blocks were read");
+        }
+    }
+}
+
 /// The space of objects whose time is over comes back, those among them that a store found when it was opened.
 #[test]
 fn the_reaper_gives_space_back() {

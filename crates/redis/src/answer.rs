@@ -52,6 +52,20 @@ impl Answer {
         Self::Integer(i64::from(value))
     }
 
+    /// Memory that it takes, roughly.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Error(text) => text.len(),
+                Self::Bulk(bytes) => bytes.len(),
+                Self::Value(value) => value.len(),
+                Self::Verbatim(text) => text.len(),
+                Self::Array(answers) | Self::Set(answers) => answers.iter().map(Self::bytes).sum(),
+                Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
+                Self::Ok | Self::Simple(_) | Self::Integer(_) | Self::Null | Self::Version => 0,
+            }
+    }
+
     /// Writes it.
     pub(crate) fn write(self, reply: &mut Reply<'_>) {
         match self {

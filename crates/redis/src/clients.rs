@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use shoal_resp::Protocol;
+
+use crate::command::{COMMANDS, Command};
+use crate::face::Face;
 
 /// What a client said about itself.
 #[derive(Clone, Debug, Default)]
@@ -27,14 +30,19 @@ pub(crate) struct Client {
     pub last_ms: AtomicU64,
     pub is_v3: AtomicBool,
     pub says: Mutex<Says>,
-    /// Its last command's name.
-    pub command: Mutex<&'static str>,
+    /// Its last command: its place in the table of commands and one more; 0: none yet.
+    command: AtomicUsize,
 }
 
 impl Client {
     /// Remembers the version of the protocol.
     pub(crate) fn speaks(&self, protocol: Protocol) {
         self.is_v3.store(protocol == Protocol::V3, Ordering::Relaxed);
+    }
+
+    /// Remembers its last command.
+    pub(crate) fn used(&self, command: &'static Command) {
+        self.command.store(command.index() + 1, Ordering::Relaxed);
     }
 
     /// Its line in CLIENT LIST.
@@ -52,12 +60,45 @@ impl Client {
             says.name,
             now_ms.saturating_sub(self.since_ms) / 1000,
             now_ms.saturating_sub(self.last_ms.load(Ordering::Relaxed)) / 1000,
-            *self.command.lock(),
+            self.command
+                .load(Ordering::Relaxed)
+                .checked_sub(1)
+                .and_then(|index| COMMANDS.get(index))
+                .map_or("NULL", |command| command.name),
             if self.is_v3.load(Ordering::Relaxed) { 3 } else { 2 },
             says.library,
             says.library_version,
         );
         line
+    }
+}
+
+/// A connection's entry among all of them, as long as this lives.
+pub(crate) struct Entered {
+    face: Arc<Face>,
+    client: Arc<Client>,
+}
+
+impl Entered {
+    /// Enters a new connection of the face, where there are not too many.
+    pub(crate) fn new(face: &Arc<Face>, address: SocketAddr, local: SocketAddr, now_ms: u64) -> Option<Self> {
+        let most = face.options.limits.connections_max;
+        let client = face.clients.add(address, local, now_ms, most)?;
+        Some(Self { face: face.clone(), client })
+    }
+}
+
+impl std::ops::Deref for Entered {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.face.clients.remove(self.client.id);
     }
 }
 
@@ -70,13 +111,7 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// Enters a new connection, where there are fewer than `most`.
-    pub(crate) fn add(
-        &self,
-        address: SocketAddr,
-        local: SocketAddr,
-        now_ms: u64,
-        most: usize,
-    ) -> Option<Arc<Client>> {
+    fn add(&self, address: SocketAddr, local: SocketAddr, now_ms: u64, most: usize) -> Option<Arc<Client>> {
         let mut connected = self.connected.lock();
         if connected.len() >= most {
             return None;
@@ -89,14 +124,14 @@ impl Clients {
             last_ms: AtomicU64::new(now_ms),
             is_v3: AtomicBool::new(false),
             says: Mutex::default(),
-            command: Mutex::new("NULL"),
+            command: AtomicUsize::new(0),
         });
         connected.insert(client.id, client.clone());
         Some(client)
     }
 
     /// A connection ended.
-    pub(crate) fn remove(&self, id: u64) {
+    fn remove(&self, id: u64) {
         self.connected.lock().remove(&id);
     }
 

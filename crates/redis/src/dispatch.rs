@@ -10,16 +10,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use rustix::net::sockopt;
 
+use crate::clients::Entered;
 use crate::command::Session;
-use crate::connection::{Connection, End, KEEPALIVE, Shared};
+use crate::connection::{Connection, End};
 use crate::face::Face;
 use crate::mailbox::{ConnectionWaker, Mailbox, Token};
 use crate::poller::{Poller, Ready};
+use crate::shared::Shared;
+use crate::socket::{KEEPALIVE, Socket};
 
 /// The thread looks for clients that do not take their answers so often.
 const PATIENCE_PERIOD: Duration = Duration::from_secs(1);
+/// Bytes that a connection receives in one turn, so that the others get theirs.
+const TURN_BYTES_MAX: usize = 1 << 20;
 /// New connections in one turn.
 const ACCEPTS_MAX: usize = 64;
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
@@ -28,7 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// One place for a connection.
 struct Place {
     generation: u32,
-    connection: Option<Box<Connection>>,
+    connection: Option<Box<(Socket, Connection)>>,
     /// Whether it is among the touched ones of this turn.
     touched: bool,
 }
@@ -40,21 +46,31 @@ pub(crate) struct Dispatch {
     poller: Poller,
     places: Vec<Place>,
     free: Vec<u32>,
+    /// What is received goes here; filled parts are split off.
+    block: BytesMut,
     /// Places with something to do in this turn, and in the next.
     touched: Vec<u32>,
     again: Vec<u32>,
     /// Accepts for all threads, where this is the first one.
     accepting: Option<Accepting>,
     looked_ns: u64,
+    /// When there was something to do.
+    worked_ns: u64,
 }
 
 /// The listener, and whom its connections go to in turn.
 pub(crate) struct Accepting {
-    pub listener: TcpListener,
-    pub mailboxes: Vec<Arc<Mailbox>>,
-    pub next: usize,
+    listener: Arc<TcpListener>,
+    mailboxes: Vec<Arc<Mailbox>>,
+    next: usize,
     /// Until when nothing is accepted.
-    pub paused_until_ns: Option<u64>,
+    paused_until_ns: Option<u64>,
+}
+
+impl Accepting {
+    pub(crate) fn new(listener: Arc<TcpListener>, mailboxes: Vec<Arc<Mailbox>>) -> Self {
+        Self { listener, mailboxes, next: 0, paused_until_ns: None }
+    }
 }
 
 impl Dispatch {
@@ -75,10 +91,12 @@ impl Dispatch {
             poller,
             places: Vec::new(),
             free: Vec::new(),
+            block: BytesMut::new(),
             touched: Vec::new(),
             again: Vec::new(),
             accepting,
             looked_ns,
+            worked_ns: looked_ns,
         })
     }
 
@@ -89,9 +107,12 @@ impl Dispatch {
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         let mut ready = Vec::new();
         let mut woken = Vec::new();
+        let poll = self.shared.face.options.poll;
         loop {
-            let idle = self.again.is_empty() && self.mailbox.may_sleep();
-            let timeout = if idle { PATIENCE_PERIOD } else { Duration::ZERO };
+            // Right after work there often is more: looking for it takes less time than falling asleep and waking.
+            let polls = u128::from(self.shared.now_ns.saturating_sub(self.worked_ns)) < poll.as_nanos();
+            let sleeps = !polls && self.again.is_empty() && self.mailbox.may_sleep();
+            let timeout = if sleeps { PATIENCE_PERIOD } else { Duration::ZERO };
             self.poller.wait(self.pause(timeout), &mut ready)?;
             self.mailbox.awake(ready.contains(&Ready::Bell));
             self.shared.now_ns = self.shared.face.clock.monotonic_ns();
@@ -100,16 +121,23 @@ impl Dispatch {
                 return Ok(());
             }
             let store = self.shared.face.store.clone();
-            store.gather(|| self.turn(&ready, &woken, sockets));
-            self.send_all();
+            let nothing = ready.is_empty() && woken.is_empty() && sockets.is_empty() && self.again.is_empty();
+            if !nothing || self.is_paused() {
+                self.worked_ns = self.shared.now_ns;
+                store.gather(|| self.turn(&ready, &woken, sockets));
+                self.send_all();
+            }
             self.look_for_patience();
         }
     }
 
+    fn is_paused(&self) -> bool {
+        self.accepting.as_ref().is_some_and(|accepting| accepting.paused_until_ns.is_some())
+    }
+
     /// No longer than until connections are accepted again.
     fn pause(&self, timeout: Duration) -> Duration {
-        let paused = self.accepting.as_ref().is_some_and(|accepting| accepting.paused_until_ns.is_some());
-        if paused { timeout.min(ACCEPT_PAUSE) } else { timeout }
+        if self.is_paused() { timeout.min(ACCEPT_PAUSE) } else { timeout }
     }
 
     fn turn(&mut self, ready: &[Ready], woken: &[Token], sockets: Vec<OwnedFd>) {
@@ -129,11 +157,9 @@ impl Dispatch {
             match *event {
                 Ready::Bell => {}
                 Ready::Listener => self.accept(),
-                Ready::Socket { token, readable, writable } => {
-                    let now_ns = self.shared.now_ns;
-                    if let Some(connection) = self.connection(token) {
-                        connection.set_ready(readable, writable);
-                        connection.heard(now_ns);
+                Ready::Socket { token, readable, writable, ended } => {
+                    if let Some((socket, _)) = self.connection(token) {
+                        socket.set_ready(readable, writable, ended);
                         self.touch(token.place);
                     }
                 }
@@ -155,18 +181,25 @@ impl Dispatch {
         }
     }
 
-    fn connection(&mut self, token: Token) -> Option<&mut Connection> {
+    fn connection(&mut self, token: Token) -> Option<&mut (Socket, Connection)> {
         let place = self.places.get_mut(token.place as usize)?;
         if place.generation == token.generation { place.connection.as_deref_mut() } else { None }
     }
 
+    /// Gives a connection its turn.
     fn advance(&mut self, index: u32) {
-        let Some(connection) =
-            self.places.get_mut(index as usize).and_then(|place| place.connection.as_mut())
+        let Some((socket, connection)) =
+            self.places.get_mut(index as usize).and_then(|place| place.connection.as_deref_mut())
         else {
             return;
         };
-        match connection.advance(&mut self.shared) {
+        if socket.is_lingering() {
+            if socket.drain(&mut self.block, self.shared.now_ns) {
+                self.end(index, End::Done);
+            }
+            return;
+        }
+        match turn_of(socket, connection, &mut self.shared, &mut self.block) {
             Ok(false) => {}
             Ok(true) => self.again.push(index),
             Err(end) => self.end(index, end),
@@ -178,30 +211,61 @@ impl Dispatch {
         for index in std::mem::take(&mut self.touched) {
             let Some(place) = self.places.get_mut(index as usize) else { continue };
             place.touched = false;
-            let Some(connection) = place.connection.as_mut() else { continue };
-            match connection.send(self.shared.now_ns) {
-                Ok(()) if connection.wants_more(&self.shared) => {
-                    if !self.again.contains(&index) {
-                        self.again.push(index);
-                    }
+            let Some((socket, connection)) = place.connection.as_deref_mut() else { continue };
+            if let Err(end) = socket.send(connection.out(), self.shared.now_ns) {
+                self.end(index, end);
+                continue;
+            }
+            connection.show(self.shared.now_ns);
+            connection.count_answers(&mut self.shared);
+            if connection.is_done() {
+                if connection.is_closing() {
+                    socket.linger(self.shared.now_ns);
+                    socket.set_ready(true, true, false);
                 }
-                Ok(()) => {}
-                Err(end) => self.end(index, end),
+                if !connection.is_closing() || socket.drain(&mut self.block, self.shared.now_ns) {
+                    self.end(index, End::Done);
+                }
+            } else if connection.wants_more(&self.shared) && !self.again.contains(&index) {
+                self.again.push(index);
             }
         }
         let commands = std::mem::take(&mut self.shared.commands);
         self.shared.face.commands.fetch_add(commands, Ordering::Relaxed);
+        while self.shared.answers > self.shared.face.options.limits.answers_bytes_max
+            && let Some(index) = self.slowest()
+        {
+            self.end(index, End::TooMuch);
+        }
     }
 
+    /// Of those that do not take their answers, the connection with most of them.
+    fn slowest(&mut self) -> Option<u32> {
+        let shared = &mut self.shared;
+        let stuck = self.places.iter_mut().zip(0..).filter_map(|(place, index)| {
+            let (socket, connection) = place.connection.as_deref_mut()?;
+            socket.stuck_since_ns()?;
+            Some((connection.count_answers(shared), index))
+        });
+        stuck.max().map(|(_, index)| index)
+    }
+
+    /// Looks for those that do not take their answers, or do not go.
     fn look_for_patience(&mut self) {
-        if self.shared.now_ns.saturating_sub(self.looked_ns) < PATIENCE_PERIOD.as_nanos() as u64 {
+        let now_ns = self.shared.now_ns;
+        if now_ns.saturating_sub(self.looked_ns) < PATIENCE_PERIOD.as_nanos() as u64 {
             return;
         }
-        self.looked_ns = self.shared.now_ns;
+        self.looked_ns = now_ns;
+        let most = self.shared.face.options.limits.silence_max.as_nanos();
         for index in 0..self.places.len() as u32 {
-            let connection = self.places.get(index as usize).and_then(|place| place.connection.as_ref());
-            if let Some(Err(end)) = connection.map(|connection| connection.check_patience(&self.shared)) {
-                self.end(index, end);
+            let place = self.places.get_mut(index as usize);
+            let Some((socket, _)) = place.and_then(|place| place.connection.as_deref_mut()) else { continue };
+            let stuck = socket.stuck_since_ns().map_or(0, |since| now_ns.saturating_sub(since));
+            if u128::from(stuck) > most {
+                self.end(index, End::Silent);
+            } else if socket.is_lingering() && socket.drain(&mut self.block, now_ns) {
+                self.end(index, End::Done);
             }
         }
     }
@@ -258,8 +322,7 @@ impl Dispatch {
         let peer = address(rustix::net::getpeername(&socket)?.ok_or(rustix::io::Errno::NOTCONN)?)?;
         let local = address(rustix::net::getsockname(&socket)?)?;
         let face = self.shared.face.clone();
-        let most = face.options.limits.connections_max;
-        let Some(client) = face.clients.add(peer, local, self.shared.now_ns / 1_000_000, most) else {
+        let Some(client) = Entered::new(&face, peer, local, self.shared.now_ns / 1_000_000) else {
             let text = b"-ERR max number of clients reached\r\n";
             let _ = rustix::net::send(&socket, text, rustix::net::SendFlags::NOSIGNAL);
             return Ok(());
@@ -279,27 +342,53 @@ impl Dispatch {
             token,
             queued: AtomicBool::new(false),
         });
-        let id = client.id;
         if let Err(error) = self.poller.add(&socket, token) {
-            face.clients.remove(id);
             self.free.push(index);
             return Err(error);
         }
         let session = Session::new(client, face.options.password.is_none());
-        place.connection = Some(Box::new(Connection::new(socket, session, waker, &face)));
+        let connection = Connection::new(session, waker, &face);
+        place.connection = Some(Box::new((Socket::new(socket), connection)));
         Ok(())
     }
 
     fn end(&mut self, index: u32, end: End) {
         let Some(place) = self.places.get_mut(index as usize) else { return };
-        let Some(mut connection) = place.connection.take() else { return };
+        let Some(mut ended) = place.connection.take() else { return };
+        let (socket, connection) = &mut *ended;
         if matches!(end, End::Silent | End::TooMuch) {
             tracing::warn!("connection {} was closed: {end:?}", connection.client_id());
         }
         connection.forget(&mut self.shared);
-        self.shared.face.clients.remove(connection.client_id());
-        let _ = self.poller.remove(connection.socket());
+        let _ = self.poller.remove(socket.fd());
         debug_assert_eq!(connection.token().place, index);
         self.free.push(index);
     }
+}
+
+/// A turn of one connection: it goes on with what it can, and receives as long as it may and there is something; says
+/// whether it has more to do in the next turn.
+fn turn_of(
+    socket: &mut Socket,
+    connection: &mut Connection,
+    shared: &mut Shared,
+    block: &mut BytesMut,
+) -> Result<bool, End> {
+    let mut left = TURN_BYTES_MAX;
+    let more = loop {
+        let wants = connection.advance(shared);
+        if !(wants && socket.is_readable()) {
+            break false;
+        }
+        if left == 0 {
+            break true;
+        }
+        let missing = connection.missing_bytes();
+        match socket.receive(connection.received(), missing, block)? {
+            Some(count) => left = left.saturating_sub(count),
+            None => connection.set_ended(),
+        }
+    };
+    connection.count_received(shared)?;
+    Ok(more)
 }

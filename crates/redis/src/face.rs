@@ -60,6 +60,11 @@ impl Face {
         Ok(ObjectKey::new(&self.options.bucket, key)?)
     }
 
+    /// Shows the value of a key to `show`, where it can be told at once (see [`Store::show_at_once`]).
+    pub(crate) fn show_at_once<T>(&self, key: &[u8], show: impl FnOnce(Option<&[u8]>) -> T) -> Option<T> {
+        self.store.show_at_once(&self.key(key).ok()?, show)
+    }
+
     /// Whether writes are acknowledged before they are durable.
     pub(crate) fn is_relaxed(&self) -> bool {
         self.options.durability != Durability::Sync

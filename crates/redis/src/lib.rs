@@ -2,7 +2,8 @@
 //!
 //! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per
 //! core; `dispatch` is such a thread: all that became ready is handled in one turn, and all writes of a turn share a
-//! batch of the log; `connection` parses requests and keeps their answers in order; `command` has the table of commands
+//! batch of the log; `socket` receives and sends; `connection` parses requests and keeps their answers in order, with what
+//! was `begun`; `command` has the table of commands
 //! and one file per family; `answer` is what they say. What the protocol looks like is in `docs/format/resp.md`.
 //!
 //! A thread answers from memory itself. What must wait (a miss, a commit) is a task of its connection, which is woken
@@ -11,10 +12,13 @@
 mod listen;
 mod options;
 
+mod begun;
 mod connection;
 mod dispatch;
 mod mailbox;
 mod poller;
+mod shared;
+mod socket;
 
 mod answer;
 mod command;

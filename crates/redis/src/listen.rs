@@ -1,8 +1,10 @@
 //! The face as a whole: it listens, starts its threads, and ends in order.
 
 use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use shoal_engine::{Environment, Store, check_bucket};
@@ -18,6 +20,9 @@ const THREADS_MAX: usize = 64;
 const BACKLOG: i32 = 4096;
 /// File descriptors that are wanted beside those of connections.
 const DESCRIPTORS_BESIDE: u64 = 256;
+
+/// A dispatch thread that ended begins anew after so long.
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the face does not run.
 #[derive(Debug, thiserror::Error)]
@@ -95,19 +100,45 @@ impl Server {
             .collect::<std::io::Result<_>>()
             .map_err(ListenError::Thread)?;
         let mut running = Running { mailboxes: mailboxes.clone(), threads: Vec::new() };
-        let mut accepting =
-            Some(Accepting { listener, mailboxes: mailboxes.clone(), next: 0, paused_until_ns: None });
-        for mailbox in mailboxes {
-            let (face, accepting) = (face.clone(), accepting.take());
-            let thread = std::thread::Builder::new().name("shoal-redis".into()).spawn(move || {
-                let dispatch = Dispatch::new(face, mailbox, accepting);
-                if let Err(error) = dispatch.and_then(Dispatch::run) {
-                    tracing::error!("a dispatch thread of the Redis face ended: {error}");
-                }
-            });
+        let mut listener = Some(Arc::new(listener));
+        for mailbox in &mailboxes {
+            let thread = Thread {
+                face: face.clone(),
+                mailbox: mailbox.clone(),
+                // The first thread accepts for all.
+                accepts: listener.take().map(|listener| (listener, mailboxes.clone())),
+            };
+            let thread = std::thread::Builder::new().name("shoal-redis".into()).spawn(move || thread.run());
             running.threads.push(thread.map_err(ListenError::Thread)?);
         }
         Ok(running)
+    }
+}
+
+/// A dispatch thread, which outlives what ends its work.
+struct Thread {
+    face: Arc<Face>,
+    mailbox: Arc<Mailbox>,
+    accepts: Option<(Arc<TcpListener>, Vec<Arc<Mailbox>>)>,
+}
+
+impl Thread {
+    /// Serves until it is told to stop. Whatever else ends that (a panic, or a failure to wait) closes the thread's
+    /// connections, whose clients come again, and it begins anew: nobody is left to wait for a thread that is not there.
+    fn run(&self) {
+        while !self.mailbox.is_stopped() {
+            let served = catch_unwind(AssertUnwindSafe(|| {
+                let accepting = self.accepts.clone();
+                let accepting = accepting.map(|(listener, mailboxes)| Accepting::new(listener, mailboxes));
+                Dispatch::new(self.face.clone(), self.mailbox.clone(), accepting)?.run()
+            }));
+            match served {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => tracing::error!("a dispatch thread of the Redis face begins anew: {error}"),
+                Err(_) => tracing::error!("a dispatch thread of the Redis face panicked, and begins anew"),
+            }
+            std::thread::sleep(RESTART_PAUSE);
+        }
     }
 }
 

@@ -86,6 +86,11 @@ impl Mailbox {
         }
     }
 
+    /// Whether the thread was told to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.mail.lock().stop
+    }
+
     /// Takes everything out. `woken` gives its memory for the next mail.
     pub(crate) fn take(&self, woken: &mut Vec<Token>) -> (Vec<OwnedFd>, bool) {
         woken.clear();

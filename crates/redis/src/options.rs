@@ -31,6 +31,8 @@ pub struct RedisOptions {
     pub durability: Durability,
     /// Dispatch threads; none: one per core.
     pub threads: Option<usize>,
+    /// How long a thread looks for more after work before it sleeps. Zero: it sleeps at once.
+    pub poll: Duration,
     /// Bounds.
     pub limits: Limits,
 }
@@ -44,6 +46,7 @@ impl Default for RedisOptions {
             bucket: "redis".into(),
             durability: Durability::Sync,
             threads: None,
+            poll: Duration::ZERO,
             limits: Limits::default(),
         }
     }
@@ -64,6 +67,9 @@ pub struct Limits {
     pub commands_in_flight_max: usize,
     /// Bytes of answers that a connection has not taken; further commands of it wait.
     pub answer_bytes_max: usize,
+    /// Bytes of answers that were not taken and of commands under way, of all connections of a thread; where there are more,
+    /// the connections that do not take theirs are closed, those with most first.
+    pub answers_bytes_max: usize,
     /// How long a connection may leave its answers untaken; then it is closed.
     pub silence_max: Duration,
 }
@@ -77,6 +83,7 @@ impl Default for Limits {
             received_bytes_max: 512 << 20,
             commands_in_flight_max: 1024,
             answer_bytes_max: 8 << 20,
+            answers_bytes_max: 512 << 20,
             silence_max: Duration::from_secs(60),
         }
     }

@@ -25,8 +25,8 @@ pub(crate) enum Ready {
     Bell,
     /// A connection wants in.
     Listener,
-    /// A socket.
-    Socket { token: Token, readable: bool, writable: bool },
+    /// A socket; `ended`: behind what it has, nothing more comes.
+    Socket { token: Token, readable: bool, writable: bool, ended: bool },
 }
 
 /// An epoll instance.
@@ -82,6 +82,7 @@ impl Poller {
                         token: Token::from_u64(token),
                         readable: flags.intersects(EventFlags::IN | ended),
                         writable: flags.intersects(EventFlags::OUT | ended),
+                        ended: flags.intersects(ended),
                     }
                 }
             }

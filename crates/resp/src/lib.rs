@@ -12,4 +12,4 @@ mod request;
 
 pub use number::{format_integer, parse_integer};
 pub use reply::{Protocol, Reply};
-pub use request::{ProtocolError, RequestLimits, RequestParser};
+pub use request::{Glance, ProtocolError, Request, RequestLimits, RequestParser};

@@ -3,7 +3,7 @@
 //! Protocol 2 knows no nulls, maps, sets, doubles and booleans: they become what Redis makes of them there. A value
 //! travels as the chunks it came in: only the short ones are copied.
 
-use shoal_buffer::Buffer;
+use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 
 use crate::number::{INTEGER_BYTES_MAX, format_integer};
 
@@ -32,6 +32,12 @@ impl<'a> Reply<'a> {
         Self { out, protocol }
     }
 
+    /// Bytes of all that was not sent yet.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.out.len()
+    }
+
     /// A short text without line ends, as `OK`; what ends a line is written as a space.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text);
@@ -48,10 +54,23 @@ impl<'a> Reply<'a> {
     }
 
     /// A string of bytes.
+    #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.count(b'$', bytes.len());
-        self.out.append_copy(bytes);
-        self.out.append_copy(b"\r\n");
+        if bytes.len() > COPY_BYTES_MAX {
+            self.count(b'$', bytes.len());
+            self.out.append_copy(bytes);
+            return self.out.append_copy(b"\r\n");
+        }
+        // A short one is written as a whole: most answers are of this kind.
+        let mut room = [0; INTEGER_BYTES_MAX];
+        let digits = format_integer(bytes.len() as i64, &mut room);
+        let (head, value) = (1 + digits.len() + 2, bytes.len());
+        let out = self.out.alloc(head + value + 2);
+        out[0] = b'$';
+        out[1..head - 2].copy_from_slice(digits);
+        out[head - 2..head].copy_from_slice(b"\r\n");
+        out[head..head + value].copy_from_slice(bytes);
+        out[head + value..].copy_from_slice(b"\r\n");
     }
 
     /// A value, as the chunks it is made of.
@@ -160,7 +179,6 @@ impl<'a> Reply<'a> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use shoal_buffer::COPY_BYTES_MAX;
 
     use super::*;
 

@@ -5,7 +5,9 @@
 //! again. Every announced length is checked before memory is taken for it. A word of a command refers to the received
 //! bytes where they are not built into the buffer: a large value is not copied.
 //!
-//! After an error the connection cannot be understood any more: send the error, then close.
+//! A command with a word that is longer than it may be is refused when the length is announced; what comes of it is
+//! thrown away, and the next command is understood again. After an error the connection cannot be understood any more:
+//! send the error, then close.
 
 use bytes::{Buf, Bytes};
 use shoal_buffer::Buffer;
@@ -37,12 +39,34 @@ pub struct RequestLimits {
     pub words: usize,
     /// Bytes of all words of a command together (Redis: `client-query-buffer-limit`).
     pub command_bytes: usize,
+    /// Bytes of a word that is refused and thrown away; a longer one ends the connection.
+    pub refused_word_bytes: usize,
+}
+
+/// What came from the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The words of a command, at least one.
+    Words(Vec<Bytes>),
+    /// The command that is under way is longer than it may be. It is refused: the rest of it is thrown away as it comes.
+    TooLong,
+}
+
+/// A short command as it lies in what was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance<'a> {
+    /// The command's name.
+    pub name: &'a [u8],
+    /// Its one argument.
+    pub argument: &'a [u8],
+    /// Bytes of the whole command.
+    pub bytes: usize,
 }
 
 impl Default for RequestLimits {
     /// 512 MiB, 1 Mi words and 1 GiB, as in Redis.
     fn default() -> Self {
-        Self { word_bytes: 512 << 20, words: 1 << 20, command_bytes: 1 << 30 }
+        Self { word_bytes: 512 << 20, words: 1 << 20, command_bytes: 1 << 30, refused_word_bytes: 512 << 20 }
     }
 }
 
@@ -85,18 +109,31 @@ pub struct RequestParser {
     authenticated: bool,
     /// Words of the current command that are still to come; zero between commands.
     missing: usize,
-    /// Length of the word that comes next, where it was read already.
+    /// Length of the word that comes next, where it was read already; of a refused one what is left of it.
     length: Option<usize>,
     words: Vec<Bytes>,
     /// Bytes of `words`.
     bytes: usize,
+    /// Of `words`, the first so many lie in memory of their own.
+    detached: usize,
+    /// Whether the current command is thrown away.
+    refused: bool,
 }
 
 impl RequestParser {
     /// For a new connection.
     #[must_use]
     pub const fn new(limits: RequestLimits, authenticated: bool) -> Self {
-        Self { limits, authenticated, missing: 0, length: None, words: Vec::new(), bytes: 0 }
+        Self {
+            limits,
+            authenticated,
+            missing: 0,
+            length: None,
+            words: Vec::new(),
+            bytes: 0,
+            detached: 0,
+            refused: false,
+        }
     }
 
     /// Whether the client may use all of the limits from now on.
@@ -107,18 +144,61 @@ impl RequestParser {
     /// How many bytes must be received at least before the current command can end; zero where that is not known.
     #[must_use]
     pub fn missing_bytes(&self, received: &Buffer) -> usize {
-        self.length.map_or(0, |length| (length + 2).saturating_sub(received.len()))
+        match self.length {
+            Some(length) if !self.refused => (length + 2).saturating_sub(received.len()),
+            _ => 0,
+        }
     }
 
-    /// Takes the next command from the front of `received`: its words, at least one. None where it is not there as a
-    /// whole; what was there of it is kept.
+    /// Memory that the words of an unfinished command take.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.bytes + self.words.capacity() * size_of::<Bytes>()
+    }
+
+    /// Moves the words of an unfinished command into memory of their own: they may be a small part of what many commands
+    /// were received into.
+    pub fn detach(&mut self) {
+        for word in self.words.iter_mut().skip(self.detached) {
+            *word = Bytes::copy_from_slice(word);
+        }
+        self.detached = self.words.len();
+    }
+
+    /// The command at the start of `received`, where it is there as a whole, has just one argument and is written as
+    /// nearly all clients write it. Nothing is taken and nothing is decided: without a glance, or where the caller has no
+    /// use for it, [`next`](Self::next) has the answer. The caller takes [`Glance::bytes`] itself.
+    #[inline]
+    #[must_use]
+    pub fn glance<'a>(&self, received: &'a [u8]) -> Option<Glance<'a>> {
+        if self.missing > 0 {
+            return None;
+        }
+        let rest = received.strip_prefix(b"*2\r\n")?;
+        let (name, rest) = glance_word(rest)?;
+        let (argument, rest) = glance_word(rest)?;
+        if name.len().max(argument.len()) > self.limits.word_bytes
+            || name.len() + argument.len() > self.limits.command_bytes
+        {
+            return None;
+        }
+        Some(Glance { name, argument, bytes: received.len() - rest.len() })
+    }
+
+    /// Takes the next command from the front of `received`. None where it is not there as a whole; what was there of it is
+    /// kept.
     ///
     /// # Errors
     /// [`ProtocolError`] where the bytes are no command; the parser must not be used any more then.
-    pub fn next(&mut self, received: &mut Buffer) -> Result<Option<Vec<Bytes>>, ProtocolError> {
+    pub fn next(&mut self, received: &mut Buffer) -> Result<Option<Request>, ProtocolError> {
         loop {
             if self.missing > 0 {
-                return self.take_words(received);
+                let request = self.take_words(received)?;
+                if request.is_some() || self.missing > 0 {
+                    return Ok(request);
+                }
+                // A refused command is through.
+                continue;
             }
             match received.first_chunk().first() {
                 None => return Ok(None),
@@ -129,21 +209,24 @@ impl RequestParser {
                 }
                 Some(_) => match inline_words(received)? {
                     Some(words) if words.is_empty() => {}
-                    words => return Ok(words),
+                    words => return Ok(words.map(Request::Words)),
                 },
             }
         }
     }
 
-    /// Reads the words that are still missing; none where they are not there yet.
-    fn take_words(&mut self, received: &mut Buffer) -> Result<Option<Vec<Bytes>>, ProtocolError> {
+    /// Reads the words that are still missing; none where they are not there yet, or were thrown away.
+    fn take_words(&mut self, received: &mut Buffer) -> Result<Option<Request>, ProtocolError> {
         while self.missing > 0 {
+            let was_refused = self.refused;
             if !self.take_word(received)? {
-                return Ok(None);
+                return Ok(if self.refused && !was_refused { Some(Request::TooLong) } else { None });
             }
         }
         self.bytes = 0;
-        Ok(Some(std::mem::take(&mut self.words)))
+        self.detached = 0;
+        let words = std::mem::take(&mut self.words);
+        Ok(if std::mem::take(&mut self.refused) { None } else { Some(Request::Words(words)) })
     }
 
     /// Reads the count of words; false where it is not there yet. A command without words is none.
@@ -161,15 +244,26 @@ impl RequestParser {
         Ok(true)
     }
 
-    /// Reads the next word; false where it is not there yet.
+    /// Reads the next word, or throws it away; false where it is not there yet, or where the command is refused from here
+    /// on.
     fn take_word(&mut self, received: &mut Buffer) -> Result<bool, ProtocolError> {
         let length = match self.length {
             Some(length) => length,
-            None => match self.take_length(received)? {
-                Some(length) => *self.length.insert(length),
-                None => return Ok(false),
-            },
+            None => {
+                let Some(length) = self.take_length(received)? else { return Ok(false) };
+                if self.refused {
+                    return Ok(self.throw_away(length + 2, received));
+                }
+                if length > self.limits.word_bytes.min(self.limits.command_bytes - self.bytes) {
+                    self.refuse(length);
+                    return Ok(false);
+                }
+                *self.length.insert(length)
+            }
         };
+        if self.refused {
+            return Ok(self.throw_away(length, received));
+        }
         if received.len() < length + 2 {
             return Ok(false);
         }
@@ -179,6 +273,27 @@ impl RequestParser {
         self.missing -= 1;
         self.length = None;
         Ok(true)
+    }
+
+    /// Nothing of the current command is kept from here on; its next word has `length` bytes.
+    fn refuse(&mut self, length: usize) {
+        self.refused = true;
+        self.words = Vec::new();
+        (self.bytes, self.detached) = (0, 0);
+        self.length = Some(length + 2);
+    }
+
+    /// Throws away what is there of `left` bytes; says whether that is all of them.
+    fn throw_away(&mut self, left: usize, received: &mut Buffer) -> bool {
+        let now = left.min(received.len());
+        received.truncate_front(now);
+        if now < left {
+            self.length = Some(left - now);
+            return false;
+        }
+        self.length = None;
+        self.missing -= 1;
+        true
     }
 
     fn take_length(&self, received: &mut Buffer) -> Result<Option<usize>, ProtocolError> {
@@ -193,9 +308,9 @@ impl RequestParser {
         }
         let Some(length) = take_number(received, ProtocolError::LengthTooLong)? else { return Ok(None) };
         let length = length.ok_or(ProtocolError::InvalidLength)?;
-        let allowed = self.limits.word_bytes.min(self.limits.command_bytes - self.bytes);
+        let most = self.limits.word_bytes.max(self.limits.refused_word_bytes);
         match usize::try_from(length) {
-            Ok(bytes) if bytes <= allowed => {
+            Ok(bytes) if bytes <= most => {
                 if !self.authenticated && length > UNAUTHENTICATED_WORD_BYTES_MAX {
                     return Err(ProtocolError::UnauthenticatedLength);
                 }
@@ -204,6 +319,27 @@ impl RequestParser {
             _ => Err(ProtocolError::InvalidLength),
         }
     }
+}
+
+/// A word at the start of `received`, which has at most four digits of length, and what comes behind it.
+#[inline]
+fn glance_word(received: &[u8]) -> Option<(&[u8], &[u8])> {
+    const DIGITS_MAX: usize = 4;
+    let rest = received.strip_prefix(b"$")?;
+    let mut length = 0_usize;
+    for (at, &byte) in rest.iter().enumerate().take(DIGITS_MAX + 1) {
+        match byte {
+            b'0'..=b'9' => length = length * 10 + usize::from(byte - b'0'),
+            // An odd way to write a number is for `next`.
+            b'\r' if at > 0 && at <= DIGITS_MAX && (at == 1 || rest[0] != b'0') => {
+                let rest = rest.get(at + 1..)?.strip_prefix(b"\n")?;
+                let (word, rest) = rest.split_at_checked(length)?;
+                return Some((word, rest.strip_prefix(b"\r\n")?));
+            }
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Takes an inline command; none where its line does not end yet.
@@ -278,21 +414,38 @@ mod tests {
     use super::*;
 
     fn parse(input: &[u8]) -> (Vec<Vec<Bytes>>, Option<ProtocolError>) {
-        parse_pieces(&[input], true)
+        parse_pieces(&[input], RequestLimits::default(), true)
     }
 
-    fn parse_pieces(pieces: &[&[u8]], authenticated: bool) -> (Vec<Vec<Bytes>>, Option<ProtocolError>) {
-        let mut parser = RequestParser::new(RequestLimits::default(), authenticated);
+    /// The commands, an empty one standing for one that was too long.
+    fn parse_pieces(
+        pieces: &[&[u8]],
+        limits: RequestLimits,
+        authenticated: bool,
+    ) -> (Vec<Vec<Bytes>>, Option<ProtocolError>) {
+        let mut parser = RequestParser::new(limits, authenticated);
         let (mut received, mut commands) = (Buffer::new(), Vec::new());
         for piece in pieces {
             received.append(Bytes::copy_from_slice(piece));
             loop {
+                let glance = parser.glance(received.first_chunk());
+                let glance =
+                    glance.map(|glance| (vec![glance.name.to_vec(), glance.argument.to_vec()], glance.bytes));
+                let before = received.len();
                 match parser.next(&mut received) {
-                    Ok(Some(words)) => commands.push(words),
+                    Ok(Some(Request::Words(words))) => {
+                        if let Some((glanced, bytes)) = glance {
+                            assert_eq!((words == glanced, before - received.len()), (true, bytes));
+                        }
+                        commands.push(words);
+                    }
+                    Ok(Some(Request::TooLong)) => commands.push(Vec::new()),
                     Ok(None) => break,
                     Err(error) => return (commands, Some(error)),
                 }
+                assert!(parser.missing_bytes(&received) <= limits.word_bytes + 2);
             }
+            parser.detach();
         }
         (commands, None)
     }
@@ -336,7 +489,7 @@ mod tests {
 
     #[test]
     fn strangers_may_send_little() {
-        let stranger = |input: &[u8]| text(parse_pieces(&[input], false).1);
+        let stranger = |input: &[u8]| text(parse_pieces(&[input], RequestLimits::default(), false).1);
         assert_eq!(stranger(b"*11\r\n"), "Protocol error: unauthenticated multibulk length");
         assert_eq!(stranger(b"*1\r\n$16385\r\n"), "Protocol error: unauthenticated bulk length");
         assert_eq!(stranger(b"*10\r\n$16384\r\n"), "");
@@ -344,7 +497,8 @@ mod tests {
 
     #[test]
     fn announcements_take_no_memory_and_limits_hold() {
-        let limits = RequestLimits { word_bytes: 100, words: 1 << 20, command_bytes: 150 };
+        let limits =
+            RequestLimits { word_bytes: 100, words: 1 << 20, command_bytes: 150, refused_word_bytes: 1000 };
         let parse = |input: &'static [u8]| {
             let mut parser = RequestParser::new(limits, true);
             let mut received = Buffer::from(input);
@@ -353,9 +507,62 @@ mod tests {
         };
         assert_eq!(parse(b"*1048576\r\n"), (Ok(false), WORDS_RESERVED_MAX, 0));
         assert_eq!(parse(b"*2\r\n$100\r\nabc"), (Ok(false), 2, 99));
-        assert_eq!(parse(b"*2\r\n$101\r\n").0, Err(ProtocolError::InvalidLength));
-        let first = b"*2\r\n$90\r\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n$61\r\n";
-        assert_eq!(parse(first).0, Err(ProtocolError::InvalidLength), "151 bytes");
+        assert_eq!(parse(b"*2\r\n$1001\r\n").0, Err(ProtocolError::InvalidLength));
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_at_once_and_thrown_away() {
+        let limits =
+            RequestLimits { word_bytes: 100, words: 1 << 20, command_bytes: 150, refused_word_bytes: 1000 };
+        for long in [
+            &b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$101\r\n"[..],
+            b"*3\r\n$3\r\nSET\r\n$99\r\nkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk\r\n$49\r\n",
+        ] {
+            let mut parser = RequestParser::new(limits, true);
+            let mut received = Buffer::from(long);
+            assert_eq!(parser.next(&mut received), Ok(Some(Request::TooLong)), "on the announcement alone");
+            assert_eq!((parser.held_bytes(), parser.missing_bytes(&received)), (0, 0));
+            let bytes = if long.ends_with(b"$101\r\n") { 101 } else { 49 };
+            for _ in 0..bytes + 1 {
+                received.append_copy(b"*");
+                assert_eq!(parser.next(&mut received), Ok(None));
+                assert!(received.is_empty());
+            }
+            received.append_copy(b"\n*1\r\n$4\r\nPING\r\n");
+            assert_eq!(parser.next(&mut received), Ok(Some(Request::Words(vec!["PING".into()]))));
+        }
+        // Words behind the one that was too long are thrown away too, whatever their length.
+        let input =
+            [&b"*3\r\n$101\r\n"[..], &[b'x'; 101], b"\r\n$0\r\n\r\n$200\r\n", &[b'y'; 200], b"\r\nPING\r\n"];
+        let (commands, error) = parse_pieces(&[&input.concat()], limits, true);
+        assert_eq!((commands, error), (vec![vec![], vec![Bytes::from("PING")]], None));
+    }
+
+    #[test]
+    fn a_glance_is_for_what_is_there_as_a_whole() {
+        let parser = RequestParser::new(RequestLimits::default(), true);
+        let get = b"*2\r\n$3\r\nGET\r\n$3\r\nabc\r\n*1\r\n";
+        let glance = parser.glance(get).unwrap();
+        assert_eq!((glance.name, glance.argument, glance.bytes), (&b"GET"[..], &b"abc"[..], 22));
+        assert!((0..22).all(|end| parser.glance(&get[..end]).is_none()));
+        for other in [
+            &b"*1\r\n$4\r\nPING\r\n"[..],
+            b"PING\r\n",
+            b"*2\r\n$03\r\nGET\r\n$1\r\na\r\n",
+            b"*2\r\n$3\r\nGET\r\n$-1\r\n",
+            b"*2\r\n$3\r\nGET\r\n$99999\r\n",
+        ] {
+            assert_eq!(parser.glance(other), None);
+        }
+        let limits = RequestLimits { word_bytes: 3, command_bytes: 5, ..RequestLimits::default() };
+        let strict = RequestParser::new(limits, true);
+        for long in [&b"*2\r\n$4\r\nPING\r\n$1\r\na\r\n"[..], b"*2\r\n$1\r\na\r\n$4\r\nPING\r\n", get] {
+            assert_eq!(strict.glance(long), None, "found by fuzzing: `next` refuses it");
+        }
+        let mut received = Buffer::from(&b"*2\r\n$3\r\nSET\r\n"[..]);
+        let mut parser = parser;
+        assert_eq!(parser.next(&mut received), Ok(None));
+        assert_eq!(parser.glance(get), None, "these bytes belong to a command that began before");
     }
 
     #[test]
@@ -364,7 +571,8 @@ mod tests {
         let mut received = Buffer::from(&b"*1\r\n$100000\r\n"[..]);
         received.append_external(value.clone());
         received.append_copy(b"\r\n");
-        let words = RequestParser::new(RequestLimits::default(), true).next(&mut received).unwrap().unwrap();
+        let request = RequestParser::new(RequestLimits::default(), true).next(&mut received).unwrap();
+        let Some(Request::Words(words)) = request else { panic!("{request:?}") };
         assert_eq!(words[0].as_ptr(), value.as_ptr());
         assert!(received.is_empty());
     }
@@ -411,15 +619,18 @@ mod tests {
         #[test]
         fn reads_what_clients_write(commands in proptest::collection::vec(command(), 0..6), cuts in proptest::collection::vec(any::<usize>(), 0..8)) {
             let input = encode(&commands);
-            let (parsed, error) = parse_pieces(&cut(&input, &cuts), true);
+            let (parsed, error) = parse_pieces(&cut(&input, &cuts), RequestLimits::default(), true);
             prop_assert_eq!(error, None);
             prop_assert_eq!(parsed, commands);
         }
 
         #[test]
         fn anything_gives_the_same_however_it_is_cut(input in noise(), cuts in proptest::collection::vec(any::<usize>(), 0..12), authenticated in any::<bool>()) {
-            let whole = parse_pieces(&[&input], authenticated);
-            prop_assert_eq!(parse_pieces(&cut(&input, &cuts), authenticated), whole);
+            let limits = RequestLimits { word_bytes: 4, words: 100, command_bytes: 6, refused_word_bytes: 20 };
+            for limits in [limits, RequestLimits::default()] {
+                let whole = parse_pieces(&[&input], limits, authenticated);
+                prop_assert_eq!(parse_pieces(&cut(&input, &cuts), limits, authenticated), whole);
+            }
         }
     }
 }

@@ -196,7 +196,10 @@ mod tests {
         let (entry, freed, totals) = merged(Some(ENTRY), kills(&[2_000]));
         assert_eq!(entry, Some(RunEntry { live_values: 1, live_bytes: 3_000, ..ENTRY }));
         assert!(!freed);
-        assert_eq!(totals, Totals { runs: 1, packed_blocks: 4, packed_live_bytes: 3_000, value_bytes: 1 });
+        assert_eq!(
+            totals,
+            Totals { runs: 1, packed_blocks: 4, packed_live_bytes: 3_000, value_bytes: 1, expiring: None }
+        );
         let (entry, freed, totals) = merged(Some(ENTRY), kills(&[2_000, 3_000]));
         assert_eq!((entry, freed), (None, true));
         assert_eq!(totals, Totals { value_bytes: 1, ..Totals::default() });

@@ -33,12 +33,14 @@ pub(crate) struct Count {
     /// The accounting as it is.
     runs: BTreeMap<u64, RunEntry>,
     value_bytes: u64,
+    expiring: u64,
 }
 
 impl Count {
     /// Counts the entry of an object.
     pub(crate) fn object(&mut self, entry: &Entry) {
         self.value_bytes += entry.value_bytes;
+        self.expiring += u64::from(entry.expiry_ns.is_some());
         if let Home::Packed { run, at, .. } = entry.home {
             let alive = self.alive.entry(run).or_default();
             alive.values += 1;
@@ -72,7 +74,8 @@ impl Count {
 
     /// The totals as the superblock should have them, if the accounting is right.
     pub(crate) fn totals(&self) -> Totals {
-        let mut totals = Totals { value_bytes: self.value_bytes, ..Totals::default() };
+        let mut totals =
+            Totals { value_bytes: self.value_bytes, expiring: Some(self.expiring), ..Totals::default() };
         self.runs.values().for_each(|entry| totals.add_run(entry));
         totals
     }
@@ -274,7 +277,13 @@ mod tests {
         let (count, entry) = count(2, 5_000);
         assert!(count.differences().is_empty());
         assert!(count.corrections(true).is_empty() && count.corrections(false).is_empty());
-        let totals = Totals { runs: 1, packed_blocks: 4, packed_live_bytes: 5_000, value_bytes: 5_000 };
+        let totals = Totals {
+            runs: 1,
+            packed_blocks: 4,
+            packed_live_bytes: 5_000,
+            value_bytes: 5_000,
+            expiring: Some(0),
+        };
         assert_eq!(count.totals(), totals);
         assert_eq!(count.runs().collect::<Vec<_>>(), [(entry.run(70), &entry)]);
         assert_eq!(count.orphans().count(), 0);

@@ -124,9 +124,16 @@ pub(crate) struct Totals {
     pub packed_live_bytes: u64,
     /// Bytes of all values of the tree, wherever they lie.
     pub value_bytes: u64,
+    /// Objects of the tree that have an end of their time; none where that was not counted, as in stores of earlier builds.
+    pub expiring: Option<u64>,
 }
 
 impl Totals {
+    /// Whether no object of the tree has an end of its time, for sure.
+    pub(crate) fn is_for_ever(&self) -> bool {
+        self.expiring == Some(0)
+    }
+
     /// Counts a run in.
     pub(crate) fn add_run(&mut self, entry: &RunEntry) {
         self.runs += 1;

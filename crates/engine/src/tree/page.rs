@@ -172,9 +172,10 @@ impl<'a> PageView<'a> {
             Err(Ordering::Less) => return Ok(range.end),
             Err(_) => return Ok(range.start),
         };
+        let sought = Sought::new(suffix);
         while range.start < range.end {
             let middle = range.start.midpoint(range.end);
-            let before = match self.item(middle)?.suffix.cmp(suffix) {
+            let before = match sought.compared_to(self.item(middle)?.suffix) {
                 Ordering::Less => true,
                 Ordering::Equal => or_equal,
                 Ordering::Greater => false,
@@ -322,6 +323,43 @@ impl<'a> PageView<'a> {
     }
 }
 
+/// What a search looks for: its first bytes as one number, which nearly always decides without a call.
+struct Sought<'a> {
+    bytes: &'a [u8],
+    head: u64,
+}
+
+impl<'a> Sought<'a> {
+    #[inline]
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, head: head_of(bytes) }
+    }
+
+    /// How `other` compares to what is sought.
+    #[inline]
+    fn compared_to(&self, other: &[u8]) -> Ordering {
+        head_of(other).cmp(&self.head).then_with(|| match (other.get(8..), self.bytes.get(8..)) {
+            (Some(other), Some(bytes)) => other.cmp(bytes),
+            // One of them ends within the first bytes, where the other has zeros at most.
+            _ => other.len().cmp(&self.bytes.len()),
+        })
+    }
+}
+
+/// The first eight bytes as a number that compares as they do, with zeros behind the end.
+#[inline]
+fn head_of(bytes: &[u8]) -> u64 {
+    if let Some(head) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*head);
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        // Four to seven bytes: the last four overlap the first four.
+        let (first, last) = (u64::from(u32::from_be_bytes(*first)), u64::from(u32::from_be_bytes(*last)));
+        return first << 32 | (last << (8 * (8 - bytes.len()))) & 0xFFFF_FFFF;
+    }
+    bytes.iter().fold((0, 64), |(head, at), &byte| (head | u64::from(byte) << (at - 8), at - 8)).0
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -429,7 +467,19 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(300))]
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        #[test]
+        fn what_is_sought_compares_as_bytes_do(
+            one in prop::collection::vec(0..3_u8, 0..12),
+            other in prop::collection::vec(0..3_u8, 0..12),
+            high in any::<bool>(),
+        ) {
+            // Few different bytes, zeros among them: much is equal up to the end of one.
+            let raised = |bytes: Vec<u8>| bytes.iter().map(|byte| byte + if high { 0xFD } else { 0 }).collect::<Vec<_>>();
+            let (one, other) = (raised(one), raised(other));
+            prop_assert_eq!(Sought::new(&one).compared_to(&other), other.cmp(&one));
+        }
 
         #[test]
         fn no_bytes_make_it_panic(

@@ -3,7 +3,9 @@
 use shoal_engine::{Change, Look, Object, ObjectKey};
 use smallvec::SmallVec;
 
-use super::{Call, NO_SUCH_KEY, SYNTAX, integer, is, unknown_part, wrong_count_of_part};
+use super::{
+    Call, KEYS_A_TURN, NO_SUCH_KEY, SYNTAX, give_way, integer, is, unknown_part, wrong_count_of_part,
+};
 use crate::answer::{Answer, Failed, Finished, Outcome};
 
 pub(super) async fn del(call: Call) -> Outcome {
@@ -13,7 +15,10 @@ pub(super) async fn del(call: Call) -> Outcome {
     if call.face.has_identity() {
         return call.face.delete_together(keys).await;
     }
-    for key in keys {
+    for (index, key) in keys.into_iter().enumerate() {
+        if index > 0 && index.is_multiple_of(KEYS_A_TURN) {
+            give_way().await;
+        }
         let delete = |object: Option<&Object>| match object {
             Some(_) => (Change::Delete, 1),
             None => (Change::Keep, 0),
@@ -27,7 +32,10 @@ pub(super) async fn del(call: Call) -> Outcome {
 
 pub(super) async fn exists(call: Call) -> Outcome {
     let (mut count, mut pending) = (0, SmallVec::new());
-    for word in call.rest(1) {
+    for (index, word) in call.rest(1).iter().enumerate() {
+        if index > 0 && index.is_multiple_of(KEYS_A_TURN) {
+            give_way().await;
+        }
         let (info, waits) = call.face.head(&call.face.key(word)?, call.newest).await?;
         count += i64::from(info.is_some());
         pending.extend(waits);

@@ -16,8 +16,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
+use shoal_engine::Pending;
 
 use crate::answer::{Answer, Failed, Outcome};
 use crate::face::Face;
@@ -35,6 +37,8 @@ pub(crate) struct Call {
     pub command: &'static Command,
     /// Whether a read must see writes in flight: those of this connection, or all in the relaxed mode.
     pub newest: bool,
+    /// What must be durable before a walk over the keys begins, so that it sees what was acknowledged.
+    pub before: Option<Pending>,
 }
 
 impl Call {
@@ -79,6 +83,22 @@ pub(crate) const SYNTAX: &str = "ERR syntax error";
 pub(crate) const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
 pub(crate) const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+
+/// Keys that a command of many keys handles, or looks at, before the others of its thread have their turn.
+pub(crate) const KEYS_A_TURN: usize = 512;
+
+/// Lets everything else of the thread have its turn.
+pub(crate) async fn give_way() {
+    let mut gave = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut gave, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
 
 /// A command under way.
 pub(crate) type Task = Pin<Box<dyn Future<Output = Outcome>>>;
@@ -148,6 +168,12 @@ impl Command {
         if self.arity < 0 { words >= wanted } else { words == wanted }
     }
 
+    /// Its place in the table of commands.
+    pub(crate) fn index(&'static self) -> usize {
+        let from_start = std::ptr::from_ref(self).addr() - COMMANDS.as_ptr().addr();
+        from_start / size_of::<Self>()
+    }
+
     /// Whether somebody who has not said who they are may use it.
     pub(crate) fn is_for_strangers(&self) -> bool {
         matches!(self.name, "auth" | "hello" | "quit" | "reset")
@@ -164,6 +190,10 @@ const fn write(name: &'static str, arity: i32, keys: Keys, run: fn(Call) -> Task
 
 const fn whole(name: &'static str, arity: i32, writes: bool, run: fn(Call) -> Task) -> Command {
     Command { name, arity, order: Order::All, writes, keys: Keys::NONE, run: Run::Task(run) }
+}
+
+const fn info(name: &'static str, arity: i32, run: fn(Call) -> Task) -> Command {
+    Command { name, arity, order: Order::Free, writes: false, keys: Keys::NONE, run: Run::Task(run) }
 }
 
 const fn now(
@@ -208,7 +238,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     write("incr", 2, Keys::ONE, |call| Box::pin(numbers::incr(call))),
     write("incrby", 3, Keys::ONE, |call| Box::pin(numbers::incrby(call))),
     write("incrbyfloat", 3, Keys::ONE, |call| Box::pin(numbers::incrbyfloat(call))),
-    now("info", -1, Order::Free, server::info),
+    info("info", -1, |call| Box::pin(server::info(call))),
     whole("keys", 2, false, |call| Box::pin(scan::keys(call))),
     read("mget", -2, Keys::ALL, |call| Box::pin(strings::mget(call))),
     write("mset", -3, Keys::PAIRS, |call| Box::pin(strings::mset(call))),
@@ -304,6 +334,7 @@ mod tests {
         assert!(COMMANDS.iter().all(|command| command.name.len() <= NAME_BYTES_MAX));
         for command in COMMANDS {
             assert!(std::ptr::eq(find(command.name.to_ascii_uppercase().as_bytes()).unwrap(), command));
+            assert!(std::ptr::eq(&COMMANDS[command.index()], command));
         }
         assert!(find(b"nothing").is_none());
         assert!(find(&[b'x'; 1000]).is_none());

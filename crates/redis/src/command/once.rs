@@ -161,7 +161,8 @@ pub(super) async fn session(call: Call) -> Outcome {
         return Err(format!("ERR wrong number of arguments for '{}' command", command.name).into());
     };
     let face = Caller { identity: Some(identity), face: call.face.face.clone() };
-    run(Call { face, words, command, newest: call.newest }).await
+    // No command that walks over all keys comes here: it would have to wait for what was acknowledged.
+    run(Call { face, words, command, newest: call.newest, before: None }).await
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! The keys all together: walks over the bucket's listing. All of them see what is durable, key by key, not one moment.
+//! The keys all together: walks over the bucket's listing. All of them see what is durable when they come to it, not one
+//! moment; what this connection was told before is durable when they begin. After every page the others of the thread have
+//! their turn.
 
 use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_engine::{Change, ListPage, ListRequest, Look, Object};
 use smallvec::SmallVec;
 
-use super::{Call, SYNTAX, integer, is};
+use super::{Call, KEYS_A_TURN, SYNTAX, give_way, integer, is};
 use crate::answer::{Answer, Failed, Finished, Outcome};
 use crate::glob;
 
@@ -12,6 +14,24 @@ use crate::glob;
 const COUNT_DEFAULT: usize = 10;
 /// Bytes of all keys in one answer to KEYS.
 const KEYS_BYTES_MAX: usize = 64 << 20;
+
+/// Waits for what must be durable before a walk.
+async fn begin(call: &Call) -> Result<(), Failed> {
+    if let Some(before) = &call.before {
+        before.clone().durable().await?;
+    }
+    Ok(())
+}
+
+/// The next page of a walk that looks at all pages.
+async fn next_page(call: &Call, prefix: &[u8], start_after: Vec<u8>) -> Result<ListPage, Failed> {
+    if start_after.is_empty() {
+        begin(call).await?;
+    } else {
+        give_way().await;
+    }
+    page(call, prefix, start_after, KEYS_A_TURN).await
+}
 
 /// One page of keys.
 async fn page(call: &Call, prefix: &[u8], start_after: Vec<u8>, limit: usize) -> Result<ListPage, Failed> {
@@ -30,7 +50,7 @@ pub(super) async fn keys(call: Call) -> Outcome {
     let prefix = glob::literal_prefix(pattern);
     let (mut answers, mut bytes, mut after) = (Vec::new(), 0, Vec::new());
     loop {
-        let page = page(&call, &prefix, after, LIST_PAGE_MAX).await?;
+        let page = next_page(&call, &prefix, after).await?;
         for (key, _) in page.entries {
             if glob::matches(pattern, &key) {
                 bytes += key.len() + size_of::<Answer>();
@@ -74,6 +94,7 @@ pub(super) async fn scan(call: Call) -> Outcome {
         cursor => call.face.cursors.key(cursor).ok_or(INVALID)?,
     };
     let prefix = pattern.map(|pattern| glob::literal_prefix(pattern)).unwrap_or_default();
+    begin(&call).await?;
     let page = page(&call, &prefix, after, count).await?;
     let next = page.next.map_or(0, |key| call.face.cursors.add(key, &*call.face.entropy));
     let found = page.entries.into_iter().map(|(key, _)| key);
@@ -85,7 +106,7 @@ pub(super) async fn scan(call: Call) -> Outcome {
 pub(super) async fn dbsize(call: Call) -> Outcome {
     let (mut count, mut after) = (0, Vec::new());
     loop {
-        let page = page(&call, &[], after, LIST_PAGE_MAX).await?;
+        let page = next_page(&call, &[], after).await?;
         count += page.entries.len() as i64;
         match page.next {
             Some(next) => after = next,
@@ -94,9 +115,38 @@ pub(super) async fn dbsize(call: Call) -> Outcome {
     }
 }
 
+/// What a walk over the first keys found.
+pub(super) struct Counted {
+    pub keys: u64,
+    /// Those of them that have a time to live, and the sum of these times in milliseconds.
+    pub expiring: u64,
+    pub ttl_ms: u64,
+    /// Whether there are no more keys.
+    pub all: bool,
+}
+
+/// Counts keys, until there are `most` of them or no more.
+pub(super) async fn count(call: &Call, most: u64) -> Result<Counted, Failed> {
+    let mut counted = Counted { keys: 0, expiring: 0, ttl_ms: 0, all: false };
+    let (now_ns, mut after) = (call.face.clock.wall_ns(), Vec::new());
+    loop {
+        let page = next_page(call, &[], after).await?;
+        counted.keys += page.entries.len() as u64;
+        for expiry_ns in page.entries.iter().filter_map(|(_, info)| info.expiry_ns) {
+            counted.expiring += 1;
+            counted.ttl_ms = counted.ttl_ms.saturating_add(expiry_ns.saturating_sub(now_ns) / 1_000_000);
+        }
+        match page.next {
+            Some(next) if counted.keys < most => after = next,
+            next => return Ok(Counted { all: next.is_none(), ..counted }),
+        }
+    }
+}
+
 /// Some key behind a random place, and where there is none, some of the first ones: cheap, and not evenly distributed.
 pub(super) async fn randomkey(call: Call) -> Outcome {
     let entropy = &call.face.entropy;
+    begin(&call).await?;
     for after in [entropy.next_u64().to_be_bytes().to_vec(), Vec::new()] {
         let found = page(&call, &[], after, LIST_PAGE_MAX).await?.entries;
         if !found.is_empty() {
@@ -117,7 +167,7 @@ pub(super) async fn flush(call: Call) -> Outcome {
     }
     let (mut after, mut last) = (Vec::new(), None);
     loop {
-        let page = page(&call, &[], after, LIST_PAGE_MAX).await?;
+        let page = next_page(&call, &[], after).await?;
         for (key, _) in page.entries {
             let key = call.face.key(&key)?;
             let delete = |object: Option<&Object>| match object {

@@ -5,8 +5,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::{COMMANDS, Call, Command, Order, Session, find, integer, is, unknown_part, wrong_count_of_part};
-use crate::answer::{Answer, Failed};
+use super::{
+    COMMANDS, Call, Command, Order, Session, find, integer, is, scan, unknown_part, wrong_count_of_part,
+};
+use crate::answer::{Answer, Failed, Outcome};
 use crate::glob;
 use crate::options::Durability;
 
@@ -180,7 +182,7 @@ fn configuration(call: &Call) -> Vec<(&'static str, String)> {
         ("port", address.port().to_string()),
         ("proto-max-bulk-len", options.limits.bulk_bytes_max.to_string()),
         ("save", String::new()),
-        ("tcp-keepalive", crate::connection::KEEPALIVE.as_secs().to_string()),
+        ("tcp-keepalive", crate::socket::KEEPALIVE.as_secs().to_string()),
         ("timeout", "0".to_owned()),
     ]
 }
@@ -188,8 +190,11 @@ fn configuration(call: &Call) -> Vec<(&'static str, String)> {
 /// Writes a section of INFO.
 type Section = fn(&Call, &mut String);
 
-pub(super) fn info(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    let sections: [(&str, Section); 8] = [
+/// INFO counts so many keys at most, as it is asked often; where there are more, it tells the objects of all buckets.
+const COUNTED_MAX: u64 = 10_000;
+
+pub(super) async fn info(call: Call) -> Outcome {
+    let sections: [(&str, Section); 7] = [
         ("server", about_server),
         ("clients", about_clients),
         ("memory", about_memory),
@@ -197,21 +202,21 @@ pub(super) fn info(_session: &mut Session, call: &Call) -> Result<Answer, Failed
         ("stats", about_stats),
         ("replication", about_replication),
         ("cluster", about_cluster),
-        ("keyspace", about_keyspace),
     ];
     let words = call.rest(1);
     let all = words.is_empty()
         || words.iter().any(|word| ["all", "default", "everything"].iter().any(|every| is(word, every)));
-    let mut text = String::new();
-    for (name, write) in sections {
-        if all || words.iter().any(|word| is(word, name)) {
-            if !text.is_empty() {
-                text.push_str("\r\n");
-            }
-            write(call, &mut text);
-        }
+    let wanted = |name: &str| all || words.iter().any(|word| is(word, name));
+    let mut parts = Vec::new();
+    for (_, write) in sections.into_iter().filter(|(name, _)| wanted(name)) {
+        let mut text = String::new();
+        write(&call, &mut text);
+        parts.push(text);
     }
-    Ok(Answer::Verbatim(text))
+    if wanted("keyspace") {
+        parts.push(about_keyspace(&call).await?);
+    }
+    Ok(Answer::Verbatim(parts.join("\r\n")).into())
 }
 
 fn about_server(call: &Call, text: &mut String) {
@@ -280,11 +285,12 @@ fn about_cluster(_call: &Call, text: &mut String) {
     text.push_str("# Cluster\r\ncluster_enabled:1\r\n");
 }
 
-fn about_keyspace(call: &Call, text: &mut String) {
-    text.push_str("# Keyspace\r\n");
-    // All buckets' objects: those of one bucket are counted only by walking over them, as DBSIZE does.
-    let objects = call.face.store.stat().objects;
-    if objects > 0 {
-        let _ = write!(text, "db0:keys={objects},expires=0,avg_ttl=0\r\n");
+async fn about_keyspace(call: &Call) -> Result<String, Failed> {
+    let counted = scan::count(call, COUNTED_MAX).await?;
+    let keys = if counted.all { counted.keys } else { call.face.store.stat().objects.max(counted.keys) };
+    if keys == 0 {
+        return Ok("# Keyspace\r\n".to_owned());
     }
+    let average = counted.ttl_ms.checked_div(counted.expiring).unwrap_or(0);
+    Ok(format!("# Keyspace\r\ndb0:keys={keys},expires={},avg_ttl={average}\r\n", counted.expiring))
 }

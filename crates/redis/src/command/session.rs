@@ -1,19 +1,18 @@
 //! Commands about the connection: who the client is, what it calls itself, which protocol it speaks.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use shoal_resp::Protocol;
 
 use super::{Call, SYNTAX, integer, is, unknown_part, wrong_count_of_part};
 use crate::answer::{Answer, Failed};
-use crate::clients::{Client, Says};
+use crate::clients::{Client, Entered, Says};
 use crate::face::Face;
 
 /// What the server knows about a connection.
 pub(crate) struct Session {
-    pub client: Arc<Client>,
+    pub client: Entered,
     pub protocol: Protocol,
     pub authenticated: bool,
     /// Nothing more is read; the connection ends when its answers have left.
@@ -21,7 +20,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(client: Arc<Client>, authenticated: bool) -> Self {
+    pub(crate) fn new(client: Entered, authenticated: bool) -> Self {
         Self { client, protocol: Protocol::V2, authenticated, closing: false }
     }
 }

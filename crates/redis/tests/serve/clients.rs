@@ -1,8 +1,14 @@
 //! Who is connected, what they may do, and what they are told about the server.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use shoal_base::{Clock, SystemClock};
+use shoal_engine::Environment;
 use shoal_redis::RedisOptions;
 
-use crate::support::{Client, Seen, serve};
+use crate::support::{Client, Seen, serve, serve_in};
 
 fn with_password() -> RedisOptions {
     RedisOptions { password: Some(b"tide".to_vec()), ..RedisOptions::default() }
@@ -101,4 +107,81 @@ fn a_browser_is_sent_away() {
     client.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET a 1\r\n");
     assert_eq!(client.next(), None);
     assert_eq!(Client::new(&served).run("get a"), Seen::Null);
+}
+
+#[test]
+fn the_list_shows_what_clients_said_last() {
+    let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
+    let mut idle = Client::new(&served);
+    assert_eq!(idle.run("get none"), Seen::Null);
+    let mut client = Client::new(&served);
+    let Seen::Bulk(list) = client.run("client list") else { panic!("text") };
+    let list = String::from_utf8(list).unwrap();
+    let commands: Vec<&str> =
+        list.lines().filter_map(|line| line.split(' ').find(|part| part.starts_with("cmd="))).collect();
+    assert_eq!(commands, ["cmd=get", "cmd=client"], "{list}");
+}
+
+#[test]
+fn the_keyspace_is_that_of_the_bucket() {
+    let served = serve(RedisOptions::default());
+    let key = shoal_engine::ObjectKey::new("other", b"x").unwrap();
+    let put = served.store.put(&key, b"value"[..].into(), shoal_engine::PutOptions::default());
+    shoal_engine::block_on(put).unwrap();
+    let mut client = Client::new(&served);
+    assert_eq!(client.run("info keyspace"), "# Keyspace\r\n".into());
+    client.script(
+        "
+        set a 1 => +OK
+        set b 1 ex 100 => +OK
+        ",
+    );
+    let Seen::Bulk(text) = client.run("info keyspace") else { panic!("text") };
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.starts_with("# Keyspace\r\ndb0:keys=2,expires=1,avg_ttl=99"), "{text}");
+    let Seen::Bulk(text) = client.run("info") else { panic!("text") };
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        text.contains("\r\n\r\n# Stats\r\n") && text.contains("\r\n\r\n# Keyspace\r\ndb0:keys=2,"),
+        "{text}"
+    );
+}
+
+/// Panics on a dispatch thread, once it was told to.
+struct Trap {
+    clock: SystemClock,
+    set: AtomicBool,
+}
+
+impl Clock for Trap {
+    fn wall_ns(&self) -> u64 {
+        self.clock.wall_ns()
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        let dispatches = std::thread::current().name() == Some("shoal-redis");
+        assert!(!(dispatches && self.set.swap(false, Ordering::SeqCst)), "this panic is part of the test");
+        self.clock.monotonic_ns()
+    }
+}
+
+/// A thread that dies takes its connections with it: their clients hear of it, and come again.
+#[test]
+fn nobody_waits_for_a_thread_that_died() {
+    let trap = Arc::new(Trap { clock: SystemClock::new(), set: AtomicBool::new(false) });
+    let environment = Environment { clock: trap.clone(), ..Environment::default() };
+    let served = serve_in(RedisOptions { threads: Some(1), ..RedisOptions::default() }, environment);
+    for round in 0..3 {
+        let mut client = Client::new(&served);
+        assert_eq!(client.run(&format!("set k {round}")), Seen::Simple("OK".into()));
+        trap.set.store(true, Ordering::SeqCst);
+        client.send(b"PING\r\n");
+        assert_eq!(client.next(), None, "the connection ended");
+        std::thread::sleep(Duration::from_millis(10));
+        let mut client = Client::new(&served);
+        assert_eq!(client.run("get k"), round.to_string().as_str().into());
+        assert!(
+            matches!(client.run("client list"), Seen::Bulk(list) if list.iter().filter(|&&byte| byte == b'\n').count() == 1)
+        );
+    }
 }

@@ -36,6 +36,7 @@ fn strings() {
         strlen none => :0
         getrange s 1 2 => bc
         getrange s 2 -1 => cd
+        getrange s 0 -100 => 
         getrange none 0 -1 => 
         substr s 0 0 => a
         setrange s 6 x => :7

@@ -8,11 +8,16 @@ use shoal_redis::{Limits, RedisOptions};
 
 use crate::support::{Client, Seen, encode, serve};
 
+const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+
 #[test]
 fn long_words_are_refused_before_memory_is_taken() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\n");
+    assert_eq!(client.next(), Some(Seen::Error(TOO_LONG.into())), "on the announcement alone");
+    let mut client = Client::new(&served);
+    client.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870913\r\n");
     assert_eq!(client.next(), Some(Seen::Error("ERR Protocol error: invalid bulk length".into())));
     assert_eq!(client.next(), None);
     let mut client = Client::new(&served);
@@ -20,10 +25,82 @@ fn long_words_are_refused_before_memory_is_taken() {
     assert_eq!(client.words(&[b"set", b"k", &largest]), Seen::Simple("OK".into()));
     assert_eq!(client.run("strlen k"), Seen::Integer(4 << 20));
     assert_eq!(client.run("get k"), Seen::Bulk(largest));
-    assert_eq!(
-        client.run("append k x"),
-        Seen::Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)".into())
-    );
+    assert_eq!(client.run("append k x"), Seen::Error(TOO_LONG.into()));
+}
+
+/// Most clients write the whole command before they read: the error must reach them, and the connection is of use still.
+#[test]
+fn a_value_that_is_too_long_is_refused_and_the_connection_goes_on() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    for bytes in [(4 << 20) + 1, 20 << 20] {
+        assert_eq!(client.words(&[b"set", b"k", &vec![b'*'; bytes]]), Seen::Error(TOO_LONG.into()));
+        assert_eq!(client.run("get k"), Seen::Null);
+    }
+    let value = vec![b'v'; 4 << 20];
+    let words: Vec<&[u8]> = [&b"mset"[..]].into_iter().chain((0..34).map(|_| &value[..])).collect();
+    assert_eq!(client.words(&words), Seen::Error(TOO_LONG.into()), "136 MiB are too long together");
+    assert_eq!(client.run("set k 1"), Seen::Simple("OK".into()));
+}
+
+/// After an error of the protocol the server closes; what the client sent meanwhile does not take the error from it.
+#[test]
+fn whoever_still_writes_hears_of_the_error() {
+    let served = serve(RedisOptions::default());
+    for _ in 0..5 {
+        let mut client = Client::new(&served);
+        let mut bytes = b"set k 1\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$700000000\r\n".to_vec();
+        bytes.extend(vec![b'x'; 8 << 20]);
+        client.send(&bytes);
+        assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+        assert_eq!(client.next(), Some(Seen::Error("ERR Protocol error: invalid bulk length".into())));
+        assert_eq!(client.next(), None);
+    }
+}
+
+#[test]
+fn those_who_take_no_answers_are_closed_where_all_answers_are_too_many() {
+    let limits = Limits { answers_bytes_max: 24 << 20, ..Limits::default() };
+    let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
+    let mut other = Client::new(&served);
+    assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 4 << 20]]), Seen::Simple("OK".into()));
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(served.address).unwrap();
+        let gets: Vec<u8> = (0..10).flat_map(|_| encode(&[b"get", b"k"])).collect();
+        stream.write_all(&gets).unwrap();
+        slow.push(stream);
+    }
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        assert!(matches!(other.run("get k"), Seen::Bulk(_)), "who takes them is not closed");
+        let Seen::Bulk(list) = other.run("client list") else { panic!("text") };
+        if list.iter().filter(|&&byte| byte == b'\n').count() < 6 {
+            break;
+        }
+        assert!(Instant::now() < until, "{}", String::from_utf8_lossy(&list));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A walk over all keys lets the others have their turn.
+#[test]
+fn who_walks_over_all_keys_does_not_hold_up_the_others() {
+    let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
+    let (mut walker, mut other) = (Client::new(&served), Client::new(&served));
+    walker.fill(20_000);
+    walker.reader.get_ref().set_nonblocking(true).unwrap();
+    walker.send(&b"keys k*\r\ndbsize\r\n".repeat(10));
+    for _ in 0..5 {
+        assert_eq!(other.run("ping"), Seen::Simple("PONG".into()));
+    }
+    let mut first = vec![0; 64 << 20];
+    let mut got = 0;
+    while let Ok(count @ 1..) = std::io::Read::read(walker.reader.get_mut(), &mut first[got..]) {
+        got += count;
+    }
+    assert!(!first[..got].ends_with(b":20000\r\n") || got < 5_000_000, "all walks came first");
+    walker.reader.get_ref().set_nonblocking(false).unwrap();
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::thread;
 
+use shoal_engine::Environment;
 use shoal_redis::{Durability, RedisOptions};
 
-use crate::support::{Client, Seen, encode, serve};
+use crate::support::{Client, Seen, cold_store, encode, serve, serve_store};
 
 #[test]
 fn answers_come_in_order_and_see_what_was_written_before() {
@@ -89,6 +90,53 @@ fn relaxed_writes_are_seen_at_once() {
         assert_eq!(other.run("incr n"), Seen::Integer(number + 1));
         assert_eq!(one.run("get n"), (number + 1).to_string().as_str().into());
     }
+}
+
+/// A read that waits for the device is of the value before a later write of its own pipeline.
+#[test]
+fn a_read_that_waits_does_not_see_later_writes() {
+    const KEYS: usize = 40;
+    let key = |number: usize| format!("k{number}").into_bytes();
+    let old = |number: usize| b'a' + (number % 26) as u8;
+    let store = cold_store((0..KEYS).map(|number| (key(number), vec![old(number); 200_000])));
+    let served = serve_store(store, RedisOptions::default(), Environment::default());
+    let mut client = Client::new(&served);
+    let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+    for number in 0..KEYS {
+        bytes.extend(encode(&[b"getrange", &key(number), b"5", b"9"]));
+        expected.push(Seen::Bulk(vec![old(number); 5]));
+        bytes.extend(encode(&[b"set", &key(number), b"NNNNNNNNNN"]));
+        expected.push(Seen::Simple("OK".into()));
+        bytes.extend(encode(&[b"strlen", &key(number)]));
+        expected.push(Seen::Integer(10));
+        bytes.extend(encode(&[b"getrange", &key(number), b"5", b"9"]));
+        expected.push("NNNNN".into());
+    }
+    let mut writer = client.reader.get_ref().try_clone().unwrap();
+    let sender = thread::spawn(move || std::io::Write::write_all(&mut writer, &bytes).unwrap());
+    for (number, expected) in expected.iter().enumerate() {
+        assert_eq!(client.next().as_ref(), Some(expected), "reply {number}");
+    }
+    sender.join().unwrap();
+}
+
+/// In the relaxed mode a walk sees what its connection was told before.
+#[test]
+fn relaxed_writes_are_among_the_keys_at_once() {
+    let relaxed = Durability::Relaxed(std::time::Duration::from_millis(500));
+    let served = serve(RedisOptions { durability: relaxed, ..RedisOptions::default() });
+    let mut client = Client::new(&served);
+    for round in 1..=50 {
+        assert_eq!(client.run(&format!("set k{round} v")), Seen::Simple("OK".into()));
+        assert_eq!(client.run("dbsize"), Seen::Integer(round));
+        assert!(matches!(client.run("keys k*"), Seen::Array(keys) if keys.len() == round as usize));
+        client.run("set gone v");
+        client.run("del gone");
+    }
+    client.run("set last v");
+    assert_eq!(client.run("flushall"), Seen::Simple("OK".into()));
+    client.script("dbsize => :0");
+    client.script("get last => (nil)");
 }
 
 /// Whoever has said everything and closes that half of the connection gets all answers, those of writes among them.

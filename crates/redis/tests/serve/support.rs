@@ -6,8 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
-use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
+use shoal_engine::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 use shoal_redis::{RedisOptions, Running, Server};
 
 /// A server on a port of its own.
@@ -18,23 +19,60 @@ pub(crate) struct Served {
     _running: Running,
 }
 
+/// Blocks of a store.
+const BLOCKS: u64 = 32_768;
+
 /// A store in memory.
 pub(crate) fn store() -> Store {
-    let device = Device::new(Arc::new(MemDevice::new(32_768)));
-    block_on(async {
-        let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(32_768) };
-        Store::format(&device, &options, &Environment::default()).await.unwrap();
-        let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
-        Store::open(device, options, Environment::default()).await.unwrap()
-    })
+    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+    block_on(format(&device));
+    open(&device)
 }
 
-/// Serves a new store.
+async fn format(device: &Device) {
+    let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
+    Store::format(device, &options, &Environment::default()).await.unwrap();
+}
+
+fn open(device: &Device) -> Store {
+    let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
+    block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
+}
+
+/// A store on a slow device, with these keys, of which nothing is in memory.
+pub(crate) fn cold_store(pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Store {
+    let latency = Latency { read_ns: 1_000_000, ..Latency::default() };
+    let options = SimOptions { latency, record: false, ..SimOptions::default() };
+    let device = Device::new(SimDevice::with_options(Image::new(BLOCKS), options));
+    block_on(async {
+        format(&device).await;
+        let store = open(&device);
+        for (key, value) in pairs {
+            let key = ObjectKey::new("redis", &key).unwrap();
+            store.put(&key, value.into(), PutOptions::default()).await.unwrap();
+        }
+        store.close().await.unwrap();
+    });
+    open(&device)
+}
+
+/// Serves a new store, on two threads where nothing else is said.
 pub(crate) fn serve(options: RedisOptions) -> Served {
+    serve_in(options, Environment::default())
+}
+
+/// Serves a new store with these clocks.
+pub(crate) fn serve_in(options: RedisOptions, environment: Environment) -> Served {
+    serve_store(store(), options, environment)
+}
+
+/// Serves this store.
+pub(crate) fn serve_store(store: Store, options: RedisOptions, environment: Environment) -> Served {
     let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
-    let server = Server::bind(RedisOptions { listen, threads: Some(2), ..options }).unwrap();
-    let (address, store) = (server.address(), store());
-    let running = server.start(store.clone(), Environment::default()).unwrap();
+    let threads = options.threads.or(Some(2));
+    let server = Server::bind(RedisOptions { listen, threads, ..options }).unwrap();
+    let address = server.address();
+    let running = server.start(store.clone(), environment).unwrap();
     Served { address, store, _running: running }
 }
 
@@ -127,6 +165,20 @@ impl Client {
     pub(crate) fn run(&mut self, line: &str) -> Seen {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         self.words(&words)
+    }
+
+    /// Sets `count` keys in one pipeline.
+    pub(crate) fn fill(&mut self, count: usize) {
+        let bytes: Vec<u8> = (0..count)
+            .flat_map(|number| encode(&[b"set", format!("key{number:06}").as_bytes(), b"v"]))
+            .collect();
+        let mut writer = self.reader.get_ref().try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(&bytes).unwrap());
+            for _ in 0..count {
+                assert_eq!(self.next(), Some(Seen::Simple("OK".into())));
+            }
+        });
     }
 
     /// Runs commands and compares their replies: `command => reply`, the reply as it is shown.

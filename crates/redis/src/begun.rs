@@ -1,0 +1,306 @@
+//! The commands of a connection that were begun and are not answered, in their order.
+//!
+//! Several run at a time, but two that use one key, one of them writing, do not: the later one begins when the earlier one
+//! has its place in the order of writes, or has read. Answers are given in the order of the commands. What all of it holds
+//! in memory is counted, so that the connection begins no more than it may.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::task::{Context, Poll};
+
+use shoal_base::hash::hash64;
+use shoal_engine::{Lsn, Pending};
+use smallvec::SmallVec;
+
+use bytes::Bytes;
+
+use crate::answer::{Answer, Failed, Outcome};
+use crate::command::{Command, Order, Task};
+
+/// What a command that runs is taken to answer, for each of its keys: how much it will be is not known.
+const ANSWER_BYTES_GUESS: usize = 64 << 10;
+
+/// A command that was begun.
+enum Begun {
+    Running {
+        task: Task,
+        keys: SmallVec<[u64; 2]>,
+        writes: bool,
+        /// Counted for it.
+        bytes: usize,
+    },
+    /// Through, but for what must be durable first.
+    Waiting {
+        through: Through,
+        bytes: usize,
+    },
+    Ready {
+        answer: Answer,
+        bytes: usize,
+    },
+}
+
+/// A command that is through, but for what must be durable before its answer leaves.
+pub(crate) struct Through {
+    pub answer: Answer,
+    pub pending: SmallVec<[Pending; 1]>,
+    pub writes: bool,
+}
+
+/// How many commands that run read a key, and how many write it.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    reading: u32,
+    writing: u32,
+}
+
+/// Keys are hashed already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = hash64(bytes);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// Commands that were begun.
+#[derive(Default)]
+pub(crate) struct Queue {
+    begun: VecDeque<Begun>,
+    /// Those that run.
+    running: usize,
+    /// Those that write and are not known to be durable.
+    writing: usize,
+    /// The keys of those that run, by their hashes.
+    uses: HashMap<u64, Uses, BuildHasherDefault<Hashed>>,
+    bytes: usize,
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.begun.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.begun.is_empty()
+    }
+
+    /// Memory of answers that wait, and of commands and answers to come.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether writes of this connection may be in flight.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.writing > 0
+    }
+
+    /// Whether a command may begin beside those that were begun.
+    pub(crate) fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
+        match command.order {
+            Order::Free => true,
+            Order::All => self.begun.is_empty(),
+            Order::Keys if self.running == 0 => true,
+            Order::Keys => !command.keys.of(words).any(|key| {
+                let uses = self.uses.get(&hash64(key)).copied().unwrap_or_default();
+                uses.writing > 0 || command.writes && uses.reading > 0
+            }),
+        }
+    }
+
+    /// The keys of a command, as [`Self::run`] wants them.
+    pub(crate) fn keys(words: &[Bytes], command: &Command) -> SmallVec<[u64; 2]> {
+        command.keys.of(words).map(|key| hash64(key)).collect()
+    }
+
+    /// A command goes on as a task. `bytes`: of its words.
+    pub(crate) fn run(&mut self, task: Task, keys: SmallVec<[u64; 2]>, writes: bool, bytes: usize) {
+        let bytes = bytes.saturating_add(ANSWER_BYTES_GUESS.saturating_mul(keys.len().max(1)));
+        for &key in &keys {
+            let uses = self.uses.entry(key).or_default();
+            *(if writes { &mut uses.writing } else { &mut uses.reading }) += 1;
+        }
+        self.running += 1;
+        self.writing += usize::from(writes);
+        self.bytes += bytes;
+        self.begun.push_back(Begun::Running { task, keys, writes, bytes });
+    }
+
+    /// A command is through.
+    pub(crate) fn wait(&mut self, through: Through) {
+        self.writing += usize::from(through.writes);
+        let bytes = through.answer.bytes();
+        self.bytes += bytes;
+        self.begun.push_back(Begun::Waiting { through, bytes });
+    }
+
+    /// A command has its answer.
+    pub(crate) fn ready(&mut self, answer: Answer) {
+        let bytes = answer.bytes();
+        self.bytes += bytes;
+        self.begun.push_back(Begun::Ready { answer, bytes });
+    }
+
+    /// Goes on with those that run; `finish` says what becomes of one that is through.
+    pub(crate) fn poll_running(
+        &mut self,
+        context: &mut Context<'_>,
+        mut finish: impl FnMut(Outcome, bool) -> Result<Answer, Through>,
+    ) {
+        if self.running == 0 {
+            return;
+        }
+        for begun in &mut self.begun {
+            let Begun::Running { task, keys, writes, bytes } = begun else { continue };
+            let Poll::Ready(outcome) = task.as_mut().poll(context) else { continue };
+            for key in &*keys {
+                if let Some(uses) = self.uses.get_mut(key) {
+                    let count = if *writes { &mut uses.writing } else { &mut uses.reading };
+                    *count -= 1;
+                    if uses.reading == 0 && uses.writing == 0 {
+                        self.uses.remove(key);
+                    }
+                }
+            }
+            self.running -= 1;
+            self.writing -= usize::from(*writes);
+            self.bytes -= *bytes;
+            *begun = match finish(outcome, *writes) {
+                Ok(answer) => Begun::Ready { bytes: answer.bytes(), answer },
+                Err(through) => {
+                    self.writing += usize::from(through.writes);
+                    Begun::Waiting { bytes: through.answer.bytes(), through }
+                }
+            };
+            let (Begun::Running { bytes, .. } | Begun::Waiting { bytes, .. } | Begun::Ready { bytes, .. }) =
+                begun;
+            self.bytes += *bytes;
+        }
+    }
+
+    /// Takes the first answer, where it may leave. Only the first waits: what is behind it cannot be answered before it, and
+    /// the log is in order.
+    pub(crate) fn pop(&mut self, context: &mut Context<'_>) -> Option<Answer> {
+        let answer = match self.begun.front_mut()? {
+            Begun::Running { .. } => return None,
+            Begun::Ready { answer, .. } => std::mem::replace(answer, Answer::Null),
+            Begun::Waiting { through: Through { answer, pending, writes }, .. } => {
+                let Poll::Ready(durable) = poll_durable(pending, context) else { return None };
+                self.writing -= usize::from(*writes);
+                let answer = std::mem::replace(answer, Answer::Null);
+                durable.map_or_else(|Failed(text)| Answer::Error(text), |version| known(answer, version))
+            }
+        };
+        if let Some(Begun::Waiting { bytes, .. } | Begun::Ready { bytes, .. }) = self.begun.pop_front() {
+            self.bytes -= bytes;
+        }
+        Some(answer)
+    }
+}
+
+/// Waits for all of them; gives the version of the last.
+fn poll_durable(
+    pending: &mut SmallVec<[Pending; 1]>,
+    context: &mut Context<'_>,
+) -> Poll<Result<Option<Lsn>, Failed>> {
+    let mut version = None;
+    // From the end: where the last is durable, the others are.
+    while let Some(last) = pending.last() {
+        match last.poll_durable(context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(lsn)) => version = version.or(Some(lsn)),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+        }
+        pending.pop();
+    }
+    Poll::Ready(Ok(version))
+}
+
+/// The answer, where it is the version itself.
+fn known(answer: Answer, version: Option<Lsn>) -> Answer {
+    match (answer, version) {
+        (Answer::Version, Some(version)) => Answer::Integer(version.0 as i64),
+        (answer, _) => answer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::task::Waker;
+
+    use super::*;
+    use crate::command::find;
+
+    fn words(text: &str) -> Vec<Bytes> {
+        text.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect()
+    }
+
+    /// Begins a command that runs until the flag is set.
+    fn begin(queue: &mut Queue, text: &str) -> Rc<Cell<bool>> {
+        let (words, through) = (words(text), Rc::new(Cell::new(false)));
+        let command = find(&words[0]).unwrap();
+        let flag = through.clone();
+        let task = std::future::poll_fn(move |_| match flag.get() {
+            true => Poll::Ready(Ok(Answer::Integer(1).into())),
+            false => Poll::Pending,
+        });
+        queue.run(Box::pin(task), Queue::keys(&words, command), command.writes, 0);
+        through
+    }
+
+    fn may(queue: &Queue, text: &str) -> bool {
+        let words = words(text);
+        queue.may_begin(&words, find(&words[0]).unwrap())
+    }
+
+    fn poll(queue: &mut Queue) -> Vec<Answer> {
+        let mut context = Context::from_waker(Waker::noop());
+        queue.poll_running(&mut context, |outcome, _| Ok(outcome.unwrap().answer));
+        std::iter::from_fn(|| queue.pop(&mut context)).collect()
+    }
+
+    #[test]
+    fn a_key_is_written_alone() {
+        let mut queue = Queue::default();
+        let read = begin(&mut queue, "get a");
+        let again = begin(&mut queue, "mget a b");
+        assert!(may(&queue, "get a") && !may(&queue, "set a 1") && !may(&queue, "mset c 1 b 2"));
+        assert!(may(&queue, "set c 1") && may(&queue, "ping") && !may(&queue, "dbsize"));
+        again.set(true);
+        assert!(poll(&mut queue).is_empty(), "the first is not through");
+        assert!(may(&queue, "set b 1") && !may(&queue, "set a 1"));
+        read.set(true);
+        assert_eq!(poll(&mut queue).len(), 2);
+        let write = begin(&mut queue, "mset a 1 b 1");
+        assert!(
+            queue.is_writing() && !may(&queue, "get a") && !may(&queue, "set b 1") && may(&queue, "get c")
+        );
+        write.set(true);
+        assert_eq!(poll(&mut queue).len(), 1);
+        assert!(!queue.is_writing() && queue.uses.is_empty() && queue.is_empty() && may(&queue, "dbsize"));
+    }
+
+    #[test]
+    fn memory_is_counted_and_given_back() {
+        let mut queue = Queue::default();
+        queue.ready(Answer::Bulk(Bytes::from(vec![0; 1000])));
+        let one = queue.bytes();
+        assert!((1000..2000).contains(&one));
+        let running = begin(&mut queue, "mget a b c");
+        assert_eq!(queue.bytes(), one + 3 * ANSWER_BYTES_GUESS);
+        running.set(true);
+        assert_eq!(poll(&mut queue).len(), 2);
+        assert_eq!(queue.bytes(), 0);
+    }
+}

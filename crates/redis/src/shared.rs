@@ -1,0 +1,58 @@
+//! What the connections of a thread share: the face, the time, what all of them hold in memory, and in the relaxed mode the
+//! writes that were acknowledged and are not durable yet.
+
+use std::collections::VecDeque;
+
+use shoal_engine::Pending;
+use smallvec::SmallVec;
+
+use crate::command::FaceRef;
+use crate::options::Durability;
+
+/// Acknowledged writes that need not be durable yet, of one thread in the relaxed mode.
+const RELAXED_WRITES_MAX: usize = 65_536;
+
+/// What the connections of a thread share.
+pub(crate) struct Shared {
+    pub face: FaceRef,
+    /// Bytes of unfinished commands.
+    pub received: usize,
+    /// Bytes of answers that were not taken, and of commands under way.
+    pub answers: usize,
+    /// Commands since the counter was last added to.
+    pub commands: u64,
+    /// In the relaxed mode: acknowledged and perhaps not durable, with the time of the acknowledgement.
+    relaxed: VecDeque<(Pending, u64)>,
+    /// Now, on the monotonic clock; read once a turn.
+    pub now_ns: u64,
+}
+
+impl Shared {
+    pub(crate) fn new(face: FaceRef) -> Self {
+        let now_ns = face.clock.monotonic_ns();
+        Self { face, received: 0, answers: 0, commands: 0, relaxed: VecDeque::new(), now_ns }
+    }
+
+    /// Whether a write may be acknowledged although it is not durable; remembers it then.
+    pub(crate) fn relax(&mut self, pending: &mut SmallVec<[Pending; 1]>) -> bool {
+        let Durability::Relaxed(window) = self.face.options.durability else { return false };
+        while self.relaxed.front().is_some_and(|(oldest, _)| oldest.is_durable()) {
+            self.relaxed.pop_front();
+        }
+        let oldest = self.relaxed.front().map_or(self.now_ns, |&(_, since)| since);
+        if self.relaxed.len() >= RELAXED_WRITES_MAX
+            || u128::from(self.now_ns.saturating_sub(oldest)) > window.as_nanos()
+        {
+            return false;
+        }
+        // The log is in order: the last one stands for all.
+        self.relaxed.extend(pending.pop().map(|last| (last, self.now_ns)));
+        pending.clear();
+        true
+    }
+
+    /// What was acknowledged by this thread last and is not durable: when it is, all that was before it is.
+    pub(crate) fn acknowledged(&self) -> Option<Pending> {
+        self.relaxed.back().map(|(last, _)| last).filter(|last| !last.is_durable()).cloned()
+    }
+}

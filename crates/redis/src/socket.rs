@@ -1,0 +1,204 @@
+//! A connection's socket: what is received and sent, without waiting for either.
+
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use shoal_buffer::{Buffer, COPY_BYTES_MAX};
+use smallvec::SmallVec;
+
+use crate::connection::End;
+
+/// How often a silent peer is asked whether it is still there.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(300);
+/// Pieces of memory that one call sends.
+const SLICES_MAX: usize = 256;
+/// Bytes of the memory that requests are received into, shared by the connections of a thread.
+pub(crate) const BLOCK_BYTES: usize = 64 << 10;
+/// A piece of a long value is received in so many bytes at a time.
+const PIECE_BYTES_MAX: usize = 1 << 20;
+/// What is received is never less than this at a time.
+const ROOM_BYTES_MIN: usize = 4 << 10;
+/// A connection that ended with an error is listened to for so long and so many bytes more: where the other side still
+/// sends, closing at once would take the error from it.
+const LINGER_MAX: Duration = Duration::from_secs(5);
+const LINGER_BYTES_MAX: usize = 64 << 20;
+
+/// A socket.
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    readable: bool,
+    writable: bool,
+    /// The end of what comes is there: it is read although nothing more is heard of it.
+    ended: bool,
+    /// Since when it has not taken anything of what is to be sent.
+    stuck_since_ns: Option<u64>,
+    /// Until when, and how many bytes more, what comes is thrown away.
+    lingering: Option<(u64, usize)>,
+}
+
+impl Socket {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { fd, readable: false, writable: true, ended: false, stuck_since_ns: None, lingering: None }
+    }
+
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The network said so.
+    pub(crate) fn set_ready(&mut self, readable: bool, writable: bool, ended: bool) {
+        self.ended |= ended;
+        self.readable |= readable;
+        self.writable |= writable;
+    }
+
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    /// Since when it has not taken anything of what is to be sent.
+    pub(crate) fn stuck_since_ns(&self) -> Option<u64> {
+        self.stuck_since_ns
+    }
+
+    /// Receives once, behind what is in `received`; the command under way misses `missing` bytes at least. Gives how many
+    /// bytes came, and none where nothing more comes.
+    ///
+    /// # Errors
+    /// [`End::Gone`].
+    pub(crate) fn receive(
+        &mut self,
+        received: &mut Buffer,
+        missing: usize,
+        block: &mut BytesMut,
+    ) -> Result<Option<usize>, End> {
+        if missing > BLOCK_BYTES {
+            // A long value: memory for this much of it alone, and not before this much may come.
+            let mut piece = Vec::with_capacity(missing.min(PIECE_BYTES_MAX));
+            let room = piece.capacity();
+            let result = rustix::net::recv(&self.fd, spare_capacity(&mut piece), RecvFlags::empty());
+            return self.received(result.map(|(_, count)| count), room, |count| {
+                // Where little of it came, the rest of the memory is not held by it.
+                let bytes = if count < room / 2 { Bytes::copy_from_slice(&piece) } else { piece.into() };
+                received.append_external(bytes);
+            });
+        }
+        if block.len() < missing.max(ROOM_BYTES_MIN) {
+            *block = BytesMut::zeroed(BLOCK_BYTES);
+        }
+        let result = rustix::net::recv(&self.fd, &mut block[..], RecvFlags::empty());
+        self.received(result.map(|(count, _)| count), block.len(), |count| {
+            if count <= COPY_BYTES_MAX {
+                received.append_copy(&block[..count]);
+            } else {
+                received.append_external(block.split_to(count).freeze());
+            }
+        })
+    }
+
+    /// What a call that had room for so many bytes came to.
+    fn received(
+        &mut self,
+        result: Result<usize, Errno>,
+        room: usize,
+        keep: impl FnOnce(usize),
+    ) -> Result<Option<usize>, End> {
+        match result {
+            // The other side says no more; it may still listen to what it asked for.
+            Ok(0) => {
+                self.readable = false;
+                Ok(None)
+            }
+            Ok(count) => {
+                // Less than there was room for: the socket is empty, and will say when it is not.
+                self.readable = count == room || self.ended;
+                keep(count);
+                Ok(Some(count))
+            }
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                Ok(Some(0))
+            }
+            Err(Errno::INTR) => Ok(Some(0)),
+            Err(_) => Err(End::Gone),
+        }
+    }
+
+    /// Sends what is to be sent, as far as the socket takes it.
+    ///
+    /// # Errors
+    /// [`End::Gone`].
+    pub(crate) fn send(&mut self, out: &mut Buffer, now_ns: u64) -> Result<(), End> {
+        while self.writable && !out.is_empty() {
+            let sent = match out.as_contiguous() {
+                Some(bytes) => {
+                    let wanted = bytes.len();
+                    rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL).map(|count| (count, wanted))
+                }
+                None => {
+                    let mut slices: SmallVec<[IoSlice<'_>; 32]> = SmallVec::new();
+                    slices.extend(out.io_slices().take(SLICES_MAX));
+                    let wanted = slices.iter().map(|slice| slice.len()).sum();
+                    let mut control = SendAncillaryBuffer::default();
+                    rustix::net::sendmsg(&self.fd, &slices, &mut control, SendFlags::NOSIGNAL)
+                        .map(|count| (count, wanted))
+                }
+            };
+            match sent {
+                Ok((count, wanted)) => {
+                    self.stuck_since_ns = None;
+                    if count == out.len() {
+                        out.clear();
+                    } else {
+                        out.advance(count);
+                    }
+                    self.writable = count == wanted;
+                }
+                Err(Errno::AGAIN) => self.writable = false,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(End::Gone),
+            }
+        }
+        if out.is_empty() {
+            self.stuck_since_ns = None;
+        } else if self.stuck_since_ns.is_none() {
+            self.stuck_since_ns = Some(now_ns);
+        }
+        Ok(())
+    }
+
+    /// Says that nothing more is sent, and listens on for a while so that the other side hears what was sent last. What
+    /// comes is thrown away.
+    pub(crate) fn linger(&mut self, now_ns: u64) {
+        if self.lingering.is_none() {
+            let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+            self.lingering = Some((now_ns + LINGER_MAX.as_nanos() as u64, LINGER_BYTES_MAX));
+        }
+    }
+
+    pub(crate) fn is_lingering(&self) -> bool {
+        self.lingering.is_some()
+    }
+
+    /// Throws away what came; gives true where it may be closed.
+    pub(crate) fn drain(&mut self, block: &mut BytesMut, now_ns: u64) -> bool {
+        let Some((until_ns, mut left)) = self.lingering else { return false };
+        if block.len() < ROOM_BYTES_MIN {
+            *block = BytesMut::zeroed(BLOCK_BYTES);
+        }
+        while self.readable {
+            let result = rustix::net::recv(&self.fd, &mut block[..], RecvFlags::empty());
+            match self.received(result.map(|(count, _)| count), block.len(), |_| {}) {
+                Ok(Some(count)) if count < left => left -= count,
+                _ => return true,
+            }
+        }
+        self.lingering = Some((until_ns, left));
+        now_ns >= until_ns
+    }
+}
