@@ -30,8 +30,13 @@ const LIVE_BYTES_MAX: u64 = 2 << 30;
 
 const PEERS: [&str; 4] = ["files", "sqlite", "shoal-fresh", "shoal-written"];
 
-const SIZES: [(&str, Sizes); 3] =
-    [("logn", Sizes::LOG_NORMAL), ("64k", Sizes::Fixed(64 << 10)), ("4k", Sizes::Fixed(4 << 10))];
+const SIZES: [(&str, Sizes); 5] = [
+    ("logn", Sizes::LOG_NORMAL),
+    ("64k", Sizes::Fixed(64 << 10)),
+    ("16k", Sizes::Fixed(16 << 10)),
+    ("4k", Sizes::Fixed(4 << 10)),
+    ("1k", Sizes::Fixed(1 << 10)),
+];
 
 const CLIENTS: [usize; 3] = [1, 16, 64];
 
