@@ -15,11 +15,11 @@ use crate::failure::{Usage, output_error};
 use crate::signals::stop_in_order;
 use crate::size::Size;
 
-const DEFAULT_LISTEN: &str = "127.0.0.1:7412";
+const DEFAULT_LISTEN: &str = "127.0.0.1:7414";
 
 const EXAMPLES: &str = "\
 Examples:
-  shoal space serve --file space.log --size 2T       the space of a device of 2 TiB; on 127.0.0.1:7412
+  shoal space serve --file space.log --size 2T       the space of a device of 2 TiB; on 127.0.0.1:7414
   shoal space serve --file space.log                 again, after a stop or a crash
 
 Blocks of 4 KiB are handed out, in runs; nothing is read or written but FILE. Clients call for each allocation, or lease whole
