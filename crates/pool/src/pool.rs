@@ -165,7 +165,7 @@ impl Drop for Handle {
 /// The page buffer pool of one device. Cheap to clone; the clones share everything.
 ///
 /// Dropping the last clone does not wait for reads and writes under way, nor for pins: the memory goes with the last
-/// of them.
+/// of them. What is dirty is lost then: whoever shuts down [flushes](Self::flush_all) first, which waits for every write.
 #[derive(Clone)]
 pub struct Pool(Arc<Handle>);
 
