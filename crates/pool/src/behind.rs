@@ -25,8 +25,9 @@ use crate::ahead::Ahead;
 use crate::pin::{Pinned, WriteFrames};
 use crate::pool::{Inner, Pool};
 
-/// Writes under way for requests that wait for frames, at most (and a third of the frames, but two: one that fails again and
-/// again must not keep the other pages from being written).
+/// Writes under way for frames that are wanted, at most, where not more frames are to be ready. One more for each request that
+/// waits, because a device may be fast at reading and slow at writing; but not more than half of the frames, and two at least:
+/// one that fails again and again must not keep the other pages from being written.
 const WRITING_MIN: usize = 8;
 
 /// Writes that one miss begins at most.
@@ -145,7 +146,8 @@ impl Pool {
     /// not have all pages written and evicted that are used often.
     pub(crate) fn begin_write(&self, index: u32) {
         let inner = self.inner();
-        let writing_max = inner.ready_frames.max(WRITING_MIN).min(inner.slots.len().div_ceil(3)).max(2);
+        let wanted = inner.ready_frames.max(WRITING_MIN) + inner.store.starving.waiting();
+        let writing_max = wanted.min(inner.slots.len() / 2).max(2);
         if inner.writing.load(Ordering::Relaxed) >= writing_max {
             return;
         }

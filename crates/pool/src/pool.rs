@@ -59,11 +59,11 @@ impl PoolOptions {
         if bounded > frames / 3 { frames / 3 } else { bounded }
     }
 
-    /// An eighth; of small pools a quarter, at most 64; of the smallest 3/8, at most 12: a scan needs a page or two, and eight of
+    /// An eighth; of small pools 3/16, at most 64; of the smallest 3/8, at most 16: a scan needs a page or two, and eight of
     /// them that have fewer wait for each other (24 frames, 1 ms: with 4 a third of the scans and half of the gets).
     const fn for_scans(frames: usize) -> usize {
-        let least = if frames * 3 / 8 < 12 { frames * 3 / 8 } else { 12 };
-        let small = if frames / 4 < 64 { frames / 4 } else { 64 };
+        let least = if frames * 3 / 8 < 16 { frames * 3 / 8 } else { 16 };
+        let small = if frames * 3 / 16 < 64 { frames * 3 / 16 } else { 64 };
         let small = if small < least { least } else { small };
         if frames / 8 > small { frames / 8 } else { small }
     }
@@ -165,7 +165,7 @@ impl Drop for Handle {
 /// The page buffer pool of one device. Cheap to clone; the clones share everything.
 ///
 /// Dropping the last clone does not wait for reads and writes under way, nor for pins: the memory goes with the last
-/// of them.
+/// of them. What is dirty is lost then: whoever shuts down [flushes](Self::flush_all) first, which waits for every write.
 #[derive(Clone)]
 pub struct Pool(Arc<Handle>);
 

@@ -59,6 +59,11 @@ impl Starving {
         }
     }
 
+    /// Requests that wait now.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Tells the starving requests, if there are any, that a frame may be had.
     pub(crate) fn notify(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {

@@ -34,10 +34,9 @@ const FEW: u64 = 1 << 32;
 /// Units of time by which an access may be later than the moment that a search or a history knows: others go on meanwhile.
 const LATER_MAX: u32 = 1 << 24;
 
-/// How long ago the access was: not at all where it came after `now` was read. (Time goes around after 2^32 units.)
+/// The longer ago the access was, the more; least where it came after `now` was read. (Time goes around after 2^32 units.)
 pub(super) fn age(now: u32, stamp: u32) -> u32 {
-    let age = now.wrapping_sub(stamp);
-    if age > u32::MAX - LATER_MAX { 0 } else { age }
+    now.wrapping_add(LATER_MAX).wrapping_sub(stamp)
 }
 
 pub(crate) struct LruK {
@@ -92,12 +91,10 @@ impl LruK {
 
     /// The slots in the order in which they should go, each found by a search.
     fn exact(&self, search: &Search<'_>) -> Option<u32> {
-        // Rank and slot in one number; what was looked at before is not below `bound`.
-        let mut bound = u64::MAX;
+        // Rank and slot in one number.
+        let ranks = || (0..search.touched).map(|index| self.rank(index, search.now) << 8 | u64::from(index));
+        let mut worst = ranks().fold(0, u64::max);
         for _ in 0..search.touched {
-            let worst = (0..search.touched)
-                .map(|index| self.rank(index, search.now) << 8 | u64::from(index))
-                .fold(0, |worst, rank| if rank < bound { worst.max(rank) } else { worst });
             if worst < OURS << 8 {
                 return None;
             }
@@ -105,7 +102,9 @@ impl LruK {
             if search.can_go(index.into()) {
                 return Some(index.into());
             }
-            bound = worst;
+            // The next one after those that were looked at.
+            let bound = worst;
+            worst = ranks().fold(0, |worst, rank| if rank < bound { worst.max(rank) } else { worst });
         }
         None
     }
@@ -224,7 +223,8 @@ mod unit_tests {
             let found = if touched == 3 { policy.exact(&search) } else { policy.sampled(&search) };
             assert_eq!(found, Some(0));
         }
-        assert_eq!([age(5, 5), age(5, 4), age(2, u32::MAX), age(5, 6), age(0, 9)], [0, 1, 3, 0, 0]);
+        let ages = [(0, 9), (5, 6), (5, 5), (5, 4), (2, u32::MAX)].map(|(now, stamp)| age(now, stamp));
+        assert!(ages.is_sorted(), "{ages:?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Tests of the pool as a whole, over a device in memory that can be held, delayed and made to fail.
 //!
-//! Miri runs those of the unsafe modules and of what they rest on: `cargo +nightly miri test -p shoal-pool --lib -- frame::
-//! tests::word tests::free`. (Tests that wait for the clock are no use there.)
+//! Miri runs those of the unsafe modules and of what they rest on, in ten seconds: `cargo +nightly miri test -p shoal-pool --lib
+//! -- frame:: tests::word tests::free`; and in a minute some that use the whole pool: `tests::aside::what_comes
+//! tests::mutable::a_writer_waits`. (Tests that wait for the clock are no use there.)
 
 mod aside;
 pub(crate) mod device;

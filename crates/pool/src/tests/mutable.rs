@@ -114,6 +114,25 @@ fn who_waits_for_pages_that_cannot_be_written_pauses_and_gets_the_error() {
     }
 }
 
+/// Ten writes at a time, however many waited: on a device that is fast at reading and slow at writing sixteen threads waited
+/// for each other's frames.
+#[test]
+fn the_more_requests_wait_for_frames_the_more_pages_are_written() {
+    let (pool, device) = zeroed_with(PoolOptions { pin_wait_ms: 10_000, ..PoolOptions::new(64) }, 128);
+    for block in 0..64 {
+        put(&mut run(pool.write(block, Hint::Lookup)).unwrap(), block + 1);
+    }
+    device.hold();
+    let mut waiting: Vec<_> = (64..80).map(|block| Box::pin(pool.read(block, Hint::Lookup))).collect();
+    waiting.iter_mut().for_each(|read| assert!(poll_once(read).is_pending()));
+    let writing = pool.inner().writing.load(Ordering::Relaxed);
+    assert!((20..=32).contains(&writing), "{writing} writes for 16 requests");
+    device.release();
+    waiting.into_iter().for_each(|read| drop(run(read).unwrap()));
+    run(pool.flush_all()).unwrap();
+    assert!((0..64).all(|block| on_device(&device, block) == block + 1));
+}
+
 #[test]
 fn new_pages_are_not_read_and_deleted_ones_not_written() {
     let (pool, device) = zeroed(4, 8);
