@@ -15,10 +15,12 @@ mod options;
 mod begun;
 mod connection;
 mod dispatch;
+mod epoll;
 mod mailbox;
-mod poller;
+mod network;
 mod shared;
 mod socket;
+mod uring;
 
 mod answer;
 mod command;
@@ -30,4 +32,4 @@ mod glob;
 mod number;
 
 pub use listen::{ListenError, Running, Server};
-pub use options::{Durability, Limits, RedisOptions};
+pub use options::{Durability, Limits, RedisOptions, Sockets};
