@@ -218,6 +218,7 @@ pub(crate) struct Uring {
     told: Vec<u32>,
     /// Memory for the completions of a turn.
     landed: Vec<cqueue::Entry>,
+    #[expect(clippy::vec_box, reason = "a message stays where it is while the kernel has it")]
     spare: Vec<Box<Message>>,
     bell: RawFd,
     bell_is_watched: bool,
