@@ -26,6 +26,7 @@ pub(crate) struct Config {
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) durability: Option<String>,
     pub(crate) poll: Option<u64>,
+    pub(crate) resp_io: Option<String>,
     pub(crate) log: Option<String>,
     pub(crate) own_space: Option<Vec<String>>,
     pub(crate) trace_space: Option<PathBuf>,
@@ -34,7 +35,7 @@ pub(crate) struct Config {
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "data",
     "size",
     "cache",
@@ -48,6 +49,7 @@ const KEYS: [&str; 18] = [
     "password-file",
     "durability",
     "poll",
+    "resp-io",
     "log",
     "own-space",
     "trace-space",
@@ -91,7 +93,7 @@ mod tests {
     fn every_key_is_understood() {
         let text = "data = '/srv/shoal.data'\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
                     io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nresp = 'off'\nresp-bucket = 'cache'\n\
-                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nlog = 'debug'\n\
+                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-io = 'uring'\nlog = 'debug'\n\
                     own-space = ['films']\ntrace-space = 'trace'\ndiscard = true\npause-moving = true\n";
         let config = Config::parse(text).unwrap();
         let expected = Config {
@@ -108,6 +110,7 @@ mod tests {
             password_file: Some("/etc/shoal.password".into()),
             durability: Some("relaxed:50".into()),
             poll: Some(20),
+            resp_io: Some("uring".into()),
             log: Some("debug".into()),
             own_space: Some(vec!["films".into()]),
             trace_space: Some("trace".into()),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use shoal_engine::{Environment, Store};
-use shoal_redis::{Durability, ListenError, RedisOptions};
+use shoal_redis::{Durability, ListenError, RedisOptions, Sockets};
 use shoal_server::{ServeError, Server, ServerOptions};
 use tokio::sync::oneshot;
 
@@ -102,6 +102,10 @@ pub(crate) struct Arguments {
     /// and a core is busy while clients are [default: 0].
     #[arg(long, value_name = "MICROSECONDS", env = "SHOAL_POLL", hide_env_values = true)]
     poll: Option<u64>,
+    /// How the Redis face reaches the network: by readiness (epoll), or by an io_uring of each thread, where the kernel allows
+    /// it (uring) [default: epoll].
+    #[arg(long, value_name = "epoll|uring", env = "SHOAL_RESP_IO", hide_env_values = true)]
+    resp_io: Option<String>,
     /// The configuration file.
     #[arg(long, value_name = "FILE", env = "SHOAL_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
@@ -143,6 +147,7 @@ impl Settings {
                 arguments.password_file.or(file.password_file).as_deref(),
                 arguments.durability.or(file.durability).as_deref(),
                 Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
+                arguments.resp_io.or(file.resp_io).as_deref(),
             )?,
             log: log.or(file.log).unwrap_or_else(|| "info".into()),
         })
@@ -156,6 +161,7 @@ fn resp(
     password_file: Option<&Path>,
     durability: Option<&str>,
     poll: Duration,
+    sockets: Option<&str>,
 ) -> anyhow::Result<Option<(String, RedisOptions)>> {
     let defaults = RedisOptions::default();
     let options = RedisOptions {
@@ -163,6 +169,11 @@ fn resp(
         password: password_file.map(password).transpose()?,
         durability: durability.map_or(Ok(Durability::Sync), parse_durability)?,
         poll,
+        sockets: match sockets {
+            None | Some("epoll") => Sockets::Epoll,
+            Some("uring") => Sockets::Uring,
+            Some(other) => return Err(Usage(format!("{other:?} is no way; write epoll or uring")).into()),
+        },
         ..RedisOptions::default()
     };
     let address = address.unwrap_or_else(|| DEFAULT_RESP.into());
@@ -289,6 +300,7 @@ mod tests {
             password_file: None,
             durability: None,
             poll: None,
+            resp_io: None,
             config: None,
         }
     }

@@ -359,9 +359,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Keeps the thread's count of answers; gives this connection's.
-    pub(crate) fn count_answers(&mut self, shared: &mut Shared) -> usize {
-        let now = self.out.len() + self.queue.bytes();
+    /// Keeps the thread's count of answers, `unsent` bytes that its socket has among them; gives this connection's.
+    pub(crate) fn count_answers(&mut self, shared: &mut Shared, unsent: usize) -> usize {
+        let now = unsent + self.out.len() + self.queue.bytes();
         shared.answers = shared.answers - self.counted_answers + now;
         self.counted_answers = now;
         now

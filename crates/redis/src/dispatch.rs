@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use rustix::net::sockopt;
 
 use crate::clients::Entered;
@@ -18,9 +17,9 @@ use crate::command::Session;
 use crate::connection::{Connection, End};
 use crate::face::Face;
 use crate::mailbox::{ConnectionWaker, Mailbox, Token};
-use crate::poller::{Poller, Ready};
+use crate::network::{Network, Ready};
 use crate::shared::Shared;
-use crate::socket::{KEEPALIVE, Socket};
+use crate::socket::KEEPALIVE;
 
 /// The thread looks for clients that do not take their answers so often.
 const PATIENCE_PERIOD: Duration = Duration::from_secs(1);
@@ -32,22 +31,20 @@ const ACCEPTS_MAX: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// One place for a connection.
-struct Place {
+struct Place<N: Network> {
     generation: u32,
-    connection: Option<Box<(Socket, Connection)>>,
+    connection: Option<Box<(N::Socket, Connection)>>,
     /// Whether it is among the touched ones of this turn.
     touched: bool,
 }
 
 /// A dispatch thread.
-pub(crate) struct Dispatch {
+pub(crate) struct Dispatch<N: Network> {
     shared: Shared,
     mailbox: Arc<Mailbox>,
-    poller: Poller,
-    places: Vec<Place>,
+    network: N,
+    places: Vec<Place<N>>,
     free: Vec<u32>,
-    /// What is received goes here; filled parts are split off.
-    block: BytesMut,
     /// Places with something to do in this turn, and in the next.
     touched: Vec<u32>,
     again: Vec<u32>,
@@ -73,25 +70,24 @@ impl Accepting {
     }
 }
 
-impl Dispatch {
+impl<N: Network> Dispatch<N> {
     pub(crate) fn new(
         face: Arc<Face>,
         mailbox: Arc<Mailbox>,
         accepting: Option<Accepting>,
     ) -> std::io::Result<Self> {
-        let poller = Poller::new(mailbox.bell())?;
+        let mut network = N::new(mailbox.bell())?;
         if let Some(accepting) = &accepting {
-            poller.add_listener(&accepting.listener)?;
+            network.listen(&accepting.listener)?;
         }
         let shared = Shared::new(Rc::new(face));
         let looked_ns = shared.now_ns;
         Ok(Self {
             shared,
             mailbox,
-            poller,
+            network,
             places: Vec::new(),
             free: Vec::new(),
-            block: BytesMut::new(),
             touched: Vec::new(),
             again: Vec::new(),
             accepting,
@@ -113,7 +109,7 @@ impl Dispatch {
             let polls = u128::from(self.shared.now_ns.saturating_sub(self.worked_ns)) < poll.as_nanos();
             let sleeps = !polls && self.again.is_empty() && self.mailbox.may_sleep();
             let timeout = if sleeps { PATIENCE_PERIOD } else { Duration::ZERO };
-            self.poller.wait(self.pause(timeout), &mut ready)?;
+            self.network.wait(self.pause(timeout), &mut ready)?;
             self.mailbox.awake(ready.contains(&Ready::Bell));
             self.shared.now_ns = self.shared.face.clock.monotonic_ns();
             let (sockets, stop) = self.mailbox.take(&mut woken);
@@ -148,7 +144,7 @@ impl Dispatch {
             self.add(socket);
         }
         for token in woken {
-            if self.connection(*token).is_some() {
+            if connection_of(&mut self.places, *token).is_some() {
                 self.touch(token.place);
             }
         }
@@ -158,8 +154,8 @@ impl Dispatch {
                 Ready::Bell => {}
                 Ready::Listener => self.accept(),
                 Ready::Socket { token, readable, writable, ended } => {
-                    if let Some((socket, _)) = self.connection(token) {
-                        socket.set_ready(readable, writable, ended);
+                    if let Some((socket, _)) = connection_of(&mut self.places, token) {
+                        self.network.set_ready(socket, readable, writable, ended);
                         self.touch(token.place);
                     }
                 }
@@ -181,11 +177,6 @@ impl Dispatch {
         }
     }
 
-    fn connection(&mut self, token: Token) -> Option<&mut (Socket, Connection)> {
-        let place = self.places.get_mut(token.place as usize)?;
-        if place.generation == token.generation { place.connection.as_deref_mut() } else { None }
-    }
-
     /// Gives a connection its turn.
     fn advance(&mut self, index: u32) {
         let Some((socket, connection)) =
@@ -193,13 +184,13 @@ impl Dispatch {
         else {
             return;
         };
-        if socket.is_lingering() {
-            if socket.drain(&mut self.block, self.shared.now_ns) {
+        if self.network.is_lingering(socket) {
+            if self.network.drain(socket, self.shared.now_ns) {
                 self.end(index, End::Done);
             }
             return;
         }
-        match turn_of(socket, connection, &mut self.shared, &mut self.block) {
+        match turn_of(&mut self.network, socket, connection, &mut self.shared) {
             Ok(false) => {}
             Ok(true) => self.again.push(index),
             Err(end) => self.end(index, end),
@@ -212,18 +203,19 @@ impl Dispatch {
             let Some(place) = self.places.get_mut(index as usize) else { continue };
             place.touched = false;
             let Some((socket, connection)) = place.connection.as_deref_mut() else { continue };
-            if let Err(end) = socket.send(connection.out(), self.shared.now_ns) {
+            if let Err(end) = self.network.send(socket, connection.out(), self.shared.now_ns) {
                 self.end(index, end);
                 continue;
             }
             connection.show(self.shared.now_ns);
-            connection.count_answers(&mut self.shared);
-            if connection.is_done() {
+            let unsent = self.network.unsent(socket);
+            connection.count_answers(&mut self.shared, unsent);
+            if connection.is_done() && unsent == 0 {
                 if connection.is_closing() {
-                    socket.linger(self.shared.now_ns);
-                    socket.set_ready(true, true, false);
+                    self.network.linger(socket, self.shared.now_ns);
+                    self.network.set_ready(socket, true, true, false);
                 }
-                if !connection.is_closing() || socket.drain(&mut self.block, self.shared.now_ns) {
+                if !connection.is_closing() || self.network.drain(socket, self.shared.now_ns) {
                     self.end(index, End::Done);
                 }
             } else if connection.wants_more(&self.shared) && !self.again.contains(&index) {
@@ -241,11 +233,11 @@ impl Dispatch {
 
     /// Of those that do not take their answers, the connection with most of them.
     fn slowest(&mut self) -> Option<u32> {
-        let shared = &mut self.shared;
+        let (shared, network) = (&mut self.shared, &self.network);
         let stuck = self.places.iter_mut().zip(0..).filter_map(|(place, index)| {
             let (socket, connection) = place.connection.as_deref_mut()?;
-            socket.stuck_since_ns()?;
-            Some((connection.count_answers(shared), index))
+            network.stuck_since_ns(socket)?;
+            Some((connection.count_answers(shared, network.unsent(socket)), index))
         });
         stuck.max().map(|(_, index)| index)
     }
@@ -261,10 +253,10 @@ impl Dispatch {
         for index in 0..self.places.len() as u32 {
             let place = self.places.get_mut(index as usize);
             let Some((socket, _)) = place.and_then(|place| place.connection.as_deref_mut()) else { continue };
-            let stuck = socket.stuck_since_ns().map_or(0, |since| now_ns.saturating_sub(since));
+            let stuck = self.network.stuck_since_ns(socket).map_or(0, |since| now_ns.saturating_sub(since));
             if u128::from(stuck) > most {
                 self.end(index, End::Silent);
-            } else if socket.is_lingering() && socket.drain(&mut self.block, now_ns) {
+            } else if self.network.is_lingering(socket) && self.network.drain(socket, now_ns) {
                 self.end(index, End::Done);
             }
         }
@@ -274,7 +266,7 @@ impl Dispatch {
         let now_ns = self.shared.now_ns;
         if let Some(accepting) = &mut self.accepting
             && accepting.paused_until_ns.take_if(|until| *until <= now_ns).is_some()
-            && let Err(error) = self.poller.add_listener(&accepting.listener)
+            && let Err(error) = self.network.listen(&accepting.listener)
         {
             tracing::error!("no more connections are accepted: {error}");
         }
@@ -298,7 +290,7 @@ impl Dispatch {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
-                    let _ = self.poller.remove(&accepting.listener);
+                    self.network.stop_listening(&accepting.listener);
                     let pause = ACCEPT_PAUSE.as_nanos() as u64;
                     accepting.paused_until_ns = Some(self.shared.now_ns + pause);
                     return;
@@ -314,7 +306,6 @@ impl Dispatch {
     }
 
     fn try_add(&mut self, socket: OwnedFd) -> std::io::Result<()> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
         sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
@@ -342,49 +333,57 @@ impl Dispatch {
             token,
             queued: AtomicBool::new(false),
         });
-        if let Err(error) = self.poller.add(&socket, token) {
-            self.free.push(index);
-            return Err(error);
-        }
+        let socket = match self.network.add(socket, token) {
+            Ok(socket) => socket,
+            Err(error) => {
+                self.free.push(index);
+                return Err(error);
+            }
+        };
         let session = Session::new(client, face.options.password.is_none());
-        let connection = Connection::new(session, waker, &face);
-        place.connection = Some(Box::new((Socket::new(socket), connection)));
+        place.connection = Some(Box::new((socket, Connection::new(session, waker, &face))));
         Ok(())
     }
 
     fn end(&mut self, index: u32, end: End) {
         let Some(place) = self.places.get_mut(index as usize) else { return };
-        let Some(mut ended) = place.connection.take() else { return };
-        let (socket, connection) = &mut *ended;
+        let Some(ended) = place.connection.take() else { return };
+        let (socket, mut connection) = *ended;
         if matches!(end, End::Silent | End::TooMuch) {
             tracing::warn!("connection {} was closed: {end:?}", connection.client_id());
         }
         connection.forget(&mut self.shared);
-        let _ = self.poller.remove(socket.fd());
+        self.network.remove(socket);
         debug_assert_eq!(connection.token().place, index);
         self.free.push(index);
     }
 }
 
+/// The connection that a token names.
+fn connection_of<N: Network>(places: &mut [Place<N>], token: Token) -> Option<&mut (N::Socket, Connection)> {
+    let place = places.get_mut(token.place as usize)?;
+    if place.generation == token.generation { place.connection.as_deref_mut() } else { None }
+}
+
 /// A turn of one connection: it goes on with what it can, and receives as long as it may and there is something; says
 /// whether it has more to do in the next turn.
-fn turn_of(
-    socket: &mut Socket,
+fn turn_of<N: Network>(
+    network: &mut N,
+    socket: &mut N::Socket,
     connection: &mut Connection,
     shared: &mut Shared,
-    block: &mut BytesMut,
 ) -> Result<bool, End> {
     let mut left = TURN_BYTES_MAX;
     let more = loop {
         let wants = connection.advance(shared);
-        if !(wants && socket.is_readable()) {
+        if !(wants && network.is_readable(socket)) {
             break false;
         }
         if left == 0 {
             break true;
         }
         let missing = connection.missing_bytes();
-        match socket.receive(connection.received(), missing, block)? {
+        match network.receive(socket, connection.received(), missing)? {
             Some(count) => left = left.saturating_sub(count),
             None => connection.set_ended(),
         }

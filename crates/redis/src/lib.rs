@@ -2,9 +2,10 @@
 //!
 //! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per
 //! core; `dispatch` is such a thread: all that became ready is handled in one turn, and all writes of a turn share a
-//! batch of the log; `socket` receives and sends; `connection` parses requests and keeps their answers in order, with what
-//! was `begun`; `command` has the table of commands
-//! and one file per family; `answer` is what they say. What the protocol looks like is in `docs/format/resp.md`.
+//! batch of the log; `network` is how it reaches its sockets, by `epoll` (with `socket`) or by an io_uring (`uring`);
+//! `connection` parses requests and keeps their answers in order, with what was `begun`; `command` has the table of
+//! commands and one file per family; `answer` is what they say. What the protocol looks like is in
+//! `docs/format/resp.md`.
 //!
 //! A thread answers from memory itself. What must wait (a miss, a commit) is a task of its connection, which is woken
 //! through the thread's mailbox.
@@ -15,10 +16,12 @@ mod options;
 mod begun;
 mod connection;
 mod dispatch;
+mod epoll;
 mod mailbox;
-mod poller;
+mod network;
 mod shared;
 mod socket;
+mod uring;
 
 mod answer;
 mod command;
@@ -30,4 +33,4 @@ mod glob;
 mod number;
 
 pub use listen::{ListenError, Running, Server};
-pub use options::{Durability, Limits, RedisOptions};
+pub use options::{Durability, Limits, RedisOptions, Sockets};

@@ -10,9 +10,12 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use shoal_engine::{Environment, Store, check_bucket};
 
 use crate::dispatch::{Accepting, Dispatch};
+use crate::epoll::Epoll;
 use crate::face::Face;
 use crate::mailbox::Mailbox;
-use crate::options::RedisOptions;
+use crate::network::Network;
+use crate::options::{RedisOptions, Sockets};
+use crate::uring::Uring;
 
 /// Dispatch threads, at most.
 const THREADS_MAX: usize = 64;
@@ -127,18 +130,31 @@ impl Thread {
     /// connections, whose clients come again, and it begins anew: nobody is left to wait for a thread that is not there.
     fn run(&self) {
         while !self.mailbox.is_stopped() {
-            let served = catch_unwind(AssertUnwindSafe(|| {
-                let accepting = self.accepts.clone();
-                let accepting = accepting.map(|(listener, mailboxes)| Accepting::new(listener, mailboxes));
-                Dispatch::new(self.face.clone(), self.mailbox.clone(), accepting)?.run()
-            }));
-            match served {
+            match catch_unwind(AssertUnwindSafe(|| self.serve())) {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => tracing::error!("a dispatch thread of the Redis face begins anew: {error}"),
                 Err(_) => tracing::error!("a dispatch thread of the Redis face panicked, and begins anew"),
             }
             std::thread::sleep(RESTART_PAUSE);
         }
+    }
+}
+
+impl Thread {
+    fn serve(&self) -> std::io::Result<()> {
+        if self.face.options.sockets == Sockets::Uring {
+            match self.dispatch::<Uring>() {
+                Ok(dispatch) => return dispatch.run(),
+                Err(error) => tracing::warn!("no io_uring for the network, epoll instead: {error}"),
+            }
+        }
+        self.dispatch::<Epoll>()?.run()
+    }
+
+    fn dispatch<N: Network>(&self) -> std::io::Result<Dispatch<N>> {
+        let accepting = self.accepts.clone();
+        let accepting = accepting.map(|(listener, mailboxes)| Accepting::new(listener, mailboxes));
+        Dispatch::new(self.face.clone(), self.mailbox.clone(), accepting)
     }
 }
 

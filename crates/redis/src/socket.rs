@@ -25,8 +25,8 @@ const PIECE_BYTES_MAX: usize = 1 << 20;
 const ROOM_BYTES_MIN: usize = 4 << 10;
 /// A connection that ended with an error is listened to for so long and so many bytes more: where the other side still
 /// sends, closing at once would take the error from it.
-const LINGER_MAX: Duration = Duration::from_secs(5);
-const LINGER_BYTES_MAX: usize = 64 << 20;
+pub(crate) const LINGER_MAX: Duration = Duration::from_secs(5);
+pub(crate) const LINGER_BYTES_MAX: usize = 64 << 20;
 
 /// A socket.
 pub(crate) struct Socket {

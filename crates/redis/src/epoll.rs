@@ -3,13 +3,19 @@
 //! write.
 
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use shoal_buffer::Buffer;
 
+use crate::connection::End;
 use crate::mailbox::Token;
+use crate::network::{Network, Ready};
+use crate::socket::Socket;
 
 /// Events taken in one call.
 const EVENTS_MAX: usize = 256;
@@ -18,48 +24,44 @@ const BELL: u64 = u64::MAX;
 /// What the listener is registered as.
 const LISTENER: u64 = u64::MAX - 1;
 
-/// Something became ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ready {
-    /// There is mail.
-    Bell,
-    /// A connection wants in.
-    Listener,
-    /// A socket; `ended`: behind what it has, nothing more comes.
-    Socket { token: Token, readable: bool, writable: bool, ended: bool },
-}
-
 /// An epoll instance.
-pub(crate) struct Poller {
+pub(crate) struct Epoll {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
+    /// What is received goes here; filled parts are split off.
+    block: BytesMut,
 }
 
-impl Poller {
-    pub(crate) fn new(bell: &impl AsFd) -> io::Result<Self> {
+impl Network for Epoll {
+    type Socket = Socket;
+
+    fn new(bell: &OwnedFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, bell, EventData::new_u64(BELL), EventFlags::IN)?;
-        Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX) })
+        Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX), block: BytesMut::new() })
     }
 
     /// Watches a listening socket, level-triggered.
-    pub(crate) fn add_listener(&self, listener: &impl AsFd) -> io::Result<()> {
+    fn listen(&mut self, listener: &TcpListener) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?)
     }
 
-    /// Stops watching it.
-    pub(crate) fn remove(&self, socket: &impl AsFd) -> io::Result<()> {
-        Ok(epoll::delete(&self.epoll, socket)?)
+    fn stop_listening(&mut self, listener: &TcpListener) {
+        let _ = epoll::delete(&self.epoll, listener);
     }
 
-    /// Watches a connection until it is closed.
-    pub(crate) fn add(&self, socket: &impl AsFd, token: Token) -> io::Result<()> {
+    fn add(&mut self, fd: OwnedFd, token: Token) -> io::Result<Socket> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(token.to_u64()), flags)?)
+        epoll::add(&self.epoll, &fd, EventData::new_u64(token.to_u64()), flags)?;
+        Ok(Socket::new(fd))
     }
 
-    /// Waits until something is ready, at most for `timeout`, and puts it into `ready`.
-    pub(crate) fn wait(&mut self, timeout: Duration, ready: &mut Vec<Ready>) -> io::Result<()> {
+    fn remove(&mut self, socket: Socket) {
+        let _ = epoll::delete(&self.epoll, socket.fd().as_fd());
+    }
+
+    fn wait(&mut self, timeout: Duration, ready: &mut Vec<Ready>) -> io::Result<()> {
         ready.clear();
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
@@ -88,5 +90,46 @@ impl Poller {
             }
         }));
         Ok(())
+    }
+
+    fn set_ready(&mut self, socket: &mut Socket, readable: bool, writable: bool, ended: bool) {
+        socket.set_ready(readable, writable, ended);
+    }
+
+    fn is_readable(&self, socket: &Socket) -> bool {
+        socket.is_readable()
+    }
+
+    fn receive(
+        &mut self,
+        socket: &mut Socket,
+        received: &mut Buffer,
+        missing: usize,
+    ) -> Result<Option<usize>, End> {
+        socket.receive(received, missing, &mut self.block)
+    }
+
+    fn send(&mut self, socket: &mut Socket, out: &mut Buffer, now_ns: u64) -> Result<(), End> {
+        socket.send(out, now_ns)
+    }
+
+    fn unsent(&self, _socket: &Socket) -> usize {
+        0
+    }
+
+    fn stuck_since_ns(&self, socket: &Socket) -> Option<u64> {
+        socket.stuck_since_ns()
+    }
+
+    fn linger(&mut self, socket: &mut Socket, now_ns: u64) {
+        socket.linger(now_ns);
+    }
+
+    fn is_lingering(&self, socket: &Socket) -> bool {
+        socket.is_lingering()
+    }
+
+    fn drain(&mut self, socket: &mut Socket, now_ns: u64) -> bool {
+        socket.drain(&mut self.block, now_ns)
     }
 }

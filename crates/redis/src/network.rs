@@ -1,0 +1,96 @@
+//! How a dispatch thread reaches the network. Two ways, behind one trait: [`crate::epoll`] and [`crate::uring`].
+
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use shoal_buffer::Buffer;
+
+use crate::connection::End;
+use crate::mailbox::Token;
+
+/// Something became ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// There is mail.
+    Bell,
+    /// A connection wants in.
+    Listener,
+    /// A socket; `ended`: behind what it has, nothing more comes.
+    Socket { token: Token, readable: bool, writable: bool, ended: bool },
+}
+
+/// The network of one thread. Nothing of it waits but [`Network::wait`].
+pub(crate) trait Network: Sized {
+    /// A connection's socket.
+    type Socket;
+
+    /// The network of this thread; `bell` becomes readable when there is mail.
+    ///
+    /// # Errors
+    /// As the system.
+    fn new(bell: &OwnedFd) -> std::io::Result<Self>;
+
+    /// Says from now on when connections want in.
+    ///
+    /// # Errors
+    /// As the system.
+    fn listen(&mut self, listener: &TcpListener) -> std::io::Result<()>;
+
+    /// Says so no more.
+    fn stop_listening(&mut self, listener: &TcpListener);
+
+    /// Takes a socket; what happens to it is told with `token`.
+    ///
+    /// # Errors
+    /// As the system.
+    fn add(&mut self, fd: OwnedFd, token: Token) -> std::io::Result<Self::Socket>;
+
+    /// Closes a socket.
+    fn remove(&mut self, socket: Self::Socket);
+
+    /// Waits until something is ready, at most for `timeout`, and puts it into `ready`.
+    ///
+    /// # Errors
+    /// As the system.
+    fn wait(&mut self, timeout: Duration, ready: &mut Vec<Ready>) -> std::io::Result<()>;
+
+    /// What was told of the socket.
+    fn set_ready(&mut self, socket: &mut Self::Socket, readable: bool, writable: bool, ended: bool);
+
+    /// Whether there may be something to receive.
+    fn is_readable(&self, socket: &Self::Socket) -> bool;
+
+    /// Receives once, behind what is in `received`; the command under way misses `missing` bytes at least. Gives how many
+    /// bytes came, and none where nothing more comes.
+    ///
+    /// # Errors
+    /// [`End::Gone`].
+    fn receive(
+        &mut self,
+        socket: &mut Self::Socket,
+        received: &mut Buffer,
+        missing: usize,
+    ) -> Result<Option<usize>, End>;
+
+    /// Sends what is to be sent, as far as the socket takes it now.
+    ///
+    /// # Errors
+    /// [`End::Gone`].
+    fn send(&mut self, socket: &mut Self::Socket, out: &mut Buffer, now_ns: u64) -> Result<(), End>;
+
+    /// Bytes that were taken out of the answers and are not sent.
+    fn unsent(&self, socket: &Self::Socket) -> usize;
+
+    /// Since when it has not taken anything of what is to be sent.
+    fn stuck_since_ns(&self, socket: &Self::Socket) -> Option<u64>;
+
+    /// Says that nothing more is sent, and listens on for a while so that the other side hears what was sent last. What
+    /// comes is thrown away.
+    fn linger(&mut self, socket: &mut Self::Socket, now_ns: u64);
+
+    fn is_lingering(&self, socket: &Self::Socket) -> bool;
+
+    /// Throws away what came; gives true where it may be closed.
+    fn drain(&mut self, socket: &mut Self::Socket, now_ns: u64) -> bool;
+}
