@@ -15,6 +15,8 @@ mod commands;
 mod expiring;
 #[path = "serve/limits.rs"]
 mod limits;
+#[path = "serve/once.rs"]
+mod once;
 #[path = "serve/pipelines.rs"]
 mod pipelines;
 #[path = "serve/support.rs"]
