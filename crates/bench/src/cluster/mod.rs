@@ -135,6 +135,8 @@ impl Sink<'_> {
 pub fn run(options: &ClusterOptions, out: &mut dyn Write) -> Result<()> {
     let names: Vec<&str> = cases::ALL.iter().map(|(name, _)| *name).collect();
     let wanted = select("case", &names, &options.cases)?;
+    // Before this thread is kept on one core.
+    let machine = machine::describe();
     let bed = Bed::new(options.data.as_deref(), options.io)?;
     let report = Report::new(out, "cluster", METRICS, options.json);
     let mut sink = Sink { report, plot: options.plot.clone(), drawn: Vec::new() };
@@ -143,10 +145,11 @@ pub fn run(options: &ClusterOptions, out: &mut dyn Write) -> Result<()> {
             "bench",
             "cluster: RAMCloud's clusterperf over the Redis protocol; one server thread, clients in the same process",
         ),
-        ("machine", &machine::describe()),
+        ("machine", &machine),
         ("load average", &machine::load()),
         ("version", &options.version),
         ("store", bed.device),
+        ("cores", if bed.is_pinned { "the server has core 1, the clients have core 0" } else { "shared" }),
         ("objects", &options.objects.to_string()),
         ("seconds a row", &options.time.as_secs_f64().to_string()),
     ] {
