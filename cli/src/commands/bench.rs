@@ -39,6 +39,76 @@ enum Bench {
     Thresholds(ThresholdArguments),
     /// Buffer pools under scans and gets on a simulated device, in their own memory.
     Pool(PoolArguments),
+    /// RAMCloud's clusterperf, by its names, over the Redis protocol.
+    Cluster(ClusterArguments),
+    /// The steps of a request in their old form and their new one, beside the figures of RAMCloud's authors.
+    Lessons(LessonArguments),
+}
+
+#[derive(Args)]
+struct ClusterArguments {
+    /// Only this case (basic, readDist, ...), or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Seconds that each row is measured.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seconds: f64,
+    /// Objects of the cases that read or write random ones.
+    #[arg(long, value_name = "N", default_value = "200000")]
+    objects: u64,
+    /// Clients at most, where a case has several.
+    #[arg(long, value_name = "N", default_value = "16")]
+    clients: usize,
+    /// The data file: it must not exist, and is removed at the end [default: the store is in memory].
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// How to drive the device.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
+    /// Folder for the distributions of times, as charts (SVG) and lines (CSV).
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+}
+
+fn run_cluster(arguments: ClusterArguments) -> anyhow::Result<()> {
+    let options = shoal_bench::cluster::ClusterOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        json: arguments.json,
+        cases: arguments.cases,
+        time: seconds(Some(arguments.seconds))?.unwrap_or_default(),
+        objects: arguments.objects,
+        clients: arguments.clients,
+        data: arguments.data,
+        io: arguments.io.into(),
+        plot: arguments.plot,
+    };
+    shoal_bench::cluster::run(&options, &mut std::io::stdout().lock())
+}
+
+#[derive(Args)]
+struct LessonArguments {
+    /// Only this lesson, or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Seconds that each lesson is measured.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seconds: f64,
+}
+
+fn run_lessons(arguments: LessonArguments) -> anyhow::Result<()> {
+    let options = shoal_bench::lessons::LessonOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        json: arguments.json,
+        cases: arguments.cases,
+        time: seconds(Some(arguments.seconds))?.unwrap_or_default(),
+    };
+    shoal_bench::lessons::run(&options, &mut std::io::stdout().lock())
 }
 
 #[derive(Args)]
@@ -278,6 +348,8 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
         Bench::Amplification(arguments) => return run_amplification(arguments),
         Bench::Thresholds(arguments) => return run_thresholds(arguments),
         Bench::Pool(arguments) => return run_pool(arguments),
+        Bench::Cluster(arguments) => return run_cluster(arguments),
+        Bench::Lessons(arguments) => return run_lessons(arguments),
     };
     let time = seconds(arguments.seconds)?;
     let options = shoal_bench::store::StoreOptions {

@@ -2,14 +2,16 @@
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
 //! figure depends on), [`report`] (table or JSON lines), [`plot`] (charts), then the benchmarks: [`store`], [`space`],
-//! [`pool`], [`amplification`] and [`thresholds`]; and [`apples`], the probability model behind pooled allocators.
+//! [`pool`], [`amplification`], [`thresholds`], [`cluster`] and [`lessons`]; and [`apples`], the probability model behind pooled allocators.
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
 pub mod amplification;
 pub mod apples;
+pub mod cluster;
 mod data_file;
 pub mod histogram;
+pub mod lessons;
 pub mod machine;
 pub mod payload;
 pub mod plot;

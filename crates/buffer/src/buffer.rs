@@ -163,10 +163,19 @@ impl Buffer {
     /// [`OutOfRange`] where fewer are there; `target` is untouched then.
     #[inline]
     pub fn copy_out(&self, offset: usize, target: &mut [u8]) -> Result<(), OutOfRange> {
-        let mut rest = target;
-        for piece in self.pieces(offset, rest.len())? {
-            let (now, later) = rest.split_at_mut(piece.len());
-            now.copy_from_slice(piece);
+        self.check_range(offset, target.len())?;
+        let (mut skip, mut rest) = (offset, target);
+        let mut chunks = self.chunks();
+        while !rest.is_empty()
+            && let Some(chunk) = chunks.next()
+        {
+            let Some(chunk) = chunk.get(skip..) else {
+                skip -= chunk.len();
+                continue;
+            };
+            skip = 0;
+            let (now, later) = rest.split_at_mut(chunk.len().min(rest.len()));
+            copy(now, &chunk[..now.len()]);
             rest = later;
         }
         Ok(())
@@ -232,6 +241,29 @@ impl Buffer {
             }
             None
         }))
+    }
+}
+
+/// Copies a piece as long as `target`. Short ones, which fields of messages are, by two words that may overlap: a call would cost
+/// more than they do.
+#[inline]
+fn copy(target: &mut [u8], source: &[u8]) {
+    fn by_words<const N: usize>(target: &mut [u8], source: &[u8]) {
+        let (Some(first), Some(last)) = (source.first_chunk::<N>(), source.last_chunk::<N>()) else { return };
+        if let Some(to) = target.first_chunk_mut::<N>() {
+            *to = *first;
+        }
+        if let Some(to) = target.last_chunk_mut::<N>() {
+            *to = *last;
+        }
+    }
+    match source.len() {
+        0 => {}
+        1 => by_words::<1>(target, source),
+        2..4 => by_words::<2>(target, source),
+        4..8 => by_words::<4>(target, source),
+        8..=16 => by_words::<8>(target, source),
+        _ => target.copy_from_slice(source),
     }
 }
 

@@ -10,8 +10,8 @@ use std::slice;
 
 use crate::raw::Chunk;
 
-/// So many chunks need no allocation: a header, two frames of the pool.
-const BUILT_IN: usize = 3;
+/// So many chunks need no allocation, and are found without another step: a header, and the frames of a value of 16 KiB.
+const BUILT_IN: usize = 5;
 
 /// From so many on, chunks that were taken out give their room back, when they are more than those that are left.
 const COMPACT_MIN: u32 = 32;

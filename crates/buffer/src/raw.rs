@@ -454,11 +454,11 @@ impl Buffer {
     #[inline]
     #[must_use]
     pub fn chunks(&self) -> Chunks<'_> {
-        Chunks {
-            closed: self.chunks.as_slice().iter(),
-            built_in: self.built_in.as_ptr().cast(),
-            tail: self.tail(),
-        }
+        // Built-in chunks lie between the head and the built-in tail. Where there is no room for one, readers need not ask each
+        // chunk whether it is one.
+        let has_built_in = !self.heap_at.is_null() || self.start != self.head as usize;
+        let built_in = if has_built_in { self.built_in.as_ptr().cast() } else { ptr::null() };
+        Chunks { closed: self.chunks.as_slice().iter(), built_in, tail: self.tail() }
     }
 
     /// How many chunks there are.
@@ -471,10 +471,14 @@ impl Buffer {
     #[inline]
     #[must_use]
     pub fn first_chunk(&self) -> &[u8] {
+        // No byte is in a closed chunk, and so there is none.
+        if self.len_base.wrapping_add(self.start) == 0 {
+            return self.tail();
+        }
         match self.chunks.as_slice().first() {
             // SAFETY: the chunk is one of this buffer.
             Some(chunk) => unsafe { chunk.view(self.built_in.as_ptr().cast()) },
-            None => self.tail(),
+            None => &[],
         }
     }
 
@@ -576,6 +580,17 @@ impl Chunk {
         unsafe { slice::from_raw_parts(at, self.len) }
     }
 
+    /// The chunk's bytes, where it is not built in.
+    ///
+    /// # Safety
+    /// It is not built in, and the result does not outlive a borrow of its buffer.
+    #[inline]
+    unsafe fn view_elsewhere<'a>(&self) -> &'a [u8] {
+        debug_assert!(!self.is_built_in(), "a built-in chunk has no address");
+        // SAFETY: a chunk's bytes are initialised, and its owner keeps them where they are.
+        unsafe { slice::from_raw_parts(self.at, self.len) }
+    }
+
     /// The chunk's bytes, to be changed.
     ///
     /// # Safety
@@ -639,6 +654,7 @@ impl Chunk {
 #[derive(Clone)]
 pub struct Chunks<'a> {
     closed: slice::Iter<'a, Chunk>,
+    /// The built-in storage; null where no closed chunk is built in.
     built_in: *const u8,
     tail: &'a [u8],
 }
@@ -647,6 +663,22 @@ pub struct Chunks<'a> {
 unsafe impl Send for Chunks<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Chunks<'_> {}
+
+#[inline(always)]
+fn fold_by_four<B>(closed: &[Chunk], initial: B, mut step: impl FnMut(B, &Chunk) -> B) -> B {
+    let (fours, rest) = closed.as_chunks();
+    let mut all = initial;
+    for [first, second, third, fourth] in fours {
+        all = step(all, first);
+        all = step(all, second);
+        all = step(all, third);
+        all = step(all, fourth);
+    }
+    for chunk in rest {
+        all = step(all, chunk);
+    }
+    all
+}
 
 impl<'a> Iterator for Chunks<'a> {
     type Item = &'a [u8];
@@ -665,19 +697,14 @@ impl<'a> Iterator for Chunks<'a> {
     /// time, because a step is so short that its branch is what it costs.
     #[inline]
     fn fold<B, F: FnMut(B, &'a [u8]) -> B>(self, initial: B, mut take: F) -> B {
-        // SAFETY: as in `next`.
-        let mut step = |all, chunk: &Chunk| take(all, unsafe { chunk.view(self.built_in) });
-        let (fours, rest) = self.closed.as_slice().as_chunks();
-        let mut all = initial;
-        for [first, second, third, fourth] in fours {
-            all = step(all, first);
-            all = step(all, second);
-            all = step(all, third);
-            all = step(all, fourth);
-        }
-        for chunk in rest {
-            all = step(all, chunk);
-        }
+        let closed = self.closed.as_slice();
+        let all = if self.built_in.is_null() {
+            // SAFETY: none of these chunks is built in, so each has its address; they are of the buffer that is borrowed for 'a.
+            fold_by_four(closed, initial, |all, chunk| take(all, unsafe { chunk.view_elsewhere() }))
+        } else {
+            // SAFETY: as in `next`.
+            fold_by_four(closed, initial, |all, chunk| take(all, unsafe { chunk.view(self.built_in) }))
+        };
         if self.tail.is_empty() { all } else { take(all, self.tail) }
     }
 
@@ -747,6 +774,7 @@ impl Buffer {
         assert_eq!(self.chunks().count(), self.chunk_count());
         assert!(self.start <= self.end && self.end <= self.limit && self.head as usize <= BUILT_IN_BYTES);
         assert_eq!(self.heap.is_some(), !self.heap_at.is_null());
+        assert_eq!(self.chunks.is_empty(), self.len_base.wrapping_add(self.start) == 0, "{self:?}");
         let mut at = self.head as usize;
         for chunk in self.chunks.as_slice().iter().filter(|chunk| matches!(chunk.owner, Owner::BuiltIn)) {
             assert!(at <= chunk.at.addr(), "built-in chunks in logical order: {self:?}");

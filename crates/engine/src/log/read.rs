@@ -193,3 +193,38 @@ impl Window<'_> {
         Ok(check_batch(bytes, seed).map(|(header, crc)| (header, crc, bytes)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use shoal_base::TabletId;
+
+    use super::*;
+    use crate::log::format::{BATCH_HEADER_BYTES, RecordKind, encode_record};
+
+    /// Nobody writes such a batch; taking it would take a part of a step (R22).
+    #[test]
+    fn a_batch_that_ends_within_a_step_is_not_valid() {
+        let is_valid = |continues: [bool; 2]| {
+            let mut bytes = vec![0; BATCH_HEADER_BYTES];
+            for continues in continues {
+                let record = encode_record(RecordKind::Delete, TabletId(0), b"key", &[], continues);
+                bytes.extend_from_slice(&record.bytes);
+            }
+            let header = BatchHeader {
+                epoch: 1,
+                position: 0,
+                blocks: 1,
+                records: 2,
+                first_lsn: Lsn(1),
+                durable_lsn: Lsn(0),
+                superblock: 1,
+                expiry_clock_ns: 0,
+                chain: 0,
+                record_bytes: (bytes.len() - BATCH_HEADER_BYTES) as u32,
+            };
+            decode_records(&header, &bytes).is_some()
+        };
+        assert!(is_valid([true, false]) && is_valid([false, false]));
+        assert!(!is_valid([true, true]) && !is_valid([false, true]));
+    }
+}
