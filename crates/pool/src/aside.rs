@@ -82,6 +82,15 @@ impl Pool {
         Some(if image.failed { Aside::Failed } else { Aside::OnItsWay })
     }
 
+    /// Whether there is an image that could not be written.
+    pub(crate) fn has_failed_aside(&self) -> bool {
+        let mut found = false;
+        if self.inner().side.is_some() {
+            self.inner().table.each_shard(|guard| found |= guard.images.iter().any(|image| image.failed));
+        }
+        found
+    }
+
     /// Forgets the image of this block, unless it is on its way.
     pub(crate) fn forget_aside(&self, block: u64) {
         self.inner().table.lock(block).images.retain(|image| image.block != block || !image.failed);

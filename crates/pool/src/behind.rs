@@ -12,8 +12,8 @@
 //! is over it gets the error.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
@@ -21,6 +21,7 @@ use shoal_base::task::may_block;
 use shoal_device::{DeviceError, IoFuture, Outcome};
 use smallvec::{SmallVec, smallvec};
 
+use crate::PoolError;
 use crate::ahead::Ahead;
 use crate::pin::{Pinned, WriteFrames};
 use crate::pool::{Inner, Pool};
@@ -101,8 +102,8 @@ impl Pool {
                 run.push(next);
             }
             let io = self.lane().write(block, WriteFrames(run));
-            let over = AtomicBool::new(false);
-            let request = WriteBack { after, then: then.cloned(), over, io: Mutex::new(None) };
+            let (over, failed) = (AtomicBool::new(false), OnceLock::new());
+            let request = WriteBack { after, then: then.cloned(), over, failed, io: Mutex::new(None) };
             requests.push((Arc::new(request), batch.add(io)));
         }
         if here {
@@ -208,12 +209,19 @@ pub(crate) struct WriteBack {
     then: Option<Arc<Ahead>>,
     /// It ended, and its pages are given back.
     over: AtomicBool,
+    /// Why it failed. The pool's own note is taken by whoever flushes first.
+    failed: OnceLock<DeviceError>,
     io: Mutex<Option<IoFuture<WriteFrames>>>,
 }
 
 impl WriteBack {
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
+    }
+
+    /// Why it failed, once it is over.
+    pub(crate) fn error(&self) -> Option<PoolError> {
+        self.failed.get().cloned().map(PoolError::from)
     }
 
     fn drive(self: Arc<Self>) {
@@ -237,6 +245,10 @@ impl WriteBack {
         let inner = first.share();
         inner.count_write(&result, pages.len() as u64);
         let count = pages.len();
+        if let Err(error) = &result {
+            // It ends once.
+            let _ = self.failed.set(error.clone());
+        }
         for page in pages {
             page.written(result.is_ok());
             let index = page.index();

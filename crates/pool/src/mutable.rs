@@ -111,19 +111,23 @@ impl Pool {
     pub async fn flush_page(&self, block: u64) -> Result<(), PoolError> {
         let unit = Unit::mutable(block);
         loop {
-            let mut is_dirty = false;
-            if self.is_there(&unit) {
+            let (mut is_dirty, was_there) = (false, self.is_there(&unit));
+            if was_there {
                 let pinned = self.fetch(unit, Hint::Scan).await?;
                 is_dirty = pinned.slot().word().is_dirty();
                 if is_dirty && self.may_be_written(&pinned) {
-                    self.take_write_error();
                     let requests = self.write_back(vec![pinned], After::Stay, may_block(), None);
                     self.until(|| requests.iter().all(|request| request.is_over())).await;
-                    return self.take_write_error().map_or(Ok(()), Err);
+                    let failed = requests.iter().find_map(|request| request.error());
+                    // What is told here need not be told by the next flush.
+                    failed.iter().for_each(|_| drop(self.take_write_error()));
+                    return failed.map_or(Ok(()), Err);
                 }
             }
             match self.aside(block) {
                 None if is_dirty => {}
+                // Who reads a page whose image could not be written takes the image, and the page is dirty again.
+                None if !was_there && self.is_there(&unit) => {}
                 None => return Ok(()),
                 Some(Aside::Failed) => {
                     self.take_write_error();
@@ -148,6 +152,8 @@ impl Pool {
         loop {
             self.written().await;
             let (mut pages, mut is_whole) = (Vec::new(), true);
+            // First: who reads such a page makes it dirty, in a frame that may have been looked at.
+            self.retry_aside(|_| true);
             for index in 0..inner.store.free.touched() {
                 // Latched pages are waited for; the others are only pinned.
                 while inner.slots[index as usize].word().is_latched() {
@@ -162,11 +168,11 @@ impl Pool {
                     }
                 }
             }
-            self.write_back(pages, After::Stay, false, None);
-            self.retry_aside(|_| true);
+            let requests = self.write_back(pages, After::Stay, false, None);
             self.written().await;
-            self.take_write_error().map_or(Ok(()), Err)?;
-            if is_whole {
+            let failed = requests.iter().find_map(|request| request.error());
+            failed.or_else(|| self.take_write_error()).map_or(Ok(()), Err)?;
+            if is_whole && !self.has_failed_aside() {
                 return Ok(());
             }
         }

@@ -81,6 +81,20 @@ fn what_comes_back_is_not_read_and_the_newest_image_wins() {
     assert_eq!(device.counts().writes, 3);
 }
 
+/// Flushes of several pages at the same time do not take each other's errors.
+#[test]
+fn a_flush_tells_the_error_of_its_own_page() {
+    let (pool, device) = two_dirty(0);
+    device.fail_writes(0, true);
+    let (mut bad, mut good) = (Box::pin(pool.flush_page(0)), Box::pin(pool.flush_page(1)));
+    assert!(poll_once(&mut bad).is_pending() && poll_once(&mut good).is_pending());
+    device.release();
+    let failed = || pool.counters().write_errors == 1;
+    eventually(failed);
+    assert!(run(good).is_ok());
+    assert!(matches!(run(bad), Err(PoolError::Device(_))));
+}
+
 #[test]
 fn an_image_that_cannot_be_written_is_the_page() {
     for flushed in [false, true] {
