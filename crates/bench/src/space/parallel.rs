@@ -16,6 +16,9 @@ use super::seed::give_back;
 /// Allocations of a thread's round, as in the seed's test.
 const ROUND: usize = 100_000;
 
+/// Allocations between two looks at the clock.
+const PART: usize = 1000;
+
 /// What of a round is freed again.
 const FREED_PERCENT: usize = 50;
 
@@ -32,7 +35,7 @@ pub(crate) fn threads(allocator: &dyn Allocator, threads: u64, run: &Run) -> Fig
         let mut random = Random::new(SEED + thread);
         let mut is_batched = false;
         while !is_over.load(Ordering::Relaxed) && !run.is_over() {
-            round(allocator, run.count(ROUND), is_batched, &mut random, &mut figures);
+            round(allocator, run, is_batched, &mut random, &mut figures);
             is_batched = !is_batched;
             if figures.utilisation_at_first_failure.is_some() {
                 is_over.store(true, Ordering::Relaxed);
@@ -67,16 +70,11 @@ fn merge(all: &mut Figures, one: &Figures) {
     all.utilisation_at_first_failure = first.into_iter().flatten().reduce(f64::min);
 }
 
-fn round(
-    allocator: &dyn Allocator,
-    count: usize,
-    is_batched: bool,
-    random: &mut Random,
-    figures: &mut Figures,
-) {
+fn round(allocator: &dyn Allocator, run: &Run, is_batched: bool, random: &mut Random, figures: &mut Figures) {
+    let count = run.count(ROUND);
     let sizes: Vec<u32> = (0..count).map(|_| Sizes::SEED.draw(random)).collect();
     let mut runs: Vec<Blocks> = Vec::with_capacity(count);
-    figures.utilisation_at_first_failure = fill(allocator, &sizes, &mut runs, &mut figures.alloc);
+    figures.utilisation_at_first_failure = fill(allocator, &sizes, &mut runs, &mut figures.alloc, run);
     figures.values += runs.len() as u64;
     figures.runs += runs.len() as u64;
     random.shuffle(&mut runs);
@@ -84,16 +82,28 @@ fn round(
     give_back(allocator, &runs, is_batched, figures);
 }
 
-/// A run for each size up to the first that finds none: how full the device is then.
-fn fill(allocator: &dyn Allocator, sizes: &[u32], runs: &mut Vec<Blocks>, meter: &mut Meter) -> Option<f64> {
+/// A run for each size up to the first that finds none, how full the device is then; or until the row's time is over.
+fn fill(
+    allocator: &dyn Allocator,
+    sizes: &[u32],
+    runs: &mut Vec<Blocks>,
+    meter: &mut Meter,
+    row: &Run,
+) -> Option<f64> {
     let mut first_failure = None;
-    meter.each_while(sizes, |&blocks| {
-        match allocator.allocate(blocks) {
-            Ok(run) => runs.push(run),
-            Err(_) => first_failure = Some(allocator.status().utilisation()),
+    // In parts: a round of the slowest takes minutes.
+    for part in sizes.chunks(PART) {
+        meter.each_while(part, |&blocks| {
+            match allocator.allocate(blocks) {
+                Ok(run) => runs.push(run),
+                Err(_) => first_failure = Some(allocator.status().utilisation()),
+            }
+            first_failure.is_none()
+        });
+        if first_failure.is_some() || row.is_over() {
+            break;
         }
-        first_failure.is_none()
-    });
+    }
     first_failure
 }
 
@@ -117,7 +127,7 @@ pub(crate) fn client_server(blocks: u64, is_cached: bool, run: &mut Run) -> Figu
         let sizes: Vec<u32> = (0..count).map(|_| Sizes::SEED.draw(&mut random)).collect();
         let mut runs: Vec<Blocks> = Vec::with_capacity(count);
         let began = Instant::now();
-        figures.utilisation_at_first_failure = fill(&*client, &sizes, &mut runs, &mut figures.alloc);
+        figures.utilisation_at_first_failure = fill(&*client, &sizes, &mut runs, &mut figures.alloc, run);
         waited += began.elapsed();
         figures.values += runs.len() as u64;
         figures.runs += runs.len() as u64;
