@@ -274,7 +274,7 @@ impl Connection {
                         Ok(answer) => self.answer(answer),
                         Err(through) => self.queue.wait(through),
                     },
-                    Poll::Pending => self.queue.run(task, keys, command.writes, word_bytes),
+                    Poll::Pending => self.queue.run(task, keys, command, word_bytes),
                 }
             }
         }

@@ -117,7 +117,7 @@ pub(crate) enum Run {
 pub(crate) enum Order {
     /// Nothing.
     Free,
-    /// Writes of its keys that have not found their place in the order of writes.
+    /// Writes of its keys that have not found their place in the order of writes, and what is about all keys.
     Keys,
     /// Everything.
     All,

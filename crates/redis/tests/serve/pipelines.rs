@@ -139,6 +139,21 @@ fn relaxed_writes_are_among_the_keys_at_once() {
     client.script("get last => (nil)");
 }
 
+/// FLUSHALL gives way after every 512 keys; what comes behind it in its pipeline begins when all of them are gone.
+#[test]
+fn nothing_behind_a_flush_begins_before_it_is_through() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    client.fill(2_000);
+    client.send(b"flushall\r\nget key001999\r\nset z 1\r\nget a\r\nget z\r\ndbsize\r\n");
+    assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+    assert_eq!(client.next(), Some(Seen::Null), "the last page was deleted before");
+    assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+    assert_eq!(client.next(), Some(Seen::Null));
+    assert_eq!(client.next(), Some("1".into()), "written after the flush");
+    assert_eq!(client.next(), Some(Seen::Integer(1)));
+}
+
 /// Whoever has said everything and closes that half of the connection gets all answers, those of writes among them.
 #[test]
 fn answers_come_after_the_last_word() {
