@@ -46,7 +46,8 @@ pub(crate) struct Connection {
     /// Something came since what was left lies in memory of its own.
     came: bool,
     parser: RequestParser,
-    /// What of `received` and of the parser's words is counted among the thread's unfinished commands.
+    /// What of `received`, of the parser's words and of what the network has for it is counted among the thread's unfinished
+    /// commands.
     counted: usize,
     queue: Queue,
     /// A command that must wait for others before it begins, and the bytes of its words.
@@ -335,16 +336,18 @@ impl Connection {
         }
     }
 
-    /// Keeps the thread's count of unfinished commands, and ends who takes too much of it.
+    /// Keeps the thread's count of unfinished commands, `unread` bytes that its network has for it among them, and ends who
+    /// takes too much of it.
     ///
     /// # Errors
     /// [`End::TooMuch`].
-    pub(crate) fn count_received(&mut self, shared: &mut Shared) -> Result<(), End> {
-        let now = self.received.len() + self.parser.held_bytes() + self.held_bytes;
+    pub(crate) fn count_received(&mut self, shared: &mut Shared, unread: usize) -> Result<(), End> {
+        let left = self.received.len() + self.parser.held_bytes() + self.held_bytes;
+        let now = left + unread;
         if now == 0 && self.counted == 0 {
             return Ok(());
         }
-        if self.came && now < DETACHED_BYTES_MAX {
+        if self.came && left < DETACHED_BYTES_MAX {
             // Little that is left must not hold the memory that many requests were received into, however little it is.
             self.parser.detach();
             self.received = own(&self.received);
@@ -476,12 +479,24 @@ mod tests {
             let block = Bytes::from(block);
             connection.received().append_external(block.clone());
             assert!(connection.advance(&mut shared));
-            connection.count_received(&mut shared).unwrap();
+            connection.count_received(&mut shared, 0).unwrap();
             assert_eq!(connection.received.to_vec(), vec![b'x'; left]);
             assert_eq!(shared.received, left);
             assert!(block.is_unique(), "{left} bytes hold {}", block.len());
         }
         let out = connection.out().to_vec();
         assert_eq!(out.windows(7).filter(|answer| *answer == b"+PONG\r\n").count(), 6_000);
+    }
+
+    #[test]
+    fn what_the_network_has_for_it_is_counted() {
+        let limits = Limits { received_bytes_max: 100_000, ..Limits::default() };
+        let (mut connection, mut shared) = connection(limits);
+        assert_eq!(connection.count_received(&mut shared, 100_000), Ok(()));
+        assert_eq!(shared.received, 100_000);
+        assert_eq!(connection.count_received(&mut shared, 50_000), Ok(()));
+        assert_eq!(connection.count_received(&mut shared, 100_001), Err(End::TooMuch));
+        connection.forget(&mut shared);
+        assert_eq!(shared.received, 0);
     }
 }

@@ -557,6 +557,10 @@ impl Network for Uring {
         }
     }
 
+    fn unread(&self, socket: &RingSocket) -> usize {
+        self.slot(socket).inbox.len()
+    }
+
     fn send(&mut self, socket: &mut RingSocket, out: &mut Buffer, now_ns: u64) -> Result<(), End> {
         let spare = &mut self.spare;
         let slot = &mut self.slots[socket.slot as usize];
@@ -611,7 +615,7 @@ impl Network for Uring {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{ErrorKind, Read};
+    use std::io::{ErrorKind, Read, Write};
     use std::os::unix::net::UnixStream;
 
     use rustix::event::{EventfdFlags, eventfd};
@@ -633,6 +637,19 @@ mod tests {
             }
         }
         panic!("the kernel is not through");
+    }
+
+    #[test]
+    fn what_came_is_unread_until_it_is_received() {
+        let Some((mut network, _bell)) = network() else { return };
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut socket = network.add(ours.into(), Token { place: 0, generation: 1 }).unwrap();
+        assert_eq!(network.unread(&socket), 0);
+        theirs.write_all(&[7; 1_000]).unwrap();
+        wait_until(&mut network, |network| network.unread(&socket) == 1_000);
+        let mut received = Buffer::new();
+        assert!(matches!(network.receive(&mut socket, &mut received, 0), Ok(Some(1_000))));
+        assert_eq!((received.len(), network.unread(&socket)), (1_000, 0));
     }
 
     #[test]
