@@ -1,8 +1,9 @@
 //! The commands of a connection that were begun and are not answered, in their order.
 //!
 //! Several run at a time, but two that use one key, one of them writing, do not: the later one begins when the earlier one
-//! has its place in the order of writes, or has read. Answers are given in the order of the commands. What all of it holds
-//! in memory is counted, so that the connection begins no more than it may.
+//! has its place in the order of writes, or has read. While one runs that is about all keys, none that uses any begins.
+//! Answers are given in the order of the commands. What all of it holds in memory is counted, so that the connection begins
+//! no more than it may.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -25,6 +26,7 @@ enum Begun {
     Running {
         task: Task,
         keys: SmallVec<[u64; 2]>,
+        order: Order,
         writes: bool,
         /// Counted for it.
         bytes: usize,
@@ -82,6 +84,8 @@ pub(crate) struct Queue {
     writing: usize,
     /// The keys of those that run, by their hashes.
     uses: HashMap<u64, Uses, BuildHasherDefault<Hashed>>,
+    /// One that is about all keys runs; it began alone, so there is one at most.
+    all_runs: bool,
     bytes: usize,
 }
 
@@ -109,6 +113,7 @@ impl Queue {
         match command.order {
             Order::Free => true,
             Order::All => self.begun.is_empty(),
+            Order::Keys if self.all_runs => false,
             Order::Keys if self.running == 0 => true,
             Order::Keys => !command.keys.of(words).any(|key| {
                 let uses = self.uses.get(&hash64(key)).copied().unwrap_or_default();
@@ -123,16 +128,18 @@ impl Queue {
     }
 
     /// A command goes on as a task. `bytes`: of its words.
-    pub(crate) fn run(&mut self, task: Task, keys: SmallVec<[u64; 2]>, writes: bool, bytes: usize) {
+    pub(crate) fn run(&mut self, task: Task, keys: SmallVec<[u64; 2]>, command: &Command, bytes: usize) {
+        let &Command { order, writes, .. } = command;
         let bytes = bytes.saturating_add(ANSWER_BYTES_GUESS.saturating_mul(keys.len().max(1)));
         for &key in &keys {
             let uses = self.uses.entry(key).or_default();
             *(if writes { &mut uses.writing } else { &mut uses.reading }) += 1;
         }
+        self.all_runs |= order == Order::All;
         self.running += 1;
         self.writing += usize::from(writes);
         self.bytes += bytes;
-        self.begun.push_back(Begun::Running { task, keys, writes, bytes });
+        self.begun.push_back(Begun::Running { task, keys, order, writes, bytes });
     }
 
     /// A command is through.
@@ -160,7 +167,7 @@ impl Queue {
             return;
         }
         for begun in &mut self.begun {
-            let Begun::Running { task, keys, writes, bytes } = begun else { continue };
+            let Begun::Running { task, keys, order, writes, bytes } = begun else { continue };
             let Poll::Ready(outcome) = task.as_mut().poll(context) else { continue };
             for key in &*keys {
                 if let Some(uses) = self.uses.get_mut(key) {
@@ -171,6 +178,7 @@ impl Queue {
                     }
                 }
             }
+            self.all_runs &= *order != Order::All;
             self.running -= 1;
             self.writing -= usize::from(*writes);
             self.bytes -= *bytes;
@@ -255,7 +263,7 @@ mod tests {
             true => Poll::Ready(Ok(Answer::Integer(1).into())),
             false => Poll::Pending,
         });
-        queue.run(Box::pin(task), Queue::keys(&words, command), command.writes, 0);
+        queue.run(Box::pin(task), Queue::keys(&words, command), command, 0);
         through
     }
 
@@ -289,6 +297,21 @@ mod tests {
         write.set(true);
         assert_eq!(poll(&mut queue).len(), 1);
         assert!(!queue.is_writing() && queue.uses.is_empty() && queue.is_empty() && may(&queue, "dbsize"));
+    }
+
+    #[test]
+    fn what_is_about_all_keys_runs_alone() {
+        for walk in ["flushall", "dbsize"] {
+            let mut queue = Queue::default();
+            let through = begin(&mut queue, walk);
+            assert!(!may(&queue, "set z 1") && !may(&queue, "get a") && !may(&queue, "dbsize"));
+            assert!(may(&queue, "ping"));
+            queue.ready(Answer::Ok);
+            assert!(poll(&mut queue).is_empty() && !may(&queue, "get a"));
+            through.set(true);
+            assert_eq!(poll(&mut queue).len(), 2);
+            assert!(may(&queue, "set z 1") && may(&queue, "get a") && may(&queue, "dbsize"));
+        }
     }
 
     #[test]

@@ -43,8 +43,11 @@ pub(crate) struct Connection {
     session: Session,
     waker: Arc<ConnectionWaker>,
     received: Buffer,
+    /// Something came since what was left lies in memory of its own.
+    came: bool,
     parser: RequestParser,
-    /// What of `received` and of the parser's words is counted among the thread's unfinished commands.
+    /// What of `received`, of the parser's words and of what the network has for it is counted among the thread's unfinished
+    /// commands.
     counted: usize,
     queue: Queue,
     /// A command that must wait for others before it begins, and the bytes of its words.
@@ -74,6 +77,7 @@ impl Connection {
             session,
             waker,
             received: Buffer::new(),
+            came: false,
             parser,
             counted: 0,
             queue: Queue::default(),
@@ -102,6 +106,7 @@ impl Connection {
 
     /// Where what is received goes to.
     pub(crate) fn received(&mut self) -> &mut Buffer {
+        self.came = true;
         &mut self.received
     }
 
@@ -274,7 +279,7 @@ impl Connection {
                         Ok(answer) => self.answer(answer),
                         Err(through) => self.queue.wait(through),
                     },
-                    Poll::Pending => self.queue.run(task, keys, command.writes, word_bytes),
+                    Poll::Pending => self.queue.run(task, keys, command, word_bytes),
                 }
             }
         }
@@ -331,21 +336,22 @@ impl Connection {
         }
     }
 
-    /// Keeps the thread's count of unfinished commands, and ends who takes too much of it.
+    /// Keeps the thread's count of unfinished commands, `unread` bytes that its network has for it among them, and ends who
+    /// takes too much of it.
     ///
     /// # Errors
     /// [`End::TooMuch`].
-    pub(crate) fn count_received(&mut self, shared: &mut Shared) -> Result<(), End> {
-        let now = self.received.len() + self.parser.held_bytes() + self.held_bytes;
+    pub(crate) fn count_received(&mut self, shared: &mut Shared, unread: usize) -> Result<(), End> {
+        let left = self.received.len() + self.parser.held_bytes() + self.held_bytes;
+        let now = left + unread;
         if now == 0 && self.counted == 0 {
             return Ok(());
         }
-        if now != self.counted && now < DETACHED_BYTES_MAX {
-            // Little that is left must not hold the memory that many requests were received into.
+        if self.came && left < DETACHED_BYTES_MAX {
+            // Little that is left must not hold the memory that many requests were received into, however little it is.
             self.parser.detach();
-            if self.received.len() > COPY_BYTES_MAX {
-                self.received = Buffer::from(self.received.to_vec());
-            }
+            self.received = own(&self.received);
+            self.came = false;
         }
         shared.received = shared.received - self.counted + now;
         let grew = now > self.counted;
@@ -387,6 +393,16 @@ impl Connection {
     }
 }
 
+/// The same bytes in memory that nothing else is in.
+fn own(bytes: &Buffer) -> Buffer {
+    if bytes.len() > COPY_BYTES_MAX {
+        return Buffer::from(bytes.to_vec());
+    }
+    let mut own = Buffer::new();
+    bytes.chunks().for_each(|chunk| own.append_copy(chunk));
+    own
+}
+
 /// Memory that words take.
 fn memory_of(words: &[Bytes]) -> usize {
     size_of_val(words) + words.iter().map(Bytes::len).sum::<usize>()
@@ -412,4 +428,75 @@ fn finish(shared: &mut Shared, outcome: Outcome, writes: bool) -> Result<Answer,
         return Ok(answer);
     }
     Err(Through { answer, pending, writes })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::rc::Rc;
+    use std::sync::atomic::AtomicBool;
+
+    use shoal_device::{Device, MemDevice};
+    use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
+
+    use super::*;
+    use crate::clients::Entered;
+    use crate::face::Face;
+    use crate::mailbox::Mailbox;
+    use crate::options::{Limits, RedisOptions};
+
+    const BLOCKS: u64 = 32_768;
+
+    /// A connection of a new store, and what it shares with others.
+    fn connection(limits: Limits) -> (Connection, Shared) {
+        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+        let store = block_on(async {
+            let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
+            Store::format(&device, &options, &Environment::default()).await.unwrap();
+            let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
+            Store::open(device.clone(), options, Environment::default()).await.unwrap()
+        });
+        let address = (Ipv4Addr::LOCALHOST, 1).into();
+        let options = RedisOptions { limits, ..RedisOptions::default() };
+        let face = Face::new(store, options, address, Environment::default());
+        let client = Entered::new(&face, address, address, 0).unwrap();
+        let waker = Arc::new(ConnectionWaker {
+            mailbox: Mailbox::new().unwrap(),
+            token: Token { place: 0, generation: 1 },
+            queued: AtomicBool::new(false),
+        });
+        let face: FaceRef = Rc::new(face);
+        (Connection::new(Session::new(client, true), waker, &face), Shared::new(face))
+    }
+
+    #[test]
+    fn what_is_left_of_a_block_does_not_hold_it() {
+        let (mut connection, mut shared) = connection(Limits::default());
+        // Twice as much in a row too: what is left is other bytes then.
+        for left in [1, 10, 10, COPY_BYTES_MAX, COPY_BYTES_MAX + 1, 10_000] {
+            // It ends what was left before.
+            let block = [b"\r\n".to_vec(), b"PING\r\n".repeat(1_000), vec![b'x'; left]].concat();
+            let block = Bytes::from(block);
+            connection.received().append_external(block.clone());
+            assert!(connection.advance(&mut shared));
+            connection.count_received(&mut shared, 0).unwrap();
+            assert_eq!(connection.received.to_vec(), vec![b'x'; left]);
+            assert_eq!(shared.received, left);
+            assert!(block.is_unique(), "{left} bytes hold {}", block.len());
+        }
+        let out = connection.out().to_vec();
+        assert_eq!(out.windows(7).filter(|answer| *answer == b"+PONG\r\n").count(), 6_000);
+    }
+
+    #[test]
+    fn what_the_network_has_for_it_is_counted() {
+        let limits = Limits { received_bytes_max: 100_000, ..Limits::default() };
+        let (mut connection, mut shared) = connection(limits);
+        assert_eq!(connection.count_received(&mut shared, 100_000), Ok(()));
+        assert_eq!(shared.received, 100_000);
+        assert_eq!(connection.count_received(&mut shared, 50_000), Ok(()));
+        assert_eq!(connection.count_received(&mut shared, 100_001), Err(End::TooMuch));
+        connection.forget(&mut shared);
+        assert_eq!(shared.received, 0);
+    }
 }

@@ -388,6 +388,6 @@ fn turn_of<N: Network>(
             None => connection.set_ended(),
         }
     };
-    connection.count_received(shared)?;
+    connection.count_received(shared, network.unread(socket))?;
     Ok(more)
 }

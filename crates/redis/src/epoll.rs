@@ -109,6 +109,11 @@ impl Network for Epoll {
         socket.receive(received, missing, &mut self.block)
     }
 
+    /// What was not received is in the kernel.
+    fn unread(&self, _socket: &Socket) -> usize {
+        0
+    }
+
     fn send(&mut self, socket: &mut Socket, out: &mut Buffer, now_ns: u64) -> Result<(), End> {
         socket.send(out, now_ns)
     }

@@ -73,6 +73,9 @@ pub(crate) trait Network: Sized {
         missing: usize,
     ) -> Result<Option<usize>, End>;
 
+    /// Bytes in this thread's memory that came and were not received.
+    fn unread(&self, socket: &Self::Socket) -> usize;
+
     /// Sends what is to be sent, as far as the socket takes it now.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ const RELAXED_WRITES_MAX: usize = 65_536;
 /// What the connections of a thread share.
 pub(crate) struct Shared {
     pub face: FaceRef,
-    /// Bytes of unfinished commands.
+    /// Bytes of unfinished commands, those among them that the network has still.
     pub received: usize,
     /// Bytes of answers that were not taken, and of commands under way.
     pub answers: usize,

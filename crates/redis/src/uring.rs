@@ -3,8 +3,8 @@
 //!
 //! Every socket has one receive that goes on by itself (multishot) and takes buffers that the thread lends to the kernel;
 //! what came is copied behind the socket's other bytes and the buffer given back, all buffers of a turn at once. A socket
-//! sends one message at a time; its memory belongs to the kernel until the completion. A socket that is closed is shut down,
-//! and its slot is used again when the kernel is through with both.
+//! sends one message at a time; its memory belongs to the kernel until the completion. A socket that is closed is shut down;
+//! its descriptor is closed, and its slot used again, when the kernel is through with both.
 //!
 //! Kernels since 6.1 have what this needs; where it is refused, [`crate::epoll`] does the same.
 #![allow(unsafe_code)]
@@ -177,7 +177,9 @@ impl Message {
 
 /// A socket, as the kernel's completions find it.
 struct Slot {
-    fd: RawFd,
+    /// Kept until the kernel is through with it: an entry in the queue names it by its number, which must not become that
+    /// of another file before the entry is submitted. None where the slot is free.
+    fd: Option<OwnedFd>,
     token: Token,
     /// It was not removed.
     open: bool,
@@ -198,9 +200,22 @@ struct Slot {
     told: bool,
 }
 
+impl Slot {
+    /// The number of its socket, for an entry of the queue; that of no file where the slot is free.
+    fn number(&self) -> RawFd {
+        self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    fn shutdown(&self, how: Shutdown) {
+        if let Some(fd) = &self.fd {
+            // It fails where the other side has gone already.
+            let _ = rustix::net::shutdown(fd, how);
+        }
+    }
+}
+
 /// A socket.
 pub(crate) struct RingSocket {
-    fd: OwnedFd,
     slot: u32,
     /// Until when, and how many bytes more, what comes is thrown away.
     lingering: Option<(u64, usize)>,
@@ -273,7 +288,7 @@ impl Uring {
             // The slot may have been freed and used again since.
             if std::mem::take(&mut slot.waits) && slot.open {
                 slot.receiving = true;
-                let receive = opcode::RecvMulti::new(Fd(slot.fd), GROUP).build();
+                let receive = opcode::RecvMulti::new(Fd(slot.number()), GROUP).build();
                 // SAFETY: what is received goes to buffers that were lent, which live as long as the ring.
                 unsafe { self.push(&receive.user_data(RECEIVE | u64::from(index))) }?;
             }
@@ -285,7 +300,7 @@ impl Uring {
     /// Sends what is left of the message of a slot.
     fn send_on(&mut self, index: u32) -> io::Result<()> {
         let slot = &mut self.slots[index as usize];
-        let fd = slot.fd;
+        let fd = slot.number();
         let Some(message) = &mut slot.sending else { return Ok(()) };
         let entry = message.entry(fd).user_data(SEND | u64::from(index));
         // SAFETY: the message is in a box that stays in the slot, untouched, until the completion; slots are only
@@ -298,6 +313,7 @@ impl Uring {
         let slot = &mut self.slots[index as usize];
         if !slot.open && !slot.receiving && slot.sending.is_none() {
             slot.inbox = Buffer::new();
+            slot.fd = None;
             self.free.push(index);
         }
     }
@@ -431,7 +447,7 @@ impl Network for Uring {
 
     fn add(&mut self, fd: OwnedFd, token: Token) -> io::Result<RingSocket> {
         let slot = Slot {
-            fd: fd.as_raw_fd(),
+            fd: Some(fd),
             token,
             open: true,
             receiving: false,
@@ -455,13 +471,14 @@ impl Network for Uring {
             }
         };
         self.receive_later(index);
-        Ok(RingSocket { fd, slot: index, lingering: None })
+        Ok(RingSocket { slot: index, lingering: None })
     }
 
     fn remove(&mut self, socket: RingSocket) {
         // What the kernel has of it ends by this.
-        let _ = rustix::net::shutdown(&socket.fd, Shutdown::Both);
-        self.slot_mut(&socket).open = false;
+        let slot = self.slot_mut(&socket);
+        slot.shutdown(Shutdown::Both);
+        slot.open = false;
         self.free_if_through(socket.slot);
     }
 
@@ -540,6 +557,10 @@ impl Network for Uring {
         }
     }
 
+    fn unread(&self, socket: &RingSocket) -> usize {
+        self.slot(socket).inbox.len()
+    }
+
     fn send(&mut self, socket: &mut RingSocket, out: &mut Buffer, now_ns: u64) -> Result<(), End> {
         let spare = &mut self.spare;
         let slot = &mut self.slots[socket.slot as usize];
@@ -569,7 +590,7 @@ impl Network for Uring {
 
     fn linger(&mut self, socket: &mut RingSocket, now_ns: u64) {
         if socket.lingering.is_none() {
-            let _ = rustix::net::shutdown(&socket.fd, Shutdown::Write);
+            self.slot(socket).shutdown(Shutdown::Write);
             socket.lingering = Some((now_ns + LINGER_MAX.as_nanos() as u64, LINGER_BYTES_MAX));
         }
     }
@@ -589,5 +610,65 @@ impl Network for Uring {
         }
         self.receive_later(socket.slot);
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    /// A network and its bell; none where the kernel refuses io_uring (`tests/uring.rs` fails where it does not).
+    fn network() -> Option<(Uring, OwnedFd)> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        Some((Uring::new(&bell).ok()?, bell))
+    }
+
+    /// Turns until `through`.
+    fn wait_until(network: &mut Uring, through: impl Fn(&Uring) -> bool) {
+        for _ in 0..100 {
+            network.wait(Duration::from_millis(100), &mut Vec::new()).unwrap();
+            if through(network) {
+                return;
+            }
+        }
+        panic!("the kernel is not through");
+    }
+
+    #[test]
+    fn what_came_is_unread_until_it_is_received() {
+        let Some((mut network, _bell)) = network() else { return };
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut socket = network.add(ours.into(), Token { place: 0, generation: 1 }).unwrap();
+        assert_eq!(network.unread(&socket), 0);
+        theirs.write_all(&[7; 1_000]).unwrap();
+        wait_until(&mut network, |network| network.unread(&socket) == 1_000);
+        let mut received = Buffer::new();
+        assert!(matches!(network.receive(&mut socket, &mut received, 0), Ok(Some(1_000))));
+        assert_eq!((received.len(), network.unread(&socket)), (1_000, 0));
+    }
+
+    #[test]
+    fn a_message_of_a_removed_socket_goes_to_no_other() {
+        let Some((mut network, _bell)) = network() else { return };
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut socket = network.add(ours.into(), Token { place: 0, generation: 1 }).unwrap();
+        network.send(&mut socket, &mut Buffer::from(b"a secret".to_vec()), 0).unwrap();
+        // The message is in the queue, and the kernel does not know of it yet.
+        network.remove(socket);
+        // Whoever opens files now gets the lowest free numbers.
+        let others: Vec<_> = (0..64).map(|_| UnixStream::pair().unwrap()).collect();
+        wait_until(&mut network, |network| network.free == [0]);
+        for (one, other) in others {
+            for mut end in [&one, &other] {
+                end.set_nonblocking(true).unwrap();
+                assert_eq!(end.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+            }
+        }
+        assert!(network.slots[0].fd.is_none(), "closed when the kernel was through");
     }
 }

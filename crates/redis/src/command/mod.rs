@@ -117,7 +117,7 @@ pub(crate) enum Run {
 pub(crate) enum Order {
     /// Nothing.
     Free,
-    /// Writes of its keys that have not found their place in the order of writes.
+    /// Writes of its keys that have not found their place in the order of writes, and what is about all keys.
     Keys,
     /// Everything.
     All,
@@ -192,10 +192,6 @@ const fn whole(name: &'static str, arity: i32, writes: bool, run: fn(Call) -> Ta
     Command { name, arity, order: Order::All, writes, keys: Keys::NONE, run: Run::Task(run) }
 }
 
-const fn info(name: &'static str, arity: i32, run: fn(Call) -> Task) -> Command {
-    Command { name, arity, order: Order::Free, writes: false, keys: Keys::NONE, run: Run::Task(run) }
-}
-
 const fn now(
     name: &'static str,
     arity: i32,
@@ -238,7 +234,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     write("incr", 2, Keys::ONE, |call| Box::pin(numbers::incr(call))),
     write("incrby", 3, Keys::ONE, |call| Box::pin(numbers::incrby(call))),
     write("incrbyfloat", 3, Keys::ONE, |call| Box::pin(numbers::incrbyfloat(call))),
-    info("info", -1, |call| Box::pin(server::info(call))),
+    whole("info", -1, false, |call| Box::pin(server::info(call))),
     whole("keys", 2, false, |call| Box::pin(scan::keys(call))),
     read("mget", -2, Keys::ALL, |call| Box::pin(strings::mget(call))),
     write("mset", -3, Keys::PAIRS, |call| Box::pin(strings::mset(call))),

@@ -1,7 +1,7 @@
 //! Writes that are done once, however often a client sends them: `SHOAL.SESSION <session> <sequence> <command ...>`.
 //!
 //! The command's answer is kept with the write (R17 of the engine), so that a repetition gets it again. Commands that
-//! write no keys, or that read before they write outside of the engine's step, are refused.
+//! write no keys are refused.
 
 use std::borrow::Cow;
 use std::ops::Deref;

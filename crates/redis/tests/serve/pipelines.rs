@@ -120,6 +120,25 @@ fn a_read_that_waits_does_not_see_later_writes() {
     sender.join().unwrap();
 }
 
+/// INFO counts what was written before it in its pipeline.
+#[test]
+fn info_counts_the_writes_before_it() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    for round in 1..=20 {
+        client.send(format!("set k{round} v\r\ninfo keyspace\r\n").as_bytes());
+        assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+        assert_counts(client.next(), round);
+    }
+}
+
+/// The answer to INFO tells so many keys.
+fn assert_counts(answer: Option<Seen>, keys: i64) {
+    let Some(Seen::Bulk(text)) = answer else { panic!("text, not {answer:?}") };
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains(&format!("db0:keys={keys},")), "{text}");
+}
+
 /// In the relaxed mode a walk sees what its connection was told before.
 #[test]
 fn relaxed_writes_are_among_the_keys_at_once() {
@@ -128,6 +147,7 @@ fn relaxed_writes_are_among_the_keys_at_once() {
     let mut client = Client::new(&served);
     for round in 1..=50 {
         assert_eq!(client.run(&format!("set k{round} v")), Seen::Simple("OK".into()));
+        assert_counts(Some(client.run("info keyspace")), round);
         assert_eq!(client.run("dbsize"), Seen::Integer(round));
         assert!(matches!(client.run("keys k*"), Seen::Array(keys) if keys.len() == round as usize));
         client.run("set gone v");
@@ -137,6 +157,21 @@ fn relaxed_writes_are_among_the_keys_at_once() {
     assert_eq!(client.run("flushall"), Seen::Simple("OK".into()));
     client.script("dbsize => :0");
     client.script("get last => (nil)");
+}
+
+/// FLUSHALL gives way after every 512 keys; what comes behind it in its pipeline begins when all of them are gone.
+#[test]
+fn nothing_behind_a_flush_begins_before_it_is_through() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    client.fill(2_000);
+    client.send(b"flushall\r\nget key001999\r\nset z 1\r\nget a\r\nget z\r\ndbsize\r\n");
+    assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+    assert_eq!(client.next(), Some(Seen::Null), "the last page was deleted before");
+    assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
+    assert_eq!(client.next(), Some(Seen::Null));
+    assert_eq!(client.next(), Some("1".into()), "written after the flush");
+    assert_eq!(client.next(), Some(Seen::Integer(1)));
 }
 
 /// Whoever has said everything and closes that half of the connection gets all answers, those of writes among them.
