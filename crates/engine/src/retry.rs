@@ -65,7 +65,7 @@ impl Slot {
         Self { sequence: identity.sequence, writes, answer }
     }
 
-    /// The change that keeps it.
+    /// The change that keeps it, at `now_ns` by the clock that judges its end.
     pub(crate) fn change(&self, now_ns: u64) -> Change {
         let mut bytes = Vec::with_capacity(13 + self.answer.as_ref().map_or(0, Bytes::len));
         bytes.extend_from_slice(&self.sequence.to_le_bytes());

@@ -92,7 +92,7 @@ impl Store {
             if let Some((identity, encode)) = &once {
                 let writes = changes.iter().filter(|change| !matches!(change, Change::Keep)).count();
                 let slot = Slot::new(*identity, writes as u32, encode(&answer));
-                changes.push(slot.change(inner.environment.clock.wall_ns()));
+                changes.push(slot.change(inner.expiry.now_ns()));
             }
             if changes.iter().all(|change| matches!(change, Change::Keep)) {
                 let records = seen.into_iter().flatten().filter_map(|seen| seen.record);
