@@ -188,8 +188,8 @@ impl Store {
             }
             Once::Before { version, answer } => {
                 let verdict = answer.and_then(|answer| Verdict::decode(&answer).ok());
-                let damaged = Error::Corrupt { what: "the result of an earlier write".into(), block: 0 };
-                verdict.ok_or(damaged)?.result(version)
+                let other = || Error::Invalid("another kind of write had this session and sequence".into());
+                verdict.ok_or_else(other)?.result(version)
             }
         }
     }
@@ -212,7 +212,7 @@ impl Verdict {
         let mut reader = Reader::new(bytes);
         let rejected = reader.u8()? != 0;
         let current = Some(Lsn(reader.u64()?)).filter(|&version| version != Lsn::NONE);
-        Ok(Self { rejected, current })
+        if reader.is_empty() { Ok(Self { rejected, current }) } else { Err(Truncated) }
     }
 
     fn result(self, version: Lsn) -> Result<(Lsn, Option<Lsn>)> {
