@@ -143,8 +143,12 @@ impl Inner {
         }
         let mut body: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[&head[..]]);
         body.extend(value.chunks());
-        let blocks = TREE_BLOCKS_PER_RECORD + home_blocks;
-        let (_, promise) = self.claim(|| self.space.claim_value(0, 0, blocks)).await?;
+        let promise = if part.uses_reserve && home_blocks == 0 {
+            self.claim(|| self.space.claim_delete()).await?
+        } else {
+            let blocks = TREE_BLOCKS_PER_RECORD + home_blocks;
+            self.claim(|| self.space.claim_value(0, 0, blocks)).await?.1
+        };
         Ok(self.prepared(key, &body, promise, Vec::new(), Vec::new(), part))
     }
 

@@ -101,7 +101,7 @@ impl Store {
                 return Ok(Once::Now(Together { answer, pending }));
             }
             inner.check_writable()?;
-            let parts = inner.prepare_parts(&keys, changes).await?;
+            let parts = inner.prepare_parts(&keys, changes, named).await?;
             let (memory, blocks) = inner.room_of(&parts)?;
             let (admitted, room) = inner.admit_step(parts.len(), memory, blocks).await?;
             let counted = parts.iter().filter(|(at, _)| *at < named);
@@ -170,15 +170,23 @@ impl Inner {
         Ok(Some(Once::Before { version: slot.version_of_last(version), answer: slot.answer }))
     }
 
-    /// Encodes what changes; values that ride in no record are written.
-    async fn prepare_parts(&self, keys: &[ObjectKey], changes: Vec<Change>) -> Result<Parts> {
+    /// Encodes what changes; values that ride in no record are written. The changes behind the first `named` ones are the
+    /// step's result: where these store nothing it is part of a delete, which works on a full device (R3).
+    async fn prepare_parts(
+        &self,
+        keys: &[ObjectKey],
+        changes: Vec<Change>,
+        named: usize,
+    ) -> Result<Parts> {
         let bytes_max = self.committer.step_bytes_max();
         let value_bytes: usize = changes.iter().map(Change::value_bytes).sum();
         let is_large = value_bytes > bytes_max / 2;
         let last = changes.iter().rposition(|change| !matches!(change, Change::Keep));
+        let stores = changes.iter().take(named).any(|change| !matches!(change, Change::Keep | Change::Delete));
         let mut parts = Vec::with_capacity(changes.len());
         for (at, (key, change)) in keys.iter().zip(changes).enumerate() {
-            let part = Part { continues: Some(at) != last, is_large };
+            let uses_reserve = at >= named && !stores;
+            let part = Part { continues: Some(at) != last, is_large, uses_reserve };
             let prepared = match change {
                 Change::Keep => continue,
                 Change::Put { value, metadata, expiry_ns } => {
