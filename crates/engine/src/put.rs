@@ -86,7 +86,8 @@ impl Inner {
             )));
         }
         let (entry, meta) = self.new_entry(key, options, value.len() as u64)?;
-        if let Some(expiry_ns) = options.expiry_ns {
+        // Results of writes (R17) are noted once a place, not once a write (`together`).
+        if let Some(expiry_ns) = options.expiry_ns.filter(|_| !key.is_system()) {
             self.expiring.note(expiry_ns, key.encoded());
         }
         OperationCounters::add(&self.counters.value_bytes_written, value.len() as u64);

@@ -65,15 +65,14 @@ impl Slot {
         Self { sequence: identity.sequence, writes, answer }
     }
 
-    /// The change that keeps it, at `now_ns` by the clock that judges its end.
-    pub(crate) fn change(&self, now_ns: u64) -> Change {
+    /// The change that keeps it until `expiry_ns` by the clock of expiry.
+    pub(crate) fn change(&self, expiry_ns: u64) -> Change {
         let mut bytes = Vec::with_capacity(13 + self.answer.as_ref().map_or(0, Bytes::len));
         bytes.extend_from_slice(&self.sequence.to_le_bytes());
         bytes.extend_from_slice(&self.writes.to_le_bytes());
         bytes.push(u8::from(self.answer.is_some()));
         bytes.extend_from_slice(self.answer.as_deref().unwrap_or_default());
-        let expiry_ns = Some(now_ns.saturating_add(RESULT_LIFE_NS));
-        Change::Put { value: bytes.into(), metadata: Metadata::default(), expiry_ns }
+        Change::Put { value: bytes.into(), metadata: Metadata::default(), expiry_ns: Some(expiry_ns) }
     }
 
     /// # Errors

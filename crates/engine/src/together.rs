@@ -17,7 +17,7 @@ use crate::log::format::RecordKind;
 use crate::object::{Object, PutOptions};
 use crate::overlay::{self, Record};
 use crate::pending::Pending;
-use crate::retry::{Identity, Once, Slot};
+use crate::retry::{Identity, Once, RESULT_LIFE_NS, Slot};
 use crate::store::{Inner, LogRoom, Store};
 use crate::tablet::{Tablet, View};
 use crate::update::{Change, Look, Seen};
@@ -80,8 +80,10 @@ impl Store {
                 seen.push(place);
                 objects.push(object);
             }
+            let mut is_first_of_place = false;
             if let (Some((identity, _)), Some(key)) = (&once, keys.get(named)) {
                 let (place, slot) = inner.look_at_slot(key).await?;
+                is_first_of_place = slot.is_none();
                 if let Some(before) = inner.before(*identity, &place, slot).await? {
                     return Ok(before);
                 }
@@ -92,7 +94,12 @@ impl Store {
             if let Some((identity, encode)) = &once {
                 let writes = changes.iter().filter(|change| !matches!(change, Change::Keep)).count();
                 let slot = Slot::new(*identity, writes as u32, encode(&answer));
-                changes.push(slot.change(inner.expiry.now_ns()));
+                let expiry_ns = inner.expiry.now_ns().saturating_add(RESULT_LIFE_NS);
+                changes.push(slot.change(expiry_ns));
+                // Each later result of the place finds it noted: the reaper follows it to its end.
+                if let Some(key) = keys.get(named).filter(|_| is_first_of_place) {
+                    inner.expiring.note(expiry_ns, key.encoded());
+                }
             }
             if changes.iter().all(|change| matches!(change, Change::Keep)) {
                 let records = seen.into_iter().flatten().filter_map(|seen| seen.record);
