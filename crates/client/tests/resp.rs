@@ -200,6 +200,19 @@ async fn a_lost_answer() {
     assert!(sent.iter().all(|(_, words)| words == &sent[0].1), "the same identity");
 }
 
+/// A version that no object has rejects the write, as over gRPC; it does not become the 0 of SHOAL.CAS, which means "none".
+#[tokio::test]
+async fn version_zero_is_no_object_s() {
+    let (cluster, _servers) = cluster_of(&[0]).await;
+    let client = client_of(&cluster, false).await;
+    for if_missing in [false, true] {
+        let rules = RejectRules { if_version_not: Some(0), if_missing, ..RejectRules::default() };
+        let rejected = client.put(b"k", "1".into(), rules).await;
+        assert!(matches!(rejected, Err(Error::ConditionFailed { .. })), "{rejected:?}");
+    }
+    assert_eq!(commands(&cluster, b"SHOAL.CAS"), 0);
+}
+
 /// A thousand calls at the same time share one connection, and each has its own answer.
 #[tokio::test]
 async fn calls_are_pipelined() {

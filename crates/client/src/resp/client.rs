@@ -209,6 +209,10 @@ impl Objects for RespClient {
     async fn put(&self, key: &[u8], value: Bytes, rules: RejectRules) -> Result<()> {
         let text;
         let words: &[&[u8]] = match rules {
+            // No object has this version; to SHOAL.CAS it would say that there must be none.
+            RejectRules { if_version_not: Some(0), .. } => {
+                return Err(Error::ConditionFailed { rule: None, current: None });
+            }
             RejectRules {
                 if_exists: false,
                 if_missing: false,
