@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use shoal_base::slot::hash_slot;
@@ -23,6 +24,10 @@ struct Cluster {
     seen: Vec<(SocketAddr, Vec<Vec<u8>>)>,
     /// Connections that end instead of giving the next answer.
     lost: usize,
+    /// Whether nobody says any more who has which slots, and only after a while.
+    no_map: bool,
+    /// Commands that are never answered; their connections stay.
+    silent: usize,
 }
 
 impl Cluster {
@@ -103,11 +108,21 @@ async fn serve(cluster: Arc<Mutex<Cluster>>) -> (SocketAddr, tokio::task::JoinHa
             connections.spawn(async move {
                 let mut reader = BufReader::new(stream);
                 while let Some(words) = read_command(&mut reader).await {
-                    let answer = {
+                    let (answer, pause) = {
                         let mut cluster = cluster.lock().unwrap();
                         cluster.seen.push((me, words.clone()));
-                        cluster.answer(me, &words)
+                        if cluster.silent > 0 {
+                            cluster.silent -= 1;
+                            (None, Duration::MAX)
+                        } else if cluster.no_map && words[0] == b"CLUSTER" {
+                            (None, Duration::from_millis(50))
+                        } else {
+                            (cluster.answer(me, &words), Duration::ZERO)
+                        }
                     };
+                    if !pause.is_zero() {
+                        tokio::time::sleep(pause).await;
+                    }
                     let Some(answer) = answer else { return };
                     reader.get_mut().write_all(&answer).await.unwrap();
                 }
@@ -198,6 +213,24 @@ async fn a_lost_answer() {
     let sent: Vec<_> = cluster.seen.iter().filter(|(_, words)| words[0] == b"SHOAL.SESSION").collect();
     assert_eq!(sent.len(), 3);
     assert!(sent.iter().all(|(_, words)| words == &sent[0].1), "the same identity");
+}
+
+/// A write came to a server that has not its key, and nobody says who has it: it was not applied, and that is known.
+#[tokio::test]
+async fn a_write_to_a_wrong_server_is_not_of_unknown_outcome() {
+    let (cluster, _servers) = cluster_of(&[0, 8_000]).await;
+    let options = RespOptions::new(cluster.lock().unwrap().servers[0].1.to_string());
+    let client = RespClient::connect(RespOptions { attempts: 2, ..options }).await.unwrap();
+    let (key, value) = items().into_iter().find(|(key, _)| (8_000..9_000).contains(&hash_slot(key))).unwrap();
+    {
+        let mut cluster = cluster.lock().unwrap();
+        cluster.servers[1].0 = 9_000;
+        cluster.no_map = true;
+    }
+    let refused = client.put(&key, value.clone(), RejectRules::default()).await;
+    assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
+    cluster.lock().unwrap().no_map = false;
+    client.put(&key, value, RejectRules::default()).await.unwrap();
 }
 
 /// A version that no object has rejects the write, as over gRPC; it does not become the 0 of SHOAL.CAS, which means "none".

@@ -106,7 +106,8 @@ impl RespClient {
         let not_applied = |error| Err(Failed { error, outcome: Outcome::NotApplied });
         match code {
             "MOVED" => {
-                self.shared.finder.refresh().await?;
+                // Where nobody answers the old map stays; the command itself was not applied, whatever became of the question.
+                let _ = self.shared.finder.refresh().await;
                 not_applied(Error::Busy(text))
             }
             "ASK" | "TRYAGAIN" | "CLUSTERDOWN" => not_applied(Error::Busy(text)),
