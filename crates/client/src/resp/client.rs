@@ -26,7 +26,7 @@ pub struct RespOptions {
     pub password: Option<String>,
     /// How long opening a connection may take.
     pub connect_timeout: Duration,
-    /// The longest wait for an answer.
+    /// The longest wait for an answer, from the call on. A connection on which one did not come in time is given up.
     pub answer_timeout: Duration,
     /// How often a command is sent at most: reads, writes with an identity, and writes that were not applied.
     pub attempts: u32,
