@@ -125,8 +125,7 @@ mod tests {
     fn the_results_of_writes_take_one_place_each() {
         let device = Device::new(Arc::new(MemDevice::new(4_096)));
         let clock = Arc::new(ManualClock::new(1_000));
-        let environment =
-            || Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
+        let environment = || Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
         block_on(Store::format(&device, &FormatOptions::for_blocks(4_096), &environment())).unwrap();
         let options = || OpenOptions { background: false, ..OpenOptions::default() };
         let mut store = block_on(Store::open(device.clone(), options(), environment())).unwrap();

@@ -179,17 +179,13 @@ impl Inner {
 
     /// Encodes what changes; values that ride in no record are written. The changes behind the first `named` ones are the
     /// step's result: where these store nothing it is part of a delete, which works on a full device (R3).
-    async fn prepare_parts(
-        &self,
-        keys: &[ObjectKey],
-        changes: Vec<Change>,
-        named: usize,
-    ) -> Result<Parts> {
+    async fn prepare_parts(&self, keys: &[ObjectKey], changes: Vec<Change>, named: usize) -> Result<Parts> {
         let bytes_max = self.committer.step_bytes_max();
         let value_bytes: usize = changes.iter().map(Change::value_bytes).sum();
         let is_large = value_bytes > bytes_max / 2;
         let last = changes.iter().rposition(|change| !matches!(change, Change::Keep));
-        let stores = changes.iter().take(named).any(|change| !matches!(change, Change::Keep | Change::Delete));
+        let stores =
+            changes.iter().take(named).any(|change| !matches!(change, Change::Keep | Change::Delete));
         let mut parts = Vec::with_capacity(changes.len());
         for (at, (key, change)) in keys.iter().zip(changes).enumerate() {
             let uses_reserve = at >= named && !stores;

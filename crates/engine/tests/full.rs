@@ -150,8 +150,7 @@ fn deletes_with_an_identity_work_on_a_full_device() {
         let name = |which: u64| key(format!("key-{which}").as_bytes());
         let identity = |sequence| Identity { session: 1, sequence };
         let value = || vec![1; 60].into();
-        let refused =
-            block_on(store.put_once(identity(0), &name(SMALL - 1), value(), PutOptions::default()));
+        let refused = block_on(store.put_once(identity(0), &name(SMALL - 1), value(), PutOptions::default()));
         assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
         let if_missing = RejectRules { if_missing: true, ..RejectRules::default() };
         let rejected = block_on(store.delete_once(identity(1), &name(SMALL - 1), if_missing));

@@ -81,7 +81,10 @@ async fn a_repeated_step_gives_its_first_answer() {
     let three = || puts(&[("z", true), ("y", true), ("x", true)]);
     let rejected = call_as::<v1::MultiPut>(&channel, ("7", 2), three()).await.unwrap_err();
     let current = |status: &Status| shoal_api::Described::from_status(status).failure.current_version;
-    assert_eq!((kind(&rejected), current(&rejected)), (Kind::ConditionFailed, Some(first.results[1].version)));
+    assert_eq!(
+        (kind(&rejected), current(&rejected)),
+        (Kind::ConditionFailed, Some(first.results[1].version))
+    );
     call_as::<v1::Put>(&channel, ("7", 3), put("z", "1", false)).await.unwrap();
     call_as::<v1::Put>(&channel, ("7", 4), put("y", "1", false)).await.unwrap();
     let again = call_as::<v1::MultiPut>(&channel, ("7", 2), three()).await.unwrap_err();
