@@ -2,8 +2,9 @@
 //!
 //! The server keeps the results of a session's writes in 64 places, by the number modulo 64. So a session is used as 64
 //! *lanes*: a write takes a free lane, whose numbers are its own modulo 64, and nobody else uses it until the write has ended.
-//! So no result is overwritten whose write may still be repeated. A lane whose write was given up goes on with its next number, and
-//! the server then refuses what is left of the old write.
+//! So no result is overwritten whose write may still be repeated. A lane whose write was given up goes on with its next number.
+//! From then on the server refuses what is left of the old write, but only where the lane's next write went to the same tablet:
+//! results are kept by tablet. In another tablet what is left of a write that was given up may still be done, once.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use shoal_base::slot::hash_slot;
@@ -23,6 +24,10 @@ struct Cluster {
     seen: Vec<(SocketAddr, Vec<Vec<u8>>)>,
     /// Connections that end instead of giving the next answer.
     lost: usize,
+    /// Whether nobody says any more who has which slots, and only after a while.
+    no_map: bool,
+    /// Commands that are never answered; their connections stay.
+    silent: usize,
 }
 
 impl Cluster {
@@ -103,11 +108,21 @@ async fn serve(cluster: Arc<Mutex<Cluster>>) -> (SocketAddr, tokio::task::JoinHa
             connections.spawn(async move {
                 let mut reader = BufReader::new(stream);
                 while let Some(words) = read_command(&mut reader).await {
-                    let answer = {
+                    let (answer, pause) = {
                         let mut cluster = cluster.lock().unwrap();
                         cluster.seen.push((me, words.clone()));
-                        cluster.answer(me, &words)
+                        if cluster.silent > 0 {
+                            cluster.silent -= 1;
+                            (None, Duration::MAX)
+                        } else if cluster.no_map && words[0] == b"CLUSTER" {
+                            (None, Duration::from_millis(50))
+                        } else {
+                            (cluster.answer(me, &words), Duration::ZERO)
+                        }
                     };
+                    if !pause.is_zero() {
+                        tokio::time::sleep(pause).await;
+                    }
                     let Some(answer) = answer else { return };
                     reader.get_mut().write_all(&answer).await.unwrap();
                 }
@@ -198,6 +213,91 @@ async fn a_lost_answer() {
     let sent: Vec<_> = cluster.seen.iter().filter(|(_, words)| words[0] == b"SHOAL.SESSION").collect();
     assert_eq!(sent.len(), 3);
     assert!(sent.iter().all(|(_, words)| words == &sent[0].1), "the same identity");
+}
+
+/// A write came to a server that has not its key, and nobody says who has it: it was not applied, and that is known.
+#[tokio::test]
+async fn a_write_to_a_wrong_server_is_not_of_unknown_outcome() {
+    let (cluster, _servers) = cluster_of(&[0, 8_000]).await;
+    let options = RespOptions::new(cluster.lock().unwrap().servers[0].1.to_string());
+    let client = RespClient::connect(RespOptions { attempts: 2, ..options }).await.unwrap();
+    let (key, value) = items().into_iter().find(|(key, _)| (8_000..9_000).contains(&hash_slot(key))).unwrap();
+    {
+        let mut cluster = cluster.lock().unwrap();
+        cluster.servers[1].0 = 9_000;
+        cluster.no_map = true;
+    }
+    let refused = client.put(&key, value.clone(), RejectRules::default()).await;
+    assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
+    cluster.lock().unwrap().no_map = false;
+    client.put(&key, value, RejectRules::default()).await.unwrap();
+}
+
+/// A server is silent on a connection: every call on it ends in time, also those that wait for a place in the queue, and the next
+/// one has a connection of its own.
+#[tokio::test]
+async fn a_silent_connection_is_given_up() {
+    let (cluster, _servers) = cluster_of(&[0]).await;
+    let answer_timeout = Duration::from_millis(200);
+    let options = RespOptions::new(cluster.lock().unwrap().servers[0].1.to_string());
+    let client = RespClient::connect(RespOptions { answer_timeout, attempts: 1, ..options }).await.unwrap();
+    cluster.lock().unwrap().silent = 1;
+    let begun = std::time::Instant::now();
+    let silent = client.put(b"k", "1".into(), RejectRules::default()).await;
+    assert!(matches!(silent, Err(Error::Unknown(_))), "{silent:?}");
+    client.put(b"k", "2".into(), RejectRules::default()).await.unwrap();
+    assert!(begun.elapsed() < 20 * answer_timeout, "{:?}", begun.elapsed());
+    // More calls than may be in flight and in the queue.
+    cluster.lock().unwrap().silent = 1;
+    let calls = (0..6_000_u32).map(|number| {
+        let client = client.clone();
+        tokio::spawn(async move { client.get(&number.to_be_bytes()).await })
+    });
+    let within = tokio::time::timeout(Duration::from_secs(10), async {
+        for call in calls.collect::<Vec<_>>() {
+            assert!(matches!(call.await.unwrap(), Ok(None) | Err(Error::Unavailable { .. })));
+        }
+    });
+    within.await.unwrap();
+    assert_eq!(client.get(b"k").await.unwrap().unwrap(), "2");
+}
+
+/// Many calls learn at the same time that their key is elsewhere, and nobody says where: all servers are asked once, not once
+/// for each call.
+#[tokio::test]
+async fn a_failed_question_for_the_map_is_shared() {
+    let (cluster, _servers) = cluster_of(&[0, 8_000]).await;
+    let options = RespOptions::new(cluster.lock().unwrap().servers[0].1.to_string());
+    let client = RespClient::connect(RespOptions { attempts: 1, ..options }).await.unwrap();
+    let (key, _) = items().into_iter().find(|(key, _)| (8_000..9_000).contains(&hash_slot(key))).unwrap();
+    {
+        let mut cluster = cluster.lock().unwrap();
+        cluster.servers[1].0 = 9_000;
+        cluster.no_map = true;
+    }
+    let calls = (0..50).map(|_| {
+        let (client, key) = (client.clone(), key.clone());
+        tokio::spawn(async move { client.get(&key).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let refused = call.await.unwrap();
+        assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
+    }
+    let asked = commands(&cluster, b"CLUSTER") - 1;
+    assert!((2..=4).contains(&asked), "two servers were asked {asked} times");
+}
+
+/// A version that no object has rejects the write, as over gRPC; it does not become the 0 of SHOAL.CAS, which means "none".
+#[tokio::test]
+async fn version_zero_is_no_object_s() {
+    let (cluster, _servers) = cluster_of(&[0]).await;
+    let client = client_of(&cluster, false).await;
+    for if_missing in [false, true] {
+        let rules = RejectRules { if_version_not: Some(0), if_missing, ..RejectRules::default() };
+        let rejected = client.put(b"k", "1".into(), rules).await;
+        assert!(matches!(rejected, Err(Error::ConditionFailed { .. })), "{rejected:?}");
+    }
+    assert_eq!(commands(&cluster, b"SHOAL.CAS"), 0);
 }
 
 /// A thousand calls at the same time share one connection, and each has its own answer.

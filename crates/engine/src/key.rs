@@ -70,6 +70,11 @@ impl ObjectKey {
         Self { encoded, bucket_bytes: bucket.len() as u8 }
     }
 
+    /// Whether it is the store's own.
+    pub(crate) fn is_system(&self) -> bool {
+        self.bucket() == SYSTEM_BUCKET
+    }
+
     /// The object whose encoded name this is; none where it is no object's.
     pub(crate) fn of_encoded(encoded: &[u8]) -> Option<Self> {
         let bucket_bytes = encoded.iter().position(|&byte| byte == 0)?;

@@ -86,7 +86,8 @@ impl Inner {
             )));
         }
         let (entry, meta) = self.new_entry(key, options, value.len() as u64)?;
-        if let Some(expiry_ns) = options.expiry_ns {
+        // Results of writes (R17) are noted once a place, not once a write (`together`).
+        if let Some(expiry_ns) = options.expiry_ns.filter(|_| !key.is_system()) {
             self.expiring.note(expiry_ns, key.encoded());
         }
         OperationCounters::add(&self.counters.value_bytes_written, value.len() as u64);
@@ -143,8 +144,12 @@ impl Inner {
         }
         let mut body: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[&head[..]]);
         body.extend(value.chunks());
-        let blocks = TREE_BLOCKS_PER_RECORD + home_blocks;
-        let (_, promise) = self.claim(|| self.space.claim_value(0, 0, blocks)).await?;
+        let promise = if part.uses_reserve && home_blocks == 0 {
+            self.claim(|| self.space.claim_delete()).await?
+        } else {
+            let blocks = TREE_BLOCKS_PER_RECORD + home_blocks;
+            self.claim(|| self.space.claim_value(0, 0, blocks)).await?.1
+        };
         Ok(self.prepared(key, &body, promise, Vec::new(), Vec::new(), part))
     }
 

@@ -3,7 +3,8 @@
 //! Readers do not need it: they see that an object's time is over. It knows when the soonest ones are due from what was written
 //! since the store was opened, and from one slow walk over the trees that have such objects, as their totals tell; where
 //! there are more than it can remember, it walks again. It deletes only what it finds to be over at that moment, as one
-//! step: whatever was written meanwhile stays.
+//! step: whatever was written meanwhile stays, and is remembered again where its time ends later. So the result of a write
+//! with an identity (`retry.rs`) takes one place in the list, however often its object is overwritten.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +14,7 @@ use crate::error::Result;
 use crate::key::ObjectKey;
 use crate::list::walk_expiring;
 use crate::store::{Inner, OperationCounters};
+use crate::update::Reaped;
 
 /// Bytes of keys that the reaper remembers, with what a place in its list costs.
 const REMEMBERED_BYTES_MAX: usize = 16 << 20;
@@ -63,6 +65,11 @@ impl Expiring {
         over
     }
 
+    /// What was taken was not looked at: a walk finds it again.
+    fn forget(&self) {
+        self.0.lock().forgot = true;
+    }
+
     /// Whether something was forgotten since this was asked.
     pub(crate) fn take_forgot(&self) -> bool {
         std::mem::take(&mut self.0.lock().forgot)
@@ -77,10 +84,12 @@ impl Inner {
     pub(crate) async fn reap_due(&self) -> Result<bool> {
         let over = self.expiring.take(self.expiry.now_ns());
         for key in &over {
-            if let Some(key) = ObjectKey::of_encoded(key)
-                && self.delete_if_over(&key).await?
-            {
-                OperationCounters::add(&self.counters.expired, 1);
+            let Some(key) = ObjectKey::of_encoded(key) else { continue };
+            let reaped = self.delete_if_over(&key).await.inspect_err(|_| self.expiring.forget())?;
+            match reaped {
+                Reaped::Deleted => OperationCounters::add(&self.counters.expired, 1),
+                Reaped::Later { expiry_ns } => self.expiring.note(expiry_ns, key.encoded()),
+                Reaped::Stays => {}
             }
         }
         Ok(over.len() == DELETED_MAX)
@@ -102,7 +111,48 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use shoal_base::{ManualClock, SeededEntropy};
+    use shoal_device::{Device, MemDevice};
+
     use super::*;
+    use crate::retry::{Identity, RESULT_LIFE_NS, RESULTS_KEPT};
+    use crate::{Environment, FormatOptions, OpenOptions, PutOptions, Store, block_on};
+
+    /// Results are remembered by their places, not by the writes, and go when the last one of a place is over.
+    #[test]
+    fn the_results_of_writes_take_one_place_each() {
+        let device = Device::new(Arc::new(MemDevice::new(4_096)));
+        let clock = Arc::new(ManualClock::new(1_000));
+        let environment = || Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(3)) };
+        block_on(Store::format(&device, &FormatOptions::for_blocks(4_096), &environment())).unwrap();
+        let options = || OpenOptions { background: false, ..OpenOptions::default() };
+        let mut store = block_on(Store::open(device.clone(), options(), environment())).unwrap();
+        let key = ObjectKey::new("default", b"k").unwrap();
+        let remembered = |store: &Store| store.0.expiring.0.lock().soonest.len() as u64;
+        for sequence in 0..10 * RESULTS_KEPT {
+            if sequence == 5 * RESULTS_KEPT {
+                // What an opening does not know any more, the walk finds.
+                block_on(store.close()).unwrap();
+                drop(store);
+                store = block_on(Store::open(device.clone(), options(), environment())).unwrap();
+                assert_eq!(block_on(store.0.walk_for_expiring(Vec::new())).unwrap(), None);
+            }
+            clock.advance(1_000);
+            let identity = Identity { session: 1, sequence };
+            block_on(store.put_once(identity, &key, vec![1].into(), PutOptions::default())).unwrap();
+            assert!(remembered(&store) <= RESULTS_KEPT, "{sequence}: {}", remembered(&store));
+        }
+        // The first of each place would be over, the last ones are not.
+        clock.advance(RESULT_LIFE_NS - RESULTS_KEPT * 1_000);
+        block_on(store.0.reap_due()).unwrap();
+        assert_eq!((store.stat().expired, remembered(&store)), (0, RESULTS_KEPT));
+        clock.advance(RESULT_LIFE_NS);
+        block_on(store.0.reap_due()).unwrap();
+        assert_eq!((store.stat().expired, remembered(&store)), (RESULTS_KEPT, 0));
+        assert!(block_on(store.head(&key)).unwrap().is_some());
+    }
 
     #[test]
     fn the_soonest_are_remembered() {

@@ -65,15 +65,14 @@ impl Slot {
         Self { sequence: identity.sequence, writes, answer }
     }
 
-    /// The change that keeps it.
-    pub(crate) fn change(&self, now_ns: u64) -> Change {
+    /// The change that keeps it until `expiry_ns` by the clock of expiry.
+    pub(crate) fn change(&self, expiry_ns: u64) -> Change {
         let mut bytes = Vec::with_capacity(13 + self.answer.as_ref().map_or(0, Bytes::len));
         bytes.extend_from_slice(&self.sequence.to_le_bytes());
         bytes.extend_from_slice(&self.writes.to_le_bytes());
         bytes.push(u8::from(self.answer.is_some()));
         bytes.extend_from_slice(self.answer.as_deref().unwrap_or_default());
-        let expiry_ns = Some(now_ns.saturating_add(RESULT_LIFE_NS));
-        Change::Put { value: bytes.into(), metadata: Metadata::default(), expiry_ns }
+        Change::Put { value: bytes.into(), metadata: Metadata::default(), expiry_ns: Some(expiry_ns) }
     }
 
     /// # Errors
@@ -188,8 +187,8 @@ impl Store {
             }
             Once::Before { version, answer } => {
                 let verdict = answer.and_then(|answer| Verdict::decode(&answer).ok());
-                let damaged = Error::Corrupt { what: "the result of an earlier write".into(), block: 0 };
-                verdict.ok_or(damaged)?.result(version)
+                let other = || Error::Invalid("another kind of write had this session and sequence".into());
+                verdict.ok_or_else(other)?.result(version)
             }
         }
     }
@@ -212,7 +211,7 @@ impl Verdict {
         let mut reader = Reader::new(bytes);
         let rejected = reader.u8()? != 0;
         let current = Some(Lsn(reader.u64()?)).filter(|&version| version != Lsn::NONE);
-        Ok(Self { rejected, current })
+        if reader.is_empty() { Ok(Self { rejected, current }) } else { Err(Truncated) }
     }
 
     fn result(self, version: Lsn) -> Result<(Lsn, Option<Lsn>)> {

@@ -17,7 +17,7 @@ use crate::log::format::RecordKind;
 use crate::object::{Object, PutOptions};
 use crate::overlay::{self, Record};
 use crate::pending::Pending;
-use crate::retry::{Identity, Once, Slot};
+use crate::retry::{Identity, Once, RESULT_LIFE_NS, Slot};
 use crate::store::{Inner, LogRoom, Store};
 use crate::tablet::{Tablet, View};
 use crate::update::{Change, Look, Seen};
@@ -80,8 +80,10 @@ impl Store {
                 seen.push(place);
                 objects.push(object);
             }
+            let mut is_first_of_place = false;
             if let (Some((identity, _)), Some(key)) = (&once, keys.get(named)) {
                 let (place, slot) = inner.look_at_slot(key).await?;
+                is_first_of_place = slot.is_none();
                 if let Some(before) = inner.before(*identity, &place, slot).await? {
                     return Ok(before);
                 }
@@ -92,7 +94,12 @@ impl Store {
             if let Some((identity, encode)) = &once {
                 let writes = changes.iter().filter(|change| !matches!(change, Change::Keep)).count();
                 let slot = Slot::new(*identity, writes as u32, encode(&answer));
-                changes.push(slot.change(inner.environment.clock.wall_ns()));
+                let expiry_ns = inner.expiry.now_ns().saturating_add(RESULT_LIFE_NS);
+                changes.push(slot.change(expiry_ns));
+                // Each later result of the place finds it noted: the reaper follows it to its end.
+                if let Some(key) = keys.get(named).filter(|_| is_first_of_place) {
+                    inner.expiring.note(expiry_ns, key.encoded());
+                }
             }
             if changes.iter().all(|change| matches!(change, Change::Keep)) {
                 let records = seen.into_iter().flatten().filter_map(|seen| seen.record);
@@ -101,7 +108,7 @@ impl Store {
                 return Ok(Once::Now(Together { answer, pending }));
             }
             inner.check_writable()?;
-            let parts = inner.prepare_parts(&keys, changes).await?;
+            let parts = inner.prepare_parts(&keys, changes, named).await?;
             let (memory, blocks) = inner.room_of(&parts)?;
             let (admitted, room) = inner.admit_step(parts.len(), memory, blocks).await?;
             let counted = parts.iter().filter(|(at, _)| *at < named);
@@ -170,15 +177,19 @@ impl Inner {
         Ok(Some(Once::Before { version: slot.version_of_last(version), answer: slot.answer }))
     }
 
-    /// Encodes what changes; values that ride in no record are written.
-    async fn prepare_parts(&self, keys: &[ObjectKey], changes: Vec<Change>) -> Result<Parts> {
+    /// Encodes what changes; values that ride in no record are written. The changes behind the first `named` ones are the
+    /// step's result: where these store nothing it is part of a delete, which works on a full device (R3).
+    async fn prepare_parts(&self, keys: &[ObjectKey], changes: Vec<Change>, named: usize) -> Result<Parts> {
         let bytes_max = self.committer.step_bytes_max();
         let value_bytes: usize = changes.iter().map(Change::value_bytes).sum();
         let is_large = value_bytes > bytes_max / 2;
         let last = changes.iter().rposition(|change| !matches!(change, Change::Keep));
+        let stores =
+            changes.iter().take(named).any(|change| !matches!(change, Change::Keep | Change::Delete));
         let mut parts = Vec::with_capacity(changes.len());
         for (at, (key, change)) in keys.iter().zip(changes).enumerate() {
-            let part = Part { continues: Some(at) != last, is_large };
+            let uses_reserve = at >= named && !stores;
+            let part = Part { continues: Some(at) != last, is_large, uses_reserve };
             let prepared = match change {
                 Change::Keep => continue,
                 Change::Put { value, metadata, expiry_ns } => {

@@ -84,6 +84,18 @@ pub(crate) struct Seen {
     pub record: Option<Arc<Record>>,
 }
 
+/// What became of an object that the reaper looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaped {
+    Deleted,
+    /// It was written again, and its time ends later.
+    Later {
+        expiry_ns: u64,
+    },
+    /// There is none, or its time does not end.
+    Stays,
+}
+
 impl Store {
     /// Shows `decide` the newest state of the object (none: it does not exist) and does what it says, as one step: no
     /// other write comes between. `decide` is asked again where the object changed meanwhile. Returns when the write has
@@ -139,19 +151,22 @@ impl Store {
 }
 
 impl Inner {
-    /// Deletes an object, where its time is over; says whether it was.
-    pub(crate) async fn delete_if_over(&self, key: &ObjectKey) -> Result<bool> {
+    /// Deletes an object, where its time is over.
+    pub(crate) async fn delete_if_over(&self, key: &ObjectKey) -> Result<Reaped> {
         let tablet = self.tablet_of(key).clone();
         loop {
             let (seen, found) = self.look_stored(&tablet, key, Look::Info).await?;
-            if !found.is_some_and(|found| self.expiry.is_over(&found.entry)) {
-                return Ok(false);
+            let Some(expiry_ns) = found.and_then(|found| found.entry.expiry_ns) else {
+                return Ok(Reaped::Stays);
+            };
+            if expiry_ns > self.expiry.now_ns() {
+                return Ok(Reaped::Later { expiry_ns });
             }
             self.check_writable()?;
             let write = self.delete_write(key).await?;
             if self.insert_unless_changed(&tablet, key, &seen, write)?.is_some() {
                 self.hand_over_or_lead().await;
-                return Ok(true);
+                return Ok(Reaped::Deleted);
             }
         }
     }

@@ -43,11 +43,13 @@ pub(crate) struct Part {
     pub continues: bool,
     /// Whether the step is so large that values which would ride in the log get extents at once.
     pub is_large: bool,
+    /// Whether its blocks in the tree may be of the reserve, as those of a delete (R3).
+    pub uses_reserve: bool,
 }
 
 impl Part {
     /// The last record of a step, which most steps are made of.
-    pub(crate) const LAST: Self = Self { continues: false, is_large: false };
+    pub(crate) const LAST: Self = Self { continues: false, is_large: false, uses_reserve: false };
 }
 
 /// What a write did.

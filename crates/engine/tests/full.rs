@@ -10,7 +10,8 @@ use common::{assert_clean, environment, key, open, recover_all, step, tiny, with
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store, block_on,
+    ByteRange, Environment, Error, FormatOptions, Identity, OpenOptions, PutOptions, RejectRules, Store,
+    block_on,
 };
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
@@ -133,6 +134,40 @@ fn churn_at_ninety_percent() {
             assert_clean(&device, &format!("{blocks} blocks"));
         });
     }
+}
+
+/// A delete that is done once works on a full device, too, its result included; so does one whose condition does not hold.
+#[test]
+fn deletes_with_an_identity_work_on_a_full_device() {
+    const BLOCKS: u64 = 1_024;
+    const SMALL: u64 = 1_000_000;
+    within(60, "deletes with an identity", || {
+        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+        let store = store_on(&device, BLOCKS, tiny());
+        let large = fill(&store, 30_000);
+        let small = (SMALL..).take_while(|&which| put(&store, which, which, 60).is_ok()).count() as u64;
+        assert!(small > 0, "the last blocks go to small objects");
+        let name = |which: u64| key(format!("key-{which}").as_bytes());
+        let identity = |sequence| Identity { session: 1, sequence };
+        let value = || vec![1; 60].into();
+        let refused = block_on(store.put_once(identity(0), &name(SMALL - 1), value(), PutOptions::default()));
+        assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+        let if_missing = RejectRules { if_missing: true, ..RejectRules::default() };
+        let rejected = block_on(store.delete_once(identity(1), &name(SMALL - 1), if_missing));
+        assert!(matches!(rejected, Err(Error::ConditionFailed { current: None })), "{rejected:?}");
+        // The small ones first: they free next to nothing.
+        for (sequence, which) in (SMALL..SMALL + small).take(30).chain(0..large).enumerate() {
+            let identity = identity(sequence as u64 + 2);
+            let deleted = block_on(store.delete_once(identity, &name(which), if_missing))
+                .unwrap_or_else(|error| panic!("delete {sequence}: {error}"));
+            let again = block_on(store.delete_once(identity, &name(which), if_missing));
+            assert_eq!(again.unwrap(), deleted);
+        }
+        assert!(put(&store, 0, 0, 30_000).is_ok(), "there is room again");
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "after deletes with an identity");
+    });
 }
 
 fn growable(image: Image) -> Arc<SimDevice> {

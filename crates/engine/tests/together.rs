@@ -276,6 +276,30 @@ fn results_are_bounded_and_expire() {
     assert_eq!(count_once(&store, &name, last).unwrap(), (3 * RESULTS_KEPT + 1, true), "its time is over");
 }
 
+/// The machine's clock was set back by more than a result's life: results are kept all the same.
+#[test]
+fn results_are_kept_where_the_clock_was_set_back() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    format(&device, 4_096, 1);
+    let open_at = |now_ns| {
+        let clock = Arc::new(ManualClock::new(now_ns));
+        let environment = Environment { clock, entropy: Arc::new(SeededEntropy::new(3)) };
+        block_on(Store::open(device.clone(), tiny(), environment)).unwrap()
+    };
+    let name = key(b"counter");
+    let identity = |sequence| Identity { session: 1, sequence };
+    let store = open_at(3 * RESULT_LIFE_NS);
+    assert_eq!(count_once(&store, &name, identity(1)).unwrap(), (1, true));
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = open_at(1_000);
+    for sequence in 2..4 {
+        assert_eq!(count_once(&store, &name, identity(sequence)).unwrap(), (sequence, true));
+        assert_eq!(count_once(&store, &name, identity(sequence)).unwrap(), (sequence, false));
+    }
+    assert_eq!(count_once(&store, &name, identity(1)).unwrap(), (1, false));
+}
+
 /// A condition that did not hold is the write's result, too, whatever changed since.
 #[test]
 fn a_rejected_write_stays_rejected() {

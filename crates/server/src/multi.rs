@@ -6,6 +6,7 @@
 use futures_util::future::join_all;
 use prost::Message;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
+use shoal_base::codec::{Reader, Truncated};
 use shoal_base::limits::{BATCH_KEYS_MAX, VALUE_BYTES_SINGLE_MAX};
 use shoal_engine::{Change, Error, Look, Lsn, Object, Once, Together, check_bucket};
 
@@ -133,39 +134,78 @@ async fn put_together(
         let current = |object: &Option<Object>| object.as_ref().map(|object| object.info.version);
         let rejected = rules.iter().zip(objects).position(|(rules, object)| rules.reject(current(object)));
         match rejected {
-            None => (changes.clone(), None),
+            None => (changes.clone(), Verdict { items: rules.len(), rejected: None }),
             Some(at) => {
-                let current = objects.get(at).and_then(current);
-                (changes.iter().map(|_| Change::Keep).collect(), Some((at, current)))
+                let rejected = Some((at, objects.get(at).and_then(current)));
+                (changes.iter().map(|_| Change::Keep).collect(), Verdict { items: rules.len(), rejected })
             }
         }
     };
-    let (rejected, last) = match admitted.identity() {
+    let (verdict, last) = match admitted.identity() {
         None => {
             let done = admitted.store().update_together(&keys, decide).await;
             durable(done.map_err(|error| Failure::of(&error))?).await?
         }
         Some(identity) => {
-            // A step that was rejected says so again, without saying by which object.
-            let keep = |rejected: &Option<(usize, Option<Lsn>)>| vec![u8::from(rejected.is_some())];
-            let done = admitted.store().update_once(identity, &keys, decide, keep).await;
+            let done = admitted.store().update_once(identity, &keys, decide, Verdict::encode).await;
             match done.map_err(|error| Failure::of(&error))? {
                 Once::Now(done) => durable(done).await?,
-                Once::Before { answer, .. } if answer.as_deref() == Some(&[1]) => {
-                    (Some((0, None)), Lsn::NONE)
+                Once::Before { version, answer } => {
+                    let kept = answer.and_then(|answer| Verdict::decode(&answer).ok());
+                    let kept = kept.filter(|kept| kept.items == keys.len()).ok_or_else(not_repeated)?;
+                    (kept, version)
                 }
-                Once::Before { version, .. } => (None, version),
             }
         }
     };
-    if let Some((at, current)) = rejected {
+    if let Some((at, current)) = verdict.rejected {
         let error = Error::ConditionFailed { current };
         return Err(Failure::of_write(&error, &rules.get(at).copied().unwrap_or_default()));
     }
     // The records of a step are numbered one behind the other.
-    let first = last.0 + 1 - keys.len() as u64;
+    let before = last.0.checked_sub(keys.len() as u64).ok_or_else(not_repeated)?;
     let result = |version| v1::MultiPutResult { status: Some(v1::KeyStatus::default()), version };
-    Ok(v1::MultiPutResponse { results: (first..=last.0).map(result).collect() })
+    Ok(v1::MultiPutResponse { results: (before..last.0).map(|before| result(before + 1)).collect() })
+}
+
+/// The identity is that of an earlier write, and this is not a repetition of it.
+fn not_repeated() -> Failure {
+    Failure::invalid("another write had this session and sequence: a repetition must be the same write")
+}
+
+/// What became of a step of puts, as it is kept for a repetition (`docs/format/object.md`).
+struct Verdict {
+    items: usize,
+    /// The first item whose condition did not hold, and the version that was found of its object.
+    rejected: Option<(usize, Option<Lsn>)>,
+}
+
+impl Verdict {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.rejected.is_some())];
+        bytes.extend_from_slice(&(self.items as u32).to_le_bytes());
+        if let Some((at, current)) = self.rejected {
+            bytes.extend_from_slice(&(at as u32).to_le_bytes());
+            bytes.extend_from_slice(&current.unwrap_or(Lsn::NONE).0.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// # Errors
+    /// [`Truncated`] where it is the answer of another kind of write.
+    fn decode(bytes: &[u8]) -> Result<Self, Truncated> {
+        let mut reader = Reader::new(bytes);
+        let (is_rejected, items) = (reader.u8()?, reader.u32()? as usize);
+        let rejected = match is_rejected {
+            0 => None,
+            1 => {
+                let (at, current) = (reader.u32()? as usize, Lsn(reader.u64()?));
+                Some((at, Some(current).filter(|&current| current != Lsn::NONE)))
+            }
+            _ => return Err(Truncated),
+        };
+        if reader.is_empty() { Ok(Self { items, rejected }) } else { Err(Truncated) }
+    }
 }
 
 /// Waits until a step is durable; its answer, and the version of the last object that it wrote.

@@ -26,7 +26,7 @@ pub struct RespOptions {
     pub password: Option<String>,
     /// How long opening a connection may take.
     pub connect_timeout: Duration,
-    /// The longest wait for an answer.
+    /// The longest wait for an answer, from the call on. A connection on which one did not come in time is given up.
     pub answer_timeout: Duration,
     /// How often a command is sent at most: reads, writes with an identity, and writes that were not applied.
     pub attempts: u32,
@@ -106,7 +106,8 @@ impl RespClient {
         let not_applied = |error| Err(Failed { error, outcome: Outcome::NotApplied });
         match code {
             "MOVED" => {
-                self.shared.finder.refresh().await?;
+                // Where nobody answers the old map stays; the command itself was not applied, whatever became of the question.
+                let _ = self.shared.finder.refresh().await;
                 not_applied(Error::Busy(text))
             }
             "ASK" | "TRYAGAIN" | "CLUSTERDOWN" => not_applied(Error::Busy(text)),
@@ -209,6 +210,10 @@ impl Objects for RespClient {
     async fn put(&self, key: &[u8], value: Bytes, rules: RejectRules) -> Result<()> {
         let text;
         let words: &[&[u8]] = match rules {
+            // No object has this version; to SHOAL.CAS it would say that there must be none.
+            RejectRules { if_version_not: Some(0), .. } => {
+                return Err(Error::ConditionFailed { rule: None, current: None });
+            }
             RejectRules {
                 if_exists: false,
                 if_missing: false,

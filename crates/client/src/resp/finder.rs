@@ -4,6 +4,7 @@
 //! elsewhere. Readers take no lock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use shoal_base::slot::{SLOT_COUNT, hash_slot};
@@ -42,7 +43,10 @@ pub(crate) struct Finder {
     /// The server that the user named: asked where no other answers.
     first: Arc<Session>,
     patience: Patience,
-    refreshing: Mutex<()>,
+    /// How the question for the map that ended last went; locked while it is asked.
+    refreshing: Mutex<Result<(), Failed>>,
+    /// Questions for the map that ended, failed ones among them. Changes only under the lock.
+    refreshes: AtomicU64,
 }
 
 impl Finder {
@@ -50,9 +54,9 @@ impl Finder {
     pub(crate) async fn connect(address: Arc<str>, patience: Patience) -> Result<Self, Failed> {
         let first = Arc::new(Session::new(address, patience.clone()));
         let map = ArcSwap::from_pointee(Map::of_one(first.clone()));
-        let finder = Self { map, first, patience, refreshing: Mutex::const_new(()) };
-        let seen = finder.map.load_full();
-        finder.refresh_from(&seen).await?;
+        let (refreshing, refreshes) = (Mutex::const_new(Ok(())), AtomicU64::new(0));
+        let finder = Self { map, first, patience, refreshing, refreshes };
+        finder.refresh().await?;
         Ok(finder)
     }
 
@@ -79,18 +83,20 @@ impl Finder {
     }
 
     /// A server said that a key is elsewhere, or does not answer: asks for the map again. Who comes while another asks takes what
-    /// that one got.
+    /// that one got, a failure too.
     pub(crate) async fn refresh(&self) -> Result<(), Failed> {
-        let seen = self.map.load_full();
-        self.refresh_from(&seen).await
+        let seen = self.refreshes.load(Ordering::Acquire);
+        let mut last = self.refreshing.lock().await;
+        if self.refreshes.load(Ordering::Acquire) == seen {
+            *last = self.ask_all().await.map(|map| self.map.store(Arc::new(map)));
+            self.refreshes.store(seen + 1, Ordering::Release);
+        }
+        last.clone()
     }
 
-    async fn refresh_from(&self, seen: &Arc<Map>) -> Result<(), Failed> {
-        let _turn = self.refreshing.lock().await;
+    /// Asks one server after the other, until one has a map.
+    async fn ask_all(&self) -> Result<Map, Failed> {
         let now = self.map.load_full();
-        if !Arc::ptr_eq(&now, seen) {
-            return Ok(());
-        }
         let mut result = self.ask(&self.first, &now).await;
         for session in &now.sessions {
             if result.is_ok() {
@@ -100,8 +106,7 @@ impl Finder {
                 result = self.ask(session, &now).await;
             }
         }
-        self.map.store(Arc::new(result?));
-        Ok(())
+        result
     }
 
     async fn ask(&self, session: &Arc<Session>, now: &Map) -> Result<Map, Failed> {

@@ -1,16 +1,19 @@
 //! A session: one connection to one server, shared by many callers, whose commands are pipelined.
 //!
 //! A task of its own writes what waits, all of it in one call, and gives the replies to their callers in order. A connection
-//! that breaks fails the calls on it; the next call opens another one.
+//! that breaks fails the calls on it; the next call opens another one. So does one on which a call had no reply in time: as
+//! replies come in order, nobody behind it would have one sooner.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::AbortHandle;
 
 use super::wire::{Reply, put_command, take_reply};
 use crate::error::Error;
@@ -40,16 +43,41 @@ struct Call {
     answer: oneshot::Sender<Vec<Reply>>,
 }
 
+/// An open connection; it ends when nobody has it any more.
+struct Connection {
+    calls: mpsc::Sender<Call>,
+    task: AbortHandle,
+    given_up: AtomicBool,
+}
+
+impl Connection {
+    fn is_usable(&self) -> bool {
+        !self.given_up.load(Ordering::Relaxed) && !self.calls.is_closed()
+    }
+
+    /// Ends it, also for those who wait on it.
+    fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+        self.task.abort();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 /// A connection, opened when it is needed.
 pub(crate) struct Session {
     address: Arc<str>,
     patience: Patience,
-    calls: Mutex<Option<mpsc::Sender<Call>>>,
+    connection: Mutex<Option<Arc<Connection>>>,
 }
 
 impl Session {
     pub(crate) fn new(address: Arc<str>, patience: Patience) -> Self {
-        Self { address, patience, calls: Mutex::const_new(None) }
+        Self { address, patience, connection: Mutex::const_new(None) }
     }
 
     /// The server's address, as "127.0.0.1:7412".
@@ -57,40 +85,48 @@ impl Session {
         &self.address
     }
 
-    /// Sends commands, encoded one behind the other, and waits for their replies.
+    /// Sends commands, encoded one behind the other, and waits for their replies; all of it, the waiting for a place in the
+    /// queue too, takes at most as long as an answer may.
     pub(crate) async fn call(&self, bytes: Vec<u8>, replies: usize) -> Result<Vec<Reply>, Failed> {
-        let calls = self.connected().await?;
-        let (answer, answered) = oneshot::channel();
-        let call = Call { bytes, replies, answer };
-        calls.send(call).await.map_err(|_| self.failed("the connection ended", Outcome::NotApplied))?;
-        match tokio::time::timeout(self.patience.answer, answered).await {
-            Ok(Ok(replies)) => Ok(replies),
-            Ok(Err(_)) => Err(self.failed("the connection ended", Outcome::Open)),
-            Err(_) => {
-                let silence = format!("silent for {} s", self.patience.answer.as_secs_f64());
-                Err(self.failed(&silence, Outcome::Open))
-            }
+        let (mut used, mut is_queued) = (None, false);
+        let exchange = async {
+            let connection: &Arc<Connection> = used.insert(self.connected().await?);
+            let lost = |outcome| self.failed("the connection ended", outcome);
+            let place = connection.calls.reserve().await.map_err(|_| lost(Outcome::NotApplied))?;
+            let (answer, answered) = oneshot::channel();
+            is_queued = true;
+            place.send(Call { bytes, replies, answer });
+            answered.await.map_err(|_| lost(Outcome::Open))
+        };
+        if let Ok(result) = tokio::time::timeout(self.patience.answer, exchange).await {
+            return result;
         }
+        if let Some(connection) = used {
+            connection.give_up();
+        }
+        let silence = format!("silent for {} s", self.patience.answer.as_secs_f64());
+        Err(self.failed(&silence, if is_queued { Outcome::Open } else { Outcome::NotApplied }))
     }
 
-    /// The connection's queue; opens a connection where there is none.
-    async fn connected(&self) -> Result<mpsc::Sender<Call>, Failed> {
-        let mut calls = self.calls.lock().await;
-        if let Some(calls) = calls.as_ref().filter(|calls| !calls.is_closed()) {
-            return Ok(calls.clone());
+    /// The connection; opens one where there is none that is usable.
+    async fn connected(&self) -> Result<Arc<Connection>, Failed> {
+        let mut current = self.connection.lock().await;
+        if let Some(connection) = current.as_ref().filter(|connection| connection.is_usable()) {
+            return Ok(connection.clone());
         }
         let opened = tokio::time::timeout(self.patience.connect, TcpStream::connect(&*self.address)).await;
         let opened = opened.map_err(|_| self.failed("no connection in time", Outcome::NotApplied))?;
         let stream = opened
             .and_then(|stream| stream.set_nodelay(true).map(|()| stream))
             .map_err(|error| self.failed(&error.to_string(), Outcome::NotApplied))?;
-        let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(run(stream, receiver));
+        let (calls, receiver) = mpsc::channel(WAITING_MAX);
+        let task = tokio::spawn(run(stream, receiver)).abort_handle();
+        let connection = Arc::new(Connection { calls, task, given_up: AtomicBool::new(false) });
         if let Some(password) = &self.patience.password {
-            self.authenticate(&sender, password).await?;
+            self.authenticate(&connection.calls, password).await?;
         }
-        *calls = Some(sender.clone());
-        Ok(sender)
+        *current = Some(connection.clone());
+        Ok(connection)
     }
 
     async fn authenticate(&self, calls: &mpsc::Sender<Call>, password: &str) -> Result<(), Failed> {
@@ -99,8 +135,7 @@ impl Session {
         let (answer, answered) = oneshot::channel();
         let lost = || self.failed("the connection ended", Outcome::NotApplied);
         calls.send(Call { bytes, replies: 1, answer }).await.map_err(|_| lost())?;
-        let replies = tokio::time::timeout(self.patience.answer, answered).await;
-        match replies.ok().and_then(Result::ok).ok_or_else(lost)?.pop() {
+        match answered.await.map_err(|_| lost())?.pop() {
             Some(Reply::Simple(_)) => Ok(()),
             Some(Reply::Error(text)) => Err(Failed::refused(Error::Denied(text))),
             _ => Err(Failed::refused(Error::Protocol("AUTH has another answer".into()))),
@@ -120,7 +155,7 @@ struct Waiting {
     answer: oneshot::Sender<Vec<Reply>>,
 }
 
-/// Writes and reads until the connection ends or nobody can call any more. Who still waits then learns it by its channel.
+/// Writes and reads until the connection ends or nobody has it any more. Who still waits then learns it by its channel.
 async fn run(mut stream: TcpStream, mut calls: mpsc::Receiver<Call>) {
     let (mut reader, mut writer) = stream.split();
     let mut waiting = VecDeque::new();

@@ -60,6 +60,58 @@ async fn a_repeated_write_gives_its_first_answer() {
     server.stop().await;
 }
 
+fn puts(items: &[(&'static str, bool)]) -> v1::MultiPutRequest {
+    let item = |&(key, if_exists): &(&'static str, bool)| v1::MultiPutItem {
+        key: key.into(),
+        value: "v".into(),
+        rules: if_exists.then(|| v1::RejectRules { if_exists, ..v1::RejectRules::default() }),
+        ..v1::MultiPutItem::default()
+    };
+    v1::MultiPutRequest { bucket: "b".into(), items: items.iter().map(item).collect(), atomic: true }
+}
+
+/// A step that was done or rejected says so again, with all that it said before.
+#[tokio::test]
+async fn a_repeated_step_gives_its_first_answer() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    let two = || puts(&[("x", true), ("y", true)]);
+    let first = call_as::<v1::MultiPut>(&channel, ("7", 1), two()).await.unwrap();
+    assert_eq!(call_as::<v1::MultiPut>(&channel, ("7", 1), two()).await.unwrap(), first);
+    let three = || puts(&[("z", true), ("y", true), ("x", true)]);
+    let rejected = call_as::<v1::MultiPut>(&channel, ("7", 2), three()).await.unwrap_err();
+    let current = |status: &Status| shoal_api::Described::from_status(status).failure.current_version;
+    assert_eq!(
+        (kind(&rejected), current(&rejected)),
+        (Kind::ConditionFailed, Some(first.results[1].version))
+    );
+    call_as::<v1::Put>(&channel, ("7", 3), put("z", "1", false)).await.unwrap();
+    call_as::<v1::Put>(&channel, ("7", 4), put("y", "1", false)).await.unwrap();
+    let again = call_as::<v1::MultiPut>(&channel, ("7", 2), three()).await.unwrap_err();
+    assert_eq!((again.message(), again.details()), (rejected.message(), rejected.details()));
+    server.stop().await;
+}
+
+/// The identity of an earlier write for another one: it is refused, whatever the two are.
+#[tokio::test]
+async fn an_identity_is_of_one_write() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    call_as::<v1::Put>(&channel, ("7", 1), put("k", "1", false)).await.unwrap();
+    let many: Vec<(&'static str, bool)> = (0..100).map(|_| ("k", false)).collect();
+    let refused = call_as::<v1::MultiPut>(&channel, ("7", 1), puts(&many)).await.unwrap_err();
+    assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
+    let two = [("k", false), ("k", false)];
+    call_as::<v1::MultiPut>(&channel, ("7", 2), puts(&two)).await.unwrap();
+    for items in [&many[..], &many[..1]] {
+        let refused = call_as::<v1::MultiPut>(&channel, ("7", 2), puts(items)).await.unwrap_err();
+        assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
+    }
+    let refused = call_as::<v1::Put>(&channel, ("7", 2), put("k", "1", false)).await.unwrap_err();
+    assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
+    server.stop().await;
+}
+
 fn item(key: &'static str, value: &'static str, rules: RejectRules) -> PutItem {
     let options = PutOptions { rules, ..PutOptions::default() };
     PutItem { key: key.into(), value: value.into(), options }
