@@ -12,10 +12,9 @@
 //!
 //! Side buffers count beside the frames. Their memory is a second store of frames, so that this file needs no unsafe code.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Wake;
 
 use parking_lot::Mutex;
 use shoal_device::{IoFuture, Outcome};
@@ -24,6 +23,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::ahead::Ahead;
 use crate::behind::WRITE_PAGES_MAX;
 use crate::counters::Alone;
+use crate::driven;
 use crate::fetch::Hinted;
 use crate::frame::{Frames, SharedFrames, Stores};
 use crate::pin::Pinned;
@@ -243,17 +243,9 @@ struct WriteAside {
 
 impl WriteAside {
     fn drive(self: Arc<Self>) {
-        let outcome = {
-            let mut io = self.io.lock();
-            let Some(future) = &mut *io else { return };
-            let waker = Waker::from(self.clone());
-            let Poll::Ready(outcome) = Pin::new(future).poll(&mut Context::from_waker(&waker)) else {
-                return;
-            };
-            *io = None;
-            outcome
-        };
-        self.finish(outcome);
+        if let Some(outcome) = driven::ended(&self.io, &self) {
+            self.finish(outcome);
+        }
     }
 
     fn finish(&self, outcome: Outcome<SharedFrames>) {

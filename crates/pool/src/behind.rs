@@ -23,6 +23,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::PoolError;
 use crate::ahead::Ahead;
+use crate::driven;
 use crate::pin::{Pinned, WriteFrames};
 use crate::pool::{Inner, Pool};
 
@@ -225,17 +226,9 @@ impl WriteBack {
     }
 
     fn drive(self: Arc<Self>) {
-        let outcome = {
-            let mut io = self.io.lock();
-            let Some(future) = &mut *io else { return };
-            let waker = Waker::from(self.clone());
-            let Poll::Ready(outcome) = Pin::new(future).poll(&mut Context::from_waker(&waker)) else {
-                return;
-            };
-            *io = None;
-            outcome
-        };
-        self.finish(outcome);
+        if let Some(outcome) = driven::ended(&self.io, &self) {
+            self.finish(outcome);
+        }
     }
 
     fn finish(&self, outcome: Outcome<WriteFrames>) {

@@ -32,6 +32,7 @@ mod ahead;
 mod aside;
 mod behind;
 mod counters;
+mod driven;
 mod error;
 mod evict;
 mod fetch;

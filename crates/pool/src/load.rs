@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 
 use crate::PoolError;
 use crate::ahead::Ahead;
+use crate::driven;
 use crate::frame::{Frames, ReadFrames};
 use crate::pin::Pinned;
 use crate::pool::{Inner, Pool};
@@ -233,17 +234,9 @@ impl ReadRequest {
     }
 
     fn drive(self: Arc<Self>) {
-        let outcome = {
-            let mut io = self.io.lock();
-            let Some(future) = &mut *io else { return };
-            let waker = Waker::from(self.clone());
-            let Poll::Ready(outcome) = Pin::new(future).poll(&mut Context::from_waker(&waker)) else {
-                return;
-            };
-            *io = None;
-            outcome
-        };
-        self.finish(outcome);
+        if let Some(outcome) = driven::ended(&self.io, &self) {
+            self.finish(outcome);
+        }
     }
 
     fn finish(&self, outcome: Outcome<ReadFrames>) {

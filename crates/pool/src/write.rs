@@ -13,9 +13,8 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 use shoal_base::BLOCK_BYTES;
@@ -24,6 +23,7 @@ use shoal_device::{IoFuture, Outcome};
 use smallvec::{SmallVec, smallvec};
 
 use crate::PoolError;
+use crate::driven;
 use crate::frame::Frames;
 use crate::pin::{Pinned, WriteFrames};
 use crate::pool::Pool;
@@ -304,17 +304,9 @@ struct WriteRequest {
 
 impl WriteRequest {
     fn drive(self: Arc<Self>) {
-        let outcome = {
-            let mut io = self.io.lock();
-            let Some(future) = &mut *io else { return };
-            let waker = Waker::from(self.clone());
-            let Poll::Ready(outcome) = Pin::new(future).poll(&mut Context::from_waker(&waker)) else {
-                return;
-            };
-            *io = None;
-            outcome
-        };
-        self.finish(outcome);
+        if let Some(outcome) = driven::ended(&self.io, &self) {
+            self.finish(outcome);
+        }
     }
 
     fn finish(&self, outcome: Outcome<WriteFrames>) {
