@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import inspect
 import os
 import re
@@ -47,7 +49,6 @@ class Server:
         binary = shoal_binary()
         if binary is None or not binary.exists():
             pytest.skip("no shoal binary: set SHOAL_BIN, or build it in target/")
-        # A copy by another name: the file may be built anew while it runs.
         self.folder = folder
         self._binary = binary
         self._options = options
@@ -114,24 +115,34 @@ class Line:
         host, port = target.rsplit(":", 1)
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._threads: list[threading.Thread] = []
+        self._closed = False
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         #: While set, what the server says goes nowhere.
         self.deaf = threading.Event()
         #: Bytes that went nowhere.
         self.lost = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     def cut(self) -> None:
         """Resets all connections."""
-        pairs, self._pairs = self._pairs, []
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
         for pair in pairs:
             for end in pair:
-                end.close() if end.fileno() < 0 else _reset(end)
+                _hang_up(end)
 
     def close(self) -> None:
+        """For good."""
+        _hang_up(self._listener)
+        self._acceptor.join()
         self._listener.close()
         self.cut()
+        for thread in self._threads:
+            thread.join()
 
     def _accept(self) -> None:
         while True:
@@ -144,33 +155,36 @@ class Line:
             except OSError:
                 client.close()
                 continue
-            self._pairs.append((client, server))
-            threading.Thread(target=self._copy, args=(client, server, False), daemon=True).start()
-            threading.Thread(target=self._copy, args=(server, client, True), daemon=True).start()
+            with self._lock:
+                self._pairs.append((client, server))
+            gone = threading.Barrier(2, action=functools.partial(_close_all, (client, server)))
+            for source, sink, answers in ((client, server, False), (server, client, True)):
+                thread = threading.Thread(target=self._copy, args=(source, sink, answers, gone), daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
-    def _copy(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
-        try:
+    def _copy(self, source: socket.socket, sink: socket.socket, answers: bool, gone: threading.Barrier) -> None:
+        with contextlib.suppress(OSError):
             while piece := source.recv(65536):
                 if answers and self.deaf.is_set():
                     self.lost += len(piece)
                 else:
                     sink.sendall(piece)
-        except OSError:
-            pass
-        for end in (source, sink):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
+        _hang_up(source)
+        _hang_up(sink)
+        # Both directions have ended: nobody uses the sockets any more.
+        gone.wait()
 
 
-def _reset(end: socket.socket) -> None:
-    # Wakes whoever reads from it in another thread, too.
-    try:
+def _close_all(ends: tuple[socket.socket, ...]) -> None:
+    for end in ends:
+        end.close()
+
+
+def _hang_up(end: socket.socket) -> None:
+    """Wakes whoever waits for it in another thread."""
+    with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-    end.close()
 
 
 class Awaited:

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from ._identity import Identity
 from ._steps import Failed, Leaves, Method, Verb
-from ._wire import failed, silent
+from ._wire import failed, protocol, silent
 from .errors import InvalidError
 from .options import Options
 
@@ -85,7 +85,7 @@ class AioWire:
         except (grpc.RpcError, asyncio.InvalidStateError):
             # An answer before the end can only be a failure.
             await self._attempt(call)
-            raise silent(self._server) from None
+            raise protocol("it answered before the value was complete") from None
 
     async def finish(self, call: Any, seconds: float) -> Any:
         """No message follows: the answer."""

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from ._identity import Identity
 from ._steps import Failed, Leaves, Method, Verb
-from ._wire import failed, silent
+from ._wire import failed, protocol, silent
 from .errors import InvalidError
 from .options import Options
 
@@ -197,7 +197,7 @@ class _Sending:
                 return
         # An answer before the end can only be a failure.
         self._answer(0)
-        raise silent(self._server)
+        raise protocol("it answered before the value was complete")
 
     def finish(self, seconds: float) -> Any:
         with self._changed:

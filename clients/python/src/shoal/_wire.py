@@ -46,7 +46,12 @@ FAILURE_URL = "type.googleapis.com/shoal.v1.Failure"
 DETAILS_KEY = "grpc-status-details-bin"
 
 #: How grpc says that a connection could not even be opened: nothing was sent then. A test asks grpc for each of them.
-NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "empty address list")
+NEVER_SENT = (
+    "failed to connect to all addresses",
+    "errors resolving",
+    "DNS resolution failed",
+    "empty address list",
+)
 
 
 class Status(Protocol):
@@ -170,7 +175,7 @@ def described(failure: pb.Failure, message: str) -> Failed:
     if kind == pb.Failure.CHANGED:
         return Failed(ChangedError(message or "the object changed", current), Leaves.REFUSED)
     error, leaves = _KINDS.get(kind, (UnavailableError, Leaves.OPEN))
-    return Failed(error(message or pb.Failure.Kind.Name(kind)), leaves)
+    return Failed(error(message or f"failure of kind {kind}"), leaves)
 
 
 # Our conditions are the opposite of the wire's rules.
