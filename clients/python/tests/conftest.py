@@ -32,7 +32,10 @@ def shared_server() -> Iterator[Server]:
     """One that all tests share; each uses a bucket of its own."""
     server = Server(_folder())
     yield server
-    server.remove()
+    try:
+        server.stop()
+    finally:
+        server.remove()
 
 
 @pytest.fixture

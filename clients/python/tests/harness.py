@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import os
+import random
 import re
 import shutil
 import signal
@@ -35,11 +36,13 @@ def shoal_binary() -> Path | None:
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """One that nobody listens on; below those that the kernel gives to clients, for one that connects to a port of those
+    while nobody listens there may be given that very port and talk to itself."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
@@ -89,14 +92,10 @@ class Server:
         self._process = None
 
     def remove(self) -> None:
-        """Stops it and removes its files."""
-        try:
-            self.stop()
-        finally:
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """Kills it and removes its files."""
+        if self._process is not None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def serve_knows(option: str) -> bool:
