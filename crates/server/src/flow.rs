@@ -189,14 +189,15 @@ pub(crate) struct RequestBody {
     body: Incoming,
     /// Grows with what arrives; none for a stream, which has reserved what it may hold.
     lease: Option<Arc<Lease>>,
-    silence_max: Duration,
+    /// None where the sender may be silent for as long as it likes.
+    silence_max: Option<Duration>,
     /// Runs while frames are waited for.
     silence: Option<Pin<Box<Sleep>>>,
 }
 
 impl RequestBody {
     pub(crate) fn new(body: Incoming, lease: Arc<Lease>, silence_max: Duration) -> Self {
-        Self { body, lease: Some(lease), silence_max, silence: None }
+        Self { body, lease: Some(lease), silence_max: Some(silence_max), silence: None }
     }
 
     /// No longer counts what arrives: its reader holds at most a chunk.
@@ -204,8 +205,14 @@ impl RequestBody {
         Self { lease: None, ..self }
     }
 
+    /// As [`Self::uncounted`], and its sender may be silent: it has reserved what it may hold, and keep-alive finds out where
+    /// it is gone.
+    pub(crate) fn unhurried(self) -> Self {
+        Self { lease: None, silence_max: None, ..self }
+    }
+
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let silence_max = self.silence_max;
+        let Some(silence_max) = self.silence_max else { return Poll::Pending };
         let silence = self.silence.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + silence_max)));
         silence.as_mut().poll(context).map(|()| Failure::too_slow(silence_max).into_status())
     }
@@ -246,11 +253,28 @@ pub(crate) struct ResponseBody {
     lease: Option<Arc<Lease>>,
     /// What is left of a frame that is handed over in pieces.
     rest: Bytes,
+    /// Whether it is not the client's turn while there is no frame: of a stream both ways, which may be idle.
+    is_open_ended: bool,
+    /// Held while that is so.
+    working: Option<Working>,
 }
 
 impl ResponseBody {
     pub(crate) fn new(body: Body, lease: Arc<Lease>) -> Self {
-        Self { body, lease: Some(lease), rest: Bytes::new() }
+        Self { body, lease: Some(lease), ..Self::default() }
+    }
+
+    /// Of a stream both ways: while it has nothing to send, its client need not take anything.
+    pub(crate) fn open_ended(body: Body, lease: Arc<Lease>) -> Self {
+        Self { is_open_ended: true, ..Self::new(body, lease) }
+    }
+
+    /// Notes whose turn it is.
+    fn turn(&mut self, is_ours: bool) {
+        self.working = match (&self.lease, is_ours && self.is_open_ended) {
+            (Some(lease), true) => self.working.take().or_else(|| Some(lease.flow.working())),
+            _ => None,
+        };
     }
 
     fn piece(&mut self) -> Frame<Bytes> {
@@ -263,7 +287,7 @@ impl ResponseBody {
 
 impl Default for ResponseBody {
     fn default() -> Self {
-        Self { body: Body::empty(), lease: None, rest: Bytes::new() }
+        Self { body: Body::empty(), lease: None, rest: Bytes::new(), is_open_ended: false, working: None }
     }
 }
 
@@ -278,7 +302,9 @@ impl http_body::Body for ResponseBody {
         if !self.rest.is_empty() {
             return Poll::Ready(Some(Ok(self.piece())));
         }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        self.turn(polled.is_pending());
+        let frame = ready!(polled);
         let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
         Poll::Ready(Some(Ok(match frame.into_data() {
             Ok(data) => {

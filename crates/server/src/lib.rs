@@ -22,6 +22,7 @@ mod get;
 mod head;
 mod list;
 mod multi;
+mod operations;
 mod put;
 mod stat;
 mod stream;

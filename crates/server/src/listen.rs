@@ -85,6 +85,7 @@ impl Server {
     /// [`ServeError::Reflection`].
     pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { listener, options: ServerOptions { insecure, limits, .. }, .. } = self;
+        let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
             gate: Gate::new(store.clone(), insecure),
             standard: Standard::new().await?,
@@ -92,8 +93,8 @@ impl Server {
             flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
             silence_max: limits.silence_max,
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
+            draining: drain.subscribe(),
         });
-        let drain = watch::Sender::new(false);
         let mut connections = Connections {
             tasks: JoinSet::new(),
             dispatch: Arc::clone(&dispatch),

@@ -7,6 +7,7 @@ mod drain;
 mod hostile;
 mod limits;
 mod once;
+mod operations;
 mod standard;
 mod streams;
 mod support;
