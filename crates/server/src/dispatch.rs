@@ -8,14 +8,14 @@ use hyper::body::Incoming;
 use shoal_api::{Method, OPERATIONS_MESSAGE_BYTES_MAX, SEQUENCE_HEADER, SESSION_HEADER, key_value as kv, v1};
 use shoal_engine::Identity;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 use tonic::Status;
 
 use crate::auth::{Caller, Denied, Gate};
 use crate::connection::Peer;
 use crate::decode::Decoders;
 use crate::failure::Failure;
-use crate::flow::{ConnectionFlow, Flow, RequestBody};
+use crate::flow::{ConnectionFlow, Flow, RequestBody, deadline_after};
 use crate::free_space::free_space;
 use crate::moving::moving;
 use crate::operations::{OPERATIONS_LEASE_BYTES, operations};
@@ -88,7 +88,7 @@ impl Dispatch {
         let Some(timeout) = timeout_of(request.headers())? else {
             return self.admit(peer, flow, request, dialect)?.await;
         };
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         let answer = self.admit(peer, flow, request, dialect)?;
         let answer = timeout_at(deadline, answer).await.map_err(|_| Failure::deadline())??;
         Ok(answer.map(|body| body.until(deadline)))
