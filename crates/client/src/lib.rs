@@ -48,7 +48,7 @@ pub use identity::Identity;
 pub use list::ListAll;
 pub use multi::{DeleteItem, GetItem, PutItem};
 pub use object::*;
-pub use options::{ConnectOptions, DEFAULT_PORT};
+pub use options::{ConnectOptions, DEFAULT_PORT, Secret};
 pub use put_stream::PutStream;
 pub use resp::{RespClient, RespOptions};
 
