@@ -517,6 +517,8 @@ type PutRequest struct {
 	Metadata *Metadata `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Modification time; absent: the server's clock.
 	ModifiedNs *uint64 `protobuf:"varint,5,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
+	// Create or get: where if_exists (and no other rule) rejects, the call succeeds and answers with the object that is there.
+	ReturnExisting bool `protobuf:"varint,9,opt,name=return_existing,json=returnExisting,proto3" json:"return_existing,omitempty"`
 	// The value. Last, so that a sender can write it from where it lies.
 	Value         []byte `protobuf:"bytes,15,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -588,6 +590,13 @@ func (x *PutRequest) GetModifiedNs() uint64 {
 	return 0
 }
 
+func (x *PutRequest) GetReturnExisting() bool {
+	if x != nil {
+		return x.ReturnExisting
+	}
+	return false
+}
+
 func (x *PutRequest) GetValue() []byte {
 	if x != nil {
 		return x.Value
@@ -595,11 +604,17 @@ func (x *PutRequest) GetValue() []byte {
 	return nil
 }
 
-// An object was stored.
+// An object was stored, or (return_existing) was there already.
 type PutResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The object's version now.
-	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Present where nothing was stored: about the object that was there already, whose version is the one above.
+	Existing *ObjectInfo `protobuf:"bytes,2,opt,name=existing,proto3" json:"existing,omitempty"`
+	// The value of that object is over 4 MiB: get it by itself.
+	ValueOmitted bool `protobuf:"varint,3,opt,name=value_omitted,json=valueOmitted,proto3" json:"value_omitted,omitempty"`
+	// The value of that object. Last, so that a sender can write it from where it lies.
+	Value         []byte `protobuf:"bytes,15,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -639,6 +654,27 @@ func (x *PutResponse) GetVersion() uint64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *PutResponse) GetExisting() *ObjectInfo {
+	if x != nil {
+		return x.Existing
+	}
+	return nil
+}
+
+func (x *PutResponse) GetValueOmitted() bool {
+	if x != nil {
+		return x.ValueOmitted
+	}
+	return false
+}
+
+func (x *PutResponse) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
 }
 
 // Asks for an object or a range of it.
@@ -2817,7 +2853,7 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\tByteRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x19\n" +
 	"\x05bytes\x18\x02 \x01(\x04H\x00R\x05bytes\x88\x01\x01B\b\n" +
-	"\x06_bytes\"\xf1\x01\n" +
+	"\x06_bytes\"\x9a\x02\n" +
 	"\n" +
 	"PutRequest\x12\x16\n" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12\x10\n" +
@@ -2825,11 +2861,15 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x05rules\x18\x03 \x01(\v2\x15.shoal.v1.RejectRulesR\x05rules\x12.\n" +
 	"\bmetadata\x18\x04 \x01(\v2\x12.shoal.v1.MetadataR\bmetadata\x12$\n" +
 	"\vmodified_ns\x18\x05 \x01(\x04H\x00R\n" +
-	"modifiedNs\x88\x01\x01\x12\x14\n" +
+	"modifiedNs\x88\x01\x01\x12'\n" +
+	"\x0freturn_existing\x18\t \x01(\bR\x0ereturnExisting\x12\x14\n" +
 	"\x05value\x18\x0f \x01(\fR\x05valueB\x0e\n" +
-	"\f_modified_nsJ\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\t\"'\n" +
+	"\f_modified_nsJ\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\t\"\x94\x01\n" +
 	"\vPutResponse\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x04R\aversion\"\xcd\x01\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x120\n" +
+	"\bexisting\x18\x02 \x01(\v2\x14.shoal.v1.ObjectInfoR\bexisting\x12#\n" +
+	"\rvalue_omitted\x18\x03 \x01(\bR\fvalueOmitted\x12\x14\n" +
+	"\x05value\x18\x0f \x01(\fR\x05value\"\xcd\x01\n" +
 	"\n" +
 	"GetRequest\x12\x16\n" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12\x10\n" +
@@ -3086,67 +3126,68 @@ var file_shoal_v1_object_store_proto_depIdxs = []int32{
 	3,  // 1: shoal.v1.ObjectInfo.metadata:type_name -> shoal.v1.Metadata
 	2,  // 2: shoal.v1.PutRequest.rules:type_name -> shoal.v1.RejectRules
 	3,  // 3: shoal.v1.PutRequest.metadata:type_name -> shoal.v1.Metadata
-	6,  // 4: shoal.v1.GetRequest.range:type_name -> shoal.v1.ByteRange
-	5,  // 5: shoal.v1.GetResponse.info:type_name -> shoal.v1.ObjectInfo
-	5,  // 6: shoal.v1.HeadResponse.info:type_name -> shoal.v1.ObjectInfo
-	2,  // 7: shoal.v1.DeleteRequest.rules:type_name -> shoal.v1.RejectRules
-	17, // 8: shoal.v1.ListResponse.entries:type_name -> shoal.v1.ListEntry
-	5,  // 9: shoal.v1.ListEntry.info:type_name -> shoal.v1.ObjectInfo
-	43, // 10: shoal.v1.KeyStatus.failure:type_name -> shoal.v1.Failure
-	20, // 11: shoal.v1.MultiGetRequest.items:type_name -> shoal.v1.MultiGetItem
-	6,  // 12: shoal.v1.MultiGetItem.range:type_name -> shoal.v1.ByteRange
-	22, // 13: shoal.v1.MultiGetResponse.results:type_name -> shoal.v1.MultiGetResult
-	18, // 14: shoal.v1.MultiGetResult.status:type_name -> shoal.v1.KeyStatus
-	5,  // 15: shoal.v1.MultiGetResult.info:type_name -> shoal.v1.ObjectInfo
-	24, // 16: shoal.v1.MultiPutRequest.items:type_name -> shoal.v1.MultiPutItem
-	2,  // 17: shoal.v1.MultiPutItem.rules:type_name -> shoal.v1.RejectRules
-	3,  // 18: shoal.v1.MultiPutItem.metadata:type_name -> shoal.v1.Metadata
-	26, // 19: shoal.v1.MultiPutResponse.results:type_name -> shoal.v1.MultiPutResult
-	18, // 20: shoal.v1.MultiPutResult.status:type_name -> shoal.v1.KeyStatus
-	28, // 21: shoal.v1.MultiDeleteRequest.items:type_name -> shoal.v1.MultiDeleteItem
-	2,  // 22: shoal.v1.MultiDeleteItem.rules:type_name -> shoal.v1.RejectRules
-	30, // 23: shoal.v1.MultiDeleteResponse.results:type_name -> shoal.v1.MultiDeleteResult
-	18, // 24: shoal.v1.MultiDeleteResult.status:type_name -> shoal.v1.KeyStatus
-	32, // 25: shoal.v1.PutStreamRequest.header:type_name -> shoal.v1.PutStreamHeader
-	33, // 26: shoal.v1.PutStreamRequest.end:type_name -> shoal.v1.PutStreamEnd
-	2,  // 27: shoal.v1.PutStreamHeader.rules:type_name -> shoal.v1.RejectRules
-	3,  // 28: shoal.v1.PutStreamHeader.metadata:type_name -> shoal.v1.Metadata
-	6,  // 29: shoal.v1.GetStreamRequest.range:type_name -> shoal.v1.ByteRange
-	5,  // 30: shoal.v1.GetStreamResponse.info:type_name -> shoal.v1.ObjectInfo
-	40, // 31: shoal.v1.StatResponse.figures:type_name -> shoal.v1.Figure
-	0,  // 32: shoal.v1.Failure.kind:type_name -> shoal.v1.Failure.Kind
-	1,  // 33: shoal.v1.Failure.rule:type_name -> shoal.v1.Failure.Rule
-	7,  // 34: shoal.v1.ObjectStore.Put:input_type -> shoal.v1.PutRequest
-	9,  // 35: shoal.v1.ObjectStore.Get:input_type -> shoal.v1.GetRequest
-	11, // 36: shoal.v1.ObjectStore.Head:input_type -> shoal.v1.HeadRequest
-	13, // 37: shoal.v1.ObjectStore.Delete:input_type -> shoal.v1.DeleteRequest
-	15, // 38: shoal.v1.ObjectStore.List:input_type -> shoal.v1.ListRequest
-	19, // 39: shoal.v1.ObjectStore.MultiGet:input_type -> shoal.v1.MultiGetRequest
-	23, // 40: shoal.v1.ObjectStore.MultiPut:input_type -> shoal.v1.MultiPutRequest
-	27, // 41: shoal.v1.ObjectStore.MultiDelete:input_type -> shoal.v1.MultiDeleteRequest
-	31, // 42: shoal.v1.ObjectStore.PutStream:input_type -> shoal.v1.PutStreamRequest
-	34, // 43: shoal.v1.ObjectStore.GetStream:input_type -> shoal.v1.GetStreamRequest
-	36, // 44: shoal.v1.ObjectStore.Stat:input_type -> shoal.v1.StatRequest
-	41, // 45: shoal.v1.ObjectStore.FreeSpace:input_type -> shoal.v1.FreeSpaceRequest
-	38, // 46: shoal.v1.ObjectStore.Moving:input_type -> shoal.v1.MovingRequest
-	8,  // 47: shoal.v1.ObjectStore.Put:output_type -> shoal.v1.PutResponse
-	10, // 48: shoal.v1.ObjectStore.Get:output_type -> shoal.v1.GetResponse
-	12, // 49: shoal.v1.ObjectStore.Head:output_type -> shoal.v1.HeadResponse
-	14, // 50: shoal.v1.ObjectStore.Delete:output_type -> shoal.v1.DeleteResponse
-	16, // 51: shoal.v1.ObjectStore.List:output_type -> shoal.v1.ListResponse
-	21, // 52: shoal.v1.ObjectStore.MultiGet:output_type -> shoal.v1.MultiGetResponse
-	25, // 53: shoal.v1.ObjectStore.MultiPut:output_type -> shoal.v1.MultiPutResponse
-	29, // 54: shoal.v1.ObjectStore.MultiDelete:output_type -> shoal.v1.MultiDeleteResponse
-	8,  // 55: shoal.v1.ObjectStore.PutStream:output_type -> shoal.v1.PutResponse
-	35, // 56: shoal.v1.ObjectStore.GetStream:output_type -> shoal.v1.GetStreamResponse
-	37, // 57: shoal.v1.ObjectStore.Stat:output_type -> shoal.v1.StatResponse
-	42, // 58: shoal.v1.ObjectStore.FreeSpace:output_type -> shoal.v1.FreeSpaceResponse
-	39, // 59: shoal.v1.ObjectStore.Moving:output_type -> shoal.v1.MovingResponse
-	47, // [47:60] is the sub-list for method output_type
-	34, // [34:47] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	5,  // 4: shoal.v1.PutResponse.existing:type_name -> shoal.v1.ObjectInfo
+	6,  // 5: shoal.v1.GetRequest.range:type_name -> shoal.v1.ByteRange
+	5,  // 6: shoal.v1.GetResponse.info:type_name -> shoal.v1.ObjectInfo
+	5,  // 7: shoal.v1.HeadResponse.info:type_name -> shoal.v1.ObjectInfo
+	2,  // 8: shoal.v1.DeleteRequest.rules:type_name -> shoal.v1.RejectRules
+	17, // 9: shoal.v1.ListResponse.entries:type_name -> shoal.v1.ListEntry
+	5,  // 10: shoal.v1.ListEntry.info:type_name -> shoal.v1.ObjectInfo
+	43, // 11: shoal.v1.KeyStatus.failure:type_name -> shoal.v1.Failure
+	20, // 12: shoal.v1.MultiGetRequest.items:type_name -> shoal.v1.MultiGetItem
+	6,  // 13: shoal.v1.MultiGetItem.range:type_name -> shoal.v1.ByteRange
+	22, // 14: shoal.v1.MultiGetResponse.results:type_name -> shoal.v1.MultiGetResult
+	18, // 15: shoal.v1.MultiGetResult.status:type_name -> shoal.v1.KeyStatus
+	5,  // 16: shoal.v1.MultiGetResult.info:type_name -> shoal.v1.ObjectInfo
+	24, // 17: shoal.v1.MultiPutRequest.items:type_name -> shoal.v1.MultiPutItem
+	2,  // 18: shoal.v1.MultiPutItem.rules:type_name -> shoal.v1.RejectRules
+	3,  // 19: shoal.v1.MultiPutItem.metadata:type_name -> shoal.v1.Metadata
+	26, // 20: shoal.v1.MultiPutResponse.results:type_name -> shoal.v1.MultiPutResult
+	18, // 21: shoal.v1.MultiPutResult.status:type_name -> shoal.v1.KeyStatus
+	28, // 22: shoal.v1.MultiDeleteRequest.items:type_name -> shoal.v1.MultiDeleteItem
+	2,  // 23: shoal.v1.MultiDeleteItem.rules:type_name -> shoal.v1.RejectRules
+	30, // 24: shoal.v1.MultiDeleteResponse.results:type_name -> shoal.v1.MultiDeleteResult
+	18, // 25: shoal.v1.MultiDeleteResult.status:type_name -> shoal.v1.KeyStatus
+	32, // 26: shoal.v1.PutStreamRequest.header:type_name -> shoal.v1.PutStreamHeader
+	33, // 27: shoal.v1.PutStreamRequest.end:type_name -> shoal.v1.PutStreamEnd
+	2,  // 28: shoal.v1.PutStreamHeader.rules:type_name -> shoal.v1.RejectRules
+	3,  // 29: shoal.v1.PutStreamHeader.metadata:type_name -> shoal.v1.Metadata
+	6,  // 30: shoal.v1.GetStreamRequest.range:type_name -> shoal.v1.ByteRange
+	5,  // 31: shoal.v1.GetStreamResponse.info:type_name -> shoal.v1.ObjectInfo
+	40, // 32: shoal.v1.StatResponse.figures:type_name -> shoal.v1.Figure
+	0,  // 33: shoal.v1.Failure.kind:type_name -> shoal.v1.Failure.Kind
+	1,  // 34: shoal.v1.Failure.rule:type_name -> shoal.v1.Failure.Rule
+	7,  // 35: shoal.v1.ObjectStore.Put:input_type -> shoal.v1.PutRequest
+	9,  // 36: shoal.v1.ObjectStore.Get:input_type -> shoal.v1.GetRequest
+	11, // 37: shoal.v1.ObjectStore.Head:input_type -> shoal.v1.HeadRequest
+	13, // 38: shoal.v1.ObjectStore.Delete:input_type -> shoal.v1.DeleteRequest
+	15, // 39: shoal.v1.ObjectStore.List:input_type -> shoal.v1.ListRequest
+	19, // 40: shoal.v1.ObjectStore.MultiGet:input_type -> shoal.v1.MultiGetRequest
+	23, // 41: shoal.v1.ObjectStore.MultiPut:input_type -> shoal.v1.MultiPutRequest
+	27, // 42: shoal.v1.ObjectStore.MultiDelete:input_type -> shoal.v1.MultiDeleteRequest
+	31, // 43: shoal.v1.ObjectStore.PutStream:input_type -> shoal.v1.PutStreamRequest
+	34, // 44: shoal.v1.ObjectStore.GetStream:input_type -> shoal.v1.GetStreamRequest
+	36, // 45: shoal.v1.ObjectStore.Stat:input_type -> shoal.v1.StatRequest
+	41, // 46: shoal.v1.ObjectStore.FreeSpace:input_type -> shoal.v1.FreeSpaceRequest
+	38, // 47: shoal.v1.ObjectStore.Moving:input_type -> shoal.v1.MovingRequest
+	8,  // 48: shoal.v1.ObjectStore.Put:output_type -> shoal.v1.PutResponse
+	10, // 49: shoal.v1.ObjectStore.Get:output_type -> shoal.v1.GetResponse
+	12, // 50: shoal.v1.ObjectStore.Head:output_type -> shoal.v1.HeadResponse
+	14, // 51: shoal.v1.ObjectStore.Delete:output_type -> shoal.v1.DeleteResponse
+	16, // 52: shoal.v1.ObjectStore.List:output_type -> shoal.v1.ListResponse
+	21, // 53: shoal.v1.ObjectStore.MultiGet:output_type -> shoal.v1.MultiGetResponse
+	25, // 54: shoal.v1.ObjectStore.MultiPut:output_type -> shoal.v1.MultiPutResponse
+	29, // 55: shoal.v1.ObjectStore.MultiDelete:output_type -> shoal.v1.MultiDeleteResponse
+	8,  // 56: shoal.v1.ObjectStore.PutStream:output_type -> shoal.v1.PutResponse
+	35, // 57: shoal.v1.ObjectStore.GetStream:output_type -> shoal.v1.GetStreamResponse
+	37, // 58: shoal.v1.ObjectStore.Stat:output_type -> shoal.v1.StatResponse
+	42, // 59: shoal.v1.ObjectStore.FreeSpace:output_type -> shoal.v1.FreeSpaceResponse
+	39, // 60: shoal.v1.ObjectStore.Moving:output_type -> shoal.v1.MovingResponse
+	48, // [48:61] is the sub-list for method output_type
+	35, // [35:48] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_shoal_v1_object_store_proto_init() }

@@ -56,26 +56,34 @@ class ByteRange(_message.Message):
     def __init__(self, first: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class PutRequest(_message.Message):
-    __slots__ = ("bucket", "key", "rules", "metadata", "modified_ns", "value")
+    __slots__ = ("bucket", "key", "rules", "metadata", "modified_ns", "return_existing", "value")
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
+    RETURN_EXISTING_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     bucket: str
     key: bytes
     rules: RejectRules
     metadata: Metadata
     modified_ns: int
+    return_existing: bool
     value: bytes
-    def __init__(self, bucket: _Optional[str] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, bucket: _Optional[str] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., return_existing: bool = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class PutResponse(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "existing", "value_omitted", "value")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXISTING_FIELD_NUMBER: _ClassVar[int]
+    VALUE_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     version: int
-    def __init__(self, version: _Optional[int] = ...) -> None: ...
+    existing: ObjectInfo
+    value_omitted: bool
+    value: bytes
+    def __init__(self, version: _Optional[int] = ..., existing: _Optional[_Union[ObjectInfo, _Mapping]] = ..., value_omitted: bool = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class GetRequest(_message.Message):
     __slots__ = ("bucket", "key", "range", "value_bytes_max", "version")
