@@ -45,6 +45,7 @@ mod layout;
 mod list;
 mod log;
 mod moving;
+mod near;
 mod object;
 mod open;
 mod options;
@@ -81,7 +82,8 @@ mod format_tests;
 pub use check::{CheckOptions, CheckProblem, CheckReport, check};
 pub use error::{Error, Result};
 pub use free_space::FreeSpace;
-pub use key::{DEFAULT_BUCKET, ObjectKey, check_bucket};
+pub use key::{Bucket, DEFAULT_BUCKET, ObjectKey, check_bucket};
+pub use near::Near;
 pub use object::{
     ByteRange, DeleteResult, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult,
     RejectRules,

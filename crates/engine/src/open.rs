@@ -25,6 +25,7 @@ use crate::log::format::RecordKind;
 use crate::log::read::{FoundBatch, FoundLog, read_log};
 use crate::log::ring::{BatchIndex, Ring};
 use crate::moving::Mover;
+use crate::near::WriteCounts;
 use crate::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX};
 use crate::overlay::Record;
 use crate::own_space::OwnSpace;
@@ -349,6 +350,7 @@ impl Recovery {
             mover: Mover::new(options.pause_moving),
             scrubbed: ScrubCounters::default(),
             discard: options.discard,
+            writes: WriteCounts::default(),
             closed: AtomicBool::new(false),
             counters: OperationCounters::default(),
         });

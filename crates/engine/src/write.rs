@@ -181,6 +181,20 @@ impl Inner {
         }
     }
 
+    /// Puts a record without rules into overlay and queue; nothing where the store became read-only.
+    pub(crate) fn insert_at_once(&self, tablet: &Tablet, write: Write<'_>) -> Option<()> {
+        loop {
+            let view = tablet.view();
+            let mut active = view.active.lock();
+            if active.is_frozen() {
+                continue;
+            }
+            self.check_writable().ok()?;
+            self.insert(&view, &mut active, write);
+            return Some(());
+        }
+    }
+
     /// Under the overlay's lock: the overlay and the queue get the record at once, and nothing else happens (R4).
     pub(crate) fn insert(&self, view: &View, active: &mut overlay::Inner, write: Write<'_>) {
         let Write { prepared, admitted, room } = write;
@@ -205,7 +219,10 @@ impl Inner {
         }
         step.writes.extend(writes);
         step.records.push(record.clone());
-        view.active.insert(active, record, promise.keep(), self.committer.durable())
+        let bytes = view.active.insert(active, record.clone(), promise.keep(), self.committer.durable());
+        // Behind the insertion: who keeps values near and sees the count sees the record.
+        self.writes.note(record.key());
+        bytes
     }
 
     /// Still under the locks of all overlays of the step: it takes its place in the order of writes.

@@ -89,17 +89,19 @@ impl Overlay {
         inner.bytes - before
     }
 
-    /// The newest record of `key` that is durable.
+    /// The newest record of `key` that is durable, and whether it is settled: nothing of the key is in flight.
     ///
     /// `durable` is asked under the lock: an answer from before could be older than what a writer meanwhile dropped older
     /// records by, and the key would seem to have none.
-    pub(crate) fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> Option<Arc<Record>> {
+    pub(crate) fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> (Option<Arc<Record>>, bool) {
         if !self.filter.may_contain(key) {
-            return None;
+            return (None, true);
         }
         let inner = self.inner.lock();
         let durable = durable();
-        inner.map.get(key).and_then(|versions| newest_durable(versions, durable)).cloned()
+        let Some(versions) = inner.map.get(key) else { return (None, true) };
+        let is_settled = versions.last().is_none_or(|last| last.is_durable(durable));
+        (newest_durable(versions, durable).cloned(), is_settled)
     }
 
     /// The newest record of `key`, in flight or not.
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_overwritten_is_never_absent() {
-        read_while_overwritten(|overlay, durable| overlay.get(KEY, durable));
+        read_while_overwritten(|overlay, durable| overlay.get(KEY, durable).0);
         read_while_overwritten(|overlay, durable| overlay.range(Bound::Unbounded, 8, durable).pop());
     }
 }
