@@ -50,7 +50,7 @@ pub use list::ListAll;
 pub use multi::{DeleteItem, GetItem, PutItem};
 pub use object::*;
 pub use operations::OperationStream;
-pub use options::{ConnectOptions, DEFAULT_PORT};
+pub use options::{ConnectOptions, DEFAULT_PORT, Secret};
 pub use put_stream::PutStream;
 pub use resp::{RespClient, RespOptions};
 

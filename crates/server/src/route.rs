@@ -16,8 +16,9 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::auth::Authenticated;
+use crate::body::ResponseBody;
 use crate::failure::Failure;
-use crate::flow::{ConnectionFlow, Lease, RequestBody, ResponseBody, STREAM_LEASE_BYTES};
+use crate::flow::{ConnectionFlow, Lease, RequestBody, STREAM_LEASE_BYTES};
 
 /// The longest message of a stream of a caller, in bytes: a chunk or a header, and framing. Its lease has room for one.
 const PART_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
@@ -97,7 +98,7 @@ where
         Ok(Response::new(answer))
     };
     let response = grpc::<M>(PART_BYTES_MAX)
-        .client_streaming(Once(Some(answer)), http.map(RequestBody::uncounted))
+        .client_streaming(Once(Some(answer)), http.map(|body| body.uncounted(PART_BYTES_MAX)))
         .await;
     response.map(|body| ResponseBody::new(body, lease))
 }
@@ -147,7 +148,7 @@ where
         let answers = verb(admitted.with(request.into_inner()));
         ready(Ok(Response::new(answers.map_err(Failure::into_status))))
     };
-    let http = http.map(RequestBody::unhurried);
+    let http = http.map(|body| body.unhurried(room.message_bytes_max));
     let response = grpc::<M>(room.message_bytes_max).streaming(Once(Some(answer)), http).await;
     response.map(|body| ResponseBody::open_ended(body, lease))
 }
