@@ -18,6 +18,7 @@
 
 mod bucket;
 mod client;
+mod create_or_get;
 mod options;
 
 mod delete;
@@ -42,6 +43,7 @@ mod wire;
 
 pub use bucket::Bucket;
 pub use client::Client;
+pub use create_or_get::CreateOrGet;
 pub use error::{Error, Result};
 pub use free_space::{FreeRun, FreeSpace};
 pub use get_stream::GetStream;

@@ -8,14 +8,14 @@ use hyper::body::Incoming;
 use shoal_api::{Method, OPERATIONS_MESSAGE_BYTES_MAX, SEQUENCE_HEADER, SESSION_HEADER, key_value as kv, v1};
 use shoal_engine::Identity;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 use tonic::Status;
 
 use crate::auth::{Caller, Denied, Gate};
 use crate::connection::Peer;
 use crate::decode::Decoders;
 use crate::failure::Failure;
-use crate::flow::{ConnectionFlow, Flow, RequestBody};
+use crate::flow::{ConnectionFlow, Flow, RequestBody, deadline_after};
 use crate::free_space::free_space;
 use crate::moving::moving;
 use crate::operations::{OPERATIONS_LEASE_BYTES, operations};
@@ -88,7 +88,7 @@ impl Dispatch {
         let Some(timeout) = timeout_of(request.headers())? else {
             return self.admit(peer, flow, request, dialect)?.await;
         };
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         let answer = self.admit(peer, flow, request, dialect)?;
         let answer = timeout_at(deadline, answer).await.map_err(|_| Failure::deadline())??;
         Ok(answer.map(|body| body.until(deadline)))
@@ -157,7 +157,9 @@ impl Dispatch {
             v1::MultiPut::PATH => write::<v1::MultiPut, _>(call, multi::multi_put).await,
             v1::MultiDelete::PATH => write::<v1::MultiDelete, _>(call, multi::multi_delete).await,
             v1::PutStream::PATH => client_streaming::<v1::PutStream, _>(call, stream::put_stream).await,
-            v1::GetStream::PATH => server_streaming::<v1::GetStream, _, _>(call, stream::get_stream).await,
+            v1::GetStream::PATH => {
+                unary::answer_stream::<v1::GetStream, _, _>(call, stream::get_stream).await
+            }
             v1::Operations::PATH => {
                 let room = Room {
                     lease_bytes: OPERATIONS_LEASE_BYTES,

@@ -23,6 +23,11 @@ use crate::failure::Failure;
 /// What a stream may hold, in bytes: the chunk in work, and what has arrived of the next.
 pub(crate) const STREAM_LEASE_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
 
+/// When a call that may take `timeout` from now is over.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    Instant::now() + timeout
+}
+
 /// How many bytes are taken, of how many.
 #[derive(Debug)]
 struct Budget {

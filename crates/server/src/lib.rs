@@ -9,6 +9,7 @@
 mod listen;
 mod moving;
 mod options;
+mod workers;
 
 mod connection;
 mod decode;

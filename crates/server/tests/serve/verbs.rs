@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use shoal_api::v1;
 use shoal_client::{
-    ByteRange, Client, DeleteItem, Error, GetItem, ListRequest, Metadata, PutItem, PutOptions, RejectRules,
-    Rule,
+    ByteRange, Client, CreateOrGet, DeleteItem, Error, GetItem, ListRequest, Metadata, PutItem, PutOptions,
+    RejectRules, Rule,
 };
 use tonic::Code;
 
@@ -370,6 +370,16 @@ async fn create_or_get_in_one_call() {
     client.put("", b"large", value(5 << 20, 1), PutOptions::default()).await.unwrap();
     let found = call::<v1::Put>(&channel, request("large", 5, 2)).await.unwrap();
     assert!(found.value_omitted && found.value.is_empty() && found.existing.unwrap().bytes == 5 << 20);
+    // The same by the client, which asks for a large one.
+    let options = PutOptions::default;
+    let created = client.create_or_get("", b"new", "1".into(), options()).await.unwrap();
+    let CreateOrGet::Created(put) = created else { panic!("{created:?}") };
+    let found = client.create_or_get("", b"new", "2".into(), options()).await.unwrap();
+    assert!(
+        matches!(found, CreateOrGet::Existing(object) if object.value == "1" && object.info.version == put.version)
+    );
+    let found = client.create_or_get("", b"large", "2".into(), options()).await.unwrap();
+    assert!(matches!(found, CreateOrGet::Existing(object) if object.value == value(5 << 20, 1)));
     // Only with the one rule that it answers for.
     for rules in [None, Some(v1::RejectRules { if_exists: true, if_missing: true, ..Default::default() })] {
         let status =
