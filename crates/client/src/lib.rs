@@ -28,6 +28,7 @@ mod get_stream;
 mod head;
 mod list;
 mod multi;
+mod operations;
 mod put;
 mod put_stream;
 mod stat;
@@ -50,6 +51,7 @@ pub use identity::Identity;
 pub use list::ListAll;
 pub use multi::{DeleteItem, GetItem, PutItem};
 pub use object::*;
+pub use operations::OperationStream;
 pub use options::{ConnectOptions, DEFAULT_PORT, Secret};
 pub use put_stream::PutStream;
 pub use resp::{RespClient, RespOptions};
@@ -85,6 +87,12 @@ mod tests {
         spawnable(|client| async move { client.multi_get("b", &[]).await });
         spawnable(|client| async move { client.multi_put("b", &[]).await });
         spawnable(|client| async move { client.multi_delete("b", &[]).await });
+        spawnable(|client| async move {
+            let operations = client.operations("b");
+            let _ = operations.get("k".into(), ByteRange::ALL).await;
+            let _ = operations.delete("k".into(), RejectRules::default()).await;
+            operations.put("k".into(), bytes::Bytes::new(), PutOptions::default()).await
+        });
         spawnable(|client| async move { client.stat().await });
         spawnable(|client| async move {
             if let Ok(mut runs) = client.free_space().await {

@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::Stream;
 use http::uri::PathAndQuery;
 use shoal_api::{
-    ClientStreaming, MESSAGE_BYTES_MAX, Method, SEQUENCE_HEADER, SESSION_HEADER, ServerStreaming, Unary,
+    Bidirectional, ClientStreaming, MESSAGE_BYTES_MAX, Method, SEQUENCE_HEADER, SESSION_HEADER,
+    ServerStreaming, Unary,
 };
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -140,6 +141,25 @@ impl Transport {
         request
     }
 
+    /// Streams both ways: the messages of the answer.
+    pub(crate) async fn exchange<M: Bidirectional>(
+        &self,
+        parts: impl Stream<Item = M::Request> + Send + 'static,
+    ) -> Result<Streaming<M::Response>, Failed> {
+        let mut grpc = self.grpc();
+        let answer = async {
+            self.ready(&mut grpc).await?;
+            let answer = grpc.streaming(self.request(parts), path::<M>(), codec::<M>()).await;
+            answer.map_err(|status| self.failed(&status))
+        };
+        Ok(self.within(answer).await?.into_inner())
+    }
+
+    /// How long the server may be silent.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        self.answer_timeout
+    }
+
     /// Waits for `answer` as long as the server may be silent.
     pub(crate) async fn within<T>(
         &self,
@@ -150,11 +170,12 @@ impl Transport {
     }
 
     /// The failure that `status` stands for.
-    fn failed(&self, status: &Status) -> Failed {
+    pub(crate) fn failed(&self, status: &Status) -> Failed {
         wire::failed(status, &self.server)
     }
 
-    fn silent(&self) -> Error {
+    /// The failure of a server that was silent for too long.
+    pub(crate) fn silent(&self) -> Error {
         let reason = format!("silent for {} s", self.answer_timeout.as_secs_f64());
         Error::Unavailable { server: self.server.to_string(), reason }
     }

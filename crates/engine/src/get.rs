@@ -16,6 +16,7 @@ use crate::key::ObjectKey;
 use crate::log::format::RecordKind;
 use crate::object::{ByteRange, Object, ObjectInfo};
 use crate::overlay::Record;
+use crate::plant::{Plant, planted};
 use crate::store::{Inner, OperationCounters, Store};
 use crate::tablet::View;
 use crate::tree_io::{PoolPages, tree_of};
@@ -112,8 +113,12 @@ impl Inner {
 
     /// The newest durable record of a key in the overlays of `view`.
     fn record_of(&self, view: &View, key: &[u8]) -> Option<Arc<Record>> {
-        let overlays = [Some(&view.active), view.frozen.as_ref()];
-        overlays.into_iter().flatten().find_map(|overlay| overlay.get(key, || self.committer.durable()))
+        let frozen = view.frozen.as_ref().filter(|_| !planted(Plant::FrozenNotRead));
+        let overlays = [Some(&view.active), frozen];
+        let durable = || {
+            if planted(Plant::InFlightServed) { self.committer.assigned() } else { self.committer.durable() }
+        };
+        overlays.into_iter().flatten().find_map(|overlay| overlay.get(key, durable))
     }
 
     /// Shows the value in the body of an entry, where it lies there; gives its bytes too.

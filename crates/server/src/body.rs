@@ -19,7 +19,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use crate::failure::Failure;
-use crate::flow::Lease;
+use crate::flow::{Lease, Working};
 use crate::web;
 
 /// An answer is handed to HTTP/2 in pieces of at most so many bytes, for what it was handed is no longer counted here.
@@ -160,6 +160,10 @@ pub(crate) struct ResponseBody {
     /// When the call's time is over: it ends then, whatever is missing.
     deadline: Option<Pin<Box<Sleep>>>,
     web: Option<web::Encoder>,
+    /// Whether it is not the client's turn while there is no frame: of a stream both ways, which may be idle.
+    is_open_ended: bool,
+    /// Held while that is so.
+    working: Option<Working>,
 }
 
 impl ResponseBody {
@@ -174,6 +178,11 @@ impl ResponseBody {
         lease: Arc<Lease>,
     ) -> Self {
         Self { source: Source::Messages(Box::pin(messages)), lease: Some(lease), ..Self::default() }
+    }
+
+    /// Of a stream both ways: while it has nothing to send, its client need not take anything.
+    pub(crate) fn open_ended(body: Body, lease: Arc<Lease>) -> Self {
+        Self { is_open_ended: true, ..Self::new(body, lease) }
     }
 
     /// One message, and that the call succeeded.
@@ -193,6 +202,14 @@ impl ResponseBody {
     /// In the words of gRPC-Web.
     pub(crate) fn for_web(self, encoder: web::Encoder) -> Self {
         Self { web: Some(encoder), ..self }
+    }
+
+    /// Notes whose turn it is.
+    fn turn(&mut self, is_ours: bool) {
+        self.working = match (&self.lease, is_ours && self.is_open_ended) {
+            (Some(lease), true) => self.working.take().or_else(|| Some(lease.working())),
+            _ => None,
+        };
     }
 
     fn piece(&mut self) -> Frame<Data> {
@@ -242,7 +259,15 @@ fn failed(failure: Failure) -> HeaderMap {
 
 impl Default for ResponseBody {
     fn default() -> Self {
-        Self { source: Source::Trailers(None), lease: None, rest: Data::default(), deadline: None, web: None }
+        Self {
+            source: Source::Trailers(None),
+            lease: None,
+            rest: Data::default(),
+            deadline: None,
+            web: None,
+            is_open_ended: false,
+            working: None,
+        }
     }
 }
 
@@ -279,7 +304,9 @@ impl http_body::Body for ResponseBody {
                 return Poll::Ready(trailers.map(|trailers| Ok(this.trailers(trailers))));
             }
         };
-        let frame = match ready!(Pin::new(body).poll_frame(context)) {
+        let polled = Pin::new(body).poll_frame(context);
+        this.turn(polled.is_pending());
+        let frame = match ready!(polled) {
             Some(Ok(frame)) => frame,
             Some(Err(status)) => return Poll::Ready(Some(Err(status))),
             None => return Poll::Ready(None),

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use shoal_api::{Method, SEQUENCE_HEADER, SESSION_HEADER, key_value as kv, v1};
+use shoal_api::{Method, OPERATIONS_MESSAGE_BYTES_MAX, SEQUENCE_HEADER, SESSION_HEADER, key_value as kv, v1};
 use shoal_engine::Identity;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout_at;
 use tonic::Status;
 
@@ -18,7 +18,10 @@ use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Flow, RequestBody, deadline_after};
 use crate::free_space::free_space;
 use crate::moving::moving;
-use crate::route::{Call, HttpResponse, client_streaming, read, refuse, server_streaming, write};
+use crate::operations::{OPERATIONS_LEASE_BYTES, operations};
+use crate::route::{
+    Call, HttpResponse, Room, bidirectional, client_streaming, read, refuse, server_streaming, write,
+};
 use crate::security::Security;
 use crate::standard::Standard;
 use crate::stat::{Counters, stat};
@@ -46,6 +49,8 @@ pub(crate) struct Dispatch {
     pub(crate) silence_max: Duration,
     /// Held while the free runs are read.
     pub(crate) free_space_permits: Arc<Semaphore>,
+    /// True from when the server is told to stop.
+    pub(crate) draining: watch::Receiver<bool>,
 }
 
 impl Dispatch {
@@ -154,6 +159,14 @@ impl Dispatch {
             v1::PutStream::PATH => client_streaming::<v1::PutStream, _>(call, stream::put_stream).await,
             v1::GetStream::PATH => {
                 unary::answer_stream::<v1::GetStream, _, _>(call, stream::get_stream).await
+            }
+            v1::Operations::PATH => {
+                let room = Room {
+                    lease_bytes: OPERATIONS_LEASE_BYTES,
+                    message_bytes_max: OPERATIONS_MESSAGE_BYTES_MAX,
+                };
+                let verb = |request| operations(request, self.draining.clone());
+                bidirectional::<v1::Operations, _>(call, room, verb).await
             }
             v1::Stat::PATH => {
                 read::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).await

@@ -62,6 +62,11 @@ impl Failure {
         )
     }
 
+    /// The server is told to stop, and takes no further operations of a stream.
+    pub(crate) fn stopping() -> Self {
+        Self::new(Kind::Closed, Code::Unavailable, "the server stops: what has no answer was not done")
+    }
+
     /// The object has another version than the one that was asked for.
     pub(crate) fn changed(current: Lsn) -> Self {
         let message = format!("the object has another version now: {current}");

@@ -176,6 +176,11 @@ impl Lease {
         self.flow.moved.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// As [`ConnectionFlow::working`].
+    pub(crate) fn working(&self) -> Working {
+        self.flow.working()
+    }
+
     fn shrink(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.flow.own.give(bytes);
@@ -196,7 +201,8 @@ pub(crate) struct RequestBody {
     body: Incoming,
     /// Grows with what arrives; none for a stream, which has reserved what it may hold.
     lease: Option<Arc<Lease>>,
-    silence_max: Duration,
+    /// None where the sender may be silent for as long as it likes.
+    silence_max: Option<Duration>,
     /// Runs while frames are waited for.
     silence: Option<Pin<Box<Sleep>>>,
     /// Turns what arrives into plain frames of gRPC; none where it is.
@@ -205,6 +211,7 @@ pub(crate) struct RequestBody {
 
 impl RequestBody {
     pub(crate) fn new(body: Incoming, lease: Arc<Lease>, silence_max: Duration) -> Self {
+        let silence_max = Some(silence_max);
         Self { body, lease: Some(lease), silence_max, silence: None, decoders: None }
     }
 
@@ -228,8 +235,14 @@ impl RequestBody {
         }
     }
 
+    /// As [`Self::uncounted`], and its sender may be silent: it has reserved what it may hold, and keep-alive finds out where
+    /// it is gone.
+    pub(crate) fn unhurried(self, message_bytes_max: usize) -> Self {
+        Self { silence_max: None, ..self.uncounted(message_bytes_max) }
+    }
+
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let silence_max = self.silence_max;
+        let Some(silence_max) = self.silence_max else { return Poll::Pending };
         let silence = self.silence.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + silence_max)));
         silence.as_mut().poll(context).map(|()| Failure::too_slow(silence_max).into_status())
     }

@@ -29,6 +29,7 @@ mod head;
 mod key_value;
 mod list;
 mod multi;
+mod operations;
 mod put;
 mod stat;
 mod stream;

@@ -103,6 +103,8 @@ impl Server {
     pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { listener, options, .. } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, web_origins, threads, limits, .. } = options;
+        let workers = Workers::start(threads).map_err(ServeError::Threads)?;
+        let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
             gate: Gate::new(store.clone(), insecure, security.clone()),
             security,
@@ -114,9 +116,8 @@ impl Server {
             flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
             silence_max: limits.silence_max,
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
+            draining: drain.subscribe(),
         });
-        let workers = Workers::start(threads).map_err(ServeError::Threads)?;
-        let drain = watch::Sender::new(false);
         let mut connections = Connections {
             tasks: JoinSet::new(),
             dispatch: Arc::clone(&dispatch),

@@ -11,6 +11,7 @@ mod hostile;
 mod key_value;
 mod limits;
 mod once;
+mod operations;
 mod standard;
 mod streams;
 mod support;
