@@ -21,6 +21,14 @@ pub(crate) struct Config {
     pub(crate) io: Option<Io>,
     pub(crate) listen: Option<String>,
     pub(crate) insecure: Option<bool>,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    pub(crate) tls12: Option<bool>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) kv_bucket: Option<String>,
+    pub(crate) grpc_compression: Option<String>,
+    pub(crate) web_origins: Option<Vec<String>>,
     pub(crate) resp: Option<String>,
     pub(crate) resp_bucket: Option<String>,
     pub(crate) password_file: Option<PathBuf>,
@@ -35,7 +43,7 @@ pub(crate) struct Config {
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 27] = [
     "data",
     "size",
     "cache",
@@ -44,6 +52,14 @@ const KEYS: [&str; 19] = [
     "io",
     "listen",
     "insecure",
+    "tls-cert",
+    "tls-key",
+    "tls-client-ca",
+    "tls12",
+    "token-file",
+    "kv-bucket",
+    "grpc-compression",
+    "web-origins",
     "resp",
     "resp-bucket",
     "password-file",
@@ -92,7 +108,9 @@ mod tests {
     #[test]
     fn every_key_is_understood() {
         let text = "data = '/srv/shoal.data'\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
-                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\nresp = 'off'\nresp-bucket = 'cache'\n\
+                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\n\
+                    tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
+                    kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
                     password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-io = 'uring'\nlog = 'debug'\n\
                     own-space = ['films']\ntrace-space = 'trace'\ndiscard = true\npause-moving = true\n";
         let config = Config::parse(text).unwrap();
@@ -105,6 +123,14 @@ mod tests {
             io: Some(Io::Threads),
             listen: Some("127.0.0.1:0".into()),
             insecure: Some(true),
+            tls_cert: Some("c".into()),
+            tls_key: Some("k".into()),
+            tls_client_ca: Some("r".into()),
+            tls12: Some(true),
+            token_file: Some("t".into()),
+            kv_bucket: Some("kv".into()),
+            grpc_compression: Some("gzip".into()),
+            web_origins: Some(vec!["https://a".into()]),
             resp: Some("off".into()),
             resp_bucket: Some("cache".into()),
             password_file: Some("/etc/shoal.password".into()),

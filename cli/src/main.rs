@@ -11,6 +11,7 @@ mod args;
 mod commands;
 mod conditions;
 mod config;
+mod credentials;
 mod failure;
 mod logging;
 mod objects;

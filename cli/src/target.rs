@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use shoal_client::ConnectOptions;
 use shoal_engine::{DEFAULT_BUCKET, check_bucket};
 
+use crate::credentials::{read_pem, read_token};
 use crate::objects::Objects;
 use crate::size::Size;
 use crate::store_file::{self, Creation, StoreOptions};
@@ -19,6 +21,30 @@ pub(crate) struct StoreArguments {
     /// The server [default: SHOAL_SERVER, or http://127.0.0.1:7411].
     #[arg(long, value_name = "URL")]
     server: Option<String>,
+    /// Show the first token of this file to the server. The file may not be open to other users.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
+    token_file: Option<PathBuf>,
+    /// With https: believe these roots, PEM [default: those of the system].
+    #[arg(long, value_name = "FILE", env = "SHOAL_CA_FILE", hide_env_values = true)]
+    ca_file: Option<PathBuf>,
+    /// With https: show this certificate to the server, PEM.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "SHOAL_CLIENT_CERT",
+        hide_env_values = true,
+        requires = "client_key"
+    )]
+    client_cert: Option<PathBuf>,
+    /// With https: the certificate's private key, PEM.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "SHOAL_CLIENT_KEY",
+        hide_env_values = true,
+        requires = "client_cert"
+    )]
+    client_key: Option<PathBuf>,
     /// Work on this data file (or device) itself, while no server runs on it.
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     data: Option<PathBuf>,
@@ -35,7 +61,20 @@ impl StoreArguments {
             let store = store_file::open(path, &options).await?;
             return Ok(Objects::embedded(store, path.clone()));
         }
-        Objects::remote(&self.server()).await
+        Objects::remote(self.connection()?).await
+    }
+
+    /// How to reach the server, with what it is shown.
+    fn connection(&self) -> anyhow::Result<ConnectOptions> {
+        let mut options = ConnectOptions::new(self.server());
+        options.token = self.token_file.as_deref().map(read_token).transpose()?.map(Into::into);
+        if options.server.starts_with("https://") {
+            options.ca_pem = self.ca_file.as_deref().map(read_pem).transpose()?;
+            if let (Some(certificate), Some(key)) = (&self.client_cert, &self.client_key) {
+                options.identity_pem = Some((read_pem(certificate)?, read_pem(key)?.into()));
+            }
+        }
+        Ok(options)
     }
 
     fn server(&self) -> String {

@@ -8,7 +8,7 @@ use prost::Message;
 use prost_build::{Config, Service, ServiceGenerator};
 
 const ROOT: &str = "proto";
-const FILES: [&str; 1] = ["shoal/v1/object_store.proto"];
+const FILES: [&str; 2] = ["shoal/v1/object_store.proto", "io/grpc/key_value.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={ROOT}");

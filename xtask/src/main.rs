@@ -1,8 +1,10 @@
-//! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`.
+//! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x plants`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
 mod kill;
+mod lab;
+mod plants;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +19,10 @@ Commands:
   check   format, clippy without warnings, tidy, and the workspace's unit tests: before each commit
   ci      what CI runs: .ci/run
   tidy    the rules of the house that no other tool checks (layers, file headers, unsafe, docs links, ...)
-  kill    kill -9 of a server under load, again and again: what was acknowledged must be there (kill --help)";
+  kill    kill -9 of a server under load, again and again: what was acknowledged must be there (kill --help)
+  lab     the reliability laboratory at its full size, some minutes (lab --help)
+  plants  planted bugs, which the laboratory must catch (plants --help)
+  nightly the laboratory for hours, all planted bugs, and many kills";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -37,6 +42,21 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         },
+        ["lab" | "nightly", "help" | "--help" | "-h"] => {
+            println!("{}", lab::USAGE);
+            Ok(())
+        }
+        ["plants", "help" | "--help" | "-h"] => {
+            println!("{}", plants::USAGE);
+            Ok(())
+        }
+        ["lab", ..] => {
+            told(lab::Options::parse(&words[1..]), lab::USAGE, |options| lab::run(&options, false))
+        }
+        ["nightly", ..] => told(lab::Options::parse(&words[1..]), lab::USAGE, nightly),
+        ["plants", ..] => {
+            told(plants::Options::parse(&words[1..]), plants::USAGE, |options| plants::run(&options))
+        }
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -53,6 +73,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Does `work` as the command line says; says how it is used where that cannot be understood.
+fn told<O>(options: Result<O>, usage: &str, work: impl FnOnce(O) -> Result<()>) -> Result<()> {
+    work(options.with_context(|| usage.to_owned())?)
+}
+
+/// Everything that takes hours; all of it even where something fails.
+fn nightly(options: lab::Options) -> Result<()> {
+    let kills = kill::Options::parse(&["--rounds", "2000"])?;
+    let every = plants::Options::parse(&[])?;
+    let results = [plants::run(&every), lab::run(&options, true), kill::run(&kills)];
+    results.into_iter().collect()
 }
 
 fn check() -> Result<()> {

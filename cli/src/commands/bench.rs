@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use shoal_bench::pool::PoolBenchOptions;
 
@@ -41,6 +42,11 @@ enum Bench {
     Pool(PoolArguments),
     /// RAMCloud's clusterperf, by its names, over the Redis protocol.
     Cluster(ClusterArguments),
+    /// The seed's client against the seed's servers and this one, over gRPC.
+    Grpc(GrpcArguments),
+    /// A server for `bench grpc`.
+    #[command(hide = true)]
+    GrpcServer(GrpcServerArguments),
     /// The steps of a request in their old form and their new one, beside the figures of RAMCloud's authors.
     Lessons(LessonArguments),
 }
@@ -86,6 +92,86 @@ fn run_cluster(arguments: ClusterArguments) -> anyhow::Result<()> {
         plot: arguments.plot,
     };
     shoal_bench::cluster::run(&options, &mut std::io::stdout().lock())
+}
+
+#[derive(Args)]
+struct GrpcArguments {
+    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Only this variant: global-lock, per-key, memory, durable, etcd, or a way of multi-100b; may be given again.
+    #[arg(long = "variant", value_name = "NAME")]
+    variants: Vec<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Seconds that each variant of a case is measured; of a soak in all [default: 8, of a soak 300].
+    #[arg(long, value_name = "N")]
+    seconds: Option<f64>,
+    /// Calls in flight.
+    #[arg(long, value_name = "N", default_value = "100")]
+    in_flight: usize,
+    /// Objects of 64 KiB; of 100 bytes there are 20 times as many.
+    #[arg(long, value_name = "N", default_value = "1000")]
+    objects: usize,
+    /// The data file of the durable server: it must not exist, and is removed at the end [default: a temporary file in this
+    /// folder].
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// How to drive its device.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
+    /// Write charts of the figures to this folder, as SVG files.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    /// The program of etcd: measure it too, with its data beside the data file.
+    #[arg(long, value_name = "PROGRAM")]
+    etcd: Option<PathBuf>,
+    /// Only the seed's load on the durable server, for five minutes; then every object is read again.
+    #[arg(long, conflicts_with_all = ["cases", "variants"])]
+    soak: bool,
+}
+
+fn run_grpc(arguments: GrpcArguments) -> anyhow::Result<()> {
+    let time = seconds(arguments.seconds)?;
+    let options = shoal_bench::grpc::GrpcOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        json: arguments.json,
+        cases: arguments.cases,
+        variants: arguments.variants,
+        time: time.unwrap_or(Duration::from_secs(8)),
+        in_flight: arguments.in_flight,
+        objects: arguments.objects,
+        data: arguments.data,
+        io: arguments.io.into(),
+        plot: arguments.plot,
+        etcd: arguments.etcd,
+        program: Some(std::env::current_exe().context("this program does not know where it is")?),
+        soak: arguments.soak.then(|| time.unwrap_or(Duration::from_secs(300))),
+    };
+    shoal_bench::grpc::run(&options, &mut std::io::stdout().lock())
+}
+
+#[derive(Args)]
+struct GrpcServerArguments {
+    /// global-lock, per-key, memory or durable.
+    #[arg(long, value_name = "NAME")]
+    variant: String,
+    /// The data file of durable: it must not exist.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// How to drive its device.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
+}
+
+fn run_grpc_server(arguments: GrpcServerArguments) -> anyhow::Result<()> {
+    let options = shoal_bench::grpc::ServeOptions {
+        variant: arguments.variant,
+        data: arguments.data,
+        io: arguments.io.into(),
+    };
+    shoal_bench::grpc::serve(&options, &mut std::io::stdout().lock())
 }
 
 #[derive(Args)]
@@ -349,6 +435,8 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
         Bench::Thresholds(arguments) => return run_thresholds(arguments),
         Bench::Pool(arguments) => return run_pool(arguments),
         Bench::Cluster(arguments) => return run_cluster(arguments),
+        Bench::Grpc(arguments) => return run_grpc(arguments),
+        Bench::GrpcServer(arguments) => return run_grpc_server(arguments),
         Bench::Lessons(arguments) => return run_lessons(arguments),
     };
     let time = seconds(arguments.seconds)?;

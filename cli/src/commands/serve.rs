@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use shoal_engine::{Environment, Store};
+use shoal_engine::{DEFAULT_BUCKET, Environment, Store};
 use shoal_redis::{Durability, ListenError, RedisOptions, Sockets};
-use shoal_server::{ServeError, Server, ServerOptions};
+use shoal_server::{Security, ServeError, Server, ServerOptions};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
+use crate::credentials::CredentialFiles;
 use crate::failure::{Usage, output_error};
 use crate::logging;
 use crate::signals::stop_in_order;
@@ -30,6 +31,7 @@ Examples:
   shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411 (gRPC) and 7412 (Redis)
   shoal serve --data /srv/shoal.data --size 200G --cache 4G
   shoal serve --data /dev/nvme1n1                    a whole device; a new one must be blank (zeros)
+  shoal serve --listen 0.0.0.0:7411 --tls-cert cert.pem --tls-key key.pem --token-file tokens
   shoal serve --config shoal.toml
 
 Every option may also stand in the configuration file (TOML, same names: data = \"/srv/shoal.data\", cache = \"4G\") or in an
@@ -62,9 +64,41 @@ pub(crate) struct Arguments {
     /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:7411].
     #[arg(long, value_name = "HOST:PORT", env = "SHOAL_LISTEN", hide_env_values = true)]
     listen: Option<String>,
-    /// Let other machines in, although nothing proves who they are and nothing is encrypted.
+    /// Let other machines in, although nothing proves who they are or nothing is encrypted.
     #[arg(long, value_name = "BOOL", env = "SHOAL_INSECURE", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
+    /// Speak TLS, with the certificate (and those between it and its root) in this PEM file. It and the other files with
+    /// credentials are read again when they change, and at SIGHUP.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CERT", hide_env_values = true)]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TLS_KEY", hide_env_values = true)]
+    tls_key: Option<PathBuf>,
+    /// Let in who shows a certificate of these roots, PEM.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CLIENT_CA", hide_env_values = true)]
+    tls_client_ca: Option<PathBuf>,
+    /// Speak TLS 1.2 too, beside 1.3.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_TLS12", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    tls12: Option<bool>,
+    /// Let in who shows one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. The file may not be
+    /// open to other users.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
+    token_file: Option<PathBuf>,
+    /// The bucket that the keys of io.grpc.KeyValueService are the objects of [default: default].
+    #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
+    kv_bucket: Option<String>,
+    /// Take compressed requests: gzip, or off [default: off].
+    #[arg(long, value_name = "gzip|off", env = "SHOAL_GRPC_COMPRESSION", hide_env_values = true)]
+    grpc_compression: Option<String>,
+    /// Let pages of these origins call by gRPC-Web, as https://example.com, or * for all [default: none].
+    #[arg(
+        long,
+        value_name = "ORIGIN,...",
+        env = "SHOAL_WEB_ORIGINS",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    web_origins: Option<Vec<String>>,
     /// Give these buckets space of their own: their values lie apart from everybody else's, so that a load that does not fit
     /// the others leaves them no holes [default: none].
     #[arg(
@@ -117,6 +151,10 @@ struct Settings {
     store: StoreOptions,
     listen: String,
     insecure: bool,
+    credentials: CredentialFiles,
+    kv_bucket: String,
+    gzip: bool,
+    web_origins: Vec<String>,
     /// How the Redis face is run, and its address as it was given; none where it is off.
     resp: Option<(String, RedisOptions)>,
     log: String,
@@ -141,6 +179,16 @@ impl Settings {
             },
             listen: arguments.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.into()),
             insecure: arguments.insecure.or(file.insecure).unwrap_or(false),
+            credentials: CredentialFiles {
+                certificates: arguments.tls_cert.or(file.tls_cert),
+                key: arguments.tls_key.or(file.tls_key),
+                client_roots: arguments.tls_client_ca.or(file.tls_client_ca),
+                tokens: arguments.token_file.or(file.token_file),
+                allow_tls12: arguments.tls12.or(file.tls12).unwrap_or(false),
+            },
+            kv_bucket: arguments.kv_bucket.or(file.kv_bucket).unwrap_or_else(|| DEFAULT_BUCKET.into()),
+            gzip: parse_compression(arguments.grpc_compression.or(file.grpc_compression).as_deref())?,
+            web_origins: arguments.web_origins.or(file.web_origins).unwrap_or_default(),
             resp: resp(
                 arguments.resp.or(file.resp),
                 arguments.resp_bucket.or(file.resp_bucket),
@@ -180,6 +228,15 @@ fn resp(
     Ok((address != "off").then_some((address, options)))
 }
 
+/// Whether requests may be compressed.
+fn parse_compression(text: Option<&str>) -> Result<bool, Usage> {
+    match text {
+        None | Some("off") => Ok(false),
+        Some("gzip") => Ok(true),
+        Some(other) => Err(Usage(format!("{other:?} is no compression that is known; write gzip or off"))),
+    }
+}
+
 fn parse_durability(text: &str) -> Result<Durability, Usage> {
     let relaxed = text.strip_prefix("relaxed:").and_then(|ms| ms.parse().ok());
     match (text, relaxed) {
@@ -210,10 +267,13 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         // Nobody listens where the server is not running yet or no more.
         let _ = stop.send(());
     })?;
-    let server = bind(&settings).await?;
+    let security = Security::new(settings.credentials.read()?);
+    let server = bind(&settings, &security).await?;
     let redis = bind_redis(&settings).await?;
     let store = store_file::open(&settings.data, &settings.store).await?;
+    let watching = tokio::spawn(settings.credentials.clone().watch(security));
     let served = serve(&store, server, redis, stopped).await;
+    watching.abort();
     tracing::info!("closing {}", settings.data.display());
     let closed = store.close().await;
     served?;
@@ -237,7 +297,8 @@ async fn serve(
 
 /// One line a face, all at once: who reads the first one may be gone before another came.
 fn announce(server: &Server, redis: Option<&shoal_redis::Server>) -> anyhow::Result<()> {
-    let mut lines = format!("gRPC  http://{}\n", server.address());
+    let scheme = if server.is_encrypted() { "https" } else { "http" };
+    let mut lines = format!("gRPC  {scheme}://{}\n", server.address());
     if let Some(redis) = redis {
         lines += &format!("Redis redis://{}\n", redis.address());
     }
@@ -268,11 +329,21 @@ async fn bind_redis(settings: &Settings) -> anyhow::Result<Option<shoal_redis::S
 }
 
 /// Takes the address that `settings` names, before the store is touched: where another server has it, nothing is created.
-async fn bind(settings: &Settings) -> anyhow::Result<Server> {
+async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server> {
     let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
-    let options = ServerOptions { listen, insecure: settings.insecure, ..ServerOptions::default() };
+    let options = ServerOptions {
+        listen,
+        insecure: settings.insecure,
+        security: security.clone(),
+        kv_bucket: settings.kv_bucket.clone(),
+        gzip: settings.gzip,
+        web_origins: settings.web_origins.clone(),
+        ..ServerOptions::default()
+    };
     match Server::bind(options).await {
-        Err(error @ ServeError::NotLoopback(_)) => Err(Usage(error.to_string()).into()),
+        Err(error @ (ServeError::NotLoopback(_) | ServeError::Bucket(_))) => {
+            Err(Usage(error.to_string()).into())
+        }
         result => result.context("no server was started; --listen names another address"),
     }
 }
@@ -291,6 +362,14 @@ mod tests {
             io: None,
             listen: None,
             insecure: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
+            tls12: None,
+            token_file: None,
+            kv_bucket: None,
+            grpc_compression: None,
+            web_origins: None,
             own_space: None,
             trace_space: None,
             discard: None,
@@ -333,7 +412,9 @@ mod tests {
     async fn other_machines_are_let_in_only_on_demand() {
         let bind = async |listen: &str, insecure| {
             let given = Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..arguments() };
-            bind(&Settings::new(given, None).unwrap()).await.map(|server| server.address())
+            bind(&Settings::new(given, None).unwrap(), &Security::default())
+                .await
+                .map(|server| server.address())
         };
         assert_ne!(bind("127.0.0.1:0", false).await.unwrap().port(), 0);
         assert!(bind("localhost:0", false).await.is_ok());

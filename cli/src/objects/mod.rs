@@ -49,9 +49,9 @@ pub(crate) enum FreeSpace {
 const FREE_RUNS_AT_ONCE: usize = 4096;
 
 impl Objects {
-    /// Connects to `server`.
-    pub(crate) async fn remote(server: &str) -> anyhow::Result<Self> {
-        let options = ConnectOptions { attempts: ATTEMPTS, ..ConnectOptions::new(server) };
+    /// Connects to the server of `options`.
+    pub(crate) async fn remote(options: ConnectOptions) -> anyhow::Result<Self> {
+        let options = ConnectOptions { attempts: ATTEMPTS, ..options };
         match Client::connect(options).await {
             Ok(client) => Ok(Self::Remote(client)),
             Err(Error::Invalid(why)) => Err(Usage(why).into()),

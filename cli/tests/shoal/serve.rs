@@ -3,9 +3,12 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
 
 use crate::harness::{Server, command, run, serve, signal};
@@ -77,4 +80,79 @@ fn redis_clients_are_served_beside_grpc() {
     assert_eq!((done.code, done.text()), (0, "hello"), "{}", done.stderr);
     signal(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// A root of certificates, and files with what it signed, in `folder`.
+fn write_credentials(folder: &Path) {
+    let root_key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root = params.self_signed(&root_key).unwrap().pem();
+    let key = KeyPair::generate().unwrap();
+    let issuer = Issuer::new(params, root_key);
+    let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let server = server.signed_by(&key, &issuer).unwrap().pem();
+    let contents = [("root.pem", root), ("cert.pem", server), ("key.pem", key.serialize_pem())];
+    for (name, content) in contents {
+        fs::write(folder.join(name), content).unwrap();
+    }
+}
+
+fn write_tokens(path: &Path, tokens: &str) {
+    fs::write(path, tokens).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// TLS and a token, and both replaced while the server runs: by a change of the files, and at SIGHUP.
+#[test]
+fn credentials_are_read_again() {
+    const TOKEN: &str = "correct-horse-battery";
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).into_os_string().into_string().unwrap();
+    write_credentials(folder.path());
+    write_tokens(Path::new(&path("tokens")), TOKEN);
+    fs::copy(path("root.pem"), path("old.pem")).unwrap();
+    let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
+    serve.args(["--log", "warn", "--data", &path("data"), "--token-file", &path("tokens")]);
+    serve.args(["--tls-cert", &path("cert.pem"), "--tls-key", &path("key.pem")]);
+    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim().strip_prefix("gRPC  https://127.0.0.1:").expect("where gRPC listens");
+    let url = format!("https://localhost:{port}");
+    let ls = |root: &str, tokens: &str| {
+        run(&["stat", "--server", &url, "--ca-file", &path(root), "--token-file", &path(tokens)])
+    };
+    assert_eq!(ls("root.pem", "tokens").code, 0, "{}", ls("root.pem", "tokens").stderr);
+    let nobody = run(&["stat", "--server", &url, "--ca-file", &path("root.pem")]);
+    assert!(nobody.code == 1 && nobody.stderr.contains("credentials"), "{}", nobody.stderr);
+
+    write_tokens(Path::new(&path("old-tokens")), TOKEN);
+    write_tokens(Path::new(&path("tokens")), "incorrect-horse-battery\n");
+    write_credentials(folder.path());
+    signal(&child, Signal::HUP);
+    let replaced = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        ls("root.pem", "tokens").code == 0
+    });
+    assert!(replaced, "{}", ls("root.pem", "tokens").stderr);
+    assert_eq!(ls("root.pem", "old-tokens").code, 1);
+    // Files that cannot be used change nothing.
+    fs::write(path("key.pem"), "nonsense").unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(ls("root.pem", "tokens").code, 0);
+    signal(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn credentials_that_others_may_read_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    fs::write(&path, "correct-horse-battery").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let done = run(&["serve", "--listen", "127.0.0.1:0", "--token-file", path.to_str().unwrap()]);
+    assert!(done.code == 2 && done.stderr.contains("chmod 600"), "{} {}", done.code, done.stderr);
+    let done = run(&["serve", "--listen", "127.0.0.1:0", "--tls-cert", "cert.pem"]);
+    assert!(done.code == 2 && done.stderr.contains("--tls-key"), "{} {}", done.code, done.stderr);
 }

@@ -20,7 +20,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_wrong() {
         (&["check"], "--data"),
         (&["check", "--data", "x", "--io", "magic"], "uring"),
         (&["ls", "--bucket", "Bad Name"], "Bad Name"),
-        (&["ls", "--server", "https://127.0.0.1:1"], "http"),
+        (&["ls", "--server", "ftp://127.0.0.1:1"], "http"),
     ];
     for (arguments, words) in cases {
         let done = run(arguments);

@@ -13,6 +13,12 @@ pub mod v1 {
     tonic::include_proto!("shoal.v1");
 }
 
+/// The messages and methods of the package `io.grpc` (`proto/io/grpc/key_value.proto`): the service of the seed programs.
+pub mod key_value {
+    #![allow(clippy::all, unreachable_pub, unused_qualifications)]
+    tonic::include_proto!("io.grpc");
+}
+
 pub use failure::{Code, Described};
 pub use limits::*;
 pub use method::{Bidirectional, ClientStreaming, Method, ServerStreaming, Unary};

@@ -12,6 +12,13 @@ const MESSAGE_SLACK_BYTES: usize = 256 << 10;
 /// The longest message either way, in bytes: a value of 4 MiB with everything around it.
 pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize + MESSAGE_SLACK_BYTES;
 
+/// The longest value of an operation of a stream of operations, in bytes, either way. So short that many of them may be under
+/// way on one stream; a longer one hardly notices what a call of its own costs.
+pub const OPERATION_VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// The longest message of a stream of operations to the server, in bytes: what a stream may hold is a few of these.
+pub const OPERATIONS_MESSAGE_BYTES_MAX: usize = 256 << 10;
+
 /// The metadata that says in which session a write is (R17): a number, in decimal digits.
 pub const SESSION_HEADER: &str = "shoal-session";
 

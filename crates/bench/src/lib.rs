@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
 //! figure depends on), [`report`] (table or JSON lines), [`plot`] (charts), then the benchmarks: [`store`], [`space`],
-//! [`pool`], [`amplification`], [`thresholds`], [`cluster`] and [`lessons`]; and [`apples`], the probability model behind pooled allocators.
+//! [`pool`], [`amplification`], [`thresholds`], [`cluster`], [`grpc`] and [`lessons`]; and [`apples`], the probability model behind pooled allocators.
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
@@ -10,6 +10,7 @@ pub mod amplification;
 pub mod apples;
 pub mod cluster;
 mod data_file;
+pub mod grpc;
 pub mod histogram;
 pub mod lessons;
 pub mod machine;

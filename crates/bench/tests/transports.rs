@@ -10,7 +10,7 @@ use shoal_client::{Client, ConnectOptions, Error, Objects, RejectRules, RespClie
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{Environment, FormatOptions, OpenOptions, Store};
 use shoal_redis::RedisOptions;
-use shoal_server::{Limits, Server, ServerOptions};
+use shoal_server::{Server, ServerOptions};
 
 const BUCKET: &str = "redis";
 
@@ -63,7 +63,7 @@ async fn both_transports_do_the_same() {
     let redis = shoal_redis::Server::bind(RedisOptions { listen, ..RedisOptions::default() }).unwrap();
     let resp = redis.address().to_string();
     let running = redis.start(store.clone(), Environment::default()).unwrap();
-    let options = ServerOptions { listen, insecure: false, limits: Limits::default() };
+    let options = ServerOptions { listen, ..ServerOptions::default() };
     let server = Server::bind(options).await.unwrap();
     let grpc = server.address().to_string();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -18,6 +18,7 @@
 
 mod bucket;
 mod client;
+mod create_or_get;
 mod options;
 
 mod delete;
@@ -27,6 +28,7 @@ mod get_stream;
 mod head;
 mod list;
 mod multi;
+mod operations;
 mod put;
 mod put_stream;
 mod stat;
@@ -41,6 +43,7 @@ mod wire;
 
 pub use bucket::Bucket;
 pub use client::Client;
+pub use create_or_get::CreateOrGet;
 pub use error::{Error, Result};
 pub use free_space::{FreeRun, FreeSpace};
 pub use get_stream::GetStream;
@@ -48,7 +51,8 @@ pub use identity::Identity;
 pub use list::ListAll;
 pub use multi::{DeleteItem, GetItem, PutItem};
 pub use object::*;
-pub use options::{ConnectOptions, DEFAULT_PORT};
+pub use operations::OperationStream;
+pub use options::{ConnectOptions, DEFAULT_PORT, Secret};
 pub use put_stream::PutStream;
 pub use resp::{RespClient, RespOptions};
 
@@ -83,6 +87,12 @@ mod tests {
         spawnable(|client| async move { client.multi_get("b", &[]).await });
         spawnable(|client| async move { client.multi_put("b", &[]).await });
         spawnable(|client| async move { client.multi_delete("b", &[]).await });
+        spawnable(|client| async move {
+            let operations = client.operations("b");
+            let _ = operations.get("k".into(), ByteRange::ALL).await;
+            let _ = operations.delete("k".into(), RejectRules::default()).await;
+            operations.put("k".into(), bytes::Bytes::new(), PutOptions::default()).await
+        });
         spawnable(|client| async move { client.stat().await });
         spawnable(|client| async move {
             if let Ok(mut runs) = client.free_space().await {

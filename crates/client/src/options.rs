@@ -16,11 +16,39 @@ const CONNECTIONS_DEFAULT: usize = 2;
 /// Most HTTP/2 connections of one client.
 const CONNECTIONS_MAX: usize = 64;
 
-/// How to reach a server. A string ("host:port", "host", "http://host:port") is one with defaults.
+/// What a caller shows. It is not shown to anybody else: not in debugging output.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl<T: Into<Vec<u8>>> From<T> for Secret {
+    fn from(secret: T) -> Self {
+        Self(secret.into())
+    }
+}
+
+/// How to reach a server. A string ("host:port", "host", "http://host:port", "https://host:port") is one with defaults.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// "host:port", "host" (then [`DEFAULT_PORT`]), or either with "http://" in front.
+    /// "host:port", "host" (then [`DEFAULT_PORT`]), or either with "http://" or, for TLS, "https://" in front.
     pub server: String,
+    /// For TLS: the roots that are believed, as PEM. Absent: those of the system.
+    pub ca_pem: Option<Vec<u8>>,
+    /// For TLS: the certificate that is shown to the server, and its key, as PEM.
+    pub identity_pem: Option<(Vec<u8>, Secret)>,
+    /// The token that is shown with every call.
+    pub token: Option<Secret>,
     /// HTTP/2 connections that calls are spread over, 1 to 64.
     pub connections: usize,
     /// How long opening a connection may take.
@@ -42,6 +70,9 @@ impl ConnectOptions {
     pub fn new(server: impl Into<String>) -> Self {
         Self {
             server: server.into(),
+            ca_pem: None,
+            identity_pem: None,
+            token: None,
             connections: CONNECTIONS_DEFAULT,
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(60),
@@ -50,17 +81,16 @@ impl ConnectOptions {
         }
     }
 
-    /// The server as "http://host:port".
+    /// The server as "http://host:port" or "https://host:port".
     pub(crate) fn uri(&self) -> Result<Uri> {
         let invalid = |why: &str| Error::Invalid(format!("server address {:?}: {why}", self.server));
         let text = self.server.trim();
-        let host = match text.split_once("://") {
-            Some(("http", host)) => host,
-            Some(("https", _)) => return Err(invalid("TLS is not supported; use http://")),
-            Some(_) => return Err(invalid("the scheme must be http")),
-            None => text,
+        let (scheme, host) = match text.split_once("://") {
+            Some((scheme @ ("http" | "https"), host)) => (scheme, host),
+            Some(_) => return Err(invalid("the scheme must be http or https")),
+            None => ("http", text),
         };
-        let uri: Uri = format!("http://{}", host.trim_end_matches('/'))
+        let uri: Uri = format!("{scheme}://{}", host.trim_end_matches('/'))
             .parse()
             .map_err(|_| invalid("expected host:port, as 127.0.0.1:7411"))?;
         let authority = uri.authority().ok_or_else(|| invalid("no host"))?;
@@ -74,7 +104,7 @@ impl ConnectOptions {
         let host = authority.host();
         match authority.as_str().strip_prefix(host) {
             Some("") => {
-                let with_port = format!("http://{host}:{DEFAULT_PORT}");
+                let with_port = format!("{scheme}://{host}:{DEFAULT_PORT}");
                 with_port.parse().map_err(|_| invalid("no host"))
             }
             _ if authority.port_u16().is_some() => Ok(uri),
@@ -89,6 +119,12 @@ impl ConnectOptions {
                 "connections: 1 to {CONNECTIONS_MAX}, not {}",
                 self.connections
             )));
+        }
+        let is_tls = self.server.trim().starts_with("https://");
+        if !is_tls && (self.ca_pem.is_some() || self.identity_pem.is_some()) {
+            return Err(Error::Invalid(
+                "certificates are for TLS: the server is https://host:port then".into(),
+            ));
         }
         if self.attempts == 0 {
             return Err(Error::Invalid("attempts: at least 1".into()));
@@ -129,10 +165,12 @@ mod tests {
             ("localhost", "http://localhost:7411/"),
             ("[::1]:9", "http://[::1]:9/"),
             ("[::1]", "http://[::1]:7411/"),
+            ("https://a", "https://a:7411/"),
+            ("https://a.example:9/", "https://a.example:9/"),
         ] {
             assert_eq!(uri(given).as_deref(), Ok(meant), "{given}");
         }
-        for wrong in ["", "https://a", "ftp://a", "a b", "a/b", "user@host:1", "host:port", ":80", "a?b"] {
+        for wrong in ["", "https://", "ftp://a", "a b", "a/b", "user@host:1", "host:port", ":80", "a?b"] {
             assert!(matches!(uri(wrong), Err(Error::Invalid(_))), "{wrong}: {:?}", uri(wrong));
         }
     }
@@ -143,6 +181,10 @@ mod tests {
         assert_eq!(options.check(), Ok(()));
         assert!(ConnectOptions { connections: 0, ..options.clone() }.check().is_err());
         assert!(ConnectOptions { connections: 65, ..options.clone() }.check().is_err());
-        assert!(ConnectOptions { attempts: 0, ..options }.check().is_err());
+        assert!(ConnectOptions { attempts: 0, ..options.clone() }.check().is_err());
+        let with_root =
+            |server: &str| ConnectOptions { ca_pem: Some(Vec::new()), ..ConnectOptions::new(server) };
+        assert!(with_root("a").check().is_err());
+        assert_eq!(with_root("https://a").check(), Ok(()));
     }
 }

@@ -86,6 +86,7 @@ impl Client {
             rules: wire::rules(options.rules),
             metadata: wire::metadata(options.metadata),
             modified_ns: options.modified_ns,
+            return_existing: false,
             value,
         };
         let answer = self.transport.call_as::<v1::Put>(identity, request).await?;

@@ -11,16 +11,18 @@ use std::time::Duration;
 use futures_util::Stream;
 use http::uri::PathAndQuery;
 use shoal_api::{
-    ClientStreaming, MESSAGE_BYTES_MAX, Method, SEQUENCE_HEADER, SESSION_HEADER, ServerStreaming, Unary,
+    Bidirectional, ClientStreaming, MESSAGE_BYTES_MAX, Method, SEQUENCE_HEADER, SESSION_HEADER,
+    ServerStreaming, Unary,
 };
 use tonic::client::Grpc;
-use tonic::transport::{Channel, Endpoint};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{self, Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::error::{Error, Result};
 use crate::identity::Identity;
-use crate::options::ConnectOptions;
+use crate::options::{ConnectOptions, Secret};
 use crate::retry::{Failed, Outcome};
 use crate::wire;
 
@@ -42,12 +44,15 @@ pub(crate) struct Transport {
     next: AtomicUsize,
     server: Arc<str>,
     answer_timeout: Duration,
+    /// What stands behind `authorization:` in every call.
+    authorization: Option<MetadataValue<Ascii>>,
 }
 
 impl Transport {
     pub(crate) async fn connect(options: &ConnectOptions) -> Result<Self> {
         let uri = options.uri()?;
         let server: Arc<str> = uri.authority().map(ToString::to_string).unwrap_or_default().into();
+        let is_tls = uri.scheme_str() == Some("https");
         let endpoint = Endpoint::from(uri)
             .connect_timeout(options.connect_timeout)
             .tcp_nodelay(true)
@@ -56,6 +61,8 @@ impl Transport {
             .max_frame_size(FRAME_BYTES_MAX)
             .http2_keep_alive_interval(KEEPALIVE)
             .keep_alive_timeout(KEEPALIVE);
+        let endpoint = if is_tls { with_tls(endpoint, options)? } else { endpoint };
+        let authorization = options.token.as_ref().map(authorization).transpose()?;
         // The first connection is opened now, so that a wrong address is noticed here and not by the first call.
         let first = endpoint
             .connect()
@@ -63,7 +70,13 @@ impl Transport {
             .map_err(|error| Error::Unavailable { server: server.to_string(), reason: innermost(&error) })?;
         let more = (1..options.connections).map(|_| endpoint.connect_lazy());
         let channels = std::iter::once(first).chain(more).collect();
-        Ok(Self { channels, next: AtomicUsize::new(0), server, answer_timeout: options.answer_timeout })
+        Ok(Self {
+            channels,
+            next: AtomicUsize::new(0),
+            server,
+            answer_timeout: options.answer_timeout,
+            authorization,
+        })
     }
 
     pub(crate) fn server(&self) -> &str {
@@ -81,7 +94,7 @@ impl Transport {
         identity: Option<Identity>,
         request: M::Request,
     ) -> Result<M::Response, Failed> {
-        let mut request = Request::new(request);
+        let mut request = self.request(request);
         if let Some(identity) = identity {
             let metadata = request.metadata_mut();
             metadata.insert(SESSION_HEADER, identity.session.into());
@@ -103,7 +116,7 @@ impl Transport {
     ) -> Result<M::Response, Failed> {
         let mut grpc = self.grpc();
         self.ready(&mut grpc).await?;
-        let answer = grpc.client_streaming(Request::new(parts), path::<M>(), codec::<M>()).await;
+        let answer = grpc.client_streaming(self.request(parts), path::<M>(), codec::<M>()).await;
         Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
     }
 
@@ -112,11 +125,39 @@ impl Transport {
         let mut grpc = self.grpc();
         let answer = async {
             self.ready(&mut grpc).await?;
-            grpc.server_streaming(Request::new(request), path::<M>(), codec::<M>())
+            grpc.server_streaming(self.request(request), path::<M>(), codec::<M>())
                 .await
                 .map_err(|status| self.failed(&status))
         };
         Ok(Parts(self.within(answer).await?.into_inner()))
+    }
+
+    /// A request that shows who sends it.
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(authorization) = &self.authorization {
+            request.metadata_mut().insert("authorization", authorization.clone());
+        }
+        request
+    }
+
+    /// Streams both ways: the messages of the answer.
+    pub(crate) async fn exchange<M: Bidirectional>(
+        &self,
+        parts: impl Stream<Item = M::Request> + Send + 'static,
+    ) -> Result<Streaming<M::Response>, Failed> {
+        let mut grpc = self.grpc();
+        let answer = async {
+            self.ready(&mut grpc).await?;
+            let answer = grpc.streaming(self.request(parts), path::<M>(), codec::<M>()).await;
+            answer.map_err(|status| self.failed(&status))
+        };
+        Ok(self.within(answer).await?.into_inner())
+    }
+
+    /// How long the server may be silent.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        self.answer_timeout
     }
 
     /// Waits for `answer` as long as the server may be silent.
@@ -129,11 +170,12 @@ impl Transport {
     }
 
     /// The failure that `status` stands for.
-    fn failed(&self, status: &Status) -> Failed {
+    pub(crate) fn failed(&self, status: &Status) -> Failed {
         wire::failed(status, &self.server)
     }
 
-    fn silent(&self) -> Error {
+    /// The failure of a server that was silent for too long.
+    pub(crate) fn silent(&self) -> Error {
         let reason = format!("silent for {} s", self.answer_timeout.as_secs_f64());
         Error::Unavailable { server: self.server.to_string(), reason }
     }
@@ -165,6 +207,24 @@ impl<M: ServerStreaming> Parts<M> {
     pub(crate) async fn next(&mut self, transport: &Transport) -> Result<Option<M::Response>, Failed> {
         transport.within(async { self.0.message().await.map_err(|status| transport.failed(&status)) }).await
     }
+}
+
+/// `endpoint` over TLS.
+fn with_tls(endpoint: Endpoint, options: &ConnectOptions) -> Result<Endpoint> {
+    let tls = match &options.ca_pem {
+        Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
+        None => ClientTlsConfig::new().with_native_roots(),
+    };
+    let tls = match &options.identity_pem {
+        Some((certificate, key)) => tls.identity(transport::Identity::from_pem(certificate, key.as_bytes())),
+        None => tls,
+    };
+    endpoint.tls_config(tls).map_err(|error| Error::Invalid(format!("certificates: {}", innermost(&error))))
+}
+
+fn authorization(token: &Secret) -> Result<MetadataValue<Ascii>> {
+    let value = MetadataValue::try_from([b"Bearer ", token.as_bytes()].concat());
+    value.map_err(|_| Error::Invalid("the token has bytes that cannot stand in a header".into()))
 }
 
 fn path<M: Method>() -> PathAndQuery {

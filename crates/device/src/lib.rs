@@ -32,7 +32,7 @@ use std::sync::Arc;
 pub use file::{FileOptions, IoMode, OpenError, open};
 pub use mem::MemDevice;
 pub use memory::{IoBuf, IoMemory, ReadMemory};
-pub use request::{Batch, IoFuture, Op, Outcome, Ticket};
+pub use request::{Batch, IoFuture, Op, Outcome, Request, Ticket};
 pub use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 
 /// Submitted requests of one device that wait for their turn. Their callers hold memory for each, so this many mean that
@@ -113,6 +113,13 @@ pub trait BlockDevice: Send + Sync {
     /// Runs the requests on this thread and returns when all of them completed.
     fn execute(&self, tickets: Vec<Ticket>);
 
+    /// Runs one request on this thread, without what a hand-off needs; `None` where that is no shorter way here, and
+    /// nothing was done.
+    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
+        let _ = request;
+        None
+    }
+
     /// Blocks that may be addressed now.
     fn blocks(&self) -> u64;
 
@@ -175,6 +182,23 @@ impl Device {
     /// Writes `memory` from `block` on. Durable only after a later [`flush`](Self::flush).
     pub fn write<M: IoMemory>(&self, block: u64, memory: M) -> IoFuture<M> {
         IoFuture::new(self.clone(), Op::Write, block, memory)
+    }
+
+    /// As [`read`](Self::read), at once and on this thread, which may block.
+    pub fn read_now<M: ReadMemory>(&self, block: u64, memory: M) -> Outcome<M> {
+        self.run_now(Op::Read, block, memory)
+    }
+
+    /// As [`write`](Self::write), at once and on this thread, which may block.
+    pub fn write_now<M: IoMemory>(&self, block: u64, memory: M) -> Outcome<M> {
+        self.run_now(Op::Write, block, memory)
+    }
+
+    fn run_now<M: IoMemory>(&self, op: Op, block: u64, mut memory: M) -> Outcome<M> {
+        match self.0.run(Request::lent(op, block, &mut memory)) {
+            Some(result) => Outcome { result, memory },
+            None => IoFuture::new(self.clone(), op, block, memory).wait_here(),
+        }
     }
 
     /// Writes `memory` from `block` on and makes it durable: it, and nothing else.

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use shoal_base::BLOCK_BYTES;
 
 use crate::counters::Counters;
-use crate::{BlockDevice, DeviceCounters, Op, Ticket};
+use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Request, Ticket};
 
 /// Blocks that are allocated and locked together: 1 MiB.
 const PART_BLOCKS: u64 = 256;
@@ -52,30 +52,30 @@ impl MemDevice {
         }
     }
 
-    fn run(&self, mut ticket: Ticket) {
-        let result = ticket.check_range(self.blocks());
+    fn serve(&self, request: &mut Request<'_>) -> Result<(), DeviceError> {
+        let result = request.check_range(self.blocks());
         if result.is_ok() {
-            match ticket.op() {
-                Op::Read => self.read(&mut ticket),
-                Op::Write | Op::WriteDurable => self.write(&ticket),
+            match request.op() {
+                Op::Read => self.read(request),
+                Op::Write | Op::WriteDurable => self.write(request),
                 Op::Flush | Op::Discard { .. } => {}
             }
         }
-        self.counters.count(ticket.op(), ticket.blocks(), result.is_ok());
-        ticket.complete(result);
+        self.counters.count(request.op(), request.blocks(), result.is_ok());
+        result
     }
 
-    fn read(&self, ticket: &mut Ticket) {
+    fn read(&self, request: &mut Request<'_>) {
         let parts = self.parts.read();
-        ticket.fill_blocks(|block, memory| match parts[part_of(block)].read().as_deref() {
+        request.fill_blocks(|block, memory| match parts[part_of(block)].read().as_deref() {
             Some(part) => memory.copy_from_slice(&part[offset_of(block)..][..BLOCK_BYTES]),
             None => memory.fill(0),
         });
     }
 
-    fn write(&self, ticket: &Ticket) {
+    fn write(&self, request: &Request<'_>) {
         let parts = self.parts.read();
-        ticket.view_blocks(|block, memory| {
+        request.view_blocks(|block, memory| {
             let mut part = parts[part_of(block)].write();
             let part =
                 part.get_or_insert_with(|| vec![0; PART_BLOCKS as usize * BLOCK_BYTES].into_boxed_slice());
@@ -99,8 +99,12 @@ impl BlockDevice for MemDevice {
 
     fn execute(&self, tickets: Vec<Ticket>) {
         for ticket in tickets {
-            self.run(ticket);
+            ticket.run(|request| self.serve(request));
         }
+    }
+
+    fn run(&self, mut request: Request<'_>) -> Option<Result<(), DeviceError>> {
+        Some(self.serve(&mut request))
     }
 
     fn blocks(&self) -> u64 {

@@ -1,12 +1,15 @@
 //! A request, the future that waits for it, and a batch of requests that start together.
 //!
-//! The state of a request lives in one shared allocation: the device holds a [`Ticket`] on it until the request
-//! completed, the caller an [`IoFuture`]. Whichever is dropped first, the memory outlives the I/O.
+//! The state of a request that may outlive its caller lives in one shared allocation: the device holds a [`Ticket`] on it
+//! until the request completed, the caller an [`IoFuture`]. Whichever is dropped first, the memory outlives the I/O. A
+//! [`Request`] alone is one that the calling thread runs itself, on memory that it lends until then.
 
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::future::Future;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,20 +119,36 @@ impl<M: Send> Cell for Shared<M> {
     }
 }
 
-/// The device's side of a request. Must be [completed](Self::complete) exactly once; dropping it completes the
-/// request as abandoned.
-pub struct Ticket {
+/// What is asked, and the memory for it, which lives for `'a`; inside a [`Ticket`] until that is completed.
+pub struct Request<'a> {
     op: Op,
     block: u64,
     segments: SmallVec<[Segment; 4]>,
-    /// Keeps the memory alive until the device is through with it.
-    cell: Option<Arc<dyn Cell>>,
+    /// Invariant, so that no two requests can change places.
+    memory: PhantomData<&'a mut &'a ()>,
 }
 
-// SAFETY: the segments point into memory that the cell owns and that is `Send`.
-unsafe impl Send for Ticket {}
+impl<'a> Request<'a> {
+    /// # Safety
+    /// `memory` lives, and is not given to anybody else, as long as the request.
+    unsafe fn of<M: IoMemory>(op: Op, block: u64, memory: &M) -> Self {
+        let mut segments = SmallVec::new();
+        memory.segments(&mut |start, bytes| {
+            assert!(
+                (start as usize).is_multiple_of(BLOCK_BYTES) && bytes.is_multiple_of(BLOCK_BYTES),
+                "I/O memory must be whole blocks"
+            );
+            segments.push(Segment { start, bytes });
+        });
+        Self { op, block, segments, memory: PhantomData }
+    }
 
-impl Ticket {
+    /// A request on lent memory.
+    pub(crate) fn lent<M: IoMemory>(op: Op, block: u64, memory: &'a mut M) -> Self {
+        // SAFETY: the loan keeps the memory in its place for 'a.
+        unsafe { Self::of(op, block, memory) }
+    }
+
     /// What is asked.
     #[must_use]
     pub const fn op(&self) -> Op {
@@ -142,7 +161,7 @@ impl Ticket {
         self.block
     }
 
-    /// The memory, in order; valid until the ticket is completed.
+    /// The memory, in order; valid until the request is over.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
@@ -174,8 +193,8 @@ impl Ticket {
         let mut block = self.block;
         for segment in &self.segments {
             for offset in (0..segment.bytes).step_by(BLOCK_BYTES) {
-                // SAFETY: a read's memory is valid, initialised and reached by nobody else until the ticket is
-                // completed, which takes the ticket; `&mut self` keeps two such slices from existing at once.
+                // SAFETY: a read's memory is valid, initialised and reached by nobody else until the request is
+                // over, for which `'a` or the ticket stands; `&mut self` keeps two such slices from existing at once.
                 fill(block, unsafe {
                     std::slice::from_raw_parts_mut(segment.start.add(offset), BLOCK_BYTES)
                 });
@@ -196,30 +215,11 @@ impl Ticket {
         let mut block = self.block;
         for segment in &self.segments {
             for offset in (0..segment.bytes).step_by(BLOCK_BYTES) {
-                // SAFETY: a write's memory is valid and written to by nobody until the ticket is completed.
+                // SAFETY: a write's memory is valid and written to by nobody until the request is over.
                 see(block, unsafe { std::slice::from_raw_parts(segment.start.add(offset), BLOCK_BYTES) });
                 block += 1;
             }
         }
-    }
-
-    /// Ends the request: the device does not touch its memory any more.
-    pub fn complete(mut self, result: Result<(), DeviceError>) {
-        if let Some(cell) = self.cell.take() {
-            cell.complete(result);
-        }
-    }
-
-    /// Ends the request with an error of the system.
-    pub fn fail(self, error: &std::io::Error) {
-        let error = DeviceError::Io {
-            op: self.op.name(),
-            block: self.block,
-            blocks: self.blocks(),
-            code: error.raw_os_error(),
-            message: error.to_string(),
-        };
-        self.complete(Err(error));
     }
 
     /// Checks the request against a device of `device_blocks` blocks.
@@ -235,12 +235,75 @@ impl Ticket {
             }
         }
     }
+
+    /// The system's error as this request's.
+    #[must_use]
+    pub fn error(&self, error: &std::io::Error) -> DeviceError {
+        DeviceError::Io {
+            op: self.op.name(),
+            block: self.block,
+            blocks: self.blocks(),
+            code: error.raw_os_error(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// The device's side of a request. Must be [completed](Self::complete) exactly once; dropping it completes the
+/// request as abandoned.
+pub struct Ticket {
+    request: Request<'static>,
+    /// Keeps the memory alive until the device is through with it.
+    cell: Option<Arc<dyn Cell>>,
+}
+
+// SAFETY: the segments point into memory that the cell owns and that is `Send`.
+unsafe impl Send for Ticket {}
+
+impl Deref for Ticket {
+    type Target = Request<'static>;
+
+    fn deref(&self) -> &Request<'static> {
+        &self.request
+    }
+}
+
+impl Ticket {
+    /// As [`Request::fill_blocks`]. (The request itself is never lent out to be changed: it could be exchanged.)
+    ///
+    /// # Panics
+    /// Where the request is not a read: other memory may be shared.
+    pub fn fill_blocks(&mut self, fill: impl FnMut(u64, &mut [u8])) {
+        self.request.fill_blocks(fill);
+    }
+
+    /// Runs the request with `step` and completes it with the result.
+    pub fn run(mut self, step: impl FnOnce(&mut Request<'_>) -> Result<(), DeviceError>) {
+        let result = step(&mut self.request);
+        self.complete(result);
+    }
+
+    /// Ends the request: the device does not touch its memory any more.
+    pub fn complete(mut self, result: Result<(), DeviceError>) {
+        if let Some(cell) = self.cell.take() {
+            cell.complete(result);
+        }
+    }
+
+    /// Ends the request with an error of the system.
+    pub fn fail(self, error: &std::io::Error) {
+        let error = self.error(error);
+        self.complete(Err(error));
+    }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(cell) = self.cell.take() {
-            cell.complete(Err(DeviceError::Abandoned { op: self.op.name(), block: self.block }));
+            cell.complete(Err(DeviceError::Abandoned {
+                op: self.request.op.name(),
+                block: self.request.block,
+            }));
         }
     }
 }
@@ -279,6 +342,17 @@ impl<M: IoMemory> IoFuture<M> {
         self
     }
 
+    /// Runs the request on this thread, which may block.
+    pub(crate) fn wait_here(mut self) -> Outcome<M> {
+        if let Some((device, ticket)) = self.unstarted.take() {
+            device.inner().execute(vec![ticket]);
+        }
+        match Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => unreachable!("`execute` returns when the request has completed"),
+        }
+    }
+
     /// Whether it has completed.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -287,20 +361,14 @@ impl<M: IoMemory> IoFuture<M> {
 }
 
 pub(crate) fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticket) {
-    let mut segments = SmallVec::new();
-    memory.segments(&mut |start, bytes| {
-        assert!(
-            (start as usize).is_multiple_of(BLOCK_BYTES) && bytes.is_multiple_of(BLOCK_BYTES),
-            "I/O memory must be whole blocks"
-        );
-        segments.push(Segment { start, bytes });
-    });
+    // SAFETY: the cell, which the ticket holds, owns the memory, and moving it there does not move the segments.
+    let request = unsafe { Request::of(op, block, &memory) };
     let shared = Arc::new(Shared {
         memory: UnsafeCell::new(Some(memory)),
         state: Mutex::new(State::Waiting(None)),
         done: AtomicBool::new(false),
     });
-    let ticket = Ticket { op, block, segments, cell: Some(shared.clone()) };
+    let ticket = Ticket { request, cell: Some(shared.clone()) };
     (shared, ticket)
 }
 
@@ -379,6 +447,31 @@ impl Batch {
     pub fn start_in_background(self) {
         if !self.tickets.is_empty() {
             self.device.inner().submit(self.tickets);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{IoBuf, MemDevice};
+
+    /// The one runs requests on lent memory, the other on memory that it owns meanwhile.
+    #[test]
+    fn what_runs_here_and_now_does_the_same_with_and_without_a_shorter_way() {
+        for device in [Device::new(Arc::new(MemDevice::new(4))), Device::new(crate::sim::SimDevice::new(4))] {
+            let name = format!("{device:?}");
+            let bytes: Vec<u8> = (0..2 * BLOCK_BYTES).map(|at| (at % 251) as u8).collect();
+            assert!(device.write_now(1, IoBuf::copied_from(&bytes)).result.is_ok(), "{name}");
+            let read = device.read_now(1, IoBuf::unfilled(2)).ok().unwrap();
+            assert_eq!(&read[..], &bytes[..], "{name}");
+            let outside = device.read_now(3, IoBuf::unfilled(2));
+            assert!(matches!(outside.result, Err(DeviceError::OutOfRange { .. })), "{name}");
+            assert_eq!(outside.memory.len(), 2 * BLOCK_BYTES, "the memory comes back");
+            let counters = device.counters();
+            assert_eq!((counters.reads, counters.writes, counters.errors), (1, 1, 1), "{name}");
         }
     }
 }

@@ -7,6 +7,10 @@
 #[path = "../src/tree/mod.rs"]
 mod tree;
 
+#[allow(dead_code, unreachable_pub, missing_docs)]
+#[path = "../src/plant.rs"]
+mod plant;
+
 mod error {
     pub(crate) use shoal_engine::{Error, Result};
 }

@@ -21,6 +21,7 @@ use crate::own_space::OwnerId;
 use crate::packed::{
     Account, AccountOps, LiveValue, MoveStep, Moves, Owner, Packer, Pending, Pressure, packs,
 };
+use crate::plant::{Plant, planted};
 use crate::publish::Changes;
 use crate::space::Extents;
 use crate::store::{Inner, OperationCounters};
@@ -205,6 +206,9 @@ impl Inner {
             freed: std::mem::take(&mut work.freed),
             device_blocks: None,
         };
+        if planted(Plant::FreedBeforePublish) {
+            self.space.give_back(&std::mem::take(&mut freed));
+        }
         let published = self.publish(changes).await;
         // Kept in either case: a superblock whose write failed may be on the device all the same, and what it names must
         // not be written over by a put that is under way (R20).
@@ -215,7 +219,9 @@ impl Inner {
         self.space.give_back(&between);
         // Never in a published tree, so not in the image's delta; readers of this view may still read them.
         let dropped = frozen.map(|overlay| overlay.lock().take_dropped()).unwrap_or_default();
-        freed.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
+        if !planted(Plant::DroppedNotFreed) {
+            freed.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
+        }
         let era = tablet.publish(root, applied, account.totals);
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&era), freed);
         if let Some(frozen) = frozen {
@@ -266,6 +272,7 @@ impl Inner {
     fn apply_failed(&self, error: &Error) -> Error {
         if let Error::Io(device) = error
             && device.is_write()
+            && !planted(Plant::FailedApplyGoesOn)
         {
             self.poison(format!("an apply could not write ({error})"));
         }
@@ -644,7 +651,9 @@ impl ReplaceEntries {
                 self.expiring_removed += u64::from(entry.expiry_ns.is_some());
                 match entry.home {
                     Home::Inline => {}
+                    Home::Packed { .. } if planted(Plant::DeadStayCounted) => {}
                     Home::Packed { run, .. } => self.account.kill(run, entry.stored_bytes()),
+                    Home::Extents { .. } | Home::Manifest { .. } if planted(Plant::ReplacedNotFreed) => {}
                     Home::Extents { .. } | Home::Manifest { .. } => self.old.push((version, entry)),
                 }
             }
@@ -657,6 +666,9 @@ impl ReplaceEntries {
 
     /// Whether the tree still has what is to move.
     fn is_unchanged(moved: &Moved, old: Old<'_>) -> bool {
+        if planted(Plant::MovedWins) {
+            return true;
+        }
         let Old::Present(old) = old else { return false };
         split_leaf_entry(old)
             .and_then(|(version, body)| Ok((version, Entry::decode(body)?.0)))

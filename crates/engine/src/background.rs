@@ -1,5 +1,5 @@
 //! The store's threads: the committer, the applier, the one that grows the file ahead of need, the one that moves values
-//! and tidies packed runs, and the reaper.
+//! and tidies packed runs, the reaper, and the scrubber.
 //!
 //! They hold the store weakly and end with it. Each does one kind of work; all of that work can also be done by a caller.
 
@@ -13,6 +13,7 @@ use shoal_base::task::block_on;
 
 use crate::moving::Progress;
 use crate::own_space::SAVE_PERIOD;
+use crate::scrub::{ScrubPlace, ScrubReport};
 use crate::store::{Inner, Store};
 
 /// How often the applier looks around without being woken.
@@ -29,6 +30,11 @@ const REAPER_PERIOD: Duration = Duration::from_millis(100);
 const REAPER_ROUNDS: u32 = 600;
 /// The committer looks around this often even if nobody wakes it.
 const COMMITTER_PERIOD: Duration = Duration::from_secs(1);
+/// The first scrub of a store begins so long after it was opened, and the next one so long after the one before.
+const SCRUB_FIRST_NS: u64 = 600_000_000_000;
+const SCRUB_AGAIN_NS: u64 = 7 * 24 * 3_600_000_000_000;
+/// How often the scrubber looks around.
+const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
 /// How long the committer waits for threads that gather writes. A turn of a dispatch thread is hardly ever longer.
 const GATHERING_MAX: Duration = Duration::from_millis(1);
 /// Wait after an apply that failed: the device may recover.
@@ -67,6 +73,7 @@ pub(crate) struct Worker {
     own: Bell,
     moving: Bell,
     reap: Bell,
+    scrub: Bell,
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -80,6 +87,7 @@ impl Worker {
             own: Bell::default(),
             moving: Bell::default(),
             reap: Bell::default(),
+            scrub: Bell::default(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
         })
@@ -91,12 +99,13 @@ impl Worker {
     /// As the system.
     pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>) -> std::io::Result<()> {
         type Work = fn(&Weak<Inner>, &Worker);
-        let works: [(&str, Work); 5] = [
+        let works: [(&str, Work); 6] = [
             ("shoal-commit", committer),
             ("shoal-apply", applier),
             ("shoal-grow", grower),
             ("shoal-move", mover),
             ("shoal-reap", reaper),
+            ("shoal-scrub", scrubber),
         ];
         let keeper: Option<(&str, Work)> = (inner.own.len() > 0).then_some(("shoal-own", keeper));
         for (name, work) in works.into_iter().chain(keeper) {
@@ -133,6 +142,7 @@ impl Worker {
         self.own.ring();
         self.wake_move();
         self.reap.ring();
+        self.scrub.ring();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
@@ -312,5 +322,30 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
         }
         drop(inner);
         worker.reap.wait(wait);
+    }
+}
+
+/// Reads everything from time to time, at a rate that leaves the device to others.
+fn scrubber(store: &Weak<Inner>, worker: &Worker) {
+    let _ = worker.scrub.thread.set(thread::current());
+    let (mut place, mut due_ns) = (ScrubPlace::default(), None);
+    while !worker.is_stopped() {
+        let Some(inner) = store.upgrade() else { return };
+        let (now_ns, rate) = (inner.now_ns(), inner.tuning.scrub_bytes_per_s);
+        let due = *due_ns.get_or_insert(now_ns.saturating_add(SCRUB_FIRST_NS));
+        let mut wait = SCRUBBER_PERIOD;
+        if rate > 0 && now_ns >= due {
+            let mut report = ScrubReport::default();
+            match block_on(inner.scrub_some(&mut place, &mut report)) {
+                Ok(true) => due_ns = Some(now_ns.saturating_add(SCRUB_AGAIN_NS)),
+                Ok(false) => wait = Duration::from_secs_f64(report.bytes as f64 / rate as f64),
+                Err(error) => {
+                    tracing::warn!("a scrub was interrupted and goes on later: {error}");
+                    wait = RETRY_AFTER;
+                }
+            }
+        }
+        drop(inner);
+        worker.scrub.wait(wait);
     }
 }

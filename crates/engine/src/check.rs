@@ -376,7 +376,7 @@ async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut Che
 }
 
 /// An encoded key as `bucket/key`.
-fn name(key: &[u8]) -> String {
+pub(crate) fn name(key: &[u8]) -> String {
     match key.iter().position(|&byte| byte == 0) {
         Some(at) => format!("{}/{}", key[..at].escape_ascii(), key[at + 1..].escape_ascii()),
         None => key.escape_ascii().to_string(),

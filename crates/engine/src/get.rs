@@ -16,6 +16,7 @@ use crate::key::ObjectKey;
 use crate::log::format::RecordKind;
 use crate::object::{ByteRange, Object, ObjectInfo};
 use crate::overlay::Record;
+use crate::plant::{Plant, planted};
 use crate::store::{Inner, OperationCounters, Store};
 use crate::tablet::View;
 use crate::tree_io::{PoolPages, tree_of};
@@ -106,8 +107,12 @@ impl Inner {
     /// The newest durable record of a key in the overlays of `view`, and whether nothing newer is in flight.
     fn record_of(&self, view: &View, key: &[u8]) -> (Option<Arc<Record>>, bool) {
         let mut is_settled = true;
-        for overlay in [Some(&view.active), view.frozen.as_ref()].into_iter().flatten() {
-            let (record, settled) = overlay.get(key, || self.committer.durable());
+        let frozen = view.frozen.as_ref().filter(|_| !planted(Plant::FrozenNotRead));
+        let durable = || {
+            if planted(Plant::InFlightServed) { self.committer.assigned() } else { self.committer.durable() }
+        };
+        for overlay in [Some(&view.active), frozen].into_iter().flatten() {
+            let (record, settled) = overlay.get(key, durable);
             is_settled &= settled;
             if record.is_some() {
                 return (record, is_settled);

@@ -30,9 +30,11 @@ use crate::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX};
 use crate::overlay::Record;
 use crate::own_space::OwnSpace;
 use crate::packed::{Totals, run_blocks_max};
+use crate::plant::{Plant, planted};
 use crate::poison::Poison;
 use crate::publish::{CEILING_STEP, Publisher};
 use crate::reap::Expiring;
+use crate::scrub::ScrubCounters;
 use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space_image;
 use crate::space_trace::SpaceTrace;
@@ -284,12 +286,21 @@ impl Recovery {
         }
         last = last.max(superblock.durable_lsn);
         // R2: what was replayed may sit in the device's cache only.
-        device.flush().await.ok()?;
+        if !planted(Plant::ReplayNotFlushed) {
+            device.flush().await.ok()?;
+        }
         // R5: numbers up to the ceiling may have been seen by somebody.
-        let next_lsn = last.max(superblock.lsn_ceiling).next();
+        let next_lsn = if planted(Plant::VersionsAgain) {
+            superblock.log_tail.first_lsn
+        } else {
+            last.max(superblock.lsn_ceiling).next()
+        };
         superblock.number += 1;
-        superblock.epoch += 1;
-        superblock.epoch_position = head.position;
+        if !planted(Plant::EpochNotPublished) {
+            superblock.epoch += 1;
+            superblock.epoch_position = head.position;
+        }
+        let expiry_floor_ns = if planted(Plant::ExpiryGoesBack) { 0 } else { expiry_floor_ns };
         let expiry = ExpiryClock::new(environment.clock.clone(), expiry_floor_ns);
         superblock.expiry_clock_ns = expiry.now_ns();
         superblock.durable_lsn = Lsn(head.first_lsn.0 - 1);
@@ -339,6 +350,7 @@ impl Recovery {
             worker: worker.clone(),
             streams: HeldStreams::default(),
             mover: Mover::new(options.pause_moving),
+            scrubbed: ScrubCounters::default(),
             discard: options.discard,
             writes: WriteCounts::default(),
             closed: AtomicBool::new(false),
@@ -391,10 +403,13 @@ async fn replay(
             return Err(Error::Corrupt { what, block: 0 });
         };
         let view = tablet.view();
-        if lsn <= view.applied {
+        if lsn <= view.applied && !planted(Plant::ReplayedTwice) {
             continue;
         }
         let mut record = Record::recovered(encoded, lsn);
+        if planted(Plant::DeletesNotReplayed) && record.kind() == RecordKind::Delete {
+            continue;
+        }
         let mut promised = TREE_BLOCKS_PER_RECORD;
         if record.kind() == RecordKind::Put {
             let body = record.body();
@@ -407,7 +422,8 @@ async fn replay(
             record.own(owned_runs(device, pool, &entry, lsn).await);
         }
         // Of groups whose image is damaged nothing is free, so there is nothing to take (R19).
-        for run in record.owned().iter().flat_map(|&run| outside(run, unknown)) {
+        let owned = if planted(Plant::ReplayTakesNothing) { &[] } else { record.owned() };
+        for run in owned.iter().flat_map(|&run| outside(run, unknown)) {
             space.allocator().take(run).map_err(|error| Error::Corrupt {
                 what: format!("record {lsn} owns blocks that something else owns too ({error})"),
                 block: run.block,
@@ -472,7 +488,7 @@ async fn drop_unfinished(
             Err(_) => false,
         };
     }
-    if !complete {
+    if !complete && !planted(Plant::UnfinishedKept) {
         notes.push(format!(
             "the last batch (from record {}) was not complete: it was never acknowledged",
             last.header.first_lsn

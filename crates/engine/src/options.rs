@@ -132,6 +132,8 @@ pub struct Tuning {
     pub move_idle_bytes_per_s: u64,
     /// The same on a store in use. Where values are in splinters it is sixteen times the other one in either case.
     pub move_load_bytes_per_s: u64,
+    /// Bytes that a scrub in the background reads in a second; 0: there is none.
+    pub scrub_bytes_per_s: u64,
     /// Bytes that an apply has under way at the device at a time: a commit's flush waits for them.
     pub apply_bytes_in_flight: usize,
     /// Blocks that a file grows by, at least.
@@ -152,6 +154,7 @@ impl Default for Tuning {
             move_load_bytes_per_s: 64 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
+            scrub_bytes_per_s: 8 << 20,
             apply_bytes_in_flight: 1 << 20,
             growth_blocks: 65_536,
             seal_after_ns: 10_000_000,

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::error::Error;
+use crate::plant::{Plant, planted};
 
 /// Whether the store is poisoned, and by what.
 #[derive(Default)]
@@ -11,6 +12,9 @@ pub(crate) struct Poison(OnceLock<String>);
 impl Poison {
     /// Poisons the store; the first reason stays. Says so in the log, once.
     pub(crate) fn set(&self, reason: String) {
+        if planted(Plant::NotPoisoned) {
+            return;
+        }
         if self.0.set(reason).is_ok() {
             tracing::error!(
                 "the store is read-only from now on: {}; reads go on; restart to recover from the device",

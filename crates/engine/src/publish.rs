@@ -4,6 +4,7 @@ use shoal_base::{Lsn, Run, TabletId};
 
 use crate::error::{Error, Result};
 use crate::packed::Totals;
+use crate::plant::{Plant, planted};
 use crate::space_image;
 use crate::store::Inner;
 use crate::superblock::{self, Superblock};
@@ -43,6 +44,7 @@ impl Inner {
                 publisher.superblock = superblock;
                 Ok(publisher.superblock.number)
             }
+            Err(error) if planted(Plant::FailedSuperblockForgiven) => Err(error),
             Err(error) => {
                 self.poison(format!("a superblock could not be published ({error})"));
                 Err(error)
@@ -75,6 +77,7 @@ impl Inner {
         for tablet in self.tablets.all() {
             let first = match &changes.tablet {
                 Some((id, ..)) if *id == tablet.id => tablet.view().active.first_lsn(),
+                _ if planted(Plant::TailIgnoresOthers) => None,
                 _ => tablet.first_unapplied(),
             };
             tail = tail.min(first.unwrap_or(u64::MAX));
@@ -93,9 +96,13 @@ impl Inner {
         if let Some(blocks) = changes.device_blocks {
             next.device_blocks = blocks;
         }
-        next.space = space_image::append(&self.device, &next, &changes.taken, &changes.freed).await?;
+        let taken = if planted(Plant::TakenNotPublished) { &[] } else { &changes.taken[..] };
+        let freed = if planted(Plant::FreedNotPublished) { &[] } else { &changes.freed[..] };
+        next.space = space_image::append(&self.device, &next, taken, freed).await?;
         // Pages, values and the image's delta are durable before the superblock names them.
-        self.device.flush().await.ok()?;
+        if !planted(Plant::PagesNotFlushed) {
+            self.device.flush().await.ok()?;
+        }
         superblock::write(&self.device, &next).await?;
         self.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
         Ok(next)

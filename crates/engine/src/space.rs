@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::moving::{Closed, Discarded};
 use crate::options::UNIT_BLOCKS;
 use crate::own_space::OwnerId;
+use crate::plant::{Plant, planted};
 use crate::space_trace::SpaceTrace;
 
 /// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
@@ -158,7 +159,8 @@ impl SpaceManager {
         apply_blocks: u64,
     ) -> Result<(Arc<Extents>, Promise), Shortage> {
         let mut state = self.state.lock();
-        let free = self.space.free_blocks().saturating_sub(state.promised + self.reserve);
+        let kept = if planted(Plant::ReserveGivenAway) { 0 } else { state.promised + self.reserve };
+        let free = self.space.free_blocks().saturating_sub(kept);
         let needed = value_blocks + apply_blocks;
         let shortage = Shortage { needed, available: free };
         if needed > free {
@@ -312,7 +314,10 @@ impl SpaceManager {
         let mut ready = Vec::new();
         let mut state = self.state.lock();
         for queue in &mut state.pending {
-            while queue.front().is_some_and(|free| free.superblock <= named && free.era.strong_count() == 0) {
+            while queue.front().is_some_and(|free| {
+                (free.superblock <= named || planted(Plant::ReusedAtOnce))
+                    && (free.era.strong_count() == 0 || planted(Plant::ReusedUnderReaders))
+            }) {
                 ready.extend(queue.pop_front().into_iter().flat_map(|free| free.runs));
             }
         }
@@ -345,7 +350,7 @@ impl Extents {
 
     /// A record names them now: the apply that removes it will free them.
     pub(crate) fn keep(&self) {
-        self.kept.store(true, Ordering::Release);
+        self.kept.store(!planted(Plant::ExtentsNotKept), Ordering::Release);
     }
 }
 

@@ -103,6 +103,12 @@ pub struct StoreStat {
     pub packed_blocks: u64,
     /// See `packed_runs`.
     pub packed_live_bytes: u64,
+    /// Passes of scrubs that ended since it was opened, the bytes that they read, and what they found wrong.
+    pub scrub_passes: u64,
+    /// See `scrub_passes`.
+    pub scrub_bytes: u64,
+    /// See `scrub_passes`.
+    pub scrub_problems: u64,
     /// The device's counts.
     pub device: DeviceCounters,
     /// The pool's counts.
@@ -157,6 +163,9 @@ impl StoreStat {
             ("moving.groups_emptied", "count", self.groups_emptied),
             ("moving.bytes_moved", "bytes", self.bytes_evacuated),
             ("moving.bytes_discarded", "bytes", self.bytes_discarded),
+            ("scrub.passes", "count", self.scrub_passes),
+            ("scrub.bytes", "bytes", self.scrub_bytes),
+            ("scrub.problems", "count", self.scrub_problems),
             ("device.reads", "count", self.device.reads),
             ("device.blocks_read", "blocks", self.device.blocks_read),
             ("device.writes", "count", self.device.writes),
@@ -256,6 +265,9 @@ impl Store {
             packed_runs: totals.runs,
             packed_blocks: totals.packed_blocks,
             packed_live_bytes: totals.packed_live_bytes,
+            scrub_passes: get(&inner.scrubbed.passes),
+            scrub_bytes: get(&inner.scrubbed.bytes),
+            scrub_problems: get(&inner.scrubbed.problems),
             device: inner.device.counters(),
             pool: inner.pool.counters(),
         }

@@ -24,6 +24,7 @@ use crate::pending::is_put_off;
 use crate::poison::Poison;
 use crate::publish::Publisher;
 use crate::reap::Expiring;
+use crate::scrub::ScrubCounters;
 use crate::space::{Shortage, SpaceManager};
 use crate::stream::HeldStreams;
 use crate::tablet::{Tablet, TabletMap};
@@ -64,6 +65,8 @@ pub(crate) struct Inner {
     /// Readers of long values, which hold the space of what they read for a bounded time (R16).
     pub streams: HeldStreams,
     pub mover: Mover,
+    /// What scrubs did.
+    pub scrubbed: ScrubCounters,
     /// Whether whole free groups are given back to the device.
     pub discard: bool,
     /// How often keys were written, for who keeps values near.

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::layout::{Layout, SUPERBLOCK_COPIES};
 use crate::options::TABLETS_MAX;
 use crate::packed::Totals;
+use crate::plant::{Plant, planted};
 use crate::tree::{PageRef, Root};
 
 /// "SHOALSB" and a line end that text transfers would change.
@@ -161,7 +162,7 @@ impl Superblock {
             return None;
         }
         let crc = Reader::new(block.get(CRC_OFFSET..)?).u32().ok()?;
-        if crc != crc32c(block.get(..CRC_OFFSET)?) {
+        if crc != crc32c(block.get(..CRC_OFFSET)?) && !planted(Plant::SuperblockNotChecked) {
             return None;
         }
         Self::decode_fields(block).ok().filter(Self::is_sensible)
@@ -265,6 +266,9 @@ pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
     let mut blank = true;
     let mut unreadable = None;
     for block in SUPERBLOCK_COPIES.into_iter().flatten() {
+        if planted(Plant::SecondCopyForgotten) && block >= 32 {
+            continue;
+        }
         if block >= device.blocks() {
             continue;
         }
@@ -278,7 +282,11 @@ pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
         };
         blank &= bytes.iter().all(|&byte| byte == 0);
         match Superblock::decode(&bytes) {
-            Some(superblock) if newest.as_ref().is_none_or(|best| best.number < superblock.number) => {
+            Some(superblock)
+                if newest.as_ref().is_none_or(|best| {
+                    (best.number < superblock.number) != planted(Plant::OldestSuperblock)
+                }) =>
+            {
                 newest = Some(superblock);
             }
             Some(_) => {}
@@ -309,17 +317,26 @@ fn foreign_message(block: &[u8]) -> Option<String> {
     })
 }
 
+/// The blocks of both copies of superblock `number`.
+pub(crate) fn copies(number: u64) -> [u64; 2] {
+    SUPERBLOCK_COPIES[(number % 2) as usize]
+}
+
 /// Writes both copies of `superblock` to its slot and makes them durable.
 ///
 /// # Errors
 /// As the device; the number must not be used again then (R20).
 pub(crate) async fn write(device: &Device, superblock: &Superblock) -> Result<()> {
-    let slot = SUPERBLOCK_COPIES[(superblock.number % 2) as usize];
+    let slot = if planted(Plant::OneSlot) { 0 } else { (superblock.number % 2) as usize };
+    let slot = SUPERBLOCK_COPIES[slot];
     let mut batch = device.batch();
     let writes = slot.map(|block| batch.add(device.write(block, superblock.encode())));
     batch.start();
     for write in writes {
         write.await.ok()?;
+    }
+    if planted(Plant::SuperblockNotFlushed) {
+        return Ok(());
     }
     device.flush().await.ok()?;
     Ok(())

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::log::commit::Marker;
 use crate::overlay::Overlay;
 use crate::packed::{TidyState, Totals};
+use crate::plant::{Plant, planted};
 use crate::space::Era;
 use crate::superblock::TabletRecord;
 use crate::tree::Root;
@@ -81,9 +82,8 @@ impl Tablet {
         // Under the lock, and before anybody can see the new overlay: every record of the frozen overlay is before the
         // marker, every later one after it (R4).
         let marker = Marker::new();
-        queue(marker.clone());
         *last = Some(marker.clone());
-        self.view.store(Arc::new(View {
+        let after = View {
             tablet: self.id,
             active: Arc::new(Overlay::new(self.filter_bits)),
             frozen: Some(view.active.clone()),
@@ -91,7 +91,14 @@ impl Tablet {
             applied: view.applied,
             totals: view.totals,
             era: view.era.clone(),
-        }));
+        };
+        if planted(Plant::MarkerTooLate) {
+            self.view.store(Arc::new(after));
+            queue(marker.clone());
+            return Some(marker);
+        }
+        queue(marker.clone());
+        self.view.store(Arc::new(after));
         Some(marker)
     }
 
@@ -134,10 +141,9 @@ impl TabletMap {
     pub(crate) fn new(tablets: Vec<Arc<Tablet>>) -> Result<Self> {
         let mut by_slot = vec![u8::MAX; usize::from(shoal_base::slot::SLOT_COUNT)].into_boxed_slice();
         for (index, tablet) in tablets.iter().enumerate() {
-            for slot in tablet.slot_first..=tablet.slot_last {
-                if let Some(place) = by_slot.get_mut(usize::from(slot)) {
-                    *place = index as u8;
-                }
+            let slots = usize::from(tablet.slot_first)..=usize::from(tablet.slot_last);
+            if let Some(places) = by_slot.get_mut(slots) {
+                places.fill(index as u8);
             }
         }
         if by_slot.contains(&u8::MAX) {

@@ -17,6 +17,7 @@ use crate::log::format::RecordKind;
 use crate::object::{Object, PutOptions};
 use crate::overlay::{self, Record};
 use crate::pending::Pending;
+use crate::plant::{Plant, planted};
 use crate::retry::{Identity, Once, RESULT_LIFE_NS, Slot};
 use crate::store::{Inner, LogRoom, Store};
 use crate::tablet::{Tablet, View};
@@ -161,7 +162,7 @@ impl Inner {
         slot: Option<(Lsn, Slot)>,
     ) -> Result<Option<Once<T>>> {
         let Some((version, slot)) = slot else { return Ok(None) };
-        if slot.sequence < identity.sequence {
+        if slot.sequence < identity.sequence || planted(Plant::RetriesForgotten) {
             return Ok(None);
         }
         if slot.sequence > identity.sequence {

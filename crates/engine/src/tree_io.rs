@@ -7,6 +7,7 @@ use shoal_base::{BLOCK_BYTES, Run, TabletId};
 use shoal_pool::{Hint, Keep, Pinned, Pool, PoolError, Unit, Writer, WriterOptions};
 
 use crate::error::{Error, Result};
+use crate::plant::{Plant, planted};
 use crate::store::Inner;
 use crate::tree::{Draft, PageRef, PageSink, PageSource, ReadHint, Tree};
 use crate::value::read::pool_error;
@@ -66,7 +67,11 @@ impl PageSource for PoolPages<'_> {
     type Page = PoolPage;
 
     async fn page(&self, page: PageRef, level: u8, hint: ReadHint) -> Result<PoolPage> {
-        let unit = Unit::page(page.block, page.crc);
+        let mut unit = Unit::page(page.block, page.crc);
+        if planted(Plant::ParentNotAsked) {
+            let bytes = self.pool.device().read(page.block, shoal_device::IoBuf::unfilled(1)).await.ok()?;
+            unit = Unit::page(page.block, shoal_base::codec::Reader::new(&bytes).u32().unwrap_or_default());
+        }
         // Not a lookup where it is a scan: pages that were scanned would seem wanted, and those that were read ahead
         // would be the first to go.
         if let Some(pinned) = self.pool.get_hinted(&unit, hint_of(level, hint)) {

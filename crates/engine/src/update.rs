@@ -16,6 +16,7 @@ use crate::log::format::RecordKind;
 use crate::object::{Metadata, Object, PutOptions};
 use crate::overlay::Record;
 use crate::pending::Pending;
+use crate::plant::{Plant, planted};
 use crate::store::{Inner, Store};
 use crate::tablet::{Tablet, View};
 use crate::write::Write;
@@ -159,7 +160,7 @@ impl Inner {
             let Some(expiry_ns) = found.and_then(|found| found.entry.expiry_ns) else {
                 return Ok(Reaped::Stays);
             };
-            if expiry_ns > self.expiry.now_ns() {
+            if expiry_ns > self.expiry.now_ns() && !planted(Plant::ReaperUnconditional) {
                 return Ok(Reaped::Later { expiry_ns });
             }
             self.check_writable()?;

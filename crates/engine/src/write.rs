@@ -16,6 +16,7 @@ use crate::log::format::RecordKind;
 use crate::near::WriteCounts;
 use crate::object::RejectRules;
 use crate::overlay::{self, Record, UNNUMBERED};
+use crate::plant::{Plant, planted};
 use crate::space::{Extents, Promise};
 use crate::store::{Inner, LogRoom};
 use crate::tablet::{Tablet, View};
@@ -270,7 +271,7 @@ fn judge(
         return Verdict::Accept(None);
     }
     let newest = active.newest(key.encoded()).cloned().or_else(|| {
-        let frozen = view.frozen.as_ref()?;
+        let frozen = view.frozen.as_ref().filter(|_| !planted(Plant::ConditionsForgetFrozen))?;
         frozen.lock().newest(key.encoded()).cloned()
     });
     let Some(record) = newest else {

@@ -10,14 +10,13 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{assert_clean, device, format, key, open, perform, recover_all, step, tiny, within};
+use common::{assert_clean, device, format, key, lab_number, open, perform, recover_all, step, tiny, within};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{Error, PutOptions, Store, block_on};
 use shoal_testkit::{Model, Observed, Workload, WorkloadOptions};
 
 const BLOCKS: u64 = 448;
-const OPERATIONS: usize = 150;
 const SIZES: [usize; 5] = [10, 90, 1_500, 5_000, 70_000];
 
 fn formatted() -> Image {
@@ -99,8 +98,7 @@ fn is_io(error: &Error) -> bool {
 }
 
 /// A run with one fault; false where the run was over before it struck.
-fn fails(image: Image, op: FaultOp, number: u64, for_good: bool) -> bool {
-    let code = if number.is_multiple_of(2) { libc::EIO } else { libc::ENOSPC };
+fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> bool {
     let fault = Fault::fail(op, code).after(number);
     let mut run = Run::new(image);
     run.sim.inject(if for_good { fault.for_good() } else { fault });
@@ -109,12 +107,12 @@ fn fails(image: Image, op: FaultOp, number: u64, for_good: bool) -> bool {
     match open(&device, tiny()) {
         Err(error) => assert!(matches!(error, Error::Io(_) | Error::Poisoned(_)), "opening: {error}"),
         Ok(store) => {
-            for turn in 0..OPERATIONS {
+            for turn in 0..lab_number("FAULT_OPERATIONS", 150) {
                 run.operate(&store, &mut workload, false);
                 if op == FaultOp::Flush && run.sim.injected() > 0 {
                     assert!(run.read_only, "a flush failed, and the store takes writes");
                 }
-                let name = Workload::key(turn as u64 % 6);
+                let name = Workload::key(turn % 6);
                 run.observe(&store, &name, |error| op == FaultOp::Read && is_io(error));
                 if run.read_only && turn % 8 == 0 {
                     break;
@@ -163,19 +161,31 @@ fn reopens(image: Image, model: &Model, what: &str, deep: bool) {
     assert_clean(&device, what);
 }
 
-/// Every n until the run no longer gets so far, `step_by` apart.
+/// Every n until the run no longer gets so far: both errors for each in the laboratory, in turn here, and every second n
+/// where the failure stays.
 fn sweep(op: FaultOp, for_good: bool) {
     let image = formatted();
-    let mut number = 0;
+    let all = lab_number("FAULT_CODES", 1) > 1;
+    let (mut number, mut runs) = (0, 0);
     loop {
-        let image = image.clone();
-        let what = format!("{op:?} {number} for good: {for_good}");
-        if !within(30, &what, move || fails(image, op, number, for_good)) {
+        let codes: &[i32] = match (all, number % 2) {
+            (true, _) => &[libc::EIO, libc::ENOSPC],
+            (false, 0) => &[libc::EIO],
+            (false, _) => &[libc::ENOSPC],
+        };
+        let mut struck = false;
+        for &code in codes {
+            let image = image.clone();
+            let what = format!("{op:?} {number}, code {code}, for good: {for_good}");
+            struck = within(30, &what, move || fails(image, op, number, code, for_good));
+            runs += u64::from(struck);
+        }
+        if !struck {
             break;
         }
-        number += if for_good { 2 } else { 1 };
+        number += if for_good && !all { 2 } else { 1 };
     }
-    println!("{op:?}, for good: {for_good}: {number} places");
+    println!("{op:?}, for good: {for_good}: {runs} failures at {number} places");
     assert!(number > 20, "only {number} requests of kind {op:?}");
 }
 

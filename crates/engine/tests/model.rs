@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{format, key, observe_all, open, step, tiny};
+use common::{format, key, lab_number, observe_all, on_all_cores, open, step, tiny};
 use proptest::prelude::*;
+use shoal_device::sim::{SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{ListRequest, OpenOptions, Store, block_on};
 use shoal_testkit::{Model, Workload, WorkloadOptions};
@@ -83,6 +84,41 @@ proptest! {
     fn conforms_to_the_model(seed in any::<u64>(), keys in 1_u64..40) {
         conform(seed, 300, keys, &tiny());
     }
+}
+
+/// Many short sequences, each on a fresh store, opened again in the middle: a million operations in the laboratory (T1).
+#[test]
+fn short_sequences_conform() {
+    const OPERATIONS: usize = 50;
+    let count = lab_number("SEQUENCES", 200);
+    let base = SimDevice::new(512);
+    format(&Device::new(base.clone()), 512, 3);
+    let (image, began) = (base.image(), std::time::Instant::now());
+    on_all_cores(count, |number| {
+        let seed = number + (lab_number("SEED", 1) << 32);
+        let quiet = SimOptions { record: false, ..SimOptions::default() };
+        let device = Device::new(SimDevice::with_options(image.clone(), quiet));
+        let mut store = open(&device, tiny()).unwrap();
+        let sizes = vec![0, 1, 100, 101, 900, 1_999, 2_001, 4_096, 65_537];
+        let options =
+            WorkloadOptions { keys: 1 + seed % 12, sizes, delete_percent: 25, condition_percent: 30 };
+        let (mut workload, mut model) = (Workload::new(seed, options), Model::new());
+        for place in 1..=OPERATIONS {
+            let operation = workload.next(&model);
+            step(&store, &mut model, &operation, false, |_| {});
+            if place == 15 + seed as usize % 20 {
+                if seed.is_multiple_of(2) {
+                    block_on(store.close()).unwrap();
+                }
+                drop(store);
+                store = open(&device, tiny()).unwrap();
+                observe_all(&store, &mut model);
+            }
+        }
+        observe_all(&store, &mut model);
+        check_listing(&store, &model, 1 + seed as usize % 7);
+    });
+    println!("{} operations in {count} sequences in {:?}", count * OPERATIONS as u64, began.elapsed());
 }
 
 #[test]

@@ -11,10 +11,9 @@
 //! wanted: not at once by who waits for one, which nobody wakes for it, but at the next tick of the watchdog; when its time
 //! is over it gets the error.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Wake;
 
 use parking_lot::Mutex;
 use shoal_base::task::may_block;
@@ -67,12 +66,7 @@ impl Pool {
     /// Writes a page that the caller pinned, on this thread, which may block; without anything that a hand-off needs. The
     /// pin keeps everybody from changing it, and from taking its frame.
     pub(crate) fn write_here(&self, page: Pinned) {
-        let mut io = self.lane().write(page.slot().block(), WriteFrames(smallvec![page]));
-        io.start();
-        let outcome = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
-        let Poll::Ready(outcome) = outcome else {
-            unreachable!("a thread that may block waited for its write")
-        };
+        let outcome = self.lane().write_now(page.slot().block(), WriteFrames(smallvec![page]));
         self.inner().count_write(&outcome.result, 1);
         outcome.memory.0.iter().for_each(|page| page.written(outcome.result.is_ok()));
     }

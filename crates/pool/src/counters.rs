@@ -77,8 +77,9 @@ pub(crate) struct Stats {
     pub(crate) ahead_wasted: Count,
 }
 
-/// Groups of threads, where something is kept once a group.
-pub(crate) const CELLS: usize = 8;
+/// Groups of threads, where something is kept once a group. Two threads of one group on two cores slow each other down, so more
+/// than a store has threads that work at once.
+pub(crate) const CELLS: usize = 32;
 
 /// The group of this thread.
 pub(crate) fn cell() -> usize {

@@ -3,11 +3,8 @@
 //! Whoever misses reads: under [`shoal_base::task::block_on`] the calling thread makes the system call itself, elsewhere
 //! the request is submitted and its completion wakes everybody who waits.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 
 use crate::PoolError;
 use crate::ahead::Ahead;
@@ -404,12 +401,7 @@ impl Pool {
         inner.stats.misses.add(1);
         let index = frames.list().head;
         let begun = inner.latency.begun();
-        let mut io = self.lane().read(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
-        io.start();
-        let outcome = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
-        let Poll::Ready(outcome) = outcome else {
-            unreachable!("a thread that may block waited for its read")
-        };
+        let outcome = self.lane().read_now(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
         inner.latency.ended(begun);
         let Some(frames) = outcome.memory.0.into_iter().next() else {
             unreachable!("a read gives its memory back")

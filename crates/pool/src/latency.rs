@@ -13,8 +13,8 @@ pub(crate) fn moment() -> Instant {
     Instant::now()
 }
 
-/// Reads to each one that is timed: looking at the clock costs as much as a hit.
-const SAMPLED: u32 = 8;
+/// Reads of a thread to each one that is timed: looking at the clock costs as much as a hit.
+const SAMPLED: u32 = 32;
 
 /// From here on a device is slow. A hand-off to another thread costs 10 to 20 us, a read of an NVMe device 50 to 100 us.
 const SLOW_NS: u64 = 60_000;
@@ -56,7 +56,11 @@ impl Latency {
     fn sample(&self, ns: u64) {
         let estimate = self.estimate_ns.load(Ordering::Relaxed);
         let next = if ns > estimate { estimate + estimate / 4 } else { estimate - estimate / 5 };
-        self.estimate_ns.store(next.clamp(NS_MIN, NS_MAX), Ordering::Relaxed);
+        let next = next.clamp(NS_MIN, NS_MAX);
+        // All threads look at it at each access.
+        if next != estimate {
+            self.estimate_ns.store(next, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn is_slow(&self) -> bool {

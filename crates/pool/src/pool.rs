@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 
 use parking_lot::Mutex;
 use shoal_base::Run;
-use shoal_device::{BlockDevice, Device, DeviceCounters, DeviceError, Ticket};
+use shoal_device::{BlockDevice, Device, DeviceCounters, DeviceError, Request, Ticket};
 
 use crate::PoolError;
 use crate::aside::Side;
@@ -133,6 +133,10 @@ impl BlockDevice for Lane {
 
     fn execute(&self, tickets: Vec<Ticket>) {
         self.0.inner().execute(tickets);
+    }
+
+    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
+        self.0.inner().run(request)
     }
 
     fn blocks(&self) -> u64 {

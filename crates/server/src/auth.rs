@@ -3,33 +3,55 @@
 //! The store is reached only through an [`Authenticated`] request, and only [`Gate::admit`] makes one. So a handler, on
 //! whatever face, that was not admitted has nothing to work with: leaving the check out does not compile.
 //!
-//! Today's policy knows no secrets: callers on this machine are let in, others only where the operator said so. Tokens
-//! and certificates will be further fields of [`Caller`], looked at here.
+//! Where credentials are in force (`security`), a caller shows one: a token, or a certificate that TLS has verified. A token
+//! that is not known is refused whatever else was shown. Without credentials, callers on this machine are let in, others
+//! only where the operator said so.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use shoal_engine::{Identity, Store};
 
+use crate::security::Security;
+
 /// What is known about whoever sent a request, before it is believed.
 #[derive(Clone, Copy, Debug)]
-pub struct Caller {
+pub struct Caller<'a> {
     /// The address that the request came from.
     pub address: IpAddr,
+    /// Whom the certificate names that the caller showed, and TLS verified.
+    pub certificate: Option<&'a Arc<str>>,
+    /// What stands behind `authorization:` in the request.
+    pub authorization: Option<&'a [u8]>,
 }
 
 /// Whoever a request is done for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Principal {
     /// Anybody who is let in without proof.
     Local,
+    /// Who has the token of this number, from 1.
+    Token(usize),
+    /// Whom the certificate names.
+    Certificate(Arc<str>),
 }
 
 /// The caller may not do this.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("callers from {0} are not let in: the server was not started with --insecure")]
-pub struct Denied(IpAddr);
+pub enum Denied {
+    /// It calls from another machine.
+    #[error("callers from {0} are not let in: the server was not started with --insecure")]
+    Address(IpAddr),
+    /// It showed nothing.
+    #[error(
+        "the call shows no credentials: the server wants a token (authorization: Bearer ...) or a certificate"
+    )]
+    Missing,
+    /// It showed something that is not known.
+    #[error("the token of the call is not one that the server knows")]
+    Unknown,
+}
 
 /// The way to the store.
 #[derive(Clone)]
@@ -40,26 +62,48 @@ pub struct Gate {
 struct Shared {
     store: Store,
     insecure: bool,
+    security: Security,
 }
 
 impl Gate {
-    /// A gate before `store`. With `insecure`, callers from other machines are let in too.
+    /// A gate before `store`. With `insecure`, callers from other machines are let in too where `security` has no
+    /// credentials to ask for.
     #[must_use]
-    pub fn new(store: Store, insecure: bool) -> Self {
-        Self { shared: Arc::new(Shared { store, insecure }) }
+    pub fn new(store: Store, insecure: bool, security: Security) -> Self {
+        Self { shared: Arc::new(Shared { store, insecure, security }) }
     }
 
     /// Admits `request`.
     ///
     /// # Errors
     /// [`Denied`] where `caller` may not come in.
-    pub fn admit<T>(&self, caller: Caller, request: T) -> Result<Authenticated<T>, Denied> {
-        if !self.shared.insecure && !caller.address.to_canonical().is_loopback() {
-            return Err(Denied(caller.address));
-        }
-        let shared = Arc::clone(&self.shared);
-        Ok(Authenticated { shared, principal: Principal::Local, identity: None, request })
+    pub fn admit<T>(&self, caller: Caller<'_>, request: T) -> Result<Authenticated<T>, Denied> {
+        let principal = self.shared.principal(caller)?;
+        Ok(Authenticated { shared: Arc::clone(&self.shared), principal, identity: None, request })
     }
+}
+
+impl Shared {
+    fn principal(&self, caller: Caller<'_>) -> Result<Principal, Denied> {
+        self.security.with(|credentials| {
+            if !credentials.asks() {
+                let is_let_in = self.insecure || caller.address.to_canonical().is_loopback();
+                return if is_let_in { Ok(Principal::Local) } else { Err(Denied::Address(caller.address)) };
+            }
+            // Where no tokens are known, a certificate is what counts.
+            if let Some(authorization) = caller.authorization.filter(|_| !credentials.tokens().is_empty()) {
+                let number = bearer(authorization).and_then(|token| credentials.tokens().find(token));
+                return number.map(Principal::Token).ok_or(Denied::Unknown);
+            }
+            caller.certificate.cloned().map(Principal::Certificate).ok_or(Denied::Missing)
+        })
+    }
+}
+
+/// The token of `Bearer TOKEN`.
+fn bearer(authorization: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = authorization.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 /// A request whose caller was admitted.
@@ -73,8 +117,8 @@ pub struct Authenticated<T> {
 impl<T> Authenticated<T> {
     /// Whoever the request is done for.
     #[must_use]
-    pub fn principal(&self) -> Principal {
-        self.principal
+    pub fn principal(&self) -> &Principal {
+        &self.principal
     }
 
     /// The request, and the admission without it.
@@ -112,9 +156,16 @@ impl<T> Authenticated<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::security::{Credentials, Tokens};
+
+    const TOKEN: &str = "0123456789abcdef";
 
     fn gate(insecure: bool) -> Gate {
-        Gate::new(crate::testing::store(), insecure)
+        Gate::new(crate::testing::store(), insecure, Security::default())
+    }
+
+    fn caller(address: &str) -> Caller<'static> {
+        Caller { address: address.parse().unwrap(), certificate: None, authorization: None }
     }
 
     #[test]
@@ -128,17 +179,47 @@ mod tests {
             ("::ffff:10.0.0.1", false),
             ("fe80::1", false),
         ] {
-            let caller = Caller { address: address.parse().unwrap() };
-            assert_eq!(gate(false).admit(caller, ()).is_ok(), local, "{address}");
-            assert!(gate(true).admit(caller, ()).is_ok(), "{address}");
+            assert_eq!(gate(false).admit(caller(address), ()).is_ok(), local, "{address}");
+            assert!(gate(true).admit(caller(address), ()).is_ok(), "{address}");
+        }
+    }
+
+    /// Where tokens are known, nobody comes in without one, from this machine or with --insecure.
+    #[test]
+    fn who_has_a_token_is_let_in() {
+        let text = format!("{TOKEN}-old\n{TOKEN}-new\n");
+        let credentials = Credentials::new(None, Tokens::parse(text.as_bytes()).unwrap()).unwrap();
+        let security = Security::default();
+        let gate = Gate::new(crate::testing::store(), true, security.clone());
+        let admit = |authorization: Option<&str>, certificate: Option<&Arc<str>>| {
+            let authorization = authorization.map(str::as_bytes);
+            let admitted = gate.admit(Caller { authorization, certificate, ..caller("127.0.0.1") }, ());
+            admitted.map(|admitted| admitted.principal().clone())
+        };
+        assert_eq!(admit(Some("Bearer x"), None), Ok(Principal::Local), "nobody asks yet");
+        security.replace(credentials);
+        let name: Arc<str> = "a.example".into();
+        assert_eq!(admit(None, None), Err(Denied::Missing));
+        assert_eq!(admit(None, Some(&name)), Ok(Principal::Certificate(Arc::clone(&name))));
+        for (authorization, expected) in [
+            (format!("Bearer {TOKEN}-old"), Ok(Principal::Token(1))),
+            (format!("bearer  {TOKEN}-new"), Ok(Principal::Token(2))),
+            (format!("Bearer {TOKEN}"), Err(Denied::Unknown)),
+            (format!("Basic {TOKEN}-new"), Err(Denied::Unknown)),
+            (format!("{TOKEN}-new"), Err(Denied::Unknown)),
+            (String::new(), Err(Denied::Unknown)),
+        ] {
+            assert_eq!(admit(Some(&authorization), None), expected, "{authorization}");
+            // A wrong token is refused, certificate or not.
+            assert_eq!(admit(Some(&authorization), Some(&name)), expected, "{authorization}");
         }
     }
 
     #[test]
     fn the_admission_stays_with_what_the_request_is_turned_into() {
-        let request = gate(false).admit(Caller { address: "::1".parse().unwrap() }, 5).unwrap();
+        let request = gate(false).admit(caller("::1"), 5).unwrap();
         let (message, admission) = request.take();
-        assert_eq!((message, admission.principal()), (5, Principal::Local));
+        assert_eq!((message, admission.principal()), (5, &Principal::Local));
         assert_eq!(admission.with("decoded").take().0, "decoded");
     }
 }

@@ -1,23 +1,29 @@
-//! One connection: HTTP/2 on it, and the patience with it.
+//! One connection: TLS where there is some, HTTP on it, and the patience with it.
+//!
+//! HTTP/2 is what gRPC speaks; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes tell which of them it is.
 
 use std::convert::Infallible;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::server::conn::http2;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use crate::auth::Caller;
 use crate::dispatch::Dispatch;
 use crate::flow::ConnectionFlow;
 use crate::options::Limits;
+use crate::security::name_of;
 
 /// HTTP/2 window of one stream, in bytes: a value of 1 MiB is never stopped for a round trip. Fixed windows, as adaptive
 /// ones cost pings and only pay on long fat networks.
@@ -36,54 +42,117 @@ const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// A peer that does not answer pings is gone: how often it is asked, and how long it may take.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// Pause between two looks at a greeting that has come in part only.
-const GREETING_PAUSE: Duration = Duration::from_millis(20);
+/// How a client of HTTP/2 begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Length of HTTP/2's connection preface, in bytes.
-const PREFACE_BYTES: usize = 24;
+/// Streams that a client opened and reset before anybody looked at them ("rapid reset"); with more, the connection ends.
+const RESETS_WAITING_MAX: usize = 32;
+
+/// Streams that were reset for a client's errors; with more, the connection ends.
+const RESETS_FOR_ERRORS_MAX: usize = 256;
+
+/// Headers of a request over HTTP/1.1.
+const HEADERS_MAX: usize = 64;
+
+/// What HTTP/1.1 reads at a time, headers included, in bytes.
+const HTTP1_BUFFER_BYTES: usize = 64 << 10;
+
+/// Who is at the other end.
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// Whom the certificate names that it showed.
+    pub(crate) certificate: Option<Arc<str>>,
+}
 
 /// Serves `stream` until it ends, `drain` becomes true and all requests are answered, or its peer is too slow.
 pub(crate) async fn serve(
     stream: TcpStream,
-    peer: SocketAddr,
+    address: SocketAddr,
     dispatch: Arc<Dispatch>,
     limits: &Limits,
     mut drain: watch::Receiver<bool>,
 ) {
-    if !greeted(&stream, limits.greeting_max, &mut drain).await {
-        tracing::debug!(%peer, "closed: it does not speak HTTP/2");
-        return;
+    let Some(acceptor) = dispatch.security.acceptor() else {
+        let peer = Arc::new(Peer { address, certificate: None });
+        return speak(stream, peer, dispatch, limits, drain).await;
+    };
+    let accepted = tokio::select! {
+        accepted = timeout(limits.greeting_max, acceptor.accept(stream)) => accepted,
+        _ = drain.wait_for(|drain| *drain) => return,
+    };
+    match accepted {
+        Ok(Ok(stream)) => {
+            let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let peer = Arc::new(Peer { address, certificate: shown.map(name_of) });
+            if let Some(name) = &peer.certificate {
+                tracing::debug!(peer = %address, %name, "showed a certificate");
+            }
+            speak(stream, peer, dispatch, limits, drain).await;
+        }
+        Ok(Err(error)) => tracing::debug!(peer = %address, %error, "closed: no agreement on TLS"),
+        Err(_) => tracing::debug!(peer = %address, "closed: it took too long to agree on TLS"),
     }
+}
+
+/// Speaks HTTP on `stream`.
+async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    mut stream: S,
+    peer: Arc<Peer>,
+    dispatch: Arc<Dispatch>,
+    limits: &Limits,
+    mut drain: watch::Receiver<bool>,
+) {
+    let Some(greeting) = greeting(&mut stream, limits.greeting_max, &mut drain).await else {
+        tracing::debug!(peer = %peer.address, "closed: it does not speak HTTP");
+        return;
+    };
+    let is_http2 = greeting.as_slice() == PREFACE;
+    let stream = TokioIo::new(Rewound { greeting: greeting.into(), stream });
     let flow = dispatch.flow.connection();
-    let caller = Caller { address: peer.ip() };
     let requests = service_fn(|request: http::Request<Incoming>| {
-        let (dispatch, flow) = (Arc::clone(&dispatch), Arc::clone(&flow));
-        async move { Ok::<_, Infallible>(dispatch.answer(caller, flow, request).await) }
+        let (dispatch, flow, peer) = (Arc::clone(&dispatch), Arc::clone(&flow), Arc::clone(&peer));
+        async move { Ok::<_, Infallible>(dispatch.answer(&peer, flow, request).await) }
     });
-    let mut connection = pin!(http(limits).serve_connection(TokioIo::new(stream), requests));
-    let mut stalled = pin!(stalled(&flow, limits.silence_max));
+    let ended = if is_http2 {
+        let connection = pin!(http2(limits).serve_connection(stream, requests));
+        drive(connection, http2::Connection::graceful_shutdown, &flow, limits, drain).await
+    } else {
+        let connection = pin!(http1(limits).serve_connection(stream, requests));
+        drive(connection, http1::Connection::graceful_shutdown, &flow, limits, drain).await
+    };
+    match ended {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::debug!(peer = %peer.address, %error, "closed"),
+        None => {
+            let silence_s = limits.silence_max.as_secs_f64();
+            tracing::warn!(peer = %peer.address, "closed: it did not take its answers for {silence_s} s");
+        }
+    }
+}
+
+/// Runs `connection` to its end; none where its peer did not take its answers.
+async fn drive<C: Future<Output = hyper::Result<()>>>(
+    mut connection: Pin<&mut C>,
+    end: impl Fn(Pin<&mut C>),
+    flow: &ConnectionFlow,
+    limits: &Limits,
+    mut drain: watch::Receiver<bool>,
+) -> Option<hyper::Result<()>> {
+    let mut stalled = pin!(stalled(flow, limits.silence_max));
     let mut draining = false;
     loop {
         tokio::select! {
-            ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!(%peer, %error, "closed");
-                }
-                return;
-            }
-            () = stalled.as_mut() => {
-                tracing::warn!(%peer, "closed: it did not take its answers for {} s", limits.silence_max.as_secs_f64());
-                return;
-            }
+            ended = connection.as_mut() => return Some(ended),
+            () = stalled.as_mut() => return None,
             _ = drain.wait_for(|drain| *drain), if !draining => {
                 draining = true;
-                connection.as_mut().graceful_shutdown();
+                end(connection.as_mut());
             }
         }
     }
 }
 
-fn http(limits: &Limits) -> http2::Builder<TokioExecutor> {
+fn http2(limits: &Limits) -> http2::Builder<TokioExecutor> {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -91,28 +160,97 @@ fn http(limits: &Limits) -> http2::Builder<TokioExecutor> {
         .max_frame_size(FRAME_BYTES_MAX)
         .max_concurrent_streams(limits.streams_max)
         .max_header_list_size(HEADER_BYTES_MAX)
+        .max_pending_accept_reset_streams(RESETS_WAITING_MAX)
+        .max_local_error_reset_streams(RESETS_FOR_ERRORS_MAX)
         .keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .auto_date_header(false);
     http
 }
 
-/// Waits for the peer's first bytes, which stay where they are: whether it began to speak HTTP/2 in time. A peer that
-/// says nothing, or a byte a minute, must not hold a connection.
-async fn greeted(stream: &TcpStream, greeting_max: Duration, drain: &mut watch::Receiver<bool>) -> bool {
+/// For gRPC-Web only: `dispatch` refuses whatever else comes.
+fn http1(limits: &Limits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.silence_max)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HTTP1_BUFFER_BYTES)
+        .auto_date_header(false);
+    http
+}
+
+/// The peer's first bytes: all of HTTP/2's preface, or so many that it is not. None where they did not come in time: a peer
+/// that says nothing, or a byte a minute, must not hold a connection.
+async fn greeting<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    greeting_max: Duration,
+    drain: &mut watch::Receiver<bool>,
+) -> Option<Vec<u8>> {
     let preface = async {
-        let mut bytes = [0; PREFACE_BYTES];
-        loop {
-            match stream.peek(&mut bytes).await {
-                Ok(PREFACE_BYTES) => return true,
-                Ok(0) | Err(_) => return false,
-                Ok(_) => sleep(GREETING_PAUSE).await,
+        let mut bytes = Vec::with_capacity(PREFACE.len());
+        while bytes.len() < PREFACE.len() && PREFACE.starts_with(&bytes) {
+            let room = (PREFACE.len() - bytes.len()) as u64;
+            match (&mut *stream).take(room).read_buf(&mut bytes).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
             }
         }
+        Some(bytes)
     };
     tokio::select! {
-        greeted = timeout(greeting_max, preface) => greeted.unwrap_or(false),
-        _ = drain.wait_for(|drain| *drain) => false,
+        greeting = timeout(greeting_max, preface) => greeting.ok().flatten(),
+        _ = drain.wait_for(|drain| *drain) => None,
+    }
+}
+
+/// A stream whose first bytes were read already.
+struct Rewound<S> {
+    greeting: Bytes,
+    stream: S,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        target: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.greeting.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, target);
+        }
+        let count = self.greeting.len().min(target.remaining());
+        target.put_slice(&self.greeting.split_to(count));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -1,23 +1,32 @@
 //! Deletes one object.
 
 use shoal_api::v1;
+use shoal_engine::{DeleteResult, ObjectKey, RejectRules};
 
 use crate::auth::Authenticated;
 use crate::convert;
 use crate::failure::Failure;
+use crate::unary::Parted;
 
-pub(crate) async fn delete(request: Authenticated<v1::DeleteRequest>) -> Result<v1::DeleteResponse, Failure> {
-    let (message, admitted) = request.take();
+pub(crate) async fn delete(
+    request: Authenticated<Parted<v1::DeleteRequest>>,
+) -> Result<Parted<v1::DeleteResponse>, Failure> {
+    let (Parted { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
-    let rules = convert::rules(message.rules);
+    let done = remove(&admitted, &key, convert::rules(message.rules)).await?;
+    let deleted = done.deleted.map(|version| version.0);
+    Ok(v1::DeleteResponse { deleted, version: done.version.0 }.into())
+}
+
+/// Deletes an object, once where its sender says who the write is.
+pub(crate) async fn remove(
+    admitted: &Authenticated<()>,
+    key: &ObjectKey,
+    rules: RejectRules,
+) -> Result<DeleteResult, Failure> {
     let done = match admitted.identity() {
-        Some(identity) => admitted.store().delete_once(identity, &key, rules).await,
-        None => admitted.store().delete(&key, rules).await,
+        Some(identity) => admitted.store().delete_once(identity, key, rules).await,
+        None => admitted.store().delete(key, rules).await,
     };
-    match done {
-        Ok(done) => {
-            Ok(v1::DeleteResponse { deleted: done.deleted.map(|version| version.0), version: done.version.0 })
-        }
-        Err(error) => Err(Failure::of_write(&error, &rules)),
-    }
+    done.map_err(|error| Failure::of_write(&error, &rules))
 }

@@ -5,72 +5,167 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use shoal_api::{Method, SEQUENCE_HEADER, SESSION_HEADER, v1};
+use shoal_api::{Method, OPERATIONS_MESSAGE_BYTES_MAX, SEQUENCE_HEADER, SESSION_HEADER, key_value as kv, v1};
 use shoal_engine::Identity;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout_at;
 use tonic::Status;
 
-use crate::auth::{Caller, Gate};
+use crate::auth::{Caller, Denied, Gate};
+use crate::connection::Peer;
+use crate::decode::Decoders;
 use crate::failure::Failure;
-use crate::flow::{ConnectionFlow, Flow, RequestBody};
+use crate::flow::{ConnectionFlow, Flow, RequestBody, deadline_after};
 use crate::free_space::free_space;
 use crate::moving::moving;
-use crate::route::{Call, HttpResponse, client_streaming, read, refuse, server_streaming, write};
+use crate::operations::{OPERATIONS_LEASE_BYTES, operations};
+use crate::route::{
+    Call, HttpResponse, Room, bidirectional, client_streaming, read, refuse, server_streaming, write,
+};
+use crate::security::Security;
 use crate::standard::Standard;
 use crate::stat::{Counters, stat};
-use crate::{delete, get, head, list, multi, put, stream};
+use crate::web::{self, Dialect, Origins};
+use crate::{delete, get, head, key_value, list, multi, put, stream, unary};
+
+/// How a client says that its messages are compressed.
+const ENCODING_HEADER: &str = "grpc-encoding";
+
+/// How a client says how long it will wait.
+const TIMEOUT_HEADER: &str = "grpc-timeout";
 
 /// What all requests share.
 pub(crate) struct Dispatch {
     pub(crate) gate: Gate,
+    pub(crate) security: Security,
+    /// The bucket of the service of the seed programs.
+    pub(crate) kv_bucket: String,
+    /// Whether requests may be compressed.
+    pub(crate) gzip: bool,
+    pub(crate) origins: Origins,
     pub(crate) standard: Standard,
     pub(crate) counters: Counters,
     pub(crate) flow: Flow,
     pub(crate) silence_max: Duration,
     /// Held while the free runs are read.
     pub(crate) free_space_permits: Arc<Semaphore>,
+    /// True from when the server is told to stop.
+    pub(crate) draining: watch::Receiver<bool>,
 }
 
 impl Dispatch {
     /// Answers one request.
     pub(crate) async fn answer(
         &self,
-        caller: Caller,
+        peer: &Peer,
         flow: Arc<ConnectionFlow>,
         request: http::Request<Incoming>,
     ) -> HttpResponse {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        if !is_grpc(&request) {
-            return not_grpc();
+        if let Some(answer) = self.origins.preflight(&request) {
+            return answer;
         }
-        let path = request.uri().path().to_owned();
-        let identity = match identity(request.headers()) {
-            Ok(identity) => identity,
-            Err(failure) => return refuse(failure),
+        let Some(dialect) = Dialect::of(&request) else {
+            // What the gRPC protocol says to answer to others.
+            return web::empty(http::StatusCode::UNSUPPORTED_MEDIA_TYPE);
         };
+        let origin = match self.origins.admit(&request) {
+            Ok(origin) => origin,
+            Err(status) => return web::empty(status),
+        };
+        let answer = self.in_time(peer, flow, request, dialect).await.unwrap_or_else(refuse);
+        web::allow(dialect.dress(answer), origin)
+    }
+
+    /// Answers a request before its deadline, where it has one. A handler that is late is dropped with all that it holds.
+    async fn in_time(
+        &self,
+        peer: &Peer,
+        flow: Arc<ConnectionFlow>,
+        request: http::Request<Incoming>,
+        dialect: Dialect,
+    ) -> Result<HttpResponse, Failure> {
+        let Some(timeout) = timeout_of(request.headers())? else {
+            return self.admit(peer, flow, request, dialect)?.await;
+        };
+        let deadline = deadline_after(timeout);
+        let answer = self.admit(peer, flow, request, dialect)?;
+        let answer = timeout_at(deadline, answer).await.map_err(|_| Failure::deadline())??;
+        Ok(answer.map(|body| body.until(deadline)))
+    }
+
+    /// Looks at what stands in front of a request; gives its answer to come.
+    fn admit(
+        &self,
+        peer: &Peer,
+        flow: Arc<ConnectionFlow>,
+        request: http::Request<Incoming>,
+        dialect: Dialect,
+    ) -> Result<impl Future<Output = Result<HttpResponse, Failure>>, Failure> {
+        let headers = request.headers();
+        let identity = identity(headers)?;
+        let is_packed = self.gzip && headers.get(ENCODING_HEADER).is_some_and(|named| named == "gzip");
+        let authorization = headers.get(http::header::AUTHORIZATION).cloned();
+        let path = request.uri().clone();
         let lease = flow.lease();
-        let request = request.map(|body| RequestBody::new(body, Arc::clone(&lease), self.silence_max));
-        match self.gate.admit(caller, request) {
-            Ok(request) => {
-                let request = request.identified(identity);
-                self.route(&path, Call { request, flow, lease }).await
-            }
-            Err(denied) => refuse(Failure::denied(denied.to_string())),
+        let mut request = request.map(|body| {
+            RequestBody::new(body, Arc::clone(&lease), self.silence_max)
+                .decoded(Decoders::new(dialect.is_text(), is_packed))
+        });
+        if is_packed {
+            request.headers_mut().remove(ENCODING_HEADER);
         }
+        let caller = Caller {
+            address: peer.address.ip(),
+            certificate: peer.certificate.as_ref(),
+            authorization: authorization.as_ref().map(http::HeaderValue::as_bytes),
+        };
+        let admitted = self.gate.admit(caller, request).map_err(|denied| match denied {
+            Denied::Address(_) => Failure::denied(denied.to_string()),
+            Denied::Missing | Denied::Unknown => Failure::unauthenticated(denied.to_string()),
+        })?;
+        let call = Call { request: admitted.identified(identity), flow, lease };
+        Ok(async move { Ok(self.route(path.path(), call).await) })
     }
 
     async fn route(&self, path: &str, call: Call) -> HttpResponse {
         match path {
-            v1::Put::PATH => write::<v1::Put, _>(call, put::put).await,
-            v1::Get::PATH => read::<v1::Get, _>(call, get::get).await,
-            v1::Head::PATH => read::<v1::Head, _>(call, head::head).await,
-            v1::Delete::PATH => write::<v1::Delete, _>(call, delete::delete).await,
+            v1::Put::PATH => unary::answer::<v1::Put, _>(call, put::put).await,
+            v1::Get::PATH => unary::answer::<v1::Get, _>(call, get::get).await,
+            v1::Head::PATH => unary::answer::<v1::Head, _>(call, head::head).await,
+            v1::Delete::PATH => unary::answer::<v1::Delete, _>(call, delete::delete).await,
+            kv::Create::PATH => {
+                unary::answer::<kv::Create, _>(call, |request| key_value::create(request, &self.kv_bucket))
+                    .await
+            }
+            kv::Retrieve::PATH => {
+                unary::answer::<kv::Retrieve, _>(call, |request| {
+                    key_value::retrieve(request, &self.kv_bucket)
+                })
+                .await
+            }
+            kv::Update::PATH => {
+                unary::answer::<kv::Update, _>(call, |request| key_value::update(request, &self.kv_bucket))
+                    .await
+            }
+            kv::Delete::PATH => {
+                unary::answer::<kv::Delete, _>(call, |request| key_value::delete(request, &self.kv_bucket))
+                    .await
+            }
             v1::List::PATH => read::<v1::List, _>(call, list::list).await,
             v1::MultiGet::PATH => read::<v1::MultiGet, _>(call, multi::multi_get).await,
             v1::MultiPut::PATH => write::<v1::MultiPut, _>(call, multi::multi_put).await,
             v1::MultiDelete::PATH => write::<v1::MultiDelete, _>(call, multi::multi_delete).await,
             v1::PutStream::PATH => client_streaming::<v1::PutStream, _>(call, stream::put_stream).await,
             v1::GetStream::PATH => server_streaming::<v1::GetStream, _, _>(call, stream::get_stream).await,
+            v1::Operations::PATH => {
+                let room = Room {
+                    lease_bytes: OPERATIONS_LEASE_BYTES,
+                    message_bytes_max: OPERATIONS_MESSAGE_BYTES_MAX,
+                };
+                let verb = |request| operations(request, self.draining.clone());
+                bidirectional::<v1::Operations, _>(call, room, verb).await
+            }
             v1::Stat::PATH => {
                 read::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).await
             }
@@ -101,15 +196,54 @@ fn identity(headers: &http::HeaderMap) -> Result<Option<Identity>, Failure> {
     }
 }
 
-fn is_grpc(request: &http::Request<Incoming>) -> bool {
-    let content_type = request.headers().get(http::header::CONTENT_TYPE);
-    request.method() == http::Method::POST
-        && content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+/// How long the client waits for the call; none where it does not say.
+fn timeout_of(headers: &http::HeaderMap) -> Result<Option<Duration>, Failure> {
+    let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
+    let timeout = parse_timeout(value.as_bytes());
+    timeout
+        .map(Some)
+        .ok_or_else(|| Failure::invalid(format!("{TIMEOUT_HEADER} is up to 8 digits and a unit")))
 }
 
-/// What the gRPC protocol says to answer to others.
-fn not_grpc() -> HttpResponse {
-    let mut response = HttpResponse::default();
-    *response.status_mut() = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    response
+/// The time that `text` names: one to eight digits, and a letter for the unit.
+fn parse_timeout(text: &[u8]) -> Option<Duration> {
+    let (&unit, digits) = text.split_last()?;
+    if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count = digits.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0'));
+    match unit {
+        b'H' => Some(Duration::from_secs(count * 3600)),
+        b'M' => Some(Duration::from_secs(count * 60)),
+        b'S' => Some(Duration::from_secs(count)),
+        b'm' => Some(Duration::from_millis(count)),
+        b'u' => Some(Duration::from_micros(count)),
+        b'n' => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts() {
+        for (text, expected) in [
+            ("1H", Some(Duration::from_secs(3600))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("03S", Some(Duration::from_secs(3))),
+            ("99999999m", Some(Duration::from_millis(99_999_999))),
+            ("5u", Some(Duration::from_micros(5))),
+            ("0n", Some(Duration::ZERO)),
+            ("100000000n", None),
+            ("S", None),
+            ("", None),
+            ("5", None),
+            ("-5S", None),
+            ("5s", None),
+        ] {
+            assert_eq!(parse_timeout(text.as_bytes()), expected, "{text}");
+        }
+    }
 }

@@ -38,6 +38,16 @@ impl Failure {
         Self::new(Kind::Denied, Code::PermissionDenied, message)
     }
 
+    /// The caller did not prove who it is.
+    pub(crate) fn unauthenticated(message: impl Into<String>) -> Self {
+        Self::new(Kind::Denied, Code::Unauthenticated, message)
+    }
+
+    /// The call's time is over; a write may have been applied.
+    pub(crate) fn deadline() -> Self {
+        Self::new(Kind::UnknownOutcome, Code::DeadlineExceeded, "the deadline of the call has passed")
+    }
+
     pub(crate) fn too_slow(silence: Duration) -> Self {
         let message = format!("nothing came for {} s in the middle of the request", silence.as_secs_f64());
         Self::new(Kind::TooSlow, Code::DeadlineExceeded, message)
@@ -50,6 +60,11 @@ impl Failure {
             Code::Cancelled,
             "the stream ended without its end message: nothing was stored",
         )
+    }
+
+    /// The server is told to stop, and takes no further operations of a stream.
+    pub(crate) fn stopping() -> Self {
+        Self::new(Kind::Closed, Code::Unavailable, "the server stops: what has no answer was not done")
     }
 
     /// The object has another version than the one that was asked for.
@@ -88,6 +103,13 @@ impl Failure {
             Error::ConditionFailed { current } => failure.with_current(*current).with_rule(rules, *current),
             _ => failure,
         }
+    }
+
+    /// A condition that failed, in the words of a service that knows creating only.
+    pub(crate) fn already_exists(mut self, key: &ObjectKey) -> Self {
+        self.0.code = Code::AlreadyExists;
+        self.0.message = format!("the object {key} exists already");
+        self
     }
 
     fn with_current(mut self, current: Option<Lsn>) -> Self {

@@ -7,7 +7,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,15 +16,17 @@ use hyper::body::Incoming;
 use shoal_api::CHUNK_BYTES_MAX;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
-use tonic::body::Body;
 
+use crate::decode::Decoders;
 use crate::failure::Failure;
 
 /// What a stream may hold, in bytes: the chunk in work, and what has arrived of the next.
 pub(crate) const STREAM_LEASE_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
 
-/// An answer is handed to HTTP/2 in pieces of at most so many bytes, for what it was handed is no longer counted here.
-const PIECE_BYTES_MAX: usize = 128 << 10;
+/// When a call that may take `timeout` from now is over.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    Instant::now() + timeout
+}
 
 /// How many bytes are taken, of how many.
 #[derive(Debug)]
@@ -169,6 +171,16 @@ impl Lease {
         }
     }
 
+    /// Says that the client took a piece of an answer.
+    pub(crate) fn note_moved(&self) {
+        self.flow.moved.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As [`ConnectionFlow::working`].
+    pub(crate) fn working(&self) -> Working {
+        self.flow.working()
+    }
+
     fn shrink(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.flow.own.give(bytes);
@@ -189,23 +201,48 @@ pub(crate) struct RequestBody {
     body: Incoming,
     /// Grows with what arrives; none for a stream, which has reserved what it may hold.
     lease: Option<Arc<Lease>>,
-    silence_max: Duration,
+    /// None where the sender may be silent for as long as it likes.
+    silence_max: Option<Duration>,
     /// Runs while frames are waited for.
     silence: Option<Pin<Box<Sleep>>>,
+    /// Turns what arrives into plain frames of gRPC; none where it is.
+    decoders: Option<Box<Decoders>>,
 }
 
 impl RequestBody {
     pub(crate) fn new(body: Incoming, lease: Arc<Lease>, silence_max: Duration) -> Self {
-        Self { body, lease: Some(lease), silence_max, silence: None }
+        let silence_max = Some(silence_max);
+        Self { body, lease: Some(lease), silence_max, silence: None, decoders: None }
     }
 
-    /// No longer counts what arrives: its reader holds at most a chunk.
-    pub(crate) fn uncounted(self) -> Self {
-        Self { lease: None, ..self }
+    /// What arrives is in another dress than plain gRPC.
+    pub(crate) fn decoded(self, decoders: Option<Decoders>) -> Self {
+        Self { decoders: decoders.map(Box::new), ..self }
+    }
+
+    /// No longer counts what arrives: its reader holds at most a chunk, in messages of at most `message_bytes_max`.
+    pub(crate) fn uncounted(self, message_bytes_max: usize) -> Self {
+        let decoders = self.decoders.map(|decoders| Box::new(decoders.bounded(message_bytes_max)));
+        Self { lease: None, decoders, ..self }
+    }
+
+    /// What a frame of the transport stands for.
+    fn decode(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
+        let Some(decoders) = &mut self.decoders else { return Ok(frame) };
+        match frame.into_data() {
+            Ok(data) => decoders.decode(data).map(Frame::data),
+            Err(other) => Ok(other),
+        }
+    }
+
+    /// As [`Self::uncounted`], and its sender may be silent: it has reserved what it may hold, and keep-alive finds out where
+    /// it is gone.
+    pub(crate) fn unhurried(self, message_bytes_max: usize) -> Self {
+        Self { silence_max: None, ..self.uncounted(message_bytes_max) }
     }
 
     fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let silence_max = self.silence_max;
+        let Some(silence_max) = self.silence_max else { return Poll::Pending };
         let silence = self.silence.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + silence_max)));
         silence.as_mut().poll(context).map(|()| Failure::too_slow(silence_max).into_status())
     }
@@ -225,80 +262,28 @@ impl http_body::Body for RequestBody {
         self.silence = None;
         Poll::Ready(match frame {
             Some(Ok(frame)) => {
-                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                let arrived = frame.data_ref().map_or(0, Bytes::len);
+                let frame = self.decode(frame)?;
+                let bytes = frame.data_ref().map_or(0, Bytes::len).max(arrived);
                 let taken = self.lease.as_ref().map_or(Ok(()), |lease| lease.grow(bytes));
                 Some(taken.map(|()| frame).map_err(Failure::into_status))
             }
             // A reset stream is an error here, not its end: tonic would take "cancelled" for the latter.
             Some(Err(error)) => Some(Err(Status::aborted(format!("the request broke off: {error}")))),
-            None => None,
+            None => match self.decoders.take().map_or(Ok(()), |decoders| decoders.end()) {
+                Ok(()) => None,
+                Err(status) => Some(Err(status)),
+            },
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-}
-
-/// The body of an answer, which holds the request's lease until it was taken.
-pub(crate) struct ResponseBody {
-    body: Body,
-    lease: Option<Arc<Lease>>,
-    /// What is left of a frame that is handed over in pieces.
-    rest: Bytes,
-}
-
-impl ResponseBody {
-    pub(crate) fn new(body: Body, lease: Arc<Lease>) -> Self {
-        Self { body, lease: Some(lease), rest: Bytes::new() }
-    }
-
-    fn piece(&mut self) -> Frame<Bytes> {
-        if let Some(lease) = &self.lease {
-            lease.flow.moved.fetch_add(1, Ordering::Relaxed);
-        }
-        Frame::data(self.rest.split_to(self.rest.len().min(PIECE_BYTES_MAX)))
-    }
-}
-
-impl Default for ResponseBody {
-    fn default() -> Self {
-        Self { body: Body::empty(), lease: None, rest: Bytes::new() }
-    }
-}
-
-impl http_body::Body for ResponseBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if !self.rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.piece())));
-        }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
-        Poll::Ready(Some(Ok(match frame.into_data() {
-            Ok(data) => {
-                self.rest = data;
-                self.piece()
-            }
-            Err(other) => other,
-        })))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.body.is_end_stream() && self.decoders.is_none()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::poll_fn;
-    use futures_util::stream;
-    use http_body::Body as _;
     use proptest::prelude::*;
     use shoal_api::v1::failure::Kind;
 
@@ -357,45 +342,5 @@ mod tests {
         assert_eq!(flow.waits_at(), Some(0));
         drop(lease);
         assert_eq!(flow.waits_at(), None);
-    }
-
-    #[test]
-    fn an_answer_leaves_in_pieces_and_releases_its_lease_at_the_end() {
-        let flow = Flow::new(1 << 30, 1 << 30);
-        let lease = flow.connection().lease();
-        lease.grow(7).unwrap();
-        let value: Bytes = (0..PIECE_BYTES_MAX * 2 + 5).map(|i| i as u8).collect::<Vec<_>>().into();
-        let inner = Whole(Some(value.clone()));
-        let mut body = ResponseBody::new(Body::new(inner), lease);
-        let pieces = stream::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
-        let pieces: Vec<Bytes> = shoal_engine::block_on(futures_util::StreamExt::collect::<Vec<_>>(pieces))
-            .into_iter()
-            .map(|frame| frame.unwrap().into_data().unwrap())
-            .collect();
-        let lengths: Vec<usize> = pieces.iter().map(Bytes::len).collect();
-        assert_eq!(lengths, [PIECE_BYTES_MAX, PIECE_BYTES_MAX, 5]);
-        assert_eq!(pieces.concat(), value);
-        assert_eq!(flow.bytes(), 7);
-        drop(body);
-        assert_eq!(flow.bytes(), 0);
-        let ended = shoal_engine::block_on(poll_fn(|context| {
-            Pin::new(&mut ResponseBody::default()).poll_frame(context)
-        }));
-        assert!(ended.is_none());
-    }
-
-    /// A body of one frame.
-    struct Whole(Option<Bytes>);
-
-    impl http_body::Body for Whole {
-        type Data = Bytes;
-        type Error = Status;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-            Poll::Ready(self.0.take().map(|data| Ok(Frame::data(data))))
-        }
     }
 }

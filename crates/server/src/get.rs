@@ -5,11 +5,15 @@ use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_engine::ObjectInfo;
 
 use crate::auth::Authenticated;
+use crate::body::Data;
 use crate::convert;
 use crate::failure::Failure;
+use crate::unary::Parted;
 
-pub(crate) async fn get(request: Authenticated<v1::GetRequest>) -> Result<v1::GetResponse, Failure> {
-    let (message, admitted) = request.take();
+pub(crate) async fn get(
+    request: Authenticated<Parted<v1::GetRequest>>,
+) -> Result<Parted<v1::GetResponse>, Failure> {
+    let (Parted { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let range = convert::range(message.range);
     let bytes_max = message.value_bytes_max.unwrap_or(VALUE_BYTES_SINGLE_MAX).min(VALUE_BYTES_SINGLE_MAX);
@@ -22,7 +26,8 @@ pub(crate) async fn get(request: Authenticated<v1::GetRequest>) -> Result<v1::Ge
             "{wanted} bytes do not fit in one message, which takes {bytes_max}: use GetStream or ranges"
         )));
     }
-    Ok(v1::GetResponse { info: Some(convert::info(&object.info)), value: convert::contiguous(object.value) })
+    let message = v1::GetResponse { info: Some(convert::info(&object.info)), ..Default::default() };
+    Ok(Parted { message, value: Data::of(object.value) })
 }
 
 /// Whether the object has the version that was asked for.

@@ -5,11 +5,14 @@ use shoal_api::v1;
 use crate::auth::Authenticated;
 use crate::convert;
 use crate::failure::Failure;
+use crate::unary::Parted;
 
-pub(crate) async fn head(request: Authenticated<v1::HeadRequest>) -> Result<v1::HeadResponse, Failure> {
-    let (message, admitted) = request.take();
+pub(crate) async fn head(
+    request: Authenticated<Parted<v1::HeadRequest>>,
+) -> Result<Parted<v1::HeadResponse>, Failure> {
+    let (Parted { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let info = admitted.store().head(&key).await.map_err(|error| Failure::of(&error))?;
     let info = info.ok_or_else(|| Failure::not_found(&key))?;
-    Ok(v1::HeadResponse { info: Some(convert::info(&info)) })
+    Ok(v1::HeadResponse { info: Some(convert::info(&info)) }.into())
 }

@@ -1,31 +1,39 @@
 //! The server: what stands between a socket and the store.
 //!
 //! In reading order, which is the order in which a request passes: [`Server`] accepts connections; `connection` speaks
-//! HTTP/2 on one; `dispatch` finds the route of a request, after `auth` has admitted it; `route` turns frames into
-//! messages; one file a verb does the work; `failure` says what went wrong, in one place for all of them. `flow` bounds
-//! the memory of what is under way. The rules of the protocol are in `docs/format/grpc.md`.
+//! HTTP on one, over TLS where `security` has a certificate; `dispatch` finds the route of a request, after `auth` has
+//! admitted it; `route` turns frames into messages, or `unary` where the value must not be copied; one file a verb does
+//! the work; `failure` says what went wrong, in one place for all of them, and `body` carries the answer. `web` and
+//! `decode` speak to browsers and take off compression. `flow` bounds the memory of what is under way. The rules of the protocol are in `docs/format/grpc.md`.
 
 mod listen;
 mod moving;
 mod options;
 
 mod connection;
+mod decode;
 mod dispatch;
 mod route;
 mod standard;
+mod unary;
+mod web;
 
 mod auth;
+mod security;
 
 mod delete;
 mod free_space;
 mod get;
 mod head;
+mod key_value;
 mod list;
 mod multi;
+mod operations;
 mod put;
 mod stat;
 mod stream;
 
+mod body;
 mod convert;
 mod failure;
 mod flow;
@@ -33,6 +41,9 @@ mod flow;
 pub use auth::{Authenticated, Caller, Denied, Gate, Principal};
 pub use listen::{ServeError, Server};
 pub use options::{Limits, ServerOptions};
+pub use security::{
+    BadCredentials, Credentials, Security, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TOKENS_MAX, TlsPem, Tokens,
+};
 
 #[cfg(test)]
 mod testing;

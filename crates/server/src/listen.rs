@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shoal_engine::Store;
+use shoal_engine::{Store, check_bucket};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -19,6 +19,7 @@ use crate::free_space::READERS_MAX;
 use crate::options::{Limits, ServerOptions};
 use crate::standard::Standard;
 use crate::stat::Counters;
+use crate::web::Origins;
 
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -32,10 +33,14 @@ const HEALTH_PAUSE: Duration = Duration::from_millis(500);
 pub enum ServeError {
     /// Callers from other machines could come in, and nothing proves who they are.
     #[error(
-        "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; \
-         listen on 127.0.0.1, or say --insecure if that network is trusted"
+        "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated over TLS; \
+         listen on 127.0.0.1, give --tls-cert and --tls-key with --token-file or --tls-client-ca, or say --insecure \
+         if that network is trusted"
     )]
     NotLoopback(SocketAddr),
+    /// The bucket of the service of the seed programs has no proper name.
+    #[error("the bucket of io.grpc.KeyValueService: {0}")]
+    Bucket(shoal_engine::Error),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {
@@ -60,10 +65,12 @@ impl Server {
     /// Listens on `options.listen`. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// [`ServeError::NotLoopback`], [`ServeError::Listen`].
+    /// [`ServeError::NotLoopback`], [`ServeError::Bucket`], [`ServeError::Listen`].
     pub async fn bind(options: ServerOptions) -> Result<Self, ServeError> {
         let address = options.listen;
-        if !options.insecure && !address.ip().to_canonical().is_loopback() {
+        check_bucket(&options.kv_bucket).map_err(ServeError::Bucket)?;
+        let is_closed = address.ip().to_canonical().is_loopback() || options.security.is_safe();
+        if !options.insecure && !is_closed {
             return Err(ServeError::NotLoopback(address));
         }
         let failed = |error| ServeError::Listen { address, error };
@@ -78,22 +85,34 @@ impl Server {
         self.address
     }
 
+    /// Whether connections are encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.options.security.is_encrypted()
+    }
+
     /// Serves `store` until `shutdown` ends; then takes no more connections and requests, waits for those under way at
     /// most [`Limits::drain_max`], and cuts the rest. The store stays open: closing it is the caller's business.
     ///
     /// # Errors
     /// [`ServeError::Reflection`].
     pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { listener, options: ServerOptions { insecure, limits, .. }, .. } = self;
+        let Self { listener, options, .. } = self;
+        let ServerOptions { insecure, security, kv_bucket, gzip, web_origins, limits, .. } = options;
+        let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
-            gate: Gate::new(store.clone(), insecure),
+            gate: Gate::new(store.clone(), insecure, security.clone()),
+            security,
+            kv_bucket,
+            gzip,
+            origins: Origins { allowed: web_origins },
             standard: Standard::new().await?,
             counters: Counters::new(),
             flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
             silence_max: limits.silence_max,
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
+            draining: drain.subscribe(),
         });
-        let drain = watch::Sender::new(false);
         let mut connections = Connections {
             tasks: JoinSet::new(),
             dispatch: Arc::clone(&dispatch),

@@ -3,12 +3,15 @@
 //! All writes of a request are with the store at the same time, so that they share a flush. Reads go in waves, and end
 //! where the answer is full.
 
-use futures_util::future::join_all;
+use std::future::poll_fn;
+use std::pin::pin;
+
+use futures_util::future::{join, join_all};
 use prost::Message;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
 use shoal_base::codec::{Reader, Truncated};
 use shoal_base::limits::{BATCH_KEYS_MAX, VALUE_BYTES_SINGLE_MAX};
-use shoal_engine::{Change, Error, Look, Lsn, Object, Once, Together, check_bucket};
+use shoal_engine::{Change, Error, Look, Lsn, Object, Once, Pending, Together, check_bucket};
 
 use crate::auth::Authenticated;
 use crate::convert;
@@ -17,6 +20,9 @@ use crate::failure::Failure;
 /// Reads at the same time of one request: enough to keep a device busy, few enough that what they bring in for nothing
 /// (where the answer is full) stays small.
 const WAVE_KEYS: usize = 16;
+
+/// Values of a batch of puts up to here take their places one behind the other: they ride in the log, and wait for no device.
+const BEGUN_BYTES_MAX: usize = 16 << 10;
 
 /// Bytes of one answer, results with all that is in them.
 const ANSWER_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize;
@@ -96,12 +102,66 @@ pub(crate) async fn multi_put(
     if admitted.identity().is_some() {
         return Err(Failure::invalid("several puts have an identity only where they are one step (atomic)"));
     }
-    let puts = message.items.into_iter().map(|item| put_one(&admitted, &message.bucket, item));
-    let results = join_all(puts).await.into_iter().map(|result| match result {
+    let mut results = vec![v1::MultiPutResult::default(); message.items.len()];
+    let mut apart = Vec::new();
+    // Short values without conditions take their places one behind the other, without waiting and without a task for each;
+    // in one go, so that they share a batch.
+    let mut places = Vec::with_capacity(message.items.len());
+    {
+        let store = admitted.store();
+        let mut begin = pin!(async {
+            for (index, item) in message.items.into_iter().enumerate() {
+                if item.rules.is_some() || item.value.len() > BEGUN_BYTES_MAX {
+                    apart.push((index, item));
+                } else {
+                    places.push((index, begin_put(&admitted, &message.bucket, item).await));
+                }
+            }
+        });
+        poll_fn(|context| store.gather(|| begin.as_mut().poll(context))).await;
+    }
+    let others = join_all(apart.into_iter().map(|(index, item)| {
+        let put = put_one(&admitted, &message.bucket, item);
+        async move { (index, put.await) }
+    }));
+    let placed = async {
+        let mut done = Vec::with_capacity(places.len());
+        // In the order in which they become durable.
+        for (index, place) in places {
+            done.push((index, durable_version(place).await));
+        }
+        done
+    };
+    let (placed, others) = join(placed, others).await;
+    for (index, result) in placed.into_iter().chain(others) {
+        if let Some(place) = results.get_mut(index) {
+            *place = put_result(result);
+        }
+    }
+    Ok(v1::MultiPutResponse { results })
+}
+
+fn put_result(result: Result<u64, Failure>) -> v1::MultiPutResult {
+    match result {
         Ok(version) => v1::MultiPutResult { status: Some(v1::KeyStatus::default()), version },
         Err(failure) => v1::MultiPutResult { status: Some(failure.into_key_status()), version: 0 },
-    });
-    Ok(v1::MultiPutResponse { results: results.collect() })
+    }
+}
+
+/// A put up to its place in the order of writes.
+async fn begin_put(
+    admitted: &Authenticated<()>,
+    bucket: &str,
+    item: v1::MultiPutItem,
+) -> Result<Pending, Failure> {
+    let key = convert::object_key(bucket, &item.key)?;
+    let options = convert::put_options(item.rules, item.metadata, item.modified_ns);
+    let begun = admitted.store().begin_put(&key, item.value.into(), options).await;
+    begun.map_err(|error| Failure::of(&error))
+}
+
+async fn durable_version(begun: Result<Pending, Failure>) -> Result<u64, Failure> {
+    begun?.durable().await.map(|version| version.0).map_err(|error| Failure::of(&error))
 }
 
 async fn put_one(admitted: &Authenticated<()>, bucket: &str, item: v1::MultiPutItem) -> Result<u64, Failure> {

@@ -3,20 +3,40 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use shoal_engine::DEFAULT_BUCKET;
+
+use crate::security::Security;
+
 /// How the server is run.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Whether callers from other machines may come in although nothing proves who they are.
+    /// Whether callers from other machines may come in although nothing proves who they are, or nothing is encrypted.
     pub insecure: bool,
+    /// TLS, and what callers have to show.
+    pub security: Security,
+    /// The bucket of the service of the seed programs (`io.grpc.KeyValueService`).
+    pub kv_bucket: String,
+    /// Whether requests may be compressed (gzip).
+    pub gzip: bool,
+    /// The origins, as `https://example.com`, whose pages may call by gRPC-Web; `*` stands for all.
+    pub web_origins: Vec<String>,
     /// Bounds.
     pub limits: Limits,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { listen: (Ipv4Addr::LOCALHOST, 7411).into(), insecure: false, limits: Limits::default() }
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 7411).into(),
+            insecure: false,
+            security: Security::default(),
+            kv_bucket: DEFAULT_BUCKET.into(),
+            gzip: false,
+            web_origins: Vec::new(),
+            limits: Limits::default(),
+        }
     }
 }
 
@@ -35,7 +55,7 @@ pub struct Limits {
     pub connection_bytes_in_flight_max: usize,
     /// How long the other side may be silent in the middle of a message or stream.
     pub silence_max: Duration,
-    /// How long a new connection may take to begin to speak HTTP/2.
+    /// How long a new connection may take to agree on TLS, and again to begin to speak HTTP.
     pub greeting_max: Duration,
     /// How long requests may take to finish when the server is told to stop; then they are cut.
     pub drain_max: Duration,

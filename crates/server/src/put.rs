@@ -1,23 +1,100 @@
 //! Stores one object.
 
 use shoal_api::v1;
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, PutResult, RejectRules};
 
 use crate::auth::Authenticated;
+use crate::body::Data;
 use crate::convert;
 use crate::failure::Failure;
+use crate::unary::Parted;
 
-pub(crate) async fn put(request: Authenticated<v1::PutRequest>) -> Result<v1::PutResponse, Failure> {
-    let (message, admitted) = request.take();
+/// How often a put that answers with what exists is tried while others create and delete the object all the time.
+const ATTEMPTS_MAX: usize = 16;
+
+pub(crate) async fn put(
+    request: Authenticated<Parted<v1::PutRequest>>,
+) -> Result<Parted<v1::PutResponse>, Failure> {
+    let (Parted { message, value }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let options = convert::put_options(message.rules, message.metadata, message.modified_ns);
     let rules = options.rules;
-    let value = message.value.into();
-    let done = match admitted.identity() {
-        Some(identity) => admitted.store().put_once(identity, &key, value, options).await,
-        None => admitted.store().put(&key, value, options).await,
-    };
-    match done {
-        Ok(done) => Ok(v1::PutResponse { version: done.version.0 }),
+    if message.return_existing {
+        return create_or_get(&admitted, &key, value, options).await;
+    }
+    match store(&admitted, &key, value, options).await {
+        Ok(done) => Ok(v1::PutResponse { version: done.version.0, ..Default::default() }.into()),
         Err(error) => Err(Failure::of_write(&error, &rules)),
     }
+}
+
+/// Stores `value`, once where its sender says who the write is.
+pub(crate) async fn store(
+    admitted: &Authenticated<()>,
+    key: &ObjectKey,
+    value: Data,
+    options: PutOptions,
+) -> Result<PutResult, Error> {
+    let value = value.into_buffer();
+    match admitted.identity() {
+        Some(identity) => admitted.store().put_once(identity, key, value, options).await,
+        None => admitted.store().put(key, value, options).await,
+    }
+}
+
+/// Stores `value` where there is no object, and gives the object that is there where there is one. An object that goes
+/// between the two is created after all.
+async fn create_or_get(
+    admitted: &Authenticated<()>,
+    key: &ObjectKey,
+    value: Data,
+    options: PutOptions,
+) -> Result<Parted<v1::PutResponse>, Failure> {
+    let rules = options.rules;
+    if rules != (RejectRules { if_exists: true, ..RejectRules::default() }) {
+        return Err(Failure::invalid("return_existing needs the rule if_exists, and no other"));
+    }
+    // The chunks are counted references: keeping them for another attempt copies nothing.
+    let chunks: Vec<_> = value.into_chunks().collect();
+    let mut refused = Failure::busy("the object is created and deleted all the time");
+    for _ in 0..ATTEMPTS_MAX {
+        match store(admitted, key, Data::new(chunks.clone()), options.clone()).await {
+            Ok(done) => return Ok(v1::PutResponse { version: done.version.0, ..Default::default() }.into()),
+            Err(error @ Error::ConditionFailed { .. }) => {
+                if let Some(existing) = existing(admitted, key).await? {
+                    return Ok(existing);
+                }
+                // A write with an identity has had its one outcome.
+                if admitted.identity().is_some() {
+                    return Err(Failure::of_write(&error, &rules));
+                }
+                refused = Failure::of_write(&error, &rules);
+            }
+            Err(error) => return Err(Failure::of_write(&error, &rules)),
+        }
+    }
+    Err(refused)
+}
+
+/// The object that is there; none where there is none any more.
+async fn existing(
+    admitted: &Authenticated<()>,
+    key: &ObjectKey,
+) -> Result<Option<Parted<v1::PutResponse>>, Failure> {
+    let range = convert::capped(ByteRange::ALL, VALUE_BYTES_SINGLE_MAX);
+    let object = admitted.store().get(key, range).await.map_err(|error| Failure::of(&error))?;
+    Ok(object.map(|object| {
+        let value_omitted = object.info.bytes > VALUE_BYTES_SINGLE_MAX;
+        let info = convert::info(&object.info);
+        Parted {
+            message: v1::PutResponse {
+                version: info.version,
+                existing: Some(info),
+                value_omitted,
+                ..Default::default()
+            },
+            value: if value_omitted { Data::default() } else { Data::of(object.value) },
+        }
+    }))
 }

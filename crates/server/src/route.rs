@@ -8,14 +8,17 @@ use std::sync::Arc;
 use futures_util::future::Either;
 use futures_util::{Stream, TryStreamExt};
 use prost::Message;
-use shoal_api::{CHUNK_BYTES_MAX, ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary};
-use tonic::server::{ClientStreamingService, Grpc, ServerStreamingService, UnaryService};
+use shoal_api::{
+    Bidirectional, CHUNK_BYTES_MAX, ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary,
+};
+use tonic::server::{ClientStreamingService, Grpc, ServerStreamingService, StreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::auth::Authenticated;
+use crate::body::ResponseBody;
 use crate::failure::Failure;
-use crate::flow::{ConnectionFlow, Lease, RequestBody, ResponseBody, STREAM_LEASE_BYTES};
+use crate::flow::{ConnectionFlow, Lease, RequestBody, STREAM_LEASE_BYTES};
 
 /// The longest message of a stream of a caller, in bytes: a chunk or a header, and framing. Its lease has room for one.
 const PART_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
@@ -95,7 +98,7 @@ where
         Ok(Response::new(answer))
     };
     let response = grpc::<M>(PART_BYTES_MAX)
-        .client_streaming(Once(Some(answer)), http.map(RequestBody::uncounted))
+        .client_streaming(Once(Some(answer)), http.map(|body| body.uncounted(PART_BYTES_MAX)))
         .await;
     response.map(|body| ResponseBody::new(body, lease))
 }
@@ -119,6 +122,35 @@ where
     };
     let response = grpc::<M>(MESSAGE_BYTES_MAX).server_streaming(Once(Some(answer)), http).await;
     response.map(|body| ResponseBody::new(body, lease))
+}
+
+/// What a stream both ways may hold, and the longest message that its caller may send, in bytes.
+pub(crate) struct Room {
+    pub(crate) lease_bytes: usize,
+    pub(crate) message_bytes_max: usize,
+}
+
+/// Answers a method that streams both ways with `verb`. Its caller may be silent for as long as it likes.
+pub(crate) async fn bidirectional<M: Bidirectional, S>(
+    call: Call,
+    room: Room,
+    verb: impl FnOnce(Authenticated<Streaming<M::Request>>) -> S + Send,
+) -> HttpResponse
+where
+    S: Stream<Item = Result<M::Response, Failure>> + Send + 'static,
+{
+    let Call { request, lease, .. } = call;
+    if let Err(failure) = lease.set(room.lease_bytes) {
+        return refuse(failure);
+    }
+    let (http, admitted) = request.take();
+    let answer = |request: Request<Streaming<M::Request>>| {
+        let answers = verb(admitted.with(request.into_inner()));
+        ready(Ok(Response::new(answers.map_err(Failure::into_status))))
+    };
+    let http = http.map(|body| body.unhurried(room.message_bytes_max));
+    let response = grpc::<M>(room.message_bytes_max).streaming(Once(Some(answer)), http).await;
+    response.map(|body| ResponseBody::open_ended(body, lease))
 }
 
 /// Answers without looking at the request's body.
@@ -183,6 +215,21 @@ where
     type Future = Either<F, Ready<Result<Response<S>, Status>>>;
 
     fn call(&mut self, request: Request<R>) -> Self::Future {
+        self.answer(request)
+    }
+}
+
+impl<H, F, R, A, S> StreamingService<R> for Once<H>
+where
+    H: FnOnce(Request<Streaming<R>>) -> F,
+    F: Future<Output = Result<Response<S>, Status>>,
+    S: Stream<Item = Result<A, Status>>,
+{
+    type Response = A;
+    type ResponseStream = S;
+    type Future = Either<F, Ready<Result<Response<S>, Status>>>;
+
+    fn call(&mut self, request: Request<Streaming<R>>) -> Self::Future {
         self.answer(request)
     }
 }

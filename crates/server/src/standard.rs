@@ -10,8 +10,12 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use crate::flow::{RequestBody, ResponseBody};
+use crate::body::ResponseBody;
+use crate::flow::RequestBody;
 use crate::route::{Call, HttpResponse};
+
+/// What health is told about: the server as a whole, and the services of its own.
+const SERVICES: [&str; 3] = ["", shoal_api::v1::OBJECT_STORE, shoal_api::key_value::KEY_VALUE_SERVICE];
 
 type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
 type Handler = Box<dyn Fn(http::Request<RequestBody>) -> Answer + Send + Sync>;
@@ -46,14 +50,14 @@ impl Standard {
     /// Says whether the server takes requests of all kinds.
     pub(crate) async fn set_serving(&self, serving: bool) {
         let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for service in ["", shoal_api::v1::OBJECT_STORE] {
+        for service in SERVICES {
             self.reporter.set_service_status(service, status).await;
         }
     }
 
     /// Ends the streams of those who watch the health; without that they would hold up the end of the server.
     pub(crate) async fn end_watches(&self) {
-        for service in ["", shoal_api::v1::OBJECT_STORE] {
+        for service in SERVICES {
             self.reporter.clone().clear_service_status(service).await;
         }
     }

@@ -30,7 +30,7 @@ pub(crate) async fn put_stream(
     let announced = receive(&mut parts, &mut value, failed).await?;
     let done = value.finish().await.map_err(failed)?;
     tracing::trace!(%key, bytes = announced, "stored a stream");
-    Ok(v1::PutResponse { version: done.version.0 })
+    Ok(v1::PutResponse { version: done.version.0, ..Default::default() })
 }
 
 /// Takes the chunks up to the end message; gives their length, which the client must know too.

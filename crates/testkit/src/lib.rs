@@ -1,9 +1,11 @@
 //! Development only: what the tests of the engine and of the faces share.
 //!
 //! Reading order: [`value`] (bytes that say whose they are), [`model`] (the oracle: which states of a key the
-//! acknowledgements allow), [`workload`] (seeded sequences of operations). Nothing here knows the engine: a test
+//! acknowledgements allow), [`workload`] (seeded sequences of operations), [`linear`] (whether the answers that several
+//! clients got fit one order of their operations). Nothing here knows the engine: a test
 //! translates between the two, so that an error in the engine's types cannot hide in the oracle.
 
+pub mod linear;
 pub mod model;
 pub mod value;
 pub mod workload;

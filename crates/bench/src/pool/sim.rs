@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use shoal_base::BLOCK_BYTES;
-use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
+use shoal_device::{BlockDevice, Device, DeviceCounters, DeviceError, Op, Request, Ticket};
 
 use super::page::{Page, stamp};
 
@@ -239,11 +239,11 @@ impl Core {
     }
 
     /// Notes that the ticket's pages are being written, or are not any more.
-    fn marks(&self, ticket: &Ticket, begin: bool) {
-        if !self.handling.tells_writes || ticket.op() != Op::Write {
+    fn marks(&self, request: &Request<'_>, begin: bool) {
+        if !self.handling.tells_writes || request.op() != Op::Write {
             return;
         }
-        for number in ticket.block()..ticket.block() + ticket.blocks() {
+        for number in request.block()..request.block() + request.blocks() {
             let page = &self.writing[number as usize];
             if begin {
                 page.fetch_add(1, Ordering::AcqRel)
@@ -257,23 +257,25 @@ impl Core {
         }
     }
 
-    fn run(&self, mut ticket: Ticket) {
-        if let Err(error) = ticket.check_range(self.pages.len() as u64) {
-            return ticket.complete(Err(error));
-        }
-        match ticket.op() {
+    fn serve_one(&self, request: &mut Request<'_>) -> Result<(), DeviceError> {
+        request.check_range(self.pages.len() as u64)?;
+        match request.op() {
             Op::Read => {
-                ticket.fill_blocks(|number, page| self.read_now(number, page));
+                request.fill_blocks(|number, page| self.read_now(number, page));
                 self.counters[cell()].reads.fetch_add(1, Ordering::Relaxed);
             }
             Op::Write | Op::WriteDurable => {
-                ticket.view_blocks(|number, page| self.write_now(number, page));
-                self.marks(&ticket, false);
+                request.view_blocks(|number, page| self.write_now(number, page));
+                self.marks(request, false);
                 self.counters[cell()].writes.fetch_add(1, Ordering::Relaxed);
             }
             Op::Flush | Op::Discard { .. } => {}
         }
-        ticket.complete(Ok(()));
+        Ok(())
+    }
+
+    fn run(&self, ticket: Ticket) {
+        ticket.run(|request| self.serve_one(request));
     }
 
     /// Completes submitted requests when they are due, each wholly before the next: what its completion submits finds
@@ -333,6 +335,12 @@ impl BlockDevice for Sim {
             self.core.sleep(ticket.block(), ticket.blocks());
             self.core.run(ticket);
         }
+    }
+
+    fn run(&self, mut request: Request<'_>) -> Option<Result<(), DeviceError>> {
+        self.core.marks(&request, true);
+        self.core.sleep(request.block(), request.blocks());
+        Some(self.core.serve_one(&mut request))
     }
 
     fn blocks(&self) -> u64 {

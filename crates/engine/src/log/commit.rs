@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::event::{Baton, BatonGuard, Event};
 use crate::expiry::ExpiryClock;
 use crate::overlay::{Record, UNNUMBERED};
+use crate::plant::{Plant, planted};
 use crate::poison::Poison;
 use crate::space::Extents;
 use crate::superblock::LogPlace;
@@ -228,7 +229,24 @@ impl Committer {
 
     /// Puts an item at the queue's end. The caller holds the overlay's lock, which fixes the order (R4).
     pub(crate) fn push(&self, item: Item) {
-        self.queue.lock().push_back(item);
+        match item {
+            Item::Step { step, reserved } if planted(Plant::StepDivided) && step.records.len() > 1 => {
+                self.push_divided(step, reserved);
+            }
+            item => self.queue.lock().push_back(item),
+        }
+    }
+
+    /// What [`Plant::StepDivided`] does: a batch for each record of the step.
+    fn push_divided(&self, step: Step, mut reserved: u32) {
+        let Step { records, writes, has_extents } = step;
+        let mut writes = Some(writes);
+        let mut queue = self.queue.lock();
+        for record in records {
+            let records = SmallVec::from_iter([record]);
+            let part = Step { records, writes: writes.take().unwrap_or_default(), has_extents };
+            queue.push_back(Item::Step { step: part, reserved: std::mem::take(&mut reserved) });
+        }
     }
 
     /// Whether nobody leads just now.
@@ -369,6 +387,10 @@ impl Committer {
         if !self.wants_seal() || self.ring_room() < 2 {
             return;
         }
+        if planted(Plant::NeverSealed) {
+            self.sealed.store(true, Ordering::Release);
+            return;
+        }
         if let Err(error) = self.write_batch(&mut leader, &[], false, Vec::new()).await {
             self.fail(&error);
             return;
@@ -440,7 +462,8 @@ impl Committer {
                 let with = bytes + step.bytes();
                 let first = drained.records.is_empty();
                 // A step is never divided (R22). The first one may be turned over to the ring's start; later ones must not force that.
-                if !first && (with > self.batch_bytes_max || (bytes <= rest && with > rest)) {
+                let alone = planted(Plant::StepDivided);
+                if !first && (alone || with > self.batch_bytes_max || (bytes <= rest && with > rest)) {
                     break;
                 }
                 bytes = with;
@@ -493,14 +516,19 @@ impl Committer {
             return Err(Error::Poisoned("the log's ring is full although room was reserved".into()));
         }
         let superblock = self.published.load(Ordering::Acquire);
+        let named = if planted(Plant::OldSuperblockNamed) { 0 } else { superblock };
         let header = BatchHeader {
             epoch: self.epoch,
             position,
             blocks,
             records: records.len() as u32,
             first_lsn,
-            durable_lsn: self.durable(),
-            superblock,
+            durable_lsn: if planted(Plant::PromiseAhead) {
+                Lsn(leader.next_lsn.0 - 1)
+            } else {
+                self.durable()
+            },
+            superblock: named,
             expiry_clock_ns: self.expiry.now_ns(),
             chain: before.chain,
             record_bytes: record_bytes as u32,
@@ -529,21 +557,40 @@ impl Committer {
         has_extents: bool,
         writes: Vec<ValueWrite>,
     ) -> Result<()> {
+        if planted(Plant::AckBeforeFlush) && !has_extents {
+            self.device.write(block, buf).await.ok()?;
+            return Ok(());
+        }
         if !has_extents {
             self.device.write_durable(block, buf).await.ok()?;
             return Ok(());
         }
         let mut batch = self.device.batch();
-        let log = batch.add(self.device.write(block, buf));
+        let log = if planted(Plant::ValuesNotFlushed) {
+            batch.add(self.device.write_durable(block, buf))
+        } else {
+            batch.add(self.device.write(block, buf))
+        };
         let writes: Vec<ValueWrite> = writes.into_iter().map(|write| batch.add(write)).collect();
         batch.start();
         let log = log.await.ok();
         for write in writes {
             // R7: the record may be on the device already; its value is not. Nothing after it may become durable.
-            write.await.ok()?;
+            let written = write.await.ok();
+            if !planted(Plant::ValueErrorIgnored) {
+                written?;
+            }
         }
         log?;
-        self.device.flush().await.ok()?;
+        if planted(Plant::ValuesNotFlushed) {
+            return Ok(());
+        }
+        let flushed = self.device.flush().await.ok();
+        if planted(Plant::FlushRetried) && flushed.is_err() {
+            self.device.flush().await.ok()?;
+            return Ok(());
+        }
+        flushed?;
         Ok(())
     }
 }

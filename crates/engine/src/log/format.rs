@@ -1,5 +1,6 @@
 //! Bytes of the log: batches and records (`docs/format/log.md`). The only place that encodes or decodes them.
 
+use crate::plant::{Plant, planted};
 use bytes::Bytes;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
 use shoal_base::codec::{Reader, Truncated, put_prefixed, varint_bytes};
@@ -135,7 +136,8 @@ pub(crate) fn check_batch(bytes: &[u8], seed: u64) -> Option<(BatchHeader, u32)>
     let header = peek_header(bytes)?;
     let bytes = bytes.get(..header.blocks as usize * BLOCK_BYTES)?;
     let crc = Reader::new(bytes).u32().ok()?;
-    (crc == crc32c_seeded(seed, bytes.get(4..)?)).then_some((header, crc))
+    let matches = planted(Plant::LogNotChecked) || crc == crc32c_seeded(seed, bytes.get(4..)?);
+    matches.then_some((header, crc))
 }
 
 /// What a record does to its key.
@@ -219,7 +221,7 @@ pub(crate) fn decode_record(records: &mut Reader<'_>) -> Result<EncodedRecord, T
     records.bytes(bytes)?;
     let mut reader = Reader::new(whole);
     reader.u32()?;
-    if reader.u32()? != crc32c(reader.rest()) {
+    if reader.u32()? != crc32c(reader.rest()) && !planted(Plant::LogNotChecked) {
         return Err(Truncated);
     }
     let kind = match reader.u8()? {

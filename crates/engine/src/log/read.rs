@@ -3,6 +3,8 @@
 //! Three ends must be told apart (R1, R15): a torn tail ends the log; a ghost of an older life is never replayed; damage
 //! in what was promised is an error.
 
+use std::ops::Range;
+
 use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_device::{Device, IoBuf};
@@ -10,6 +12,7 @@ use shoal_device::{Device, IoBuf};
 use super::format::{BatchHeader, EncodedRecord, check_batch, decode_record, peek_header};
 use super::ring::Ring;
 use crate::error::{Error, Result};
+use crate::plant::{Plant, planted};
 use crate::superblock::{LogPlace, Superblock};
 
 /// Blocks that are read at a time.
@@ -57,7 +60,7 @@ pub(crate) async fn read_log(device: &Device, superblock: &Superblock) -> Result
             chain: crc,
             first_lsn: Lsn(batch.header.first_lsn.0 + u64::from(batch.header.records)),
         };
-        if batch.header.superblock > superblock.number {
+        if batch.header.superblock > superblock.number && !planted(Plant::LostSuperblockIgnored) {
             found.damage = Some(format!(
                 "the log names superblock {}, but the newest valid one is {}",
                 batch.header.superblock, superblock.number
@@ -65,7 +68,7 @@ pub(crate) async fn read_log(device: &Device, superblock: &Superblock) -> Result
         }
         found.batches.push(batch);
     }
-    if found.damage.is_none() {
+    if found.damage.is_none() && !planted(Plant::DamageIgnored) {
         found.damage = find_damage(&mut window, superblock, &found, epoch).await?;
     }
     Ok(found)
@@ -91,10 +94,10 @@ async fn next_batch(
             header.epoch >= epoch && header.epoch < superblock.epoch
         };
         let follows = header.position == position
-            && header.chain == head.chain
+            && (header.chain == head.chain || planted(Plant::GhostsReplayed))
             && header.first_lsn >= head.first_lsn
             && position + u64::from(header.blocks) <= limit;
-        if !epoch_fits || !follows {
+        if !(epoch_fits || planted(Plant::GhostsReplayed)) || !follows {
             continue;
         }
         let Some(records) = decode_records(&header, bytes) else { continue };
@@ -131,14 +134,15 @@ async fn find_damage(
     let limit = superblock.log_tail.position + u64::from(window.ring.blocks);
     let mut position = end.position;
     while position < limit {
-        if window.may_begin_batch(position).await?
+        // Wherever it lies now: a batch behind the end that was misdirected says as much as one in its place.
+        if window.may_begin_batch(position, end.position..limit).await?
             && let Some((header, ..)) = window.batch(position, superblock.log_seed).await?
         {
             // An epoch above the superblock's was published before this batch was written: that superblock is lost.
-            let is_later = header.position == position
-                && header.epoch >= epoch
-                && (position < superblock.epoch_position || header.epoch >= superblock.epoch);
-            if is_later && (header.durable_lsn >= end.first_lsn || header.superblock > superblock.number) {
+            let is_later = header.epoch >= epoch
+                && (header.position < superblock.epoch_position || header.epoch >= superblock.epoch);
+            let names_newer = header.superblock > superblock.number && !planted(Plant::LostSuperblockIgnored);
+            if is_later && (header.durable_lsn >= end.first_lsn || names_newer) {
                 return Ok(Some(format!(
                     "the log ends at record {last}, but a batch at position {position} promises {}",
                     header.durable_lsn
@@ -182,8 +186,10 @@ impl Window<'_> {
         Ok(&self.bytes[from..from + blocks as usize * BLOCK_BYTES])
     }
 
-    async fn may_begin_batch(&mut self, position: u64) -> Result<bool> {
-        Ok(peek_header(self.at(position, 1).await?).is_some_and(|header| header.position == position))
+    /// Whether a batch of one of these positions may begin there, in its place or not.
+    async fn may_begin_batch(&mut self, position: u64, positions: Range<u64>) -> Result<bool> {
+        let header = peek_header(self.at(position, 1).await?);
+        Ok(header.is_some_and(|header| positions.contains(&header.position)))
     }
 
     /// The valid batch at `position`, if there is one.

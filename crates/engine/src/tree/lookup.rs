@@ -7,6 +7,7 @@ use super::page::Damage;
 use super::pages::{PageSource, ReadHint};
 use super::{Root, Tree};
 use crate::error::Result;
+use crate::plant::{Plant, planted};
 
 /// The bytes of an entry, where they lie in their page: nothing is copied, and the page stays pinned as long as this lives.
 #[derive(Clone)]
@@ -75,7 +76,7 @@ impl Tree {
                 return Ok(if range.is_empty() { None } else { Some(Found::new(page, range)) });
             }
             return match view.lost().map_err(damaged)? {
-                Some(bounds) if bounds.contains(key) => Err(LOST.at(at)),
+                Some(bounds) if bounds.contains(key) && !planted(Plant::LostIsAbsent) => Err(LOST.at(at)),
                 _ => Ok(None),
             };
         }

@@ -81,6 +81,8 @@ struct Open<P> {
 struct Walk<'a, S: PageSource, V> {
     tree: Tree,
     source: &'a S,
+    /// What is below is left out.
+    from: Vec<u8>,
     visitor: &'a mut V,
     path: Vec<Open<S::Page>>,
     walked: Walked,
@@ -100,9 +102,24 @@ impl Tree {
         root: Root,
         visitor: &mut V,
     ) -> Result<Walked> {
+        self.walk_from(source, root, Vec::new(), visitor).await
+    }
+
+    /// The same, without the pages that have only keys below `from`; their entries are taken for what their parents say.
+    ///
+    /// # Errors
+    /// As [`walk`](Self::walk).
+    pub(crate) async fn walk_from<S: PageSource, V: Visitor>(
+        &self,
+        source: &S,
+        root: Root,
+        from: Vec<u8>,
+        visitor: &mut V,
+    ) -> Result<Walked> {
         let mut walk = Walk {
             tree: *self,
             source,
+            from,
             visitor,
             path: Vec::new(),
             walked: Walked::default(),
@@ -139,6 +156,10 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
             match child {
                 Some(Ok(child)) => {
                     self.path.push(open);
+                    if child.high.as_ref().is_some_and(|high| *high <= self.from) {
+                        self.walked.entries += child.child.entries;
+                        continue;
+                    }
                     self.enter(child).await?;
                 }
                 Some(Err(damage)) => {

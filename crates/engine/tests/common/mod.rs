@@ -154,6 +154,35 @@ pub fn within<T: Send + 'static>(seconds: u64, what: &str, body: impl FnOnce() -
     }
 }
 
+/// How much a test of the laboratory does: `LAB_<name>` where it is set (by `cargo x lab`), else `quick`.
+pub fn lab_number(name: &str, quick: u64) -> u64 {
+    match std::env::var(format!("LAB_{name}")) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("LAB_{name}: {text:?} is no number")),
+        Err(_) => quick,
+    }
+}
+
+/// Calls `trial` with every number below `count`, on all cores.
+pub fn on_all_cores(count: u64, trial: impl Fn(u64) + Sync) {
+    let next = std::sync::atomic::AtomicU64::new(0);
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if number >= count {
+                return;
+            }
+            trial(number);
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    });
+}
+
 /// `check` without repair finds nothing wrong.
 pub fn assert_clean(device: &Device, what: &str) {
     let report = block_on(shoal_engine::check(device.clone(), &shoal_engine::CheckOptions::default()))

@@ -21,6 +21,9 @@ const EXACT_FRAMES_MAX: u32 = 128;
 
 const _: () = assert!(EXACT_FRAMES_MAX <= 256, "a slot fits in 8 bits");
 
+/// Candidates that one pass of an exact search finds.
+const WORST: usize = 6;
+
 /// Candidates of a sampled search.
 const SAMPLE: usize = 16;
 
@@ -37,6 +40,16 @@ const LATER_MAX: u32 = 1 << 24;
 /// The longer ago the access was, the more; least where it came after `now` was read. (Time goes around after 2^32 units.)
 pub(super) fn age(now: u32, stamp: u32) -> u32 {
     now.wrapping_add(LATER_MAX).wrapping_sub(stamp)
+}
+
+/// Puts `rank`, which is above the last one, into its place among `worst`.
+fn insert(worst: &mut [u64; WORST], rank: u64) {
+    let mut at = WORST - 1;
+    while at > 0 && worst[at - 1] < rank {
+        worst[at] = worst[at - 1];
+        at -= 1;
+    }
+    worst[at] = rank;
 }
 
 pub(crate) struct LruK {
@@ -89,24 +102,30 @@ impl LruK {
         key & (OURS | FEW) | u64::from(age(now, key as u32))
     }
 
-    /// The slots in the order in which they should go, each found by a search.
+    /// The worst that can go. Threads that lost their core in the middle of an access keep what they pinned while it ages, so
+    /// the worst of all often cannot go: each pass finds the next [`WORST`].
     fn exact(&self, search: &Search<'_>) -> Option<u32> {
-        // Rank and slot in one number.
-        let ranks = || (0..search.touched).map(|index| self.rank(index, search.now) << 8 | u64::from(index));
-        let mut worst = ranks().fold(0, u64::max);
-        for _ in 0..search.touched {
-            if worst < OURS << 8 {
-                return None;
+        let mut bound = u64::MAX;
+        loop {
+            // Rank and slot in one number, the worst first.
+            let mut worst = [0; WORST];
+            for index in 0..search.touched {
+                let rank = self.rank(index, search.now) << 8 | u64::from(index);
+                if rank > worst[WORST - 1] && rank < bound {
+                    insert(&mut worst, rank);
+                }
             }
-            let index = worst as u8;
-            if search.can_go(index.into()) {
-                return Some(index.into());
+            for rank in worst {
+                if rank < OURS << 8 {
+                    return None;
+                }
+                let index = u32::from(rank as u8);
+                if search.can_go(index) {
+                    return Some(index);
+                }
             }
-            // The next one after those that were looked at.
-            let bound = worst;
-            worst = ranks().fold(0, |worst, rank| if rank < bound { worst.max(rank) } else { worst });
+            bound = worst[WORST - 1];
         }
-        None
     }
 
     /// The worst of a few.
@@ -204,6 +223,24 @@ mod unit_tests {
         policy.touched(&slots[1], 1, Hint::Lookup);
         // 0: one time, because nothing entered meanwhile. 1: two.
         assert_eq!(order(&policy, &slots), [0, 2, 1]);
+    }
+
+    #[test]
+    fn what_is_pinned_stays_and_the_next_one_goes() {
+        let count = 3 * WORST as u32 + 1;
+        let slots = slots(count);
+        let policy = policy(PolicyKind::LruK, &slots, 2, 0);
+        (0..count).for_each(|index| policy.entered(&slots[index as usize], index, Hint::Lookup));
+        for pinned in 0..count {
+            let draw = Default::default();
+            assert_eq!(
+                policy.victim(&slots, count, &draw, false),
+                Some(pinned),
+                "the oldest that is not pinned"
+            );
+            assert!(slots[pinned as usize].word().pin(false));
+        }
+        assert_eq!(policy.victim(&slots, count, &Default::default(), false), None);
     }
 
     /// Its age was 2^32 - 1: what was used just now went first.

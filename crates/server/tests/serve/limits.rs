@@ -27,7 +27,7 @@ async fn only_loopback_unless_insecure() {
         assert!(message.contains("--insecure") && message.contains("not authenticated"), "{message}");
     }
     let listen = "0.0.0.0:0".parse().unwrap();
-    let options = ServerOptions { listen, insecure: true, limits: Limits::default() };
+    let options = ServerOptions { listen, insecure: true, ..ServerOptions::default() };
     assert_ne!(Server::bind(options).await.unwrap().address().port(), 0);
 }
 

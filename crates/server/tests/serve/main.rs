@@ -3,11 +3,17 @@
 // Helpers of tests are not seen as tests.
 #![allow(clippy::unwrap_used)]
 
+mod credentials;
+mod deadline;
 mod drain;
+mod flood;
 mod hostile;
+mod key_value;
 mod limits;
 mod once;
+mod operations;
 mod standard;
 mod streams;
 mod support;
 mod verbs;
+mod web;

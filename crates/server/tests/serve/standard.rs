@@ -2,7 +2,7 @@
 
 use futures_util::stream;
 use http::uri::PathAndQuery;
-use shoal_api::v1;
+use shoal_api::{key_value, v1};
 use shoal_client::{ByteRange, Error, PutOptions};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, SimDevice};
@@ -24,7 +24,7 @@ use crate::support::{Running, eventually, testing};
 async fn health_answers() {
     let server = Running::start().await;
     let mut health = HealthClient::new(server.channel().await);
-    for service in ["", "shoal.v1.ObjectStore"] {
+    for service in ["", "shoal.v1.ObjectStore", "io.grpc.KeyValueService"] {
         let request = HealthCheckRequest { service: service.into() };
         let answer = health.check(request).await.unwrap().into_inner();
         assert_eq!(answer.status(), ServingStatus::Serving);
@@ -74,6 +74,7 @@ async fn reflection_tells_the_services() {
     let requests = stream::iter([
         ask(MessageRequest::ListServices(String::new())),
         ask(MessageRequest::FileContainingSymbol("shoal.v1.ObjectStore".into())),
+        ask(MessageRequest::FileContainingSymbol("io.grpc.KeyValueService".into())),
     ]);
     let mut answers = reflection.server_reflection_info(requests).await.unwrap().into_inner();
     let Some(MessageResponse::ListServicesResponse(services)) =
@@ -82,13 +83,20 @@ async fn reflection_tells_the_services() {
         panic!("no list of services");
     };
     let names: Vec<&str> = services.service.iter().map(|service| service.name.as_str()).collect();
-    for expected in ["shoal.v1.ObjectStore", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"] {
+    for expected in [
+        "shoal.v1.ObjectStore",
+        "io.grpc.KeyValueService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+    ] {
         assert!(names.contains(&expected), "{names:?}");
     }
-    let answer = answers.message().await.unwrap().unwrap().message_response;
-    assert!(
-        matches!(answer, Some(MessageResponse::FileDescriptorResponse(file)) if !file.file_descriptor_proto.is_empty())
-    );
+    for _ in 0..2 {
+        let answer = answers.message().await.unwrap().unwrap().message_response;
+        assert!(
+            matches!(answer, Some(MessageResponse::FileDescriptorResponse(file)) if !file.file_descriptor_proto.is_empty())
+        );
+    }
     server.stop().await;
 }
 
@@ -105,8 +113,9 @@ async fn every_method_of_the_schema_has_a_route() {
         let answer = grpc.streaming(request, PathAndQuery::from_static(path), codec).await;
         answer.err().map(|status| status.code())
     };
-    assert_eq!(v1::OBJECT_STORE_PATHS.len(), 13);
-    for path in v1::OBJECT_STORE_PATHS {
+    assert_eq!(v1::OBJECT_STORE_PATHS.len(), 14);
+    assert_eq!(key_value::KEY_VALUE_SERVICE_PATHS.len(), 4);
+    for path in v1::OBJECT_STORE_PATHS.iter().chain(key_value::KEY_VALUE_SERVICE_PATHS) {
         assert_ne!(code(path).await, Some(Code::Unimplemented), "{path}");
     }
     for path in ["/shoal.v1.ObjectStore/Nothing", "/shoal.v1.Other/Put", "/", "/shoal.v1.ObjectStore/Put/"] {

@@ -38,7 +38,17 @@ impl Running {
     }
 
     pub(crate) async fn on(listen: SocketAddr, limits: Limits, store: Store) -> Self {
-        let server = Server::bind(ServerOptions { listen, insecure: false, limits }).await.unwrap();
+        Self::as_told(ServerOptions { listen, limits, ..ServerOptions::default() }, store).await
+    }
+
+    /// On any port, as `options` say.
+    pub(crate) async fn told(options: ServerOptions) -> Self {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        Self::as_told(ServerOptions { listen, ..options }, testing::store()).await
+    }
+
+    async fn as_told(options: ServerOptions, store: Store) -> Self {
+        let server = Server::bind(options).await.unwrap();
         let address = server.address();
         assert_ne!(address.port(), 0);
         let (stop, stopped) = oneshot::channel();

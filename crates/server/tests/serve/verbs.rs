@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use shoal_api::v1;
 use shoal_client::{
-    ByteRange, Client, DeleteItem, Error, GetItem, ListRequest, Metadata, PutItem, PutOptions, RejectRules,
-    Rule,
+    ByteRange, Client, CreateOrGet, DeleteItem, Error, GetItem, ListRequest, Metadata, PutItem, PutOptions,
+    RejectRules, Rule,
 };
 use tonic::Code;
 
@@ -340,5 +340,74 @@ async fn clients_of_one_key_are_told_apart_by_conditions() {
         task.await.unwrap();
     }
     assert_eq!(client.get("b", b"counter", ByteRange::ALL).await.unwrap().unwrap().value, "200");
+    server.stop().await;
+}
+
+/// A put that answers with what exists: one call for "create it, or tell me what is there".
+#[tokio::test]
+async fn create_or_get_in_one_call() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    let request = |key: &'static str, bytes: usize, seed: u8| v1::PutRequest {
+        key: key.into(),
+        rules: Some(v1::RejectRules { if_exists: true, ..Default::default() }),
+        return_existing: true,
+        value: value(bytes, seed),
+        ..Default::default()
+    };
+    for (key, bytes) in [("a", 0), ("b", 10), ("c", 70_000), ("d", 4 << 20)] {
+        let created = call::<v1::Put>(&channel, request(key, bytes, 1)).await.unwrap();
+        assert!(created.existing.is_none() && created.value.is_empty() && created.version > 0);
+        let found = call::<v1::Put>(&channel, request(key, 5, 2)).await.unwrap();
+        let info = found.existing.unwrap();
+        assert_eq!(
+            (found.version, info.version, info.bytes),
+            (created.version, created.version, bytes as u64)
+        );
+        assert!(found.value == value(bytes, 1) && !found.value_omitted);
+    }
+    let client = server.client().await;
+    client.put("", b"large", value(5 << 20, 1), PutOptions::default()).await.unwrap();
+    let found = call::<v1::Put>(&channel, request("large", 5, 2)).await.unwrap();
+    assert!(found.value_omitted && found.value.is_empty() && found.existing.unwrap().bytes == 5 << 20);
+    // The same by the client, which asks for a large one.
+    let options = PutOptions::default;
+    let created = client.create_or_get("", b"new", "1".into(), options()).await.unwrap();
+    let CreateOrGet::Created(put) = created else { panic!("{created:?}") };
+    let found = client.create_or_get("", b"new", "2".into(), options()).await.unwrap();
+    assert!(
+        matches!(found, CreateOrGet::Existing(object) if object.value == "1" && object.info.version == put.version)
+    );
+    let found = client.create_or_get("", b"large", "2".into(), options()).await.unwrap();
+    assert!(matches!(found, CreateOrGet::Existing(object) if object.value == value(5 << 20, 1)));
+    // Only with the one rule that it answers for.
+    for rules in [None, Some(v1::RejectRules { if_exists: true, if_missing: true, ..Default::default() })] {
+        let status =
+            call::<v1::Put>(&channel, v1::PutRequest { rules, ..request("a", 5, 2) }).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+    }
+    // Others delete it all the time: it is created or found, and every answer is of one moment.
+    let deleting = tokio::spawn({
+        let channel = channel.clone();
+        async move {
+            for _ in 0..200 {
+                let delete = v1::DeleteRequest { key: "e".into(), ..Default::default() };
+                call::<v1::Delete>(&channel, delete).await.unwrap();
+            }
+        }
+    });
+    let (mut created, mut found) = (0, 0);
+    while !deleting.is_finished() || created == 0 {
+        let answer = call::<v1::Put>(&channel, request("e", 3000, 7)).await.unwrap();
+        match answer.existing {
+            Some(info) => {
+                assert!(info.version == answer.version && answer.value == value(3000, 7));
+                found += 1;
+            }
+            None => created += 1,
+        }
+    }
+    deleting.await.unwrap();
+    assert!(created + found > 0);
     server.stop().await;
 }

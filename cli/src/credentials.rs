@@ -1,0 +1,167 @@
+//! The files with credentials: what `shoal serve` shows and believes, read again when they change, and what a command
+//! shows to a server.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use shoal_server::{Credentials, Security, TlsPem, Tokens};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::failure::Usage;
+
+/// How often the files are looked at.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Permissions of everybody who is neither the owner nor of the file's group.
+const OTHERS: u32 = 0o007;
+
+/// Where a server's credentials are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CredentialFiles {
+    pub(crate) certificates: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) client_roots: Option<PathBuf>,
+    pub(crate) tokens: Option<PathBuf>,
+    pub(crate) allow_tls12: bool,
+}
+
+/// What tells one content of a file from another without reading it: when it was written, its length, its inode.
+type Stamp = Option<(SystemTime, u64, u64)>;
+
+impl CredentialFiles {
+    /// Reads them all.
+    pub(crate) fn read(&self) -> anyhow::Result<Credentials> {
+        let tls = match (&self.certificates, &self.key) {
+            (Some(certificates), Some(key)) => Some(TlsPem {
+                certificates: read(certificates)?,
+                key: read(key)?,
+                client_roots: self.client_roots.as_deref().map(read).transpose()?,
+                allow_tls12: self.allow_tls12,
+            }),
+            (None, None) if self.client_roots.is_some() => {
+                return Err(Usage("--tls-client-ca needs --tls-cert and --tls-key".into()).into());
+            }
+            (None, None) => None,
+            _ => return Err(Usage("--tls-cert and --tls-key belong together".into()).into()),
+        };
+        let tokens = self.tokens.as_deref().map(read_tokens).transpose()?.unwrap_or_default();
+        Credentials::new(tls.as_ref(), tokens).map_err(|error| Usage(format!("credentials: {error}")).into())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.certificates, &self.key, &self.client_roots, &self.tokens].into_iter().flatten()
+    }
+
+    fn stamps(&self) -> Vec<Stamp> {
+        let stamp = |path: &PathBuf| {
+            let metadata = path.metadata().ok()?;
+            Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
+        };
+        self.all().map(stamp).collect()
+    }
+
+    /// Keeps `security` at what the files say: looks at them every second, and at once at SIGHUP. Files that cannot be used
+    /// change nothing, and are told of. Ends where there is no file.
+    pub(crate) async fn watch(self, security: Security) -> anyhow::Result<()> {
+        if self.all().next().is_none() {
+            return Ok(());
+        }
+        let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+        let mut looks = interval(LOOK_PAUSE);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seen = self.stamps();
+        loop {
+            let asked = tokio::select! {
+                _ = hang_up.recv() => true,
+                _ = looks.tick() => false,
+            };
+            let now = self.stamps();
+            if !asked && now == seen {
+                continue;
+            }
+            seen = now;
+            match self.read() {
+                Ok(credentials) => {
+                    security.replace(credentials);
+                    tracing::info!("the credentials were read again");
+                }
+                Err(error) => tracing::warn!("the credentials stay as they are: {error:#}"),
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| Usage(format!("cannot read {}: {error}", path.display())).into())
+}
+
+/// The content of a file with tokens, which nobody else may read.
+fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let metadata =
+        path.metadata().map_err(|error| Usage(format!("cannot read {}: {error}", path.display())))?;
+    if metadata.permissions().mode() & OTHERS != 0 {
+        let path = path.display();
+        return Err(Usage(format!("{path} has tokens and is open to other users; chmod 600 {path}")).into());
+    }
+    read(path)
+}
+
+fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
+    let text = read_secret(path)?;
+    Tokens::parse(&text).map_err(|error| Usage(format!("{}: {error}", path.display())).into())
+}
+
+/// What a command shows to a server: the first token of the file.
+pub(crate) fn read_token(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let text = read_secret(path)?;
+    let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    let token = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"));
+    token.map(<[u8]>::to_vec).ok_or_else(|| Usage(format!("{} has no token", path.display())).into())
+}
+
+/// The content of a PEM file.
+pub(crate) fn read_pem(path: &Path) -> anyhow::Result<Vec<u8>> {
+    read(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions, write};
+
+    use super::*;
+
+    #[test]
+    fn tokens_are_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        write(&path, "# mine\n\n 0123456789abcdef \nfedcba9876543210\n").unwrap();
+        set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let error = read_token(&path).unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("chmod 600"), "{error}");
+        let files = CredentialFiles { tokens: Some(path.clone()), ..CredentialFiles::default() };
+        assert!(files.read().is_err());
+        set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read_token(&path).unwrap(), b"0123456789abcdef");
+        assert!(files.read().unwrap().asks());
+        write(&path, "# none\n").unwrap();
+        assert!(read_token(&path).is_err() && files.read().is_err());
+    }
+
+    #[test]
+    fn files_that_belong_together() {
+        let path = || Some(PathBuf::from("/none"));
+        let files = CredentialFiles::default();
+        assert!(!files.read().unwrap().is_encrypted());
+        for wrong in [
+            CredentialFiles { certificates: path(), ..files.clone() },
+            CredentialFiles { key: path(), ..files.clone() },
+            CredentialFiles { client_roots: path(), ..files.clone() },
+            CredentialFiles { certificates: path(), key: path(), ..files },
+        ] {
+            assert!(wrong.read().err().unwrap().is::<Usage>(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+"""The network for asyncio: each step is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from ._identity import Identity
+from ._steps import Failed, Leaves, Method, Verb
+from ._wire import failed, protocol, silent
+from .errors import InvalidError
+from .options import Options
+
+T = TypeVar("T")
+
+
+class AioWire:
+    """One channel, of the event loop in which the first call is made."""
+
+    def __init__(self, options: Options) -> None:
+        """Connects with the first call."""
+        self._options = options
+        self._server = options.server
+        self._calls: dict[str, Any] = {}
+        self._channel: Any = None
+        self._closed = False
+
+    async def run(self, verb: Verb[T]) -> T:
+        """Does what a verb asks for, up to its end. Where this is cancelled, so is the call under way."""
+        result: Any = None
+        error: Failed | None = None
+        try:
+            while True:
+                try:
+                    step = verb.send(result) if error is None else verb.throw(error)
+                except StopIteration as stop:
+                    value: T = stop.value
+                    return value
+                result, error = None, None
+                try:
+                    # The verbs know one wire; this one gives awaitables of what they ask for.
+                    result = await step(self)
+                except Failed as caught:
+                    error = caught
+        finally:
+            verb.close()
+
+    async def wait_ready(self, seconds: float) -> None:
+        """Until there is a connection."""
+        try:
+            await asyncio.wait_for(self._open().channel_ready(), seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise silent(self._server).error from None
+
+    async def close(self) -> None:
+        """Ends the calls under way."""
+        self._closed = True
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def unary(self, method: Method[Any, Any], request: Message, identity: Identity | None, seconds: float) -> Any:
+        """One message there, one back."""
+        metadata = self._options.metadata()
+        if identity is not None:
+            metadata += identity.metadata()
+        call = self._callable(method, "unary_unary")
+        return await self._attempt(call(request, timeout=seconds, metadata=metadata))
+
+    async def open_send(self, method: Method[Any, Any]) -> Any:
+        """Begins a stream of messages there, one back."""
+        return self._callable(method, "stream_unary")(metadata=self._options.metadata())
+
+    async def send(self, call: Any, message: Message, seconds: float) -> None:
+        """The next message of it."""
+        try:
+            await asyncio.wait_for(call.write(message), seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise silent(self._server) from None
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            # An answer before the end can only be a failure.
+            await self._attempt(call)
+            raise protocol("it answered before the value was complete") from None
+
+    async def finish(self, call: Any, seconds: float) -> Any:
+        """No message follows: the answer."""
+
+        async def answer() -> Any:
+            await call.done_writing()
+            return await call
+
+        try:
+            return await asyncio.wait_for(self._attempt(answer()), seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise silent(self._server) from None
+
+    async def open_receive(self, method: Method[Any, Any], request: Message) -> Any:
+        """Begins one message there, a stream of messages back."""
+        return self._callable(method, "unary_stream")(request, metadata=self._options.metadata())
+
+    async def receive(self, call: Any, seconds: float) -> Any:
+        """The next message of it; `None` at the end."""
+        try:
+            message = await asyncio.wait_for(self._attempt(call.read()), seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise silent(self._server) from None
+        return None if message is grpc.aio.EOF else message
+
+    async def cancel(self, call: Any) -> None:
+        """Gives a stream up, either way."""
+        if call is not None:
+            call.cancel()
+
+    async def pause(self, seconds: float) -> None:
+        """Waits."""
+        await asyncio.sleep(seconds)
+
+    async def ask(self, function: Callable[[], Any]) -> Any:
+        """Calls a function of the caller's, and awaits what it gives where that is awaitable."""
+        result = function()
+        return await result if inspect.isawaitable(result) else result
+
+    def _open(self) -> Any:
+        if self._closed:
+            raise Failed(InvalidError("the client is closed"), Leaves.REFUSED)
+        if self._channel is None:
+            tls = self._options.tls
+            if tls is None:
+                self._channel = grpc.aio.insecure_channel(self._server, self._options.channel())
+            else:
+                credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
+                self._channel = grpc.aio.secure_channel(self._server, credentials, self._options.channel())
+        return self._channel
+
+    def _callable(self, method: Method[Any, Any], kind: str) -> Any:
+        channel = self._open()
+        call = self._calls.get(method.name)
+        if call is None:
+            call = getattr(channel, kind)(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+            self._calls[method.name] = call
+        return call
+
+    async def _attempt(self, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise failed(error, self._server) from error
+        except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            raise Failed(InvalidError(f"the client is closed: {error}"), Leaves.REFUSED) from error

@@ -1,0 +1,62 @@
+//! Stores an object where there is none, and gives the one that is there otherwise, in one call.
+
+use bytes::Bytes;
+use shoal_api::v1;
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::object::{ByteRange, Object, PutOptions, PutResult, RejectRules};
+use crate::wire;
+
+/// How often it is tried while others create and delete a large object all the time.
+const ATTEMPTS_MAX: usize = 5;
+
+/// What [`Client::create_or_get`] did or found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CreateOrGet {
+    /// There was no object: it is stored now.
+    Created(PutResult),
+    /// There was one, and it stays.
+    Existing(Object),
+}
+
+impl Client {
+    /// Stores `value` (at most 4 MiB) where there is no object, and gives the one that is there otherwise. The rules of
+    /// `options` are not looked at: this is one itself.
+    ///
+    /// # Errors
+    /// As [`Client::put`] and [`Client::get`]; [`Error::Changed`] where others create and delete a value over 4 MiB all the
+    /// time.
+    pub async fn create_or_get(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        value: Bytes,
+        options: PutOptions,
+    ) -> Result<CreateOrGet> {
+        let request = v1::PutRequest {
+            bucket: bucket.into(),
+            key: Bytes::copy_from_slice(key),
+            rules: wire::rules(RejectRules { if_exists: true, ..RejectRules::default() }),
+            metadata: wire::metadata(options.metadata),
+            modified_ns: options.modified_ns,
+            return_existing: true,
+            value,
+        };
+        for _ in 0..ATTEMPTS_MAX {
+            let call = |identity| self.transport.call_as::<v1::Put>(identity, request.clone());
+            let answer = self.write(call).await?;
+            let Some(existing) = answer.existing else {
+                return Ok(CreateOrGet::Created(PutResult { version: answer.version }));
+            };
+            if !answer.value_omitted {
+                let info = wire::info(Some(existing)).map_err(|failed| failed.error)?;
+                return Ok(CreateOrGet::Existing(Object { info, value: answer.value }));
+            }
+            if let Some(object) = self.get(bucket, key, ByteRange::ALL).await? {
+                return Ok(CreateOrGet::Existing(object));
+            }
+        }
+        Err(Error::Changed)
+    }
+}

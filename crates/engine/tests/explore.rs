@@ -1,0 +1,664 @@
+//! The crash explorer at its target size (T2, T2a and T3 of `docs/reliability.md`).
+//!
+//! Many small stores, each with a shape and a seed of its own, on a device that records. After every legal crash state the
+//! store opens to what the acknowledgements allow: nothing acknowledged is lost, no step is there by half, nothing is
+//! refused. All cores explore; a case is the same whoever takes it. `cargo test` explores for some seconds, `cargo x lab`
+//! as much as the targets say. A failure prints the command that repeats it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use common::{key, lab_number, on_all_cores, open, perform, read, recover_all, tiny};
+use shoal_base::SeededEntropy;
+use shoal_device::Device;
+use shoal_device::sim::{Image, SimDevice, SimOptions, StateId};
+use shoal_engine::{Change, CheckOptions, Error, Look, Metadata, OpenOptions, Store, block_on, check};
+use shoal_testkit::{Condition, Effect, Model, OpId, Operation, Value, Workload, WorkloadOptions};
+
+/// What one case is made of. Everything else follows from the seed.
+#[derive(Clone, Copy)]
+struct Shape {
+    name: &'static str,
+    blocks: u64,
+    operations: usize,
+    keys: u64,
+    sizes: &'static [usize],
+    /// Records that the overlays hold: an apply comes after so many at the latest.
+    overlay_records: usize,
+    /// Of a hundred operations: writes of several keys as one step, and openings anew, clean or not.
+    steps: u64,
+    reopens: u64,
+    states_per_point: usize,
+}
+
+/// Leaves, values from the log that are packed, values with extents of their own; few keys, so that overwrites and deletes are
+/// common; small devices, so that freed space is used again by the other tablet and the log turns.
+const SHAPES: [Shape; 5] = [
+    Shape {
+        name: "leaf",
+        blocks: 224,
+        operations: 30,
+        keys: 6,
+        sizes: &[0, 10, 90, 100],
+        overlay_records: 8,
+        steps: 15,
+        reopens: 4,
+        states_per_point: 16,
+    },
+    Shape {
+        name: "packed",
+        blocks: 256,
+        operations: 40,
+        keys: 12,
+        sizes: &[60, 300, 900, 1_500, 1_900],
+        overlay_records: 14,
+        steps: 20,
+        reopens: 3,
+        states_per_point: 12,
+    },
+    Shape {
+        name: "extents",
+        blocks: 320,
+        operations: 24,
+        keys: 5,
+        sizes: &[90, 1_500, 5_000, 20_000, 70_000],
+        overlay_records: 8,
+        steps: 15,
+        reopens: 4,
+        states_per_point: 12,
+    },
+    Shape {
+        name: "reuse",
+        blocks: 200,
+        operations: 70,
+        keys: 4,
+        sizes: &[20, 2_500, 9_000, 40_000],
+        overlay_records: 6,
+        steps: 10,
+        reopens: 3,
+        states_per_point: 6,
+    },
+    Shape {
+        name: "eager",
+        blocks: 256,
+        operations: 24,
+        keys: 4,
+        sizes: &[30, 1_200, 5_000],
+        overlay_records: 2,
+        steps: 15,
+        reopens: 8,
+        states_per_point: 10,
+    },
+];
+
+/// Keys that one step writes, at most.
+const STEP_KEYS_MAX: u64 = 3;
+
+impl Shape {
+    fn options(&self) -> OpenOptions {
+        let mut options = tiny();
+        options.tuning.overlay_records_max = self.overlay_records;
+        options
+    }
+
+    fn of(case: u64) -> Self {
+        SHAPES[(case % SHAPES.len() as u64) as usize]
+    }
+}
+
+/// What is expected at one mark.
+#[derive(Clone)]
+struct Expected {
+    model: Model,
+    /// The step under way: its keys and what each has after it.
+    step: Vec<(Vec<u8>, Value)>,
+}
+
+/// One recorded run.
+struct Run {
+    sim: Arc<SimDevice>,
+    /// By mark.
+    expected: Vec<Expected>,
+    counts: Counts,
+}
+
+/// What the runs went through: a laboratory that never sees a packed run proves nothing about them.
+#[derive(Default)]
+struct Counts {
+    writes: AtomicU64,
+    steps: AtomicU64,
+    reopens: AtomicU64,
+    applies: AtomicU64,
+    packed: AtomicU64,
+    extents: AtomicU64,
+    log_blocks: AtomicU64,
+}
+
+impl Counts {
+    fn all(&self) -> [(&'static str, &AtomicU64); 7] {
+        [
+            ("writes", &self.writes),
+            ("steps", &self.steps),
+            ("reopens", &self.reopens),
+            ("applies", &self.applies),
+            ("packed runs seen", &self.packed),
+            ("extent blocks", &self.extents),
+            ("log blocks", &self.log_blocks),
+        ]
+    }
+
+    fn add(&self, other: &Self) {
+        for ((_, sum), (_, more)) in self.all().into_iter().zip(other.all()) {
+            sum.fetch_add(more.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    fn note(&self, store: &Store) {
+        let stat = store.stat();
+        let seen = [
+            (&self.applies, stat.applies),
+            (&self.packed, stat.packed_runs),
+            (&self.extents, stat.extent_blocks_written),
+            (&self.log_blocks, stat.log_blocks_written),
+        ];
+        seen.into_iter().for_each(|(sum, more)| _ = sum.fetch_add(more, Ordering::Relaxed));
+    }
+}
+
+/// A driver that notes what is expected before and after each operation.
+struct Driver {
+    sim: Arc<SimDevice>,
+    options: OpenOptions,
+    store: Option<Store>,
+    model: Model,
+    expected: Vec<Expected>,
+    counts: Counts,
+    /// Values of steps: numbers that no other write has.
+    seeds: u64,
+}
+
+impl Driver {
+    fn new(blocks: u64, seed: u64, options: OpenOptions) -> Self {
+        let sim = SimDevice::with_options(
+            Image::new(blocks),
+            SimOptions { record: false, ..SimOptions::default() },
+        );
+        common::format(&Device::new(sim.clone()), blocks, seed);
+        // What formatting leaves is not the subject here: start recording from the empty store.
+        let sim = SimDevice::from_image(sim.image());
+        let mut driver = Self {
+            store: open(&Device::new(sim.clone()), options.clone()).ok(),
+            sim,
+            options,
+            model: Model::new(),
+            expected: Vec::new(),
+            counts: Counts::default(),
+            seeds: 1 << 40,
+        };
+        assert!(driver.store.is_some(), "an empty store opens");
+        driver.expect(Vec::new());
+        driver
+    }
+
+    fn store(&self) -> &Store {
+        self.store.as_ref().unwrap()
+    }
+
+    fn expect(&mut self, step: Vec<(Vec<u8>, Value)>) {
+        self.expected.push(Expected { model: self.model.clone(), step });
+        self.sim.mark(self.expected.len() as u64 - 1);
+    }
+
+    fn ended(&mut self) {
+        self.expect(Vec::new());
+    }
+
+    fn write(&mut self, operation: &Operation) {
+        self.counts.writes.fetch_add(1, Ordering::Relaxed);
+        let id = self.model.begin(&operation.key, operation.effect, operation.condition);
+        self.expect(Vec::new());
+        match block_on(perform(self.store(), operation)) {
+            Ok(version) => self.model.acknowledge(id, version.0).unwrap(),
+            Err(Error::ConditionFailed { current }) => {
+                self.model.rejected(id, current.map(|version| version.0)).unwrap();
+            }
+            Err(Error::Full { .. }) => self.model.refused(id).unwrap(),
+            Err(error) => panic!("{operation:?}: {error}"),
+        }
+        self.ended();
+    }
+
+    /// Writes several keys as one step: all of it or nothing (R22).
+    fn step(&mut self, keys: &[u64], sizes: &[usize]) {
+        self.counts.steps.fetch_add(1, Ordering::Relaxed);
+        let mut parts: BTreeMap<Vec<u8>, (OpId, Value)> = BTreeMap::new();
+        for (&number, &bytes) in keys.iter().zip(sizes) {
+            let name = Workload::key(number);
+            if parts.contains_key(&name) {
+                continue;
+            }
+            self.seeds += 1;
+            // Values of a step are told apart by their bytes, so they have some.
+            let value = Value { key: number, seed: self.seeds, bytes: bytes.max(16) };
+            let id = self.model.begin(&name, Effect::Put(value), Condition::None);
+            parts.insert(name, (id, value));
+        }
+        self.expect(parts.iter().map(|(name, (_, value))| (name.clone(), *value)).collect());
+        let named: Vec<_> = parts.keys().map(|name| (key(name), Look::Nothing)).collect();
+        let put = |value: &Value| Change::Put {
+            value: value.to_vec().into(),
+            metadata: Metadata::default(),
+            expiry_ns: None,
+        };
+        let decide = |_: &[_]| (parts.values().map(|(_, value)| put(value)).collect(), ());
+        match block_on(self.store().update_together(&named, decide)) {
+            Ok(done) => {
+                for pending in done.pending {
+                    block_on(pending.durable()).unwrap();
+                }
+                // The step is durable: each key's version is what a reader is told.
+                for (name, (id, _)) in &parts {
+                    let version = read(self.store(), name).unwrap().unwrap().0;
+                    self.model.acknowledge(*id, version).unwrap();
+                }
+            }
+            Err(Error::Full { .. }) => {
+                parts.values().for_each(|(id, _)| self.model.refused(*id).unwrap());
+            }
+            Err(error) => panic!("a step: {error}"),
+        }
+        self.ended();
+    }
+
+    /// Opens the store anew; all writes have ended, so nothing may change.
+    fn reopen(&mut self, clean: bool) {
+        self.counts.reopens.fetch_add(1, Ordering::Relaxed);
+        self.counts.note(self.store());
+        if clean {
+            block_on(self.store().close()).unwrap();
+        }
+        self.store = None;
+        let store = open(&Device::new(self.sim.clone()), self.options.clone()).unwrap();
+        recover_all(&store, &mut self.model).unwrap();
+        self.store = Some(store);
+        self.ended();
+    }
+
+    fn finish(mut self) -> Run {
+        self.counts.note(self.store());
+        let mut model = self.model.clone();
+        common::observe_all(self.store(), &mut model);
+        self.store = None;
+        Run { sim: self.sim, expected: self.expected, counts: self.counts }
+    }
+}
+
+fn record(shape: Shape, seed: u64) -> Run {
+    let mut driver = Driver::new(shape.blocks, seed, shape.options());
+    let options = WorkloadOptions {
+        keys: shape.keys,
+        sizes: shape.sizes.to_vec(),
+        delete_percent: 20,
+        condition_percent: 15,
+    };
+    let mut workload = Workload::new(seed, options);
+    let dice = SeededEntropy::new(seed ^ 0xD1CE);
+    for _ in 0..shape.operations {
+        let roll = dice.below(100);
+        if roll < shape.steps {
+            let count = 2 + dice.below(STEP_KEYS_MAX - 1);
+            let keys: Vec<u64> = (0..count).map(|_| dice.below(shape.keys)).collect();
+            let sizes: Vec<usize> =
+                keys.iter().map(|_| shape.sizes[dice.below(shape.sizes.len() as u64) as usize]).collect();
+            driver.step(&keys, &sizes);
+        } else if roll < shape.steps + shape.reopens {
+            driver.reopen(dice.below(2) == 0);
+        } else {
+            let operation = workload.next(&driver.model);
+            driver.write(&operation);
+        }
+    }
+    driver.finish()
+}
+
+fn quiet_device(image: Image) -> Device {
+    Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))
+}
+
+/// Compares an opened store with what is expected; the model that is certain then.
+fn compare(store: &Store, expected: &Expected) -> Result<Model, String> {
+    let mut model = expected.model.clone();
+    recover_all(store, &mut model)?;
+    // The keys of a step that was under way: all of them are new, or none.
+    let is_new = |(name, value): &(Vec<u8>, Value)| {
+        let found = read(store, name).map_err(|error| error.to_string())?;
+        Ok(found.is_some_and(|(_, bytes)| value.check(&bytes).is_ok()))
+    };
+    let new = expected.step.iter().map(is_new).collect::<Result<Vec<bool>, String>>()?;
+    if new.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err(format!("a step is there by half: {new:?}"));
+    }
+    Ok(model)
+}
+
+/// Opens a crash state and compares. `deep`: writes on, checks the ownership of every block, and opens again.
+fn recovers(image: Image, expected: &Expected, options: &OpenOptions, deep: bool) -> Result<(), String> {
+    let device = quiet_device(image);
+    let store = open(&device, options.clone()).map_err(|error| format!("did not open: {error}"))?;
+    let mut model = compare(&store, expected)?;
+    if !deep {
+        return Ok(());
+    }
+    let writes = WorkloadOptions {
+        keys: 5,
+        sizes: vec![30, 1_500, 3_000, 9_000],
+        delete_percent: 10,
+        condition_percent: 0,
+    };
+    let mut workload = Workload::new(7_000_000, writes);
+    for _ in 0..10 {
+        let operation = workload.next(&model);
+        common::step(&store, &mut model, &operation, false, |_| {});
+    }
+    recover_all(&store, &mut model)?;
+    drop(store);
+    let report =
+        block_on(check(device.clone(), &CheckOptions::default())).map_err(|error| error.to_string())?;
+    if !report.is_clean() {
+        return Err(format!("check: {:?}", report.problems));
+    }
+    let store = open(&device, options.clone()).map_err(|error| format!("did not open again: {error}"))?;
+    recover_all(&store, &mut model)
+}
+
+/// A state in so many goes on deeper than comparing.
+const DEEP_EVERY: u64 = 61;
+
+/// Explores one case; gives the number of states, or what is wrong with which state.
+fn explore(case: u64, only: Option<StateId>) -> Result<(u64, Counts), String> {
+    let shape = Shape::of(case);
+    let run = record(shape, case);
+    let options = shape.options();
+    let judge = |id: StateId, marks: &[u64], image: Image, number: u64| {
+        let Some(&mark) = marks.last() else { return Ok(()) };
+        recovers(image, &run.expected[mark as usize], &options, number.is_multiple_of(DEEP_EVERY))
+            .map_err(|violation| describe("crash_states", case, id, &violation))
+    };
+    let history = run.sim.history();
+    if let Some(id) = only {
+        let (point, image) = history.crash_state(id).expect("this case has no such state");
+        judge(id, point.marks, image.clone(), 1)?;
+        judge(id, point.marks, image, 0)?;
+        return Ok((1, run.counts));
+    }
+    let (mut states, mut result) = (0, Ok(()));
+    history.for_each_crash_state(shape.states_per_point, case, |point, image| {
+        if result.is_ok() {
+            states += 1;
+            result = judge(point.id, point.marks, image, states);
+        }
+    });
+    result.map(|()| (states, run.counts))
+}
+
+fn describe(test: &str, case: u64, id: StateId, violation: &str) -> String {
+    format!(
+        "{violation}\n  case {case} ({}), state {id}; repeat it with:\n  \
+         LAB_CASE={case} LAB_STATE={id} cargo test --release -p shoal-engine --test explore {test} -- --exact --nocapture",
+        Shape::of(case).name
+    )
+}
+
+/// What all cores did together.
+struct Total {
+    states: u64,
+    cases: u64,
+    counts: Counts,
+    seconds: f64,
+}
+
+/// Explores cases from `first` on, on all cores, until `goal` states were seen.
+fn explore_many(
+    goal: u64,
+    first: u64,
+    explore: impl Fn(u64) -> Result<(u64, Counts), String> + Sync,
+) -> Total {
+    let began = Instant::now();
+    let (next, states, counts) = (AtomicU64::new(first), AtomicU64::new(0), Counts::default());
+    let work = || {
+        while states.load(Ordering::Relaxed) < goal {
+            let (seen, more) = explore(next.fetch_add(1, Ordering::Relaxed))?;
+            states.fetch_add(seen, Ordering::Relaxed);
+            counts.add(&more);
+        }
+        Ok::<(), String>(())
+    };
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            match thread.join() {
+                Ok(result) => result.unwrap_or_else(|violation| panic!("{violation}")),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    Total {
+        states: states.into_inner(),
+        cases: next.into_inner() - first,
+        counts,
+        seconds: began.elapsed().as_secs_f64(),
+    }
+}
+
+impl Total {
+    fn print(&self, what: &str) {
+        let counts: Vec<String> = self
+            .counts
+            .all()
+            .iter()
+            .map(|(name, count)| format!("{} {name}", count.load(Ordering::Relaxed)))
+            .collect();
+        println!(
+            "{what}: {} states of {} cases in {:.1} s ({:.0} a second); {}",
+            self.states,
+            self.cases,
+            self.seconds,
+            self.states as f64 / self.seconds,
+            counts.join(", ")
+        );
+    }
+}
+
+/// T2: 400,000 legal states in the laboratory, some thousand here.
+#[test]
+fn crash_states() {
+    if let Ok(case) = std::env::var("LAB_CASE") {
+        let state = std::env::var("LAB_STATE").ok().map(|text| text.parse().expect("LAB_STATE"));
+        let (states, _) =
+            explore(case.parse().expect("LAB_CASE"), state).unwrap_or_else(|what| panic!("{what}"));
+        println!("{states} states");
+        return;
+    }
+    let total =
+        explore_many(lab_number("STATES", 2_500), 1_000 * lab_number("SEED", 1), |case| explore(case, None));
+    total.print("crash states");
+    for (name, count) in total.counts.all() {
+        assert!(count.load(Ordering::Relaxed) > 0, "no {name}: the runs do not reach what they are to test");
+    }
+}
+
+/// What a short sequence is made of.
+#[derive(Clone, Copy, Debug)]
+enum Small {
+    Put { key: usize, bytes: usize },
+    Delete,
+    Step,
+    Reopen { clean: bool },
+}
+
+/// Two keys that lie in different tablets.
+fn small_keys() -> [u64; 2] {
+    let tablet = |number: u64| key(&Workload::key(number)).slot() < 8_192;
+    [0, (1..).find(|&number| tablet(number) != tablet(0)).unwrap()]
+}
+
+/// `key` is the place in [`small_keys`].
+const ALPHABET: [Small; 9] = [
+    Small::Put { key: 0, bytes: 40 },
+    Small::Put { key: 0, bytes: 1_500 },
+    Small::Put { key: 0, bytes: 5_000 },
+    Small::Put { key: 1, bytes: 40 },
+    Small::Put { key: 1, bytes: 5_000 },
+    Small::Delete,
+    Small::Step,
+    Small::Reopen { clean: true },
+    Small::Reopen { clean: false },
+];
+
+/// The sequence with this number, from 0 on: first those of one operation, then of two, and so on.
+fn sequence(mut number: usize) -> Vec<Small> {
+    let mut length = 1;
+    let mut count = ALPHABET.len();
+    while number >= count {
+        number -= count;
+        count *= ALPHABET.len();
+        length += 1;
+    }
+    (0..length)
+        .map(|_| {
+            let small = ALPHABET[number % ALPHABET.len()];
+            number /= ALPHABET.len();
+            small
+        })
+        .collect()
+}
+
+fn explore_sequence(number: usize, states_per_point: usize) -> Result<(u64, Counts), String> {
+    let small = sequence(number);
+    let mut options = tiny();
+    // Every second write finds the overlays full: applies and publishes belong to the shortest sequences, too.
+    options.tuning.overlay_records_max = 2;
+    let mut driver = Driver::new(224, 7, options.clone());
+    let keys = small_keys();
+    for (place, &small) in small.iter().enumerate() {
+        let seed = 1 + place as u64;
+        let write =
+            |key: u64, effect| Operation { key: Workload::key(key), effect, condition: Condition::None };
+        match small {
+            Small::Put { key, bytes } => {
+                let key = keys[key];
+                driver.write(&write(key, Effect::Put(Value { key, seed, bytes })));
+            }
+            Small::Delete => driver.write(&write(keys[0], Effect::Delete)),
+            Small::Step => driver.step(&keys, &[1_200, 40]),
+            Small::Reopen { clean } => driver.reopen(clean),
+        }
+    }
+    let run = driver.finish();
+    let (mut states, mut result) = (0, Ok(()));
+    run.sim.history().for_each_crash_state(states_per_point, number as u64, |point, image| {
+        let Some(&mark) = point.marks.last() else { return };
+        if result.is_ok() {
+            states += 1;
+            let deep = states % DEEP_EVERY == 0;
+            result = recovers(image, &run.expected[mark as usize], &options, deep).map_err(|violation| {
+                format!("{violation}\n  sequence {number} ({small:?}), state {}", point.id)
+            });
+        }
+    });
+    result.map(|()| (states, run.counts))
+}
+
+/// T2a: every sequence of up to three operations on a fresh store in the laboratory, of up to two here, and every crash
+/// point of each.
+#[test]
+fn every_short_sequence() {
+    let length = lab_number("LENGTH", 2) as u32;
+    let count: usize = (1..=length).map(|length| ALPHABET.len().pow(length)).sum();
+    let per_point = lab_number("PER_POINT", 12) as usize;
+    let began = Instant::now();
+    let states = AtomicU64::new(0);
+    on_all_cores(count as u64, |number| {
+        let (seen, _) =
+            explore_sequence(number as usize, per_point).unwrap_or_else(|violation| panic!("{violation}"));
+        states.fetch_add(seen, Ordering::Relaxed);
+    });
+    let states = states.into_inner();
+    println!("{count} sequences of up to {length} operations: {states} states in {:?}", began.elapsed());
+    assert!(states > 20 * count as u64, "only {states} states");
+}
+
+/// Crashes that follow one on another: the last recovery gives the same as the first one would have.
+const DEPTH: usize = 3;
+
+/// Opens `image` and crashes again at moments of that recovery, `depth` times; `certain` is what a single recovery gives.
+fn recovers_again(
+    image: Image,
+    certain: &Expected,
+    options: &OpenOptions,
+    depth: usize,
+    seed: u64,
+    dice: &SeededEntropy,
+) -> Result<u64, String> {
+    let sim = SimDevice::from_image(image);
+    let store =
+        open(&Device::new(sim.clone()), options.clone()).map_err(|error| format!("did not open: {error}"))?;
+    compare(&store, certain)?;
+    drop(store);
+    let (mut states, mut result) = (1, Ok(()));
+    if depth == 0 {
+        return Ok(states);
+    }
+    sim.history().for_each_crash_state(3, seed, |again, image| {
+        // All of the second crashes, some of the third ones.
+        if result.is_err() || (depth < DEPTH && dice.below(4) > 0) {
+            return;
+        }
+        match recovers_again(image, certain, options, depth - 1, seed + 1, dice) {
+            Ok(seen) => states += seen,
+            Err(violation) => result = Err(format!("{violation}, after {}", again.id)),
+        }
+    });
+    result.map(|()| states)
+}
+
+fn explore_recovery(case: u64) -> Result<(u64, Counts), String> {
+    let shape = Shape { operations: 14, ..Shape::of(case) };
+    let run = record(shape, case);
+    let options = shape.options();
+    let dice = SeededEntropy::new(case);
+    let (mut states, mut result) = (0, Ok(()));
+    run.sim.history().for_each_crash_state(2, case, |point, image| {
+        let Some(&mark) = point.marks.last() else { return };
+        if result.is_err() || dice.below(12) > 0 {
+            return;
+        }
+        let once = || {
+            let store = open(&quiet_device(image.clone()), options.clone())
+                .map_err(|error| format!("did not open: {error}"))?;
+            let model = compare(&store, &run.expected[mark as usize])?;
+            let certain = Expected { model, step: Vec::new() };
+            recovers_again(image.clone(), &certain, &options, DEPTH, case, &dice)
+        };
+        match once() {
+            Ok(seen) => states += seen,
+            Err(violation) => result = Err(format!("{violation}; case {case}, state {}", point.id)),
+        }
+    });
+    result.map(|()| (states, run.counts))
+}
+
+/// T3: crashes during recovery, three deep, give what one recovery gives: 40,000 in the laboratory.
+#[test]
+fn crashes_during_recovery() {
+    let goal = lab_number("RECOVERIES", 600);
+    let total = explore_many(goal, 1_000 * lab_number("SEED", 1), explore_recovery);
+    total.print("crashes during recovery");
+}

@@ -1,0 +1,236 @@
+//! Linearizability (P5, T11 of `docs/reliability.md`) inside one process: eight clients on 64 keys, a device that is slow,
+//! whose flushes begin to fail, and that loses what it may lose; the store opens again and the same history goes on.
+//!
+//! What a client was told stays true: an answer is in the history with the moments of call and answer, a write of unknown
+//! outcome stays pending. Through gRPC, RESP and `kill -9` the same is done in `cli/tests/shoal/linear.rs`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use common::{format, key, lab_number, open, tiny};
+use shoal_base::{Entropy, SeededEntropy};
+use shoal_device::Device;
+use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
+use shoal_engine::{ByteRange, Error, Lsn, OpenOptions, PutOptions, RejectRules, Result, Store, block_on};
+use shoal_testkit::Value;
+use shoal_testkit::linear::{Action, Entry, History};
+
+const BLOCKS: u64 = 1_024;
+const CLIENTS: u64 = 8;
+const KEYS: u64 = 64;
+/// Operations of a client between two crashes.
+const OPERATIONS: u64 = 84;
+/// Lives of a store in one history.
+const LIVES: u64 = 3;
+const SIZES: [usize; 6] = [16, 60, 300, 1_500, 3_000, 9_000];
+
+fn options() -> OpenOptions {
+    let mut options = tiny();
+    options.background = true;
+    options.tuning.overlay_records_max = 40;
+    options.tuning.seal_after_ns = 200_000;
+    options
+}
+
+fn slow(image: Image) -> Arc<SimDevice> {
+    let latency =
+        Latency { read_ns: 3_000, write_ns: 10_000, flush_ns: 20_000, slow_every: 50, slow_times: 20 };
+    SimDevice::with_options(image, SimOptions { latency, ..SimOptions::default() })
+}
+
+/// The value that the write with this number stores: of any home.
+fn value(key: u64, number: u64) -> Value {
+    Value { key, seed: number, bytes: SIZES[(number % SIZES.len() as u64) as usize] }
+}
+
+/// What all clients of a history share.
+struct World {
+    clock: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl World {
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn new_value(&self) -> u64 {
+        1 + self.writes.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+fn name(number: u64) -> Vec<u8> {
+    format!("key-{number}").into_bytes()
+}
+
+/// What a key holds: the number of its write, and the version.
+fn read(store: &Store, number: u64) -> Result<Option<(u64, Lsn)>> {
+    let Some(object) = block_on(store.get(&key(&name(number)), ByteRange::ALL))? else { return Ok(None) };
+    let bytes = object.value.to_vec();
+    let seed = u64::from_le_bytes(*bytes.first_chunk().expect("values of this test have 16 bytes at least"));
+    value(number, seed).check(&bytes).unwrap_or_else(|wrong| panic!("key {number}: {wrong}"));
+    Ok(Some((seed, object.info.version)))
+}
+
+fn write(store: &Store, number: u64, written: u64, rules: RejectRules) -> Result<Lsn> {
+    let options = PutOptions { rules, ..PutOptions::default() };
+    let value = value(number, written).to_vec().into();
+    block_on(store.put(&key(&name(number)), value, options)).map(|put| put.version)
+}
+
+/// How an operation ended.
+enum Ended {
+    /// With this answer.
+    As(Action),
+    /// Nobody knows.
+    Open(Action),
+    /// It did nothing.
+    Refused,
+}
+
+fn outcome<T>(result: Result<T>, done: Action, rejected: Action) -> Ended {
+    match result {
+        Ok(_) => Ended::As(done),
+        Err(Error::ConditionFailed { .. }) => Ended::As(rejected),
+        Err(Error::Unknown(_)) => Ended::Open(done),
+        Err(Error::Poisoned(_) | Error::Busy(_) | Error::Full { .. }) => Ended::Refused,
+        Err(error) => panic!("{done:?}: {error}"),
+    }
+}
+
+/// One client: gives what it noted, until the store is read-only.
+fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> History {
+    let mut history = History::default();
+    for _ in 0..OPERATIONS {
+        let number = dice.below(KEYS);
+        let key = key(&name(number));
+        let mut called = world.now();
+        let ended = match dice.below(8) {
+            0..=2 => Ended::As(Action::Read(read(store, number).unwrap().map(|(seed, _)| seed))),
+            3 | 4 => {
+                let written = world.new_value();
+                let action = Action::Write(written);
+                outcome(write(store, number, written, RejectRules::default()), action, action)
+            }
+            5 => {
+                let written = world.new_value();
+                let rules = RejectRules { if_exists: true, ..RejectRules::default() };
+                let action = |done| Action::Create(written, done);
+                outcome(write(store, number, written, rules), action(true), action(false))
+            }
+            6 => {
+                outcome(block_on(store.delete(&key, RejectRules::default())), Action::Delete, Action::Delete)
+            }
+            _ => {
+                let before = read(store, number).unwrap();
+                let read = Action::Read(before.map(|(seed, _)| seed));
+                history.push(
+                    &name(number),
+                    Entry { client: id, called, answered: Some(world.now()), action: read },
+                );
+                let Some((seed, version)) = before else { continue };
+                called = world.now();
+                let written = world.new_value();
+                let rules = RejectRules { if_version_not: Some(version), ..RejectRules::default() };
+                let action = |done| Action::Swap(seed, written, done);
+                outcome(write(store, number, written, rules), action(true), action(false))
+            }
+        };
+        let (answered, action) = match ended {
+            Ended::As(action) => (Some(world.now()), action),
+            Ended::Open(action) => (None, action),
+            Ended::Refused => {
+                if store.stat().poisoned.is_some() {
+                    break;
+                }
+                continue;
+            }
+        };
+        history.push(&name(number), Entry { client: id, called, answered, action });
+    }
+    history
+}
+
+/// What a power cut leaves of `sim`: any state that is legal at the end.
+fn power_cut(sim: &SimDevice, dice: &SeededEntropy) -> Image {
+    let mut states = Vec::new();
+    sim.history().for_each_crash_state(8, dice.next_u64(), |point, image| {
+        if point.marks.last() == Some(&1) {
+            states.push(image);
+        }
+    });
+    let chosen = dice.below(states.len() as u64) as usize;
+    states.swap_remove(chosen)
+}
+
+/// One history: several lives of one store, each ended by flushes that fail and a power cut, the last one by a close.
+fn history(seed: u64) -> History {
+    let dice = SeededEntropy::new(seed);
+    let base = SimDevice::new(BLOCKS);
+    format(&Device::new(base.clone()), BLOCKS, seed);
+    let mut image = base.image();
+    let world = World { clock: AtomicU64::new(0), writes: AtomicU64::new(0) };
+    let mut history = History::default();
+    for life in 0..LIVES {
+        let sim = slow(image);
+        let store = open(&Device::new(sim.clone()), options()).unwrap();
+        let is_last = life + 1 == LIVES;
+        if !is_last {
+            sim.inject(Fault::fail(FaultOp::Flush, libc::EIO).after(20 + dice.below(120)).for_good());
+        }
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|id| {
+                    let (store, world, dice) = (&store, &world, SeededEntropy::new(dice.next_u64()));
+                    scope.spawn(move || client(store, world, id, &dice))
+                })
+                .collect();
+            for client in clients {
+                history.merge(client.join().unwrap());
+            }
+        });
+        if is_last {
+            block_on(store.close()).unwrap();
+        }
+        drop(store);
+        sim.mark(1);
+        image = power_cut(&sim, &dice);
+    }
+    let store = open(&Device::new(SimDevice::from_image(image)), tiny()).unwrap();
+    for number in 0..KEYS {
+        let called = world.now();
+        let action = Action::Read(read(&store, number).unwrap().map(|(seed, _)| seed));
+        history.push(&name(number), Entry { client: CLIENTS, called, answered: Some(world.now()), action });
+    }
+    history
+}
+
+/// 500 histories of about 2,000 operations in the laboratory.
+#[test]
+fn histories_are_linearizable() {
+    let (count, first) = (lab_number("HISTORIES", 6), 10_000 * lab_number("SEED", 1));
+    let (mut operations, mut pending, began) = (0, 0, Instant::now());
+    let mut checking = std::time::Duration::ZERO;
+    for seed in first..first + count {
+        let history = history(seed);
+        let counts = history.counts();
+        operations += counts.0;
+        pending += counts.1;
+        let checked = Instant::now();
+        history
+            .check()
+            .unwrap_or_else(|wrong| panic!("history {seed} (its timing does not repeat): {wrong}"));
+        checking += checked.elapsed();
+    }
+    println!(
+        "{count} histories, {operations} operations, {pending} of unknown outcome, in {:?}, of which {checking:?} checking: \
+         all linearizable",
+        began.elapsed()
+    );
+    assert!(pending > 0 && operations > 800 * count as usize, "{pending} pending of {operations} operations");
+}

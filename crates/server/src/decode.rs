@@ -1,0 +1,214 @@
+//! What arrives in another dress than plain gRPC: base64 text (gRPC-Web), and messages that are compressed. Both are taken
+//! off here, so that nobody behind it knows of them.
+//!
+//! A compressed message is held until it is whole, and unpacked up to the limit of a message and no further: what it
+//! claims to become does not matter.
+
+use std::io::Read;
+
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use flate2::read::GzDecoder;
+use shoal_api::MESSAGE_BYTES_MAX;
+use tonic::Status;
+
+/// Bytes in front of each message: a flag, and the length.
+const PREFIX_BYTES: usize = 5;
+
+/// Characters that stand for up to three bytes.
+const QUAD_BYTES: usize = 4;
+
+/// The common alphabet, with or without padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// What is taken off a request, in this order.
+#[derive(Debug, Default)]
+pub(crate) struct Decoders {
+    /// Text that was left of the last frame: less than a quad.
+    text: Option<BytesMut>,
+    gzip: Option<Gzip>,
+}
+
+impl Decoders {
+    /// For a request in base64, with compressed messages, or both; none where it is neither.
+    pub(crate) fn new(text: bool, gzip: bool) -> Option<Self> {
+        let gzip = gzip.then(|| Gzip { arrived: BytesMut::new(), message_bytes_max: MESSAGE_BYTES_MAX });
+        (text || gzip.is_some()).then(|| Self { text: text.then(BytesMut::new), gzip })
+    }
+
+    /// The same for messages of at most `message_bytes_max`.
+    pub(crate) fn bounded(self, message_bytes_max: usize) -> Self {
+        Self { gzip: self.gzip.map(|gzip| Gzip { message_bytes_max, ..gzip }), ..self }
+    }
+
+    /// What `frame` adds to the plain request; possibly nothing yet.
+    pub(crate) fn decode(&mut self, frame: Bytes) -> Result<Bytes, Status> {
+        let plain = match &mut self.text {
+            Some(left) => from_text(left, frame)?,
+            None => frame,
+        };
+        match &mut self.gzip {
+            Some(gzip) => gzip.push(plain),
+            None => Ok(plain),
+        }
+    }
+
+    /// Whether the request may end here.
+    pub(crate) fn end(self) -> Result<(), Status> {
+        let whole = self.text.is_none_or(|left| left.is_empty())
+            && self.gzip.is_none_or(|gzip| gzip.arrived.is_empty());
+        if whole { Ok(()) } else { Err(Status::internal("the request ended in the middle of its message")) }
+    }
+}
+
+/// The bytes that `frame` stands for, with what was left before it. Padding may stand behind any quad: senders encode
+/// each of their messages by itself.
+fn from_text(left: &mut BytesMut, frame: Bytes) -> Result<Bytes, Status> {
+    left.extend_from_slice(&frame);
+    let mut whole = left.split_to(left.len() / QUAD_BYTES * QUAD_BYTES);
+    let mut bytes = Vec::with_capacity(whole.len() / QUAD_BYTES * 3);
+    while !whole.is_empty() {
+        let padding = whole.iter().position(|&letter| letter == b'=');
+        let end = padding.map_or(whole.len(), |at| (at / QUAD_BYTES + 1) * QUAD_BYTES);
+        BASE64
+            .decode_vec(whole.split_to(end), &mut bytes)
+            .map_err(|error| Status::internal(format!("the request is not base64: {error}")))?;
+    }
+    Ok(bytes.into())
+}
+
+/// Unpacks compressed messages.
+#[derive(Debug)]
+struct Gzip {
+    /// What has arrived of a message that is not whole.
+    arrived: BytesMut,
+    message_bytes_max: usize,
+}
+
+impl Gzip {
+    fn push(&mut self, frame: Bytes) -> Result<Bytes, Status> {
+        self.arrived.extend_from_slice(&frame);
+        let mut plain = BytesMut::new();
+        while let Some(mut prefix) = self.arrived.get(..PREFIX_BYTES) {
+            let (flag, bytes) = (prefix.get_u8(), prefix.get_u32() as usize);
+            if bytes > self.message_bytes_max {
+                return Err(self.too_long());
+            }
+            if self.arrived.len() - PREFIX_BYTES < bytes {
+                break;
+            }
+            self.arrived.advance(PREFIX_BYTES);
+            let message = self.arrived.split_to(bytes);
+            match flag {
+                0 => put_message(&mut plain, &message),
+                1 => put_message(&mut plain, &self.unpack(&message)?),
+                _ => return Err(Status::internal(format!("a message has the unknown flag {flag}"))),
+            }
+        }
+        Ok(plain.freeze())
+    }
+
+    fn unpack(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
+        let mut plain = Vec::new();
+        // One byte more than is allowed tells that there is more.
+        let mut unpacking = GzDecoder::new(message).take(self.message_bytes_max as u64 + 1);
+        unpacking
+            .read_to_end(&mut plain)
+            .map_err(|error| Status::internal(format!("a message cannot be unpacked: {error}")))?;
+        if plain.len() > self.message_bytes_max { Err(self.too_long()) } else { Ok(plain) }
+    }
+
+    fn too_long(&self) -> Status {
+        let most = self.message_bytes_max;
+        Status::out_of_range(format!("the message has more than the {most} bytes that are taken"))
+    }
+}
+
+fn put_message(plain: &mut BytesMut, message: &[u8]) {
+    plain.reserve(PREFIX_BYTES + message.len());
+    plain.put_u8(0);
+    plain.put_u32(message.len() as u32);
+    plain.extend_from_slice(message);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use base64::engine::general_purpose;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn packed(message: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(message).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn framed(flag: u8, message: &[u8]) -> Vec<u8> {
+        [&[flag][..], &(message.len() as u32).to_be_bytes(), message].concat()
+    }
+
+    /// Everything in `frames`, decoded.
+    fn decode(mut decoders: Decoders, frames: &[&[u8]]) -> Result<Vec<u8>, Status> {
+        let mut plain = Vec::new();
+        for frame in frames {
+            plain.extend_from_slice(&decoders.decode(Bytes::copy_from_slice(frame))?);
+        }
+        decoders.end().map(|()| plain)
+    }
+
+    proptest! {
+        /// However the bytes are cut into frames, they come out as they were.
+        #[test]
+        fn cuts_do_not_matter(
+            messages in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..50)), 1..5),
+            cut in 1..40_usize
+        ) {
+            let plain: Vec<u8> = messages.iter().flat_map(|(_, message)| framed(0, message)).collect();
+            let sent: Vec<Vec<u8>> = messages
+                .iter()
+                .map(|(is_packed, message)| match is_packed {
+                    true => framed(1, &packed(message)),
+                    false => framed(0, message),
+                })
+                .collect();
+            // Each message is padded by itself, as clients do.
+            let text: String = sent.iter().map(|sent| general_purpose::STANDARD.encode(sent)).collect();
+            let frames: Vec<&[u8]> = text.as_bytes().chunks(cut).collect();
+            prop_assert_eq!(decode(Decoders::new(true, true).unwrap(), &frames).unwrap(), plain.clone());
+            let sent = sent.concat();
+            let frames: Vec<&[u8]> = sent.chunks(cut).collect();
+            prop_assert_eq!(decode(Decoders::new(false, true).unwrap(), &frames).unwrap(), plain);
+            // A part of it is no request.
+            prop_assert!(decode(Decoders::new(false, true).unwrap(), &[&sent[..sent.len() - 1]]).is_err());
+        }
+
+        #[test]
+        fn garbage_is_an_error_or_nothing(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = decode(Decoders::new(true, true).unwrap(), &[&bytes]);
+            let _ = decode(Decoders::new(false, true).unwrap(), &[&framed(1, &bytes)]);
+        }
+    }
+
+    #[test]
+    fn a_bomb_is_refused_where_it_passes_the_limit() {
+        let bomb = framed(1, &packed(&vec![0; MESSAGE_BYTES_MAX + 1]));
+        assert!(bomb.len() < 50_000);
+        let refused = decode(Decoders::new(false, true).unwrap(), &[&bomb]).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::OutOfRange);
+        let whole = framed(1, &packed(&vec![0; MESSAGE_BYTES_MAX]));
+        let plain = decode(Decoders::new(false, true).unwrap(), &[&whole]).unwrap();
+        assert_eq!(plain.len(), PREFIX_BYTES + MESSAGE_BYTES_MAX);
+        let refused = decode(Decoders::new(false, true).unwrap().bounded(1000), &[&whole]).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::OutOfRange);
+    }
+}

@@ -1,0 +1,265 @@
+//! Who may call: every route by every kind of caller, TLS, and credentials that change while the server runs.
+
+use futures_util::stream;
+use http::uri::PathAndQuery;
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use shoal_api::{key_value, v1};
+use shoal_client::{Client, ConnectOptions, Error, PutOptions};
+use shoal_server::{Credentials, Security, ServeError, Server, ServerOptions, TlsPem, Tokens};
+use tonic::client::Grpc;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request};
+use tonic_prost::ProstCodec;
+
+use crate::support::Running;
+
+const TOKEN: &str = "correct-horse-battery";
+const OTHER: &str = "incorrect-horse-battery";
+
+/// A root of certificates.
+struct Root {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Root {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate for `name` and its key.
+    fn certificate(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.extended_key_usages = vec![usage];
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+
+    fn server(&self) -> TlsPem {
+        let (certificate, key) = self.certificate("localhost", ExtendedKeyUsagePurpose::ServerAuth);
+        TlsPem { certificates: certificate.into(), key: key.into(), ..TlsPem::default() }
+    }
+
+    fn client(&self, name: &str) -> (String, String) {
+        self.certificate(name, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+}
+
+fn tokens() -> Tokens {
+    Tokens::parse(format!("{TOKEN}\n{TOKEN}-next\n").as_bytes()).unwrap()
+}
+
+async fn serve(tls: Option<&TlsPem>, tokens: Tokens) -> (Running, Security) {
+    let security = Security::new(Credentials::new(tls, tokens).unwrap());
+    let options = ServerOptions { security: security.clone(), ..ServerOptions::default() };
+    (Running::told(options).await, security)
+}
+
+/// A channel to `server` that believes `root`, and shows `identity`.
+async fn channel(
+    server: &Running,
+    root: &Root,
+    identity: Option<&(String, String)>,
+) -> Result<Channel, tonic::transport::Error> {
+    let mut tls =
+        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&root.pem)).domain_name("localhost");
+    if let Some((certificate, key)) = identity {
+        tls = tls.identity(Identity::from_pem(certificate, key));
+    }
+    let endpoint = Endpoint::from_shared(format!("https://{}", server.address)).unwrap();
+    endpoint.tls_config(tls)?.connect().await
+}
+
+/// What an empty message of any type is answered with; none where it succeeds.
+async fn code(channel: &Channel, path: &'static str, token: Option<&str>) -> Option<Code> {
+    let mut grpc = Grpc::new(channel.clone());
+    if grpc.ready().await.is_err() {
+        return Some(Code::Unavailable);
+    }
+    let mut request = Request::new(stream::iter([v1::StatRequest {}]));
+    if let Some(token) = token {
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    }
+    let codec = ProstCodec::<v1::StatRequest, v1::StatRequest>::default();
+    match grpc.streaming(request, PathAndQuery::from_static(path), codec).await {
+        Err(status) => Some(status.code()),
+        Ok(answer) => match answer.into_inner().message().await {
+            // What is answered is no StatRequest, and may not pass for one.
+            Ok(_) | Err(_) => None,
+        },
+    }
+}
+
+/// Every route that there is: a new one is in the schema, or it is not reached by this table, and the test below says so.
+fn routes() -> Vec<&'static str> {
+    let standard = [
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ];
+    let schema = v1::OBJECT_STORE_PATHS.iter().chain(key_value::KEY_VALUE_SERVICE_PATHS);
+    schema.copied().chain(standard).collect()
+}
+
+/// The services that the server says it has are those of [`routes`]: none is left out of the matrix.
+#[tokio::test]
+async fn the_matrix_has_every_service() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let server = Running::start().await;
+    let ask = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut reflection = ServerReflectionClient::new(server.channel().await);
+    let mut answers = reflection.server_reflection_info(stream::iter([ask])).await.unwrap().into_inner();
+    let answer = answers.message().await.unwrap().unwrap().message_response;
+    let Some(MessageResponse::ListServicesResponse(list)) = answer else { panic!("{answer:?}") };
+    assert!(list.service.len() >= 4);
+    for service in list.service {
+        let prefix = format!("/{}/", service.name);
+        assert!(routes().iter().any(|path| path.starts_with(&prefix)), "{prefix} has no rows");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn every_route_wants_credentials() {
+    let (root, strangers) = (Root::new(), Root::new());
+    let mut tls = root.server();
+    tls.client_roots = Some(root.pem.clone().into());
+    let (server, _) = serve(Some(&tls), tokens()).await;
+    let plain = channel(&server, &root, None).await.unwrap();
+    let known = channel(&server, &root, Some(&root.client("a.example"))).await.unwrap();
+    for path in routes() {
+        for (channel, token, lets_in, who) in [
+            (&plain, None, false, "nobody"),
+            (&plain, Some(OTHER), false, "a wrong token"),
+            (&plain, Some(""), false, "an empty token"),
+            (&plain, Some(TOKEN), true, "a token"),
+            (&plain, Some("correct-horse-battery-next"), true, "the next token"),
+            (&known, None, true, "a certificate"),
+            (&known, Some(TOKEN), true, "a certificate and a token"),
+            (&known, Some(OTHER), false, "a certificate and a wrong token"),
+        ] {
+            let code = code(channel, path, token).await;
+            assert_eq!(code != Some(Code::Unauthenticated), lets_in, "{path} by {who}: {code:?}");
+            assert_ne!(code, Some(Code::Unimplemented), "{path}");
+        }
+    }
+    // A path that does not exist tells strangers nothing.
+    assert_eq!(code(&plain, "/shoal.v1.ObjectStore/None", None).await, Some(Code::Unauthenticated));
+    // A certificate of somebody else's root does not get past TLS.
+    let unknown = channel(&server, &root, Some(&strangers.client("a.example"))).await;
+    if let Ok(channel) = unknown {
+        let code = code(&channel, "/shoal.v1.ObjectStore/Stat", Some(TOKEN)).await;
+        assert!(code.is_some_and(is_broken), "{code:?}");
+    }
+    // Nor does a client that speaks without TLS.
+    let options = ConnectOptions { attempts: 1, ..ConnectOptions::new(server.address.to_string()) };
+    if let Ok(client) = Client::connect(options).await {
+        assert!(client.stat().await.is_err());
+    }
+    server.stop().await;
+}
+
+fn is_broken(code: Code) -> bool {
+    matches!(code, Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled)
+}
+
+/// Where only certificates are believed, TLS itself asks for one, and tokens do not count.
+#[tokio::test]
+async fn certificates_alone() {
+    let root = Root::new();
+    let mut tls = root.server();
+    tls.client_roots = Some(root.pem.clone().into());
+    let (server, _) = serve(Some(&tls), Tokens::default()).await;
+    let known = channel(&server, &root, Some(&root.client("a.example"))).await.unwrap();
+    assert_eq!(code(&known, "/shoal.v1.ObjectStore/Stat", None).await, None);
+    assert_eq!(code(&known, "/shoal.v1.ObjectStore/Stat", Some(OTHER)).await, None);
+    if let Ok(channel) = channel(&server, &root, None).await {
+        let code = code(&channel, "/shoal.v1.ObjectStore/Stat", Some(TOKEN)).await;
+        assert!(code.is_some_and(is_broken), "{code:?}");
+    }
+    server.stop().await;
+}
+
+/// Our own client: by token, by certificate, and what it says where it is not let in.
+#[tokio::test]
+async fn the_client_shows_what_it_has() {
+    let root = Root::new();
+    let mut tls = root.server();
+    tls.client_roots = Some(root.pem.clone().into());
+    let (server, security) = serve(Some(&tls), tokens()).await;
+    let options = || ConnectOptions {
+        ca_pem: Some(root.pem.clone().into()),
+        ..ConnectOptions::new(format!("https://localhost:{}", server.address.port()))
+    };
+    let with_token = ConnectOptions { token: Some(TOKEN.into()), ..options() };
+    let (certificate, key) = root.client("a.example");
+    let with_certificate =
+        ConnectOptions { identity_pem: Some((certificate.into(), key.into())), ..options() };
+    for options in [with_token.clone(), with_certificate] {
+        let client = Client::connect(options).await.unwrap();
+        let value = bytes::Bytes::from(vec![5; 3 << 20]);
+        client.put("", b"k", value.clone(), PutOptions::default()).await.unwrap();
+        assert!(client.get("", b"k", shoal_client::ByteRange::ALL).await.unwrap().unwrap().value == value);
+    }
+    let nobody = Client::connect(options()).await.unwrap();
+    let error = nobody.put("", b"k", "v".into(), PutOptions::default()).await.unwrap_err();
+    assert!(matches!(error, Error::Denied(_)), "{error:?}");
+    // Another root is not believed, and no plain text is spoken to a TLS port.
+    let stranger = ConnectOptions { ca_pem: Some(Root::new().pem.into()), ..with_token.clone() };
+    assert!(matches!(Client::connect(stranger).await, Err(Error::Unavailable { .. })));
+    let text = format!("{:?}", with_token);
+    assert!(!text.contains(TOKEN), "{text}");
+
+    // Credentials change: the old token is gone on the open connection too, a new certificate is shown to new ones.
+    let client = Client::connect(with_token.clone()).await.unwrap();
+    let next = Root::new();
+    let tokens = Tokens::parse(format!("{TOKEN}-next\n").as_bytes()).unwrap();
+    security.replace(Credentials::new(Some(&next.server()), tokens).unwrap());
+    let error = client.stat().await.unwrap_err();
+    assert!(matches!(error, Error::Denied(_)), "{error:?}");
+    let options = ConnectOptions {
+        ca_pem: Some(next.pem.into()),
+        token: Some(format!("{TOKEN}-next").into()),
+        ..options()
+    };
+    Client::connect(options).await.unwrap().stat().await.unwrap();
+    server.stop().await;
+}
+
+/// Off loopback only with TLS and credentials, both of them.
+#[tokio::test]
+async fn other_machines_are_let_in_with_tls_and_credentials() {
+    let root = Root::new();
+    let bind = async |tls: Option<&TlsPem>, tokens: Tokens| {
+        let security = Security::new(Credentials::new(tls, tokens).unwrap());
+        let listen = "0.0.0.0:0".parse().unwrap();
+        Server::bind(ServerOptions { listen, security, ..ServerOptions::default() }).await.map(drop)
+    };
+    let mutual = TlsPem { client_roots: Some(root.pem.clone().into()), ..root.server() };
+    assert!(matches!(bind(Some(&root.server()), Tokens::default()).await, Err(ServeError::NotLoopback(_))));
+    assert!(matches!(bind(None, tokens()).await, Err(ServeError::NotLoopback(_))));
+    assert!(bind(Some(&root.server()), tokens()).await.is_ok());
+    assert!(bind(Some(&mutual), Tokens::default()).await.is_ok());
+}
+
+/// What does not belong together is refused before anything is served.
+#[test]
+fn keys_belong_to_their_certificates() {
+    let root = Root::new();
+    let (one, other) = (root.server(), root.server());
+    let mixed = TlsPem { key: other.key, ..one.clone() };
+    assert!(Credentials::new(Some(&mixed), Tokens::default()).is_err());
+    let no_roots = TlsPem { client_roots: Some(b"none".to_vec()), ..one };
+    assert!(Credentials::new(Some(&no_roots), Tokens::default()).is_err());
+}

@@ -1,0 +1,165 @@
+//! Calls whose time is over, and calls that are given up: they end, and hold nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use prost::Message;
+use shoal_api::v1;
+use shoal_client::{ByteRange, PutOptions};
+use shoal_device::Device;
+use shoal_device::sim::{Latency, SimDevice, SimOptions};
+use shoal_server::Limits;
+use tokio::task::JoinSet;
+
+use crate::support::{Running, call, eventually, figure, header, send, testing, value};
+use crate::web::{Post, framed};
+
+/// A server on a device that takes `flush` for each flush.
+async fn slow(flush: Duration) -> Running {
+    let latency = Latency { flush_ns: flush.as_nanos() as u64, ..Latency::default() };
+    let image = SimDevice::new(testing::BLOCKS).image();
+    let device =
+        SimDevice::with_options(image, SimOptions { latency, record: false, ..SimOptions::default() });
+    let store = testing::store_on(Device::new(device));
+    Running::on("127.0.0.1:0".parse().unwrap(), Limits::default(), store).await
+}
+
+fn put(key: &'static str, bytes: usize) -> v1::PutRequest {
+    v1::PutRequest { key: key.into(), value: value(bytes, 1), ..Default::default() }
+}
+
+async fn nothing_is_held(server: &Running) {
+    let client = server.client().await;
+    eventually("nothing in flight", || async {
+        figure(&client, "server.bytes_in_flight").await < 4096
+            && figure(&client, "pool.frames_pinned").await == 0
+    })
+    .await;
+}
+
+/// The server ends a call at its deadline; it was sent by hand, as a client would end it by itself.
+#[tokio::test]
+async fn a_call_over_its_deadline_is_ended() {
+    let server = slow(Duration::from_millis(400)).await;
+    let started = Instant::now();
+    let post = Post { timeout: Some("50m"), ..Post::new("/shoal.v1.ObjectStore/Put") };
+    let answer = post.send(&server, &framed(&put("k", 100_000).encode_to_vec())).await;
+    assert!(started.elapsed() < Duration::from_millis(350), "{:?}", started.elapsed());
+    assert_eq!(answer.status(), Some(4), "{answer:?}");
+    nothing_is_held(&server).await;
+    // Whether it was applied is open; it is whole if it was.
+    if let Some(object) = server.client().await.get("", b"k", ByteRange::ALL).await.unwrap() {
+        assert!(object.value == value(100_000, 1));
+    }
+    // In time, and with a deadline that makes no sense.
+    let post = Post { timeout: Some("20S"), ..Post::new("/shoal.v1.ObjectStore/Put") };
+    let answer = post.send(&server, &framed(&put("k", 10).encode_to_vec())).await;
+    assert_eq!(answer.status(), Some(0), "{answer:?}");
+    let post = Post { timeout: Some("soon"), ..Post::new("/shoal.v1.ObjectStore/Put") };
+    let answer = post.send(&server, &framed(&put("k", 10).encode_to_vec())).await;
+    assert_eq!(answer.status(), Some(3), "{answer:?}");
+    server.stop().await;
+}
+
+/// A request of which a part is missing is waited for no longer than its deadline.
+#[tokio::test]
+async fn half_a_request_is_dropped_at_the_deadline() {
+    let server = Running::start().await;
+    let message = framed(&put("k", 1 << 20).encode_to_vec());
+    let post = Post {
+        timeout: Some("100m"),
+        claimed: Some(message.len()),
+        ..Post::new("/shoal.v1.ObjectStore/Put")
+    };
+    let started = Instant::now();
+    let answer = post.send(&server, &message[..message.len() / 2]).await;
+    assert_eq!(answer.status(), Some(4), "{answer:?}");
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    nothing_is_held(&server).await;
+    assert_eq!(server.client().await.head("", b"k").await.unwrap(), None);
+    server.stop().await;
+}
+
+/// An answer that is a stream ends at the deadline too: health is watched forever otherwise.
+#[tokio::test]
+async fn a_stream_over_its_deadline_is_ended() {
+    let server = Running::start().await;
+    let post = Post { timeout: Some("100m"), ..Post::new("/grpc.health.v1.Health/Watch") };
+    let answer = post.send(&server, &framed(b"")).await;
+    assert_eq!(answer.status(), Some(4), "{answer:?}");
+    assert!(answer.messages.len() == 1, "what it said before its time was over");
+    nothing_is_held(&server).await;
+    server.stop().await;
+}
+
+/// Puts that are given up at any moment are wholly there or wholly absent, and nothing of them is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_puts_are_wholly_there_or_absent() {
+    let server = Arc::new(slow(Duration::from_millis(3)).await);
+    let channel = server.channel().await;
+    let mut puts = JoinSet::new();
+    const SIZES: [usize; 4] = [100, 9_000, 70_000, 1_500_000];
+    for i in 0..160_u32 {
+        let channel = channel.clone();
+        puts.spawn(async move {
+            let bytes = SIZES[i as usize % 4];
+            let key = Bytes::from(i.to_be_bytes().to_vec());
+            let request = v1::PutRequest { key, value: value(bytes, i as u8), ..Default::default() };
+            let patience = Duration::from_micros(u64::from(i / 4) * 200);
+            tokio::time::timeout(patience, call::<v1::Put>(&channel, request))
+                .await
+                .is_ok_and(|put| put.is_ok())
+        });
+        if i % 16 == 15 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    // Streams that are given up in the middle leave nothing at all.
+    for _ in 0..8 {
+        let channel = channel.clone();
+        puts.spawn(async move {
+            let parts = stream::iter([header("stream"), crate::support::chunk(value(1 << 20, 1))]);
+            let sending = send::<v1::PutStream>(&channel, parts.chain(stream::pending()));
+            assert!(tokio::time::timeout(Duration::from_millis(30), sending).await.is_err());
+            false
+        });
+    }
+    let done = puts.join_all().await.into_iter().filter(|&done| done).count();
+    nothing_is_held(&server).await;
+    let client = server.client().await;
+    let mut there = 0;
+    for i in 0..160_u32 {
+        if let Some(object) = client.get("", &i.to_be_bytes(), ByteRange::ALL).await.unwrap() {
+            assert!(object.value == value(SIZES[i as usize % 4], i as u8), "{i}");
+            there += 1;
+        }
+    }
+    assert!(done <= there && there < 160, "{done} were answered, {there} are there");
+    assert_eq!(client.head("", b"stream").await.unwrap(), None);
+    drop(channel);
+    Arc::into_inner(server).unwrap().stop().await;
+}
+
+/// Gets that are given up release what they pinned.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_gets_hold_nothing() {
+    let server = Running::start().await;
+    let client = server.client().await;
+    for size in [70_000, 4 << 20] {
+        client.put("", b"k", value(size, 1), PutOptions::default()).await.unwrap();
+        let channel = server.channel().await;
+        let mut gets = JoinSet::new();
+        for i in 0..60 {
+            let channel = channel.clone();
+            gets.spawn(async move {
+                let get = call::<v1::Get>(&channel, v1::GetRequest { key: "k".into(), ..Default::default() });
+                tokio::time::timeout(Duration::from_micros(i * 150), get).await.is_ok()
+            });
+        }
+        gets.join_all().await;
+        nothing_is_held(&server).await;
+    }
+    server.stop().await;
+}

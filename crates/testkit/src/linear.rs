@@ -1,0 +1,431 @@
+//! Linearizability of the operations on one key: is there an order, in which each operation takes effect at one moment
+//! between its call and its answer, that explains all answers? (Wing and Gong's search, with a memo of what was tried.)
+//!
+//! An operation whose outcome is unknown stays *pending*: it may take effect at any moment after its call, or never. Keys
+//! are checked one by one: a history is linearizable if that of each key is. At most eight clients a key, or the search
+//! may take long; it ends with [`Verdict::GaveUp`] after a bounded number of steps.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+/// What an operation did, as its client knows it. Values are numbers that no two writes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Reads; none where there was no object.
+    Read(Option<u64>),
+    /// Writes a value.
+    Write(u64),
+    /// Deletes, whether there was something or not.
+    Delete,
+    /// Writes a value if there was nothing; whether it did.
+    Create(u64, bool),
+    /// Writes the second value if the first one was there; whether it did.
+    Swap(u64, u64, bool),
+}
+
+/// An operation of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Which client asked: for the picture of a history only.
+    pub client: u64,
+    /// When it asked, on one clock for all clients.
+    pub called: u64,
+    /// When it got its answer; none where it never did, or the answer left the outcome open. What a pending operation's
+    /// action says about its outcome does not count.
+    pub answered: Option<u64>,
+    /// What it did.
+    pub action: Action,
+}
+
+/// What the check says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// An order was found.
+    Linearizable,
+    /// There is none. The operations that could not be explained begin at this place of the history in the order of calls,
+    /// at the latest.
+    Violated {
+        /// The longest explained beginning, in operations.
+        explained: usize,
+    },
+    /// The search took too many steps.
+    GaveUp,
+}
+
+/// Steps that a search may take for each operation of a history, on average.
+const STEPS_PER_ENTRY: usize = 20_000;
+
+/// What the key holds; none: nothing.
+type State = Option<u64>;
+
+/// What `state` becomes, where the action's answer fits it. A pending action is held to nothing it says.
+fn apply(action: Action, pending: bool, state: State) -> Option<State> {
+    match action {
+        Action::Read(seen) => (pending || seen == state).then_some(state),
+        Action::Write(value) => Some(Some(value)),
+        Action::Delete => Some(None),
+        Action::Create(value, done) => {
+            let does = state.is_none();
+            (pending || done == does).then_some(if does { Some(value) } else { state })
+        }
+        Action::Swap(from, to, done) => {
+            let does = state == Some(from);
+            (pending || done == does).then_some(if does { Some(to) } else { state })
+        }
+    }
+}
+
+/// Where the search stands: calls and answers in the order of time, as a list from which operations are taken out while
+/// they are explained.
+struct Search<'a> {
+    entries: &'a [Entry],
+    /// Calls and answers: the operation, and whether it is the answer.
+    events: Vec<(usize, bool)>,
+    /// By operation: the places of its call and its answer.
+    places: Vec<(usize, Option<usize>)>,
+    next: Vec<usize>,
+    before: Vec<usize>,
+    end: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(entries: &'a [Entry]) -> Self {
+        let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(entries.len() * 2);
+        for (number, entry) in entries.iter().enumerate() {
+            events.push((entry.called, false, number));
+            if let Some(answered) = entry.answered {
+                events.push((answered, true, number));
+            }
+        }
+        // Calls come before answers of the same moment: what may have overlapped counts as overlapping.
+        events.sort_unstable();
+        let mut places = vec![(0, None); entries.len()];
+        for (place, &(_, is_answer, number)) in events.iter().enumerate() {
+            if is_answer { places[number].1 = Some(place) } else { places[number].0 = place }
+        }
+        let end = events.len();
+        // A ring through `end`.
+        let next = (1..=end).chain([0]).collect();
+        let before = std::iter::once(end).chain(0..end).collect();
+        let events = events.into_iter().map(|(_, is_answer, number)| (number, is_answer)).collect();
+        Self { entries, events, places, next, before, end }
+    }
+
+    fn first(&self) -> usize {
+        self.next[self.end]
+    }
+
+    fn unlink(&mut self, place: usize) {
+        let (before, next) = (self.before[place], self.next[place]);
+        self.next[before] = next;
+        self.before[next] = before;
+    }
+
+    /// In the opposite order of `unlink`.
+    fn link(&mut self, place: usize) {
+        let (before, next) = (self.before[place], self.next[place]);
+        self.next[before] = place;
+        self.before[next] = place;
+    }
+
+    fn take_out(&mut self, number: usize) {
+        let (call, answer) = self.places[number];
+        self.unlink(call);
+        if let Some(answer) = answer {
+            self.unlink(answer);
+        }
+    }
+
+    fn put_back(&mut self, number: usize) {
+        let (call, answer) = self.places[number];
+        if let Some(answer) = answer {
+            self.link(answer);
+        }
+        self.link(call);
+    }
+
+    fn run(mut self, initial: State) -> Verdict {
+        let mut left = self.entries.iter().filter(|entry| entry.answered.is_some()).count();
+        let all = left;
+        let steps_max = self.entries.len().saturating_mul(STEPS_PER_ENTRY).max(STEPS_PER_ENTRY);
+        let mut done = vec![0_u64; self.entries.len().div_ceil(64)];
+        let mut tried: HashSet<(Box<[u64]>, State)> = HashSet::new();
+        let mut path: Vec<(usize, State)> = Vec::new();
+        let (mut state, mut at, mut explained) = (initial, self.first(), 0);
+        for _ in 0..steps_max {
+            if left == 0 {
+                return Verdict::Linearizable;
+            }
+            explained = explained.max(all - left);
+            // Behind the last event: only pending calls were left to try in front of nothing, so go back.
+            let event = (at != self.end).then(|| self.events[at]);
+            if let Some((number, false)) = event {
+                let entry = self.entries[number];
+                let pending = entry.answered.is_none();
+                if let Some(after) = apply(entry.action, pending, state) {
+                    done[number / 64] |= 1 << (number % 64);
+                    if tried.insert((done.clone().into_boxed_slice(), after)) {
+                        path.push((number, state));
+                        state = after;
+                        self.take_out(number);
+                        left -= usize::from(!pending);
+                        at = self.first();
+                        continue;
+                    }
+                    done[number / 64] &= !(1 << (number % 64));
+                }
+                at = self.next[at];
+                continue;
+            }
+            // An answer whose operation is not explained: something before it was explained wrongly.
+            let Some((number, earlier)) = path.pop() else { return Verdict::Violated { explained } };
+            state = earlier;
+            done[number / 64] &= !(1 << (number % 64));
+            self.put_back(number);
+            left += usize::from(self.entries[number].answered.is_some());
+            at = self.next[self.places[number].0];
+        }
+        Verdict::GaveUp
+    }
+}
+
+/// Checks the operations on one key, in any order; the key held `initial` before.
+#[must_use]
+pub fn check(entries: &[Entry], initial: Option<u64>) -> Verdict {
+    Search::new(entries).run(initial)
+}
+
+/// A history of several keys, all of them empty before.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    keys: BTreeMap<Vec<u8>, Vec<Entry>>,
+}
+
+impl History {
+    /// Notes an operation.
+    pub fn push(&mut self, key: &[u8], entry: Entry) {
+        self.keys.entry(key.to_vec()).or_default().push(entry);
+    }
+
+    /// Adds what another client noted.
+    pub fn merge(&mut self, other: Self) {
+        for (key, entries) in other.keys {
+            self.keys.entry(key).or_default().extend(entries);
+        }
+    }
+
+    /// Operations in all, and how many of them are pending.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let entries = || self.keys.values().flatten();
+        (entries().count(), entries().filter(|entry| entry.answered.is_none()).count())
+    }
+
+    /// Checks each key.
+    ///
+    /// # Errors
+    /// The first key that is not linearizable, or that the search gave up on, with its history.
+    pub fn check(&self) -> Result<(), String> {
+        for (key, entries) in &self.keys {
+            let verdict = check(entries, None);
+            if verdict != Verdict::Linearizable {
+                return Err(format!("{}: {verdict:?}\n{}", key.escape_ascii(), Picture(entries)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A history as text: an operation a line, in the order of calls.
+struct Picture<'a>(&'a [Entry]);
+
+impl fmt::Display for Picture<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut entries: Vec<&Entry> = self.0.iter().collect();
+        entries.sort_by_key(|entry| entry.called);
+        for entry in entries {
+            let Entry { client, called, answered, action } = entry;
+            match answered {
+                Some(answered) => writeln!(f, "  client {client}: {called:>9} to {answered:>9}  {action:?}")?,
+                None => writeln!(f, "  client {client}: {called:>9} to   unknown  {action:?}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_base::{Entropy, SeededEntropy};
+
+    use super::*;
+
+    fn entry(client: u64, called: u64, answered: Option<u64>, action: Action) -> Entry {
+        Entry { client, called, answered, action }
+    }
+
+    fn holds(entries: &[Entry]) -> bool {
+        let verdict = check(entries, None);
+        assert_ne!(verdict, Verdict::GaveUp);
+        verdict == Verdict::Linearizable
+    }
+
+    #[test]
+    fn small_histories() {
+        let write = entry(0, 0, Some(10), Action::Write(1));
+        assert!(holds(&[]) && holds(&[write]));
+        // While the write runs both states are fine; afterwards only the new one.
+        for (seen, during, after) in [(None, true, false), (Some(1), true, true), (Some(2), false, false)] {
+            let read = |called, answered| entry(1, called, Some(answered), Action::Read(seen));
+            assert_eq!(holds(&[write, read(3, 6)]), during);
+            assert_eq!(holds(&[write, read(11, 12)]), after);
+        }
+        // Two readers in a row do not see the new and then the old state.
+        let new = entry(1, 2, Some(3), Action::Read(Some(1)));
+        assert!(!holds(&[write, new, entry(2, 4, Some(5), Action::Read(None))]));
+        // Of two creators one wins.
+        let create = |client, done| entry(client, 0, Some(5), Action::Create(client, done));
+        assert!(holds(&[create(1, true), create(2, false)]));
+        assert!(!holds(&[create(1, true), create(2, true)]) && !holds(&[create(1, false), create(2, false)]));
+        let swap = |from, done| entry(1, 11, Some(12), Action::Swap(from, 7, done));
+        assert!(holds(&[write, swap(1, true)]) && holds(&[write, swap(2, false)]));
+        assert!(!holds(&[write, swap(2, true)]) && !holds(&[write, swap(1, false)]));
+        let delete = entry(0, 20, Some(21), Action::Delete);
+        assert!(holds(&[write, delete, entry(0, 22, Some(23), Action::Read(None))]));
+        assert!(!holds(&[write, delete, entry(0, 22, Some(23), Action::Read(Some(1)))]));
+    }
+
+    #[test]
+    fn a_pending_write_may_land_late_or_never() {
+        let pending = entry(0, 0, None, Action::Write(1));
+        let read = |at, seen| entry(1, at, Some(at + 1), Action::Read(seen));
+        assert!(holds(&[pending, read(5, None), read(7, None)]));
+        assert!(holds(&[pending, read(5, None), read(7, Some(1))]));
+        assert!(!holds(&[pending, read(5, Some(1)), read(7, None)]), "it does not go away again");
+        // A pending create answers nothing, whatever is noted.
+        let create = entry(0, 0, None, Action::Create(1, false));
+        assert!(holds(&[create, read(5, Some(1))]));
+        assert!(!holds(&[entry(0, 6, None, Action::Write(1)), read(4, Some(1))]), "not before its call");
+    }
+
+    /// A register that is right, used by clients that overlap; gives its history.
+    fn simulate(seed: u64, clients: u64, operations: usize, pending_percent: u64) -> Vec<Entry> {
+        let dice = SeededEntropy::new(seed);
+        let (mut state, mut now, mut value) = (None, 0, 0);
+        // By client: the call, the action, and whether it took effect.
+        let mut running: Vec<Option<(u64, Action, bool)>> = vec![None; clients as usize];
+        let mut entries = Vec::new();
+        while entries.len() < operations {
+            now += 1;
+            let client = dice.below(clients) as usize;
+            match &mut running[client] {
+                None => {
+                    value += 1;
+                    let action = match dice.below(6) {
+                        0 | 1 => Action::Read(None),
+                        2 => Action::Write(value),
+                        3 => Action::Create(value, false),
+                        4 => Action::Swap(state.unwrap_or(1), value, false),
+                        _ => Action::Delete,
+                    };
+                    running[client] = Some((now, action, false));
+                }
+                Some((_, action, took)) if !*took => {
+                    *took = true;
+                    let before = state;
+                    state = match *action {
+                        Action::Read(_) => state,
+                        Action::Write(value) => Some(value),
+                        Action::Delete => None,
+                        Action::Create(value, _) => state.or(Some(value)),
+                        Action::Swap(from, to, _) if state == Some(from) => Some(to),
+                        Action::Swap(..) => state,
+                    };
+                    *action = match *action {
+                        Action::Read(_) => Action::Read(before),
+                        Action::Create(value, _) => Action::Create(value, before.is_none()),
+                        Action::Swap(from, to, _) => Action::Swap(from, to, before == Some(from)),
+                        other => other,
+                    };
+                }
+                Some((called, action, _)) => {
+                    let answered = (dice.next_u64() % 100 >= pending_percent).then_some(now);
+                    entries.push(entry(client as u64, *called, answered, *action));
+                    running[client] = None;
+                }
+            }
+        }
+        // What still runs when the history ends is pending.
+        let rest = running.iter().enumerate().filter_map(|(client, running)| {
+            let (called, action, _) = (*running)?;
+            Some(entry(client as u64, called, None, action))
+        });
+        entries.extend(rest);
+        entries
+    }
+
+    #[test]
+    fn right_histories_pass() {
+        for seed in 0..60 {
+            let entries = simulate(seed, 8, 300, if seed % 2 == 0 { 0 } else { 5 });
+            assert!(holds(&entries), "seed {seed}: {}", Picture(&entries));
+        }
+    }
+
+    /// Planted violations: a stale read, a lost write, a read from the future.
+    #[test]
+    fn planted_violations_are_found() {
+        for seed in 0..200 {
+            let mut entries = simulate(seed, 6, 200, 2);
+            let dice = SeededEntropy::new(seed ^ 0xBAD);
+            let reads: Vec<usize> = (0..entries.len())
+                .filter(|&number| {
+                    let Entry { action, answered, .. } = entries[number];
+                    answered.is_some() && matches!(action, Action::Read(Some(_)))
+                })
+                .collect();
+            let number = reads[dice.below(reads.len() as u64) as usize];
+            let (called, answered) = (entries[number].called, entries[number].answered.unwrap());
+            let planted = match seed % 3 {
+                // A value that only a later call writes.
+                0 => entries.iter().find_map(|other| match other.action {
+                    Action::Write(value) if other.called > answered => Some(Some(value)),
+                    _ => None,
+                }),
+                // A value that nobody wrote.
+                1 => Some(Some(u64::MAX)),
+                // A value that a completed write replaced before the read was called; each value is written once.
+                _ => {
+                    let writes: Vec<&Entry> = entries
+                        .iter()
+                        .filter(|other| matches!(other.action, Action::Write(_)))
+                        .filter(|other| other.answered.is_some_and(|answered| answered < called))
+                        .collect();
+                    writes.iter().find_map(|old| {
+                        let replaced = writes.iter().any(|new| new.called > old.answered.unwrap_or(u64::MAX));
+                        match old.action {
+                            Action::Write(value) if replaced => Some(Some(value)),
+                            _ => None,
+                        }
+                    })
+                }
+            };
+            let Some(seen) = planted else { continue };
+            entries[number].action = Action::Read(seen);
+            assert!(!holds(&entries), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_history_names_the_key_that_is_wrong() {
+        let mut history = History::default();
+        history.push(b"good", entry(0, 0, Some(1), Action::Write(1)));
+        let mut other = History::default();
+        other.push(b"bad", entry(1, 0, None, Action::Write(5)));
+        other.push(b"bad", entry(1, 2, Some(3), Action::Read(Some(9))));
+        history.merge(other);
+        assert_eq!(history.counts(), (3, 1));
+        let wrong = history.check().unwrap_err();
+        assert!(wrong.starts_with("bad: Violated") && wrong.contains("unknown"), "{wrong}");
+    }
+}

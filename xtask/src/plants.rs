@@ -1,0 +1,277 @@
+//! `cargo x plants`: the laboratory must catch each planted bug (T24).
+//!
+//! One build of the engine's tests with `--cfg shoal_plants` has all planted bugs; the variable `SHOAL_PLANT` names the one
+//! that is at work. For each there is a hunter here, a test that must fail with it, and pass without any.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+pub(crate) const USAGE: &str = "\
+Usage: cargo x plants [--count N] [--seed N] [NAME...]
+
+Builds the engine's tests with planted bugs, and demands that the laboratory catches them: those that are named, or N that
+the seed draws, or all of them. The first of the list is the canary: it is always among them.
+
+  --count N  so many of them, drawn by chance [default: all]
+  --seed N   the dice [default: 1]";
+
+/// A hunter that runs longer than this with a bug at work has found it, too: the store hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(120);
+
+/// A planted bug (`crates/engine/src/plant.rs`), the test binary that catches it, and the test in it.
+type Hunt = (&'static str, &'static str, &'static str);
+
+const HUNTS: &[Hunt] = &[
+    ("AckBeforeFlush", "explore", "crash_states"),
+    ("ValuesNotFlushed", "explore", "crash_states"),
+    ("ValueErrorIgnored", "faults", "a_write_fails"),
+    ("FlushRetried", "faults", "a_flush_fails"),
+    ("PromiseAhead", "explore", "crash_states"),
+    ("NeverSealed", "flips", "every_bit"),
+    ("StepDivided", "explore", "crash_states"),
+    ("OldSuperblockNamed", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("LogNotChecked", "explore", "crash_states"),
+    ("GhostsReplayed", "crash", "crash_during_recovery"),
+    ("DamageIgnored", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("LostSuperblockIgnored", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("TailIgnoresOthers", "explore", "crash_states"),
+    ("PagesNotFlushed", "explore", "crash_states"),
+    ("FailedSuperblockForgiven", "faults", "a_flush_fails"),
+    ("TakenNotPublished", "explore", "crash_states"),
+    ("FreedNotPublished", "explore", "crash_states"),
+    ("OneSlot", "explore", "crash_states"),
+    ("SuperblockNotFlushed", "explore", "crash_states"),
+    ("OldestSuperblock", "explore", "crash_states"),
+    ("SuperblockNotChecked", "explore", "crash_states"),
+    ("SecondCopyForgotten", "format_refusal", "second_copies_serve_when_the_first_are_gone"),
+    ("ReplayNotFlushed", "crash", "killed_and_then_a_power_cut"),
+    ("VersionsAgain", "explore", "crash_states"),
+    ("ReplayedTwice", "explore", "crash_states"),
+    ("ReplayTakesNothing", "explore", "crash_states"),
+    ("DeletesNotReplayed", "explore", "crash_states"),
+    ("UnfinishedKept", "explore", "crash_states"),
+    ("ExpiryGoesBack", "updating", "an_object_whose_time_is_over_does_not_exist"),
+    ("EpochNotPublished", "crash", "crash_during_recovery"),
+    ("ReusedAtOnce", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("ReusedUnderReaders", "packed", "a_slow_reader_of_a_packed_value"),
+    ("ReserveGivenAway", "full", "fills_up_and_is_empty_again"),
+    ("ExtentsNotKept", "explore", "crash_states"),
+    ("NotPoisoned", "faults", "a_flush_fails"),
+    ("ValueNotChecked", "explore", "crash_states"),
+    ("CacheWithoutIdentity", "packed", "crashes_while_runs_are_rewritten_and_freed"),
+    ("DroppedNotFreed", "full", "fills_up_and_is_empty_again"),
+    ("ReplacedNotFreed", "explore", "crash_states"),
+    ("DeadStayCounted", "explore", "crash_states"),
+    ("MovedWins", "moving", "moving_races_with_writers"),
+    ("FreedBeforePublish", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("FailedApplyGoesOn", "faults", "a_write_fails"),
+    ("ConditionsForgetFrozen", "concurrency", "compare_and_set_counts_every_success_on_a_slow_device"),
+    ("InFlightServed", "histories", "histories_are_linearizable"),
+    ("FrozenNotRead", "concurrency", "overwritten_keys_are_never_absent"),
+    ("RetriesForgotten", "together", "a_write_that_is_repeated_after_a_crash_counts_once"),
+    ("ReaperUnconditional", "updating", "an_object_whose_time_is_over_does_not_exist"),
+    (
+        "MarkerTooLate",
+        "shoal_engine",
+        "tablet::tests::nobody_sees_the_new_overlay_before_the_marker_is_queued",
+    ),
+    ("ParentNotAsked", "flips", "sector_faults"),
+    ("LostIsAbsent", "damage", "damage_is_local_and_repairable"),
+];
+
+/// What the command line says.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Options {
+    count: usize,
+    seed: u64,
+    names: Vec<String>,
+}
+
+impl Options {
+    pub(crate) fn parse(words: &[&str]) -> Result<Self> {
+        let mut options = Self { count: HUNTS.len(), seed: 1, names: Vec::new() };
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            let mut number = || -> Result<u64> {
+                let value = words.next().with_context(|| format!("{word} needs a value"))?;
+                value.parse().with_context(|| format!("{value:?} is no number"))
+            };
+            match word {
+                "--count" => options.count = number()? as usize,
+                "--seed" => options.seed = number()?,
+                word if word.starts_with('-') => bail!("there is no option {word}"),
+                name => options.names.push(name.to_owned()),
+            }
+        }
+        if let Some(name) = options.names.iter().find(|name| HUNTS.iter().all(|(known, ..)| known != name)) {
+            bail!("there is no planted bug {name}");
+        }
+        Ok(options)
+    }
+
+    fn chosen(&self) -> Vec<&'static Hunt> {
+        if !self.names.is_empty() {
+            return HUNTS
+                .iter()
+                .filter(|(name, ..)| self.names.iter().any(|wanted| wanted == name))
+                .collect();
+        }
+        // A permutation by the seed: multiplication with an odd number modulo a power of two, skipping what is too large.
+        let size = HUNTS.len().next_power_of_two() as u64;
+        let place = |turn: u64| turn.wrapping_mul(2 * self.seed + 1).wrapping_add(self.seed >> 3) % size;
+        let drawn = (0..size).map(place).filter_map(|place| HUNTS.get(place as usize));
+        let canary = &HUNTS[0];
+        std::iter::once(canary)
+            .chain(drawn.filter(|hunt| hunt.0 != canary.0))
+            .take(self.count.max(1))
+            .collect()
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let chosen = options.chosen();
+    let mut targets: Vec<&str> = chosen.iter().map(|(_, target, _)| *target).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    let binaries = build(&targets)?;
+    let binary = |target: &str| -> Result<&PathBuf> {
+        let found = binaries.iter().find(|(name, _)| name == target);
+        found.map(|(_, path)| path).with_context(|| format!("no test binary {target}"))
+    };
+    // Without a bug the hunters find nothing.
+    let mut tests: Vec<(&str, &str)> = chosen.iter().map(|(_, target, test)| (*target, *test)).collect();
+    tests.sort_unstable();
+    tests.dedup();
+    for (target, test) in tests {
+        if let Outcome::Failed | Outcome::Hung = hunt(binary(target)?, test, "")? {
+            bail!("{target} {test} fails without a planted bug");
+        }
+    }
+    let mut missed = Vec::new();
+    for (name, target, test) in &chosen {
+        let began = Instant::now();
+        let outcome = hunt(binary(target)?, test, name)?;
+        let seconds = began.elapsed().as_secs_f64();
+        match outcome {
+            Outcome::Failed => println!("{name}: caught by {target} {test} in {seconds:.1} s"),
+            Outcome::Hung => println!("{name}: caught by {target} {test}: it hangs"),
+            Outcome::Passed => {
+                println!("{name}: NOT CAUGHT by {target} {test} in {seconds:.1} s");
+                missed.push(*name);
+            }
+        }
+    }
+    println!("{} of {} planted bugs were caught", chosen.len() - missed.len(), chosen.len());
+    if !missed.is_empty() {
+        bail!("not caught: {}", missed.join(", "));
+    }
+    Ok(())
+}
+
+/// Builds the test binaries with all planted bugs, in a folder of their own; gives their names and paths.
+fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+    let root = super::root()?;
+    let mut command = Command::new("cargo");
+    command.args(["test", "--no-run", "--quiet", "--message-format=json", "-p", "shoal-engine"]);
+    for &target in targets {
+        if target == LIBRARY {
+            command.arg("--lib")
+        } else {
+            command.args(["--test", target])
+        };
+    }
+    command.env("RUSTFLAGS", "--cfg shoal_plants").env("CARGO_TARGET_DIR", root.join("target/plants"));
+    let output =
+        command.current_dir(&root).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("the tests with planted bugs do not build ({})", output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(executable).collect())
+}
+
+/// The unit tests' binary.
+const LIBRARY: &str = "shoal_engine";
+
+/// The name and path of the binary that one line of cargo's messages tells of.
+fn executable(line: &str) -> Option<(String, PathBuf)> {
+    let path = line.split_once("\"executable\":\"")?.1.split_once('"')?.0;
+    let file = Path::new(path).file_name()?.to_str()?;
+    Some((file.rsplit_once('-')?.0.to_owned(), PathBuf::from(path)))
+}
+
+enum Outcome {
+    Passed,
+    Failed,
+    Hung,
+}
+
+fn hunt(binary: &Path, test: &str, plant: &str) -> Result<Outcome> {
+    let mut child = Command::new(binary)
+        .args(["--exact", test])
+        .env("SHOAL_PLANT", plant)
+        .env("RUST_BACKTRACE", "0")
+        .current_dir(super::root()?.join("crates/engine"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot start {}", binary.display()))?;
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(if status.success() { Outcome::Passed } else { Outcome::Failed });
+        }
+        if began.elapsed() > HANGS_AFTER {
+            child.kill()?;
+            child.wait()?;
+            return Ok(Outcome::Hung);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_planted_bug_has_a_hunter() {
+        let path = super::super::root().unwrap().join("crates/engine/src/plant.rs");
+        let source = std::fs::read_to_string(path).unwrap();
+        let body = source.split_once("enum Plant {").unwrap().1.split_once("\n}").unwrap().0;
+        let mut planted: Vec<&str> = body
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with("//"))
+            .filter_map(|line| line.strip_suffix(','))
+            .collect();
+        let mut hunted: Vec<&str> = HUNTS.iter().map(|(name, ..)| *name).collect();
+        planted.sort_unstable();
+        hunted.sort_unstable();
+        assert_eq!(planted, hunted);
+        assert!(planted.len() >= 30);
+    }
+
+    #[test]
+    fn a_draw_has_the_canary_and_no_bug_twice() {
+        for seed in 0..50 {
+            let options = Options { count: 6, seed, names: Vec::new() };
+            let mut names: Vec<&str> = options.chosen().iter().map(|hunt| hunt.0).collect();
+            assert_eq!((names.len(), names[0]), (6, HUNTS[0].0));
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), 6, "seed {seed}");
+        }
+        assert_eq!(Options::parse(&[]).unwrap().chosen().len(), HUNTS.len());
+        assert!(Options::parse(&["NoSuchBug"]).is_err() && Options::parse(&["--count"]).is_err());
+    }
+
+    #[test]
+    fn cargo_tells_where_the_binaries_are() {
+        let line = r#"{"reason":"compiler-artifact","executable":"/t/deps/explore-2020","fresh":true}"#;
+        assert_eq!(executable(line), Some(("explore".into(), PathBuf::from("/t/deps/explore-2020"))));
+        assert_eq!(executable(r#"{"executable":null}"#), None);
+    }
+}
