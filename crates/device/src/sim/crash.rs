@@ -154,12 +154,12 @@ impl<'a> Walk<'a> {
 
     fn flush_ended(&mut self, flush: usize) {
         let began = self.flushes[flush];
-        let is_covered =
-            |&&(write, before): &&(usize, usize)| began < before && ended_before(self.spans[write], began);
-        let (covered, rest): (Vec<_>, Vec<_>) = self.unflushed.iter().partition(is_covered);
-        self.unflushed = rest;
-        for (write, _) in covered {
-            self.becomes_durable(write);
+        for (write, before) in std::mem::take(&mut self.unflushed) {
+            if began < before && ended_before(self.spans[write], began) {
+                self.becomes_durable(write);
+            } else {
+                self.unflushed.push((write, before));
+            }
         }
         let lengths = self.longer.iter().filter(|(grew, _)| *grew < began);
         self.lasts(lengths.map(|&(_, blocks)| blocks).max().unwrap_or(0));
