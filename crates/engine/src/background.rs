@@ -161,13 +161,15 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
     let _ = worker.commit.thread.set(thread::current());
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
-        block_on(inner.committer.lead_once(inner.now_ns()));
+        let is_led = block_on(inner.committer.lead_once(inner.now_ns()));
+        // More is coming, and its hand-over rings: a batch of what is there so far would be a small one. Where somebody else leads,
+        // asking all the time would only take the core from them.
+        let can_wait = || is_led || inner.committer.is_gathering();
         let mut timeout = COMMITTER_PERIOD;
         if inner.committer.has_work() {
-            if !inner.committer.is_gathering() {
+            if !can_wait() {
                 continue;
             }
-            // More is coming, and its hand-over rings: a batch of what is there so far would be a small one.
             timeout = GATHERING_MAX;
         } else if inner.committer.wants_seal() {
             let idle_ns = inner.now_ns().saturating_sub(inner.committer.last_batch_ns());
@@ -179,7 +181,7 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
                 timeout = Duration::from_nanos(inner.tuning.seal_after_ns - idle_ns);
             }
         }
-        if inner.committer.has_work() && !inner.committer.is_gathering() {
+        if inner.committer.has_work() && !can_wait() {
             continue;
         }
         drop(inner);

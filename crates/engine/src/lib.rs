@@ -25,7 +25,7 @@
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
 //! The way of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `write.rs`, `overlay/`, `log/commit.rs`; later
-//! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
+//! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `near.rs` (on a dispatch thread), `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
 //! `superblock.rs`, `space_image.rs`, `log/read.rs`. Rules R1 to R24 are in `docs/invariants.md`.
 
 mod admission;

@@ -43,10 +43,15 @@ impl WriteCounts {
         &self.0[hash as usize % WRITE_COUNTS]
     }
 
-    /// A record of `key` (encoded) is in its overlay, whose lock is held. Pairs with [`Self::now`]: who sees the new count sees
-    /// the record.
-    pub(crate) fn note(&self, key: &[u8]) {
-        self.of(hash64(key)).fetch_add(1, Ordering::Release);
+    /// The counter of a key (encoded).
+    pub(crate) fn of_key(&self, key: &[u8]) -> &AtomicU64 {
+        self.of(hash64(key))
+    }
+
+    /// A record of a key of this counter is in its overlay, whose lock is held. Pairs with [`Self::now`]: who sees the new count
+    /// sees the record.
+    pub(crate) fn note(count: &AtomicU64) {
+        count.fetch_add(1, Ordering::Release);
     }
 
     /// The count of a key's hash.

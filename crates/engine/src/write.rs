@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::key::ObjectKey;
 use crate::log::commit::{Item, Step, ValueWrite};
 use crate::log::format::RecordKind;
+use crate::near::WriteCounts;
 use crate::object::RejectRules;
 use crate::overlay::{self, Record, UNNUMBERED};
 use crate::plant::{Plant, planted};
@@ -219,9 +220,10 @@ impl Inner {
         }
         step.writes.extend(writes);
         step.records.push(record.clone());
-        let bytes = view.active.insert(active, record.clone(), promise.keep(), self.committer.durable());
+        let count = self.writes.of_key(record.key());
+        let bytes = view.active.insert(active, record, promise.keep(), self.committer.durable());
         // Behind the insertion: who keeps values near and sees the count sees the record.
-        self.writes.note(record.key());
+        WriteCounts::note(count);
         bytes
     }
 

@@ -103,6 +103,7 @@ impl Server {
     pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { listener, options, .. } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, web_origins, threads, limits, .. } = options;
+        let workers = Workers::start(threads).map_err(ServeError::Threads)?;
         let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
             gate: Gate::new(store.clone(), insecure, security.clone()),
@@ -117,7 +118,6 @@ impl Server {
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
             draining: drain.subscribe(),
         });
-        let workers = Workers::start(threads).map_err(ServeError::Threads)?;
         let mut connections = Connections {
             tasks: JoinSet::new(),
             dispatch: Arc::clone(&dispatch),

@@ -324,13 +324,14 @@ impl Committer {
         led
     }
 
-    /// Commits one batch, where there is something to commit and nobody else does.
-    pub(crate) async fn lead_once(&self, now_ns: u64) {
-        if self.has_work()
-            && let Some(mut leader) = self.leader.try_take()
-        {
+    /// Commits one batch, where there is something to commit and nobody else does; says whether somebody else does. Whoever
+    /// else leads goes on until nothing is left, or hands over.
+    pub(crate) async fn lead_once(&self, now_ns: u64) -> bool {
+        if self.has_work() {
+            let Some(mut leader) = self.leader.try_take() else { return true };
             self.commit_batch(&mut leader, now_ns).await;
         }
+        false
     }
 
     /// A thread queued a write and will hand it over with others.

@@ -35,7 +35,7 @@ pub(crate) struct Inner {
     bytes: usize,
     /// Blocks promised to the apply.
     promised: u64,
-    /// Superseded before they reached a tree; the next apply of this overlay frees their extents.
+    /// Superseded before they reached a tree, and owners of extents; the next apply of this overlay frees their extents.
     dropped: Vec<Arc<Record>>,
 }
 
@@ -178,11 +178,11 @@ fn newest_durable(versions: &[Arc<Record>], durable: Lsn) -> Option<&Arc<Record>
     versions.iter().rev().find(|record| record.is_durable(durable))
 }
 
-/// Drops what a newer durable record supersedes. A reader that found the dropped record holds the view, so its extents
-/// stay until the apply of this overlay and longer (R16).
+/// Drops what a newer durable record supersedes; only what owns extents leaves something to be freed. A reader that found
+/// the dropped record holds the view, so its extents stay until the apply of this overlay and longer (R16).
 fn prune(versions: &mut SmallVec<[Arc<Record>; 1]>, durable: Lsn, dropped: &mut Vec<Arc<Record>>) {
     if let Some(newest) = versions.iter().rposition(|record| record.is_durable(durable)) {
-        dropped.extend(versions.drain(..newest));
+        dropped.extend(versions.drain(..newest).filter(|record| !record.owned().is_empty()));
     }
 }
 
