@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -40,16 +39,21 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 
-	switch flag.Arg(0) {
-	case "objects":
-		err = objects(ctx, connection)
-	case "pairs":
-		err = pairs(ctx, connection)
-	default:
-		err = errors.New("say what to show: objects or pairs")
+	if flag.NArg() == 0 {
+		log.Fatal("say what to show: objects, pairs or both")
 	}
-	if err != nil {
-		log.Fatal(err)
+	for _, what := range flag.Args() {
+		switch what {
+		case "objects":
+			err = objects(ctx, connection)
+		case "pairs":
+			err = pairs(ctx, connection)
+		default:
+			err = fmt.Errorf("%s is neither objects nor pairs", what)
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
 	}
 	fmt.Println("all as it must be")
 }

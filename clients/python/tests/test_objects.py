@@ -274,6 +274,13 @@ def test_create_or_get(client: shoal.Client) -> None:
     assert (made.created, made.value) == (True, b"mine")
     found = client.create_or_get("k", b"other")
     assert (found.created, found.value, found.version) == (False, b"mine", made.version)
+    for size in (MIB, MIB + 1, 5 * MIB):
+        value = os.urandom(size)
+        made = client.create_or_get(str(size), value)
+        assert (made.created, made.value) == (True, value)
+        for other in (b"", bytes(MIB + 1)):
+            found = client.create_or_get(str(size), other)
+            assert (found.created, found.value, found.version) == (False, value, made.version)
 
 
 def test_compare_and_set(client: shoal.Client) -> None:

@@ -417,7 +417,8 @@ impl Buffer {
     /// Drops everything and releases what the chunks referred to and what was allocated.
     #[inline]
     pub fn clear(&mut self) {
-        if self.is_empty() && self.heap_at.is_null() {
+        // One test for both.
+        if self.len() | self.heap_at.addr() == 0 {
             // As new: whatever makes a buffer empty comes through here.
             return;
         }
@@ -526,6 +527,9 @@ impl Buffer {
     /// in, shares or moves the others.
     pub(crate) fn split_first(&mut self, count: usize) -> Bytes {
         assert!(count <= self.first_chunk().len(), "the first chunk has fewer than {count} bytes");
+        if let Some(chunk) = self.take_shared(count) {
+            return chunk;
+        }
         if self.chunks.is_empty() && self.heap.is_some() {
             self.close_tail();
         }
@@ -551,6 +555,26 @@ impl Buffer {
         };
         self.truncate_front(count);
         out
+    }
+
+    /// The first chunk, where it is somebody else's and has just `count` bytes: it changes hands, and nothing is counted.
+    #[inline]
+    fn take_shared(&mut self, count: usize) -> Option<Bytes> {
+        let is_whole = matches!(
+            self.chunks.first_mut(),
+            Some(Chunk { len, owner: Owner::Shared(_), .. }) if *len == count
+        );
+        if !is_whole {
+            return None;
+        }
+        let Some(Chunk { owner: Owner::Shared(owner), .. }) = self.chunks.pop_front() else {
+            unreachable!("the chunk was looked at");
+        };
+        self.len_base = self.len_base.wrapping_sub(count);
+        if self.is_empty() {
+            self.clear();
+        }
+        Some(owner)
     }
 
     /// What kind each chunk is and how long.

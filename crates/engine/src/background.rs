@@ -35,6 +35,8 @@ const SCRUB_FIRST_NS: u64 = 600_000_000_000;
 const SCRUB_AGAIN_NS: u64 = 7 * 24 * 3_600_000_000_000;
 /// How often the scrubber looks around.
 const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
+/// How long the committer waits for threads that gather writes. A turn of a dispatch thread is hardly ever longer.
+const GATHERING_MAX: Duration = Duration::from_millis(1);
 /// Wait after an apply that failed: the device may recover.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -159,9 +161,17 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
     let _ = worker.commit.thread.set(thread::current());
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
-        block_on(inner.committer.lead(inner.now_ns()));
+        let is_led = block_on(inner.committer.lead_once(inner.now_ns()));
+        // More is coming, and its hand-over rings: a batch of what is there so far would be a small one. Where somebody else leads,
+        // asking all the time would only take the core from them.
+        let can_wait = || is_led || inner.committer.is_gathering();
         let mut timeout = COMMITTER_PERIOD;
-        if inner.committer.wants_seal() {
+        if inner.committer.has_work() {
+            if !can_wait() {
+                continue;
+            }
+            timeout = GATHERING_MAX;
+        } else if inner.committer.wants_seal() {
             let idle_ns = inner.now_ns().saturating_sub(inner.committer.last_batch_ns());
             if idle_ns >= inner.tuning.seal_after_ns {
                 block_on(inner.committer.seal());
@@ -171,7 +181,7 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
                 timeout = Duration::from_nanos(inner.tuning.seal_after_ns - idle_ns);
             }
         }
-        if inner.committer.has_work() {
+        if inner.committer.has_work() && !can_wait() {
             continue;
         }
         drop(inner);

@@ -36,6 +36,15 @@ impl FoundEntry {
     }
 }
 
+/// A value that lies in memory in one piece.
+#[derive(Clone, Copy)]
+pub(crate) struct Shown<'a> {
+    pub value: &'a [u8],
+    pub expiry_ns: Option<u64>,
+    /// Whether no newer write of the key is in flight.
+    pub is_settled: bool,
+}
+
 impl Store {
     /// The object, or the bytes of it in `range`; none where there is no such object.
     ///
@@ -61,23 +70,7 @@ impl Store {
     pub fn show_at_once<T>(&self, key: &ObjectKey, show: impl FnOnce(Option<&[u8]>) -> T) -> Option<T> {
         let inner = &*self.0;
         inner.check_open().ok()?;
-        let view = inner.tablet_of(key).view();
-        let (bytes, shown) = match inner.record_of(&view, key.encoded()) {
-            Some(record) if record.kind() == RecordKind::Delete => (0, show(None)),
-            Some(record) => inner.show_inline(record.body_bytes(), show)?,
-            None => {
-                let tree = tree_of(inner.identity, view.tablet);
-                let pages = PoolPages::new(&inner.pool);
-                let lookup = pin!(tree.lookup(&pages, view.root, key.encoded()));
-                let Poll::Ready(Ok(found)) = lookup.poll(&mut Context::from_waker(Waker::noop())) else {
-                    return None;
-                };
-                match found {
-                    Some(found) => inner.show_inline(split_leaf_entry(&found).ok()?.1, show)?,
-                    None => (0, show(None)),
-                }
-            }
-        };
+        let (bytes, shown) = inner.show_found(key, |found| show(found.map(|found| found.value)))?;
         inner.count(&inner.counters.gets);
         OperationCounters::add(&inner.counters.value_bytes_read, bytes);
         Some(shown)
@@ -111,18 +104,56 @@ impl Inner {
         Ok(found.filter(|found| !self.expiry.is_over(&found.entry)))
     }
 
-    /// The newest durable record of a key in the overlays of `view`.
-    fn record_of(&self, view: &View, key: &[u8]) -> Option<Arc<Record>> {
+    /// The newest durable record of a key in the overlays of `view`, and whether nothing newer is in flight.
+    fn record_of(&self, view: &View, key: &[u8]) -> (Option<Arc<Record>>, bool) {
+        let mut is_settled = true;
         let frozen = view.frozen.as_ref().filter(|_| !planted(Plant::FrozenNotRead));
-        let overlays = [Some(&view.active), frozen];
         let durable = || {
             if planted(Plant::InFlightServed) { self.committer.assigned() } else { self.committer.durable() }
         };
-        overlays.into_iter().flatten().find_map(|overlay| overlay.get(key, durable))
+        for overlay in [Some(&view.active), frozen].into_iter().flatten() {
+            let (record, settled) = overlay.get(key, durable);
+            is_settled &= settled;
+            if record.is_some() {
+                return (record, is_settled);
+            }
+        }
+        (None, is_settled)
+    }
+
+    /// Shows the value of an object, and its bytes, where it can be told at once and lies in memory in one piece.
+    pub(crate) fn show_found<T>(
+        &self,
+        key: &ObjectKey,
+        show: impl FnOnce(Option<Shown<'_>>) -> T,
+    ) -> Option<(u64, T)> {
+        let view = self.tablet_of(key).view();
+        let (record, is_settled) = self.record_of(&view, key.encoded());
+        match record {
+            Some(record) if record.kind() == RecordKind::Delete => Some((0, show(None))),
+            Some(record) => self.show_inline(record.body_bytes(), is_settled, show),
+            None => {
+                let tree = tree_of(self.identity, view.tablet);
+                let pages = PoolPages::new(&self.pool);
+                let lookup = pin!(tree.lookup(&pages, view.root, key.encoded()));
+                let Poll::Ready(Ok(found)) = lookup.poll(&mut Context::from_waker(Waker::noop())) else {
+                    return None;
+                };
+                match found {
+                    Some(found) => self.show_inline(split_leaf_entry(&found).ok()?.1, is_settled, show),
+                    None => Some((0, show(None))),
+                }
+            }
+        }
     }
 
     /// Shows the value in the body of an entry, where it lies there; gives its bytes too.
-    fn show_inline<T>(&self, body: &[u8], show: impl FnOnce(Option<&[u8]>) -> T) -> Option<(u64, T)> {
+    fn show_inline<T>(
+        &self,
+        body: &[u8],
+        is_settled: bool,
+        show: impl FnOnce(Option<Shown<'_>>) -> T,
+    ) -> Option<(u64, T)> {
         let (entry, inline) = Entry::decode(body).ok()?;
         if entry.home != Home::Inline {
             return None;
@@ -131,11 +162,12 @@ impl Inner {
             return Some((0, show(None)));
         }
         let value = inline.get(entry.meta_in_front() as usize..)?;
-        Some((value.len() as u64, show(Some(value))))
+        let shown = Shown { value, expiry_ns: entry.expiry_ns, is_settled };
+        Some((value.len() as u64, show(Some(shown))))
     }
 
     async fn find_stored(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
-        match self.record_of(view, key) {
+        match self.record_of(view, key).0 {
             Some(record) if record.kind() == RecordKind::Delete => Ok(None),
             Some(record) => entry_of_record(&record).map(Some),
             None => self.find_in_tree(view, key).await,

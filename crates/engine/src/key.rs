@@ -32,6 +32,47 @@ pub fn check_bucket(bucket: &str) -> Result<()> {
     }
 }
 
+/// A bucket whose name was checked: it names objects without checking it each time.
+#[derive(Clone, Debug)]
+pub struct Bucket(SmallVec<[u8; 64]>);
+
+impl Bucket {
+    /// The bucket of this name.
+    ///
+    /// # Errors
+    /// As [`check_bucket`].
+    pub fn new(name: &str) -> Result<Self> {
+        check_bucket(name)?;
+        let mut start = SmallVec::from_slice(name.as_bytes());
+        start.push(0);
+        Ok(Self(start))
+    }
+
+    /// The object `key` (any 1 to 1,024 bytes) of the bucket.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] says what is wrong with it.
+    #[inline]
+    pub fn key(&self, key: &[u8]) -> Result<ObjectKey> {
+        check_key(key)?;
+        let mut encoded = SmallVec::with_capacity(self.0.len() + key.len());
+        encoded.extend_from_slice(&self.0);
+        encoded.extend_from_slice(key);
+        Ok(ObjectKey { encoded, bucket_bytes: (self.0.len() - 1) as u8 })
+    }
+}
+
+#[inline]
+fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "a key has 1 to {KEY_BYTES_MAX} bytes; this one has {}",
+            key.len()
+        )));
+    }
+    Ok(())
+}
+
 /// The full name of an object. Inside it is `bucket, 0x00, key`: buckets are told apart by prefix (a bucket's name has
 /// no 0x00), and the order is by bucket, then by key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,12 +89,7 @@ impl ObjectKey {
     /// [`Error::Invalid`] says what is wrong with which of the two.
     pub fn new(bucket: &str, key: &[u8]) -> Result<Self> {
         check_bucket(bucket)?;
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            return Err(Error::Invalid(format!(
-                "a key has 1 to {KEY_BYTES_MAX} bytes; this one has {}",
-                key.len()
-            )));
-        }
+        check_key(key)?;
         Ok(Self::in_bucket(bucket, key))
     }
 

@@ -25,7 +25,7 @@
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
 //! The way of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `write.rs`, `overlay/`, `log/commit.rs`; later
-//! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
+//! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `near.rs` (on a dispatch thread), `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
 //! `superblock.rs`, `space_image.rs`, `log/read.rs`. Rules R1 to R24 are in `docs/invariants.md`.
 
 mod admission;
@@ -45,6 +45,7 @@ mod layout;
 mod list;
 mod log;
 mod moving;
+mod near;
 mod object;
 mod open;
 mod options;
@@ -81,7 +82,8 @@ mod format_tests;
 pub use check::{CheckOptions, CheckProblem, CheckReport, check};
 pub use error::{Error, Result};
 pub use free_space::FreeSpace;
-pub use key::{DEFAULT_BUCKET, ObjectKey, check_bucket};
+pub use key::{Bucket, DEFAULT_BUCKET, ObjectKey, check_bucket};
+pub use near::Near;
 pub use object::{
     ByteRange, DeleteResult, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult,
     RejectRules,

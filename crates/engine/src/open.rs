@@ -25,6 +25,7 @@ use crate::log::format::RecordKind;
 use crate::log::read::{FoundBatch, FoundLog, read_log};
 use crate::log::ring::{BatchIndex, Ring};
 use crate::moving::Mover;
+use crate::near::WriteCounts;
 use crate::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX};
 use crate::overlay::Record;
 use crate::own_space::OwnSpace;
@@ -295,10 +296,8 @@ impl Recovery {
             last.max(superblock.lsn_ceiling).next()
         };
         superblock.number += 1;
-        if !planted(Plant::EpochNotPublished) {
-            superblock.epoch += 1;
-            superblock.epoch_position = head.position;
-        }
+        superblock.epoch += 1;
+        superblock.epoch_position = head.position;
         let expiry_floor_ns = if planted(Plant::ExpiryGoesBack) { 0 } else { expiry_floor_ns };
         let expiry = ExpiryClock::new(environment.clock.clone(), expiry_floor_ns);
         superblock.expiry_clock_ns = expiry.now_ns();
@@ -351,6 +350,7 @@ impl Recovery {
             mover: Mover::new(options.pause_moving),
             scrubbed: ScrubCounters::default(),
             discard: options.discard,
+            writes: WriteCounts::default(),
             closed: AtomicBool::new(false),
             counters: OperationCounters::default(),
         });

@@ -59,16 +59,20 @@ impl Pending {
     }
 }
 
-/// Whether this thread gathers writes, and whether there are any.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Gathering {
-    No,
-    Nothing,
-    Something,
+/// Writes that a thread gathers before it hands them over: with more the committer begins while the thread goes on.
+const GATHERED_MAX: u32 = 256;
+
+/// What this thread gathers.
+#[derive(Clone, Copy)]
+struct Gathering {
+    /// Address of the store whose writes are gathered; zero: of none.
+    store: usize,
+    /// Writes since the last hand-over.
+    writes: u32,
 }
 
 thread_local! {
-    static GATHERING: Cell<Gathering> = const { Cell::new(Gathering::No) };
+    static GATHERING: Cell<Gathering> = const { Cell::new(Gathering { store: 0, writes: 0 }) };
 }
 
 /// Ends the gathering of a thread, also when its work panics: what was queued must be committed.
@@ -79,26 +83,44 @@ struct Gathered<'a> {
 
 impl Drop for Gathered<'_> {
     fn drop(&mut self) {
-        if GATHERING.replace(self.before) == Gathering::Something {
+        if GATHERING.replace(self.before).writes > 0 {
+            self.inner.committer.end_gathering();
             self.inner.hand_over();
         }
     }
 }
 
 impl Store {
-    /// Runs `work`; the writes of this store that it queues are handed to the committer together when it ends, so that
-    /// they share a batch. `work` must not wait for one of them.
+    /// Runs `work`; the writes of this store that it queues are handed to the committer together when it ends, or when there
+    /// are many, so that they share a batch. `work` must not wait for one of them.
     pub fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _gathered = Gathered { inner: &self.0, before: GATHERING.replace(Gathering::Nothing) };
+        let inner = &*self.0;
+        let before = GATHERING.replace(Gathering { store: address(inner), writes: 0 });
+        let _gathered = Gathered { inner, before };
         work()
     }
 }
 
-/// Whether the hand-over is left to the end of the gathering; a thread that may block may wait for what it queued.
-pub(crate) fn is_put_off() -> bool {
-    if may_block() || GATHERING.get() == Gathering::No {
+fn address(inner: &Inner) -> usize {
+    std::ptr::from_ref(inner).addr()
+}
+
+/// Whether the hand-over of a write that was queued is left to the end of the gathering; a thread that may block may wait
+/// for what it queued.
+pub(crate) fn is_put_off(inner: &Inner) -> bool {
+    let mut gathering = GATHERING.get();
+    if may_block() || gathering.store != address(inner) {
         return false;
     }
-    GATHERING.set(Gathering::Something);
-    true
+    gathering.writes += 1;
+    if gathering.writes == 1 {
+        inner.committer.begin_gathering();
+    }
+    let is_full = gathering.writes == GATHERED_MAX;
+    if is_full {
+        gathering.writes = 0;
+        inner.committer.end_gathering();
+    }
+    GATHERING.set(gathering);
+    !is_full
 }

@@ -173,6 +173,20 @@ impl SpaceManager {
         Ok((Extents::new(self.clone(), runs), promise))
     }
 
+    /// Promises blocks to the apply of a record that needs none now.
+    ///
+    /// # Errors
+    /// [`Shortage`].
+    pub(crate) fn claim_apply(self: &Arc<Self>, blocks: u64) -> Result<Promise, Shortage> {
+        let mut state = self.state.lock();
+        let free = self.space.free_blocks().saturating_sub(state.promised + self.reserve);
+        if blocks > free {
+            return Err(Shortage { needed: blocks, available: free });
+        }
+        state.promised += blocks;
+        Ok(Promise { space: self.clone(), blocks })
+    }
+
     /// Promises blocks to the apply of a delete, from the reserve if need be.
     ///
     /// # Errors

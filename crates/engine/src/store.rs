@@ -17,6 +17,7 @@ use crate::key::ObjectKey;
 use crate::layout::Layout;
 use crate::log::commit::Committer;
 use crate::moving::Mover;
+use crate::near::WriteCounts;
 use crate::options::{Environment, Tuning};
 use crate::own_space::OwnSpace;
 use crate::pending::is_put_off;
@@ -68,6 +69,8 @@ pub(crate) struct Inner {
     pub scrubbed: ScrubCounters,
     /// Whether whole free groups are given back to the device.
     pub discard: bool,
+    /// How often keys were written, for who keeps values near.
+    pub writes: WriteCounts,
     pub closed: AtomicBool,
     pub counters: OperationCounters,
 }
@@ -138,6 +141,28 @@ impl Inner {
         self.admit_step(1, memory_bytes, Committer::blocks_of(record_bytes)).await
     }
 
+    /// Room in overlays and log, where there is some now.
+    pub(crate) fn try_admit(
+        &self,
+        records: usize,
+        memory_bytes: usize,
+        blocks: u32,
+    ) -> Option<(Admitted, LogRoom<'_>)> {
+        let admitted = self.admission.try_admit(records, memory_bytes)?;
+        self.committer.reserve(blocks).then(|| (admitted, LogRoom { committer: &self.committer, blocks }))
+    }
+
+    /// Whether a thread of the store's own commits what is queued.
+    pub(crate) fn has_committer(&self) -> bool {
+        self.worker.as_ref().is_some_and(|worker| !worker.is_stopped())
+    }
+
+    pub(crate) fn wake_apply(&self) {
+        if let Some(worker) = &self.worker {
+            worker.wake_apply();
+        }
+    }
+
     /// The same for the records of one step, which get room together or wait together: two steps of which each holds what the
     /// other one waits for would wait for ever.
     pub(crate) async fn admit_step(
@@ -146,10 +171,7 @@ impl Inner {
         memory_bytes: usize,
         blocks: u32,
     ) -> Result<(Admitted, LogRoom<'_>)> {
-        let attempt = || {
-            let admitted = self.admission.try_admit(records, memory_bytes)?;
-            self.committer.reserve(blocks).then(|| (admitted, LogRoom { committer: &self.committer, blocks }))
-        };
+        let attempt = || self.try_admit(records, memory_bytes, blocks);
         loop {
             if let Some(room) = attempt() {
                 if self.wants_apply() {
@@ -265,7 +287,7 @@ impl Inner {
     pub(crate) fn hand_over(&self) {
         match &self.worker {
             Some(worker) if !worker.is_stopped() => {
-                if !is_put_off() {
+                if !is_put_off(self) {
                     worker.wake_commit();
                 }
             }

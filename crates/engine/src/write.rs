@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::key::ObjectKey;
 use crate::log::commit::{Item, Step, ValueWrite};
 use crate::log::format::RecordKind;
+use crate::near::WriteCounts;
 use crate::object::RejectRules;
 use crate::overlay::{self, Record, UNNUMBERED};
 use crate::plant::{Plant, planted};
@@ -181,6 +182,20 @@ impl Inner {
         }
     }
 
+    /// Puts a record without rules into overlay and queue; nothing where the store became read-only.
+    pub(crate) fn insert_at_once(&self, tablet: &Tablet, write: Write<'_>) -> Option<()> {
+        loop {
+            let view = tablet.view();
+            let mut active = view.active.lock();
+            if active.is_frozen() {
+                continue;
+            }
+            self.check_writable().ok()?;
+            self.insert(&view, &mut active, write);
+            return Some(());
+        }
+    }
+
     /// Under the overlay's lock: the overlay and the queue get the record at once, and nothing else happens (R4).
     pub(crate) fn insert(&self, view: &View, active: &mut overlay::Inner, write: Write<'_>) {
         let Write { prepared, admitted, room } = write;
@@ -205,7 +220,11 @@ impl Inner {
         }
         step.writes.extend(writes);
         step.records.push(record.clone());
-        view.active.insert(active, record, promise.keep(), self.committer.durable())
+        let count = self.writes.of_key(record.key());
+        let bytes = view.active.insert(active, record, promise.keep(), self.committer.durable());
+        // Behind the insertion: who keeps values near and sees the count sees the record.
+        WriteCounts::note(count);
+        bytes
     }
 
     /// Still under the locks of all overlays of the step: it takes its place in the order of writes.

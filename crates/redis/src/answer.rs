@@ -66,10 +66,22 @@ impl Answer {
             }
     }
 
+    /// Writes the same answer of so many commands; only `OK` and errors are the same for several.
+    pub(crate) fn write_times(self, times: usize, reply: &mut Reply<'_>) {
+        match self {
+            Self::Ok => reply.ok(times),
+            Self::Error(text) => (0..times).for_each(|_| reply.error(&text)),
+            one => {
+                assert_eq!(times, 1, "other answers are of one command");
+                one.write(reply);
+            }
+        }
+    }
+
     /// Writes it.
     pub(crate) fn write(self, reply: &mut Reply<'_>) {
         match self {
-            Self::Ok => reply.simple("OK"),
+            Self::Ok => reply.ok(1),
             Self::Simple(text) => reply.simple(text),
             Self::Error(text) => reply.error(&text),
             Self::Integer(value) => reply.integer(value),

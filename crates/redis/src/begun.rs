@@ -21,7 +21,10 @@ use crate::command::{Command, Order, Task};
 /// What a command that runs is taken to answer, for each of its keys: how much it will be is not known.
 const ANSWER_BYTES_GUESS: usize = 64 << 10;
 
-/// A command that was begun.
+/// Bytes of the answer of one of [`Begun::Written`].
+const OK_BYTES: usize = 5;
+
+/// A command that was begun, or several.
 enum Begun {
     Running {
         task: Task,
@@ -35,6 +38,11 @@ enum Begun {
     Waiting {
         through: Through,
         bytes: usize,
+    },
+    /// So many writes that answer `OK`, begun one after the other; the log is in order, so the last one stands for all.
+    Written {
+        last: Pending,
+        writes: usize,
     },
     Ready {
         answer: Answer,
@@ -78,6 +86,8 @@ impl Hasher for Hashed {
 #[derive(Default)]
 pub(crate) struct Queue {
     begun: VecDeque<Begun>,
+    /// Commands in it.
+    commands: usize,
     /// Those that run.
     running: usize,
     /// Those that write and are not known to be durable.
@@ -91,7 +101,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn len(&self) -> usize {
-        self.begun.len()
+        self.commands
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -101,6 +111,11 @@ impl Queue {
     /// Memory of answers that wait, and of commands and answers to come.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Whether a command runs that has not found its place in the order of writes, or has not read.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running > 0
     }
 
     /// Whether writes of this connection may be in flight.
@@ -139,6 +154,7 @@ impl Queue {
         self.running += 1;
         self.writing += usize::from(writes);
         self.bytes += bytes;
+        self.commands += 1;
         self.begun.push_back(Begun::Running { task, keys, order, writes, bytes });
     }
 
@@ -147,13 +163,23 @@ impl Queue {
         self.writing += usize::from(through.writes);
         let bytes = through.answer.bytes();
         self.bytes += bytes;
+        self.commands += 1;
         self.begun.push_back(Begun::Waiting { through, bytes });
+    }
+
+    /// So many writes are through that answer `OK` when they are durable, `last` the last of them.
+    pub(crate) fn wait_for_writes(&mut self, last: Pending, writes: usize) {
+        self.writing += writes;
+        self.commands += writes;
+        self.bytes += writes * OK_BYTES;
+        self.begun.push_back(Begun::Written { last, writes });
     }
 
     /// A command has its answer.
     pub(crate) fn ready(&mut self, answer: Answer) {
         let bytes = answer.bytes();
         self.bytes += bytes;
+        self.commands += 1;
         self.begun.push_back(Begun::Ready { answer, bytes });
     }
 
@@ -189,29 +215,38 @@ impl Queue {
                     Begun::Waiting { bytes: through.answer.bytes(), through }
                 }
             };
-            let (Begun::Running { bytes, .. } | Begun::Waiting { bytes, .. } | Begun::Ready { bytes, .. }) =
-                begun;
-            self.bytes += *bytes;
+            if let Begun::Waiting { bytes, .. } | Begun::Ready { bytes, .. } = begun {
+                self.bytes += *bytes;
+            }
         }
     }
 
-    /// Takes the first answer, where it may leave. Only the first waits: what is behind it cannot be answered before it, and
-    /// the log is in order.
-    pub(crate) fn pop(&mut self, context: &mut Context<'_>) -> Option<Answer> {
-        let answer = match self.begun.front_mut()? {
+    /// Takes the first answer, where it may leave, and of how many commands it is. Only the first waits: what is behind it
+    /// cannot be answered before it, and the log is in order.
+    pub(crate) fn pop(&mut self, context: &mut Context<'_>) -> Option<(Answer, usize)> {
+        let (answer, bytes, times) = match self.begun.front_mut()? {
             Begun::Running { .. } => return None,
-            Begun::Ready { answer, .. } => std::mem::replace(answer, Answer::Null),
-            Begun::Waiting { through: Through { answer, pending, writes }, .. } => {
+            Begun::Ready { answer, bytes } => (std::mem::replace(answer, Answer::Null), *bytes, 1),
+            Begun::Written { last, writes } => {
+                let Poll::Ready(durable) = last.poll_durable(context) else { return None };
+                self.writing -= *writes;
+                let answer =
+                    durable.map_or_else(|error| Answer::Error(Failed::from(error).0), |_| Answer::Ok);
+                (answer, *writes * OK_BYTES, *writes)
+            }
+            Begun::Waiting { through: Through { answer, pending, writes }, bytes } => {
                 let Poll::Ready(durable) = poll_durable(pending, context) else { return None };
                 self.writing -= usize::from(*writes);
                 let answer = std::mem::replace(answer, Answer::Null);
-                durable.map_or_else(|Failed(text)| Answer::Error(text), |version| known(answer, version))
+                let answer =
+                    durable.map_or_else(|Failed(text)| Answer::Error(text), |version| known(answer, version));
+                (answer, *bytes, 1)
             }
         };
-        if let Some(Begun::Waiting { bytes, .. } | Begun::Ready { bytes, .. }) = self.begun.pop_front() {
-            self.bytes -= bytes;
-        }
-        Some(answer)
+        self.begun.pop_front();
+        self.commands -= times;
+        self.bytes -= bytes;
+        Some((answer, times))
     }
 }
 
@@ -275,7 +310,7 @@ mod tests {
     fn poll(queue: &mut Queue) -> Vec<Answer> {
         let mut context = Context::from_waker(Waker::noop());
         queue.poll_running(&mut context, |outcome, _| Ok(outcome.unwrap().answer));
-        std::iter::from_fn(|| queue.pop(&mut context)).collect()
+        std::iter::from_fn(|| queue.pop(&mut context)).map(|(answer, _)| answer).collect()
     }
 
     #[test]

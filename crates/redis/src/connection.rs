@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
-use shoal_engine::{ByteRange, ObjectKey};
+use shoal_engine::{ByteRange, Pending};
 use shoal_resp::{Reply, Request, RequestLimits, RequestParser};
 
 use crate::answer::{Answer, Failed, Finished, Outcome};
@@ -158,7 +158,7 @@ impl Connection {
             if self.held_up || self.queue.len() >= commands_max {
                 return false;
             }
-            if self.queue.is_empty() && self.held.is_none() && self.get_all_at_once(shared, answers_max) {
+            if self.held.is_none() && self.begin_at_once(shared, commands_max, answers_max) {
                 continue;
             }
             let (words, command) = match self.held.take() {
@@ -192,26 +192,40 @@ impl Connection {
         }
     }
 
-    /// Answers the GETs at the start of what was received, as far as their values can be told at once: nothing is copied
-    /// but the values, and no memory is taken. Says whether there were any.
-    fn get_all_at_once(&mut self, shared: &mut Shared, answers_max: usize) -> bool {
-        const GET: usize = 3;
-        if !self.session.authenticated || shared.face.is_relaxed() {
+    /// Begins the short commands at the start of what was received that need no task, as far as they may: GETs whose values
+    /// can be told at once, and plain SETs of short values, whose answers wait together. Nothing is copied but values, and no
+    /// memory is taken but for records. Says whether there were any.
+    fn begin_at_once(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
+        // In the relaxed mode reads see what is in flight, and writes do not wait.
+        if !self.session.authenticated || shared.face.is_relaxed() || self.queue.is_running() {
             return false;
         }
         let chunk = self.received.first_chunk();
         let (mut taken, mut commands) = (0, 0);
+        let mut written: Option<(Pending, usize)> = None;
         let mut reply = Reply::new(&mut self.out, self.session.protocol);
         while let Some(glance) = self.parser.glance(chunk.get(taken..).unwrap_or_default()) {
-            if glance.name.len() != GET || !command::is(glance.name, "get") {
-                break;
-            }
-            let show = |value: Option<&[u8]>| match value {
-                Some(value) => reply.bulk(value),
-                None => reply.null(),
-            };
-            if shared.face.show_at_once(glance.argument, show).is_none() {
-                break;
+            let Ok(key) = shared.face.bucket.key(glance.argument) else { break };
+            let writes = written.as_ref().map_or(0, |(_, writes)| *writes);
+            match glance.second {
+                None if command::is(glance.name, "get") && writes == 0 && self.queue.is_empty() => {
+                    let show = |value: Option<&[u8]>| match value {
+                        Some(value) => reply.bulk(value),
+                        None => reply.null(),
+                    };
+                    if shared.near.show(&key, show).is_none() {
+                        break;
+                    }
+                    self.last = Some(command::get());
+                }
+                Some(value)
+                    if command::is(glance.name, "set") && self.queue.len() + writes < commands_max =>
+                {
+                    let Some(pending) = shared.face.store.put_at_once(&key, value) else { break };
+                    written = Some((pending, writes + 1));
+                    self.last = Some(command::set());
+                }
+                _ => break,
             }
             taken += glance.bytes;
             commands += 1;
@@ -223,8 +237,11 @@ impl Connection {
             return false;
         }
         self.received.truncate_front(taken);
+        if let Some((last, writes)) = written {
+            self.queue.wait_for_writes(last, writes);
+        }
+        shared.near.settle();
         shared.commands += commands;
-        self.last = command::find(b"get");
         true
     }
 
@@ -288,7 +305,7 @@ impl Connection {
     /// Answers a GET without a task where everything that it needs is in memory. A get has no effect, so that one that
     /// must wait is simply dropped, and made again as a task.
     fn get_from_memory(&mut self, shared: &Shared, words: &[Bytes]) -> bool {
-        let Some(Ok(key)) = words.get(1).map(|key| ObjectKey::new(&shared.face.options.bucket, key)) else {
+        let Some(Ok(key)) = words.get(1).map(|key| shared.face.key(key)) else {
             return false;
         };
         if let Some(value) = shared.face.store.get_at_once(&key) {
@@ -331,8 +348,8 @@ impl Connection {
         let waker = Waker::from(self.waker.clone());
         let mut context = Context::from_waker(&waker);
         self.queue.poll_running(&mut context, |outcome, writes| finish(shared, outcome, writes));
-        while let Some(answer) = self.queue.pop(&mut context) {
-            answer.write(&mut Reply::new(&mut self.out, self.session.protocol));
+        while let Some((answer, times)) = self.queue.pop(&mut context) {
+            answer.write_times(times, &mut Reply::new(&mut self.out, self.session.protocol));
         }
     }
 
@@ -437,7 +454,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use shoal_device::{Device, MemDevice};
-    use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
+    use shoal_engine::{Bucket, Environment, FormatOptions, OpenOptions, Store, block_on};
 
     use super::*;
     use crate::clients::Entered;
@@ -458,7 +475,8 @@ mod tests {
         });
         let address = (Ipv4Addr::LOCALHOST, 1).into();
         let options = RedisOptions { limits, ..RedisOptions::default() };
-        let face = Face::new(store, options, address, Environment::default());
+        let bucket = Bucket::new(&options.bucket).unwrap();
+        let face = Face::new(store, options, bucket, address, Environment::default());
         let client = Entered::new(&face, address, address, 0).unwrap();
         let waker = Arc::new(ConnectionWaker {
             mailbox: Mailbox::new().unwrap(),

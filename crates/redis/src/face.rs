@@ -8,7 +8,7 @@ use bytes::Bytes;
 use shoal_base::{Clock, Entropy};
 use shoal_buffer::Buffer;
 use shoal_engine::{
-    ByteRange, Change, Environment, Look, Metadata, Object, ObjectKey, Pending, Store, Updated,
+    Bucket, ByteRange, Change, Environment, Look, Metadata, Object, ObjectKey, Pending, Store, Updated,
 };
 
 use crate::answer::{Answer, Failed, Finished, Outcome};
@@ -20,6 +20,8 @@ use crate::options::{Durability, RedisOptions};
 pub(crate) struct Face {
     pub store: Store,
     pub options: RedisOptions,
+    /// The bucket of the keys.
+    pub bucket: Bucket,
     pub address: SocketAddr,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
@@ -35,6 +37,7 @@ impl Face {
     pub(crate) fn new(
         store: Store,
         options: RedisOptions,
+        bucket: Bucket,
         address: SocketAddr,
         environment: Environment,
     ) -> Arc<Self> {
@@ -44,6 +47,7 @@ impl Face {
         Arc::new(Self {
             store,
             options,
+            bucket,
             address,
             since_ns: clock.monotonic_ns(),
             clock,
@@ -57,12 +61,7 @@ impl Face {
 
     /// The object that a key names.
     pub(crate) fn key(&self, key: &[u8]) -> Result<ObjectKey, Failed> {
-        Ok(ObjectKey::new(&self.options.bucket, key)?)
-    }
-
-    /// Shows the value of a key to `show`, where it can be told at once (see [`Store::show_at_once`]).
-    pub(crate) fn show_at_once<T>(&self, key: &[u8], show: impl FnOnce(Option<&[u8]>) -> T) -> Option<T> {
-        self.store.show_at_once(&self.key(key).ok()?, show)
+        Ok(self.bucket.key(key)?)
     }
 
     /// Whether writes are acknowledged before they are durable.

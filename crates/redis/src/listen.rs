@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
-use shoal_engine::{Environment, Store, check_bucket};
+use shoal_engine::{Bucket, Environment, Store};
 
 use crate::dispatch::{Accepting, Dispatch};
 use crate::epoll::Epoll;
@@ -58,6 +58,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     options: RedisOptions,
+    bucket: Bucket,
 }
 
 impl Server {
@@ -71,14 +72,14 @@ impl Server {
         if !known && !address.ip().to_canonical().is_loopback() {
             return Err(ListenError::NotLoopback(address));
         }
-        check_bucket(&options.bucket).map_err(ListenError::Bucket)?;
+        let bucket = Bucket::new(&options.bucket).map_err(ListenError::Bucket)?;
         let failed = |error| ListenError::Listen { address, error };
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         // The standard library lets few connections wait; one that finds no place is tried again after a second.
         rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, options })
+        Ok(Self { listener, address, options, bucket })
     }
 
     /// The address that is listened on, with the port that was taken.
@@ -93,11 +94,12 @@ impl Server {
     /// # Errors
     /// [`ListenError::Thread`].
     pub fn start(self, store: Store, environment: Environment) -> Result<Running, ListenError> {
-        let Self { listener, address, options } = self;
+        let Self { listener, address, mut options, bucket } = self;
         allow_descriptors(options.limits.connections_max as u64);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = options.threads.unwrap_or(cores).clamp(1, THREADS_MAX);
-        let face = Face::new(store, options, address, environment);
+        options.threads = Some(threads);
+        let face = Face::new(store, options, bucket, address, environment);
         let mailboxes: Vec<Arc<Mailbox>> = (0..threads)
             .map(|_| Mailbox::new())
             .collect::<std::io::Result<_>>()

@@ -83,6 +83,8 @@ pub struct Limits {
     /// Bytes of answers that were not taken and of commands under way, of all connections of a thread; where there are more,
     /// the connections that do not take theirs are closed, those with most first.
     pub answers_bytes_max: usize,
+    /// Bytes of short values that the threads keep near, all of them together.
+    pub near_bytes_max: usize,
     /// How long a connection may leave its answers untaken; then it is closed.
     pub silence_max: Duration,
 }
@@ -97,6 +99,7 @@ impl Default for Limits {
             commands_in_flight_max: 1024,
             answer_bytes_max: 8 << 20,
             answers_bytes_max: 512 << 20,
+            near_bytes_max: 16 << 20,
             silence_max: Duration::from_secs(60),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use shoal_engine::Pending;
+use shoal_engine::{Near, Pending};
 use smallvec::SmallVec;
 
 use crate::command::FaceRef;
@@ -15,6 +15,8 @@ const RELAXED_WRITES_MAX: usize = 65_536;
 /// What the connections of a thread share.
 pub(crate) struct Shared {
     pub face: FaceRef,
+    /// Short values that this thread was asked for lately.
+    pub near: Near,
     /// Bytes of unfinished commands, those among them that the network has still.
     pub received: usize,
     /// Bytes of answers that were not taken, and of commands under way.
@@ -30,7 +32,9 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(face: FaceRef) -> Self {
         let now_ns = face.clock.monotonic_ns();
-        Self { face, received: 0, answers: 0, commands: 0, relaxed: VecDeque::new(), now_ns }
+        let threads = face.options.threads.unwrap_or(1).max(1);
+        let near = face.store.near(face.options.limits.near_bytes_max / threads);
+        Self { face, near, received: 0, answers: 0, commands: 0, relaxed: VecDeque::new(), now_ns }
     }
 
     /// Whether a write may be acknowledged although it is not durable; remembers it then.

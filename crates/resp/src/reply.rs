@@ -43,6 +43,15 @@ impl<'a> Reply<'a> {
         self.line(b'+', text);
     }
 
+    /// `OK`, so many times: the answers of so many commands.
+    #[inline]
+    pub fn ok(&mut self, times: usize) {
+        const OK: &[u8; 5] = b"+OK\r\n";
+        for _ in 0..times {
+            self.out.alloc(OK.len()).copy_from_slice(OK);
+        }
+    }
+
     /// An error: `ERR` or another code in capitals, and what happened; what ends a line is written as a space.
     pub fn error(&mut self, text: &str) {
         self.line(b'-', text);

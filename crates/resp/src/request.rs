@@ -57,8 +57,10 @@ pub enum Request {
 pub struct Glance<'a> {
     /// The command's name.
     pub name: &'a [u8],
-    /// Its one argument.
+    /// Its first argument.
     pub argument: &'a [u8],
+    /// Its second argument, where it has two.
+    pub second: Option<&'a [u8]>,
     /// Bytes of the whole command.
     pub bytes: usize,
 }
@@ -165,7 +167,7 @@ impl RequestParser {
         self.detached = self.words.len();
     }
 
-    /// The command at the start of `received`, where it is there as a whole, has just one argument and is written as
+    /// The command at the start of `received`, where it is there as a whole, has one argument or two and is written as
     /// nearly all clients write it. Nothing is taken and nothing is decided: without a glance, or where the caller has no
     /// use for it, [`next`](Self::next) has the answer. The caller takes [`Glance::bytes`] itself.
     #[inline]
@@ -174,15 +176,24 @@ impl RequestParser {
         if self.missing > 0 {
             return None;
         }
-        let rest = received.strip_prefix(b"*2\r\n")?;
+        let (has_second, rest) = match received.split_at_checked(4)? {
+            (b"*2\r\n", rest) => (false, rest),
+            (b"*3\r\n", rest) => (true, rest),
+            _ => return None,
+        };
         let (name, rest) = glance_word(rest)?;
         let (argument, rest) = glance_word(rest)?;
-        if name.len().max(argument.len()) > self.limits.word_bytes
-            || name.len() + argument.len() > self.limits.command_bytes
+        let (second, rest) = match has_second {
+            true => glance_word(rest).map(|(second, rest)| (Some(second), rest))?,
+            false => (None, rest),
+        };
+        let second_bytes = second.map_or(0, <[u8]>::len);
+        if name.len().max(argument.len()).max(second_bytes) > self.limits.word_bytes
+            || name.len() + argument.len() + second_bytes > self.limits.command_bytes
         {
             return None;
         }
-        Some(Glance { name, argument, bytes: received.len() - rest.len() })
+        Some(Glance { name, argument, second, bytes: received.len() - rest.len() })
     }
 
     /// Takes the next command from the front of `received`. None where it is not there as a whole; what was there of it is
@@ -429,8 +440,10 @@ mod tests {
             received.append(Bytes::copy_from_slice(piece));
             loop {
                 let glance = parser.glance(received.first_chunk());
-                let glance =
-                    glance.map(|glance| (vec![glance.name.to_vec(), glance.argument.to_vec()], glance.bytes));
+                let glance = glance.map(|glance| {
+                    let words = [Some(glance.name), Some(glance.argument), glance.second];
+                    (words.into_iter().flatten().map(<[u8]>::to_vec).collect::<Vec<_>>(), glance.bytes)
+                });
                 let before = received.len();
                 match parser.next(&mut received) {
                     Ok(Some(Request::Words(words))) => {
@@ -544,7 +557,13 @@ mod tests {
         let get = b"*2\r\n$3\r\nGET\r\n$3\r\nabc\r\n*1\r\n";
         let glance = parser.glance(get).unwrap();
         assert_eq!((glance.name, glance.argument, glance.bytes), (&b"GET"[..], &b"abc"[..], 22));
+        assert_eq!(glance.second, None);
         assert!((0..22).all(|end| parser.glance(&get[..end]).is_none()));
+        let set = b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$2\r\nvv\r\n*1";
+        let glance = parser.glance(set).unwrap();
+        assert_eq!((glance.name, glance.argument), (&b"set"[..], &b"k"[..]));
+        assert_eq!((glance.second, glance.bytes), (Some(&b"vv"[..]), 28));
+        assert!((0..28).all(|end| parser.glance(&set[..end]).is_none()));
         for other in [
             &b"*1\r\n$4\r\nPING\r\n"[..],
             b"PING\r\n",
@@ -556,7 +575,8 @@ mod tests {
         }
         let limits = RequestLimits { word_bytes: 3, command_bytes: 5, ..RequestLimits::default() };
         let strict = RequestParser::new(limits, true);
-        for long in [&b"*2\r\n$4\r\nPING\r\n$1\r\na\r\n"[..], b"*2\r\n$1\r\na\r\n$4\r\nPING\r\n", get] {
+        let set = b"*3\r\n$1\r\ns\r\n$2\r\nkk\r\n$3\r\nvvv\r\n";
+        for long in [&b"*2\r\n$4\r\nPING\r\n$1\r\na\r\n"[..], b"*2\r\n$1\r\na\r\n$4\r\nPING\r\n", get, set] {
             assert_eq!(strict.glance(long), None, "found by fuzzing: `next` refuses it");
         }
         let mut received = Buffer::from(&b"*2\r\n$3\r\nSET\r\n"[..]);

@@ -180,15 +180,23 @@ impl ResponseBody {
         Self { source: Source::Messages(Box::pin(messages)), lease: Some(lease), ..Self::default() }
     }
 
+    /// One message, and that the call succeeded.
+    pub(crate) fn message(message: Data, lease: Arc<Lease>) -> Self {
+        let source = Source::Trailers(Some(succeeded()));
+        Self { source, lease: Some(lease), rest: message, ..Self::default() }
+    }
+
     /// Of a stream both ways: while it has nothing to send, its client need not take anything.
     pub(crate) fn open_ended(body: Body, lease: Arc<Lease>) -> Self {
         Self { is_open_ended: true, ..Self::new(body, lease) }
     }
 
-    /// One message, and that the call succeeded.
-    pub(crate) fn message(message: Data, lease: Arc<Lease>) -> Self {
-        let source = Source::Trailers(Some(succeeded()));
-        Self { source, lease: Some(lease), rest: message, ..Self::default() }
+    /// Notes whose turn it is.
+    fn turn(&mut self, is_ours: bool) {
+        self.working = match (&self.lease, is_ours && self.is_open_ended) {
+            (Some(lease), true) => self.working.take().or_else(|| Some(lease.working())),
+            _ => None,
+        };
     }
 
     /// Ends at `deadline`. An answer that leaves in one piece is at its end already.
@@ -202,14 +210,6 @@ impl ResponseBody {
     /// In the words of gRPC-Web.
     pub(crate) fn for_web(self, encoder: web::Encoder) -> Self {
         Self { web: Some(encoder), ..self }
-    }
-
-    /// Notes whose turn it is.
-    fn turn(&mut self, is_ours: bool) {
-        self.working = match (&self.lease, is_ours && self.is_open_ended) {
-            (Some(lease), true) => self.working.take().or_else(|| Some(lease.working())),
-            _ => None,
-        };
     }
 
     fn piece(&mut self) -> Frame<Data> {

@@ -32,7 +32,24 @@ def put(core: Core, bucket: str, item: PutItem, timeout: float | None) -> Verb[i
     limit = core.limit(timeout)
     if _wire.value_size(item.value) > _wire.CHUNK_BYTES_MAX:
         return (yield from write_plain(core, limit, lambda: _put_stream(core, bucket, item, limit)))
-    request = pb.PutRequest(
+    request = _put_request(bucket, item)
+
+    def attempt(identity: Identity | None) -> Verb[int]:
+        return (yield from unary(PUT, request, limit, identity)).version
+
+    return (yield from write(core, limit, attempt))
+
+
+def put_or_existing(core: Core, bucket: str, item: PutItem, timeout: float | None) -> Verb[pb.PutResponse]:
+    """Stores one object of at most 1 MiB where there is none; else the answer has the object that is there."""
+    limit = core.limit(timeout)
+    request = _put_request(bucket, item)
+    request.return_existing = True
+    return (yield from write(core, limit, lambda identity: unary(PUT, request, limit, identity)))
+
+
+def _put_request(bucket: str, item: PutItem) -> pb.PutRequest:
+    return pb.PutRequest(
         bucket=bucket,
         key=_wire.key_bytes(item.key),
         rules=_wire.rules(item),
@@ -40,11 +57,6 @@ def put(core: Core, bucket: str, item: PutItem, timeout: float | None) -> Verb[i
         modified_ns=item.modified_ns,
         value=_wire.value_bytes(item.value),
     )
-
-    def attempt(identity: Identity | None) -> Verb[int]:
-        return (yield from unary(PUT, request, limit, identity)).version
-
-    return (yield from write(core, limit, attempt))
 
 
 def _put_stream(core: Core, bucket: str, item: PutItem, limit: Limit) -> Verb[int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import _single
+from . import _single, _wire
 from ._retry import Core
 from ._steps import Limit, Verb, pause
 from .errors import ChangedError, ConditionFailedError
@@ -23,14 +23,24 @@ UPDATE_PAUSE_MAX = 0.050
 def create_or_get(core: Core, bucket: str, item: PutItem, timeout: float | None) -> Verb[CreateOrGet]:
     """The object that is there, or else this one."""
     limit = core.limit(timeout)
+    item = replace(item, if_missing=True)
     for _ in range(ROUNDS_MAX):
         try:
-            version = yield from _single.put(core, bucket, replace(item, if_missing=True), limit.rest())
-            return CreateOrGet(True, version, bytes(item.value))
+            if _wire.value_size(item.value) <= _wire.CHUNK_BYTES_MAX:
+                answer = yield from _single.put_or_existing(core, bucket, item, limit.rest())
+                if not answer.HasField("existing"):
+                    return CreateOrGet(True, answer.version, _wire.value_bytes(item.value))
+                if not answer.value_omitted:
+                    return CreateOrGet(False, answer.version, answer.value)
+            else:
+                version = yield from _single.put(core, bucket, item, limit.rest())
+                return CreateOrGet(True, version, _wire.value_bytes(item.value))
         except ConditionFailedError:
-            found = yield from _single.get(core, bucket, GetItem(item.key), None, limit.rest())
-            if found is not None:
-                return CreateOrGet(False, found.version, found.value)
+            # A stream does not bring the object that is there.
+            pass
+        found = yield from _single.get(core, bucket, GetItem(item.key), None, limit.rest())
+        if found is not None:
+            return CreateOrGet(False, found.version, found.value)
     raise ChangedError(f"the object came and went {ROUNDS_MAX} times")
 
 

@@ -137,6 +137,9 @@ def failed(status: Status, server: str) -> Failed:
     """The failure that a status stands for."""
     message = status.details() or ""
     failure = _failure(status)
+    if status.code() is grpc.StatusCode.DEADLINE_EXCEEDED and failure.kind != pb.Failure.TOO_SLOW:
+        # Ours, or the server was first to see that it is over.
+        return silent(server)
     if failure.kind != pb.Failure.KIND_UNSPECIFIED:
         return described(failure, message)
     # Not from the store: from grpc itself, or from something in between.
@@ -151,8 +154,6 @@ def failed(status: Status, server: str) -> Failed:
         return Failed(DeniedError(message), Leaves.REFUSED)
     if code in (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.INVALID_ARGUMENT):
         return Failed(InvalidError(message), Leaves.REFUSED)
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return silent(server)
     return Failed(UnavailableError(f"{server}: {code.name}: {message}"), Leaves.OPEN)
 
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
@@ -113,6 +113,8 @@ pub(crate) struct Committer {
     sealed: AtomicBool,
     last_batch_ns: AtomicU64,
     index: Mutex<BatchIndex>,
+    /// Threads that queued writes and will hand them over soon. Only how batches are cut depends on it.
+    gathering: AtomicUsize,
     /// Durable numbers, markers and the tail moved.
     pub(crate) moved: Event,
     poison: Arc<Poison>,
@@ -160,6 +162,7 @@ impl Committer {
             sealed: AtomicBool::new(false),
             last_batch_ns: AtomicU64::new(0),
             index: Mutex::new(start.index),
+            gathering: AtomicUsize::new(0),
             moved: Event::default(),
             poison,
             counters: Mutex::default(),
@@ -319,6 +322,38 @@ impl Committer {
             }
         }
         led
+    }
+
+    /// Commits one batch, where there is something to commit and nobody else does; says whether somebody else does. Whoever
+    /// else leads goes on until nothing is left, or hands over.
+    pub(crate) async fn lead_once(&self, now_ns: u64) -> bool {
+        if self.has_work() {
+            let Some(mut leader) = self.leader.try_take() else { return true };
+            self.commit_batch(&mut leader, now_ns).await;
+        }
+        false
+    }
+
+    /// A thread queued a write and will hand it over with others.
+    pub(crate) fn begin_gathering(&self) {
+        self.gathering.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It hands them over now.
+    pub(crate) fn end_gathering(&self) {
+        let before = self.gathering.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a gathering ends once");
+    }
+
+    /// Whether some thread gathers writes, which it will hand over.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.gathering.load(Ordering::Relaxed) > 0
+    }
+
+    /// Keeps everybody from committing, until what is given is dropped.
+    #[cfg(test)]
+    pub(crate) async fn hold(&self) -> impl Drop + '_ {
+        self.leader.take().await
     }
 
     /// Commits batches until `record` is durable, where nobody else does; says whether there is more to commit that

@@ -170,6 +170,20 @@ pub(crate) fn encode_record(
     continues: bool,
 ) -> EncodedRecord {
     let body_bytes: usize = body.iter().map(|part| part.len()).sum();
+    write_record(kind, tablet, key, body_bytes, continues, |out| {
+        body.iter().for_each(|part| out.extend_from_slice(part));
+    })
+}
+
+/// Encodes a record whose body `write_body` appends, `body_bytes` bytes or so, without memory for it besides the record's.
+pub(crate) fn write_record(
+    kind: RecordKind,
+    tablet: TabletId,
+    key: &[u8],
+    body_bytes: usize,
+    continues: bool,
+    write_body: impl FnOnce(&mut Vec<u8>),
+) -> EncodedRecord {
     let key_start = RECORD_FIXED_BYTES + varint_bytes(key.len() as u64);
     let mut out = Vec::with_capacity(key_start + key.len() + body_bytes);
     out.extend_from_slice(&[0; 8]);
@@ -181,9 +195,7 @@ pub(crate) fn encode_record(
     out.extend_from_slice(&tablet.0.to_le_bytes());
     put_prefixed(&mut out, key);
     let body_start = out.len();
-    for part in body {
-        out.extend_from_slice(part);
-    }
+    write_body(&mut out);
     let bytes = (out.len() - 4) as u32;
     out[..4].copy_from_slice(&bytes.to_le_bytes());
     let crc = crc32c(&out[8..]);

@@ -35,7 +35,7 @@ pub(crate) struct Inner {
     bytes: usize,
     /// Blocks promised to the apply.
     promised: u64,
-    /// Superseded before they reached a tree; the next apply of this overlay frees their extents.
+    /// Superseded before they reached a tree, and owners of extents; the next apply of this overlay frees their extents.
     dropped: Vec<Arc<Record>>,
 }
 
@@ -89,17 +89,19 @@ impl Overlay {
         inner.bytes - before
     }
 
-    /// The newest record of `key` that is durable.
+    /// The newest record of `key` that is durable, and whether it is settled: nothing of the key is in flight.
     ///
     /// `durable` is asked under the lock: an answer from before could be older than what a writer meanwhile dropped older
     /// records by, and the key would seem to have none.
-    pub(crate) fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> Option<Arc<Record>> {
+    pub(crate) fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> (Option<Arc<Record>>, bool) {
         if !self.filter.may_contain(key) {
-            return None;
+            return (None, true);
         }
         let inner = self.inner.lock();
         let durable = durable();
-        inner.map.get(key).and_then(|versions| newest_durable(versions, durable)).cloned()
+        let Some(versions) = inner.map.get(key) else { return (None, true) };
+        let is_settled = versions.last().is_none_or(|last| last.is_durable(durable));
+        (newest_durable(versions, durable).cloned(), is_settled)
     }
 
     /// The newest record of `key`, in flight or not.
@@ -176,11 +178,11 @@ fn newest_durable(versions: &[Arc<Record>], durable: Lsn) -> Option<&Arc<Record>
     versions.iter().rev().find(|record| record.is_durable(durable))
 }
 
-/// Drops what a newer durable record supersedes. A reader that found the dropped record holds the view, so its extents
-/// stay until the apply of this overlay and longer (R16).
+/// Drops what a newer durable record supersedes; only what owns extents leaves something to be freed. A reader that found
+/// the dropped record holds the view, so its extents stay until the apply of this overlay and longer (R16).
 fn prune(versions: &mut SmallVec<[Arc<Record>; 1]>, durable: Lsn, dropped: &mut Vec<Arc<Record>>) {
     if let Some(newest) = versions.iter().rposition(|record| record.is_durable(durable)) {
-        dropped.extend(versions.drain(..newest));
+        dropped.extend(versions.drain(..newest).filter(|record| !record.owned().is_empty()));
     }
 }
 
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_overwritten_is_never_absent() {
-        read_while_overwritten(|overlay, durable| overlay.get(KEY, durable));
+        read_while_overwritten(|overlay, durable| overlay.get(KEY, durable).0);
         read_while_overwritten(|overlay, durable| overlay.range(Bound::Unbounded, 8, durable).pop());
     }
 }

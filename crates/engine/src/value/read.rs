@@ -307,7 +307,9 @@ fn append(out: &mut Buffer, pinned: Pinned, mut skip: u64, mut bytes: u64) {
         let to = (from + bytes).min(length);
         skip -= from;
         bytes -= to - from;
-        if to > from {
+        if to - from == length {
+            out.append_external(chunk);
+        } else if to > from {
             out.append_external(chunk.slice(from as usize..to as usize));
         }
         if bytes == 0 {

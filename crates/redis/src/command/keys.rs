@@ -8,11 +8,14 @@ use super::{
 };
 use crate::answer::{Answer, Failed, Finished, Outcome};
 
+/// So many keys are deleted as one step, all of them or none; more go one after the other, so that others have their turn.
+const KEYS_A_STEP_MAX: usize = KEYS_A_TURN;
+
 pub(super) async fn del(call: Call) -> Outcome {
     let (mut count, mut pending) = (0, SmallVec::new());
     // Before anything is deleted: a command that is refused did nothing.
     let keys = call.rest(1).iter().map(|word| call.face.key(word)).collect::<Result<Vec<_>, _>>()?;
-    if call.face.has_identity() {
+    if call.face.has_identity() || (2..=KEYS_A_STEP_MAX).contains(&keys.len()) {
         return call.face.delete_together(keys).await;
     }
     for (index, key) in keys.into_iter().enumerate() {

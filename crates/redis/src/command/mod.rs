@@ -274,6 +274,35 @@ pub(crate) static COMMANDS: &[Command] = &[
     now("wait", 3, Order::All, server::wait),
 ];
 
+/// GET, and SET, which nearly all commands are.
+pub(crate) fn get() -> &'static Command {
+    &COMMANDS[GET]
+}
+
+pub(crate) fn set() -> &'static Command {
+    &COMMANDS[SET]
+}
+
+const GET: usize = index_of("get");
+const SET: usize = index_of("set");
+
+/// Where a command stands in the table; for names that are in it.
+const fn index_of(name: &str) -> usize {
+    let mut at = 0;
+    while !same(COMMANDS[at].name.as_bytes(), name.as_bytes()) {
+        at += 1;
+    }
+    at
+}
+
+const fn same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
+
 /// The longest name of a command.
 const NAME_BYTES_MAX: usize = 16;
 

@@ -4,6 +4,7 @@
 //! write no keys are refused.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Deref;
 
 use bytes::Bytes;
@@ -76,10 +77,11 @@ impl Caller {
         let keys: Vec<_> = keys.into_iter().map(|key| (key, Look::Info)).collect();
         self.update_together(&keys, |objects| {
             let mut changes = Vec::with_capacity(keys.len());
-            for (at, (key, object)) in keys.iter().zip(objects).enumerate() {
+            let mut named = HashSet::with_capacity(keys.len());
+            for ((key, _), object) in keys.iter().zip(objects) {
                 // A key that is named twice counts once.
-                let again = keys.iter().take(at).any(|(before, _)| *before == key.0);
-                changes.push(if object.is_some() && !again { Change::Delete } else { Change::Keep });
+                let is_first = named.insert(key.encoded());
+                changes.push(if object.is_some() && is_first { Change::Delete } else { Change::Keep });
             }
             let count = changes.iter().filter(|change| matches!(change, Change::Delete)).count();
             (changes, Answer::Integer(count as i64))

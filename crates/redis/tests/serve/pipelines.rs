@@ -57,6 +57,75 @@ fn a_pipeline_of_writes_shares_batches_of_the_log() {
     assert!(after.batches - before.batches <= 5, "{} batches", after.batches - before.batches);
 }
 
+/// Plain SETs and GETs take the short way, others a task: whatever stands beside what, each reads what was written before.
+#[test]
+fn short_ways_and_long_ones_keep_their_order() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    let long = vec![b'l'; 5_000];
+    let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+    for round in 0..100 {
+        let value = format!("v{round}");
+        let other = format!("o{}", round % 7);
+        bytes.extend(encode(&[b"SET", b"k", value.as_bytes()]));
+        bytes.extend(encode(&[b"set", other.as_bytes(), value.as_bytes()]));
+        bytes.extend(encode(&[b"set", b"long", &long]));
+        expected.extend(std::iter::repeat_n(Seen::Simple("OK".into()), 3));
+        if round % 3 == 0 {
+            bytes.extend(encode(&[b"append", b"k", b"x"]));
+            expected.push(Seen::Integer(value.len() as i64 + 1));
+            bytes.extend(encode(&[b"set", b"k", value.as_bytes()]));
+            bytes.extend(encode(&[b"set", b"k", value.as_bytes(), b"XX"]));
+            expected.extend(std::iter::repeat_n(Seen::Simple("OK".into()), 2));
+        }
+        bytes.extend(encode(&[b"get", b"k"]));
+        bytes.extend(encode(&[b"get", other.as_bytes()]));
+        bytes.extend(encode(&[b"strlen", b"long"]));
+        expected.extend([value.as_str().into(), value.as_str().into(), Seen::Integer(5_000)]);
+        if round % 10 == 0 {
+            bytes.extend(encode(&[b"del", b"k", b"nothing"]));
+            bytes.extend(encode(&[b"get", b"k"]));
+            expected.extend([Seen::Integer(1), Seen::Null]);
+        }
+    }
+    for piece in bytes.chunks(7_001) {
+        client.send(piece);
+    }
+    for (number, expected) in expected.iter().enumerate() {
+        assert_eq!(client.next().as_ref(), Some(expected), "reply {number}");
+    }
+    // Again from near memory, and after a write of another connection.
+    let mut other = Client::new(&served);
+    for round in 0..20 {
+        assert_eq!(client.run("get o1"), "v99".into());
+        assert_eq!(client.run("get o1"), "v99".into());
+        assert_eq!(other.run(&format!("set o2 {round}")), Seen::Simple("OK".into()));
+        assert_eq!(client.run("get o2"), round.to_string().as_str().into());
+        assert_eq!(client.run("get o2"), round.to_string().as_str().into());
+        assert_eq!(other.run("get o2"), round.to_string().as_str().into());
+    }
+}
+
+#[test]
+fn many_keys_are_deleted_as_one_step() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    let names: Vec<String> = (0..600).map(|number| format!("key{number}")).collect();
+    for (count, steps) in [(2, 1), (512, 1), (513, 513)] {
+        let mut set: Vec<&[u8]> = vec![b"mset"];
+        names.iter().take(count).for_each(|name| set.extend([name.as_bytes(), b"v"]));
+        assert_eq!(client.words(&set), Seen::Simple("OK".into()));
+        let before = served.store.stat();
+        let del: Vec<&[u8]> =
+            [&b"del"[..]].into_iter().chain(names.iter().take(count).map(|name| name.as_bytes())).collect();
+        assert_eq!(client.words(&del), Seen::Integer(count as i64));
+        let after = served.store.stat();
+        assert_eq!(after.records - before.records, count as u64);
+        assert!(after.batches - before.batches <= steps, "{} batches", after.batches - before.batches);
+        assert_eq!(client.words(&del), Seen::Integer(0));
+    }
+}
+
 #[test]
 fn counters_of_many_clients_lose_nothing() {
     let served = serve(RedisOptions::default());

@@ -12,6 +12,7 @@ import java.io.File;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -25,16 +26,22 @@ public final class Main {
 
     private Main() {}
 
-    /** Arguments: objects or pairs, then host:port, then the authority's file (PEM), then the token's file. */
+    /**
+     * Arguments: host:port, then what to show. SHOAL_CA in the environment names a file with the authority (PEM) that vouches
+     * for the server, and turns TLS on; SHOAL_TOKEN_FILE names one with a bearer token.
+     */
     public static void main(String[] arguments) throws Exception {
-        String what = arguments.length > 0 ? arguments[0] : "";
-        String server = arguments.length > 1 ? arguments[1] : "127.0.0.1:7411";
-        ManagedChannel channel = connect(server, at(arguments, 2), at(arguments, 3));
+        if (arguments.length < 2) {
+            throw new IllegalArgumentException("say where the server is and what to show: 127.0.0.1:7411 objects pairs");
+        }
+        ManagedChannel channel = connect(arguments[0], System.getenv("SHOAL_CA"), System.getenv("SHOAL_TOKEN_FILE"));
         try {
-            switch (what) {
-                case "objects" -> new Objects(channel).run();
-                case "pairs" -> Pairs.run(channel);
-                default -> throw new IllegalArgumentException("say what to show: objects or pairs");
+            for (String what : Arrays.asList(arguments).subList(1, arguments.length)) {
+                switch (what) {
+                    case "objects" -> new Objects(channel).run();
+                    case "pairs" -> Pairs.run(channel);
+                    default -> throw new IllegalArgumentException(what + " is neither objects nor pairs");
+                }
             }
         } finally {
             channel.shutdown().awaitTermination(5, TimeUnit.SECONDS);
@@ -42,20 +49,16 @@ public final class Main {
         System.out.println("all as it must be");
     }
 
-    private static String at(String[] arguments, int index) {
-        return arguments.length > index ? arguments[index] : "";
-    }
-
     /** Opens a channel; the first call connects it. */
     private static ManagedChannel connect(String server, String authority, String tokenFile) throws IOException {
-        ChannelCredentials credentials = authority.isEmpty()
+        ChannelCredentials credentials = authority == null
                 ? InsecureChannelCredentials.create()
                 : TlsChannelCredentials.newBuilder().trustManager(new File(authority)).build();
         ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(server, credentials)
                 .maxInboundMessageSize(MESSAGE_BYTES_MAX)
                 // What is sent again decides the program, which knows of identities.
                 .disableRetry();
-        if (!tokenFile.isEmpty()) {
+        if (tokenFile != null) {
             Metadata metadata = new Metadata();
             String token = Files.readString(Path.of(tokenFile)).strip();
             metadata.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Bearer " + token);

@@ -1,12 +1,12 @@
 package com.example.shoal;
 
-import com.example.shoal.keyvalue.CreateRequest;
-import com.example.shoal.keyvalue.DeleteRequest;
-import com.example.shoal.keyvalue.KeyValueServiceGrpc;
-import com.example.shoal.keyvalue.RetrieveRequest;
-import com.example.shoal.keyvalue.UpdateRequest;
 import com.google.protobuf.ByteString;
 import io.grpc.Channel;
+import io.grpc.KeyValue.CreateRequest;
+import io.grpc.KeyValue.DeleteRequest;
+import io.grpc.KeyValue.RetrieveRequest;
+import io.grpc.KeyValue.UpdateRequest;
+import io.grpc.KeyValueServiceGrpc;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import java.util.concurrent.TimeUnit;

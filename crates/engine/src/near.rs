@@ -1,0 +1,384 @@
+//! Near values: short values that one thread was asked for lately, in memory of its own.
+//!
+//! The newest durable value of a key changes by a write of that key only: freezing, applying, publishing and moving change
+//! where it lies. So what was answered once stays true as long as nobody writes the key. Invariants:
+//! 1. [`WriteCounts`] counts every record, after it is in its overlay and under that overlay's lock, before it can become
+//!    durable.
+//! 2. An answer is kept with the count from before it was looked up, and only where nothing of the key was in flight. It
+//!    holds while the count is the same and its time is not over.
+//!
+//! A value is kept when it is asked for the second time, so that a walk over many keys does not sweep out what is asked for
+//! often. Nothing here is shared between threads but the counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shoal_base::hash::hash64;
+
+use crate::get::Shown;
+use crate::key::ObjectKey;
+use crate::store::{OperationCounters, Store};
+
+/// Counters of writes; keys share them by their hash. 128 KiB: more would fit in no core's cache.
+const WRITE_COUNTS: usize = 16 << 10;
+/// Bytes of a place: key, value and what is known of them, in whole cache lines.
+const PLACE_BYTES: usize = 256;
+/// Bytes of key and value together.
+const KEPT_BYTES_MAX: usize = PLACE_BYTES - 24;
+/// Places that a key may be in.
+const WAYS: usize = 2;
+/// Stands for no end of its time.
+const FOREVER: u64 = u64::MAX;
+
+/// How often keys were written.
+pub(crate) struct WriteCounts(Box<[AtomicU64]>);
+
+impl Default for WriteCounts {
+    fn default() -> Self {
+        Self((0..WRITE_COUNTS).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl WriteCounts {
+    fn of(&self, hash: u64) -> &AtomicU64 {
+        &self.0[hash as usize % WRITE_COUNTS]
+    }
+
+    /// The counter of a key (encoded).
+    pub(crate) fn of_key(&self, key: &[u8]) -> &AtomicU64 {
+        self.of(hash64(key))
+    }
+
+    /// A record of a key of this counter is in its overlay, whose lock is held. Pairs with [`Self::now`]: who sees the new count
+    /// sees the record.
+    pub(crate) fn note(count: &AtomicU64) {
+        count.fetch_add(1, Ordering::Release);
+    }
+
+    /// The count of a key's hash.
+    fn now(&self, hash: u64) -> u64 {
+        self.of(hash).load(Ordering::Acquire)
+    }
+}
+
+/// A value, or none yet.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Place {
+    /// The count of writes from before the value was looked up.
+    count: u64,
+    expiry_ns: u64,
+    key_bytes: u16,
+    value_bytes: u16,
+    /// Key, then value.
+    bytes: [u8; KEPT_BYTES_MAX],
+}
+
+const _: () = assert!(size_of::<Place>() == PLACE_BYTES, "a place is four cache lines");
+
+impl Place {
+    const EMPTY: Self =
+        Self { count: 0, expiry_ns: FOREVER, key_bytes: 0, value_bytes: 0, bytes: [0; KEPT_BYTES_MAX] };
+
+    fn key(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.key_bytes)]
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.bytes[usize::from(self.key_bytes)..][..usize::from(self.value_bytes)]
+    }
+}
+
+/// The places of one thread.
+struct Places {
+    /// How many there will be; memory is taken with the first value.
+    wanted: usize,
+    places: Vec<Place>,
+    /// A part of the hash of what is in each place, zero where there is nothing: most misses are told by it.
+    tags: Vec<u32>,
+    /// A part of the hash of the key that missed last, for each set of places.
+    missed: Vec<u32>,
+    /// Which place of a set is given away next.
+    turn: usize,
+}
+
+fn tag_of(hash: u64) -> u32 {
+    (hash >> 32) as u32 | 1
+}
+
+impl Places {
+    /// Places of `bytes` bytes together, at least one set.
+    fn new(bytes: usize) -> Self {
+        let wanted = (bytes / PLACE_BYTES).max(WAYS).next_power_of_two();
+        Self { wanted, places: Vec::new(), tags: Vec::new(), missed: Vec::new(), turn: 0 }
+    }
+
+    /// The first place of the key's set.
+    fn set_of(&self, hash: u64) -> usize {
+        // Other bits than those of the tag, and of the count.
+        ((hash >> 14) as usize & (self.wanted / WAYS - 1)) * WAYS
+    }
+
+    /// The place of a key, whether or not it holds still.
+    fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        let (set, tag) = (self.set_of(hash), tag_of(hash));
+        let tags = self.tags.get(set..set + WAYS)?;
+        let way = tags.iter().position(|&other| other == tag)?;
+        (self.places[set + way].key() == key).then_some(set + way)
+    }
+
+    /// Keeps a value: in the place `at` where the key has one, else where it missed before.
+    fn keep(&mut self, at: Option<usize>, hash: u64, key: &[u8], value: &[u8], count: u64, expiry_ns: u64) {
+        if key.len() + value.len() > KEPT_BYTES_MAX {
+            return;
+        }
+        let set = self.set_of(hash);
+        let at = match at {
+            Some(at) => at,
+            None => {
+                if self.missed.is_empty() {
+                    self.missed = vec![0; self.wanted / WAYS];
+                }
+                if std::mem::replace(&mut self.missed[set / WAYS], tag_of(hash)) != tag_of(hash) {
+                    return;
+                }
+                if self.places.is_empty() {
+                    self.places = vec![Place::EMPTY; self.wanted];
+                    self.tags = vec![0; self.wanted];
+                }
+                self.turn = (self.turn + 1) % WAYS;
+                let free = self.tags[set..set + WAYS].iter().position(|&tag| tag == 0);
+                set + free.unwrap_or(self.turn)
+            }
+        };
+        let place = &mut self.places[at];
+        place.bytes[..key.len()].copy_from_slice(key);
+        place.bytes[key.len()..][..value.len()].copy_from_slice(value);
+        (place.key_bytes, place.value_bytes) = (key.len() as u16, value.len() as u16);
+        (place.count, place.expiry_ns) = (count, expiry_ns);
+        self.tags[at] = tag_of(hash);
+    }
+}
+
+/// Short values that one thread was asked for lately.
+pub struct Near {
+    store: Store,
+    places: Places,
+    /// Gets and their bytes since the store's counters were last added to.
+    gets: u64,
+    bytes: u64,
+}
+
+impl std::fmt::Debug for Near {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Near({} places)", self.places.wanted)
+    }
+}
+
+impl Store {
+    /// Room for short values near one thread, of about `bytes` bytes; it is taken with the first value. A value has its place
+    /// where it and its key have at most 231 bytes together.
+    #[must_use]
+    pub fn near(&self, bytes: usize) -> Near {
+        Near { store: self.clone(), places: Places::new(bytes), gets: 0, bytes: 0 }
+    }
+}
+
+impl Near {
+    /// As [`Store::show_at_once`], from near memory where the value lies there.
+    #[inline]
+    pub fn show<T>(&mut self, key: &ObjectKey, show: impl FnOnce(Option<&[u8]>) -> T) -> Option<T> {
+        let inner = &*self.store.0;
+        inner.check_open().ok()?;
+        let hash = hash64(key.encoded());
+        // Before the look-up: a write that comes meanwhile makes it another one.
+        let count = inner.writes.now(hash);
+        let at = self.places.find(hash, key.encoded());
+        if let Some(place) = at.and_then(|at| self.places.places.get(at))
+            && place.count == count
+            && (place.expiry_ns == FOREVER || place.expiry_ns > inner.expiry.now_ns())
+        {
+            self.gets += 1;
+            self.bytes += u64::from(place.value_bytes);
+            return Some(show(Some(place.value())));
+        }
+        let places = &mut self.places;
+        let (bytes, shown) = inner.show_found(key, |found: Option<Shown<'_>>| {
+            if let Some(found) = found.filter(|found| found.is_settled) {
+                let expiry_ns = found.expiry_ns.unwrap_or(FOREVER);
+                places.keep(at, hash, key.encoded(), found.value, count, expiry_ns);
+            }
+            show(found.map(|found| found.value))
+        })?;
+        self.gets += 1;
+        self.bytes += bytes;
+        Some(shown)
+    }
+
+    /// Adds what was got to the store's counters. To be called after each handful of requests.
+    pub fn settle(&mut self) {
+        let counters = &self.store.0.counters;
+        OperationCounters::add(&counters.gets, std::mem::take(&mut self.gets));
+        OperationCounters::add(&counters.value_bytes_read, std::mem::take(&mut self.bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use shoal_base::ManualClock;
+    use shoal_buffer::Buffer;
+    use shoal_device::{Device, MemDevice};
+
+    use super::*;
+    use crate::object::PutOptions;
+    use crate::options::{Environment, FormatOptions, OpenOptions};
+    use crate::update::{Change, Look};
+    use crate::{ByteRange, block_on};
+
+    const BLOCKS: u64 = 32_768;
+
+    fn store(environment: Environment) -> Store {
+        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+        block_on(async {
+            let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
+            Store::format(&device, &options, &environment).await.unwrap();
+            let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };
+            Store::open(device.clone(), options, environment).await.unwrap()
+        })
+    }
+
+    fn key(name: impl ToString) -> ObjectKey {
+        ObjectKey::new("b", name.to_string().as_bytes()).unwrap()
+    }
+
+    fn put(store: &Store, name: &str, value: &[u8], options: PutOptions) {
+        block_on(store.put(&key(name), Buffer::from(value.to_vec()), options)).unwrap();
+    }
+
+    fn shown(near: &mut Near, name: &str) -> Option<Vec<u8>> {
+        near.show(&key(name), |value| value.map(<[u8]>::to_vec)).unwrap()
+    }
+
+    /// Whether the key's value lies near, and holds.
+    fn is_near(near: &Near, name: &str) -> bool {
+        let key = key(name);
+        let hash = hash64(key.encoded());
+        let at = near.places.find(hash, key.encoded());
+        at.is_some_and(|at| near.places.places[at].count == near.store.0.writes.now(hash))
+    }
+
+    #[test]
+    fn a_value_is_near_from_the_second_time_on_and_until_it_is_written() {
+        let store = store(Environment::default());
+        let mut near = store.near(1 << 20);
+        put(&store, "a", b"one", PutOptions::default());
+        assert_eq!((shown(&mut near, "a"), is_near(&near, "a")), (Some(b"one".to_vec()), false));
+        assert_eq!((shown(&mut near, "a"), is_near(&near, "a")), (Some(b"one".to_vec()), true));
+        // Where it lies changes nothing.
+        block_on(store.0.apply_all()).unwrap();
+        assert!(is_near(&near, "a"));
+        assert_eq!(shown(&mut near, "a"), Some(b"one".to_vec()));
+        put(&store, "a", b"two", PutOptions::default());
+        assert!(!is_near(&near, "a"));
+        assert_eq!((shown(&mut near, "a"), is_near(&near, "a")), (Some(b"two".to_vec()), true));
+        block_on(store.delete(&key("a"), crate::RejectRules::default())).unwrap();
+        assert_eq!(shown(&mut near, "a"), None);
+        put(&store, "a", &[7; KEPT_BYTES_MAX], PutOptions::default());
+        assert_eq!(shown(&mut near, "a"), Some(vec![7; KEPT_BYTES_MAX]));
+        assert!(!is_near(&near, "a"), "too long");
+        near.settle();
+        assert_eq!(store.0.counters.gets.load(Ordering::Relaxed), 6);
+    }
+
+    #[test]
+    fn a_value_ends_with_its_time() {
+        let clock = Arc::new(ManualClock::new(1_000));
+        let store = store(Environment { clock: clock.clone(), ..Environment::default() });
+        let mut near = store.near(1 << 20);
+        let expiry_ns = Some(1_000_000);
+        put(&store, "a", b"one", PutOptions { expiry_ns, ..PutOptions::default() });
+        for _ in 0..3 {
+            assert_eq!(shown(&mut near, "a"), Some(b"one".to_vec()));
+        }
+        assert!(is_near(&near, "a"));
+        clock.advance(1_000_000);
+        assert_eq!(shown(&mut near, "a"), None);
+    }
+
+    /// While a newer value of the key is in flight the older one is what a get gives, and must not be kept: nothing tells when
+    /// the newer one became durable.
+    #[test]
+    fn what_is_not_settled_is_not_kept() {
+        let store = store(Environment::default());
+        let mut near = store.near(1 << 20);
+        put(&store, "a", b"old", PutOptions::default());
+        let baton = block_on(store.0.committer.hold());
+        let change = |_: Option<&crate::Object>| {
+            (
+                Change::Put {
+                    value: Buffer::from(b"new".to_vec()),
+                    metadata: Default::default(),
+                    expiry_ns: None,
+                },
+                (),
+            )
+        };
+        let (done, held) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let store = &store;
+            scope.spawn(move || {
+                let updated = block_on(store.update(&key("a"), Look::Nothing, change)).unwrap();
+                done.send(()).unwrap();
+                block_on(updated.pending.unwrap().durable()).unwrap();
+            });
+            held.recv().unwrap();
+            for _ in 0..3 {
+                assert_eq!(shown(&mut near, "a"), Some(b"old".to_vec()));
+                assert!(!is_near(&near, "a"));
+            }
+            drop(baton);
+        });
+        for _ in 0..3 {
+            assert_eq!(shown(&mut near, "a"), Some(b"new".to_vec()));
+        }
+    }
+
+    /// Each thread that sees a number never sees a smaller one later: writers count keys up, readers keep them near.
+    #[test]
+    fn nobody_reads_what_is_older_than_what_was_acknowledged() {
+        let store = store(Environment::default());
+        let acknowledged: [AtomicU64; 8] = Default::default();
+        let ended = AtomicBool::new(false);
+        (0..8).for_each(|at| put(&store, &at.to_string(), b"0", PutOptions::default()));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut near = store.near(64 << 10);
+                    while !ended.load(Ordering::Relaxed) {
+                        for (at, acknowledged) in acknowledged.iter().enumerate() {
+                            let least = acknowledged.load(Ordering::Acquire);
+                            let Some(value) = near.show(&key(at), |value| value.map(<[u8]>::to_vec)) else {
+                                continue;
+                            };
+                            let value: u64 = String::from_utf8(value.unwrap()).unwrap().parse().unwrap();
+                            assert!(value >= least, "key {at}: {value} after {least} was acknowledged");
+                        }
+                    }
+                });
+            }
+            for round in 1..400_u64 {
+                let at = (round * 5 % 8) as usize;
+                put(&store, &at.to_string(), round.to_string().as_bytes(), PutOptions::default());
+                acknowledged[at].store(round, Ordering::Release);
+                if round % 50 == 0 {
+                    block_on(store.0.apply_all()).unwrap();
+                }
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        let got = block_on(store.get(&key(0), ByteRange::ALL)).unwrap();
+        assert!(got.is_some());
+    }
+}
