@@ -27,6 +27,67 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// What can be done.
+type Operation_Action int32
+
+const (
+	// Not said: refused.
+	Operation_ACTION_UNSPECIFIED Operation_Action = 0
+	// Reads the object.
+	Operation_GET Operation_Action = 1
+	// Stores the object; durable when it is answered.
+	Operation_PUT Operation_Action = 2
+	// Deletes the object; durable when it is answered.
+	Operation_DELETE Operation_Action = 3
+	// Reads what is known about the object, without its value.
+	Operation_HEAD Operation_Action = 4
+)
+
+// Enum value maps for Operation_Action.
+var (
+	Operation_Action_name = map[int32]string{
+		0: "ACTION_UNSPECIFIED",
+		1: "GET",
+		2: "PUT",
+		3: "DELETE",
+		4: "HEAD",
+	}
+	Operation_Action_value = map[string]int32{
+		"ACTION_UNSPECIFIED": 0,
+		"GET":                1,
+		"PUT":                2,
+		"DELETE":             3,
+		"HEAD":               4,
+	}
+)
+
+func (x Operation_Action) Enum() *Operation_Action {
+	p := new(Operation_Action)
+	*p = x
+	return p
+}
+
+func (x Operation_Action) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Operation_Action) Descriptor() protoreflect.EnumDescriptor {
+	return file_shoal_v1_object_store_proto_enumTypes[0].Descriptor()
+}
+
+func (Operation_Action) Type() protoreflect.EnumType {
+	return &file_shoal_v1_object_store_proto_enumTypes[0]
+}
+
+func (x Operation_Action) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Operation_Action.Descriptor instead.
+func (Operation_Action) EnumDescriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{35, 0}
+}
+
 // Kinds of failure. A write that failed with anything but UNKNOWN_OUTCOME had no effect.
 type Failure_Kind int32
 
@@ -116,11 +177,11 @@ func (x Failure_Kind) String() string {
 }
 
 func (Failure_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_shoal_v1_object_store_proto_enumTypes[0].Descriptor()
+	return file_shoal_v1_object_store_proto_enumTypes[1].Descriptor()
 }
 
 func (Failure_Kind) Type() protoreflect.EnumType {
-	return &file_shoal_v1_object_store_proto_enumTypes[0]
+	return &file_shoal_v1_object_store_proto_enumTypes[1]
 }
 
 func (x Failure_Kind) Number() protoreflect.EnumNumber {
@@ -129,7 +190,7 @@ func (x Failure_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Failure_Kind.Descriptor instead.
 func (Failure_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{41, 0}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{46, 0}
 }
 
 // The rules of RejectRules.
@@ -177,11 +238,11 @@ func (x Failure_Rule) String() string {
 }
 
 func (Failure_Rule) Descriptor() protoreflect.EnumDescriptor {
-	return file_shoal_v1_object_store_proto_enumTypes[1].Descriptor()
+	return file_shoal_v1_object_store_proto_enumTypes[2].Descriptor()
 }
 
 func (Failure_Rule) Type() protoreflect.EnumType {
-	return &file_shoal_v1_object_store_proto_enumTypes[1]
+	return &file_shoal_v1_object_store_proto_enumTypes[2]
 }
 
 func (x Failure_Rule) Number() protoreflect.EnumNumber {
@@ -190,7 +251,7 @@ func (x Failure_Rule) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Failure_Rule.Descriptor instead.
 func (Failure_Rule) EnumDescriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{41, 1}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{46, 1}
 }
 
 // Conditions of a write. Each one that is set and applies rejects the write (FAILED_PRECONDITION, with a Failure).
@@ -2356,6 +2417,381 @@ func (x *GetStreamResponse) GetChunk() []byte {
 	return nil
 }
 
+// Some operations of one bucket. Operations under way at the same time have no order, also not those on one key: who needs
+// one waits for the answer of the first.
+type OperationsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The bucket of these operations; empty: "default".
+	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	// At most 1,000; with their values at most 256 KiB in a message.
+	Operations    []*Operation `protobuf:"bytes,2,rep,name=operations,proto3" json:"operations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OperationsRequest) Reset() {
+	*x = OperationsRequest{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OperationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OperationsRequest) ProtoMessage() {}
+
+func (x *OperationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OperationsRequest.ProtoReflect.Descriptor instead.
+func (*OperationsRequest) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *OperationsRequest) GetBucket() string {
+	if x != nil {
+		return x.Bucket
+	}
+	return ""
+}
+
+func (x *OperationsRequest) GetOperations() []*Operation {
+	if x != nil {
+		return x.Operations
+	}
+	return nil
+}
+
+// One operation on one key.
+type Operation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Chosen by the sender; the result has it too. It should be of no other operation that is under way.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// What is done.
+	Action Operation_Action `protobuf:"varint,2,opt,name=action,proto3,enum=shoal.v1.Operation_Action" json:"action,omitempty"`
+	// The key.
+	Key []byte `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// Conditions of a put or a delete; absent: none.
+	Rules *RejectRules `protobuf:"bytes,4,opt,name=rules,proto3" json:"rules,omitempty"`
+	// Content type and user metadata of a put; absent: none.
+	Metadata *Metadata `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Modification time of a put; absent: the server's clock.
+	ModifiedNs *uint64 `protobuf:"varint,6,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
+	// The bytes that a get wants; absent: all.
+	Range *ByteRange `protobuf:"bytes,7,opt,name=range,proto3" json:"range,omitempty"`
+	// Who a put or a delete is that may be repeated; absent: nobody.
+	Identity *WriteIdentity `protobuf:"bytes,8,opt,name=identity,proto3" json:"identity,omitempty"`
+	// The value of a put, at most 64 KiB.
+	Value         []byte `protobuf:"bytes,15,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Operation) Reset() {
+	*x = Operation{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Operation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Operation) ProtoMessage() {}
+
+func (x *Operation) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Operation.ProtoReflect.Descriptor instead.
+func (*Operation) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Operation) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Operation) GetAction() Operation_Action {
+	if x != nil {
+		return x.Action
+	}
+	return Operation_ACTION_UNSPECIFIED
+}
+
+func (x *Operation) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Operation) GetRules() *RejectRules {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *Operation) GetMetadata() *Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *Operation) GetModifiedNs() uint64 {
+	if x != nil && x.ModifiedNs != nil {
+		return *x.ModifiedNs
+	}
+	return 0
+}
+
+func (x *Operation) GetRange() *ByteRange {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *Operation) GetIdentity() *WriteIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *Operation) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+// Who a write is: a repetition of it is not done again, and gets the answer of the first.
+type WriteIdentity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A number that nobody else chose.
+	Session uint64 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The write's number in its session.
+	Sequence      uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteIdentity) Reset() {
+	*x = WriteIdentity{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteIdentity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteIdentity) ProtoMessage() {}
+
+func (x *WriteIdentity) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteIdentity.ProtoReflect.Descriptor instead.
+func (*WriteIdentity) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *WriteIdentity) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *WriteIdentity) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+// What some operations did.
+type OperationsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which they ended.
+	Results       []*OperationResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OperationsResponse) Reset() {
+	*x = OperationsResponse{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OperationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OperationsResponse) ProtoMessage() {}
+
+func (x *OperationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OperationsResponse.ProtoReflect.Descriptor instead.
+func (*OperationsResponse) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *OperationsResponse) GetResults() []*OperationResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// What one operation did.
+type OperationResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The operation's.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The outcome; absent: done.
+	Status *KeyStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// Of a put: the object's version now. Of a delete: the version of the delete itself.
+	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// Of a delete: the version that was deleted, where the store had to look it up for a condition.
+	Deleted *uint64 `protobuf:"varint,4,opt,name=deleted,proto3,oneof" json:"deleted,omitempty"`
+	// Of a get or a head: about the whole object.
+	Info *ObjectInfo `protobuf:"bytes,5,opt,name=info,proto3" json:"info,omitempty"`
+	// The value is longer than 64 KiB: get this object by itself.
+	ValueOmitted bool `protobuf:"varint,6,opt,name=value_omitted,json=valueOmitted,proto3" json:"value_omitted,omitempty"`
+	// Of a get: the bytes that were asked for.
+	Value         []byte `protobuf:"bytes,15,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OperationResult) Reset() {
+	*x = OperationResult{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OperationResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OperationResult) ProtoMessage() {}
+
+func (x *OperationResult) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
+func (*OperationResult) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *OperationResult) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *OperationResult) GetStatus() *KeyStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *OperationResult) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *OperationResult) GetDeleted() uint64 {
+	if x != nil && x.Deleted != nil {
+		return *x.Deleted
+	}
+	return 0
+}
+
+func (x *OperationResult) GetInfo() *ObjectInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
+func (x *OperationResult) GetValueOmitted() bool {
+	if x != nil {
+		return x.ValueOmitted
+	}
+	return false
+}
+
+func (x *OperationResult) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
 // Asks for figures.
 type StatRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2365,7 +2801,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2377,7 +2813,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2390,7 +2826,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{34}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{39}
 }
 
 // Figures about the store and the server.
@@ -2418,7 +2854,7 @@ type StatResponse struct {
 
 func (x *StatResponse) Reset() {
 	*x = StatResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2866,7 @@ func (x *StatResponse) String() string {
 func (*StatResponse) ProtoMessage() {}
 
 func (x *StatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2879,7 @@ func (x *StatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatResponse.ProtoReflect.Descriptor instead.
 func (*StatResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{35}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StatResponse) GetServerVersion() string {
@@ -2513,7 +2949,7 @@ type MovingRequest struct {
 
 func (x *MovingRequest) Reset() {
 	*x = MovingRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2961,7 @@ func (x *MovingRequest) String() string {
 func (*MovingRequest) ProtoMessage() {}
 
 func (x *MovingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2974,7 @@ func (x *MovingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovingRequest.ProtoReflect.Descriptor instead.
 func (*MovingRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{36}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *MovingRequest) GetPause() bool {
@@ -2557,7 +2993,7 @@ type MovingResponse struct {
 
 func (x *MovingResponse) Reset() {
 	*x = MovingResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +3005,7 @@ func (x *MovingResponse) String() string {
 func (*MovingResponse) ProtoMessage() {}
 
 func (x *MovingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +3018,7 @@ func (x *MovingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovingResponse.ProtoReflect.Descriptor instead.
 func (*MovingResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{37}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{42}
 }
 
 // One figure.
@@ -2600,7 +3036,7 @@ type Figure struct {
 
 func (x *Figure) Reset() {
 	*x = Figure{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2612,7 +3048,7 @@ func (x *Figure) String() string {
 func (*Figure) ProtoMessage() {}
 
 func (x *Figure) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2625,7 +3061,7 @@ func (x *Figure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figure.ProtoReflect.Descriptor instead.
 func (*Figure) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{38}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Figure) GetName() string {
@@ -2658,7 +3094,7 @@ type FreeSpaceRequest struct {
 
 func (x *FreeSpaceRequest) Reset() {
 	*x = FreeSpaceRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2670,7 +3106,7 @@ func (x *FreeSpaceRequest) String() string {
 func (*FreeSpaceRequest) ProtoMessage() {}
 
 func (x *FreeSpaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2683,7 +3119,7 @@ func (x *FreeSpaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeSpaceRequest.ProtoReflect.Descriptor instead.
 func (*FreeSpaceRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{39}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{44}
 }
 
 // Some of the free runs, in ascending order. There is at least one message.
@@ -2704,7 +3140,7 @@ type FreeSpaceResponse struct {
 
 func (x *FreeSpaceResponse) Reset() {
 	*x = FreeSpaceResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2716,7 +3152,7 @@ func (x *FreeSpaceResponse) String() string {
 func (*FreeSpaceResponse) ProtoMessage() {}
 
 func (x *FreeSpaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2729,7 +3165,7 @@ func (x *FreeSpaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeSpaceResponse.ProtoReflect.Descriptor instead.
 func (*FreeSpaceResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{40}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *FreeSpaceResponse) GetBlockBytes() uint32 {
@@ -2775,7 +3211,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +3223,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +3236,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{41}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Failure) GetKind() Failure_Kind {
@@ -2984,7 +3420,46 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\b_version\"S\n" +
 	"\x11GetStreamResponse\x12(\n" +
 	"\x04info\x18\x01 \x01(\v2\x14.shoal.v1.ObjectInfoR\x04info\x12\x14\n" +
-	"\x05chunk\x18\x0f \x01(\fR\x05chunk\"\r\n" +
+	"\x05chunk\x18\x0f \x01(\fR\x05chunk\"`\n" +
+	"\x11OperationsRequest\x12\x16\n" +
+	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x123\n" +
+	"\n" +
+	"operations\x18\x02 \x03(\v2\x13.shoal.v1.OperationR\n" +
+	"operations\"\xbc\x03\n" +
+	"\tOperation\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x122\n" +
+	"\x06action\x18\x02 \x01(\x0e2\x1a.shoal.v1.Operation.ActionR\x06action\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\fR\x03key\x12+\n" +
+	"\x05rules\x18\x04 \x01(\v2\x15.shoal.v1.RejectRulesR\x05rules\x12.\n" +
+	"\bmetadata\x18\x05 \x01(\v2\x12.shoal.v1.MetadataR\bmetadata\x12$\n" +
+	"\vmodified_ns\x18\x06 \x01(\x04H\x00R\n" +
+	"modifiedNs\x88\x01\x01\x12)\n" +
+	"\x05range\x18\a \x01(\v2\x13.shoal.v1.ByteRangeR\x05range\x123\n" +
+	"\bidentity\x18\b \x01(\v2\x17.shoal.v1.WriteIdentityR\bidentity\x12\x14\n" +
+	"\x05value\x18\x0f \x01(\fR\x05value\"H\n" +
+	"\x06Action\x12\x16\n" +
+	"\x12ACTION_UNSPECIFIED\x10\x00\x12\a\n" +
+	"\x03GET\x10\x01\x12\a\n" +
+	"\x03PUT\x10\x02\x12\n" +
+	"\n" +
+	"\x06DELETE\x10\x03\x12\b\n" +
+	"\x04HEAD\x10\x04B\x0e\n" +
+	"\f_modified_ns\"E\n" +
+	"\rWriteIdentity\x12\x18\n" +
+	"\asession\x18\x01 \x01(\x04R\asession\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\"I\n" +
+	"\x12OperationsResponse\x123\n" +
+	"\aresults\x18\x01 \x03(\v2\x19.shoal.v1.OperationResultR\aresults\"\x80\x02\n" +
+	"\x0fOperationResult\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12+\n" +
+	"\x06status\x18\x02 \x01(\v2\x13.shoal.v1.KeyStatusR\x06status\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x1d\n" +
+	"\adeleted\x18\x04 \x01(\x04H\x00R\adeleted\x88\x01\x01\x12(\n" +
+	"\x04info\x18\x05 \x01(\v2\x14.shoal.v1.ObjectInfoR\x04info\x12#\n" +
+	"\rvalue_omitted\x18\x06 \x01(\bR\fvalueOmitted\x12\x14\n" +
+	"\x05value\x18\x0f \x01(\fR\x05valueB\n" +
+	"\n" +
+	"\b_deleted\"\r\n" +
 	"\vStatRequest\"\x9c\x02\n" +
 	"\fStatResponse\x12%\n" +
 	"\x0eserver_version\x18\x01 \x01(\tR\rserverVersion\x12(\n" +
@@ -3045,7 +3520,7 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"IF_MISSING\x10\x02\x12\x12\n" +
 	"\x0eIF_VERSION_NOT\x10\x03\x12\x16\n" +
 	"\x12IF_VERSION_AT_MOST\x10\x04B\x12\n" +
-	"\x10_current_version2\xb8\x06\n" +
+	"\x10_current_version2\x85\a\n" +
 	"\vObjectStore\x122\n" +
 	"\x03Put\x12\x14.shoal.v1.PutRequest\x1a\x15.shoal.v1.PutResponse\x122\n" +
 	"\x03Get\x12\x14.shoal.v1.GetRequest\x1a\x15.shoal.v1.GetResponse\x125\n" +
@@ -3056,7 +3531,9 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\bMultiPut\x12\x19.shoal.v1.MultiPutRequest\x1a\x1a.shoal.v1.MultiPutResponse\x12J\n" +
 	"\vMultiDelete\x12\x1c.shoal.v1.MultiDeleteRequest\x1a\x1d.shoal.v1.MultiDeleteResponse\x12@\n" +
 	"\tPutStream\x12\x1a.shoal.v1.PutStreamRequest\x1a\x15.shoal.v1.PutResponse(\x01\x12F\n" +
-	"\tGetStream\x12\x1a.shoal.v1.GetStreamRequest\x1a\x1b.shoal.v1.GetStreamResponse0\x01\x125\n" +
+	"\tGetStream\x12\x1a.shoal.v1.GetStreamRequest\x1a\x1b.shoal.v1.GetStreamResponse0\x01\x12K\n" +
+	"\n" +
+	"Operations\x12\x1b.shoal.v1.OperationsRequest\x1a\x1c.shoal.v1.OperationsResponse(\x010\x01\x125\n" +
 	"\x04Stat\x12\x15.shoal.v1.StatRequest\x1a\x16.shoal.v1.StatResponse\x12F\n" +
 	"\tFreeSpace\x12\x1a.shoal.v1.FreeSpaceRequest\x1a\x1b.shoal.v1.FreeSpaceResponse0\x01\x12;\n" +
 	"\x06Moving\x12\x17.shoal.v1.MovingRequest\x1a\x18.shoal.v1.MovingResponseb\x06proto3"
@@ -3073,121 +3550,138 @@ func file_shoal_v1_object_store_proto_rawDescGZIP() []byte {
 	return file_shoal_v1_object_store_proto_rawDescData
 }
 
-var file_shoal_v1_object_store_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_shoal_v1_object_store_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_shoal_v1_object_store_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_shoal_v1_object_store_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_shoal_v1_object_store_proto_goTypes = []any{
-	(Failure_Kind)(0),           // 0: shoal.v1.Failure.Kind
-	(Failure_Rule)(0),           // 1: shoal.v1.Failure.Rule
-	(*RejectRules)(nil),         // 2: shoal.v1.RejectRules
-	(*Metadata)(nil),            // 3: shoal.v1.Metadata
-	(*UserMetadata)(nil),        // 4: shoal.v1.UserMetadata
-	(*ObjectInfo)(nil),          // 5: shoal.v1.ObjectInfo
-	(*ByteRange)(nil),           // 6: shoal.v1.ByteRange
-	(*PutRequest)(nil),          // 7: shoal.v1.PutRequest
-	(*PutResponse)(nil),         // 8: shoal.v1.PutResponse
-	(*GetRequest)(nil),          // 9: shoal.v1.GetRequest
-	(*GetResponse)(nil),         // 10: shoal.v1.GetResponse
-	(*HeadRequest)(nil),         // 11: shoal.v1.HeadRequest
-	(*HeadResponse)(nil),        // 12: shoal.v1.HeadResponse
-	(*DeleteRequest)(nil),       // 13: shoal.v1.DeleteRequest
-	(*DeleteResponse)(nil),      // 14: shoal.v1.DeleteResponse
-	(*ListRequest)(nil),         // 15: shoal.v1.ListRequest
-	(*ListResponse)(nil),        // 16: shoal.v1.ListResponse
-	(*ListEntry)(nil),           // 17: shoal.v1.ListEntry
-	(*KeyStatus)(nil),           // 18: shoal.v1.KeyStatus
-	(*MultiGetRequest)(nil),     // 19: shoal.v1.MultiGetRequest
-	(*MultiGetItem)(nil),        // 20: shoal.v1.MultiGetItem
-	(*MultiGetResponse)(nil),    // 21: shoal.v1.MultiGetResponse
-	(*MultiGetResult)(nil),      // 22: shoal.v1.MultiGetResult
-	(*MultiPutRequest)(nil),     // 23: shoal.v1.MultiPutRequest
-	(*MultiPutItem)(nil),        // 24: shoal.v1.MultiPutItem
-	(*MultiPutResponse)(nil),    // 25: shoal.v1.MultiPutResponse
-	(*MultiPutResult)(nil),      // 26: shoal.v1.MultiPutResult
-	(*MultiDeleteRequest)(nil),  // 27: shoal.v1.MultiDeleteRequest
-	(*MultiDeleteItem)(nil),     // 28: shoal.v1.MultiDeleteItem
-	(*MultiDeleteResponse)(nil), // 29: shoal.v1.MultiDeleteResponse
-	(*MultiDeleteResult)(nil),   // 30: shoal.v1.MultiDeleteResult
-	(*PutStreamRequest)(nil),    // 31: shoal.v1.PutStreamRequest
-	(*PutStreamHeader)(nil),     // 32: shoal.v1.PutStreamHeader
-	(*PutStreamEnd)(nil),        // 33: shoal.v1.PutStreamEnd
-	(*GetStreamRequest)(nil),    // 34: shoal.v1.GetStreamRequest
-	(*GetStreamResponse)(nil),   // 35: shoal.v1.GetStreamResponse
-	(*StatRequest)(nil),         // 36: shoal.v1.StatRequest
-	(*StatResponse)(nil),        // 37: shoal.v1.StatResponse
-	(*MovingRequest)(nil),       // 38: shoal.v1.MovingRequest
-	(*MovingResponse)(nil),      // 39: shoal.v1.MovingResponse
-	(*Figure)(nil),              // 40: shoal.v1.Figure
-	(*FreeSpaceRequest)(nil),    // 41: shoal.v1.FreeSpaceRequest
-	(*FreeSpaceResponse)(nil),   // 42: shoal.v1.FreeSpaceResponse
-	(*Failure)(nil),             // 43: shoal.v1.Failure
+	(Operation_Action)(0),       // 0: shoal.v1.Operation.Action
+	(Failure_Kind)(0),           // 1: shoal.v1.Failure.Kind
+	(Failure_Rule)(0),           // 2: shoal.v1.Failure.Rule
+	(*RejectRules)(nil),         // 3: shoal.v1.RejectRules
+	(*Metadata)(nil),            // 4: shoal.v1.Metadata
+	(*UserMetadata)(nil),        // 5: shoal.v1.UserMetadata
+	(*ObjectInfo)(nil),          // 6: shoal.v1.ObjectInfo
+	(*ByteRange)(nil),           // 7: shoal.v1.ByteRange
+	(*PutRequest)(nil),          // 8: shoal.v1.PutRequest
+	(*PutResponse)(nil),         // 9: shoal.v1.PutResponse
+	(*GetRequest)(nil),          // 10: shoal.v1.GetRequest
+	(*GetResponse)(nil),         // 11: shoal.v1.GetResponse
+	(*HeadRequest)(nil),         // 12: shoal.v1.HeadRequest
+	(*HeadResponse)(nil),        // 13: shoal.v1.HeadResponse
+	(*DeleteRequest)(nil),       // 14: shoal.v1.DeleteRequest
+	(*DeleteResponse)(nil),      // 15: shoal.v1.DeleteResponse
+	(*ListRequest)(nil),         // 16: shoal.v1.ListRequest
+	(*ListResponse)(nil),        // 17: shoal.v1.ListResponse
+	(*ListEntry)(nil),           // 18: shoal.v1.ListEntry
+	(*KeyStatus)(nil),           // 19: shoal.v1.KeyStatus
+	(*MultiGetRequest)(nil),     // 20: shoal.v1.MultiGetRequest
+	(*MultiGetItem)(nil),        // 21: shoal.v1.MultiGetItem
+	(*MultiGetResponse)(nil),    // 22: shoal.v1.MultiGetResponse
+	(*MultiGetResult)(nil),      // 23: shoal.v1.MultiGetResult
+	(*MultiPutRequest)(nil),     // 24: shoal.v1.MultiPutRequest
+	(*MultiPutItem)(nil),        // 25: shoal.v1.MultiPutItem
+	(*MultiPutResponse)(nil),    // 26: shoal.v1.MultiPutResponse
+	(*MultiPutResult)(nil),      // 27: shoal.v1.MultiPutResult
+	(*MultiDeleteRequest)(nil),  // 28: shoal.v1.MultiDeleteRequest
+	(*MultiDeleteItem)(nil),     // 29: shoal.v1.MultiDeleteItem
+	(*MultiDeleteResponse)(nil), // 30: shoal.v1.MultiDeleteResponse
+	(*MultiDeleteResult)(nil),   // 31: shoal.v1.MultiDeleteResult
+	(*PutStreamRequest)(nil),    // 32: shoal.v1.PutStreamRequest
+	(*PutStreamHeader)(nil),     // 33: shoal.v1.PutStreamHeader
+	(*PutStreamEnd)(nil),        // 34: shoal.v1.PutStreamEnd
+	(*GetStreamRequest)(nil),    // 35: shoal.v1.GetStreamRequest
+	(*GetStreamResponse)(nil),   // 36: shoal.v1.GetStreamResponse
+	(*OperationsRequest)(nil),   // 37: shoal.v1.OperationsRequest
+	(*Operation)(nil),           // 38: shoal.v1.Operation
+	(*WriteIdentity)(nil),       // 39: shoal.v1.WriteIdentity
+	(*OperationsResponse)(nil),  // 40: shoal.v1.OperationsResponse
+	(*OperationResult)(nil),     // 41: shoal.v1.OperationResult
+	(*StatRequest)(nil),         // 42: shoal.v1.StatRequest
+	(*StatResponse)(nil),        // 43: shoal.v1.StatResponse
+	(*MovingRequest)(nil),       // 44: shoal.v1.MovingRequest
+	(*MovingResponse)(nil),      // 45: shoal.v1.MovingResponse
+	(*Figure)(nil),              // 46: shoal.v1.Figure
+	(*FreeSpaceRequest)(nil),    // 47: shoal.v1.FreeSpaceRequest
+	(*FreeSpaceResponse)(nil),   // 48: shoal.v1.FreeSpaceResponse
+	(*Failure)(nil),             // 49: shoal.v1.Failure
 }
 var file_shoal_v1_object_store_proto_depIdxs = []int32{
-	4,  // 0: shoal.v1.Metadata.user:type_name -> shoal.v1.UserMetadata
-	3,  // 1: shoal.v1.ObjectInfo.metadata:type_name -> shoal.v1.Metadata
-	2,  // 2: shoal.v1.PutRequest.rules:type_name -> shoal.v1.RejectRules
-	3,  // 3: shoal.v1.PutRequest.metadata:type_name -> shoal.v1.Metadata
-	5,  // 4: shoal.v1.PutResponse.existing:type_name -> shoal.v1.ObjectInfo
-	6,  // 5: shoal.v1.GetRequest.range:type_name -> shoal.v1.ByteRange
-	5,  // 6: shoal.v1.GetResponse.info:type_name -> shoal.v1.ObjectInfo
-	5,  // 7: shoal.v1.HeadResponse.info:type_name -> shoal.v1.ObjectInfo
-	2,  // 8: shoal.v1.DeleteRequest.rules:type_name -> shoal.v1.RejectRules
-	17, // 9: shoal.v1.ListResponse.entries:type_name -> shoal.v1.ListEntry
-	5,  // 10: shoal.v1.ListEntry.info:type_name -> shoal.v1.ObjectInfo
-	43, // 11: shoal.v1.KeyStatus.failure:type_name -> shoal.v1.Failure
-	20, // 12: shoal.v1.MultiGetRequest.items:type_name -> shoal.v1.MultiGetItem
-	6,  // 13: shoal.v1.MultiGetItem.range:type_name -> shoal.v1.ByteRange
-	22, // 14: shoal.v1.MultiGetResponse.results:type_name -> shoal.v1.MultiGetResult
-	18, // 15: shoal.v1.MultiGetResult.status:type_name -> shoal.v1.KeyStatus
-	5,  // 16: shoal.v1.MultiGetResult.info:type_name -> shoal.v1.ObjectInfo
-	24, // 17: shoal.v1.MultiPutRequest.items:type_name -> shoal.v1.MultiPutItem
-	2,  // 18: shoal.v1.MultiPutItem.rules:type_name -> shoal.v1.RejectRules
-	3,  // 19: shoal.v1.MultiPutItem.metadata:type_name -> shoal.v1.Metadata
-	26, // 20: shoal.v1.MultiPutResponse.results:type_name -> shoal.v1.MultiPutResult
-	18, // 21: shoal.v1.MultiPutResult.status:type_name -> shoal.v1.KeyStatus
-	28, // 22: shoal.v1.MultiDeleteRequest.items:type_name -> shoal.v1.MultiDeleteItem
-	2,  // 23: shoal.v1.MultiDeleteItem.rules:type_name -> shoal.v1.RejectRules
-	30, // 24: shoal.v1.MultiDeleteResponse.results:type_name -> shoal.v1.MultiDeleteResult
-	18, // 25: shoal.v1.MultiDeleteResult.status:type_name -> shoal.v1.KeyStatus
-	32, // 26: shoal.v1.PutStreamRequest.header:type_name -> shoal.v1.PutStreamHeader
-	33, // 27: shoal.v1.PutStreamRequest.end:type_name -> shoal.v1.PutStreamEnd
-	2,  // 28: shoal.v1.PutStreamHeader.rules:type_name -> shoal.v1.RejectRules
-	3,  // 29: shoal.v1.PutStreamHeader.metadata:type_name -> shoal.v1.Metadata
-	6,  // 30: shoal.v1.GetStreamRequest.range:type_name -> shoal.v1.ByteRange
-	5,  // 31: shoal.v1.GetStreamResponse.info:type_name -> shoal.v1.ObjectInfo
-	40, // 32: shoal.v1.StatResponse.figures:type_name -> shoal.v1.Figure
-	0,  // 33: shoal.v1.Failure.kind:type_name -> shoal.v1.Failure.Kind
-	1,  // 34: shoal.v1.Failure.rule:type_name -> shoal.v1.Failure.Rule
-	7,  // 35: shoal.v1.ObjectStore.Put:input_type -> shoal.v1.PutRequest
-	9,  // 36: shoal.v1.ObjectStore.Get:input_type -> shoal.v1.GetRequest
-	11, // 37: shoal.v1.ObjectStore.Head:input_type -> shoal.v1.HeadRequest
-	13, // 38: shoal.v1.ObjectStore.Delete:input_type -> shoal.v1.DeleteRequest
-	15, // 39: shoal.v1.ObjectStore.List:input_type -> shoal.v1.ListRequest
-	19, // 40: shoal.v1.ObjectStore.MultiGet:input_type -> shoal.v1.MultiGetRequest
-	23, // 41: shoal.v1.ObjectStore.MultiPut:input_type -> shoal.v1.MultiPutRequest
-	27, // 42: shoal.v1.ObjectStore.MultiDelete:input_type -> shoal.v1.MultiDeleteRequest
-	31, // 43: shoal.v1.ObjectStore.PutStream:input_type -> shoal.v1.PutStreamRequest
-	34, // 44: shoal.v1.ObjectStore.GetStream:input_type -> shoal.v1.GetStreamRequest
-	36, // 45: shoal.v1.ObjectStore.Stat:input_type -> shoal.v1.StatRequest
-	41, // 46: shoal.v1.ObjectStore.FreeSpace:input_type -> shoal.v1.FreeSpaceRequest
-	38, // 47: shoal.v1.ObjectStore.Moving:input_type -> shoal.v1.MovingRequest
-	8,  // 48: shoal.v1.ObjectStore.Put:output_type -> shoal.v1.PutResponse
-	10, // 49: shoal.v1.ObjectStore.Get:output_type -> shoal.v1.GetResponse
-	12, // 50: shoal.v1.ObjectStore.Head:output_type -> shoal.v1.HeadResponse
-	14, // 51: shoal.v1.ObjectStore.Delete:output_type -> shoal.v1.DeleteResponse
-	16, // 52: shoal.v1.ObjectStore.List:output_type -> shoal.v1.ListResponse
-	21, // 53: shoal.v1.ObjectStore.MultiGet:output_type -> shoal.v1.MultiGetResponse
-	25, // 54: shoal.v1.ObjectStore.MultiPut:output_type -> shoal.v1.MultiPutResponse
-	29, // 55: shoal.v1.ObjectStore.MultiDelete:output_type -> shoal.v1.MultiDeleteResponse
-	8,  // 56: shoal.v1.ObjectStore.PutStream:output_type -> shoal.v1.PutResponse
-	35, // 57: shoal.v1.ObjectStore.GetStream:output_type -> shoal.v1.GetStreamResponse
-	37, // 58: shoal.v1.ObjectStore.Stat:output_type -> shoal.v1.StatResponse
-	42, // 59: shoal.v1.ObjectStore.FreeSpace:output_type -> shoal.v1.FreeSpaceResponse
-	39, // 60: shoal.v1.ObjectStore.Moving:output_type -> shoal.v1.MovingResponse
-	48, // [48:61] is the sub-list for method output_type
-	35, // [35:48] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	5,  // 0: shoal.v1.Metadata.user:type_name -> shoal.v1.UserMetadata
+	4,  // 1: shoal.v1.ObjectInfo.metadata:type_name -> shoal.v1.Metadata
+	3,  // 2: shoal.v1.PutRequest.rules:type_name -> shoal.v1.RejectRules
+	4,  // 3: shoal.v1.PutRequest.metadata:type_name -> shoal.v1.Metadata
+	6,  // 4: shoal.v1.PutResponse.existing:type_name -> shoal.v1.ObjectInfo
+	7,  // 5: shoal.v1.GetRequest.range:type_name -> shoal.v1.ByteRange
+	6,  // 6: shoal.v1.GetResponse.info:type_name -> shoal.v1.ObjectInfo
+	6,  // 7: shoal.v1.HeadResponse.info:type_name -> shoal.v1.ObjectInfo
+	3,  // 8: shoal.v1.DeleteRequest.rules:type_name -> shoal.v1.RejectRules
+	18, // 9: shoal.v1.ListResponse.entries:type_name -> shoal.v1.ListEntry
+	6,  // 10: shoal.v1.ListEntry.info:type_name -> shoal.v1.ObjectInfo
+	49, // 11: shoal.v1.KeyStatus.failure:type_name -> shoal.v1.Failure
+	21, // 12: shoal.v1.MultiGetRequest.items:type_name -> shoal.v1.MultiGetItem
+	7,  // 13: shoal.v1.MultiGetItem.range:type_name -> shoal.v1.ByteRange
+	23, // 14: shoal.v1.MultiGetResponse.results:type_name -> shoal.v1.MultiGetResult
+	19, // 15: shoal.v1.MultiGetResult.status:type_name -> shoal.v1.KeyStatus
+	6,  // 16: shoal.v1.MultiGetResult.info:type_name -> shoal.v1.ObjectInfo
+	25, // 17: shoal.v1.MultiPutRequest.items:type_name -> shoal.v1.MultiPutItem
+	3,  // 18: shoal.v1.MultiPutItem.rules:type_name -> shoal.v1.RejectRules
+	4,  // 19: shoal.v1.MultiPutItem.metadata:type_name -> shoal.v1.Metadata
+	27, // 20: shoal.v1.MultiPutResponse.results:type_name -> shoal.v1.MultiPutResult
+	19, // 21: shoal.v1.MultiPutResult.status:type_name -> shoal.v1.KeyStatus
+	29, // 22: shoal.v1.MultiDeleteRequest.items:type_name -> shoal.v1.MultiDeleteItem
+	3,  // 23: shoal.v1.MultiDeleteItem.rules:type_name -> shoal.v1.RejectRules
+	31, // 24: shoal.v1.MultiDeleteResponse.results:type_name -> shoal.v1.MultiDeleteResult
+	19, // 25: shoal.v1.MultiDeleteResult.status:type_name -> shoal.v1.KeyStatus
+	33, // 26: shoal.v1.PutStreamRequest.header:type_name -> shoal.v1.PutStreamHeader
+	34, // 27: shoal.v1.PutStreamRequest.end:type_name -> shoal.v1.PutStreamEnd
+	3,  // 28: shoal.v1.PutStreamHeader.rules:type_name -> shoal.v1.RejectRules
+	4,  // 29: shoal.v1.PutStreamHeader.metadata:type_name -> shoal.v1.Metadata
+	7,  // 30: shoal.v1.GetStreamRequest.range:type_name -> shoal.v1.ByteRange
+	6,  // 31: shoal.v1.GetStreamResponse.info:type_name -> shoal.v1.ObjectInfo
+	38, // 32: shoal.v1.OperationsRequest.operations:type_name -> shoal.v1.Operation
+	0,  // 33: shoal.v1.Operation.action:type_name -> shoal.v1.Operation.Action
+	3,  // 34: shoal.v1.Operation.rules:type_name -> shoal.v1.RejectRules
+	4,  // 35: shoal.v1.Operation.metadata:type_name -> shoal.v1.Metadata
+	7,  // 36: shoal.v1.Operation.range:type_name -> shoal.v1.ByteRange
+	39, // 37: shoal.v1.Operation.identity:type_name -> shoal.v1.WriteIdentity
+	41, // 38: shoal.v1.OperationsResponse.results:type_name -> shoal.v1.OperationResult
+	19, // 39: shoal.v1.OperationResult.status:type_name -> shoal.v1.KeyStatus
+	6,  // 40: shoal.v1.OperationResult.info:type_name -> shoal.v1.ObjectInfo
+	46, // 41: shoal.v1.StatResponse.figures:type_name -> shoal.v1.Figure
+	1,  // 42: shoal.v1.Failure.kind:type_name -> shoal.v1.Failure.Kind
+	2,  // 43: shoal.v1.Failure.rule:type_name -> shoal.v1.Failure.Rule
+	8,  // 44: shoal.v1.ObjectStore.Put:input_type -> shoal.v1.PutRequest
+	10, // 45: shoal.v1.ObjectStore.Get:input_type -> shoal.v1.GetRequest
+	12, // 46: shoal.v1.ObjectStore.Head:input_type -> shoal.v1.HeadRequest
+	14, // 47: shoal.v1.ObjectStore.Delete:input_type -> shoal.v1.DeleteRequest
+	16, // 48: shoal.v1.ObjectStore.List:input_type -> shoal.v1.ListRequest
+	20, // 49: shoal.v1.ObjectStore.MultiGet:input_type -> shoal.v1.MultiGetRequest
+	24, // 50: shoal.v1.ObjectStore.MultiPut:input_type -> shoal.v1.MultiPutRequest
+	28, // 51: shoal.v1.ObjectStore.MultiDelete:input_type -> shoal.v1.MultiDeleteRequest
+	32, // 52: shoal.v1.ObjectStore.PutStream:input_type -> shoal.v1.PutStreamRequest
+	35, // 53: shoal.v1.ObjectStore.GetStream:input_type -> shoal.v1.GetStreamRequest
+	37, // 54: shoal.v1.ObjectStore.Operations:input_type -> shoal.v1.OperationsRequest
+	42, // 55: shoal.v1.ObjectStore.Stat:input_type -> shoal.v1.StatRequest
+	47, // 56: shoal.v1.ObjectStore.FreeSpace:input_type -> shoal.v1.FreeSpaceRequest
+	44, // 57: shoal.v1.ObjectStore.Moving:input_type -> shoal.v1.MovingRequest
+	9,  // 58: shoal.v1.ObjectStore.Put:output_type -> shoal.v1.PutResponse
+	11, // 59: shoal.v1.ObjectStore.Get:output_type -> shoal.v1.GetResponse
+	13, // 60: shoal.v1.ObjectStore.Head:output_type -> shoal.v1.HeadResponse
+	15, // 61: shoal.v1.ObjectStore.Delete:output_type -> shoal.v1.DeleteResponse
+	17, // 62: shoal.v1.ObjectStore.List:output_type -> shoal.v1.ListResponse
+	22, // 63: shoal.v1.ObjectStore.MultiGet:output_type -> shoal.v1.MultiGetResponse
+	26, // 64: shoal.v1.ObjectStore.MultiPut:output_type -> shoal.v1.MultiPutResponse
+	30, // 65: shoal.v1.ObjectStore.MultiDelete:output_type -> shoal.v1.MultiDeleteResponse
+	9,  // 66: shoal.v1.ObjectStore.PutStream:output_type -> shoal.v1.PutResponse
+	36, // 67: shoal.v1.ObjectStore.GetStream:output_type -> shoal.v1.GetStreamResponse
+	40, // 68: shoal.v1.ObjectStore.Operations:output_type -> shoal.v1.OperationsResponse
+	43, // 69: shoal.v1.ObjectStore.Stat:output_type -> shoal.v1.StatResponse
+	48, // 70: shoal.v1.ObjectStore.FreeSpace:output_type -> shoal.v1.FreeSpaceResponse
+	45, // 71: shoal.v1.ObjectStore.Moving:output_type -> shoal.v1.MovingResponse
+	58, // [58:72] is the sub-list for method output_type
+	44, // [44:58] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_shoal_v1_object_store_proto_init() }
@@ -3210,14 +3704,16 @@ func file_shoal_v1_object_store_proto_init() {
 	}
 	file_shoal_v1_object_store_proto_msgTypes[30].OneofWrappers = []any{}
 	file_shoal_v1_object_store_proto_msgTypes[32].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[41].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[35].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[38].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[46].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_shoal_v1_object_store_proto_rawDesc), len(file_shoal_v1_object_store_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   42,
+			NumEnums:      3,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,7 @@ const (
 	ObjectStore_MultiDelete_FullMethodName = "/shoal.v1.ObjectStore/MultiDelete"
 	ObjectStore_PutStream_FullMethodName   = "/shoal.v1.ObjectStore/PutStream"
 	ObjectStore_GetStream_FullMethodName   = "/shoal.v1.ObjectStore/GetStream"
+	ObjectStore_Operations_FullMethodName  = "/shoal.v1.ObjectStore/Operations"
 	ObjectStore_Stat_FullMethodName        = "/shoal.v1.ObjectStore/Stat"
 	ObjectStore_FreeSpace_FullMethodName   = "/shoal.v1.ObjectStore/FreeSpace"
 	ObjectStore_Moving_FullMethodName      = "/shoal.v1.ObjectStore/Moving"
@@ -66,6 +67,9 @@ type ObjectStoreClient interface {
 	PutStream(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PutStreamRequest, PutResponse], error)
 	// One object of any size, or a range of it: the info, then chunks.
 	GetStream(ctx context.Context, in *GetStreamRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetStreamResponse], error)
+	// Many small operations over one stream, each with a number of its own by which it is answered, in whatever order they
+	// end. For programs that do many at a time: a message carries what is ready.
+	Operations(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[OperationsRequest, OperationsResponse], error)
 	// Figures about the store and the server.
 	Stat(ctx context.Context, in *StatRequest, opts ...grpc.CallOption) (*StatResponse, error)
 	// The free runs of the store's space at one moment, for maps and dumps. One caller at a time; others get UNAVAILABLE.
@@ -194,6 +198,19 @@ func (c *objectStoreClient) GetStream(ctx context.Context, in *GetStreamRequest,
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ObjectStore_GetStreamClient = grpc.ServerStreamingClient[GetStreamResponse]
 
+func (c *objectStoreClient) Operations(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[OperationsRequest, OperationsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ObjectStore_ServiceDesc.Streams[2], ObjectStore_Operations_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[OperationsRequest, OperationsResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ObjectStore_OperationsClient = grpc.BidiStreamingClient[OperationsRequest, OperationsResponse]
+
 func (c *objectStoreClient) Stat(ctx context.Context, in *StatRequest, opts ...grpc.CallOption) (*StatResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StatResponse)
@@ -206,7 +223,7 @@ func (c *objectStoreClient) Stat(ctx context.Context, in *StatRequest, opts ...g
 
 func (c *objectStoreClient) FreeSpace(ctx context.Context, in *FreeSpaceRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FreeSpaceResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ObjectStore_ServiceDesc.Streams[2], ObjectStore_FreeSpace_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &ObjectStore_ServiceDesc.Streams[3], ObjectStore_FreeSpace_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -259,6 +276,9 @@ type ObjectStoreServer interface {
 	PutStream(grpc.ClientStreamingServer[PutStreamRequest, PutResponse]) error
 	// One object of any size, or a range of it: the info, then chunks.
 	GetStream(*GetStreamRequest, grpc.ServerStreamingServer[GetStreamResponse]) error
+	// Many small operations over one stream, each with a number of its own by which it is answered, in whatever order they
+	// end. For programs that do many at a time: a message carries what is ready.
+	Operations(grpc.BidiStreamingServer[OperationsRequest, OperationsResponse]) error
 	// Figures about the store and the server.
 	Stat(context.Context, *StatRequest) (*StatResponse, error)
 	// The free runs of the store's space at one moment, for maps and dumps. One caller at a time; others get UNAVAILABLE.
@@ -304,6 +324,9 @@ func (UnimplementedObjectStoreServer) PutStream(grpc.ClientStreamingServer[PutSt
 }
 func (UnimplementedObjectStoreServer) GetStream(*GetStreamRequest, grpc.ServerStreamingServer[GetStreamResponse]) error {
 	return status.Errorf(codes.Unimplemented, "method GetStream not implemented")
+}
+func (UnimplementedObjectStoreServer) Operations(grpc.BidiStreamingServer[OperationsRequest, OperationsResponse]) error {
+	return status.Errorf(codes.Unimplemented, "method Operations not implemented")
 }
 func (UnimplementedObjectStoreServer) Stat(context.Context, *StatRequest) (*StatResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Stat not implemented")
@@ -497,6 +520,13 @@ func _ObjectStore_GetStream_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ObjectStore_GetStreamServer = grpc.ServerStreamingServer[GetStreamResponse]
 
+func _ObjectStore_Operations_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ObjectStoreServer).Operations(&grpc.GenericServerStream[OperationsRequest, OperationsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ObjectStore_OperationsServer = grpc.BidiStreamingServer[OperationsRequest, OperationsResponse]
+
 func _ObjectStore_Stat_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatRequest)
 	if err := dec(in); err != nil {
@@ -602,6 +632,12 @@ var ObjectStore_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "GetStream",
 			Handler:       _ObjectStore_GetStream_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Operations",
+			Handler:       _ObjectStore_Operations_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "FreeSpace",

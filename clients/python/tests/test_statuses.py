@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -372,3 +373,34 @@ def test_tls(connect: Connect) -> None:
                 with pytest.raises((shoal.UnavailableError, shoal.UnknownOutcomeError)):
                     client.put("k", b"v")
             assert len(servicer.requests) == 2
+
+
+def test_a_client_that_is_closed_under_a_call(told: tuple[Told, str]) -> None:
+    servicer, address = told
+    asked, release = threading.Event(), threading.Event()
+
+    def stalls(_: Any, __: grpc.ServicerContext) -> pb.GetResponse:
+        asked.set()
+        release.wait(20)
+        return pb.GetResponse(info=pb.ObjectInfo(version=1))
+
+    servicer.answers = [stalls]
+    client = shoal.Client(address)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.get, "k")
+        assert asked.wait(10)
+        client.close()
+        with pytest.raises(shoal.InvalidError, match="closed"):
+            waiting.result()
+
+    async def run() -> None:
+        other = shoal.AsyncClient(address)
+        asked.clear()
+        waiting = asyncio.create_task(other.get("k"))
+        assert await asyncio.to_thread(asked.wait, 10)
+        await other.close()
+        with pytest.raises(shoal.InvalidError, match="closed"):
+            await waiting
+
+    asyncio.run(run())
+    release.set()

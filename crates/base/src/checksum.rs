@@ -3,11 +3,19 @@
 //! One checksum for everything on the device and for values: 52 GB/s at 4 KiB on the machines it was measured on
 //! (`shared/deps.md`, section 6), so verification is never skipped for speed.
 
+#![allow(unexpected_cfgs)] // Fuzzers set `fuzzing`.
+
 use crc_fast::CrcAlgorithm;
+
+/// In a build for fuzzing all checksums are 0: behind a checksum a fuzzer finds nothing.
+const IS_OFF: bool = cfg!(fuzzing);
 
 /// CRC-32C of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
+    if IS_OFF {
+        return 0;
+    }
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
@@ -38,7 +46,7 @@ impl Crc32c {
     /// The checksum of everything added.
     #[must_use]
     pub fn finish(self) -> u32 {
-        self.0.finalize() as u32
+        if IS_OFF { 0 } else { self.0.finalize() as u32 }
     }
 }
 

@@ -132,15 +132,6 @@ impl Transport {
         Ok(Parts(self.within(answer).await?.into_inner()))
     }
 
-    /// A request that shows who sends it.
-    fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        if let Some(authorization) = &self.authorization {
-            request.metadata_mut().insert("authorization", authorization.clone());
-        }
-        request
-    }
-
     /// Streams both ways: the messages of the answer.
     pub(crate) async fn exchange<M: Bidirectional>(
         &self,
@@ -158,6 +149,15 @@ impl Transport {
     /// How long the server may be silent.
     pub(crate) fn answer_timeout(&self) -> Duration {
         self.answer_timeout
+    }
+
+    /// A request that shows who sends it.
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(authorization) = &self.authorization {
+            request.metadata_mut().insert("authorization", authorization.clone());
+        }
+        request
     }
 
     /// Waits for `answer` as long as the server may be silent.

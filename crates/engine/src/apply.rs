@@ -272,7 +272,6 @@ impl Inner {
     fn apply_failed(&self, error: &Error) -> Error {
         if let Error::Io(device) = error
             && device.is_write()
-            && !planted(Plant::FailedApplyGoesOn)
         {
             self.poison(format!("an apply could not write ({error})"));
         }
@@ -346,7 +345,9 @@ impl<'a> Work<'a> {
                 while let Some(step) = moves.next_if(|step| step.key()[..] < *record.key()) {
                     self.add_move(step).await?;
                 }
-                moves.next_if(|step| step.key()[..] == *record.key());
+                if !planted(Plant::MovedBesideNewer) {
+                    moves.next_if(|step| step.key()[..] == *record.key());
+                }
                 self.add_record(record).await?;
             }
             if is_last {
@@ -666,9 +667,6 @@ impl ReplaceEntries {
 
     /// Whether the tree still has what is to move.
     fn is_unchanged(moved: &Moved, old: Old<'_>) -> bool {
-        if planted(Plant::MovedWins) {
-            return true;
-        }
         let Old::Present(old) = old else { return false };
         split_leaf_entry(old)
             .and_then(|(version, body)| Ok((version, Entry::decode(body)?.0)))

@@ -296,10 +296,8 @@ impl Recovery {
             last.max(superblock.lsn_ceiling).next()
         };
         superblock.number += 1;
-        if !planted(Plant::EpochNotPublished) {
-            superblock.epoch += 1;
-            superblock.epoch_position = head.position;
-        }
+        superblock.epoch += 1;
+        superblock.epoch_position = head.position;
         let expiry_floor_ns = if planted(Plant::ExpiryGoesBack) { 0 } else { expiry_floor_ns };
         let expiry = ExpiryClock::new(environment.clock.clone(), expiry_floor_ns);
         superblock.expiry_clock_ns = expiry.now_ns();

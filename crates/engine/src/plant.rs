@@ -26,7 +26,7 @@ pub(crate) enum Plant {
     OldSuperblockNamed,
     /// R1: neither the batches nor the records of the log are checked against their checksums.
     LogNotChecked,
-    /// R1: neither the epoch of a batch nor its chain to the batch before is checked.
+    /// R1: neither the epoch of a batch, nor its chain to the batch before, nor its first number is checked.
     GhostsReplayed,
     /// R15: whatever ends the log counts as a torn tail.
     DamageIgnored,
@@ -66,8 +66,6 @@ pub(crate) enum Plant {
     UnfinishedKept,
     /// R18: the clock of expiry begins anew with each opening.
     ExpiryGoesBack,
-    /// R1: an opening does not begin a new epoch.
-    EpochNotPublished,
     /// R9: what an apply freed is used again before a flushed batch names the superblock.
     ReusedAtOnce,
     /// R9, R16: what an apply freed is used again although readers of the older tree are there.
@@ -88,12 +86,10 @@ pub(crate) enum Plant {
     ReplacedNotFreed,
     /// INV-25: the accounting of a packed run does not learn what died in it.
     DeadStayCounted,
-    /// R13: a value that is moved replaces what the tree has meanwhile.
-    MovedWins,
+    /// R13: a value is moved although the overlay has a newer one.
+    MovedBesideNewer,
     /// R9: what an apply frees goes back before anything is published.
     FreedBeforePublish,
-    /// R20: an apply that could not write does not poison the store.
-    FailedApplyGoesOn,
     /// R6: a condition does not look into the frozen overlay.
     ConditionsForgetFrozen,
     /// R6: readers are shown what is not durable yet.

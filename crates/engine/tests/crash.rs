@@ -151,6 +151,47 @@ fn crash_during_recovery() {
     assert!(second > 200, "only {second} second crashes were explored");
 }
 
+/// Batches of an earlier life that still lie behind the newest one of this life are never replayed, although each of them is valid
+/// in itself and in its place (R1).
+#[test]
+fn a_ghost_of_an_older_life_is_never_replayed() {
+    const LOG: std::ops::Range<u64> = 34..58;
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 61);
+    let put = |store: &shoal_engine::Store, name: &[u8]| {
+        let options = shoal_engine::PutOptions::default();
+        block_on(store.put(&common::key(name), name.to_vec().into(), options)).unwrap();
+    };
+    // The first life writes one batch after the other.
+    let store = open(&device(&sim), tiny()).unwrap();
+    put(&store, b"kept");
+    let forked = sim.image();
+    (0..5).for_each(|number| put(&store, format!("ghost-{number}").as_bytes()));
+    drop(store);
+    let first_life = sim.image();
+    // In the second one power was cut after the first batch: none of the others had been flushed.
+    let sim = SimDevice::from_image(forked.clone());
+    let store = open(&device(&sim), tiny()).unwrap();
+    put(&store, b"new");
+    drop(store);
+    let mut image = sim.image();
+    let ghosts: Vec<u64> = LOG
+        .filter(|&block| {
+            image.block(block) == forked.block(block) && first_life.block(block) != forked.block(block)
+        })
+        .collect();
+    assert!(ghosts.len() >= 3, "the second life wrote over all but {}", ghosts.len());
+    ghosts.iter().for_each(|&block| image.write(block, first_life.block(block)));
+    let store = open(&Device::new(SimDevice::from_image(image)), tiny()).unwrap();
+    for name in ["kept", "new"] {
+        assert!(common::read(&store, name.as_bytes()).unwrap().is_some(), "{name}");
+    }
+    for number in 0..5 {
+        let name = format!("ghost-{number}");
+        assert_eq!(common::read(&store, name.as_bytes()).unwrap(), None, "{name}");
+    }
+}
+
 /// A device whose process dies after so many requests: later ones never reach it.
 struct Dying {
     sim: Arc<SimDevice>,

@@ -294,6 +294,8 @@ impl Driver {
         self.counts.note(self.store());
         let mut model = self.model.clone();
         common::observe_all(self.store(), &mut model);
+        // T28: whoever read has let go.
+        assert_eq!(self.store().stat().pool.frames_pinned, 0, "frames are pinned at the end");
         self.store = None;
         Run { sim: self.sim, expected: self.expected, counts: self.counts }
     }

@@ -196,6 +196,7 @@ fn history(seed: u64) -> History {
         });
         if is_last {
             block_on(store.close()).unwrap();
+            assert_eq!(store.stat().pool.frames_pinned, 0, "frames are pinned at the end");
         }
         drop(store);
         sim.mark(1);

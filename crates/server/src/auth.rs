@@ -81,6 +81,11 @@ impl Gate {
         let principal = self.shared.principal(caller)?;
         Ok(Authenticated { shared: Arc::clone(&self.shared), principal, identity: None, request })
     }
+
+    /// Runs `work`; the writes that it begins reach the store's committer together ([`Store::gather`]).
+    pub(crate) fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.shared.store.gather(work)
+    }
 }
 
 impl Shared {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use futures_util::Stream;
 use http::HeaderMap;
 use http_body::Frame;
 use shoal_buffer::Buffer;
@@ -144,6 +145,8 @@ impl Buf for Data {
 enum Source {
     /// From tonic.
     Body(Body),
+    /// Messages, and then whether the call succeeded.
+    Messages(Pin<Box<dyn Stream<Item = Result<Data, Failure>> + Send>>),
     /// There is nothing more but trailers; none where there are none, or they were given.
     Trailers(Option<HeaderMap>),
 }
@@ -169,17 +172,31 @@ impl ResponseBody {
         Self { source: Source::Body(body), lease: Some(lease), ..Self::default() }
     }
 
+    /// Messages with their prefixes, up to the first failure.
+    pub(crate) fn messages(
+        messages: impl Stream<Item = Result<Data, Failure>> + Send + 'static,
+        lease: Arc<Lease>,
+    ) -> Self {
+        Self { source: Source::Messages(Box::pin(messages)), lease: Some(lease), ..Self::default() }
+    }
+
+    /// One message, and that the call succeeded.
+    pub(crate) fn message(message: Data, lease: Arc<Lease>) -> Self {
+        let source = Source::Trailers(Some(succeeded()));
+        Self { source, lease: Some(lease), rest: message, ..Self::default() }
+    }
+
     /// Of a stream both ways: while it has nothing to send, its client need not take anything.
     pub(crate) fn open_ended(body: Body, lease: Arc<Lease>) -> Self {
         Self { is_open_ended: true, ..Self::new(body, lease) }
     }
 
-    /// One message, and that the call succeeded.
-    pub(crate) fn message(message: Data, lease: Arc<Lease>) -> Self {
-        let mut trailers = HeaderMap::with_capacity(1);
-        trailers.insert(Status::GRPC_STATUS, http::HeaderValue::from_static("0"));
-        let source = Source::Trailers(Some(trailers));
-        Self { source, lease: Some(lease), rest: message, ..Self::default() }
+    /// Notes whose turn it is.
+    fn turn(&mut self, is_ours: bool) {
+        self.working = match (&self.lease, is_ours && self.is_open_ended) {
+            (Some(lease), true) => self.working.take().or_else(|| Some(lease.working())),
+            _ => None,
+        };
     }
 
     /// Ends at `deadline`. An answer that leaves in one piece is at its end already.
@@ -193,14 +210,6 @@ impl ResponseBody {
     /// In the words of gRPC-Web.
     pub(crate) fn for_web(self, encoder: web::Encoder) -> Self {
         Self { web: Some(encoder), ..self }
-    }
-
-    /// Notes whose turn it is.
-    fn turn(&mut self, is_ours: bool) {
-        self.working = match (&self.lease, is_ours && self.is_open_ended) {
-            (Some(lease), true) => self.working.take().or_else(|| Some(lease.working())),
-            _ => None,
-        };
     }
 
     fn piece(&mut self) -> Frame<Data> {
@@ -228,12 +237,24 @@ impl ResponseBody {
             return;
         }
         self.deadline = None;
-        let mut trailers = HeaderMap::new();
-        // The message is of plain letters: it always fits in a header.
-        let _ = Failure::deadline().into_status().add_header(&mut trailers);
         self.rest = Data::default();
-        self.source = Source::Trailers(Some(trailers));
+        self.source = Source::Trailers(Some(failed(Failure::deadline())));
     }
+}
+
+fn succeeded() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(Status::GRPC_STATUS, http::HeaderValue::from_static("0"));
+    trailers
+}
+
+fn failed(failure: Failure) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    if failure.into_status().add_header(&mut trailers).is_err() {
+        // What does not fit in headers is left out; the code is what counts.
+        trailers.insert(Status::GRPC_STATUS, http::HeaderValue::from_static("13"));
+    }
+    trailers
 }
 
 impl Default for ResponseBody {
@@ -265,6 +286,18 @@ impl http_body::Body for ResponseBody {
         }
         let body = match &mut this.source {
             Source::Body(body) => body,
+            Source::Messages(messages) => {
+                let trailers = match ready!(messages.as_mut().poll_next(context)) {
+                    Some(Ok(message)) => {
+                        this.rest = message;
+                        return Poll::Ready(Some(Ok(this.piece())));
+                    }
+                    Some(Err(failure)) => failed(failure),
+                    None => succeeded(),
+                };
+                this.source = Source::Trailers(None);
+                return Poll::Ready(Some(Ok(this.trailers(trailers))));
+            }
             Source::Trailers(trailers) => {
                 let trailers = trailers.take();
                 this.deadline = None;
@@ -295,6 +328,7 @@ impl http_body::Body for ResponseBody {
         self.rest.is_empty()
             && match &self.source {
                 Source::Body(body) => body.is_end_stream(),
+                Source::Messages(_) => false,
                 Source::Trailers(trailers) => trailers.is_none(),
             }
     }
@@ -380,6 +414,20 @@ mod tests {
         assert_eq!(frames.next().unwrap().into_data().unwrap().into_contiguous(), "abc");
         assert_eq!(frames.next().unwrap().into_trailers().unwrap()["grpc-status"], "0");
         assert!(frames.next().is_none() && body.is_end_stream());
+    }
+
+    #[test]
+    fn a_stream_ends_at_its_first_failure() {
+        let lease = || Flow::new(9, 9).connection().lease();
+        let message = |text: &'static str| Ok(Data::from(Bytes::from(text)));
+        let status = |frame: Frame<Data>| frame.into_trailers().unwrap()["grpc-status"].clone();
+        let messages = vec![message("ab"), Err(Failure::invalid("no")), message("c")];
+        let mut frames_now = frames(&mut ResponseBody::messages(stream::iter(messages), lease())).into_iter();
+        assert_eq!(frames_now.next().unwrap().into_data().unwrap().into_contiguous(), "ab");
+        assert_eq!(status(frames_now.next().unwrap()), "3");
+        assert!(frames_now.next().is_none());
+        let mut body = ResponseBody::messages(stream::iter(vec![message("ab")]), lease());
+        assert_eq!(status(frames(&mut body).remove(1)), "0");
     }
 
     /// A body of one frame.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -24,6 +24,7 @@ use crate::dispatch::Dispatch;
 use crate::flow::ConnectionFlow;
 use crate::options::Limits;
 use crate::security::name_of;
+use crate::tasks::{Spawner, WithTasks};
 
 /// HTTP/2 window of one stream, in bytes: a value of 1 MiB is never stopped for a round trip. Fixed windows, as adaptive
 /// ones cost pings and only pay on long fat networks.
@@ -114,8 +115,10 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         async move { Ok::<_, Infallible>(dispatch.answer(&peer, flow, request).await) }
     });
     let ended = if is_http2 {
-        let connection = pin!(http2(limits).serve_connection(stream, requests));
-        drive(connection, http2::Connection::graceful_shutdown, &flow, limits, drain).await
+        let spawner = Spawner::default();
+        let connection = Box::pin(http2(limits, spawner.clone()).serve_connection(stream, requests));
+        let connection = pin!(WithTasks::new(connection, spawner, dispatch.gate.clone()));
+        drive(connection, |mut all| all.connection().as_mut().graceful_shutdown(), &flow, limits, drain).await
     } else {
         let connection = pin!(http1(limits).serve_connection(stream, requests));
         drive(connection, http1::Connection::graceful_shutdown, &flow, limits, drain).await
@@ -152,8 +155,8 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(
     }
 }
 
-fn http2(limits: &Limits) -> http2::Builder<TokioExecutor> {
-    let mut http = http2::Builder::new(TokioExecutor::new());
+fn http2(limits: &Limits, spawner: Spawner) -> http2::Builder<Spawner> {
+    let mut http = http2::Builder::new(spawner);
     http.timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

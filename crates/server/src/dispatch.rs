@@ -157,7 +157,9 @@ impl Dispatch {
             v1::MultiPut::PATH => write::<v1::MultiPut, _>(call, multi::multi_put).await,
             v1::MultiDelete::PATH => write::<v1::MultiDelete, _>(call, multi::multi_delete).await,
             v1::PutStream::PATH => client_streaming::<v1::PutStream, _>(call, stream::put_stream).await,
-            v1::GetStream::PATH => server_streaming::<v1::GetStream, _, _>(call, stream::get_stream).await,
+            v1::GetStream::PATH => {
+                unary::answer_stream::<v1::GetStream, _, _>(call, stream::get_stream).await
+            }
             v1::Operations::PATH => {
                 let room = Room {
                     lease_bytes: OPERATIONS_LEASE_BYTES,

@@ -171,14 +171,14 @@ impl Lease {
         }
     }
 
+    /// Says that it is not the client's turn until what this gives is dropped.
+    pub(crate) fn working(&self) -> Working {
+        self.flow.working()
+    }
+
     /// Says that the client took a piece of an answer.
     pub(crate) fn note_moved(&self) {
         self.flow.moved.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// As [`ConnectionFlow::working`].
-    pub(crate) fn working(&self) -> Working {
-        self.flow.working()
     }
 
     fn shrink(&self, bytes: usize) {
@@ -211,8 +211,7 @@ pub(crate) struct RequestBody {
 
 impl RequestBody {
     pub(crate) fn new(body: Incoming, lease: Arc<Lease>, silence_max: Duration) -> Self {
-        let silence_max = Some(silence_max);
-        Self { body, lease: Some(lease), silence_max, silence: None, decoders: None }
+        Self { body, lease: Some(lease), silence_max: Some(silence_max), silence: None, decoders: None }
     }
 
     /// What arrives is in another dress than plain gRPC.

@@ -1,7 +1,7 @@
 //! The server: what stands between a socket and the store.
 //!
 //! In reading order, which is the order in which a request passes: [`Server`] accepts connections; `connection` speaks
-//! HTTP on one, over TLS where `security` has a certificate; `dispatch` finds the route of a request, after `auth` has
+//! HTTP on one and, with `tasks`, runs its requests, over TLS where `security` has a certificate; `dispatch` finds the route of a request, after `auth` has
 //! admitted it; `route` turns frames into messages, or `unary` where the value must not be copied; one file a verb does
 //! the work; `failure` says what went wrong, in one place for all of them, and `body` carries the answer. `web` and
 //! `decode` speak to browsers and take off compression. `flow` bounds the memory of what is under way. The rules of the protocol are in `docs/format/grpc.md`.
@@ -9,12 +9,14 @@
 mod listen;
 mod moving;
 mod options;
+mod workers;
 
 mod connection;
 mod decode;
 mod dispatch;
 mod route;
 mod standard;
+mod tasks;
 mod unary;
 mod web;
 

@@ -20,6 +20,7 @@ use crate::options::{Limits, ServerOptions};
 use crate::standard::Standard;
 use crate::stat::Counters;
 use crate::web::Origins;
+use crate::workers::Workers;
 
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -49,6 +50,9 @@ pub enum ServeError {
         /// What the system says.
         error: std::io::Error,
     },
+    /// The threads that would serve cannot be started.
+    #[error("cannot start the threads that serve: {0}")]
+    Threads(std::io::Error),
     /// The schema that reflection would serve is damaged.
     #[error("cannot serve reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -98,7 +102,8 @@ impl Server {
     /// [`ServeError::Reflection`].
     pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { listener, options, .. } = self;
-        let ServerOptions { insecure, security, kv_bucket, gzip, web_origins, limits, .. } = options;
+        let ServerOptions { insecure, security, kv_bucket, gzip, web_origins, threads, limits, .. } = options;
+        let workers = Workers::start(threads).map_err(ServeError::Threads)?;
         let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
             gate: Gate::new(store.clone(), insecure, security.clone()),
@@ -118,6 +123,7 @@ impl Server {
             dispatch: Arc::clone(&dispatch),
             limits: Arc::new(limits),
             drain: drain.subscribe(),
+            workers,
         };
         tokio::select! {
             () = shutdown => {}
@@ -153,6 +159,7 @@ struct Connections {
     dispatch: Arc<Dispatch>,
     limits: Arc<Limits>,
     drain: watch::Receiver<bool>,
+    workers: Workers,
 }
 
 impl Connections {
@@ -183,11 +190,27 @@ impl Connections {
         }
         let (dispatch, limits) = (Arc::clone(&self.dispatch), Arc::clone(&self.limits));
         let drain = self.drain.clone();
-        self.tasks.spawn(async move {
+        let serve = async move |stream| {
             dispatch.counters.connections.fetch_add(1, Ordering::Relaxed);
             let _counted = Counted(&dispatch);
             connection::serve(stream, peer, Arc::clone(&dispatch), &limits, drain).await;
-        });
+        };
+        let Some(worker) = self.workers.next() else {
+            self.tasks.spawn(serve(stream));
+            return;
+        };
+        match stream.into_std() {
+            Ok(stream) => {
+                let serve = async move {
+                    match TcpStream::from_std(stream) {
+                        Ok(stream) => serve(stream).await,
+                        Err(error) => tracing::debug!(%peer, %error, "closed: its thread cannot take it"),
+                    }
+                };
+                self.tasks.spawn_on(serve, worker);
+            }
+            Err(error) => tracing::debug!(%peer, %error, "closed: it cannot be given to a thread"),
+        }
     }
 
     /// Waits for the requests under way, for a while.
@@ -198,6 +221,8 @@ impl Connections {
             tracing::warn!("{cut} connection(s) still had requests under way after the time to finish: cut");
             self.tasks.shutdown().await;
         }
+        // Joins threads, which have nothing to do any more.
+        let _ = tokio::task::spawn_blocking(move || drop(self.workers)).await;
     }
 }
 

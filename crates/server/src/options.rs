@@ -22,6 +22,9 @@ pub struct ServerOptions {
     pub gzip: bool,
     /// The origins, as `https://example.com`, whose pages may call by gRPC-Web; `*` stands for all.
     pub web_origins: Vec<String>,
+    /// Threads that connections are spread over, each with a runtime of its own; 0: they are served by the runtime that
+    /// runs the server.
+    pub threads: usize,
     /// Bounds.
     pub limits: Limits,
 }
@@ -35,6 +38,7 @@ impl Default for ServerOptions {
             kv_bucket: DEFAULT_BUCKET.into(),
             gzip: false,
             web_origins: Vec::new(),
+            threads: 0,
             limits: Limits::default(),
         }
     }

@@ -9,9 +9,11 @@ use shoal_engine::{Error, GetStream, PutStream};
 use tonic::Streaming;
 
 use crate::auth::Authenticated;
+use crate::body::Data;
 use crate::convert;
 use crate::failure::Failure;
 use crate::get::check_version;
+use crate::unary::Parted;
 
 /// Stores one object. Whatever ends before the end message has come leaves nothing behind: dropping the store's stream
 /// unfinished gives its space back.
@@ -83,15 +85,15 @@ async fn next_part(parts: &mut Streaming<v1::PutStreamRequest>) -> Result<Option
 
 /// Reads one object, or a range of it.
 pub(crate) async fn get_stream(
-    request: Authenticated<v1::GetStreamRequest>,
-) -> Result<impl Stream<Item = Result<v1::GetStreamResponse, Failure>> + Send + 'static, Failure> {
-    let (message, admitted) = request.take();
+    request: Authenticated<Parted<v1::GetStreamRequest>>,
+) -> Result<impl Stream<Item = Result<Parted<v1::GetStreamResponse>, Failure>> + Send + 'static, Failure> {
+    let (Parted { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let value = admitted.store().get_stream(&key, convert::range(message.range)).await;
     let value = value.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
     check_version(value.info(), message.version)?;
     let info = Some(convert::info(value.info()));
-    let start = Sending { value, info, piece: Bytes::new() };
+    let start = Sending { value, info, piece: Data::default() };
     Ok(stream::try_unfold(start, |mut sending| async move {
         Ok(sending.next().await?.map(|message| (message, sending)))
     }))
@@ -103,26 +105,28 @@ struct Sending {
     /// Goes with the first message.
     info: Option<v1::ObjectInfo>,
     /// What is left of the store's last piece.
-    piece: Bytes,
+    piece: Data,
 }
 
 impl Sending {
-    async fn next(&mut self) -> Result<Option<v1::GetStreamResponse>, Failure> {
+    async fn next(&mut self) -> Result<Option<Parted<v1::GetStreamResponse>>, Failure> {
         while self.piece.is_empty() {
             match self.value.next().await.map_err(|error| Failure::of(&error))? {
-                Some(piece) => self.piece = convert::contiguous(piece),
+                Some(piece) => self.piece = Data::of(piece),
                 // An empty value has one message too: the info.
                 None => {
                     let info = self.info.take();
-                    return Ok(
-                        info.map(|info| v1::GetStreamResponse { info: Some(info), chunk: Bytes::new() })
-                    );
+                    return Ok(info.map(|info| message(Some(info), Data::default())));
                 }
             }
         }
-        let chunk = self.piece.split_to(self.piece.len().min(CHUNK_BYTES_MAX));
-        Ok(Some(v1::GetStreamResponse { info: self.info.take(), chunk }))
+        let chunk = self.piece.take_front(CHUNK_BYTES_MAX);
+        Ok(Some(message(self.info.take(), chunk)))
     }
+}
+
+fn message(info: Option<v1::ObjectInfo>, chunk: Data) -> Parted<v1::GetStreamResponse> {
+    Parted { message: v1::GetStreamResponse { info, chunk: Bytes::new() }, value: chunk }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Unary methods whose values are not copied: from HTTP/2 frames to a message and back, by hand.
+//! Methods of one request whose values are not copied: from HTTP/2 frames to a message and back, by hand.
 //!
 //! What `route` does with tonic for all methods, this does for those that carry one value or are called most: tonic
 //! gathers a request in a buffer of its own and writes an answer into another one. Here the value of a request is the
@@ -9,15 +9,17 @@ use std::pin::Pin;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::future::poll_fn;
+use futures_util::{Stream, TryStreamExt};
 use http_body::Body;
 use prost::Message as _;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint, encoded_len_varint};
-use shoal_api::{MESSAGE_BYTES_MAX, Unary, key_value, v1};
+use shoal_api::{MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary, key_value, v1};
 use tonic::Status;
 
 use crate::auth::Authenticated;
 use crate::body::{Data, ResponseBody};
 use crate::failure::Failure;
+use crate::flow::STREAM_LEASE_BYTES;
 use crate::route::{Call, HttpResponse};
 
 /// Bytes in front of each message: a flag, and the length.
@@ -26,8 +28,8 @@ const PREFIX_BYTES: usize = 5;
 /// Values up to here are copied behind their head: cheaper than a chunk more.
 const COPY_BYTES_MAX: usize = 512;
 
-/// A unary method, and where its values are.
-pub(crate) trait Valued: Unary {
+/// A method of one request, and where its values are.
+pub(crate) trait Valued: Method {
     /// The number of the field with the value in a request; none where it has none.
     const VALUE_IN: Option<u32>;
     /// The same of an answer. It is the last field.
@@ -49,6 +51,7 @@ macro_rules! valued {
 valued! {
     v1::Put: in Some(15), out Some(15), writes true;
     v1::Get: in None, out Some(15), writes false;
+    v1::GetStream: in None, out Some(15), writes false;
     v1::Head: in None, out None, writes false;
     v1::Delete: in None, out None, writes true;
     key_value::Create: in Some(2), out None, writes true;
@@ -73,7 +76,7 @@ impl<T> From<T> for Parted<T> {
 }
 
 /// Answers `call` with `verb`.
-pub(crate) async fn answer<M: Valued, F>(
+pub(crate) async fn answer<M: Valued + Unary, F>(
     call: Call,
     verb: impl FnOnce(Authenticated<Parted<M::Request>>) -> F,
 ) -> HttpResponse
@@ -98,7 +101,40 @@ where
     } else if let Err(failure) = lease.set(answer.len()) {
         return failure.into_status().into_http();
     }
-    let mut response = http::Response::new(ResponseBody::message(answer, lease));
+    respond(ResponseBody::message(answer, lease))
+}
+
+/// Answers `call` with the messages that `verb` gives.
+pub(crate) async fn answer_stream<M: Valued + ServerStreaming, F, S>(
+    call: Call,
+    verb: impl FnOnce(Authenticated<Parted<M::Request>>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<S, Failure>>,
+    S: Stream<Item = Result<Parted<M::Response>, Failure>> + Send + 'static,
+{
+    let Call { request, flow, lease } = call;
+    let (http, admitted) = request.take();
+    let request = match receive::<M>(http.into_body()).await {
+        Ok(request) => request,
+        Err(status) => return status.into_http(),
+    };
+    let _working = flow.working();
+    let answers = match lease.set(STREAM_LEASE_BYTES) {
+        Ok(()) => verb(admitted.with(request)).await,
+        Err(failure) => Err(failure),
+    };
+    match answers {
+        Ok(answers) => {
+            let messages = answers.map_ok(|answer| encode(M::VALUE_OUT, answer));
+            respond(ResponseBody::messages(messages, lease))
+        }
+        Err(failure) => failure.into_status().into_http(),
+    }
+}
+
+fn respond(body: ResponseBody) -> HttpResponse {
+    let mut response = http::Response::new(body);
     let content_type = http::HeaderValue::from_static("application/grpc");
     response.headers_mut().insert(http::header::CONTENT_TYPE, content_type);
     response

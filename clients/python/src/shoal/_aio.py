@@ -156,3 +156,15 @@ class AioWire:
             raise failed(error, self._server) from error
         except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             raise Failed(InvalidError(f"the client is closed: {error}"), Leaves.REFUSED) from error
+        except asyncio.CancelledError:
+            if self._closed and not _is_cancelled():
+                # Not the caller gave it up: grpc cancels what is under way when the channel is closed.
+                raise Failed(InvalidError("the client was closed"), Leaves.OPEN) from None
+            raise
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels this task; before Python 3.11 tasks do not say."""
+    task = asyncio.current_task()
+    cancelling = getattr(task, "cancelling", None)
+    return cancelling is not None and cancelling() > 0

@@ -95,7 +95,7 @@ async fn next_batch(
         };
         let follows = header.position == position
             && (header.chain == head.chain || planted(Plant::GhostsReplayed))
-            && header.first_lsn >= head.first_lsn
+            && (header.first_lsn >= head.first_lsn || planted(Plant::GhostsReplayed))
             && position + u64::from(header.blocks) <= limit;
         if !(epoch_fits || planted(Plant::GhostsReplayed)) || !follows {
             continue;

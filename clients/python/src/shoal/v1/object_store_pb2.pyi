@@ -335,6 +335,80 @@ class GetStreamResponse(_message.Message):
     chunk: bytes
     def __init__(self, info: _Optional[_Union[ObjectInfo, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
+class OperationsRequest(_message.Message):
+    __slots__ = ("bucket", "operations")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    bucket: str
+    operations: _containers.RepeatedCompositeFieldContainer[Operation]
+    def __init__(self, bucket: _Optional[str] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
+
+class Operation(_message.Message):
+    __slots__ = ("number", "action", "key", "rules", "metadata", "modified_ns", "range", "identity", "value")
+    class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ACTION_UNSPECIFIED: _ClassVar[Operation.Action]
+        GET: _ClassVar[Operation.Action]
+        PUT: _ClassVar[Operation.Action]
+        DELETE: _ClassVar[Operation.Action]
+        HEAD: _ClassVar[Operation.Action]
+    ACTION_UNSPECIFIED: Operation.Action
+    GET: Operation.Action
+    PUT: Operation.Action
+    DELETE: Operation.Action
+    HEAD: Operation.Action
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    action: Operation.Action
+    key: bytes
+    rules: RejectRules
+    metadata: Metadata
+    modified_ns: int
+    range: ByteRange
+    identity: WriteIdentity
+    value: bytes
+    def __init__(self, number: _Optional[int] = ..., action: _Optional[_Union[Operation.Action, str]] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., range: _Optional[_Union[ByteRange, _Mapping]] = ..., identity: _Optional[_Union[WriteIdentity, _Mapping]] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class WriteIdentity(_message.Message):
+    __slots__ = ("session", "sequence")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class OperationsResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[OperationResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[OperationResult, _Mapping]]] = ...) -> None: ...
+
+class OperationResult(_message.Message):
+    __slots__ = ("number", "status", "version", "deleted", "info", "value_omitted", "value")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    VALUE_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    status: KeyStatus
+    version: int
+    deleted: int
+    info: ObjectInfo
+    value_omitted: bool
+    value: bytes
+    def __init__(self, number: _Optional[int] = ..., status: _Optional[_Union[KeyStatus, _Mapping]] = ..., version: _Optional[int] = ..., deleted: _Optional[int] = ..., info: _Optional[_Union[ObjectInfo, _Mapping]] = ..., value_omitted: bool = ..., value: _Optional[bytes] = ...) -> None: ...
+
 class StatRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

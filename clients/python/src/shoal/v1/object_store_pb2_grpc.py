@@ -85,6 +85,11 @@ class ObjectStoreStub(object):
                 request_serializer=shoal_dot_v1_dot_object__store__pb2.GetStreamRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_object__store__pb2.GetStreamResponse.FromString,
                 _registered_method=True)
+        self.Operations = channel.stream_stream(
+                '/shoal.v1.ObjectStore/Operations',
+                request_serializer=shoal_dot_v1_dot_object__store__pb2.OperationsRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_object__store__pb2.OperationsResponse.FromString,
+                _registered_method=True)
         self.Stat = channel.unary_unary(
                 '/shoal.v1.ObjectStore/Stat',
                 request_serializer=shoal_dot_v1_dot_object__store__pb2.StatRequest.SerializeToString,
@@ -176,6 +181,14 @@ class ObjectStoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Operations(self, request_iterator, context):
+        """Many small operations over one stream, each with a number of its own by which it is answered, in whatever order they
+        end. For programs that do many at a time: a message carries what is ready.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stat(self, request, context):
         """Figures about the store and the server.
         """
@@ -249,6 +262,11 @@ def add_ObjectStoreServicer_to_server(servicer, server):
                     servicer.GetStream,
                     request_deserializer=shoal_dot_v1_dot_object__store__pb2.GetStreamRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_object__store__pb2.GetStreamResponse.SerializeToString,
+            ),
+            'Operations': grpc.stream_stream_rpc_method_handler(
+                    servicer.Operations,
+                    request_deserializer=shoal_dot_v1_dot_object__store__pb2.OperationsRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_object__store__pb2.OperationsResponse.SerializeToString,
             ),
             'Stat': grpc.unary_unary_rpc_method_handler(
                     servicer.Stat,
@@ -537,6 +555,33 @@ class ObjectStore(object):
             '/shoal.v1.ObjectStore/GetStream',
             shoal_dot_v1_dot_object__store__pb2.GetStreamRequest.SerializeToString,
             shoal_dot_v1_dot_object__store__pb2.GetStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Operations(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/shoal.v1.ObjectStore/Operations',
+            shoal_dot_v1_dot_object__store__pb2.OperationsRequest.SerializeToString,
+            shoal_dot_v1_dot_object__store__pb2.OperationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

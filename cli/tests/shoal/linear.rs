@@ -1,0 +1,250 @@
+//! Linearizability of what clients of both faces are told, over `kill -9` (T11 of `docs/reliability.md`): four clients of gRPC
+//! and four of the Redis protocol use the same keys of one server, which is killed at random moments and started again.
+//!
+//! A write whose answer never came stays pending: it may have taken effect or not, but once. The checker is the testkit's.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use shoal_base::{Entropy, SeededEntropy};
+use shoal_client::{Client, ConnectOptions, Error, Objects, RejectRules, RespClient, RespOptions};
+use shoal_testkit::Value;
+use shoal_testkit::linear::{Action, Entry, History};
+
+use crate::harness::command;
+
+const BUCKET: &str = "both";
+/// Clients of each face.
+const CLIENTS: u64 = 4;
+const KEYS: u64 = 64;
+/// In the leaf, in the log and packed, in extents.
+const SIZES: [usize; 5] = [16, 200, 2_000, 9_000, 40_000];
+
+/// A few lives of one server; `LINEAR_HISTORIES` asks for more.
+#[test]
+fn both_faces_are_linearizable_over_kills() {
+    let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let first = 100 * number("LINEAR_SEED", 1);
+    let (mut kills, mut operations, mut pending) = (0, 0, 0);
+    let began = Instant::now();
+    for seed in first..first + number("LINEAR_HISTORIES", 1) {
+        let (history, killed) = runtime.block_on(history(seed, number("LINEAR_LIVES", 3)));
+        kills += killed;
+        operations += history.counts().0;
+        pending += history.counts().1;
+        history
+            .check()
+            .unwrap_or_else(|wrong| panic!("history {seed} (its timing does not repeat): {wrong}"));
+    }
+    println!(
+        "{operations} operations over {kills} kills, {pending} of unknown outcome, in {:?}: linearizable",
+        began.elapsed()
+    );
+    assert!(operations > 200 && pending > 0, "{pending} pending of {operations} operations");
+}
+
+/// A server with both faces. Killed where a test fails.
+struct Server {
+    child: Child,
+    grpc: String,
+    resp: String,
+}
+
+impl Server {
+    fn start(data: &Path) -> Self {
+        let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "error"]);
+        command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--resp-bucket", BUCKET]);
+        let mut child = command.arg("--data").arg(data).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut address = |face: &str| {
+            let line = lines.next().unwrap().unwrap();
+            line.strip_prefix(face).unwrap_or_else(|| panic!("{line:?} names no {face}")).trim().to_owned()
+        };
+        let (grpc, resp) = (address("gRPC"), address("Redis redis://"));
+        Self { child, grpc, resp }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What all clients of a history share.
+#[derive(Default)]
+struct World {
+    clock: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl World {
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
+fn name(key: u64) -> Vec<u8> {
+    format!("key-{key}").into_bytes()
+}
+
+fn value(key: u64, number: u64) -> Value {
+    Value { key, seed: number, bytes: SIZES[(number % SIZES.len() as u64) as usize] }
+}
+
+/// Whose value these bytes are.
+fn number_of(key: u64, bytes: &Bytes) -> u64 {
+    let number =
+        u64::from_le_bytes(*bytes.first_chunk().expect("values of this test have 16 bytes at least"));
+    value(key, number).check(bytes).unwrap_or_else(|wrong| panic!("key {key}: {wrong}"));
+    number
+}
+
+/// One client: its number, its dice, what it noted.
+struct User {
+    id: u64,
+    world: Arc<World>,
+    dice: SeededEntropy,
+    history: History,
+}
+
+impl User {
+    fn note(&mut self, key: u64, called: u64, answered: Option<u64>, action: Action) {
+        self.history.push(&name(key), Entry { client: self.id, called, answered, action });
+    }
+
+    /// Reads a key and notes it; nothing where the server is gone.
+    async fn read(&mut self, objects: &impl Objects, key: u64) -> Option<Option<(u64, u64)>> {
+        let called = self.world.now();
+        match objects.get_versioned(&name(key)).await {
+            Ok(found) => {
+                let answered = self.world.now();
+                let found = found.map(|(version, bytes)| (version, number_of(key, &bytes)));
+                self.note(key, called, Some(answered), Action::Read(found.map(|(_, number)| number)));
+                Some(found)
+            }
+            Err(Error::Unavailable { .. }) => None,
+            Err(error) => panic!("reading key {key}: {error}"),
+        }
+    }
+
+    /// Notes how a write ended; false where the server is gone.
+    fn ended(
+        &mut self,
+        key: u64,
+        called: u64,
+        result: shoal_client::Result<()>,
+        action: Action,
+        rejected: Action,
+    ) -> bool {
+        match result {
+            Ok(()) => self.note(key, called, Some(self.world.now()), action),
+            Err(Error::ConditionFailed { .. }) => self.note(key, called, Some(self.world.now()), rejected),
+            Err(Error::Busy(_)) => {}
+            Err(Error::Unknown(_) | Error::Unavailable { .. }) => {
+                self.note(key, called, None, action);
+                return false;
+            }
+            Err(error) => panic!("writing key {key}: {error}"),
+        }
+        true
+    }
+
+    /// Works until the server is gone.
+    async fn work(mut self, objects: impl Objects) -> Self {
+        loop {
+            let key = self.dice.below(KEYS);
+            let kind = self.dice.below(8);
+            let number = 1 + self.world.writes.fetch_add(1, Ordering::Relaxed);
+            let bytes = Bytes::from(value(key, number).to_vec());
+            let goes_on = match kind {
+                0..=2 => self.read(&objects, key).await.is_some(),
+                3 | 4 => {
+                    let called = self.world.now();
+                    let result = objects.put(&name(key), bytes, RejectRules::default()).await;
+                    self.ended(key, called, result, Action::Write(number), Action::Write(number))
+                }
+                5 => {
+                    let called = self.world.now();
+                    let rules = RejectRules { if_exists: true, ..RejectRules::default() };
+                    let result = objects.put(&name(key), bytes, rules).await;
+                    self.ended(
+                        key,
+                        called,
+                        result,
+                        Action::Create(number, true),
+                        Action::Create(number, false),
+                    )
+                }
+                6 => {
+                    let called = self.world.now();
+                    let result = objects.delete(&name(key)).await;
+                    self.ended(key, called, result, Action::Delete, Action::Delete)
+                }
+                _ => match self.read(&objects, key).await {
+                    None => false,
+                    Some(None) => true,
+                    Some(Some((version, before))) => {
+                        let called = self.world.now();
+                        let rules = RejectRules { if_version_not: Some(version), ..RejectRules::default() };
+                        let result = objects.put(&name(key), bytes, rules).await;
+                        let action = |done| Action::Swap(before, number, done);
+                        self.ended(key, called, result, action(true), action(false))
+                    }
+                },
+            };
+            if !goes_on {
+                return self;
+            }
+        }
+    }
+}
+
+/// One history of several lives; gives it with the number of kills.
+async fn history(seed: u64, lives: u64) -> (History, u64) {
+    let dice = SeededEntropy::new(seed);
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let world = Arc::new(World::default());
+    let mut history = History::default();
+    for life in 0..lives {
+        let mut server = Server::start(&data);
+        let mut tasks = Vec::new();
+        for id in 0..2 * CLIENTS {
+            let dice = SeededEntropy::new(dice.next_u64());
+            let user = User { id, world: world.clone(), dice, history: History::default() };
+            // One attempt: a write is in the history once.
+            tasks.push(if id < CLIENTS {
+                let options = ConnectOptions { attempts: 1, ..ConnectOptions::new(&server.grpc) };
+                let bucket = Client::connect(options).await.unwrap().bucket(BUCKET);
+                tokio::spawn(user.work(bucket))
+            } else {
+                let options = RespOptions { attempts: 1, ..RespOptions::new(&server.resp) };
+                tokio::spawn(user.work(RespClient::connect(options).await.unwrap()))
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(150 + dice.below(250))).await;
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+        for task in tasks {
+            let user = tokio::time::timeout(Duration::from_secs(90), task).await;
+            history.merge(user.unwrap_or_else(|_| panic!("life {life}: a client hangs")).unwrap().history);
+        }
+    }
+    let server = Server::start(&data);
+    let options = ConnectOptions { attempts: 1, ..ConnectOptions::new(&server.grpc) };
+    let bucket = Client::connect(options).await.unwrap().bucket(BUCKET);
+    let mut last = User { id: 2 * CLIENTS, world, dice, history: History::default() };
+    for key in 0..KEYS {
+        last.read(&bucket, key).await.unwrap();
+    }
+    history.merge(last.history);
+    (history, lives)
+}
