@@ -388,7 +388,7 @@ impl<'a> Bench<'a> {
         let Bed { remote, calls, crud, large, small, many } = bed;
         drop((calls, crud, large, small, many));
         // Connections are closed by tasks of this runtime.
-        self.runtime.block_on(tokio::time::sleep(CLOSE_PAUSE));
+        self.runtime.block_on(async { tokio::time::sleep(CLOSE_PAUSE).await });
         remote.stop().context("a server did not end in order")
     }
 

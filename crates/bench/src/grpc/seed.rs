@@ -131,9 +131,14 @@ impl Objects {
         })
     }
 
-    /// Deletes the key at `place`, which is out of the set before anything is sent, as the seed's client does it.
-    fn delete(&self, place: usize) -> Call {
-        let key = self.0.keys.borrow_mut().swap_remove(place);
+    /// Deletes one of the keys, of which there are some; it is out of the set before anything is sent, as the seed's client
+    /// does it.
+    fn delete_any(&self) -> Call {
+        let key = {
+            let mut keys = self.0.keys.borrow_mut();
+            let place = self.0.source.below(keys.len());
+            keys.swap_remove(place)
+        };
         key.begin_delete();
         let shared = Rc::clone(&self.0);
         Box::pin(async move {
@@ -157,7 +162,7 @@ impl Load for Calling {
         match (choice, objects.any()) {
             (1, Some(key)) => objects.retrieve(key),
             (2, Some(key)) => objects.update(key),
-            (3, Some(_)) => objects.delete(objects.0.source.below(objects.0.keys.borrow().len())),
+            (3, Some(_)) => objects.delete_any(),
             _ => objects.create(objects.0.source.seed_key()),
         }
     }
