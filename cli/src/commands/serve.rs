@@ -157,13 +157,15 @@ struct Settings {
     web_origins: Vec<String>,
     /// How the Redis face is run, and its address as it was given; none where it is off.
     resp: Option<(String, RedisOptions)>,
+    /// It was switched off because it would let in whom gRPC does not.
+    is_resp_open: bool,
     log: String,
 }
 
 impl Settings {
     fn new(arguments: Arguments, log: Option<String>) -> anyhow::Result<Self> {
         let file = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
-        Ok(Self {
+        let settings = Self {
             data: arguments.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA.into()),
             store: StoreOptions {
                 creation: Creation::Allowed,
@@ -198,7 +200,16 @@ impl Settings {
                 arguments.resp_io.or(file.resp_io).as_deref(),
             )?,
             log: log.or(file.log).unwrap_or_else(|| "info".into()),
-        })
+            is_resp_open: false,
+        };
+        Ok(settings.with_redis_asking())
+    }
+
+    /// Where gRPC asks callers who they are, the Redis face asks too, or is not there: it would be a way around.
+    fn with_redis_asking(self) -> Self {
+        let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
+        let is_open = self.resp.as_ref().is_some_and(|(_, options)| options.password.is_none());
+        if asks && is_open { Self { resp: None, is_resp_open: true, ..self } } else { self }
     }
 }
 
@@ -267,6 +278,12 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         // Nobody listens where the server is not running yet or no more.
         let _ = stop.send(());
     })?;
+    if settings.is_resp_open {
+        tracing::warn!(
+            "the Redis face is off: it would let in everybody on this machine, and gRPC asks for credentials; \
+             give --password-file, or --resp off"
+        );
+    }
     let security = Security::new(settings.credentials.read()?);
     let server = bind(&settings, &security).await?;
     let redis = bind_redis(&settings).await?;
@@ -435,6 +452,29 @@ mod tests {
         assert_eq!(relaxed, Durability::Relaxed(Duration::from_millis(250)));
         for wrong in ["", "relaxed", "relaxed:", "relaxed:-1", "fast"] {
             assert!(settings(None, Some(wrong)).err().unwrap().is::<Usage>(), "{wrong}");
+        }
+    }
+
+    /// It was a way around tokens and certificates.
+    #[test]
+    fn the_redis_face_is_no_way_around_credentials() {
+        let folder = tempfile::tempdir().unwrap();
+        let password = folder.path().join("password");
+        std::fs::write(&password, "tide pool\n").unwrap();
+        let file = || Some(folder.path().join("secrets"));
+        for (token_file, tls_client_ca) in [(file(), None), (None, file())] {
+            let given = || Arguments {
+                token_file: token_file.clone(),
+                tls_client_ca: tls_client_ca.clone(),
+                ..arguments()
+            };
+            let settings = Settings::new(given(), None).unwrap();
+            assert!(settings.resp.is_none() && settings.is_resp_open);
+            let with_password = Arguments { password_file: Some(password.clone()), ..given() };
+            let settings = Settings::new(with_password, None).unwrap();
+            assert!(settings.resp.is_some() && !settings.is_resp_open);
+            let settings = Settings::new(Arguments { resp: Some("off".into()), ..given() }, None).unwrap();
+            assert!(settings.resp.is_none() && !settings.is_resp_open);
         }
     }
 

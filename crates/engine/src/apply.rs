@@ -219,9 +219,7 @@ impl Inner {
         self.space.give_back(&between);
         // Never in a published tree, so not in the image's delta; readers of this view may still read them.
         let dropped = frozen.map(|overlay| overlay.lock().take_dropped()).unwrap_or_default();
-        if !planted(Plant::DroppedNotFreed) {
-            freed.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
-        }
+        freed.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         let era = tablet.publish(root, applied, account.totals);
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&era), freed);
         if let Some(frozen) = frozen {

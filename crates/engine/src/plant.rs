@@ -78,10 +78,6 @@ pub(crate) enum Plant {
     NotPoisoned,
     /// P2: the bytes of a value are served unchecked.
     ValueNotChecked,
-    /// R11: cached values are known by their block alone.
-    CacheWithoutIdentity,
-    /// What was overwritten before it reached the tree is never freed.
-    DroppedNotFreed,
     /// The extents of what an apply replaces are never freed.
     ReplacedNotFreed,
     /// INV-25: the accounting of a packed run does not learn what died in it.

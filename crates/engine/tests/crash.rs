@@ -192,6 +192,35 @@ fn a_ghost_of_an_older_life_is_never_replayed() {
     }
 }
 
+/// The last batch of a store that is idle is promised, too (R15): that it rots is noticed, though nobody closed the store.
+#[test]
+fn the_last_batch_of_an_idle_store_is_promised() {
+    const LOG: std::ops::Range<u64> = 34..58;
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 71);
+    let mut options = tiny();
+    options.background = true;
+    options.tuning.seal_after_ns = 0;
+    let store = open(&device(&sim), options).unwrap();
+    let before = sim.image();
+    let value = shoal_engine::PutOptions::default();
+    block_on(store.put(&common::key(b"last"), vec![7; 50].into(), value)).unwrap();
+    let written = |image: &Image| -> Vec<u64> {
+        LOG.filter(|&block| image.block(block) != before.block(block)).collect()
+    };
+    // The batch, and the seal behind it.
+    let started = std::time::Instant::now();
+    while written(&sim.image()).len() < 2 {
+        assert!(started.elapsed().as_secs() < 10, "nobody sealed the log");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let mut image = sim.image();
+    image.flip(written(&image)[0], 200, 1);
+    drop(store);
+    let opened = open(&Device::new(SimDevice::from_image(image)), tiny());
+    assert!(matches!(opened, Err(Error::Corrupt { .. })), "a promised batch rotted, and nobody says so");
+}
+
 /// A device whose process dies after so many requests: later ones never reach it.
 struct Dying {
     sim: Arc<SimDevice>,

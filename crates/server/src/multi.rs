@@ -155,6 +155,12 @@ async fn begin_put(
     item: v1::MultiPutItem,
 ) -> Result<Pending, Failure> {
     let key = convert::object_key(bucket, &item.key)?;
+    if item.metadata.is_none()
+        && item.modified_ns.is_none()
+        && let Some(pending) = admitted.store().put_at_once(&key, &item.value)
+    {
+        return Ok(pending);
+    }
     let options = convert::put_options(item.rules, item.metadata, item.modified_ns);
     let begun = admitted.store().begin_put(&key, item.value.into(), options).await;
     begun.map_err(|error| Failure::of(&error))

@@ -220,6 +220,10 @@ impl Operations {
                 let held = Held::of(&operation);
                 self.held_bytes += held.bytes;
                 self.reads += usize::from(held.is_read);
+                if let Some(pending) = self.put_at_once(&operation) {
+                    self.placed.push_back((held, pending));
+                    continue;
+                }
                 let mut running = run(self.store.clone(), &self.bucket, held, operation);
                 // Most reads and nearly all writes need no second look.
                 match running.poll_unpin(context) {
@@ -229,6 +233,19 @@ impl Operations {
             }
         });
         true
+    }
+
+    /// A put of a short value with nothing said besides takes its place without a task.
+    fn put_at_once(&self, operation: &v1::Operation) -> Option<Pending> {
+        let is_plain = operation.rules.is_none()
+            && operation.metadata.is_none()
+            && operation.modified_ns.is_none()
+            && operation.identity.is_none();
+        if operation.action() != Action::Put || !is_plain {
+            return None;
+        }
+        let key = convert::object_key(&self.bucket, &operation.key).ok()?;
+        self.store.put_at_once(&key, &operation.value)
     }
 
     fn poll_running(&mut self, context: &mut Context<'_>) -> bool {

@@ -28,10 +28,6 @@ impl Spawner {
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner {
     fn execute(&self, task: F) {
-        if std::env::var_os("SHOAL_SPAWN").is_some() {
-            tokio::spawn(task);
-            return;
-        }
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(task));
     }
 }

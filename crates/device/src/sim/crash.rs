@@ -89,8 +89,9 @@ struct Walk<'a> {
     open: BTreeMap<u64, Vec<Version>>,
     /// By write.
     spans: Vec<Span>,
-    /// Writes that ended and that the next flush makes durable.
-    unflushed: Vec<usize>,
+    /// Writes that ended and that the next flush makes durable; where one failed meanwhile, only a flush that had begun before
+    /// that one does.
+    unflushed: Vec<(usize, usize)>,
     /// By flush: when it began.
     flushes: Vec<usize>,
     /// The length that is durable, and longer ones with the time they came.
@@ -123,7 +124,7 @@ impl<'a> Walk<'a> {
             Event::WriteFailed(write) => self.spans[write].ended = Some(self.now),
             Event::FlushBegan(_) => self.flushes.push(self.now),
             Event::FlushEnded(flush) => self.flush_ended(flush),
-            Event::FlushFailed(_) => self.unflushed.clear(),
+            Event::FlushFailed(flush) => self.flush_failed(flush),
             Event::Grew(blocks) => {
                 self.longer.push((self.now, blocks));
                 self.floor.resize(blocks);
@@ -145,7 +146,7 @@ impl<'a> Walk<'a> {
     fn write_ended(&mut self, write: usize) {
         self.spans[write].ended = Some(self.now);
         match self.history.writes()[write].kind {
-            WriteKind::Plain => self.unflushed.push(write),
+            WriteKind::Plain => self.unflushed.push((write, usize::MAX)),
             WriteKind::Durable => self.becomes_durable(write),
             WriteKind::Discard => {}
         }
@@ -153,15 +154,21 @@ impl<'a> Walk<'a> {
 
     fn flush_ended(&mut self, flush: usize) {
         let began = self.flushes[flush];
-        let (covered, rest) =
-            self.unflushed.iter().partition(|&&write| ended_before(self.spans[write], began));
+        let is_covered =
+            |&&(write, before): &&(usize, usize)| began < before && ended_before(self.spans[write], began);
+        let (covered, rest): (Vec<_>, Vec<_>) = self.unflushed.iter().partition(is_covered);
         self.unflushed = rest;
-        let covered: Vec<usize> = covered;
-        for write in covered {
+        for (write, _) in covered {
             self.becomes_durable(write);
         }
         let lengths = self.longer.iter().filter(|(grew, _)| *grew < began);
         self.lasts(lengths.map(|&(_, blocks)| blocks).max().unwrap_or(0));
+    }
+
+    /// No later flush helps what this one should have made durable. One that was under way before may end well.
+    fn flush_failed(&mut self, flush: usize) {
+        let began = self.flushes[flush];
+        self.unflushed.iter_mut().for_each(|(_, before)| *before = began.min(*before));
     }
 
     fn becomes_durable(&mut self, write: usize) {

@@ -131,6 +131,25 @@ fn a_later_flush_does_not_help_what_a_failed_one_covered() {
     assert_eq!(possible(&history, 2), set([[3, 2]]));
 }
 
+/// Two flushes at a time: that the younger one fails takes nothing from the older one.
+#[test]
+fn a_flush_that_was_under_way_before_one_that_failed_still_counts() {
+    let mut history = History::new(Image::new(1));
+    write(&mut history, WriteKind::Plain, 0, thin(1));
+    let (older, younger) = (history.begin_flush(), history.begin_flush());
+    history.end_flush(younger, false);
+    history.end_flush(older, true);
+    history.mark(1);
+    assert_eq!(possible(&history, 1), set([[1]]));
+    // The other way round it does not help.
+    write(&mut history, WriteKind::Plain, 0, thin(2));
+    let (older, younger) = (history.begin_flush(), history.begin_flush());
+    history.end_flush(older, false);
+    history.end_flush(younger, true);
+    history.mark(2);
+    assert_eq!(possible(&history, 2), set([[1], [2]]));
+}
+
 #[test]
 fn a_failed_write_may_land_until_it_is_overwritten() {
     let mut history = History::new(Image::new(1));
@@ -256,13 +275,19 @@ impl Naive<'_> {
             WriteKind::Discard => return usize::MAX,
             WriteKind::Plain => {}
         }
-        let covers = |&flush: &usize| self.time(Event::FlushBegan(flush)).unwrap() > ended;
+        let began = |flush| self.time(Event::FlushBegan(flush)).unwrap();
+        let failed = |event: (usize, &Event)| match event.1 {
+            Event::FlushFailed(flush) => Some((event.0, began(*flush))),
+            _ => None,
+        };
+        let failures: Vec<(usize, usize)> = self.0.events().iter().enumerate().filter_map(failed).collect();
+        let helps = |&flush: &usize| {
+            let Some(end) = self.time(Event::FlushEnded(flush)) else { return false };
+            let spoils = |&(at, other): &(usize, usize)| at > ended && at < end && other <= began(flush);
+            began(flush) > ended && !failures.iter().any(spoils)
+        };
         let ends = |flush| self.time(Event::FlushEnded(flush)).unwrap_or(usize::MAX);
-        let durable = (0..self.0.flushes()).filter(covers).map(ends).min().unwrap_or(usize::MAX);
-        let failed = |event: (usize, &Event)| matches!(event.1, Event::FlushFailed(_)).then_some(event.0);
-        let doomed =
-            self.0.events().iter().enumerate().filter_map(failed).any(|at| at > ended && at < durable);
-        if doomed { usize::MAX } else { durable }
+        (0..self.0.flushes()).filter(helps).map(ends).min().unwrap_or(usize::MAX)
     }
 
     /// First bytes that block `block` may have after `events` events.

@@ -591,7 +591,8 @@ impl Committer {
             return Ok(());
         }
         flushed?;
-        Ok(())
+        // Another flush may have failed while this one was under way: then nobody knows what the device has kept (R20).
+        self.poison.check()
     }
 }
 

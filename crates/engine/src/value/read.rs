@@ -146,9 +146,6 @@ enum UnitPlace {
 
 /// Identity of a value's units in the pool (R11): its version, in a space of its own beside the pages'.
 fn identity(version: Lsn) -> u64 {
-    if planted(Plant::CacheWithoutIdentity) {
-        return 1;
-    }
     version.0
 }
 
