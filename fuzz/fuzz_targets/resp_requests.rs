@@ -26,7 +26,8 @@ fn parse(
         loop {
             let glance = parser.glance(received.first_chunk());
             let glance = glance.map(|glance| {
-                let words = [glance.name, glance.argument].map(Bytes::copy_from_slice).to_vec();
+                let words = [Some(glance.name), Some(glance.argument), glance.second];
+                let words = words.into_iter().flatten().map(Bytes::copy_from_slice).collect();
                 (words, received.len() - glance.bytes)
             });
             let request = parser.next(&mut received);

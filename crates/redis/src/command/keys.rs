@@ -15,8 +15,14 @@ pub(super) async fn del(call: Call) -> Outcome {
     let (mut count, mut pending) = (0, SmallVec::new());
     // Before anything is deleted: a command that is refused did nothing.
     let keys = call.rest(1).iter().map(|word| call.face.key(word)).collect::<Result<Vec<_>, _>>()?;
-    if call.face.has_identity() || (2..=KEYS_A_STEP_MAX).contains(&keys.len()) {
+    if call.face.has_identity() {
         return call.face.delete_together(keys).await;
+    }
+    // What is too much for a step is refused before anything is done; one by one it may be possible.
+    if (2..=KEYS_A_STEP_MAX).contains(&keys.len())
+        && let Ok(finished) = call.face.delete_together(keys.clone()).await
+    {
+        return Ok(finished);
     }
     for (index, key) in keys.into_iter().enumerate() {
         if index > 0 && index.is_multiple_of(KEYS_A_TURN) {
