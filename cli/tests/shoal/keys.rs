@@ -104,7 +104,7 @@ fn strange_keys_pass_through_both_faces() {
     let (grpc, resp) = (address("gRPC"), address("Redis redis://"));
     let keys = keys();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let result = runtime.block_on(tokio::time::timeout(std::time::Duration::from_secs(120), async {
+    let passes = async {
         let client = Client::connect(grpc.as_str()).await.unwrap();
         let bucket = client.bucket(BUCKET);
         let redis = RespClient::connect(RespOptions::new(resp)).await.unwrap();
@@ -129,7 +129,10 @@ fn strange_keys_pass_through_both_faces() {
             redis.delete(key).await.unwrap();
             assert_eq!(bucket.get(key).await.unwrap(), None, "{}", key.escape_ascii());
         }
-    }));
+    };
+    // The timer wants a runtime around it when it is made.
+    let result =
+        runtime.block_on(async { tokio::time::timeout(std::time::Duration::from_secs(120), passes).await });
     child.kill().unwrap();
     child.wait().unwrap();
     result.expect("the keys take too long");
