@@ -28,8 +28,9 @@ pub(crate) struct CredentialFiles {
     pub(crate) allow_tls12: bool,
 }
 
-/// What tells one content of a file from another without reading it: when it was written, its length, its inode.
-type Stamp = Option<(SystemTime, u64, u64)>;
+/// What tells one content of a file from another without reading it: when it was written, when it or who may read it was
+/// changed, its length, its inode.
+type Stamp = Option<(SystemTime, (i64, i64), u64, u64)>;
 
 impl CredentialFiles {
     /// Reads them all.
@@ -58,7 +59,8 @@ impl CredentialFiles {
     fn stamps(&self) -> Vec<Stamp> {
         let stamp = |path: &PathBuf| {
             let metadata = path.metadata().ok()?;
-            Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
+            let changed = (metadata.ctime(), metadata.ctime_nsec());
+            Some((metadata.modified().ok()?, changed, metadata.len(), metadata.ino()))
         };
         self.all().map(stamp).collect()
     }
@@ -72,7 +74,8 @@ impl CredentialFiles {
         let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let mut looks = interval(LOOK_PAUSE);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut seen = self.stamps();
+        // Nothing yet: they may have changed while the store was opened.
+        let mut seen = Vec::new();
         loop {
             let asked = tokio::select! {
                 _ = hang_up.recv() => true,

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use futures_util::stream::poll_fn;
+use prost::Message as _;
 use shoal_api::v1::operation::Action;
 use shoal_api::{OPERATION_VALUE_BYTES_MAX, v1};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -277,7 +278,7 @@ impl Shared {
             && bytes < MESSAGE_BYTES_FULL
             && let Some((mut operation, waiting)) = state.queued.pop_front()
         {
-            bytes += operation.key.len() + operation.value.len();
+            bytes += operation.encoded_len();
             operation.number = state.place(waiting);
             operations.push(operation);
         }
@@ -313,7 +314,8 @@ impl Shared {
     fn fail(&self, failed: &Failed, is_opened: bool) {
         let mut state = self.state();
         state.stream += 1;
-        state.sender = None;
+        // What is left of this stream's request looks again, and ends.
+        let sender = state.sender.take();
         let mut over: Vec<Waiting> =
             state.under_way.drain(..).flatten().map(|(_, waiting)| waiting).collect();
         state.free_places.clear();
@@ -321,6 +323,9 @@ impl Shared {
             over.extend(state.queued.drain(..).map(|(_, waiting)| waiting));
         }
         drop(state);
+        if let Some(sender) = sender {
+            sender.wake();
+        }
         for waiting in over {
             drop(waiting.answer.send(Err(failed.clone())));
         }

@@ -108,7 +108,7 @@ fn tag_of(hash: u64) -> u32 {
 impl Places {
     /// Places of `bytes` bytes together, at least one set.
     fn new(bytes: usize) -> Self {
-        let wanted = (bytes / PLACE_BYTES).max(WAYS).next_power_of_two();
+        let wanted = 1 << (bytes / PLACE_BYTES).max(WAYS).ilog2();
         Self { wanted, places: Vec::new(), tags: Vec::new(), missed: Vec::new(), turn: 0 }
     }
 

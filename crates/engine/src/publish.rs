@@ -103,6 +103,8 @@ impl Inner {
         if !planted(Plant::PagesNotFlushed) {
             self.device.flush().await.ok()?;
         }
+        // Another flush may have failed meanwhile, and taken with it what this one was to make durable (R20): nothing may name it.
+        self.poison.check()?;
         superblock::write(&self.device, &next).await?;
         self.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
         Ok(next)

@@ -196,6 +196,13 @@ impl<'a> Piece<'a> {
     }
 }
 
+impl Piece<'_> {
+    fn over(&mut self) -> Result<()> {
+        self.is_full = true;
+        Err(Error::Busy("the piece of a scrub is over"))
+    }
+}
+
 impl Visitor for Piece<'_> {
     fn page(&mut self, _page: PageRef, _level: u8, _used_bytes: usize) {
         self.report.pages += 1;
@@ -235,6 +242,7 @@ impl Visitor for Piece<'_> {
         let inner = self.inner;
         let blocks = inner.device.blocks();
         for (key, version, entry) in std::mem::take(&mut self.entries) {
+            inner.check_open()?;
             self.report.objects += 1;
             self.report.bytes += entry.stored_bytes();
             match verify_direct(&inner.device, &inner.pool, blocks, &entry, version).await {
@@ -244,10 +252,15 @@ impl Visitor for Piece<'_> {
                 }
                 Err(error) => self.report.problem(format!("object {}: {error}", name(&key)), 0),
             }
+            if self.report.bytes - self.bytes_before >= BYTES_AT_A_TIME {
+                // In the middle of a leaf, if need be: its values may be long.
+                self.last.clear();
+                self.last.extend_from_slice(&key);
+                self.last.push(0);
+                return self.over();
+            }
         }
         self.leaves += 1;
-        let bytes = self.report.bytes - self.bytes_before;
-        self.is_full = self.leaves >= LEAVES_AT_A_TIME || (self.leaves >= 2 && bytes >= BYTES_AT_A_TIME);
-        if self.is_full { Err(Error::Busy("the piece of a scrub is over")) } else { Ok(()) }
+        if self.leaves >= LEAVES_AT_A_TIME { self.over() } else { Ok(()) }
     }
 }

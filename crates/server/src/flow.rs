@@ -176,7 +176,7 @@ impl Lease {
         self.flow.working()
     }
 
-    /// Says that the client took a piece of an answer.
+    /// Says that the client took a piece of an answer, or sent one of a request.
     pub(crate) fn note_moved(&self) {
         self.flow.moved.fetch_add(1, Ordering::Relaxed);
     }
@@ -262,6 +262,10 @@ impl http_body::Body for RequestBody {
         Poll::Ready(match frame {
             Some(Ok(frame)) => {
                 let arrived = frame.data_ref().map_or(0, Bytes::len);
+                // A slow sender is not one who does not take its answers.
+                if let Some(lease) = &self.lease {
+                    lease.note_moved();
+                }
                 let frame = self.decode(frame)?;
                 let bytes = frame.data_ref().map_or(0, Bytes::len).max(arrived);
                 let taken = self.lease.as_ref().map_or(Ok(()), |lease| lease.grow(bytes));

@@ -17,6 +17,7 @@ use std::vec;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, poll_fn};
 use futures_util::{FutureExt, Stream, StreamExt};
+use prost::Message as _;
 use shoal_api::v1::operation::Action;
 use shoal_api::{OPERATION_VALUE_BYTES_MAX, OPERATIONS_MESSAGE_BYTES_MAX, v1};
 use shoal_base::limits::BATCH_KEYS_MAX;
@@ -286,7 +287,7 @@ impl Operations {
 
     fn answer(&mut self, held: Held, result: v1::OperationResult) {
         self.held_bytes -= held.bytes;
-        self.ready_bytes += OPERATION_BYTES + result.value.len();
+        self.ready_bytes += OPERATION_BYTES + result.encoded_len();
         self.ready.push(result);
     }
 }

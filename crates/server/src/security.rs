@@ -190,7 +190,8 @@ impl Security {
         Self(Arc::new(ArcSwap::from_pointee(credentials)))
     }
 
-    /// From now on `credentials` are in force: for new connections, and for the next request of those that are open.
+    /// From now on `credentials` are in force: for new connections, and, as far as tokens are concerned, for the next request of
+    /// those that are open. A certificate counts as long as the connection lives in which it was shown.
     pub fn replace(&self, credentials: Credentials) {
         self.0.store(Arc::new(credentials));
     }

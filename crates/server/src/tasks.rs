@@ -71,6 +71,14 @@ impl<C: Future + Unpin> WithTasks<C> {
     }
 }
 
+impl<C> Drop for WithTasks<C> {
+    /// What the connection began in its last look was not taken yet; each task holds the spawner, so nobody else would free
+    /// them.
+    fn drop(&mut self) {
+        drop(self.spawner.take());
+    }
+}
+
 impl<C: Future + Unpin> Future for WithTasks<C> {
     type Output = C::Output;
 

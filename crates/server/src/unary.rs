@@ -95,12 +95,15 @@ where
     };
     let working = flow.working();
     let answer = match verb(admitted.with(request)).await {
-        Ok(answer) => encode(M::VALUE_OUT, answer),
+        Ok(answer) => answer,
         Err(failure) => return failure.into_status().into_http(),
     };
+    // A write that answers with a value found one, and wrote nothing.
+    let has_written = M::WRITES && answer.value.is_empty();
+    let answer = encode(M::VALUE_OUT, answer);
     drop(working);
     // The request is gone; from here on the lease stands for the answer.
-    if M::WRITES {
+    if has_written {
         lease.set_regardless(answer.len());
     } else if let Err(failure) = lease.set(answer.len()) {
         return failure.into_status().into_http();

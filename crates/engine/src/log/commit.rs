@@ -563,7 +563,8 @@ impl Committer {
         }
         if !has_extents {
             self.device.write_durable(block, buf).await.ok()?;
-            return Ok(());
+            // Where it was a write and a flush: as below.
+            return self.poison.check();
         }
         let mut batch = self.device.batch();
         let log = if planted(Plant::ValuesNotFlushed) {

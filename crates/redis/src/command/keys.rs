@@ -9,7 +9,7 @@ use super::{
 use crate::answer::{Answer, Failed, Finished, Outcome};
 
 /// So many keys are deleted as one step, all of them or none; more go one after the other, so that others have their turn.
-const KEYS_A_STEP_MAX: usize = KEYS_A_TURN;
+const KEYS_A_STEP_MAX: usize = 32;
 
 pub(super) async fn del(call: Call) -> Outcome {
     let (mut count, mut pending) = (0, SmallVec::new());
