@@ -90,7 +90,7 @@ impl LocalRing {
         while in_flight < LOCAL_ENTRIES as usize {
             let Some(mut transfer) = waiting.pop() else { break };
             let Some(action) = transfer.action(dsync.load(Ordering::Relaxed)) else {
-                finished.push((transfer.into_ticket(), Ok(())));
+                finished.push((transfer.into_request(), Ok(())));
                 continue;
             };
             self.submissions.push(Box::new(Flight { transfer, action }), storage.file());
@@ -105,7 +105,7 @@ impl LocalRing {
                 let Flight { mut transfer, action } = *flight;
                 match transfer.took(action, result, dsync) {
                     Ok(()) => waiting.push(transfer),
-                    Err(error) => finished.push((transfer.into_ticket(), Err(error))),
+                    Err(error) => finished.push((transfer.into_request(), Err(error))),
                 }
             }
         }

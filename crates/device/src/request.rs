@@ -456,12 +456,21 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{IoBuf, MemDevice};
+    use crate::{FileOptions, IoBuf, IoMode, MemDevice};
 
-    /// The one runs requests on lent memory, the other on memory that it owns meanwhile.
+    /// A file and a device in memory run requests on lent memory, the simulated one on memory that it owns meanwhile.
     #[test]
     fn what_runs_here_and_now_does_the_same_with_and_without_a_shorter_way() {
-        for device in [Device::new(Arc::new(MemDevice::new(4))), Device::new(crate::sim::SimDevice::new(4))] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut devices =
+            vec![Device::new(Arc::new(MemDevice::new(4))), Device::new(crate::sim::SimDevice::new(4))];
+        for io in [IoMode::Uring, IoMode::Threads] {
+            let options = FileOptions { create: true, io, ..FileOptions::default() };
+            let device = crate::open(&folder.path().join(format!("{io:?}")), &options).unwrap();
+            device.inner().grow(4).unwrap();
+            devices.push(device);
+        }
+        for device in devices {
             let name = format!("{device:?}");
             let bytes: Vec<u8> = (0..2 * BLOCK_BYTES).map(|at| (at % 251) as u8).collect();
             assert!(device.write_now(1, IoBuf::copied_from(&bytes)).result.is_ok(), "{name}");

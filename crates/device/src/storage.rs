@@ -13,7 +13,7 @@ use shoal_base::BLOCK_BYTES_U64;
 
 use crate::counters::Counters;
 use crate::transfer::{Action, Transfer};
-use crate::{DeviceCounters, Op, Ticket, sys};
+use crate::{DeviceCounters, DeviceError, Op, Request, Ticket, sys};
 
 /// What the descriptor is open on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,10 +110,31 @@ impl Storage {
         }
         let mut transfer = Transfer::new(ticket);
         let result = self.run_transfer(&mut transfer);
-        self.finish(transfer.into_ticket(), result);
+        self.finish(transfer.into_request(), result);
     }
 
-    fn run_transfer(&self, transfer: &mut Transfer) -> io::Result<()> {
+    /// Runs a request on lent memory on this thread.
+    pub(crate) fn run_lent(&self, request: Request<'_>) -> Result<(), DeviceError> {
+        if let Err(error) = request.check_range(self.blocks()) {
+            self.counters.count(request.op(), request.blocks(), false);
+            return Err(error);
+        }
+        let (request, result) = match request.op() {
+            Op::Discard { blocks } => {
+                let result = self.discard(request.block(), blocks);
+                (request, result)
+            }
+            _ => {
+                let mut transfer = Transfer::lent(request);
+                let result = self.run_transfer(&mut transfer);
+                (transfer.into_request(), result)
+            }
+        };
+        self.counters.count(request.op(), request.blocks(), result.is_ok());
+        result.map_err(|error| request.error(&error))
+    }
+
+    fn run_transfer<R>(&self, transfer: &mut Transfer<R>) -> io::Result<()> {
         while let Some(action) = transfer.action(self.dsync.load(Ordering::Relaxed)) {
             let result = match action {
                 Action::Read => sys::read(&self.file, transfer),

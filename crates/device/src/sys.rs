@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 
 use smallvec::SmallVec;
 
-use crate::Ticket;
+use crate::Request;
 use crate::transfer::Transfer;
 
 /// Segments that one system call takes (`IOV_MAX` of Linux); longer lists are transferred in several calls.
@@ -26,13 +26,13 @@ pub(crate) struct Iovecs {
     first: usize,
 }
 
-// SAFETY: a list of addresses; whoever uses them holds the ticket they come from, which is `Send`.
+// SAFETY: a list of addresses; whoever uses them holds the request they come from: on another thread a ticket, which is `Send`.
 unsafe impl Send for Iovecs {}
 
 impl Iovecs {
-    /// The whole memory of `ticket`.
-    pub(crate) fn of(ticket: &Ticket) -> Self {
-        let filled = ticket.segments().iter().filter(|segment| segment.bytes > 0);
+    /// The whole memory of `request`.
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        let filled = request.segments().iter().filter(|segment| segment.bytes > 0);
         let list = filled
             .map(|segment| libc::iovec { iov_base: segment.start.cast(), iov_len: segment.bytes })
             .collect();
@@ -71,7 +71,7 @@ fn checked_int(result: libc::c_int) -> io::Result<()> {
 }
 
 /// The window of `transfer` as the C interface wants it: pointer, count, offset in the file.
-fn arguments(transfer: &Transfer) -> io::Result<(*const libc::iovec, libc::c_int, libc::off_t)> {
+fn arguments<R>(transfer: &Transfer<R>) -> io::Result<(*const libc::iovec, libc::c_int, libc::off_t)> {
     let window = transfer.window();
     let count = libc::c_int::try_from(window.len()).map_err(io::Error::other)?;
     let offset = libc::off_t::try_from(transfer.offset()).map_err(io::Error::other)?;
@@ -79,17 +79,17 @@ fn arguments(transfer: &Transfer) -> io::Result<(*const libc::iovec, libc::c_int
 }
 
 /// Reads once into what is left of `transfer`'s memory. Bytes read.
-pub(crate) fn read(file: &File, transfer: &Transfer) -> io::Result<usize> {
+pub(crate) fn read<R>(file: &File, transfer: &Transfer<R>) -> io::Result<usize> {
     let (iovecs, count, offset) = arguments(transfer)?;
-    // SAFETY: the transfer owns the ticket whose memory the iovecs name, and a read's memory may be written to.
+    // SAFETY: the transfer owns the request whose memory the iovecs name, and a read's memory may be written to.
     checked(unsafe { libc::preadv(file.as_raw_fd(), iovecs, count, offset) })
 }
 
 /// Writes once from what is left of `transfer`'s memory. Bytes written.
-pub(crate) fn write(file: &File, transfer: &Transfer, durable: bool) -> io::Result<usize> {
+pub(crate) fn write<R>(file: &File, transfer: &Transfer<R>, durable: bool) -> io::Result<usize> {
     let (iovecs, count, offset) = arguments(transfer)?;
     let fd = file.as_raw_fd();
-    // SAFETY: the transfer owns the ticket whose memory the iovecs name.
+    // SAFETY: the transfer owns the request whose memory the iovecs name.
     checked(unsafe {
         if durable {
             libc::pwritev2(fd, iovecs, count, offset, libc::RWF_DSYNC)

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::BLOCK_BYTES_U64;
 
 use crate::sys::Iovecs;
-use crate::{Op, Ticket};
+use crate::{Op, Request, Ticket};
 
 /// How often one request is repeated because the kernel was interrupted or short of something, before it fails.
 const REPEATS_MAX: u32 = 10_000;
@@ -28,9 +28,11 @@ pub(crate) enum Action {
     Sync,
 }
 
-/// A request with what is left of it.
-pub(crate) struct Transfer {
-    ticket: Ticket,
+/// A request with what is left of it: a ticket, which may wander between threads, or a request on lent memory.
+pub(crate) struct Transfer<R = Ticket> {
+    /// Keeps the memory that the list names.
+    request: R,
+    op: Op,
     iovecs: Iovecs,
     offset: u64,
     left: usize,
@@ -42,14 +44,29 @@ pub(crate) struct Transfer {
 impl Transfer {
     /// The start of `ticket`, which must be in range and no discard.
     pub(crate) fn new(ticket: Ticket) -> Self {
-        debug_assert!(!matches!(ticket.op(), Op::Discard { .. }), "discards are not transfers");
+        Self::whole(ticket, |ticket| ticket)
+    }
+}
+
+impl<'a> Transfer<Request<'a>> {
+    /// The start of `request`, which must be in range and no discard.
+    pub(crate) fn lent(request: Request<'a>) -> Self {
+        Self::whole(request, |request| request)
+    }
+}
+
+impl<R> Transfer<R> {
+    fn whole<'r>(request: R, asked: impl FnOnce(&R) -> &Request<'r>) -> Self {
+        let asked = asked(&request);
+        debug_assert!(!matches!(asked.op(), Op::Discard { .. }), "discards are not transfers");
         Self {
-            iovecs: Iovecs::of(&ticket),
-            offset: ticket.block() * BLOCK_BYTES_U64,
-            left: ticket.bytes(),
-            sync_left: ticket.op() == Op::Flush,
+            op: asked.op(),
+            iovecs: Iovecs::of(asked),
+            offset: asked.block() * BLOCK_BYTES_U64,
+            left: asked.bytes(),
+            sync_left: asked.op() == Op::Flush,
             repeats: 0,
-            ticket,
+            request,
         }
     }
 
@@ -57,7 +74,7 @@ impl Transfer {
     /// `RWF_DSYNC`.
     pub(crate) fn action(&mut self, dsync: bool) -> Option<Action> {
         if self.left > 0 {
-            return Some(match self.ticket.op() {
+            return Some(match self.op {
                 Op::Read => Action::Read,
                 Op::WriteDurable if dsync => Action::Write { durable: true },
                 Op::WriteDurable => {
@@ -130,8 +147,8 @@ impl Transfer {
     }
 
     /// Ends the transfer: nobody uses the memory any more.
-    pub(crate) fn into_ticket(self) -> Ticket {
-        self.ticket
+    pub(crate) fn into_request(self) -> R {
+        self.request
     }
 }
 

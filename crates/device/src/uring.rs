@@ -21,7 +21,7 @@ use crate::ring::{Completions, Flight, Gate, Landing, MakeRing, SHARED_ENTRIES, 
 use crate::storage::Storage;
 use crate::threads::{Pool, too_many};
 use crate::transfer::Transfer;
-use crate::{BlockDevice, DeviceCounters, Op, Ticket, WAITING_MAX, local};
+use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Request, Ticket, WAITING_MAX, local};
 
 /// Requests in the shared ring at once: NVMe devices and network volumes are saturated by fewer.
 pub const IN_FLIGHT_MAX: usize = 256;
@@ -126,7 +126,7 @@ impl Shared {
             let dsync = self.storage.dsync();
             match transfer.took(action, result, dsync) {
                 Ok(()) if transfer.action(dsync.load(Ordering::Relaxed)).is_some() => going_on.push(transfer),
-                result => finished.push((transfer.into_ticket(), result)),
+                result => finished.push((transfer.into_request(), result)),
             }
         }
         let mut queue = self.queue.lock();
@@ -220,6 +220,10 @@ impl BlockDevice for UringDevice {
         for ticket in admitted {
             storage.run(ticket);
         }
+    }
+
+    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
+        Some(self.shared.storage.run_lent(request))
     }
 
     fn blocks(&self) -> u64 {
