@@ -148,7 +148,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: crate::buffer::tests::cases(200), failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: crate::tests::cases(200), failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn gives_the_bytes_in_order(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..700), 0..8), steps in proptest::collection::vec((0..3_u8, 0..900_usize), 0..40)) {

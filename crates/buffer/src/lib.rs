@@ -5,13 +5,14 @@
 //! a received message, a mapped file: whatever [`bytes::Bytes`] can own) and release it by dropping. A value travels
 //! from the pool to the socket as external chunks: it is never copied.
 //!
-//! `raw` is the buffer's memory and its critical paths, `list` its chunks: all of the crate's `unsafe`; `buffer` is what is built on
+//! `buffer` is the buffer's memory and its critical paths, with all of the crate's `unsafe`; `range` is what is built on
 //! them; `body` gives a buffer to code that consumes a [`bytes::Buf`] or an [`http_body::Body`].
 
 mod body;
 mod buffer;
-mod list;
-mod raw;
+mod range;
+#[cfg(test)]
+mod tests;
 
-pub use buffer::{COPY_BYTES_MAX, OutOfRange};
-pub use raw::{BUILT_IN_BYTES, Buffer, Chunks, PREPEND_BYTES};
+pub use buffer::{BUILT_IN_BYTES, Buffer, Chunks, PREPEND_BYTES};
+pub use range::{COPY_BYTES_MAX, OutOfRange};
