@@ -40,9 +40,22 @@ impl FoundEntry {
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a> {
     pub value: &'a [u8],
+    pub version: Lsn,
+    pub modified_ns: u64,
+    /// Content type and user metadata, encoded.
+    pub metadata: &'a [u8],
     pub expiry_ns: Option<u64>,
     /// Whether no newer write of the key is in flight.
     pub is_settled: bool,
+}
+
+impl Shown<'_> {
+    /// What is known about the object; none where it cannot be read.
+    pub(crate) fn info(&self) -> Option<ObjectInfo> {
+        let metadata = decode_metadata(self.metadata).ok()?;
+        let Self { version, modified_ns, expiry_ns, .. } = *self;
+        Some(ObjectInfo { version, bytes: self.value.len() as u64, modified_ns, expiry_ns, metadata })
+    }
 }
 
 impl Store {
@@ -76,7 +89,25 @@ impl Store {
         Some(shown)
     }
 
-    /// The same, as a copy.
+    /// As [`Self::show_at_once`], with what is known about the object.
+    pub fn show_object_at_once<T>(
+        &self,
+        key: &ObjectKey,
+        show: impl FnOnce(Option<(&ObjectInfo, &[u8])>) -> T,
+    ) -> Option<T> {
+        let inner = &*self.0;
+        inner.check_open().ok()?;
+        let (bytes, shown) = inner.show_found(key, |found: Option<Shown<'_>>| match found {
+            None => Some(show(None)),
+            Some(found) => found.info().map(|info| show(Some((&info, found.value)))),
+        })?;
+        let shown = shown?;
+        inner.count(&inner.counters.gets);
+        OperationCounters::add(&inner.counters.value_bytes_read, bytes);
+        Some(shown)
+    }
+
+    /// As [`Self::show_at_once`], as a copy.
     #[must_use]
     pub fn get_at_once(&self, key: &ObjectKey) -> Option<Option<Bytes>> {
         self.show_at_once(key, |value| value.map(Bytes::copy_from_slice))
@@ -131,7 +162,7 @@ impl Inner {
         let (record, is_settled) = self.record_of(&view, key.encoded());
         match record {
             Some(record) if record.kind() == RecordKind::Delete => Some((0, show(None))),
-            Some(record) => self.show_inline(record.body_bytes(), is_settled, show),
+            Some(record) => self.show_inline(Lsn(record.lsn_raw()), record.body_bytes(), is_settled, show),
             None => {
                 let tree = tree_of(self.identity, view.tablet);
                 let pages = PoolPages::new(&self.pool);
@@ -140,7 +171,10 @@ impl Inner {
                     return None;
                 };
                 match found {
-                    Some(found) => self.show_inline(split_leaf_entry(&found).ok()?.1, is_settled, show),
+                    Some(found) => {
+                        let (version, body) = split_leaf_entry(&found).ok()?;
+                        self.show_inline(version, body, is_settled, show)
+                    }
                     None => Some((0, show(None))),
                 }
             }
@@ -150,6 +184,7 @@ impl Inner {
     /// Shows the value in the body of an entry, where it lies there; gives its bytes too.
     fn show_inline<T>(
         &self,
+        version: Lsn,
         body: &[u8],
         is_settled: bool,
         show: impl FnOnce(Option<Shown<'_>>) -> T,
@@ -161,8 +196,13 @@ impl Inner {
         if self.expiry.is_over(&entry) {
             return Some((0, show(None)));
         }
-        let value = inline.get(entry.meta_in_front() as usize..)?;
-        let shown = Shown { value, expiry_ns: entry.expiry_ns, is_settled };
+        let (in_front, value) = inline.split_at_checked(entry.meta_in_front() as usize)?;
+        let metadata = match &entry.meta {
+            Meta::Inline(bytes) => bytes,
+            Meta::InFront(_) => in_front,
+        };
+        let Entry { modified_ns, expiry_ns, .. } = entry;
+        let shown = Shown { value, version, modified_ns, metadata, expiry_ns, is_settled };
         Some((value.len() as u64, show(Some(shown))))
     }
 

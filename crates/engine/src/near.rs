@@ -12,10 +12,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use shoal_base::Lsn;
 use shoal_base::hash::hash64;
 
 use crate::get::Shown;
 use crate::key::ObjectKey;
+use crate::object::ObjectInfo;
 use crate::store::{OperationCounters, Store};
 
 /// Counters of writes; keys share them by their hash. 128 KiB: more would fit in no core's cache.
@@ -23,7 +25,7 @@ const WRITE_COUNTS: usize = 16 << 10;
 /// Bytes of a place: key, value and what is known of them, in whole cache lines.
 const PLACE_BYTES: usize = 256;
 /// Bytes of key and value together.
-const KEPT_BYTES_MAX: usize = PLACE_BYTES - 24;
+const KEPT_BYTES_MAX: usize = PLACE_BYTES - 36;
 /// Places that a key may be in.
 const WAYS: usize = 2;
 /// Stands for no end of its time.
@@ -67,6 +69,8 @@ struct Place {
     /// The count of writes from before the value was looked up.
     count: u64,
     expiry_ns: u64,
+    version: u64,
+    modified_ns: u64,
     key_bytes: u16,
     value_bytes: u16,
     /// Key, then value.
@@ -76,8 +80,15 @@ struct Place {
 const _: () = assert!(size_of::<Place>() == PLACE_BYTES, "a place is four cache lines");
 
 impl Place {
-    const EMPTY: Self =
-        Self { count: 0, expiry_ns: FOREVER, key_bytes: 0, value_bytes: 0, bytes: [0; KEPT_BYTES_MAX] };
+    const EMPTY: Self = Self {
+        count: 0,
+        expiry_ns: FOREVER,
+        version: 0,
+        modified_ns: 0,
+        key_bytes: 0,
+        value_bytes: 0,
+        bytes: [0; KEPT_BYTES_MAX],
+    };
 
     fn key(&self) -> &[u8] {
         &self.bytes[..usize::from(self.key_bytes)]
@@ -85,6 +96,17 @@ impl Place {
 
     fn value(&self) -> &[u8] {
         &self.bytes[usize::from(self.key_bytes)..][..usize::from(self.value_bytes)]
+    }
+
+    fn shown(&self) -> Shown<'_> {
+        Shown {
+            value: self.value(),
+            version: Lsn(self.version),
+            modified_ns: self.modified_ns,
+            metadata: &[],
+            expiry_ns: Some(self.expiry_ns).filter(|&expiry_ns| expiry_ns != FOREVER),
+            is_settled: true,
+        }
     }
 }
 
@@ -126,9 +148,10 @@ impl Places {
         (self.places[set + way].key() == key).then_some(set + way)
     }
 
-    /// Keeps a value: in the place `at` where the key has one, else where it missed before.
-    fn keep(&mut self, at: Option<usize>, hash: u64, key: &[u8], value: &[u8], count: u64, expiry_ns: u64) {
-        if key.len() + value.len() > KEPT_BYTES_MAX {
+    /// Keeps what was found: in the place `at` where the key has one, else where it missed before. Metadata has no place here.
+    fn keep(&mut self, at: Option<usize>, hash: u64, key: &[u8], found: &Shown<'_>, count: u64) {
+        let value = found.value;
+        if key.len() + value.len() > KEPT_BYTES_MAX || !found.metadata.is_empty() {
             return;
         }
         let set = self.set_of(hash);
@@ -154,7 +177,8 @@ impl Places {
         place.bytes[..key.len()].copy_from_slice(key);
         place.bytes[key.len()..][..value.len()].copy_from_slice(value);
         (place.key_bytes, place.value_bytes) = (key.len() as u16, value.len() as u16);
-        (place.count, place.expiry_ns) = (count, expiry_ns);
+        (place.count, place.expiry_ns) = (count, found.expiry_ns.unwrap_or(FOREVER));
+        (place.version, place.modified_ns) = (found.version.0, found.modified_ns);
         self.tags[at] = tag_of(hash);
     }
 }
@@ -176,7 +200,7 @@ impl std::fmt::Debug for Near {
 
 impl Store {
     /// Room for short values near one thread, of about `bytes` bytes; it is taken with the first value. A value has its place
-    /// where it and its key have at most 231 bytes together.
+    /// where it and its key have at most 219 bytes together.
     #[must_use]
     pub fn near(&self, bytes: usize) -> Near {
         Near { store: self.clone(), places: Places::new(bytes), gets: 0, bytes: 0 }
@@ -187,6 +211,28 @@ impl Near {
     /// As [`Store::show_at_once`], from near memory where the value lies there.
     #[inline]
     pub fn show<T>(&mut self, key: &ObjectKey, show: impl FnOnce(Option<&[u8]>) -> T) -> Option<T> {
+        self.show_found(key, |found| Some(show(found.map(|found| found.value))))
+    }
+
+    /// As [`Store::show_object_at_once`], likewise.
+    #[inline]
+    pub fn show_object<T>(
+        &mut self,
+        key: &ObjectKey,
+        show: impl FnOnce(Option<(&ObjectInfo, &[u8])>) -> T,
+    ) -> Option<T> {
+        self.show_found(key, |found| match found {
+            None => Some(show(None)),
+            Some(found) => found.info().map(|info| show(Some((&info, found.value)))),
+        })
+    }
+
+    #[inline]
+    fn show_found<T>(
+        &mut self,
+        key: &ObjectKey,
+        show: impl FnOnce(Option<&Shown<'_>>) -> Option<T>,
+    ) -> Option<T> {
         let inner = &*self.store.0;
         inner.check_open().ok()?;
         let hash = hash64(key.encoded());
@@ -199,16 +245,16 @@ impl Near {
         {
             self.gets += 1;
             self.bytes += u64::from(place.value_bytes);
-            return Some(show(Some(place.value())));
+            return show(Some(&place.shown()));
         }
         let places = &mut self.places;
         let (bytes, shown) = inner.show_found(key, |found: Option<Shown<'_>>| {
-            if let Some(found) = found.filter(|found| found.is_settled) {
-                let expiry_ns = found.expiry_ns.unwrap_or(FOREVER);
-                places.keep(at, hash, key.encoded(), found.value, count, expiry_ns);
+            if let Some(found) = found.as_ref().filter(|found| found.is_settled) {
+                places.keep(at, hash, key.encoded(), found, count);
             }
-            show(found.map(|found| found.value))
+            show(found.as_ref())
         })?;
+        let shown = shown?;
         self.gets += 1;
         self.bytes += bytes;
         Some(shown)
@@ -290,6 +336,39 @@ mod tests {
         assert!(!is_near(&near, "a"), "too long");
         near.settle();
         assert_eq!(store.0.counters.gets.load(Ordering::Relaxed), 6);
+    }
+
+    /// What is told of an object is the same from near memory, from a record and from a leaf; with metadata nothing is kept.
+    #[test]
+    fn what_is_known_of_an_object_is_kept_with_it() {
+        let store = store(Environment::default());
+        let mut near = store.near(1 << 20);
+        let metadata = crate::Metadata { content_type: "text/plain".into(), user: Vec::new() };
+        for (name, metadata) in [("plain", crate::Metadata::default()), ("rich", metadata)] {
+            let is_plain = metadata == crate::Metadata::default();
+            put(
+                &store,
+                name,
+                b"value",
+                PutOptions { metadata, modified_ns: Some(7), ..PutOptions::default() },
+            );
+            let known = block_on(store.head(&key(name))).unwrap().unwrap();
+            for applied in [false, true] {
+                if applied {
+                    block_on(store.0.apply_all()).unwrap();
+                }
+                let at_once = |object: Option<(&ObjectInfo, &[u8])>| {
+                    let (info, value) = object.unwrap();
+                    assert_eq!((info, value), (&known, &b"value"[..]));
+                };
+                store.show_object_at_once(&key(name), at_once).unwrap();
+                for _ in 0..3 {
+                    near.show_object(&key(name), at_once).unwrap();
+                }
+            }
+            assert_eq!(is_near(&near, name), is_plain);
+        }
+        assert!(near.show_object(&key("none"), |object| object.is_none()).unwrap());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use shoal_base::blocks_for;
+use shoal_base::codec::varint_bytes;
 use shoal_base::limits::{VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
 use shoal_base::task::may_block;
 use shoal_buffer::Buffer;
@@ -18,15 +19,16 @@ use crate::overlay::Record;
 use crate::pending::Pending;
 use crate::space::{Extents, Promise, TREE_BLOCKS_PER_RECORD};
 use crate::store::{Inner, OperationCounters, Store};
-use crate::value::prepare::{self, Way, lay_out, manifest_blocks, way_of};
+use crate::value::prepare::{self, Content, Way, lay_out, manifest_blocks, way_of};
+use crate::value::room::Room;
 use crate::write::{Part, Prepared, Write, memory_bytes};
 
 /// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would delay its
 /// neighbours in the batch.
 const WRITTEN_WITH_BATCH_BYTES_MAX: u64 = 64 << 10;
 
-/// Bytes of an entry with an inline value and no metadata, but for the value: flags, time and two lengths.
-const ENTRY_BYTES_GUESS: usize = 1 + 8 + 3 + 1;
+/// Bytes of an entry with an inline value and no metadata, but for the value and its length: flags, time, length of the metadata.
+const ENTRY_BYTES: usize = 1 + 8 + 1;
 
 impl Store {
     /// Stores `value` under `key`. Durable when it returns. For values of at most 4 MiB ([`Self::put_stream`] for larger
@@ -60,6 +62,40 @@ impl Store {
         inner.count(&inner.counters.puts);
         Ok(Pending::new(self.clone(), record))
     }
+
+    /// As [`Self::begin_put`], for a value that was received into a [`Room`]: no byte of it is copied, and it goes to the device from
+    /// where it is.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    ///
+    /// # Panics
+    /// Where the room is not full.
+    pub async fn begin_put_room(&self, key: &ObjectKey, room: Room, options: PutOptions) -> Result<Pending> {
+        let inner = &*self.0;
+        inner.check_writable()?;
+        inner.check_rules(key, options.rules).await?;
+        let (filled, value_bytes, copied) = room.into_filled();
+        OperationCounters::add(&inner.counters.value_bytes_copied, copied as u64);
+        let write = inner.put_write(key, Content::Filled { frames: &filled, value_bytes }, &options).await?;
+        // Now only the write holds the frames: they can stay in the pool.
+        drop(filled);
+        let record = write.prepared.record.clone();
+        inner.enqueue(key, options.rules, write).await?;
+        inner.count(&inner.counters.puts);
+        Ok(Pending::new(self.clone(), record))
+    }
+
+    /// Room for a value of so many bytes, into which it can be received; none where the value is so short that it rides in a
+    /// record, or so long that it would not stay in the pool, or where no frames can be had now.
+    pub fn room(&self, key: &ObjectKey, value_bytes: usize) -> Option<Room> {
+        let inner = &*self.0;
+        if way_of(key.encoded().len(), 0, value_bytes, &inner.tuning) != Way::Extents {
+            return None;
+        }
+        let fresh = inner.pool.fresh(blocks_for(value_bytes as u64) as usize)?;
+        Some(Room::new(fresh, value_bytes))
+    }
 }
 
 impl Store {
@@ -83,7 +119,8 @@ impl Store {
             meta: Meta::Inline(SmallVec::new()),
             home: Home::Inline,
         };
-        let body_bytes = ENTRY_BYTES_GUESS + value.len();
+        // Just so many: a record that takes less than was asked for it needs an allocation more.
+        let body_bytes = ENTRY_BYTES + varint_bytes(value.len() as u64) + value.len();
         let record = write_record(RecordKind::Put, tablet.id, encoded, body_bytes, false, |out| {
             entry.encode(out);
             out.extend_from_slice(value);
@@ -94,7 +131,8 @@ impl Store {
         if inner.wants_apply() {
             inner.wake_apply();
         }
-        let prepared = Prepared { record: record.clone(), promise, extents: Vec::new(), writes: Vec::new() };
+        let (extents, writes) = (Vec::new(), Vec::new());
+        let prepared = Prepared { record: record.clone(), promise, extents, writes, kept: None };
         inner.insert_at_once(tablet, Write { prepared, admitted, room })?;
         inner.hand_over();
         OperationCounters::add(&inner.counters.value_bytes_written, value.len() as u64);
@@ -108,7 +146,7 @@ impl Inner {
     pub(crate) async fn put_write(
         &self,
         key: &ObjectKey,
-        value: &Buffer,
+        value: impl Into<Content<'_>>,
         options: &PutOptions,
     ) -> Result<Write<'_>> {
         let prepared = self.prepare_put(key, value, options, Part::LAST).await?;
@@ -119,10 +157,11 @@ impl Inner {
     pub(crate) async fn prepare_put(
         &self,
         key: &ObjectKey,
-        value: &Buffer,
+        value: impl Into<Content<'_>>,
         options: &PutOptions,
         part: Part,
     ) -> Result<Prepared> {
+        let value = value.into();
         if value.len() as u64 > VALUE_BYTES_SINGLE_MAX {
             return Err(Error::Invalid(format!(
                 "a value of {} bytes is too large for one put: use a stream above {VALUE_BYTES_SINGLE_MAX} bytes",
@@ -177,7 +216,7 @@ impl Inner {
         key: &ObjectKey,
         entry: &Entry,
         meta: &[u8],
-        value: &Buffer,
+        value: Content<'_>,
         home_blocks: u64,
         part: Part,
     ) -> Result<Prepared> {
@@ -187,7 +226,7 @@ impl Inner {
             head.extend_from_slice(meta);
         }
         let mut body: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[&head[..]]);
-        body.extend(value.chunks());
+        value.each(|chunk| body.push(chunk));
         let promise = if part.uses_reserve && home_blocks == 0 {
             self.claim(|| self.space.claim_delete()).await?
         } else {
@@ -204,7 +243,7 @@ impl Inner {
         key: &ObjectKey,
         mut entry: Entry,
         meta: &[u8],
-        value: &Buffer,
+        value: Content<'_>,
         part: Part,
     ) -> Result<Prepared> {
         let front = if entry.meta_in_front() > 0 { meta } else { &[] };
@@ -214,13 +253,14 @@ impl Inner {
         for _ in 0..2 {
             let (extents, promise) = self.claim_extents(key, stored).await?;
             let (data, manifest) = (&extents[0], extents.get(1));
-            let (home, writes) = lay_out(&self.device, front, value, data, manifest);
-            entry.home = home;
+            let laid = lay_out((&self.device, &self.pool), front, value, data, manifest);
+            OperationCounters::add(&self.counters.value_bytes_copied, laid.copied as u64);
+            entry.home = laid.home;
             let with_batch =
                 may_block() && stored <= WRITTEN_WITH_BATCH_BYTES_MAX && self.committer.is_idle();
             let writes = if with_batch {
-                writes
-            } else if let Err(error) = self.write_values(writes).await {
+                laid.writes
+            } else if let Err(error) = self.write_values(laid.writes).await {
                 extents.iter().for_each(|extent| extent.keep());
                 last_error = Some(error);
                 continue;
@@ -229,7 +269,8 @@ impl Inner {
             };
             let mut head = Vec::with_capacity(96);
             entry.encode(&mut head);
-            return Ok(self.prepared(key, &[&head], promise, extents, writes, part));
+            let prepared = self.prepared(key, &[&head], promise, extents, writes, part);
+            return Ok(Prepared { kept: laid.kept, ..prepared });
         }
         Err(last_error.unwrap_or(Error::Busy("the device")))
     }
@@ -292,7 +333,7 @@ impl Inner {
         let encoded = encode_record(RecordKind::Put, tablet, key.encoded(), body, part.continues);
         let mut record = Record::new(encoded);
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
-        Prepared { record: Arc::new(record), promise, extents, writes }
+        Prepared { record: Arc::new(record), promise, extents, writes, kept: None }
     }
 
     /// Waits for room for a record on its own.

@@ -16,6 +16,8 @@ pub struct PoolCounters {
     pub prefetched: u64,
     /// Units evicted to make room.
     pub evictions: u64,
+    /// Units that stayed when they were written, and so came without a read.
+    pub adopted: u64,
     /// Write requests completed.
     pub writes: u64,
     /// Blocks written by them.
@@ -63,6 +65,7 @@ pub(crate) struct Stats {
     pub(crate) coalesced: Count,
     pub(crate) prefetched: Count,
     pub(crate) evictions: Count,
+    pub(crate) adopted: Count,
     pub(crate) writes: Count,
     pub(crate) blocks_written: Count,
     pub(crate) write_errors: Count,

@@ -12,11 +12,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use shoal_base::BLOCK_BYTES;
-use shoal_device::{IoMemory, ReadMemory};
+use shoal_device::{IoBuf, IoMemory, ReadMemory};
 use smallvec::SmallVec;
 
 use crate::counters::{Alone, CELLS, cell};
 use crate::free::{FreeList, List};
+use crate::fresh::Counted;
 use crate::starve::Starving;
 
 /// Size of a huge page on the machines that we know; the region begins at such a border.
@@ -251,6 +252,14 @@ impl Frames {
             .map(|(start, bytes)| unsafe { std::slice::from_raw_parts(start, bytes) })
     }
 
+    /// `bytes` bytes from `skip` on, to be written to.
+    pub(crate) fn chunks_mut(&mut self, skip: usize, bytes: usize) -> impl Iterator<Item = &mut [u8]> {
+        // SAFETY: as in `chunks`, and `self` is borrowed mutably; a list holds a frame once, so the pieces are disjoint.
+        self.store()
+            .pieces(self.list, skip, bytes)
+            .map(|(start, bytes)| unsafe { std::slice::from_raw_parts_mut(start, bytes) })
+    }
+
     /// The first frame.
     pub(crate) fn first(&self) -> &[u8; BLOCK_BYTES] {
         // SAFETY: as in `chunks`; a frame is this long.
@@ -301,6 +310,37 @@ unsafe impl IoMemory for SharedFrames {
 
 // SAFETY: the right is exclusive, so nobody else reads either.
 unsafe impl ReadMemory for ReadFrames {}
+
+/// Filled frames, on their way to the device.
+pub struct FilledFrames {
+    pub(crate) frames: SharedFrames,
+    /// They count as under way until the device has done with them, too: who wanted them written may have given up.
+    pub(crate) _counted: Arc<Counted>,
+}
+
+/// The memory of a write of a value.
+pub enum WriteMemory {
+    /// Its own.
+    Own(IoBuf),
+    /// Frames that become resident when the value is durable.
+    Filled(FilledFrames),
+}
+
+impl std::fmt::Debug for WriteMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if matches!(self, Self::Own(_)) { "Own" } else { "Filled" })
+    }
+}
+
+// SAFETY: the segments are those of memory that is fit for it.
+unsafe impl IoMemory for WriteMemory {
+    fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
+        match self {
+            Self::Own(memory) => memory.segments(each),
+            Self::Filled(filled) => filled.frames.segments(each),
+        }
+    }
+}
 
 #[cfg(test)]
 mod unit_tests {

@@ -23,7 +23,7 @@
 //!
 //! Reading order: [`unit`] (what is asked for), [`frame`] and [`free`] (memory), [`word`] and [`pin`] (what protects it),
 //! [`table`] (where it is), [`policy`] (what to keep), [`evict`] and [`starve`] (getting frames),
-//! [`load`] (reads), [`fetch`] (the ways to ask), [`write`] (pages of the running apply), [`mutable`], [`latch`] and
+//! [`load`] (reads), [`fetch`] (the ways to ask), [`fresh`] (values that are being written), [`write`] (pages of the running apply), [`mutable`], [`latch`] and
 //! [`behind`] and [`aside`] (pages that change in place, and how they are written), [`ahead`] and [`pace`] (scans), [`pool`] (the whole).
 //!
 //! What it does not do: flushes of the device, recovery.
@@ -38,6 +38,7 @@ mod evict;
 mod fetch;
 mod frame;
 mod free;
+mod fresh;
 mod latch;
 mod latency;
 mod load;
@@ -59,6 +60,8 @@ mod tests;
 pub use ahead::Stream;
 pub use counters::PoolCounters;
 pub use error::PoolError;
+pub use frame::{FilledFrames, WriteMemory};
+pub use fresh::{Filled, Fresh};
 pub use pin::{Chunks, PageWrite, Pinned};
 pub use policy::PolicyKind;
 pub use pool::{Pool, PoolOptions};

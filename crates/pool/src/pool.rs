@@ -101,6 +101,8 @@ pub(crate) struct Inner {
     pub(crate) prefetching: Alone<AtomicUsize>,
     /// Blocks on their way for scans.
     pub(crate) scanning: Alone<AtomicUsize>,
+    /// Blocks of values that are on their way in.
+    pub(crate) fresh: Alone<AtomicUsize>,
     /// Pages that change in place and are being written.
     pub(crate) writing: Alone<AtomicUsize>,
     /// Where pages wait beside their frames to be written.
@@ -203,6 +205,7 @@ impl Pool {
             latches: Latches::new(),
             prefetching: Alone::default(),
             scanning: Alone::default(),
+            fresh: Alone::default(),
             writing: Alone::default(),
             side,
             flushing: Arc::default(),
@@ -280,6 +283,20 @@ impl Pool {
         }
     }
 
+    /// Drops this unit, where it is resident, as [`Self::forget`] does.
+    pub fn forget_unit(&self, id: UnitId) {
+        let inner = self.inner();
+        let guard = inner.table.lock(id.block);
+        let mut chain = inner.table.chain(&inner.slots, id.block, &guard);
+        let is_it = |index: &u32| {
+            let slot = &inner.slots[*index as usize];
+            slot.id() == id && !slot.unit().is_mutable()
+        };
+        let pinned = chain.find(is_it).and_then(|index| inner.retire(index, &guard));
+        drop(guard);
+        drop(pinned);
+    }
+
     fn forget_block(&self, block: u64, run: Run) {
         let inner = self.inner();
         let mut pins: Vec<Pinned> = Vec::new();
@@ -317,6 +334,7 @@ impl Pool {
             coalesced: stats.coalesced.get(),
             prefetched: stats.prefetched.get(),
             evictions: stats.evictions.get(),
+            adopted: stats.adopted.get(),
             writes: stats.writes.get(),
             blocks_written: stats.blocks_written.get(),
             write_errors: stats.write_errors.get(),

@@ -17,7 +17,7 @@ pub(crate) struct Manifest {
 }
 
 /// Bytes of a manifest.
-pub(crate) fn manifest_bytes(runs: usize, units: usize) -> usize {
+pub(crate) const fn manifest_bytes(runs: usize, units: usize) -> usize {
     FIXED_BYTES + 12 * runs + 4 * units
 }
 

@@ -3,3 +3,4 @@
 pub(crate) mod manifest;
 pub(crate) mod prepare;
 pub(crate) mod read;
+pub(crate) mod room;

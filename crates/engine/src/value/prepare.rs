@@ -1,20 +1,24 @@
 //! A value on its way in: into its record, or into aligned memory for extents of its own.
 //!
 //! The one copy that a put makes is here: from the received chunks into the memory that goes to the device, with the checksums of
-//! the units formed on the way.
+//! the units formed on the way. That memory are frames of the pool, where the value is not too large and has one run: it is
+//! resident when it is durable. A value that was received into such frames ([`crate::Room`]) is not copied at all.
 
 use std::sync::Arc;
 
 use shoal_base::limits::VALUE_UNIT_BYTES;
-use shoal_base::{BLOCK_BYTES, Crc32c, Run, blocks_for};
+use shoal_base::{BLOCK_BYTES, Crc32c, Lsn, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_device::{Device, IoBuf, memory::Guarded};
+use shoal_pool::{Filled, Fresh, Pool, WriteMemory};
 use smallvec::SmallVec;
 
 use super::manifest::{Manifest, manifest_bytes};
+use super::read::{forget_units, units_of};
 use crate::entry::{Entry, Home, INLINE_RUNS_MAX, LEAF_ENTRY_BYTES_MAX, Meta, meta_fits_inline};
 use crate::log::commit::ValueWrite;
 use crate::options::Tuning;
+use crate::overlay::Record;
 use crate::packed::packs;
 use crate::space::Extents;
 
@@ -72,31 +76,170 @@ pub(crate) fn fits_leaf(key_bytes: usize, body_bytes: usize, entry: &Entry, tuni
         && entry.value_bytes <= tuning.leaf_value_bytes_max as u64
 }
 
-/// Lays `meta` and `value` out over the runs of `extents`, the last `manifest_blocks` of which are for a manifest: gives the
-/// home, and the writes that bring the bytes there.
+/// The bytes of a value on its way in.
+#[derive(Clone, Copy)]
+pub(crate) enum Content<'a> {
+    /// As it was received.
+    Buffer(&'a Buffer),
+    /// In frames that may go to the device as they are: the value's bytes, then zeros.
+    Filled { frames: &'a Filled, value_bytes: usize },
+}
+
+impl<'a> From<&'a Buffer> for Content<'a> {
+    fn from(value: &'a Buffer) -> Self {
+        Self::Buffer(value)
+    }
+}
+
+impl<'a> Content<'a> {
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Buffer(value) => value.len(),
+            Self::Filled { value_bytes, .. } => value_bytes,
+        }
+    }
+
+    /// Shows each piece of it in order.
+    pub(crate) fn each(self, mut show: impl FnMut(&'a [u8])) {
+        match self {
+            Self::Buffer(value) => value.chunks().for_each(show),
+            Self::Filled { frames, value_bytes } => {
+                let mut left = value_bytes;
+                for piece in frames.units().flatten() {
+                    let count = left.min(piece.len());
+                    show(&piece[..count]);
+                    left -= count;
+                }
+            }
+        }
+    }
+}
+
+/// A value laid out over its extents.
+pub(crate) struct LaidOut {
+    pub home: Home,
+    /// The writes that bring its bytes there.
+    pub writes: Vec<ValueWrite>,
+    /// What may stay in the pool when the value is durable.
+    pub kept: Option<Kept>,
+    /// Bytes that were copied for it.
+    pub copied: usize,
+}
+
+/// A value in filled frames, which become resident when it is durable.
+pub(crate) struct Kept {
+    frames: Filled,
+    block: u64,
+    stored: usize,
+    checksums: Vec<u32>,
+    /// The key's version before, where that is known.
+    before: Option<Arc<Record>>,
+}
+
+impl Kept {
+    /// Says which record it takes the place of.
+    pub(crate) fn supersedes(&mut self, before: Option<Arc<Record>>) {
+        self.before = before;
+    }
+
+    /// Its version is durable. The one before leaves the pool: nobody asks for it but who found it already, and its frames are
+    /// in the caches of the processor, while frames that nobody has used yet cost their first touch.
+    pub(crate) fn stay(self, pool: &Pool, version: Lsn) {
+        let Self { frames, block, stored, checksums, before } = self;
+        pool.adopt(frames, units_of(block, stored, &checksums, version));
+        if let Some(before) = before {
+            before.owned().iter().for_each(|&run| forget_units(pool, run, before.lsn()));
+        }
+    }
+}
+
+/// Lays `meta` and `value` out over the runs of `extents`; `manifest` is for a manifest. A value in one run that is not too large
+/// lies in frames of the pool from here on.
 pub(crate) fn lay_out(
-    device: &Device,
+    (device, pool): (&Device, &Pool),
     meta: &[u8],
-    value: &Buffer,
+    value: Content<'_>,
     data: &Arc<Extents>,
     manifest: Option<&Arc<Extents>>,
-) -> (Home, Vec<ValueWrite>) {
-    let stored = (meta.len() + value.len()) as u64;
-    let mut filler = Filler::new(data.runs());
-    filler.take(meta);
-    for chunk in value.chunks() {
-        filler.take(chunk);
-    }
-    assert_eq!(filler.taken, stored, "all bytes are laid out");
-    let (bufs, checksums) = filler.finish();
-    let mut writes: Vec<ValueWrite> = data
-        .runs()
-        .iter()
-        .zip(bufs)
-        .map(|(run, memory)| device.write(run.block, Guarded { memory, guard: data.clone() }))
-        .collect();
+) -> LaidOut {
+    let stored = meta.len() + value.len();
+    let guarded = |memory| Guarded { memory, guard: data.clone() };
+    let (mut writes, checksums, kept, copied): (Vec<ValueWrite>, _, _, _) = match data.runs() {
+        &[run] if let Some((frames, checksums, copied)) = in_frames(pool, run, meta, value) => {
+            let write = device.write(run.block, guarded(frames.memory()));
+            let kept = Kept { frames, block: run.block, stored, checksums: checksums.clone(), before: None };
+            (vec![write], checksums, Some(kept), copied)
+        }
+        runs => {
+            let mut filler = Filler::new(runs);
+            filler.take(meta);
+            value.each(|chunk| filler.take(chunk));
+            assert_eq!(filler.taken, stored as u64, "all bytes are laid out");
+            let (bufs, checksums) = filler.finish();
+            let write =
+                |(run, memory): (&Run, IoBuf)| device.write(run.block, guarded(WriteMemory::Own(memory)));
+            (runs.iter().zip(bufs).map(write).collect(), checksums, None, stored)
+        }
+    };
     let home = home_of(device, data.runs(), 0, checksums, manifest, &mut writes);
-    (home, writes)
+    LaidOut { home, writes, kept, copied }
+}
+
+/// The value in frames, the checksums of its units, and how many bytes were copied for it; nothing where it gets no frames.
+fn in_frames(pool: &Pool, run: Run, meta: &[u8], value: Content<'_>) -> Option<(Filled, Vec<u32>, usize)> {
+    let stored = meta.len() + value.len();
+    if let (Content::Filled { frames, .. }, []) = (value, meta) {
+        assert_eq!(frames.byte_count(), run.blocks as usize * BLOCK_BYTES, "the frames are of this value");
+        return Some((frames.clone(), unit_checksums(frames, stored), 0));
+    }
+    let mut frames = pool.fresh(run.blocks as usize)?;
+    let mut sources: SmallVec<[&[u8]; 8]> = SmallVec::from_slice(&[meta]);
+    value.each(|chunk| sources.push(chunk));
+    let checksums = fill(&mut frames, sources.into_iter());
+    Some((frames.filled(), checksums, stored))
+}
+
+/// Fills frames with `sources`, zeros behind them; gives the checksums of the units.
+fn fill<'a>(frames: &mut Fresh, mut sources: impl Iterator<Item = &'a [u8]>) -> Vec<u32> {
+    let mut rest: &[u8] = &[];
+    let mut checksums = Vec::new();
+    for unit in frames.units_mut() {
+        let mut checksum = Crc32c::new();
+        for mut piece in unit {
+            while !piece.is_empty() {
+                if rest.is_empty() {
+                    let Some(next) = sources.next() else { break };
+                    rest = next;
+                    continue;
+                }
+                let count = rest.len().min(piece.len());
+                let (now, later) = rest.split_at(count);
+                let (room, behind) = piece.split_at_mut(count);
+                room.copy_from_slice(now);
+                checksum.update(now);
+                (rest, piece) = (later, behind);
+            }
+            piece.fill(0);
+        }
+        checksums.push(checksum.finish());
+    }
+    assert!(rest.is_empty() && sources.next().is_none(), "the value fits in its frames");
+    checksums
+}
+
+/// The checksums of the units of `stored` bytes.
+fn unit_checksums(frames: &Filled, stored: usize) -> Vec<u32> {
+    let mut left = stored;
+    let units = frames.units().map(|unit| {
+        let mut checksum = Crc32c::new();
+        for piece in unit {
+            let count = left.min(piece.len());
+            checksum.update(&piece[..count]);
+            left -= count;
+        }
+        checksum.finish()
+    });
+    units.collect()
 }
 
 /// The home of bytes in `runs` with these checksums, in the entry or in a manifest, whose write is added to `writes`.
@@ -119,6 +262,7 @@ pub(crate) fn home_of(
         let end = (at + run.blocks as usize * BLOCK_BYTES).min(bytes.len());
         let mut memory = IoBuf::new(run.blocks as usize);
         memory[..end - at].copy_from_slice(&bytes[at..end]);
+        let memory = WriteMemory::Own(memory);
         writes.push(device.write(run.block, Guarded { memory, guard: extents.clone() }));
         at = end;
     }

@@ -146,7 +146,28 @@ enum UnitPlace {
 
 /// Identity of a value's units in the pool (R11): its version, in a space of its own beside the pages'.
 fn identity(version: Lsn) -> u64 {
-    version.0
+    if planted(Plant::IdentityIgnored) { 0 } else { version.0 }
+}
+
+/// The units of `stored` bytes from the start of `block` on, as readers of this version ask for them.
+pub(crate) fn units_of(
+    block: u64,
+    stored: usize,
+    checksums: &[u32],
+    version: Lsn,
+) -> impl Iterator<Item = Unit> {
+    let starts = (0..stored).step_by(VALUE_UNIT_BYTES);
+    starts.zip(checksums).map(move |(start, &crc)| Unit {
+        id: UnitId { block: block + (start / BLOCK_BYTES) as u64, identity: identity(version) },
+        check: Check::Bytes { offset: 0, bytes: (stored - start).min(VALUE_UNIT_BYTES) as u32, crc },
+    })
+}
+
+/// Takes the units of this version in a run out of the pool, if it was laid out from the run's start.
+pub(crate) fn forget_units(pool: &Pool, run: Run, version: Lsn) {
+    for block in (run.block..run.end()).step_by(VALUE_UNIT_BYTES / BLOCK_BYTES) {
+        pool.forget_unit(UnitId { block, identity: identity(version) });
+    }
 }
 
 /// Reads the stored bytes `first .. first + bytes`.
@@ -345,8 +366,13 @@ async fn read_manifest(
     } else {
         let mut joined = Vec::with_capacity(bytes as usize);
         for run in runs {
-            joined
-                .extend_from_slice(&device.read(run.block, IoBuf::unfilled(run.blocks as usize)).await.ok()?);
+            // Memory for what is to be read, not for what a run says.
+            let rest = blocks_for(u64::from(bytes).saturating_sub(joined.len() as u64));
+            let blocks = rest.min(u64::from(run.blocks)) as usize;
+            if blocks == 0 {
+                break;
+            }
+            joined.extend_from_slice(&device.read(run.block, IoBuf::unfilled(blocks)).await.ok()?);
         }
         joined.truncate(bytes as usize);
         if shoal_base::checksum::crc32c(&joined) != checksum {
