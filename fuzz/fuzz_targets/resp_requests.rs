@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use shoal_buffer::Buffer;
+use shoal_engine as _; // Its allocator with a limit.
 use shoal_resp::{ProtocolError, Request, RequestLimits, RequestParser};
 
 /// What servers have, and limits that inputs of some hundred bytes reach.

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
-use shoal_engine::{ByteRange, Pending};
+use shoal_engine::{ByteRange, Pending, Room};
 use shoal_resp::{Reply, Request, RequestLimits, RequestParser};
 
 use crate::answer::{Answer, Failed, Finished, Outcome};
@@ -19,9 +19,16 @@ use crate::begun::{Queue, Through};
 use crate::command::{self, Call, Command, FaceRef, Order, Run, Session, TOO_LONG};
 use crate::mailbox::{ConnectionWaker, Token};
 use crate::shared::Shared;
+use crate::socket::Wanted;
 
 /// An unfinished command of fewer bytes lies in memory of its own: what it was received into may be much more.
 const DETACHED_BYTES_MAX: usize = 16 << 10;
+/// A value of so many bytes is received into the memory that goes to the device, where it has extents of its own.
+const ROOM_VALUE_BYTES_MIN: usize = 16 << 10;
+/// Bytes of these rooms that the connections of a thread have at a time; further values are received as others are.
+const ROOMS_BYTES_MAX: usize = 16 << 20;
+/// Of a value with a room so much comes between two looks, a second apart, or it has none any more.
+const ROOM_LOOK_BYTES_MIN: usize = 64 << 10;
 /// What an unfinished command may have before anybody asks how much all of them have.
 const UNFINISHED_BYTES_FREE: usize = 64 << 10;
 
@@ -38,6 +45,13 @@ pub(crate) enum End {
     TooMuch,
 }
 
+/// The room of a value that is being received.
+struct Filling {
+    room: Room,
+    /// Bytes that it missed when it was looked for last; none: it is newer.
+    missed: Option<usize>,
+}
+
 /// A connection.
 pub(crate) struct Connection {
     session: Session,
@@ -50,6 +64,12 @@ pub(crate) struct Connection {
     /// commands.
     counted: usize,
     queue: Queue,
+    /// The value of the SET under way, where it is received into the memory that goes to the device.
+    room: Option<Filling>,
+    /// The last command was such a SET, or could have been: so the next one may be.
+    expects_value: bool,
+    /// The value under way came so slowly that it has no room any more.
+    gave_up_room: bool,
     /// A command that must wait for others before it begins, and the bytes of its words.
     held: Option<(Vec<Bytes>, &'static Command)>,
     held_bytes: usize,
@@ -81,6 +101,9 @@ impl Connection {
             parser,
             counted: 0,
             queue: Queue::default(),
+            room: None,
+            expects_value: false,
+            gave_up_room: false,
             held: None,
             held_bytes: 0,
             out: Buffer::new(),
@@ -110,9 +133,72 @@ impl Connection {
         &mut self.received
     }
 
-    /// How many bytes the command under way misses at least; zero where that is not known.
-    pub(crate) fn missing_bytes(&self) -> usize {
-        self.parser.missing_bytes(&self.received)
+    /// What is to be received.
+    pub(crate) fn wanted(&self) -> Wanted {
+        // Of a value that lies in its room only the two bytes of its end are missing.
+        let missing = if self.room.is_some() { 0 } else { self.parser.missing_bytes(&self.received) };
+        Wanted { missing, head_only: self.expects_value && self.received.is_empty() }
+    }
+
+    /// The room of the long value that is under way, which misses bytes, and where what is behind it goes. What was received of the
+    /// value before is copied there.
+    pub(crate) fn room(&mut self, shared: &mut Shared) -> Option<(&mut Room, &mut Buffer)> {
+        if self.room.is_none() && !self.gave_up_room {
+            self.open_room(shared);
+        }
+        let filling = self.room.as_mut().filter(|filling| filling.room.missing() > 0)?;
+        Some((&mut filling.room, &mut self.received))
+    }
+
+    fn open_room(&mut self, shared: &mut Shared) {
+        let Some(([name, key], length)) = self.parser.last_word() else { return };
+        if length < ROOM_VALUE_BYTES_MIN || !self.session.authenticated || !command::is(name, "set") {
+            return;
+        }
+        let Ok(key) = shared.face.bucket.key(key) else { return };
+        // A room costs memory before anything is in it.
+        let room = match shared.rooms + length <= ROOMS_BYTES_MAX {
+            true => shared.face.store.room(&key, length),
+            false => None,
+        };
+        let Some(mut room) = room else { return };
+        shared.rooms += room.byte_count();
+        let here = self.received.len().min(length);
+        let mut left = here;
+        for chunk in self.received.chunks() {
+            let now = left.min(chunk.len());
+            room.take(chunk.get(..now).unwrap_or_default());
+            left -= now;
+        }
+        self.received.truncate_front(here);
+        self.expects_value = true;
+        self.room = Some(Filling { missed: None, room });
+    }
+
+    /// Gives the room of a value back that little came into since this was called last: who sends slowly, or not the end of the
+    /// command, must not keep it from others.
+    pub(crate) fn look_for_room(&mut self, shared: &mut Shared) {
+        let Some(filling) = &mut self.room else { return };
+        let missing = filling.room.missing();
+        let Some(missed) = filling.missed.replace(missing) else { return };
+        if missed - missing >= ROOM_LOOK_BYTES_MIN {
+            return;
+        }
+        let behind = std::mem::replace(&mut self.received, Buffer::from(filling.room.to_vec()));
+        assert!(
+            behind.is_empty() || missing == 0,
+            "what is behind a value comes when it is there as a whole"
+        );
+        self.received.append_buffer(behind);
+        self.close_room(shared);
+        // Not at once again.
+        self.gave_up_room = true;
+    }
+
+    fn close_room(&mut self, shared: &mut Shared) -> Option<Room> {
+        let room = self.room.take()?.room;
+        shared.rooms -= room.byte_count();
+        Some(room)
     }
 
     /// Nothing more comes.
@@ -129,6 +215,7 @@ impl Connection {
     pub(crate) fn forget(&mut self, shared: &mut Shared) {
         shared.received -= std::mem::take(&mut self.counted);
         shared.answers -= std::mem::take(&mut self.counted_answers);
+        self.close_room(shared);
     }
 
     /// Goes on with what was begun, and begins what was received as far as it may; says whether more is wanted from the
@@ -157,6 +244,12 @@ impl Connection {
             self.held_up = self.out.len() + self.queue.bytes() >= answers_max;
             if self.held_up || self.queue.len() >= commands_max {
                 return false;
+            }
+            if self.has_value() {
+                if !self.begin_with_value(shared) {
+                    return false;
+                }
+                continue;
             }
             if self.held.is_none() && self.begin_at_once(shared, commands_max, answers_max) {
                 continue;
@@ -188,8 +281,28 @@ impl Connection {
                 self.held = Some((words, command));
                 return false;
             }
-            self.begin(shared, words, command);
+            self.begin(shared, words, command, None);
         }
+    }
+
+    /// Whether the value that was received into a room is there as a whole, with its end.
+    fn has_value(&self) -> bool {
+        let is_full = |filling: &Filling| filling.room.missing() == 0;
+        self.room.as_ref().is_some_and(is_full) && self.received.len() >= 2
+    }
+
+    /// Begins the SET whose value lies in its room; false where it must wait for others.
+    fn begin_with_value(&mut self, shared: &mut Shared) -> bool {
+        let may = |(words, _): (&[Bytes], usize)| self.queue.may_begin(words, command::set());
+        if !self.parser.last_word().is_some_and(may) {
+            return false;
+        }
+        let words = self.parser.end_elsewhere(&mut self.received);
+        if let (Some(words), Some(room)) = (words, self.close_room(shared)) {
+            shared.commands += 1;
+            self.begin(shared, words, command::set(), Some(room));
+        }
+        true
     }
 
     /// Begins the short commands at the start of what was received that need no task, as far as they may: GETs whose values
@@ -237,6 +350,7 @@ impl Connection {
             return false;
         }
         self.received.truncate_front(taken);
+        self.expects_value = false;
         if let Some((last, writes)) = written {
             self.queue.wait_for_writes(last, writes);
         }
@@ -270,17 +384,25 @@ impl Connection {
         Some((words, command))
     }
 
-    fn begin(&mut self, shared: &mut Shared, words: Vec<Bytes>, command: &'static Command) {
+    fn begin(
+        &mut self,
+        shared: &mut Shared,
+        words: Vec<Bytes>,
+        command: &'static Command,
+        room: Option<Room>,
+    ) {
         self.last = Some(command);
+        self.expects_value = room.is_some() || is_set_of_long(&words, command);
+        self.gave_up_room = false;
         let newest = self.queue.is_writing() || shared.face.is_relaxed();
         if command.name == "get" && !newest && self.get_from_memory(shared, &words) {
             return;
         }
         let keys = Queue::keys(&words, command);
-        let word_bytes = memory_of(&words);
+        let word_bytes = memory_of(&words) + room.as_ref().map_or(0, Room::byte_count);
         // What walks over all keys sees what is durable: then that has to be what this thread acknowledged.
         let before = if command.order == Order::All { shared.acknowledged() } else { None };
-        let call = Call { face: shared.face.clone().into(), words, command, newest, before };
+        let call = Call { face: shared.face.clone().into(), words, room, command, newest, before };
         match command.run {
             Run::Now(run) => {
                 self.session.client.used(command);
@@ -360,7 +482,8 @@ impl Connection {
     /// [`End::TooMuch`].
     pub(crate) fn count_received(&mut self, shared: &mut Shared, unread: usize) -> Result<(), End> {
         let left = self.received.len() + self.parser.held_bytes() + self.held_bytes;
-        let now = left + unread;
+        let filled = self.room.as_ref().map_or(0, |filling| filling.room.filled());
+        let now = left + filled + unread;
         if now == 0 && self.counted == 0 {
             return Ok(());
         }
@@ -392,7 +515,8 @@ impl Connection {
 
     /// Whether all was said and sent: nothing more is understood or comes, and nothing is under way.
     pub(crate) fn is_done(&self) -> bool {
-        let said_all = self.session.closing || (self.ended && self.held.is_none() && !self.held_up);
+        let waits = self.held.is_some() || self.has_value() || self.held_up;
+        let said_all = self.session.closing || (self.ended && !waits);
         said_all && self.out.is_empty() && self.queue.is_empty()
     }
 
@@ -418,6 +542,12 @@ fn own(bytes: &Buffer) -> Buffer {
     let mut own = Buffer::new();
     bytes.chunks().for_each(|chunk| own.append_copy(chunk));
     own
+}
+
+/// Whether this is a SET whose value could have been received into a room.
+fn is_set_of_long(words: &[Bytes], command: &'static Command) -> bool {
+    let long = matches!(words, [_, _, value] if value.len() >= ROOM_VALUE_BYTES_MIN);
+    long && std::ptr::eq(command, command::set())
 }
 
 /// Memory that words take.

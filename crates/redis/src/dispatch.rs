@@ -252,7 +252,10 @@ impl<N: Network> Dispatch<N> {
         let most = self.shared.face.options.limits.silence_max.as_nanos();
         for index in 0..self.places.len() as u32 {
             let place = self.places.get_mut(index as usize);
-            let Some((socket, _)) = place.and_then(|place| place.connection.as_deref_mut()) else { continue };
+            let Some((socket, connection)) = place.and_then(|place| place.connection.as_deref_mut()) else {
+                continue;
+            };
+            connection.look_for_room(&mut self.shared);
             let stuck = self.network.stuck_since_ns(socket).map_or(0, |since| now_ns.saturating_sub(since));
             if u128::from(stuck) > most {
                 self.end(index, End::Silent);
@@ -382,8 +385,15 @@ fn turn_of<N: Network>(
         if left == 0 {
             break true;
         }
-        let missing = connection.missing_bytes();
-        match network.receive(socket, connection.received(), missing)? {
+        let room = N::RECEIVE_INTO.and_then(|receive| Some((receive, connection.room(shared)?)));
+        let received = match room {
+            Some((receive, (room, received))) => receive(socket, room, received)?,
+            None => {
+                let wanted = connection.wanted();
+                network.receive(socket, connection.received(), wanted)?
+            }
+        };
+        match received {
             Some(count) => left = left.saturating_sub(count),
             None => connection.set_ended(),
         }

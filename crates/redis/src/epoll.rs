@@ -14,8 +14,8 @@ use shoal_buffer::Buffer;
 
 use crate::connection::End;
 use crate::mailbox::Token;
-use crate::network::{Network, Ready};
-use crate::socket::Socket;
+use crate::network::{Network, Ready, ReceiveInto};
+use crate::socket::{Socket, Wanted};
 
 /// Events taken in one call.
 const EVENTS_MAX: usize = 256;
@@ -34,6 +34,8 @@ pub(crate) struct Epoll {
 
 impl Network for Epoll {
     type Socket = Socket;
+
+    const RECEIVE_INTO: Option<ReceiveInto<Socket>> = Some(Socket::receive_into);
 
     fn new(bell: &OwnedFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -104,9 +106,9 @@ impl Network for Epoll {
         &mut self,
         socket: &mut Socket,
         received: &mut Buffer,
-        missing: usize,
+        wanted: Wanted,
     ) -> Result<Option<usize>, End> {
-        socket.receive(received, missing, &mut self.block)
+        socket.receive(received, wanted, &mut self.block)
     }
 
     /// What was not received is in the kernel.

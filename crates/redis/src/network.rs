@@ -5,9 +5,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use shoal_buffer::Buffer;
+use shoal_engine::Room;
 
 use crate::connection::End;
 use crate::mailbox::Token;
+use crate::socket::Wanted;
 
 /// Something became ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +22,20 @@ pub(crate) enum Ready {
     Socket { token: Token, readable: bool, writable: bool, ended: bool },
 }
 
+/// How a socket is received from into the room of a long value.
+///
+/// # Errors
+/// [`End::Gone`].
+pub(crate) type ReceiveInto<S> = fn(&mut S, &mut Room, &mut Buffer) -> Result<Option<usize>, End>;
+
 /// The network of one thread. Nothing of it waits but [`Network::wait`].
 pub(crate) trait Network: Sized {
     /// A connection's socket.
     type Socket;
+
+    /// Receives once into the room of a long value, and what comes behind the value into `received`, which is empty. None where
+    /// this network cannot choose where it receives to.
+    const RECEIVE_INTO: Option<ReceiveInto<Self::Socket>>;
 
     /// The network of this thread; `bell` becomes readable when there is mail.
     ///
@@ -61,8 +73,7 @@ pub(crate) trait Network: Sized {
     /// Whether there may be something to receive.
     fn is_readable(&self, socket: &Self::Socket) -> bool;
 
-    /// Receives once, behind what is in `received`; the command under way misses `missing` bytes at least. Gives how many
-    /// bytes came, and none where nothing more comes.
+    /// Receives once, behind what is in `received`, as `wanted` says. Gives how many bytes came, and none where nothing more comes.
     ///
     /// # Errors
     /// [`End::Gone`].
@@ -70,7 +81,7 @@ pub(crate) trait Network: Sized {
         &mut self,
         socket: &mut Self::Socket,
         received: &mut Buffer,
-        missing: usize,
+        wanted: Wanted,
     ) -> Result<Option<usize>, End>;
 
     /// Bytes in this thread's memory that came and were not received.

@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub near: Near,
     /// Bytes of unfinished commands, those among them that the network has still.
     pub received: usize,
+    /// Bytes of the rooms that long values are received into.
+    pub rooms: usize,
     /// Bytes of answers that were not taken, and of commands under way.
     pub answers: usize,
     /// Commands since the counter was last added to.
@@ -34,7 +36,7 @@ impl Shared {
         let now_ns = face.clock.monotonic_ns();
         let threads = face.options.threads.unwrap_or(1).max(1);
         let near = face.store.near(face.options.limits.near_bytes_max / threads);
-        Self { face, near, received: 0, answers: 0, commands: 0, relaxed: VecDeque::new(), now_ns }
+        Self { face, near, received: 0, rooms: 0, answers: 0, commands: 0, relaxed: VecDeque::new(), now_ns }
     }
 
     /// Whether a write may be acknowledged although it is not durable; remembers it then.

@@ -1,6 +1,6 @@
 //! A connection's socket: what is received and sent, without waiting for either.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
+use shoal_engine::Room;
 use smallvec::SmallVec;
 
 use crate::connection::End;
@@ -23,10 +24,22 @@ pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 const PIECE_BYTES_MAX: usize = 1 << 20;
 /// What is received is never less than this at a time.
 const ROOM_BYTES_MIN: usize = 4 << 10;
+/// Where a long value is expected, so many bytes come by way of the common memory: the command's words before the value, and what
+/// little of the value comes with them. Also what may come behind a value with the same call.
+const HEAD_BYTES: usize = 512;
 /// A connection that ended with an error is listened to for so long and so many bytes more: where the other side still
 /// sends, closing at once would take the error from it.
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(5);
 pub(crate) const LINGER_BYTES_MAX: usize = 64 << 20;
+
+/// What is wanted of a socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    /// The command under way misses so many bytes at least; zero where that is not known.
+    pub missing: usize,
+    /// Only the beginning of a command, as a long value may come with it that has a place of its own.
+    pub head_only: bool,
+}
 
 /// A socket.
 pub(crate) struct Socket {
@@ -66,17 +79,17 @@ impl Socket {
         self.stuck_since_ns
     }
 
-    /// Receives once, behind what is in `received`; the command under way misses `missing` bytes at least. Gives how many
-    /// bytes came, and none where nothing more comes.
+    /// Receives once, behind what is in `received`, as `wanted` says. Gives how many bytes came, and none where nothing more comes.
     ///
     /// # Errors
     /// [`End::Gone`].
     pub(crate) fn receive(
         &mut self,
         received: &mut Buffer,
-        missing: usize,
+        wanted: Wanted,
         block: &mut BytesMut,
     ) -> Result<Option<usize>, End> {
+        let Wanted { missing, head_only } = wanted;
         if missing > BLOCK_BYTES {
             // A long value: memory for this much of it alone, and not before this much may come.
             let mut piece = Vec::with_capacity(missing.min(PIECE_BYTES_MAX));
@@ -91,13 +104,40 @@ impl Socket {
         if block.len() < missing.max(ROOM_BYTES_MIN) {
             *block = BytesMut::zeroed(BLOCK_BYTES);
         }
-        let result = rustix::net::recv(&self.fd, &mut block[..], RecvFlags::empty());
-        self.received(result.map(|(count, _)| count), block.len(), |count| {
+        let room = if head_only { HEAD_BYTES } else { block.len() };
+        let result = rustix::net::recv(&self.fd, &mut block[..room], RecvFlags::empty());
+        self.received(result.map(|(count, _)| count), room, |count| {
             if count <= COPY_BYTES_MAX {
                 received.append_copy(&block[..count]);
             } else {
                 received.append_external(block.split_to(count).freeze());
             }
+        })
+    }
+
+    /// Receives once into the room of a long value, and what comes behind the value into `received`, which is empty.
+    ///
+    /// # Errors
+    /// [`End::Gone`].
+    pub(crate) fn receive_into(
+        &mut self,
+        room: &mut Room,
+        received: &mut Buffer,
+    ) -> Result<Option<usize>, End> {
+        let mut behind = [0; HEAD_BYTES];
+        let missing = room.missing();
+        let mut slices = room.spare();
+        if slices.len() < SLICES_MAX {
+            slices.push(IoSliceMut::new(&mut behind));
+        }
+        slices.truncate(SLICES_MAX);
+        let wanted = slices.iter().map(|slice| slice.len()).sum();
+        let result = rustix::io::readv(&self.fd, &mut slices);
+        drop(slices);
+        self.received(result, wanted, |count| {
+            let into = count.min(missing);
+            room.advance(into);
+            received.append_copy(&behind[..count - into]);
         })
     }
 

@@ -25,8 +25,8 @@ use shoal_buffer::Buffer;
 
 use crate::connection::End;
 use crate::mailbox::Token;
-use crate::network::{Network, Ready};
-use crate::socket::{LINGER_BYTES_MAX, LINGER_MAX};
+use crate::network::{Network, Ready, ReceiveInto};
+use crate::socket::{LINGER_BYTES_MAX, LINGER_MAX, Wanted};
 
 /// Entries of the submission queue; where a turn has more, they go in several calls. The completion queue has room for more,
 /// and the kernel keeps what does not fit.
@@ -407,6 +407,9 @@ impl Drop for Uring {
 impl Network for Uring {
     type Socket = RingSocket;
 
+    /// The kernel chooses among the buffers that it was lent.
+    const RECEIVE_INTO: Option<ReceiveInto<RingSocket>> = None;
+
     fn new(bell: &OwnedFd) -> io::Result<Self> {
         let ring = IoUring::builder()
             .dontfork()
@@ -537,7 +540,7 @@ impl Network for Uring {
         &mut self,
         socket: &mut RingSocket,
         received: &mut Buffer,
-        _missing: usize,
+        _wanted: Wanted,
     ) -> Result<Option<usize>, End> {
         let slot = self.slot_mut(socket);
         let count = slot.inbox.len();
@@ -648,7 +651,7 @@ mod tests {
         theirs.write_all(&[7; 1_000]).unwrap();
         wait_until(&mut network, |network| network.unread(&socket) == 1_000);
         let mut received = Buffer::new();
-        assert!(matches!(network.receive(&mut socket, &mut received, 0), Ok(Some(1_000))));
+        assert!(matches!(network.receive(&mut socket, &mut received, Wanted::default()), Ok(Some(1_000))));
         assert_eq!((received.len(), network.unread(&socket)), (1_000, 0));
     }
 

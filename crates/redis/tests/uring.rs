@@ -24,6 +24,8 @@ mod once;
 mod pipelines;
 #[path = "serve/support.rs"]
 mod support;
+#[path = "serve/values.rs"]
+mod values;
 
 /// The face uses epoll where it has no ring: without this, the suite would not be over an io_uring and nobody would know.
 #[test]

@@ -152,6 +152,29 @@ impl RequestParser {
         }
     }
 
+    /// The words that came of the command under way and the length of its last one, where only that one is not there as a whole.
+    /// Its bytes may be taken from what is received into other memory, all of them; [`Self::end_elsewhere`] goes on behind it.
+    #[must_use]
+    pub fn last_word(&self) -> Option<(&[Bytes], usize)> {
+        match self.length {
+            Some(length) if self.missing == 1 && !self.refused => Some((&self.words, length)),
+            _ => None,
+        }
+    }
+
+    /// Ends the command whose last word was taken elsewhere, what is received beginning behind it: its other words. None where
+    /// the end of the word is not there yet, or no last word is awaited.
+    pub fn end_elsewhere(&mut self, received: &mut Buffer) -> Option<Vec<Bytes>> {
+        self.last_word()?;
+        if received.len() < 2 {
+            return None;
+        }
+        received.truncate_front(2);
+        (self.missing, self.length) = (0, None);
+        (self.bytes, self.detached) = (0, 0);
+        Some(std::mem::take(&mut self.words))
+    }
+
     /// Memory that the words of an unfinished command take.
     #[must_use]
     pub fn held_bytes(&self) -> usize {

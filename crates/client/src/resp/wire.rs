@@ -8,6 +8,9 @@ const LINE_BYTES_MAX: usize = 4 << 10;
 /// The longest value in a reply, in bytes: the server's longest, and what it may grow to.
 const BULK_BYTES_MAX: usize = 64 << 20;
 
+/// The longest reply as a whole, in bytes: the longest value or MGET's 64 MiB, and the heads of as many elements as there may be.
+const REPLY_BYTES_MAX: usize = BULK_BYTES_MAX + (4 << 20);
+
 /// Elements of one array: the longest list that is asked for is the map of slots.
 const ARRAY_MAX: usize = 65_536;
 
@@ -70,7 +73,7 @@ fn measure(input: &[u8], at: &mut usize, depth: usize) -> Result<bool, Broken> {
             None => Ok(true),
             Some(bytes) => {
                 *at += bytes + 2;
-                Ok(*at <= input.len())
+                if *at > REPLY_BYTES_MAX { Err(Broken) } else { Ok(*at <= input.len()) }
             }
         },
         b'*' if depth < DEPTH_MAX => {
@@ -189,6 +192,17 @@ mod tests {
         for wrong in wrong {
             assert_eq!(take_reply(&mut wrong.into()), Err(Broken), "{}", wrong.escape_ascii());
         }
+    }
+
+    /// Each element may be as long as it is; all of them together may not, which is known before they came.
+    #[test]
+    fn a_reply_that_is_too_long_as_a_whole_is_refused() {
+        let head = format!("*2\r\n${BULK_BYTES_MAX}\r\n").into_bytes();
+        let mut input = BytesMut::from(&head[..]);
+        assert_eq!(take_reply(&mut input), Ok(None));
+        input.resize(head.len() + BULK_BYTES_MAX, b'x');
+        input.extend_from_slice(b"\r\n$4194305\r\n");
+        assert_eq!(take_reply(&mut input), Err(Broken));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use shoal_engine::Pending;
+use shoal_engine::{Pending, Room};
 
 use crate::answer::{Answer, Failed, Outcome};
 use crate::face::Face;
@@ -34,6 +34,8 @@ pub(crate) type FaceRef = Rc<Arc<Face>>;
 pub(crate) struct Call {
     pub face: Caller,
     pub words: Vec<Bytes>,
+    /// The value, where it is no word: of a SET with a long value and nothing behind it.
+    pub room: Option<Room>,
     pub command: &'static Command,
     /// Whether a read must see writes in flight: those of this connection, or all in the relaxed mode.
     pub newest: bool,

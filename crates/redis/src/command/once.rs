@@ -164,7 +164,7 @@ pub(super) async fn session(call: Call) -> Outcome {
     };
     let face = Caller { identity: Some(identity), face: call.face.face.clone() };
     // No command that walks over all keys comes here: it would have to wait for what was acknowledged.
-    run(Call { face, words, command, newest: call.newest, before: None }).await
+    run(Call { face, words, room: None, command, newest: call.newest, before: None }).await
 }
 
 #[cfg(test)]

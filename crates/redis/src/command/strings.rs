@@ -70,7 +70,12 @@ impl SetOptions {
     }
 }
 
-pub(super) async fn set(call: Call) -> Outcome {
+pub(super) async fn set(mut call: Call) -> Outcome {
+    if let Some(room) = call.room.take() {
+        let key = call.face.key(call.word(1))?;
+        let pending = call.face.store.begin_put_room(&key, room, PutOptions::default()).await?;
+        return Ok(Finished::after(Answer::Ok, [pending]));
+    }
     let options = SetOptions::parse(&call)?;
     let key = call.face.key(call.word(1))?;
     let value = call.word(2);

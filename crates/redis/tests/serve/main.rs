@@ -14,3 +14,4 @@ mod limits;
 mod once;
 mod pipelines;
 mod support;
+mod values;

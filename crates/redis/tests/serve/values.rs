@@ -1,0 +1,132 @@
+//! Long values: received into the memory that goes to the device, in whatever pieces they come.
+
+use std::io::Write;
+use std::time::Duration;
+
+use shoal_redis::{RedisOptions, Sockets};
+
+use crate::support::{Client, Seen, encode, serve};
+
+fn value(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes).map(|at| ((at * 31 + at / 253 + seed * 7) % 251) as u8).collect()
+}
+
+fn ok() -> Option<Seen> {
+    Some(Seen::Simple("OK".into()))
+}
+
+/// Between the socket and the device nothing of a value is copied but what comes with the words before it.
+#[test]
+fn a_long_value_is_not_copied() {
+    const ROUNDS: u64 = 20;
+    const COPIED_MAX: u64 = 512;
+    if crate::SOCKETS != Sockets::Epoll {
+        return;
+    }
+    let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
+    let mut client = Client::new(&served);
+    for bytes in [20 << 10, 64 << 10, 250_000] {
+        // The first one is not expected: all of it that comes with its words is copied.
+        assert_eq!(client.words(&[b"set", b"k", &value(bytes, 0)]), ok().unwrap());
+        let before = served.store.stat();
+        for seed in 0..ROUNDS as usize {
+            assert_eq!(client.words(&[b"set", b"k", &value(bytes, seed)]), ok().unwrap());
+        }
+        let stat = served.store.stat();
+        let copied = stat.value_bytes_copied - before.value_bytes_copied;
+        assert!(copied <= ROUNDS * COPIED_MAX, "{copied} of {ROUNDS} values of {bytes} bytes were copied");
+        assert_eq!(client.run("get k"), Seen::Bulk(value(bytes, ROUNDS as usize - 1)));
+        assert_eq!(served.store.stat().device.reads, stat.device.reads, "and it is read from where it is");
+    }
+}
+
+/// Commands of all kinds in one pipeline, cut anywhere.
+#[test]
+fn long_values_among_other_commands_and_in_any_pieces() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    let sizes = [16_383, 16_384, 20_480, 65_535, 65_536, 65_537, 131_072, 400_000, 700_000];
+    let (mut bytes, mut replies) = (Vec::new(), Vec::new());
+    for (seed, &size) in sizes.iter().enumerate() {
+        let (key, value) = (format!("key{seed}"), value(size, seed));
+        let words: [(Vec<&[u8]>, Option<Seen>); 8] = [
+            (vec![b"set", key.as_bytes(), &value], ok()),
+            (vec![b"set", b"other", &value[1..]], ok()),
+            (vec![b"get", key.as_bytes()], Some(Seen::Bulk(value.clone()))),
+            (vec![b"SET", key.as_bytes(), &value, b"EX", b"100"], ok()),
+            (vec![b"strlen", b"other"], Some(Seen::Integer(size as i64 - 1))),
+            (vec![b"set", b"short", b"1"], ok()),
+            (vec![b"append", key.as_bytes(), b"x"], Some(Seen::Integer(size as i64 + 1))),
+            (vec![b"setnx", b"short", &value], Some(Seen::Integer(0))),
+        ];
+        for (words, reply) in words {
+            bytes.extend(encode(&words));
+            replies.push(reply);
+        }
+    }
+    for piece in [usize::MAX, 100_003, 16_001] {
+        let mut writer = client.reader.get_ref().try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                bytes.chunks(piece.min(bytes.len())).for_each(|part| writer.write_all(part).unwrap())
+            });
+            for (at, reply) in replies.iter().enumerate() {
+                assert_eq!(client.next(), *reply, "reply {at}, pieces of {piece}");
+            }
+        });
+    }
+    // The end of a value comes by itself.
+    let command = encode(&[b"set", b"k", &value(50_000, 1)]);
+    for cut in [command.len() - 1, command.len() - 2, command.len() - 3, 30, 31] {
+        for part in [&command[..cut], &command[cut..]] {
+            client.send(part);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(client.next(), ok());
+        assert_eq!(client.run("get k"), Seen::Bulk(value(50_000, 1)));
+    }
+}
+
+/// Whoever announces long values and sends little of them keeps memory from nobody, and is served when it goes on.
+#[test]
+fn who_sends_a_long_value_slowly_loses_its_room_and_nothing_else() {
+    const SLOW: usize = 300;
+    const BLOCKS_OF_OTHER: usize = 16;
+    let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
+    let frames = served.store.stat().pool.frames;
+    let long = value(100_000, 5);
+    let mut slow: Vec<Client> = (0..SLOW).map(|_| Client::new(&served)).collect();
+    for (at, client) in slow.iter_mut().enumerate() {
+        let command = encode(&[b"set", format!("slow{at}").as_bytes(), &long]);
+        client.send(&command[..1_000]);
+    }
+    let mut other = Client::new(&served);
+    assert_eq!(other.run("get none"), Seen::Null);
+    // There is a room from the second piece on. Of the first value all comes, but not the end of the command.
+    let sent = |at: usize, bytes: usize| if at == 0 { bytes - 1 } else { 2_000 };
+    for (at, client) in slow.iter_mut().enumerate() {
+        let command = encode(&[b"set", format!("slow{at}").as_bytes(), &long]);
+        client.send(&command[1_000..sent(at, command.len())]);
+    }
+    for round in 0..20 {
+        assert_eq!(other.words(&[b"set", b"k", &value(65_536, round)]), ok().unwrap());
+        assert_eq!(other.run("get k"), Seen::Bulk(value(65_536, round)));
+    }
+    let used = served.store.stat().pool.frames_used;
+    assert!(used < frames / 2, "{used} of {frames} frames");
+    // They are looked for once a second.
+    std::thread::sleep(Duration::from_millis(3_200));
+    let left = served.store.stat().pool.frames_used;
+    if crate::SOCKETS == Sockets::Epoll {
+        assert!(left <= 3 * BLOCKS_OF_OTHER, "{left} frames of {used} are still used");
+        assert!(used > 10 * BLOCKS_OF_OTHER, "there were rooms to be lost: {used} frames");
+    }
+    for (at, client) in slow.iter_mut().enumerate() {
+        let command = encode(&[b"set", format!("slow{at}").as_bytes(), &long]);
+        client.send(&command[sent(at, command.len())..]);
+        assert_eq!(client.next(), ok());
+    }
+    for (at, client) in slow.iter_mut().enumerate().step_by(37) {
+        assert_eq!(client.run(&format!("get slow{at}")), Seen::Bulk(long.clone()));
+    }
+}
