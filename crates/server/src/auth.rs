@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use shoal_engine::{Identity, Store};
 
+use crate::near::{NearValues, Nearby};
 use crate::security::Security;
 
 /// What is known about whoever sent a request, before it is believed.
@@ -61,6 +62,7 @@ pub struct Gate {
 
 struct Shared {
     store: Store,
+    near: NearValues,
     insecure: bool,
     security: Security,
 }
@@ -70,7 +72,8 @@ impl Gate {
     /// credentials to ask for.
     #[must_use]
     pub fn new(store: Store, insecure: bool, security: Security) -> Self {
-        Self { shared: Arc::new(Shared { store, insecure, security }) }
+        let near = NearValues::new(&store);
+        Self { shared: Arc::new(Shared { store, near, insecure, security }) }
     }
 
     /// Admits `request`.
@@ -155,6 +158,11 @@ impl<T> Authenticated<T> {
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.shared.store
+    }
+
+    /// Short values that this thread was asked for lately.
+    pub(crate) fn near(&self) -> Nearby<'_> {
+        self.shared.near.here(&self.shared.store)
     }
 }
 

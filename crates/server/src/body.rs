@@ -19,7 +19,9 @@ use tonic::Status;
 use tonic::body::Body;
 
 use crate::failure::Failure;
-use crate::flow::{Lease, Working};
+use crate::flow::{Idle, Lease};
+use crate::pack::pack;
+use crate::sending::Ticket;
 use crate::web;
 
 /// An answer is handed to HTTP/2 in pieces of at most so many bytes, for what it was handed is no longer counted here.
@@ -151,25 +153,44 @@ enum Source {
     Trailers(Option<HeaderMap>),
 }
 
+/// What an answer holds while it is under way: its part of the budget, and its place in the line.
+struct Held {
+    lease: Arc<Lease>,
+    ticket: Ticket,
+}
+
+impl Held {
+    fn of(lease: Arc<Lease>) -> Option<Self> {
+        Some(Self { lease, ticket: Ticket::default() })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.lease.sending().leave(&mut self.ticket);
+    }
+}
+
 /// The body of an answer, which holds the request's lease until it was taken.
 pub(crate) struct ResponseBody {
     source: Source,
-    lease: Option<Arc<Lease>>,
+    held: Option<Held>,
     /// What is left of a frame that is handed over in pieces.
     rest: Data,
     /// When the call's time is over: it ends then, whatever is missing.
     deadline: Option<Pin<Box<Sleep>>>,
     web: Option<web::Encoder>,
+    is_packed: bool,
     /// Whether it is not the client's turn while there is no frame: of a stream both ways, which may be idle.
     is_open_ended: bool,
     /// Held while that is so.
-    working: Option<Working>,
+    idle: Option<Idle>,
 }
 
 impl ResponseBody {
     /// A body that tonic made.
     pub(crate) fn new(body: Body, lease: Arc<Lease>) -> Self {
-        Self { source: Source::Body(body), lease: Some(lease), ..Self::default() }
+        Self { source: Source::Body(body), held: Held::of(lease), ..Self::default() }
     }
 
     /// Messages with their prefixes, up to the first failure.
@@ -177,24 +198,24 @@ impl ResponseBody {
         messages: impl Stream<Item = Result<Data, Failure>> + Send + 'static,
         lease: Arc<Lease>,
     ) -> Self {
-        Self { source: Source::Messages(Box::pin(messages)), lease: Some(lease), ..Self::default() }
+        Self { source: Source::Messages(Box::pin(messages)), held: Held::of(lease), ..Self::default() }
     }
 
     /// One message, and that the call succeeded.
     pub(crate) fn message(message: Data, lease: Arc<Lease>) -> Self {
         let source = Source::Trailers(Some(succeeded()));
-        Self { source, lease: Some(lease), rest: message, ..Self::default() }
+        Self { source, held: Held::of(lease), rest: message, ..Self::default() }
     }
 
     /// Of a stream both ways: while it has nothing to send, its client need not take anything.
-    pub(crate) fn open_ended(body: Body, lease: Arc<Lease>) -> Self {
-        Self { is_open_ended: true, ..Self::new(body, lease) }
+    pub(crate) fn open_ended(self) -> Self {
+        Self { is_open_ended: true, ..self }
     }
 
     /// Notes whose turn it is.
     fn turn(&mut self, is_ours: bool) {
-        self.working = match (&self.lease, is_ours && self.is_open_ended) {
-            (Some(lease), true) => self.working.take().or_else(|| Some(lease.working())),
+        self.idle = match (&self.held, is_ours && self.is_open_ended) {
+            (Some(held), true) => self.idle.take().or_else(|| Some(held.lease.idle())),
             _ => None,
         };
     }
@@ -207,20 +228,34 @@ impl ResponseBody {
         Self { deadline: Some(Box::pin(sleep_until(deadline))), ..self }
     }
 
+    /// Its messages are packed where that makes them shorter; those of tonic, which are short, stay as they are.
+    pub(crate) fn packed(mut self) -> Self {
+        self.is_packed = true;
+        self.rest = pack(std::mem::take(&mut self.rest));
+        self
+    }
+
     /// In the words of gRPC-Web.
     pub(crate) fn for_web(self, encoder: web::Encoder) -> Self {
         Self { web: Some(encoder), ..self }
     }
 
-    fn piece(&mut self) -> Frame<Data> {
-        if let Some(lease) = &self.lease {
+    /// The next piece of what there is, when it is its turn.
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Frame<Data>> {
+        if let Some(Held { lease, ticket }) = &mut self.held {
+            let bytes = self.rest.len().min(PIECE_BYTES_MAX);
+            if !lease.sending().is_turn(ticket, bytes, context) {
+                // Others have not been taken yet.
+                self.turn(false);
+                return Poll::Pending;
+            }
             lease.note_moved();
         }
         let piece = self.rest.take_front(PIECE_BYTES_MAX);
-        Frame::data(match &self.web {
+        Poll::Ready(Frame::data(match &self.web {
             Some(web) => web.data(piece),
             None => piece,
-        })
+        }))
     }
 
     fn trailers(&self, trailers: HeaderMap) -> Frame<Data> {
@@ -261,12 +296,13 @@ impl Default for ResponseBody {
     fn default() -> Self {
         Self {
             source: Source::Trailers(None),
-            lease: None,
+            held: None,
             rest: Data::default(),
             deadline: None,
             web: None,
+            is_packed: false,
             is_open_ended: false,
-            working: None,
+            idle: None,
         }
     }
 }
@@ -281,47 +317,51 @@ impl http_body::Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Data>, Status>>> {
         let this = &mut *self;
         this.look_at_deadline(context);
-        if !this.rest.is_empty() {
-            return Poll::Ready(Some(Ok(this.piece())));
-        }
-        let body = match &mut this.source {
-            Source::Body(body) => body,
-            Source::Messages(messages) => {
-                let trailers = match ready!(messages.as_mut().poll_next(context)) {
-                    Some(Ok(message)) => {
-                        this.rest = message;
-                        return Poll::Ready(Some(Ok(this.piece())));
+        loop {
+            if !this.rest.is_empty() {
+                return this.poll_piece(context).map(|piece| Some(Ok(piece)));
+            }
+            let trailers = match &mut this.source {
+                Source::Body(body) => {
+                    let polled = Pin::new(body).poll_frame(context);
+                    this.turn(polled.is_pending());
+                    match ready!(polled) {
+                        Some(Ok(frame)) => match frame.into_data() {
+                            Ok(data) => {
+                                this.rest = data.into();
+                                continue;
+                            }
+                            // There is no third kind of frame.
+                            Err(other) => other.into_trailers().unwrap_or_default(),
+                        },
+                        Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+                        None => return Poll::Ready(None),
                     }
-                    Some(Err(failure)) => failed(failure),
-                    None => succeeded(),
-                };
-                this.source = Source::Trailers(None);
-                return Poll::Ready(Some(Ok(this.trailers(trailers))));
-            }
-            Source::Trailers(trailers) => {
-                let trailers = trailers.take();
-                this.deadline = None;
-                return Poll::Ready(trailers.map(|trailers| Ok(this.trailers(trailers))));
-            }
-        };
-        let polled = Pin::new(body).poll_frame(context);
-        this.turn(polled.is_pending());
-        let frame = match ready!(polled) {
-            Some(Ok(frame)) => frame,
-            Some(Err(status)) => return Poll::Ready(Some(Err(status))),
-            None => return Poll::Ready(None),
-        };
-        Poll::Ready(Some(Ok(match frame.into_data() {
-            Ok(data) => {
-                this.rest = data.into();
-                this.piece()
-            }
-            Err(other) => match other.into_trailers() {
-                Ok(trailers) => this.trailers(trailers),
-                // There is no third kind of frame.
-                Err(_) => Frame::data(Data::default()),
-            },
-        })))
+                }
+                Source::Messages(messages) => {
+                    let polled = messages.as_mut().poll_next(context);
+                    this.turn(polled.is_pending());
+                    let trailers = match ready!(polled) {
+                        Some(Ok(message)) => {
+                            this.rest = if this.is_packed { pack(message) } else { message };
+                            continue;
+                        }
+                        Some(Err(failure)) => failed(failure),
+                        None => succeeded(),
+                    };
+                    this.source = Source::Trailers(None);
+                    trailers
+                }
+                Source::Trailers(trailers) => {
+                    this.deadline = None;
+                    match trailers.take() {
+                        Some(trailers) => trailers,
+                        None => return Poll::Ready(None),
+                    }
+                }
+            };
+            return Poll::Ready(Some(Ok(this.trailers(trailers))));
+        }
     }
 
     fn is_end_stream(&self) -> bool {
@@ -343,6 +383,7 @@ mod tests {
 
     use super::*;
     use crate::flow::Flow;
+    use crate::testing_frames::Frames;
 
     proptest! {
         /// Whatever is taken off, the bytes are those of the chunks, in order.
@@ -389,7 +430,7 @@ mod tests {
         let lease = flow.connection().lease();
         lease.grow(7).unwrap();
         let value: Bytes = (0..PIECE_BYTES_MAX * 2 + 5).map(|i| i as u8).collect::<Vec<_>>().into();
-        let inner = Whole(Some(value.clone()));
+        let inner = Frames(vec![value.clone()].into_iter());
         let mut body = ResponseBody::new(Body::new(inner), lease);
         let pieces: Vec<Bytes> =
             frames(&mut body).into_iter().map(|frame| frame.into_data().unwrap().into_contiguous()).collect();
@@ -428,20 +469,5 @@ mod tests {
         assert!(frames_now.next().is_none());
         let mut body = ResponseBody::messages(stream::iter(vec![message("ab")]), lease());
         assert_eq!(status(frames(&mut body).remove(1)), "0");
-    }
-
-    /// A body of one frame.
-    struct Whole(Option<Bytes>);
-
-    impl http_body::Body for Whole {
-        type Data = Bytes;
-        type Error = Status;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-            Poll::Ready(self.0.take().map(|data| Ok(Frame::data(data))))
-        }
     }
 }

@@ -18,10 +18,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
+use crate::cork::Cork;
 use crate::dispatch::Dispatch;
-use crate::flow::ConnectionFlow;
+use crate::expiry::rest_of_life;
+use crate::flow::{ConnectionFlow, deadline_after};
 use crate::options::Limits;
 use crate::security::name_of;
 use crate::tasks::{Spawner, WithTasks};
@@ -63,6 +65,8 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     /// Whom the certificate names that it showed.
     pub(crate) certificate: Option<Arc<str>>,
+    /// When that certificate, or one that it rests on, ends; none: never.
+    expires: Option<Instant>,
 }
 
 /// Serves `stream` until it ends, `drain` becomes true and all requests are answered, or its peer is too slow.
@@ -73,9 +77,10 @@ pub(crate) async fn serve(
     limits: &Limits,
     mut drain: watch::Receiver<bool>,
 ) {
+    let cork = Cork::of(&stream);
     let Some(acceptor) = dispatch.security.acceptor() else {
-        let peer = Arc::new(Peer { address, certificate: None });
-        return speak(stream, peer, dispatch, limits, drain).await;
+        let peer = Arc::new(Peer { address, certificate: None, expires: None });
+        return speak(stream, cork, peer, dispatch, limits, drain).await;
     };
     let accepted = tokio::select! {
         accepted = timeout(limits.greeting_max, acceptor.accept(stream)) => accepted,
@@ -83,12 +88,22 @@ pub(crate) async fn serve(
     };
     match accepted {
         Ok(Ok(stream)) => {
-            let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-            let peer = Arc::new(Peer { address, certificate: shown.map(name_of) });
+            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let rest = rest_of_life(chain);
+            // TLS does not look at the certificates again where a session is resumed.
+            if rest.is_some_and(|rest| rest.is_zero()) {
+                tracing::debug!(peer = %address, "closed: its certificate has ended");
+                return;
+            }
+            let peer = Arc::new(Peer {
+                address,
+                certificate: chain.first().map(name_of),
+                expires: rest.map(deadline_after),
+            });
             if let Some(name) = &peer.certificate {
                 tracing::debug!(peer = %address, %name, "showed a certificate");
             }
-            speak(stream, peer, dispatch, limits, drain).await;
+            speak(stream, cork, peer, dispatch, limits, drain).await;
         }
         Ok(Err(error)) => tracing::debug!(peer = %address, %error, "closed: no agreement on TLS"),
         Err(_) => tracing::debug!(peer = %address, "closed: it took too long to agree on TLS"),
@@ -98,6 +113,7 @@ pub(crate) async fn serve(
 /// Speaks HTTP on `stream`.
 async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     mut stream: S,
+    cork: Cork,
     peer: Arc<Peer>,
     dispatch: Arc<Dispatch>,
     limits: &Limits,
@@ -108,50 +124,81 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         return;
     };
     let is_http2 = greeting.as_slice() == PREFACE;
-    let stream = TokioIo::new(Rewound { greeting: greeting.into(), stream });
     let flow = dispatch.flow.connection();
+    let stream = TokioIo::new(Rewound { greeting: greeting.into(), stream, flow: Arc::clone(&flow) });
     let requests = service_fn(|request: http::Request<Incoming>| {
         let (dispatch, flow, peer) = (Arc::clone(&dispatch), Arc::clone(&flow), Arc::clone(&peer));
         async move { Ok::<_, Infallible>(dispatch.answer(&peer, flow, request).await) }
     });
+    let bounds = Bounds { limits, flow: &flow, expires: peer.expires, drain };
     let ended = if is_http2 {
         let spawner = Spawner::default();
         let connection = Box::pin(http2(limits, spawner.clone()).serve_connection(stream, requests));
-        let connection = pin!(WithTasks::new(connection, spawner, dispatch.gate.clone()));
-        drive(connection, |mut all| all.connection().as_mut().graceful_shutdown(), &flow, limits, drain).await
+        let connection = WithTasks::new(connection, spawner, dispatch.gate.clone(), Arc::clone(&flow), cork);
+        let connection = pin!(connection);
+        bounds.drive(connection, |mut all| all.connection().as_mut().graceful_shutdown()).await
     } else {
         let connection = pin!(http1(limits).serve_connection(stream, requests));
-        drive(connection, http1::Connection::graceful_shutdown, &flow, limits, drain).await
+        bounds.drive(connection, http1::Connection::graceful_shutdown).await
     };
+    let silence_s = limits.silence_max.as_secs_f64();
     match ended {
-        Some(Ok(())) => {}
-        Some(Err(error)) => tracing::debug!(peer = %peer.address, %error, "closed"),
-        None => {
-            let silence_s = limits.silence_max.as_secs_f64();
+        Ended::Closed(Ok(())) => {}
+        Ended::Closed(Err(error)) => tracing::debug!(peer = %peer.address, %error, "closed"),
+        Ended::Stalled => {
             tracing::warn!(peer = %peer.address, "closed: it did not take its answers for {silence_s} s");
+        }
+        Ended::Expired => tracing::info!(peer = %peer.address, "closed: its certificate has ended"),
+    }
+}
+
+/// How a connection ended.
+enum Ended {
+    Closed(hyper::Result<()>),
+    /// Its peer did not take its answers.
+    Stalled,
+    /// Its peer's certificate is over, and requests were still under way after the time to finish.
+    Expired,
+}
+
+/// What ends a connection besides its two sides.
+struct Bounds<'a> {
+    limits: &'a Limits,
+    flow: &'a ConnectionFlow,
+    expires: Option<Instant>,
+    drain: watch::Receiver<bool>,
+}
+
+impl Bounds<'_> {
+    /// Runs `connection` to its end.
+    async fn drive<C: Future<Output = hyper::Result<()>>>(
+        mut self,
+        mut connection: Pin<&mut C>,
+        end: impl Fn(Pin<&mut C>),
+    ) -> Ended {
+        let mut stalled = pin!(stalled(self.flow, self.limits.silence_max));
+        let mut expired = pin!(until(self.expires));
+        let mut cut = pin!(until(self.expires.map(|expires| expires + self.limits.drain_max)));
+        let mut draining = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => return Ended::Closed(ended),
+                () = stalled.as_mut() => return Ended::Stalled,
+                () = cut.as_mut() => return Ended::Expired,
+                () = expired.as_mut(), if !draining => draining = true,
+                _ = self.drain.wait_for(|drain| *drain), if !draining => draining = true,
+            }
+            // A peer that has another certificate comes back with it.
+            end(connection.as_mut());
         }
     }
 }
 
-/// Runs `connection` to its end; none where its peer did not take its answers.
-async fn drive<C: Future<Output = hyper::Result<()>>>(
-    mut connection: Pin<&mut C>,
-    end: impl Fn(Pin<&mut C>),
-    flow: &ConnectionFlow,
-    limits: &Limits,
-    mut drain: watch::Receiver<bool>,
-) -> Option<hyper::Result<()>> {
-    let mut stalled = pin!(stalled(flow, limits.silence_max));
-    let mut draining = false;
-    loop {
-        tokio::select! {
-            ended = connection.as_mut() => return Some(ended),
-            () = stalled.as_mut() => return None,
-            _ = drain.wait_for(|drain| *drain), if !draining => {
-                draining = true;
-                end(connection.as_mut());
-            }
-        }
+/// Ends at `time`; never where there is none.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -206,10 +253,18 @@ async fn greeting<S: AsyncRead + Unpin>(
     }
 }
 
-/// A stream whose first bytes were read already.
+/// A stream whose first bytes were read already, and which says where it takes no more.
 struct Rewound<S> {
     greeting: Bytes,
     stream: S,
+    flow: Arc<ConnectionFlow>,
+}
+
+impl<S> Rewound<S> {
+    fn noted<T>(&self, written: Poll<T>) -> Poll<T> {
+        self.flow.sending().note_blocked(written.is_pending());
+        written
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
@@ -233,7 +288,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.noted(written)
     }
 
     fn poll_write_vectored(
@@ -241,7 +297,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.noted(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -249,7 +306,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.noted(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,8 +1,6 @@
 //! Between the messages and the store's types. The store checks what is in them: names, lengths, metadata.
 
-use bytes::{Bytes, BytesMut};
 use shoal_api::v1;
-use shoal_buffer::Buffer;
 use shoal_engine::{
     ByteRange, DEFAULT_BUCKET, Lsn, Metadata, ObjectInfo, ObjectKey, PutOptions, RejectRules,
 };
@@ -64,35 +62,9 @@ pub(crate) fn info(info: &ObjectInfo) -> v1::ObjectInfo {
     v1::ObjectInfo { version: info.version.0, bytes: info.bytes, modified_ns: info.modified_ns, metadata }
 }
 
-/// The bytes of `value` in one piece: copied only where it has several chunks.
-pub(crate) fn contiguous(value: Buffer) -> Bytes {
-    let mut chunks = value.into_chunks();
-    let Some(first) = chunks.next() else { return Bytes::new() };
-    let Some(second) = chunks.next() else { return first };
-    let rest: Vec<Bytes> = chunks.collect();
-    let bytes = first.len() + second.len() + rest.iter().map(Bytes::len).sum::<usize>();
-    let mut whole = BytesMut::with_capacity(bytes);
-    for chunk in [first, second].iter().chain(&rest) {
-        whole.extend_from_slice(chunk);
-    }
-    whole.freeze()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_chunk_is_not_copied() {
-        let chunk = Bytes::from(vec![1, 2, 3]);
-        assert_eq!(contiguous(chunk.clone().into()).as_ptr(), chunk.as_ptr());
-        let mut buffer = Buffer::new();
-        for part in [&b"ab"[..], b"c", b"defg", b"h"] {
-            buffer.append_copy(part);
-        }
-        assert_eq!(contiguous(buffer), "abcdefgh");
-        assert_eq!(contiguous(Buffer::new()), "");
-    }
 
     #[test]
     fn ranges_are_capped() {

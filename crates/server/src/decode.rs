@@ -2,7 +2,7 @@
 //! off here, so that nobody behind it knows of them.
 //!
 //! A compressed message is held until it is whole, and unpacked up to the limit of a message and no further: what it
-//! claims to become does not matter.
+//! claims to become does not matter. One is unpacked at a time, when its reader wants it: a frame may have many of them.
 
 use std::io::Read;
 
@@ -32,29 +32,43 @@ pub(crate) struct Decoders {
     /// Text that was left of the last frame: less than a quad.
     text: Option<BytesMut>,
     gzip: Option<Gzip>,
+    /// What arrived, where nothing is packed.
+    plain: Option<Bytes>,
 }
 
 impl Decoders {
     /// For a request in base64, with compressed messages, or both; none where it is neither.
     pub(crate) fn new(text: bool, gzip: bool) -> Option<Self> {
         let gzip = gzip.then(|| Gzip { arrived: BytesMut::new(), message_bytes_max: MESSAGE_BYTES_MAX });
-        (text || gzip.is_some()).then(|| Self { text: text.then(BytesMut::new), gzip })
+        (text || gzip.is_some()).then(|| Self { text: text.then(BytesMut::new), gzip, plain: None })
     }
 
     /// The same for messages of at most `message_bytes_max`.
-    pub(crate) fn bounded(self, message_bytes_max: usize) -> Self {
-        Self { gzip: self.gzip.map(|gzip| Gzip { message_bytes_max, ..gzip }), ..self }
+    pub(crate) fn bounded(mut self, message_bytes_max: usize) -> Self {
+        if let Some(gzip) = &mut self.gzip {
+            gzip.message_bytes_max = message_bytes_max;
+        }
+        self
     }
 
-    /// What `frame` adds to the plain request; possibly nothing yet.
-    pub(crate) fn decode(&mut self, frame: Bytes) -> Result<Bytes, Status> {
+    /// Takes a frame, after [`Self::next`] gave all that was there.
+    pub(crate) fn push(&mut self, frame: Bytes) -> Result<(), Status> {
         let plain = match &mut self.text {
             Some(left) => from_text(left, frame)?,
             None => frame,
         };
         match &mut self.gzip {
-            Some(gzip) => gzip.push(plain),
-            None => Ok(plain),
+            Some(gzip) => gzip.arrived.extend_from_slice(&plain),
+            None => self.plain = Some(plain),
+        }
+        Ok(())
+    }
+
+    /// The next part of the plain request, at most one message where they are packed; none where more has to arrive.
+    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        match &mut self.gzip {
+            Some(gzip) => gzip.next(),
+            None => Ok(self.plain.take()),
         }
     }
 
@@ -91,26 +105,23 @@ struct Gzip {
 }
 
 impl Gzip {
-    fn push(&mut self, frame: Bytes) -> Result<Bytes, Status> {
-        self.arrived.extend_from_slice(&frame);
-        let mut plain = BytesMut::new();
-        while let Some(mut prefix) = self.arrived.get(..PREFIX_BYTES) {
-            let (flag, bytes) = (prefix.get_u8(), prefix.get_u32() as usize);
-            if bytes > self.message_bytes_max {
-                return Err(self.too_long());
-            }
-            if self.arrived.len() - PREFIX_BYTES < bytes {
-                break;
-            }
-            self.arrived.advance(PREFIX_BYTES);
-            let message = self.arrived.split_to(bytes);
-            match flag {
-                0 => put_message(&mut plain, &message),
-                1 => put_message(&mut plain, &self.unpack(&message)?),
-                _ => return Err(Status::internal(format!("a message has the unknown flag {flag}"))),
-            }
+    /// The next message, if it is there as a whole.
+    fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(mut prefix) = self.arrived.get(..PREFIX_BYTES) else { return Ok(None) };
+        let (flag, bytes) = (prefix.get_u8(), prefix.get_u32() as usize);
+        if bytes > self.message_bytes_max {
+            return Err(self.too_long());
         }
-        Ok(plain.freeze())
+        if self.arrived.len() - PREFIX_BYTES < bytes {
+            return Ok(None);
+        }
+        self.arrived.advance(PREFIX_BYTES);
+        let message = self.arrived.split_to(bytes);
+        match flag {
+            0 => Ok(Some(with_prefix(&message))),
+            1 => self.unpack(&message).map(|message| Some(with_prefix(&message))),
+            _ => Err(Status::internal(format!("a message has the unknown flag {flag}"))),
+        }
     }
 
     fn unpack(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
@@ -129,11 +140,12 @@ impl Gzip {
     }
 }
 
-fn put_message(plain: &mut BytesMut, message: &[u8]) {
-    plain.reserve(PREFIX_BYTES + message.len());
+fn with_prefix(message: &[u8]) -> Bytes {
+    let mut plain = BytesMut::with_capacity(PREFIX_BYTES + message.len());
     plain.put_u8(0);
     plain.put_u32(message.len() as u32);
     plain.extend_from_slice(message);
+    plain.freeze()
 }
 
 #[cfg(test)]
@@ -161,7 +173,10 @@ mod tests {
     fn decode(mut decoders: Decoders, frames: &[&[u8]]) -> Result<Vec<u8>, Status> {
         let mut plain = Vec::new();
         for frame in frames {
-            plain.extend_from_slice(&decoders.decode(Bytes::copy_from_slice(frame))?);
+            decoders.push(Bytes::copy_from_slice(frame))?;
+            while let Some(part) = decoders.next()? {
+                plain.extend_from_slice(&part);
+            }
         }
         decoders.end().map(|()| plain)
     }
@@ -197,6 +212,20 @@ mod tests {
             let _ = decode(Decoders::new(true, true).unwrap(), &[&bytes]);
             let _ = decode(Decoders::new(false, true).unwrap(), &[&framed(1, &bytes)]);
         }
+    }
+
+    /// A frame of many packed messages: each is unpacked when it is asked for, so that only one is in memory.
+    #[test]
+    fn one_message_is_unpacked_at_a_time() {
+        let frame = framed(1, &packed(&[7; 100_000])).repeat(30);
+        assert!(frame.len() < 32 << 10);
+        let mut decoders = Decoders::new(false, true).unwrap();
+        decoders.push(frame.into()).unwrap();
+        for _ in 0..30 {
+            assert_eq!(decoders.next().unwrap().unwrap().len(), PREFIX_BYTES + 100_000);
+        }
+        assert_eq!(decoders.next().unwrap(), None);
+        assert!(decoders.end().is_ok());
     }
 
     #[test]

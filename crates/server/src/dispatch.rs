@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use shoal_api::{Method, OPERATIONS_MESSAGE_BYTES_MAX, SEQUENCE_HEADER, SESSION_HEADER, key_value as kv, v1};
 use shoal_engine::Identity;
@@ -12,21 +14,23 @@ use tokio::time::timeout_at;
 use tonic::Status;
 
 use crate::auth::{Caller, Denied, Gate};
+use crate::body::ResponseBody;
 use crate::connection::Peer;
 use crate::decode::Decoders;
 use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Flow, RequestBody, deadline_after};
 use crate::free_space::free_space;
 use crate::moving::moving;
+use crate::multi_delete::multi_delete;
+use crate::multi_get::multi_get;
+use crate::multi_put::multi_put;
 use crate::operations::{OPERATIONS_LEASE_BYTES, operations};
-use crate::route::{
-    Call, HttpResponse, Room, bidirectional, client_streaming, read, refuse, server_streaming, write,
-};
+use crate::route::{Call, HttpResponse, Room, client_streaming, read, refuse, server_streaming, write};
 use crate::security::Security;
 use crate::standard::Standard;
 use crate::stat::{Counters, stat};
 use crate::web::{self, Dialect, Origins};
-use crate::{delete, get, head, key_value, list, multi, put, stream, unary};
+use crate::{delete, get, head, key_value, list, pack, put, stream, unary};
 
 /// How a client says that its messages are compressed.
 const ENCODING_HEADER: &str = "grpc-encoding";
@@ -40,8 +44,9 @@ pub(crate) struct Dispatch {
     pub(crate) security: Security,
     /// The bucket of the service of the seed programs.
     pub(crate) kv_bucket: String,
-    /// Whether requests may be compressed.
+    /// Whether requests may be compressed, and whether answers are for who asks for it.
     pub(crate) gzip: bool,
+    pub(crate) gzip_answers: bool,
     pub(crate) origins: Origins,
     pub(crate) standard: Standard,
     pub(crate) counters: Counters,
@@ -73,7 +78,12 @@ impl Dispatch {
             Ok(origin) => origin,
             Err(status) => return web::empty(status),
         };
-        let answer = self.in_time(peer, flow, request, dialect).await.unwrap_or_else(refuse);
+        let is_packed = self.gzip_answers && pack::is_wanted(request.headers());
+        let mut answer = self.in_time(peer, flow, request, dialect).await.unwrap_or_else(refuse);
+        if is_packed {
+            pack::announce(answer.headers_mut());
+            answer = answer.map(ResponseBody::packed);
+        }
         web::allow(dialect.dress(answer), origin)
     }
 
@@ -128,58 +138,62 @@ impl Dispatch {
         Ok(async move { Ok(self.route(path.path(), call).await) })
     }
 
-    async fn route(&self, path: &str, call: Call) -> HttpResponse {
+    /// The answer to come of the method at `path`. Each method's is on the heap, so that a short call is not as large as the
+    /// largest: all around this is moved about.
+    fn route<'a>(&'a self, path: &'a str, call: Call) -> BoxFuture<'a, HttpResponse> {
         match path {
-            v1::Put::PATH => unary::answer::<v1::Put, _>(call, put::put).await,
-            v1::Get::PATH => unary::answer::<v1::Get, _>(call, get::get).await,
-            v1::Head::PATH => unary::answer::<v1::Head, _>(call, head::head).await,
-            v1::Delete::PATH => unary::answer::<v1::Delete, _>(call, delete::delete).await,
+            v1::Put::PATH => unary::answer::<v1::Put, _>(call, put::put).boxed(),
+            v1::Get::PATH => unary::answer::<v1::Get, _>(call, get::get).boxed(),
+            v1::Head::PATH => unary::answer::<v1::Head, _>(call, head::head).boxed(),
+            v1::Delete::PATH => unary::answer::<v1::Delete, _>(call, delete::delete).boxed(),
             kv::Create::PATH => {
                 unary::answer::<kv::Create, _>(call, |request| key_value::create(request, &self.kv_bucket))
-                    .await
+                    .boxed()
             }
-            kv::Retrieve::PATH => {
-                unary::answer::<kv::Retrieve, _>(call, |request| {
-                    key_value::retrieve(request, &self.kv_bucket)
-                })
-                .await
-            }
+            kv::Retrieve::PATH => unary::answer::<kv::Retrieve, _>(call, |request| {
+                key_value::retrieve(request, &self.kv_bucket)
+            })
+            .boxed(),
             kv::Update::PATH => {
                 unary::answer::<kv::Update, _>(call, |request| key_value::update(request, &self.kv_bucket))
-                    .await
+                    .boxed()
             }
             kv::Delete::PATH => {
                 unary::answer::<kv::Delete, _>(call, |request| key_value::delete(request, &self.kv_bucket))
-                    .await
+                    .boxed()
             }
-            v1::List::PATH => read::<v1::List, _>(call, list::list).await,
-            v1::MultiGet::PATH => read::<v1::MultiGet, _>(call, multi::multi_get).await,
-            v1::MultiPut::PATH => write::<v1::MultiPut, _>(call, multi::multi_put).await,
-            v1::MultiDelete::PATH => write::<v1::MultiDelete, _>(call, multi::multi_delete).await,
-            v1::PutStream::PATH => client_streaming::<v1::PutStream, _>(call, stream::put_stream).await,
+            v1::List::PATH => read::<v1::List, _>(call, list::list).boxed(),
+            v1::MultiGet::PATH => unary::answer_whole(call, false, multi_get).boxed(),
+            v1::MultiPut::PATH => unary::answer_whole(call, true, multi_put).boxed(),
+            v1::MultiDelete::PATH => write::<v1::MultiDelete, _>(call, multi_delete).boxed(),
+            v1::PutStream::PATH => client_streaming::<v1::PutStream, _>(call, stream::put_stream).boxed(),
             v1::GetStream::PATH => {
-                unary::answer_stream::<v1::GetStream, _, _>(call, stream::get_stream).await
+                unary::answer_stream::<v1::GetStream, _, _>(call, stream::get_stream).boxed()
             }
             v1::Operations::PATH => {
                 let room = Room {
                     lease_bytes: OPERATIONS_LEASE_BYTES,
                     message_bytes_max: OPERATIONS_MESSAGE_BYTES_MAX,
                 };
-                let verb = |request| operations(request, self.draining.clone());
-                bidirectional::<v1::Operations, _>(call, room, verb).await
+                let answer =
+                    unary::exchange(call, room, |request| operations(request, self.draining.clone()));
+                std::future::ready(answer).boxed()
             }
             v1::Stat::PATH => {
-                read::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).await
+                read::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).boxed()
             }
-            v1::Moving::PATH => read::<v1::Moving, _>(call, async |request| Ok(moving(request))).await,
+            v1::Moving::PATH => read::<v1::Moving, _>(call, async |request| Ok(moving(request))).boxed(),
             v1::FreeSpace::PATH => {
                 let verb = async |request| free_space(request, &self.free_space_permits);
-                server_streaming::<v1::FreeSpace, _, _>(call, verb).await
+                server_streaming::<v1::FreeSpace, _, _>(call, verb).boxed()
             }
-            _ => match self.standard.answer(path, call).await {
-                Ok(response) => response,
-                Err(_call) => Status::unimplemented(format!("there is no method {path}")).into_http(),
-            },
+            _ => async move {
+                match self.standard.answer(path, call).await {
+                    Ok(response) => response,
+                    Err(_call) => Status::unimplemented(format!("there is no method {path}")).into_http(),
+                }
+            }
+            .boxed(),
         }
     }
 }
@@ -228,6 +242,21 @@ fn parse_timeout(text: &[u8]) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The size of what a function of this shape gives, in bytes.
+    fn size_given<'a, R>(
+        _: impl FnOnce(&'a Dispatch, &'a Peer, Arc<ConnectionFlow>, http::Request<Incoming>) -> R,
+    ) -> usize {
+        size_of::<R>()
+    }
+
+    /// Every request's task is copied to its place, whatever its method: it once had 27 KiB, a seventh of the time of a get of
+    /// 64 KiB.
+    #[test]
+    fn the_task_of_a_request_is_small() {
+        let bytes = size_given(Dispatch::answer);
+        assert!(bytes <= 2560, "{bytes} bytes");
+    }
 
     #[test]
     fn timeouts() {

@@ -19,6 +19,7 @@ use tonic::Status;
 
 use crate::decode::Decoders;
 use crate::failure::Failure;
+use crate::sending::Sending;
 
 /// What a stream may hold, in bytes: the chunk in work, and what has arrived of the next.
 pub(crate) const STREAM_LEASE_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
@@ -83,6 +84,8 @@ impl Flow {
             own: Budget::new(self.connection_bytes_max),
             moved: AtomicU64::new(0),
             working: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            sending: Sending::default(),
         })
     }
 }
@@ -96,9 +99,17 @@ pub(crate) struct ConnectionFlow {
     moved: AtomicU64,
     /// Handlers that run: the store is at work, or they watch the clock for themselves.
     working: AtomicUsize,
+    /// Bytes that streams hold which have nothing to send.
+    idle: AtomicUsize,
+    sending: Sending,
 }
 
 impl ConnectionFlow {
+    /// The order in which its answers leave.
+    pub(crate) fn sending(&self) -> &Sending {
+        &self.sending
+    }
+
     pub(crate) fn lease(self: &Arc<Self>) -> Arc<Lease> {
         Arc::new(Lease { flow: Arc::clone(self), bytes: AtomicUsize::new(0) })
     }
@@ -111,7 +122,8 @@ impl ConnectionFlow {
 
     /// Where it is the client's turn to take what the connection holds: how much it has taken so far.
     pub(crate) fn waits_at(&self) -> Option<u64> {
-        let waits = self.own.used() > 0 && self.working.load(Ordering::Relaxed) == 0;
+        let is_taken = self.own.used() <= self.idle.load(Ordering::Relaxed);
+        let waits = !is_taken && self.working.load(Ordering::Relaxed) == 0;
         waits.then(|| self.moved.load(Ordering::Relaxed))
     }
 }
@@ -121,6 +133,18 @@ pub(crate) struct Working(Arc<ConnectionFlow>);
 impl Drop for Working {
     fn drop(&mut self) {
         self.0.working.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream that has nothing to send: what it holds does not wait for its client.
+pub(crate) struct Idle {
+    flow: Arc<ConnectionFlow>,
+    bytes: usize,
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.flow.idle.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -171,9 +195,16 @@ impl Lease {
         }
     }
 
-    /// Says that it is not the client's turn until what this gives is dropped.
-    pub(crate) fn working(&self) -> Working {
-        self.flow.working()
+    /// Says that there is nothing to take of what it holds, which does not change until what this gives is dropped.
+    pub(crate) fn idle(&self) -> Idle {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        self.flow.idle.fetch_add(bytes, Ordering::Relaxed);
+        Idle { flow: Arc::clone(&self.flow), bytes }
+    }
+
+    /// The order in which the answers of its connection leave.
+    pub(crate) fn sending(&self) -> &Sending {
+        &self.flow.sending
     }
 
     /// Says that the client took a piece of an answer, or sent one of a request.
@@ -225,12 +256,25 @@ impl RequestBody {
         Self { lease: None, decoders, ..self }
     }
 
-    /// What a frame of the transport stands for.
-    fn decode(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
-        let Some(decoders) = &mut self.decoders else { return Ok(frame) };
+    /// Counts `bytes` that are held from now on.
+    fn count(&self, bytes: usize) -> Result<(), Status> {
+        self.lease.as_ref().map_or(Ok(()), |lease| lease.grow(bytes)).map_err(Failure::into_status)
+    }
+
+    /// What the last frame of the transport stands for, as far as it was not taken yet.
+    fn decoded_part(&mut self) -> Result<Option<Bytes>, Status> {
+        self.decoders.as_mut().map_or(Ok(None), |decoders| decoders.next())
+    }
+
+    /// What a frame of the transport stands for; none where it is not enough yet.
+    fn decode(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, Status> {
+        let Some(decoders) = &mut self.decoders else { return Ok(Some(frame)) };
         match frame.into_data() {
-            Ok(data) => decoders.decode(data).map(Frame::data),
-            Err(other) => Ok(other),
+            Ok(data) => {
+                decoders.push(data)?;
+                Ok(decoders.next()?.map(Frame::data))
+            }
+            Err(other) => Ok(Some(other)),
         }
     }
 
@@ -255,29 +299,37 @@ impl http_body::Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-            return self.poll_silence(context).map(|status| Some(Err(status)));
-        };
-        self.silence = None;
-        Poll::Ready(match frame {
-            Some(Ok(frame)) => {
-                let arrived = frame.data_ref().map_or(0, Bytes::len);
-                // A slow sender is not one who does not take its answers.
-                if let Some(lease) = &self.lease {
-                    lease.note_moved();
+        if let Some(part) = self.decoded_part()? {
+            return Poll::Ready(Some(self.count(part.len()).map(|()| Frame::data(part))));
+        }
+        loop {
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+                return self.poll_silence(context).map(|status| Some(Err(status)));
+            };
+            self.silence = None;
+            return Poll::Ready(match frame {
+                Some(Ok(frame)) => {
+                    let arrived = frame.data_ref().map_or(0, Bytes::len);
+                    // A slow sender is not one who does not take its answers.
+                    if let Some(lease) = &self.lease {
+                        lease.note_moved();
+                    }
+                    let decoded = self.decode(frame)?;
+                    let bytes = decoded.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
+                    if let Err(status) = self.count(bytes.max(arrived)) {
+                        return Poll::Ready(Some(Err(status)));
+                    }
+                    let Some(frame) = decoded else { continue };
+                    Some(Ok(frame))
                 }
-                let frame = self.decode(frame)?;
-                let bytes = frame.data_ref().map_or(0, Bytes::len).max(arrived);
-                let taken = self.lease.as_ref().map_or(Ok(()), |lease| lease.grow(bytes));
-                Some(taken.map(|()| frame).map_err(Failure::into_status))
-            }
-            // A reset stream is an error here, not its end: tonic would take "cancelled" for the latter.
-            Some(Err(error)) => Some(Err(Status::aborted(format!("the request broke off: {error}")))),
-            None => match self.decoders.take().map_or(Ok(()), |decoders| decoders.end()) {
-                Ok(()) => None,
-                Err(status) => Some(Err(status)),
-            },
-        })
+                // A reset stream is an error here, not its end: tonic would take "cancelled" for the latter.
+                Some(Err(error)) => Some(Err(Status::aborted(format!("the request broke off: {error}")))),
+                None => match self.decoders.take().map_or(Ok(()), |decoders| decoders.end()) {
+                    Ok(()) => None,
+                    Err(status) => Some(Err(status)),
+                },
+            });
+        }
     }
 
     fn is_end_stream(&self) -> bool {
@@ -342,6 +394,15 @@ mod tests {
         let working = flow.working();
         assert_eq!(flow.waits_at(), None);
         drop(working);
+        assert_eq!(flow.waits_at(), Some(0));
+        // A stream that has nothing to send: it waits for nobody, and others wait as before.
+        let idle = lease.idle();
+        assert_eq!(flow.waits_at(), None);
+        let other = flow.lease();
+        other.grow(1).unwrap();
+        assert_eq!(flow.waits_at(), Some(0));
+        drop(idle);
+        drop(other);
         assert_eq!(flow.waits_at(), Some(0));
         drop(lease);
         assert_eq!(flow.waits_at(), None);

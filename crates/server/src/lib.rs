@@ -4,7 +4,7 @@
 //! HTTP on one and, with `tasks`, runs its requests, over TLS where `security` has a certificate; `dispatch` finds the route of a request, after `auth` has
 //! admitted it; `route` turns frames into messages, or `unary` where the value must not be copied; one file a verb does
 //! the work; `failure` says what went wrong, in one place for all of them, and `body` carries the answer. `web` and
-//! `decode` speak to browsers and take off compression. `flow` bounds the memory of what is under way. The rules of the protocol are in `docs/format/grpc.md`.
+//! `decode` speak to browsers and take off compression, which `pack` puts on. `flow` bounds the memory of what is under way. The rules of the protocol are in `docs/format/grpc.md`.
 
 mod listen;
 mod moving;
@@ -12,8 +12,10 @@ mod options;
 mod workers;
 
 mod connection;
+mod cork;
 mod decode;
 mod dispatch;
+mod messages;
 mod route;
 mod standard;
 mod tasks;
@@ -21,6 +23,7 @@ mod unary;
 mod web;
 
 mod auth;
+mod expiry;
 mod security;
 
 mod delete;
@@ -29,16 +32,25 @@ mod get;
 mod head;
 mod key_value;
 mod list;
-mod multi;
+mod multi_delete;
+mod multi_get;
+mod multi_put;
+mod near;
 mod operations;
 mod put;
+mod put_together;
 mod stat;
 mod stream;
 
+mod asked;
+mod assembly;
 mod body;
 mod convert;
 mod failure;
+mod fields;
 mod flow;
+mod pack;
+mod sending;
 
 pub use auth::{Authenticated, Caller, Denied, Gate, Principal};
 pub use listen::{ServeError, Server};
@@ -48,4 +60,8 @@ pub use security::{
 };
 
 #[cfg(test)]
+mod malformed;
+#[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod testing_frames;

@@ -102,7 +102,8 @@ impl Server {
     /// [`ServeError::Reflection`].
     pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { listener, options, .. } = self;
-        let ServerOptions { insecure, security, kv_bucket, gzip, web_origins, threads, limits, .. } = options;
+        let ServerOptions { insecure, security, kv_bucket, gzip, gzip_answers, .. } = options;
+        let ServerOptions { web_origins, threads, limits, .. } = options;
         let workers = Workers::start(threads).map_err(ServeError::Threads)?;
         let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
@@ -110,6 +111,7 @@ impl Server {
             security,
             kv_bucket,
             gzip,
+            gzip_answers,
             origins: Origins { allowed: web_origins },
             standard: Standard::new().await?,
             counters: Counters::new(),

@@ -11,23 +11,25 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::vec;
 
-use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, poll_fn};
 use futures_util::{FutureExt, Stream, StreamExt};
-use prost::Message as _;
 use shoal_api::v1::operation::Action;
 use shoal_api::{OPERATION_VALUE_BYTES_MAX, OPERATIONS_MESSAGE_BYTES_MAX, v1};
-use shoal_base::limits::BATCH_KEYS_MAX;
 use shoal_engine::{Change, Identity, Look, ObjectKey, Pending, Store};
 use tokio::sync::watch;
-use tonic::Streaming;
 
+use crate::asked::{Asked, Short};
+use crate::assembly::{Assembly, Value};
 use crate::auth::Authenticated;
+use crate::body::Data;
 use crate::convert;
 use crate::failure::Failure;
+use crate::messages::Messages;
+use crate::near::Nearby;
+use crate::unary::FrameBody;
 
 /// Operations of one stream under way at the same time.
 const UNDER_WAY_MAX: usize = 1024;
@@ -44,6 +46,13 @@ const READY_BYTES_MAX: usize = 64 << 10;
 /// What an operation takes besides its key and value, request or answer, in bytes.
 const OPERATION_BYTES: usize = 32;
 
+/// The memory that an answer begins with, in bytes.
+const ANSWER_BYTES_GUESS: usize = 4 << 10;
+
+/// The fields `results` of an answer, and `value` of a result.
+const RESULTS: u32 = 1;
+const VALUE: u32 = 15;
+
 /// What a stream may hold, in bytes: what is under way, values that are read, answers, a message in work and what has come of
 /// the next.
 pub(crate) const OPERATIONS_LEASE_BYTES: usize = UNDER_WAY_BYTES_MAX
@@ -52,27 +61,25 @@ pub(crate) const OPERATIONS_LEASE_BYTES: usize = UNDER_WAY_BYTES_MAX
     + 3 * OPERATIONS_MESSAGE_BYTES_MAX;
 
 /// Does what the messages of `request` ask for; ends early, but in order, when `draining` becomes true.
-pub(crate) fn operations(
-    request: Authenticated<Streaming<v1::OperationsRequest>>,
+pub(crate) fn operations<B: FrameBody + Send + 'static>(
+    request: Authenticated<Messages<B>>,
     mut draining: watch::Receiver<bool>,
-) -> impl Stream<Item = Result<v1::OperationsResponse, Failure>> + Send + 'static {
+) -> impl Stream<Item = Result<Data, Failure>> + Send + 'static {
     let (messages, admitted) = request.take();
     let mut operations = Operations {
-        store: admitted.store().clone(),
+        admitted: Arc::new(admitted),
         messages,
         input: Input::Open,
         drained: Box::pin(async move {
             // An error means that the server is gone altogether.
             let _ = draining.wait_for(|draining| *draining).await;
         }),
-        bucket: String::new(),
-        waiting: Vec::new().into_iter(),
+        asked: Asked::default(),
         running: FuturesUnordered::new(),
         placed: VecDeque::new(),
         reads: 0,
         held_bytes: 0,
-        ready: Vec::new(),
-        ready_bytes: 0,
+        ready: None,
     };
     poll_fn(move |context| operations.poll_next(context))
 }
@@ -100,7 +107,14 @@ struct Ended {
 enum Outcome {
     /// A write that is done when it is durable.
     Placed(Pending),
-    Done(v1::OperationResult),
+    /// A result, and its value.
+    Done(Box<v1::OperationResult>, Data),
+}
+
+impl From<v1::OperationResult> for Outcome {
+    fn from(result: v1::OperationResult) -> Self {
+        Self::Done(Box::new(result), Data::default())
+    }
 }
 
 /// What an operation counts for while it is under way.
@@ -112,45 +126,38 @@ struct Held {
 }
 
 /// One stream.
-struct Operations {
-    store: Store,
-    messages: Streaming<v1::OperationsRequest>,
+struct Operations<B> {
+    admitted: Arc<Authenticated<()>>,
+    messages: Messages<B>,
     input: Input,
     drained: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Of the message in work.
-    bucket: String,
-    /// What is left of that message.
-    waiting: vec::IntoIter<v1::Operation>,
+    /// What is left of the message in work.
+    asked: Asked,
     running: FuturesUnordered<Running>,
     /// Writes in their order, which is the order in which they become durable: waiting for the first one is enough.
     placed: VecDeque<(Held, Pending)>,
     /// Reads among `running`.
     reads: usize,
     held_bytes: usize,
-    ready: Vec<v1::OperationResult>,
-    ready_bytes: usize,
+    /// The results since the last answer; none: there are none.
+    ready: Option<Assembly>,
 }
 
-impl Operations {
-    fn poll_next(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<v1::OperationsResponse, Failure>>> {
+impl<B: FrameBody> Operations<B> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Data, Failure>>> {
         loop {
             let mut moved = self.poll_message(context);
             moved |= self.start(context);
             moved |= self.poll_running(context);
             moved |= self.poll_placed(context);
-            if !moved || self.ready_bytes >= READY_BYTES_MAX {
+            if !moved || self.is_full() {
                 break;
             }
         }
-        if !self.ready.is_empty() {
-            self.ready_bytes = 0;
-            let results = std::mem::take(&mut self.ready);
-            return Poll::Ready(Some(Ok(v1::OperationsResponse { results })));
+        if let Some(ready) = self.ready.take_if(|ready| ready.len() > 0) {
+            return Poll::Ready(Some(Ok(ready.finish())));
         }
-        if self.waiting.len() > 0 || self.under_way() > 0 {
+        if !self.asked.is_empty() || self.under_way() > 0 {
             return Poll::Pending;
         }
         match std::mem::replace(&mut self.input, Input::Over) {
@@ -171,7 +178,12 @@ impl Operations {
         self.under_way() < UNDER_WAY_MAX
             && self.held_bytes < UNDER_WAY_BYTES_MAX
             && self.reads < READS_MAX
-            && self.ready_bytes < READY_BYTES_MAX
+            && !self.is_full()
+    }
+
+    /// Whether what is ready has to leave first.
+    fn is_full(&self) -> bool {
+        self.ready.as_ref().is_some_and(|ready| ready.len() >= READY_BYTES_MAX)
     }
 
     /// Takes the next message, where there is room for it; says whether one came.
@@ -183,19 +195,16 @@ impl Operations {
             self.refuse(Failure::stopping());
             return true;
         }
-        if self.waiting.len() > 0 || !self.has_room() {
+        if !self.asked.is_empty() || !self.has_room() {
             return false;
         }
-        match self.messages.poll_next_unpin(context) {
+        match self.messages.poll_next(context) {
             Poll::Pending => return false,
-            Poll::Ready(Some(Ok(message))) if message.operations.len() <= BATCH_KEYS_MAX => {
-                self.bucket = message.bucket;
-                self.waiting = message.operations.into_iter();
+            Poll::Ready(Some(Ok(message))) => {
+                if let Err(failure) = self.asked.take(message) {
+                    self.refuse(failure);
+                }
             }
-            Poll::Ready(Some(Ok(message))) => self.refuse(Failure::invalid(format!(
-                "a message has at most {BATCH_KEYS_MAX} operations; this one has {}",
-                message.operations.len()
-            ))),
             Poll::Ready(Some(Err(status))) => self.refuse(status.into()),
             Poll::Ready(None) => self.input = Input::Ended,
         }
@@ -204,54 +213,89 @@ impl Operations {
 
     /// Begins no more; what was begun is answered still.
     fn refuse(&mut self, failure: Failure) {
-        self.waiting = Vec::new().into_iter();
+        self.asked = Asked::default();
         self.input = Input::Refused(failure);
     }
 
     /// Begins what there is room for; the writes among it share a batch. Says whether there was any.
     fn start(&mut self, context: &mut Context<'_>) -> bool {
-        if self.waiting.len() == 0 || !self.has_room() {
+        if self.asked.is_empty() || !self.has_room() {
             return false;
         }
-        let store = self.store.clone();
-        store.gather(|| {
+        let admitted = Arc::clone(&self.admitted);
+        let mut asked = std::mem::take(&mut self.asked);
+        admitted.store().gather(|| {
+            let mut near = admitted.near();
             while self.has_room()
-                && let Some(operation) = self.waiting.next()
+                && let Some(short) = asked.next()
             {
-                let held = Held::of(&operation);
-                self.held_bytes += held.bytes;
-                self.reads += usize::from(held.is_read);
-                if let Some(pending) = self.put_at_once(&operation) {
-                    self.placed.push_back((held, pending));
-                    continue;
-                }
-                let mut running = run(self.store.clone(), &self.bucket, held, operation);
-                // Most reads and nearly all writes need no second look.
-                match running.poll_unpin(context) {
-                    Poll::Ready(ended) => self.take(ended),
-                    Poll::Pending => self.running.push(running),
+                if !self.is_done_at_once(&asked, &short, &mut near) {
+                    self.run(&asked, &short, context);
                 }
             }
         });
+        self.asked = asked;
         true
     }
 
-    /// A put of a short value with nothing said besides takes its place without a task.
-    fn put_at_once(&self, operation: &v1::Operation) -> Option<Pending> {
-        let is_plain = operation.rules.is_none()
-            && operation.metadata.is_none()
-            && operation.modified_ns.is_none()
-            && operation.identity.is_none();
-        if operation.action() != Action::Put || !is_plain {
-            return None;
+    /// Does an operation with nothing said besides, where the store can without waiting: it needs no task.
+    fn is_done_at_once(&mut self, asked: &Asked, short: &Short, near: &mut Nearby<'_>) -> bool {
+        if short.says_more {
+            return false;
         }
-        let key = convert::object_key(&self.bucket, &operation.key).ok()?;
-        self.store.put_at_once(&key, &operation.value)
+        let Ok(key) = asked.key(short) else { return false };
+        match short.action {
+            Action::Put => {
+                let store = self.admitted.store();
+                let Some(pending) = store.put_at_once(&key, asked.value(short)) else { return false };
+                let held = Held::of(short);
+                self.held_bytes += held.bytes;
+                self.placed.push_back((held, pending));
+                true
+            }
+            Action::Get => {
+                let ready = self.ready.get_or_insert_with(|| Assembly::new(ANSWER_BYTES_GUESS));
+                let shown = near.show_object(&key, |object| match object {
+                    None => {
+                        let failed = failed(short.number, Failure::not_found(&key));
+                        ready.add(RESULTS, &failed, VALUE, Value::None);
+                    }
+                    Some((info, value)) => {
+                        let info = Some(convert::info(info));
+                        let found = v1::OperationResult { info, ..result(short.number) };
+                        ready.add(RESULTS, &found, VALUE, Value::Short(value));
+                    }
+                });
+                shown.is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins an operation that may have to wait.
+    fn run(&mut self, asked: &Asked, short: &Short, context: &mut Context<'_>) {
+        let held = Held::of(short);
+        self.held_bytes += held.bytes;
+        self.reads += usize::from(held.is_read);
+        let begun = asked.key(short).and_then(|key| Ok((key, asked.whole(short)?)));
+        let (key, operation) = match begun {
+            Ok(begun) => begun,
+            Err(failure) => {
+                let outcome = failed(held.number, failure).into();
+                return self.take(Ended { held, outcome });
+            }
+        };
+        let mut running = run(self.admitted.store().clone(), key, held, operation);
+        // Most reads and nearly all writes need no second look.
+        match running.poll_unpin(context) {
+            Poll::Ready(ended) => self.take(ended),
+            Poll::Pending => self.running.push(running),
+        }
     }
 
     fn poll_running(&mut self, context: &mut Context<'_>) -> bool {
         let mut moved = false;
-        while self.ready_bytes < READY_BYTES_MAX
+        while !self.is_full()
             && let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(context)
         {
             self.take(ended);
@@ -271,7 +315,7 @@ impl Operations {
                 Ok(version) => v1::OperationResult { version: version.0, ..result(held.number) },
                 Err(error) => failed(held.number, Failure::of(&error)),
             };
-            self.answer(held, result);
+            self.answer(held, &result, Data::default());
             moved = true;
         }
         moved
@@ -281,70 +325,60 @@ impl Operations {
         self.reads -= usize::from(ended.held.is_read);
         match ended.outcome {
             Outcome::Placed(pending) => self.placed.push_back((ended.held, pending)),
-            Outcome::Done(result) => self.answer(ended.held, result),
+            Outcome::Done(result, value) => self.answer(ended.held, &result, value),
         }
     }
 
-    fn answer(&mut self, held: Held, result: v1::OperationResult) {
+    fn answer(&mut self, held: Held, result: &v1::OperationResult, value: Data) {
         self.held_bytes -= held.bytes;
-        self.ready_bytes += OPERATION_BYTES + result.encoded_len();
-        self.ready.push(result);
+        let ready = self.ready.get_or_insert_with(|| Assembly::new(ANSWER_BYTES_GUESS));
+        ready.add(RESULTS, result, VALUE, Value::Chunks(value));
     }
 }
 
 impl Held {
-    fn of(operation: &v1::Operation) -> Self {
+    fn of(short: &Short) -> Self {
         Self {
-            number: operation.number,
-            bytes: OPERATION_BYTES + operation.key.len() + operation.value.len(),
-            is_read: matches!(operation.action(), Action::Get | Action::Head),
+            number: short.number,
+            bytes: OPERATION_BYTES + short.bytes(),
+            is_read: matches!(short.action, Action::Get | Action::Head),
         }
     }
 }
 
 /// One operation, up to its answer or its place in the order of writes.
-fn run(store: Store, bucket: &str, held: Held, operation: v1::Operation) -> Running {
-    let key = convert::object_key(bucket, &operation.key);
+fn run(store: Store, key: ObjectKey, held: Held, operation: v1::Operation) -> Running {
     Box::pin(async move {
-        let number = held.number;
-        let outcome = match key {
-            Ok(key) => perform(&store, &key, operation).await,
-            Err(failure) => Err(failure),
-        };
-        let outcome = outcome.unwrap_or_else(|failure| Outcome::Done(failed(number, failure)));
+        let outcome = perform(&store, &key, operation).await;
+        let outcome = outcome.unwrap_or_else(|failure| failed(held.number, failure).into());
         Ended { held, outcome }
     })
 }
 
 async fn perform(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
     match operation.action() {
-        Action::Get => get(store, key, &operation).await.map(Outcome::Done),
+        Action::Get => get(store, key, &operation).await,
         Action::Put => put(store, key, operation).await,
         Action::Delete => delete(store, key, operation).await,
         Action::Head => {
             let info = store.head(key).await.map_err(|error| Failure::of(&error))?;
             let info = info.ok_or_else(|| Failure::not_found(key))?;
-            Ok(Outcome::Done(v1::OperationResult {
-                info: Some(convert::info(&info)),
-                ..result(operation.number)
-            }))
+            let info = Some(convert::info(&info));
+            Ok(v1::OperationResult { info, ..result(operation.number) }.into())
         }
         Action::Unspecified => Err(Failure::invalid("an operation of no kind that is known here")),
     }
 }
 
-async fn get(
-    store: &Store,
-    key: &ObjectKey,
-    operation: &v1::Operation,
-) -> Result<v1::OperationResult, Failure> {
+async fn get(store: &Store, key: &ObjectKey, operation: &v1::Operation) -> Result<Outcome, Failure> {
     let range = convert::range(operation.range);
     let object = store.get(key, convert::capped(range, OPERATION_VALUE_BYTES_MAX as u64)).await;
     let object = object.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(key))?;
     let value_omitted = range.within(object.info.bytes).1 > object.value.len() as u64;
-    let value = if value_omitted { Bytes::new() } else { convert::contiguous(object.value) };
+    let value = if value_omitted { Data::default() } else { Data::of(object.value) };
     let info = Some(convert::info(&object.info));
-    Ok(v1::OperationResult { info, value_omitted, value, ..result(operation.number) })
+    let result = v1::OperationResult { info, value_omitted, ..result(operation.number) };
+    Ok(Outcome::Done(Box::new(result), value))
 }
 
 async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
@@ -366,7 +400,7 @@ async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result
         (Some(identity), _) => store.put_once(identity, key, value.into(), options).await,
     };
     let version = done.map_err(failed)?.version.0;
-    Ok(Outcome::Done(v1::OperationResult { version, ..result(number) }))
+    Ok(v1::OperationResult { version, ..result(number) }.into())
 }
 
 async fn delete(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
@@ -386,7 +420,8 @@ async fn delete(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Res
     };
     let done = done.map_err(failed)?;
     let deleted = done.deleted.map(|version| version.0);
-    Ok(Outcome::Done(v1::OperationResult { version: done.version.0, deleted, ..result(operation.number) }))
+    let version = done.version.0;
+    Ok(v1::OperationResult { version, deleted, ..result(operation.number) }.into())
 }
 
 fn identity_of(identity: Option<v1::WriteIdentity>) -> Option<Identity> {

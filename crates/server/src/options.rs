@@ -20,6 +20,8 @@ pub struct ServerOptions {
     pub kv_bucket: String,
     /// Whether requests may be compressed (gzip).
     pub gzip: bool,
+    /// Whether answers are compressed for clients that say that they unpack gzip.
+    pub gzip_answers: bool,
     /// The origins, as `https://example.com`, whose pages may call by gRPC-Web; `*` stands for all.
     pub web_origins: Vec<String>,
     /// Threads that connections are spread over, each with a runtime of its own; 0: they are served by the runtime that
@@ -37,6 +39,7 @@ impl Default for ServerOptions {
             security: Security::default(),
             kv_bucket: DEFAULT_BUCKET.into(),
             gzip: false,
+            gzip_answers: false,
             web_origins: Vec::new(),
             threads: 0,
             limits: Limits::default(),

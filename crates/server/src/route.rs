@@ -8,10 +8,8 @@ use std::sync::Arc;
 use futures_util::future::Either;
 use futures_util::{Stream, TryStreamExt};
 use prost::Message;
-use shoal_api::{
-    Bidirectional, CHUNK_BYTES_MAX, ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary,
-};
-use tonic::server::{ClientStreamingService, Grpc, ServerStreamingService, StreamingService, UnaryService};
+use shoal_api::{CHUNK_BYTES_MAX, ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary};
+use tonic::server::{ClientStreamingService, Grpc, ServerStreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -130,29 +128,6 @@ pub(crate) struct Room {
     pub(crate) message_bytes_max: usize,
 }
 
-/// Answers a method that streams both ways with `verb`. Its caller may be silent for as long as it likes.
-pub(crate) async fn bidirectional<M: Bidirectional, S>(
-    call: Call,
-    room: Room,
-    verb: impl FnOnce(Authenticated<Streaming<M::Request>>) -> S + Send,
-) -> HttpResponse
-where
-    S: Stream<Item = Result<M::Response, Failure>> + Send + 'static,
-{
-    let Call { request, lease, .. } = call;
-    if let Err(failure) = lease.set(room.lease_bytes) {
-        return refuse(failure);
-    }
-    let (http, admitted) = request.take();
-    let answer = |request: Request<Streaming<M::Request>>| {
-        let answers = verb(admitted.with(request.into_inner()));
-        ready(Ok(Response::new(answers.map_err(Failure::into_status))))
-    };
-    let http = http.map(|body| body.unhurried(room.message_bytes_max));
-    let response = grpc::<M>(room.message_bytes_max).streaming(Once(Some(answer)), http).await;
-    response.map(|body| ResponseBody::open_ended(body, lease))
-}
-
 /// Answers without looking at the request's body.
 pub(crate) fn refuse(failure: Failure) -> HttpResponse {
     failure.into_status().into_http()
@@ -215,21 +190,6 @@ where
     type Future = Either<F, Ready<Result<Response<S>, Status>>>;
 
     fn call(&mut self, request: Request<R>) -> Self::Future {
-        self.answer(request)
-    }
-}
-
-impl<H, F, R, A, S> StreamingService<R> for Once<H>
-where
-    H: FnOnce(Request<Streaming<R>>) -> F,
-    F: Future<Output = Result<Response<S>, Status>>,
-    S: Stream<Item = Result<A, Status>>,
-{
-    type Response = A;
-    type ResponseStream = S;
-    type Future = Either<F, Ready<Result<Response<S>, Status>>>;
-
-    fn call(&mut self, request: Request<Streaming<R>>) -> Self::Future {
         self.answer(request)
     }
 }

@@ -191,7 +191,8 @@ impl Security {
     }
 
     /// From now on `credentials` are in force: for new connections, and, as far as tokens are concerned, for the next request of
-    /// those that are open. A certificate counts as long as the connection lives in which it was shown.
+    /// those that are open. A certificate counts as long as the connection lives in which it was shown, and no longer than it is
+    /// valid.
     pub fn replace(&self, credentials: Credentials) {
         self.0.store(Arc::new(credentials));
     }

@@ -13,6 +13,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use crate::auth::Gate;
+use crate::cork::Cork;
+use crate::flow::ConnectionFlow;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -37,14 +39,22 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner
 pub(crate) struct WithTasks<C> {
     connection: C,
     gate: Gate,
+    flow: Arc<ConnectionFlow>,
+    cork: Cork,
     spawner: Spawner,
     running: FuturesUnordered<Task>,
 }
 
 impl<C: Future + Unpin> WithTasks<C> {
-    /// `connection`, whose executor is `spawner`, before the store of `gate`.
-    pub(crate) fn new(connection: C, spawner: Spawner, gate: Gate) -> Self {
-        Self { connection, gate, spawner, running: FuturesUnordered::new() }
+    /// `connection`, whose executor is `spawner`, before the store of `gate`; `flow` and `cork` are its own.
+    pub(crate) fn new(
+        connection: C,
+        spawner: Spawner,
+        gate: Gate,
+        flow: Arc<ConnectionFlow>,
+        cork: Cork,
+    ) -> Self {
+        Self { connection, gate, flow, cork, spawner, running: FuturesUnordered::new() }
     }
 
     /// The connection itself.
@@ -60,8 +70,19 @@ impl<C: Future + Unpin> WithTasks<C> {
             let begun = self.spawner.take();
             let mut moved = !begun.is_empty();
             self.running.extend(begun);
-            while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {
-                moved = true;
+            self.flow.sending().begin_round();
+            let Self { gate, running, flow, .. } = self;
+            gate.gather(|| {
+                // What there is to send leaves before others are run: so the other side has something to do meanwhile.
+                while let Poll::Ready(Some(())) = running.poll_next_unpin(context) {
+                    moved = true;
+                    if flow.sending().is_over() {
+                        break;
+                    }
+                }
+            });
+            if self.flow.sending().take_is_long() {
+                self.cork.put_in();
             }
             // What was answered leaves with the next look at the connection, all of it in one write.
             if !moved {
@@ -83,8 +104,9 @@ impl<C: Future + Unpin> Future for WithTasks<C> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {
-        let gate = self.gate.clone();
-        gate.gather(|| self.turn(context))
+        let ended = self.turn(context);
+        self.cork.take_out();
+        ended
     }
 }
 
@@ -118,6 +140,8 @@ mod tests {
             connection,
             spawner,
             Gate::new(crate::testing::store(), false, crate::Security::default()),
+            crate::flow::Flow::new(0, 0).connection(),
+            Cork::default(),
         );
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(Pin::new(&mut all).poll(&mut context), Poll::Ready(2));

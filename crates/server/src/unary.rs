@@ -6,6 +6,7 @@
 //! head. The other fields, which are short, are gathered and left to prost.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::future::poll_fn;
@@ -19,18 +20,20 @@ use tonic::Status;
 use crate::auth::Authenticated;
 use crate::body::{Data, ResponseBody};
 use crate::failure::Failure;
-use crate::flow::STREAM_LEASE_BYTES;
-use crate::route::{Call, HttpResponse};
+use crate::fields::not_protobuf;
+use crate::flow::{Lease, RequestBody, STREAM_LEASE_BYTES};
+use crate::messages::Messages;
+use crate::route::{Call, HttpResponse, Room, refuse};
 
 /// Bytes in front of each message: a flag, and the length.
-const PREFIX_BYTES: usize = 5;
+pub(crate) const PREFIX_BYTES: usize = 5;
 
 /// Values up to here are copied behind their head: cheaper than a chunk more.
-const COPY_BYTES_MAX: usize = 512;
+pub(crate) const COPY_BYTES_MAX: usize = 512;
 
 /// Frames shorter than this are copied: each refers to the buffer that its connection was read into, up to 32 KiB, and would
 /// keep all of it, which nobody counts. So a request holds at most four times what its lease says.
-const KEPT_BYTES_MIN: usize = 8 << 10;
+pub(crate) const KEPT_BYTES_MIN: usize = 8 << 10;
 
 /// A method of one request, and where its values are.
 pub(crate) trait Valued: Method {
@@ -96,19 +99,68 @@ where
     let working = flow.working();
     let answer = match verb(admitted.with(request)).await {
         Ok(answer) => answer,
-        Err(failure) => return failure.into_status().into_http(),
+        Err(failure) => return refuse(failure),
     };
     // A write that answers with a value found one, and wrote nothing.
     let has_written = M::WRITES && answer.value.is_empty();
     let answer = encode(M::VALUE_OUT, answer);
     drop(working);
-    // The request is gone; from here on the lease stands for the answer.
+    respond_one(answer, lease, has_written)
+}
+
+/// Answers `call`, whose message and answer have many parts, with `verb`: it takes the message apart, and puts the answer
+/// together, without a structure for each part.
+pub(crate) async fn answer_whole<F>(
+    call: Call,
+    has_written: bool,
+    verb: impl FnOnce(Authenticated<Bytes>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<Data, Failure>>,
+{
+    let Call { request, flow, lease } = call;
+    let (http, admitted) = request.take();
+    let message = match receive_message(http.into_body()).await {
+        Ok(chunks) => Data::new(chunks).into_contiguous(),
+        Err(status) => return status.into_http(),
+    };
+    let working = flow.working();
+    let answer = match verb(admitted.with(message)).await {
+        Ok(answer) => answer,
+        Err(failure) => return refuse(failure),
+    };
+    drop(working);
+    respond_one(answer, lease, has_written)
+}
+
+/// The request is gone; from here on the lease stands for the answer.
+fn respond_one(answer: Data, lease: Arc<Lease>, has_written: bool) -> HttpResponse {
     if has_written {
         lease.set_regardless(answer.len());
     } else if let Err(failure) = lease.set(answer.len()) {
-        return failure.into_status().into_http();
+        return refuse(failure);
     }
     respond(ResponseBody::message(answer, lease))
+}
+
+/// Answers a method that streams both ways with `verb`, which gives messages behind their prefixes. Its caller may be silent
+/// for as long as it likes.
+pub(crate) fn exchange<S>(
+    call: Call,
+    room: Room,
+    verb: impl FnOnce(Authenticated<Messages<RequestBody>>) -> S,
+) -> HttpResponse
+where
+    S: Stream<Item = Result<Data, Failure>> + Send + 'static,
+{
+    let Call { request, lease, .. } = call;
+    if let Err(failure) = lease.set(room.lease_bytes) {
+        return refuse(failure);
+    }
+    let (http, admitted) = request.take();
+    let body = http.into_body().unhurried(room.message_bytes_max);
+    let answers = verb(admitted.with(Messages::new(body, room.message_bytes_max)));
+    respond(ResponseBody::messages(answers, lease).open_ended())
 }
 
 /// Answers `call` with the messages that `verb` gives.
@@ -148,7 +200,7 @@ fn respond(body: ResponseBody) -> HttpResponse {
 }
 
 /// The body of a request: [`RequestBody`](crate::flow::RequestBody), and what stands for it in tests.
-trait FrameBody: Body<Data = Bytes, Error = Status> + Unpin {}
+pub(crate) trait FrameBody: Body<Data = Bytes, Error = Status> + Unpin {}
 
 impl<B: Body<Data = Bytes, Error = Status> + Unpin> FrameBody for B {}
 
@@ -174,7 +226,7 @@ async fn receive_message(mut body: impl FrameBody) -> Result<Vec<Bytes>, Status>
         if missing.is_none() {
             let of_prefix = data.split_to(data.len().min(PREFIX_BYTES - prefix.len()));
             prefix.extend_from_slice(&of_prefix);
-            missing = length(&prefix)?;
+            missing = length(&prefix, MESSAGE_BYTES_MAX)?;
         }
         if data.is_empty() {
             continue;
@@ -197,8 +249,8 @@ async fn receive_message(mut body: impl FrameBody) -> Result<Vec<Bytes>, Status>
     }
 }
 
-/// The length of the message behind `prefix`; none while that is not complete.
-fn length(mut prefix: &[u8]) -> Result<Option<usize>, Status> {
+/// The length of the message behind the prefix that `prefix` begins with; none while that is not complete.
+pub(crate) fn length(mut prefix: &[u8], message_bytes_max: usize) -> Result<Option<usize>, Status> {
     if prefix.len() < PREFIX_BYTES {
         return Ok(None);
     }
@@ -206,9 +258,9 @@ fn length(mut prefix: &[u8]) -> Result<Option<usize>, Status> {
         return Err(Status::unimplemented("the message is compressed, which this server does not take"));
     }
     let bytes = prefix.get_u32() as usize;
-    if bytes > MESSAGE_BYTES_MAX {
+    if bytes > message_bytes_max {
         return Err(Status::out_of_range(format!(
-            "the message has {bytes} bytes, and at most {MESSAGE_BYTES_MAX} are taken"
+            "the message has {bytes} bytes, and at most {message_bytes_max} are taken"
         )));
     }
     Ok(Some(bytes))
@@ -259,10 +311,6 @@ fn check_left(message: &Data, bytes: usize) -> Result<(), Status> {
     Ok(())
 }
 
-fn not_protobuf(why: impl std::fmt::Display) -> Status {
-    Status::internal(format!("the message is not protobuf: {why}"))
-}
-
 /// The answer with its prefix: a head of what is short, and the value's chunks behind it.
 fn encode<T: prost::Message>(value_out: Option<u32>, answer: Parted<T>) -> Data {
     let Parted { message, value } = answer;
@@ -287,33 +335,29 @@ fn encode<T: prost::Message>(value_out: Option<u32>, answer: Parted<T>) -> Data 
     Data::new(std::iter::once(head.freeze()).chain(value.into_chunks()).collect())
 }
 
+/// Receives a request of one of several methods: for tests of requests that are wrong.
+#[cfg(test)]
+pub(crate) fn receive_for_test(body: impl FrameBody, method: u64) -> Result<(), Status> {
+    use shoal_engine::block_on;
+    match method {
+        0 => block_on(receive::<v1::Put>(body)).map(drop),
+        1 => block_on(receive::<v1::Get>(body)).map(drop),
+        2 => block_on(receive::<key_value::Create>(body)).map(drop),
+        _ => block_on(receive::<key_value::Retrieve>(body)).map(drop),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::ops::Range;
-    use std::task::{Context, Poll};
 
-    use http_body::Frame;
     use proptest::prelude::*;
     use shoal_engine::{ByteRange, Object, ObjectKey, Store, block_on};
 
     use super::*;
     use crate::auth::{Caller, Gate};
     use crate::security::Security;
-
-    /// A request in the frames that it came in.
-    struct Frames(std::vec::IntoIter<Bytes>);
-
-    impl Body for Frames {
-        type Data = Bytes;
-        type Error = Status;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-            Poll::Ready(self.0.next().map(|data| Ok(Frame::data(data))))
-        }
-    }
+    use crate::testing_frames::Frames;
 
     /// `bytes` in frames of `frame_bytes`, each in memory of its own, as they come from the network.
     fn frames(bytes: &[u8], frame_bytes: usize) -> Vec<Bytes> {

@@ -6,6 +6,8 @@
 //! `durable` (and etcd, where its program is named) take turns in short rounds, as the machine changes under them. Every value
 //! that comes back is compared with what was sent (`keys`).
 //!
+//! `own-runtime` is `durable` with a thread and a runtime for its connections; it runs only where it is named.
+//!
 //! `multi-100b` is the same 100 bytes, reads and writes in turn, counted in operations: on `memory` as unary calls, on
 //! `durable` over the stream of operations; its further variants are one way and one kind each.
 
@@ -65,11 +67,12 @@ const SMALL_OBJECTS: usize = 20;
 
 const CASES: [&str; 6] = ["crud-64k", "read-64k", "write-64k", "read-100b", "write-100b", "multi-100b"];
 
-const VARIANTS: [&str; 9] = [
+const VARIANTS: [&str; 10] = [
     "global-lock",
     "per-key",
     "memory",
     "durable",
+    "own-runtime",
     "etcd",
     "stream-get",
     "stream-put",
@@ -236,13 +239,16 @@ impl<'a> Bench<'a> {
         let ways = ["stream-get", "stream-put", "multi-get", "multi-put"];
         let wants_durable = self.wants("durable") || (wants_many && wants(self, &ways));
         let durable = if wants_durable { Some(self.start("durable")?) } else { None };
+        // Only where it is asked for: it is another way of the same server.
+        let own = self.options.variants.iter().any(|variant| variant == "own-runtime");
+        let own = if own { Some(self.start("own-runtime")?) } else { None };
         let etcd = cases.contains(&"write-100b") && self.wants("etcd");
         let etcd = if etcd { Some(self.start("etcd")?) } else { None };
         for &case in cases {
             let mut contenders = Vec::new();
-            for (variant, bed) in [("memory", &memory), ("durable", &durable)] {
+            for (variant, bed) in [("memory", &memory), ("durable", &durable), ("own-runtime", &own)] {
                 if let Some(bed) = bed.as_ref().filter(|_| self.wants(variant)) {
-                    let is_stream = case == "multi-100b" && variant == "durable";
+                    let is_stream = case == "multi-100b" && variant != "memory";
                     let (load, in_flight) =
                         if is_stream { self.many(bed, Way::Stream)? } else { self.seed_load(bed, case)? };
                     contenders.push(Contender { variant, bed, load, in_flight });
@@ -265,7 +271,7 @@ impl<'a> Bench<'a> {
             }
             self.take_turns(case, &contenders)?;
         }
-        for bed in [memory, durable, etcd].into_iter().flatten() {
+        for bed in [memory, durable, own, etcd].into_iter().flatten() {
             self.stop(bed)?;
         }
         Ok(())
@@ -373,7 +379,11 @@ impl<'a> Bench<'a> {
         let remote = match &options.etcd {
             Some(program) if variant == "etcd" => Remote::etcd(program, &data, self.cores)?,
             _ => {
-                let data = (variant == "durable").then_some(data);
+                let data = match variant {
+                    "durable" => Some(data),
+                    "own-runtime" => Some(data.with_extension("own.data")),
+                    _ => None,
+                };
                 let serve = ServeOptions { variant: variant.into(), data, io: options.io };
                 Remote::start(&serve, options.program.as_deref(), self.cores)?
             }
@@ -468,7 +478,7 @@ mod tests {
                 assert!(text.lines().any(|line| is_row(&line)), "{case} {variant}: {text}");
             }
         }
-        for variant in VARIANTS.into_iter().filter(|&variant| variant != "etcd") {
+        for variant in VARIANTS.into_iter().filter(|&variant| !["etcd", "own-runtime"].contains(&variant)) {
             assert!(text.contains(&format!("\"variant\":\"{variant}\"")), "{variant}: {text}");
         }
         assert!(!data.exists());

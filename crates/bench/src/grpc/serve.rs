@@ -29,9 +29,9 @@ const CACHE_BYTES: usize = 1 << 30;
 /// Which server, and on what.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// `global-lock`, `per-key`, `memory` or `durable`.
+    /// `global-lock`, `per-key`, `memory`, `durable`, or `own-runtime`: durable, with connections on a thread of their own.
     pub variant: String,
-    /// The data file of `durable`; it must not exist. Who started the server removes it.
+    /// The data file of the durable ones; it must not exist. Who started the server removes it.
     pub data: Option<PathBuf>,
     /// How its device is driven.
     pub io: IoMode,
@@ -63,7 +63,9 @@ pub(super) fn serve_until(
     // As many threads as this process has cores.
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let work = match options.variant.as_str() {
-        "durable" => return durable(options, &runtime, stopped, announce),
+        "durable" => return durable(options, 0, &runtime, stopped, announce),
+        // A thread for each connection of the benchmark: it opens one at a time.
+        "own-runtime" => return durable(options, 1, &runtime, stopped, announce),
         "global-lock" => Work::GlobalLock,
         "per-key" => Work::PerKey,
         "memory" => Work::None,
@@ -79,9 +81,10 @@ pub(super) fn serve_until(
     })
 }
 
-/// Shoal's server as `shoal serve` runs it, on a new data file.
+/// Shoal's server as `shoal serve` runs it, on a new data file, with so many threads for connections.
 fn durable(
     options: &ServeOptions,
+    threads: usize,
     runtime: &Runtime,
     stopped: oneshot::Receiver<()>,
     announce: impl FnOnce(SocketAddr) -> Result<()>,
@@ -101,7 +104,8 @@ fn durable(
     let store = block_on(Store::open(device, open, Environment::default()))?;
     let served = runtime.block_on(async {
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
-        let server = Server::bind(ServerOptions { listen, ..ServerOptions::default() }).await?;
+        let options = ServerOptions { listen, threads, ..ServerOptions::default() };
+        let server = Server::bind(options).await?;
         announce(server.address())?;
         server.run(store.clone(), async { drop(stopped.await) }).await?;
         Ok(())

@@ -1,9 +1,13 @@
 //! Who may call: every route by every kind of caller, TLS, and credentials that change while the server runs.
 
+use std::time::Duration;
+
 use futures_util::stream;
 use http::uri::PathAndQuery;
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
-use shoal_api::{key_value, v1};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd,
+};
+use shoal_api::{Method, key_value, v1};
 use shoal_client::{Client, ConnectOptions, Error, PutOptions};
 use shoal_server::{Credentials, Security, ServeError, Server, ServerOptions, TlsPem, Tokens};
 use tonic::client::Grpc;
@@ -262,4 +266,25 @@ fn keys_belong_to_their_certificates() {
     assert!(Credentials::new(Some(&mixed), Tokens::default()).is_err());
     let no_roots = TlsPem { client_roots: Some(b"none".to_vec()), ..one };
     assert!(Credentials::new(Some(&no_roots), Tokens::default()).is_err());
+}
+
+/// A connection does not outlive the certificate that it was opened with.
+#[tokio::test]
+async fn a_certificate_that_ends_ends_its_connection() {
+    let root = Root::new();
+    let mut tls = root.server();
+    tls.client_roots = Some(root.pem.clone().into());
+    let (server, _) = serve(Some(&tls), Tokens::default()).await;
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(now.as_secs() + 3);
+    let short = (params.signed_by(&key, &root.issuer).unwrap().pem(), key.serialize_pem());
+    let channel = channel(&server, &root, Some(&short)).await.unwrap();
+    assert_eq!(code(&channel, v1::Stat::PATH, None).await, None, "it is still valid");
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    // The channel opens another connection, and resumes its session, for which TLS looks at no certificate again.
+    assert!(code(&channel, v1::Stat::PATH, None).await.is_some());
+    server.stop().await;
 }

@@ -1,10 +1,12 @@
 //! gRPC-Web, as a browser sends it: raw HTTP/1.1.
 
+use std::io::Read;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
+use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use prost::Message;
 use shoal_api::{MESSAGE_BYTES_MAX, v1};
@@ -23,6 +25,8 @@ pub(crate) struct Post {
     pub(crate) timeout: Option<&'static str>,
     pub(crate) origin: Option<&'static str>,
     pub(crate) encoding: Option<&'static str>,
+    /// What the answer may be packed with.
+    pub(crate) accept: Option<&'static str>,
     /// The length that is said to come, where it is another.
     pub(crate) claimed: Option<usize>,
 }
@@ -33,6 +37,8 @@ pub(crate) struct Answer {
     pub(crate) http: u16,
     pub(crate) headers: String,
     pub(crate) messages: Vec<Vec<u8>>,
+    /// How many of them were packed.
+    pub(crate) packed: usize,
     pub(crate) trailers: String,
 }
 
@@ -57,7 +63,7 @@ pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
 impl Post {
     pub(crate) fn new(path: &'static str) -> Self {
         let content_type = "application/grpc-web+proto";
-        Self { path, content_type, timeout: None, origin: None, encoding: None, claimed: None }
+        Self { path, content_type, timeout: None, origin: None, encoding: None, accept: None, claimed: None }
     }
 
     fn text(path: &'static str) -> Self {
@@ -67,9 +73,12 @@ impl Post {
     fn head(&self, bytes: usize) -> String {
         let mut head =
             format!("POST {} HTTP/1.1\r\nhost: shoal\r\ncontent-type: {}\r\n", self.path, self.content_type);
-        for (name, value) in
-            [("grpc-timeout", self.timeout), ("origin", self.origin), ("grpc-encoding", self.encoding)]
-        {
+        for (name, value) in [
+            ("grpc-timeout", self.timeout),
+            ("origin", self.origin),
+            ("grpc-encoding", self.encoding),
+            ("grpc-accept-encoding", self.accept),
+        ] {
             if let Some(value) = value {
                 head += &format!("{name}: {value}\r\n");
             }
@@ -121,11 +130,18 @@ async fn read_answer(stream: &mut TcpStream, is_text: bool) -> Answer {
         body = body.chunks(4).flat_map(|quad| STANDARD.decode(quad).unwrap()).collect();
     }
     let (mut messages, mut trailers, mut rest) = (Vec::new(), String::new(), &body[..]);
+    let mut packed = 0;
     while !rest.is_empty() {
         let length = u32::from_be_bytes(rest[1..5].try_into().unwrap()) as usize;
         let message = &rest[5..5 + length];
         match rest[0] {
             0 => messages.push(message.to_vec()),
+            1 => {
+                let mut plain = Vec::new();
+                GzDecoder::new(message).read_to_end(&mut plain).unwrap();
+                messages.push(plain);
+                packed += 1;
+            }
             0x80 => trailers = String::from_utf8(message.to_vec()).unwrap(),
             flag => panic!("{flag}"),
         }
@@ -135,6 +151,7 @@ async fn read_answer(stream: &mut TcpStream, is_text: bool) -> Answer {
         http,
         headers: headers.replace("\r\n", "\n"),
         messages,
+        packed,
         trailers: trailers.replace("\r\n", "\n"),
     }
 }
@@ -273,6 +290,43 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
     assert_eq!(post.send(&server, &packed(&put)).await.status(), Some(12));
     assert_eq!(server.client().await.head("", b"k").await.unwrap(), None);
     server.stop().await;
+}
+
+/// Answers are packed for who asks, where the server was told to, and where it is worth it: one message or many.
+#[tokio::test]
+async fn answers_are_packed_for_who_asks() {
+    let options = ServerOptions { gzip: true, gzip_answers: true, ..ServerOptions::default() };
+    for (is_told, server) in [(true, Running::told(options).await), (false, Running::start().await)] {
+        let client = server.client().await;
+        let long = value(3 << 20, 1).slice(..1 << 20).to_vec().repeat(2);
+        client.put("", b"long", long.clone().into(), PutOptions::default()).await.unwrap();
+        client.put("", b"short", "v".into(), PutOptions::default()).await.unwrap();
+        for accept in [Some("identity,gzip"), None] {
+            let is_packed = is_told && accept.is_some();
+            let post = |path| Post { accept, ..Post::new(path) };
+            let get = |key: &'static str| v1::GetRequest { key: key.into(), ..Default::default() };
+            let answer =
+                post("/shoal.v1.ObjectStore/Get").send(&server, &framed(&get("long").encode_to_vec())).await;
+            assert_eq!((answer.status(), answer.packed), (Some(0), usize::from(is_packed)));
+            assert_eq!(answer.has("grpc-encoding: gzip"), is_packed);
+            assert!(v1::GetResponse::decode(&answer.messages[0][..]).unwrap().value == long);
+            let answer =
+                post("/shoal.v1.ObjectStore/Get").send(&server, &framed(&get("short").encode_to_vec())).await;
+            assert_eq!((answer.status(), answer.packed), (Some(0), 0));
+            let request = v1::GetStreamRequest { key: "long".into(), ..Default::default() };
+            let answer = post("/shoal.v1.ObjectStore/GetStream")
+                .send(&server, &framed(&request.encode_to_vec()))
+                .await;
+            assert_eq!(answer.packed, if is_packed { answer.messages.len() } else { 0 });
+            let chunks = answer.messages.iter().map(|part| v1::GetStreamResponse::decode(&part[..]).unwrap());
+            assert!(chunks.flat_map(|part| part.chunk.to_vec()).collect::<Vec<u8>>() == long);
+            // What tonic answers is short, and stays as it is.
+            let list = v1::ListRequest::default().encode_to_vec();
+            let answer = post("/shoal.v1.ObjectStore/List").send(&server, &framed(&list)).await;
+            assert_eq!((answer.status(), answer.packed), (Some(0), 0));
+        }
+        server.stop().await;
+    }
 }
 
 /// Both protocols on one port, at the same time.

@@ -1,0 +1,136 @@
+//! The fields of a message in one piece, one by one, where they lie: for messages of many short parts, of which prost would
+//! make a structure each.
+
+use prost::encoding::{WireType, decode_key, decode_varint};
+use tonic::Status;
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Field<'a> {
+    /// A number, or a choice.
+    Number(u64),
+    /// Bytes, text, or a message.
+    Bytes(&'a [u8]),
+    /// A number of fixed length: no message here has one.
+    Fixed,
+}
+
+/// The fields of `message`, in the order in which they were sent; ends after the first error.
+#[derive(Clone)]
+pub(crate) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn of(message: &'a [u8]) -> Self {
+        Self { rest: message }
+    }
+
+    fn field(&mut self) -> Result<(u32, Field<'a>), Status> {
+        let (number, wire_type) = decode_key(&mut self.rest).map_err(not_protobuf)?;
+        let field = match wire_type {
+            WireType::Varint => Field::Number(decode_varint(&mut self.rest).map_err(not_protobuf)?),
+            WireType::LengthDelimited => {
+                let bytes = decode_varint(&mut self.rest).map_err(not_protobuf)?;
+                Field::Bytes(self.take(usize::try_from(bytes).unwrap_or(usize::MAX))?)
+            }
+            WireType::ThirtyTwoBit => self.take(4).map(|_| Field::Fixed)?,
+            WireType::SixtyFourBit => self.take(8).map(|_| Field::Fixed)?,
+            WireType::StartGroup | WireType::EndGroup => return Err(not_protobuf("it has a group")),
+        };
+        Ok((number, field))
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Status> {
+        let split = self.rest.split_at_checked(bytes);
+        let (taken, rest) = split.ok_or_else(|| not_protobuf("it ends in the middle of a field"))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u32, Field<'a>), Status>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_err() {
+            self.rest = &[];
+        }
+        Some(field)
+    }
+}
+
+/// The refusal of a message that is none.
+pub(crate) fn not_protobuf(why: impl std::fmt::Display) -> Status {
+    Status::internal(format!("the message is not protobuf: {why}"))
+}
+
+/// The bytes of a field that has some.
+pub(crate) fn bytes_of(field: Field<'_>) -> Result<&[u8], Status> {
+    match field {
+        Field::Bytes(bytes) => Ok(bytes),
+        Field::Number(_) | Field::Fixed => Err(not_protobuf("a field has another type")),
+    }
+}
+
+/// The text of a field that has some.
+pub(crate) fn text_of(field: Field<'_>) -> Result<&str, Status> {
+    std::str::from_utf8(bytes_of(field)?).map_err(|_| not_protobuf("a text is not UTF-8"))
+}
+
+/// The number of a field that has one.
+pub(crate) fn number_of(field: Field<'_>) -> Result<u64, Status> {
+    match field {
+        Field::Number(number) => Ok(number),
+        Field::Bytes(_) | Field::Fixed => Err(not_protobuf("a field has another type")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message;
+    use shoal_api::v1;
+
+    use super::*;
+
+    proptest! {
+        /// What prost wrote is found again, field by field.
+        #[test]
+        fn fields_are_those_that_prost_wrote(
+            number in 1_u64.., key in prop::collection::vec(any::<u8>(), 1..40), name in "[a-z]{1,9}"
+        ) {
+            let operation = v1::Operation { number, key: key.clone().into(), ..Default::default() };
+            let request = v1::OperationsRequest { bucket: name.clone(), operations: vec![operation] };
+            let message = request.encode_to_vec();
+            let fields: Vec<_> = Fields::of(&message).map(Result::unwrap).collect();
+            let &[(1, bucket), (2, Field::Bytes(operation))] = &fields[..] else { panic!("{fields:?}") };
+            prop_assert_eq!(text_of(bucket).unwrap(), name);
+            let fields: Vec<_> = Fields::of(operation).map(Result::unwrap).collect();
+            prop_assert_eq!(&fields[..], &[(1, Field::Number(number)), (3, Field::Bytes(&key))]);
+        }
+
+        /// Whatever comes, it ends, and what prost refuses for its form is refused.
+        #[test]
+        fn damage_is_refused_as_prost_does(
+            bytes in prop::collection::vec(any::<u8>(), 0..60), cut in 0..60_usize
+        ) {
+            let valid = v1::GetRequest { bucket: "b".into(), key: bytes.clone().into(), ..Default::default() };
+            let valid = valid.encode_to_vec();
+            for message in [&bytes[..], &valid[..cut.min(valid.len())]] {
+                let is_whole = Fields::of(message).all(|field| field.is_ok());
+                if is_whole {
+                    continue;
+                }
+                let has_group = Fields::of(message).any(
+                    |field| field.is_err_and(|error| error.message().contains("group")));
+                prop_assert!(has_group || v1::PutResponse::decode(message).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The messages of a stream, each in one piece: where it was received, if it lies within a frame of HTTP/2.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tonic::Status;
+
+use crate::unary::{FrameBody, PREFIX_BYTES, length};
+
+/// Takes the messages off the body of a request.
+pub(crate) struct Messages<B> {
+    body: B,
+    message_bytes_max: usize,
+    /// What is left of the last frame.
+    frame: Bytes,
+    /// The beginning of a message that is longer than what was left of a frame, with its prefix.
+    begun: BytesMut,
+}
+
+impl<B: FrameBody> Messages<B> {
+    pub(crate) fn new(body: B, message_bytes_max: usize) -> Self {
+        Self { body, message_bytes_max, frame: Bytes::new(), begun: BytesMut::new() }
+    }
+
+    /// The next message; none at the end of the stream.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        loop {
+            match self.take() {
+                Ok(None) => {}
+                Ok(Some(message)) => return Poll::Ready(Some(Ok(message))),
+                Err(status) => return Poll::Ready(Some(Err(status))),
+            }
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => self.frame = frame.into_data().unwrap_or_default(),
+                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+                None if self.begun.is_empty() => return Poll::Ready(None),
+                None => {
+                    let status = Status::internal("the request ended in the middle of its message");
+                    return Poll::Ready(Some(Err(status)));
+                }
+            }
+        }
+    }
+
+    /// A message that is there as a whole; where there is none, the frame is used up.
+    fn take(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.begun.is_empty() {
+            let Some(bytes) = length(&self.frame, self.message_bytes_max)? else {
+                self.gather(PREFIX_BYTES);
+                return Ok(None);
+            };
+            if self.frame.len() - PREFIX_BYTES >= bytes {
+                self.frame.advance(PREFIX_BYTES);
+                return Ok(Some(self.frame.split_to(bytes)));
+            }
+        }
+        self.gather(PREFIX_BYTES);
+        let Some(bytes) = length(&self.begun, self.message_bytes_max)? else { return Ok(None) };
+        self.gather(PREFIX_BYTES + bytes);
+        if self.begun.len() < PREFIX_BYTES + bytes {
+            return Ok(None);
+        }
+        self.begun.advance(PREFIX_BYTES);
+        Ok(Some(self.begun.split().freeze()))
+    }
+
+    /// Copies what there is until `begun` has `bytes`.
+    fn gather(&mut self, bytes: usize) {
+        let missing = bytes.saturating_sub(self.begun.len());
+        let there = self.frame.split_to(missing.min(self.frame.len()));
+        self.begun.reserve(missing);
+        self.begun.extend_from_slice(&there);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing_frames::Frames;
+
+    const MESSAGE_BYTES_MAX: usize = 300;
+
+    fn messages(sent: &[u8], cut: usize) -> Result<Vec<Bytes>, Status> {
+        let frames: Vec<_> = sent.chunks(cut).map(Bytes::copy_from_slice).collect();
+        let mut messages = Messages::new(Frames(frames.into_iter()), MESSAGE_BYTES_MAX);
+        let mut taken = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(message)) = messages.poll_next(&mut context) {
+            taken.push(message?);
+        }
+        Ok(taken)
+    }
+
+    proptest! {
+        /// However the bytes are cut into frames, the messages come out as they were sent.
+        #[test]
+        fn cuts_do_not_matter(
+            sent in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..6), cut in 1..400_usize
+        ) {
+            let framed = |message: &Vec<u8>| [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat();
+            let bytes: Vec<u8> = sent.iter().flat_map(framed).collect();
+            prop_assert_eq!(messages(&bytes, cut).unwrap(), sent);
+            if !bytes.is_empty() {
+                prop_assert!(messages(&bytes[..bytes.len() - 1], cut).is_err(), "it ends in the middle");
+            }
+        }
+
+        #[test]
+        fn garbage_is_an_error_or_messages(bytes in prop::collection::vec(any::<u8>(), 0..40), cut in 1..9_usize) {
+            if let Ok(taken) = messages(&bytes, cut) {
+                prop_assert_eq!(taken.iter().map(|message| message.len() + PREFIX_BYTES).sum::<usize>(), bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn long_and_packed_messages_are_refused() {
+        let long = [&[0][..], &(MESSAGE_BYTES_MAX as u32 + 1).to_be_bytes()].concat();
+        assert_eq!(messages(&long, 2).unwrap_err().code(), tonic::Code::OutOfRange);
+        assert_eq!(messages(&[1, 0, 0, 0, 0], 9).unwrap_err().code(), tonic::Code::Unimplemented);
+    }
+}

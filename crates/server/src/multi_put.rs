@@ -1,0 +1,182 @@
+//! Several puts of one bucket in one request, each with an outcome of its own.
+//!
+//! All of them are with the store at the same time, so that they share a flush. Short values with nothing said besides take
+//! their places in the order of writes from where they lie in the request.
+
+use std::future::poll_fn;
+use std::pin::pin;
+
+use bytes::Bytes;
+use futures_util::future::{join, join_all};
+use prost::Message as _;
+use shoal_api::v1;
+use shoal_engine::{Bucket, Lsn, ObjectKey, Pending};
+
+use crate::assembly::{Assembly, Value};
+use crate::auth::Authenticated;
+use crate::body::Data;
+use crate::convert;
+use crate::failure::Failure;
+use crate::fields::{Fields, bytes_of, not_protobuf, number_of, text_of};
+use crate::multi_delete::check_count;
+use crate::put_together::put_together;
+
+/// Values of a batch of puts up to here take their places one behind the other: they ride in the log, and wait for no device.
+const BEGUN_BYTES_MAX: usize = 16 << 10;
+
+/// What a result is expected to have, in bytes.
+const RESULT_BYTES_GUESS: usize = 12;
+
+/// The field `results` of the answer.
+const RESULTS: u32 = 1;
+
+pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Data, Failure> {
+    let (message, admitted) = request.take();
+    let (bucket, items) = match parse(&message)? {
+        Parsed::Apart { bucket, items } => (bucket, items),
+        Parsed::Together => {
+            let message = v1::MultiPutRequest::decode(message).map_err(not_protobuf)?;
+            return Ok(encode(put_together(&admitted, message).await?.results.into_iter()));
+        }
+    };
+    if admitted.identity().is_some() {
+        return Err(Failure::invalid("several puts have an identity only where they are one step (atomic)"));
+    }
+    let mut results: Vec<Result<Lsn, Failure>> = items.iter().map(|_| Ok(Lsn::NONE)).collect();
+    let (mut placed, mut apart) = (Vec::with_capacity(items.len()), Vec::new());
+    {
+        // In one go, so that they share a batch.
+        let store = admitted.store();
+        let mut begin = pin!(async {
+            for (item, result) in items.iter().zip(&mut results) {
+                match begin_put(&admitted, &bucket, &message, item).await {
+                    Ok(Begun::Placed(pending)) => placed.push((pending, result)),
+                    Ok(Begun::Apart(put)) => apart.push((put, result)),
+                    Err(failure) => *result = Err(failure),
+                }
+            }
+        });
+        poll_fn(|context| store.gather(|| begin.as_mut().poll(context))).await;
+    }
+    let others = join_all(apart.into_iter().map(|(put, result)| {
+        let put = put_one(&admitted, *put);
+        async { *result = put.await }
+    }));
+    // In the order in which they become durable.
+    let placed = async {
+        for (pending, result) in placed {
+            let durable = poll_fn(|context| pending.poll_durable(context)).await;
+            *result = durable.map_err(|error| Failure::of(&error));
+        }
+    };
+    join(placed, others).await;
+    Ok(encode(results.into_iter().map(|result| match result {
+        Ok(version) => v1::MultiPutResult { status: Some(v1::KeyStatus::default()), version: version.0 },
+        Err(failure) => v1::MultiPutResult { status: Some(failure.into_key_status()), version: 0 },
+    })))
+}
+
+/// A request, taken apart.
+enum Parsed<'a> {
+    Apart {
+        bucket: Bucket,
+        items: Vec<Item<'a>>,
+    },
+    /// It is one step, of which others know.
+    Together,
+}
+
+/// An item of a request.
+struct Item<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+    /// Whether there is more in it than key and value.
+    says_more: bool,
+    /// All of it.
+    whole: &'a [u8],
+}
+
+fn parse(message: &[u8]) -> Result<Parsed<'_>, Failure> {
+    let mut bucket = "";
+    let mut items = Vec::new();
+    let mut is_atomic = false;
+    for field in Fields::of(message) {
+        match field? {
+            (1, field) => bucket = text_of(field)?,
+            (2, field) => {
+                check_count(items.len() + 1)?;
+                items.push(parse_item(bytes_of(field)?)?);
+            }
+            (3, field) => is_atomic = number_of(field)? != 0,
+            _ => {}
+        }
+    }
+    let bucket = Bucket::new(convert::bucket(bucket)).map_err(|error| Failure::of(&error))?;
+    Ok(if is_atomic { Parsed::Together } else { Parsed::Apart { bucket, items } })
+}
+
+fn parse_item(message: &[u8]) -> Result<Item<'_>, Failure> {
+    let mut item = Item { key: &[], value: &[], says_more: false, whole: message };
+    for field in Fields::of(message) {
+        match field? {
+            (1, field) => item.key = bytes_of(field)?,
+            (15, field) => item.value = bytes_of(field)?,
+            _ => item.says_more = true,
+        }
+    }
+    if item.says_more {
+        // A request that is not protobuf fails before anything of it is done.
+        v1::MultiPutItem::decode(message).map_err(not_protobuf)?;
+    }
+    Ok(item)
+}
+
+/// How far a put came without waiting for others.
+enum Begun {
+    /// It has its place in the order of writes.
+    Placed(Pending),
+    /// It has rules, or a long value.
+    Apart(Box<(ObjectKey, v1::MultiPutItem)>),
+}
+
+/// A put up to its place in the order of writes, where it gets there without waiting for the device.
+async fn begin_put(
+    admitted: &Authenticated<()>,
+    bucket: &Bucket,
+    message: &Bytes,
+    item: &Item<'_>,
+) -> Result<Begun, Failure> {
+    let key = bucket.key(item.key).map_err(|error| Failure::of(&error))?;
+    let store = admitted.store();
+    if !item.says_more
+        && item.value.len() <= BEGUN_BYTES_MAX
+        && let Some(pending) = store.put_at_once(&key, item.value)
+    {
+        return Ok(Begun::Placed(pending));
+    }
+    let item = v1::MultiPutItem::decode(message.slice_ref(item.whole)).map_err(not_protobuf)?;
+    if item.rules.is_some() || item.value.len() > BEGUN_BYTES_MAX {
+        return Ok(Begun::Apart(Box::new((key, item))));
+    }
+    let options = convert::put_options(item.rules, item.metadata, item.modified_ns);
+    let begun = store.begin_put(&key, item.value.into(), options).await;
+    begun.map(Begun::Placed).map_err(|error| Failure::of(&error))
+}
+
+async fn put_one(
+    admitted: &Authenticated<()>,
+    (key, item): (ObjectKey, v1::MultiPutItem),
+) -> Result<Lsn, Failure> {
+    let options = convert::put_options(item.rules, item.metadata, item.modified_ns);
+    let rules = options.rules;
+    match admitted.store().put(&key, item.value.into(), options).await {
+        Ok(done) => Ok(done.version),
+        Err(error) => Err(Failure::of_write(&error, &rules)),
+    }
+}
+
+fn encode(results: impl ExactSizeIterator<Item = v1::MultiPutResult>) -> Data {
+    let mut answer = Assembly::new(results.len() * RESULT_BYTES_GUESS);
+    results.for_each(|result| answer.add(RESULTS, &result, 0, Value::None));
+    answer.finish()
+}
