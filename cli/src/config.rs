@@ -28,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) kv_bucket: Option<String>,
     pub(crate) grpc_compression: Option<String>,
+    pub(crate) grpc_threads: Option<u16>,
     pub(crate) web_origins: Option<Vec<String>>,
     pub(crate) resp: Option<String>,
     pub(crate) resp_bucket: Option<String>,
@@ -43,7 +44,7 @@ pub(crate) struct Config {
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-const KEYS: [&str; 27] = [
+const KEYS: [&str; 28] = [
     "data",
     "size",
     "cache",
@@ -59,6 +60,7 @@ const KEYS: [&str; 27] = [
     "token-file",
     "kv-bucket",
     "grpc-compression",
+    "grpc-threads",
     "web-origins",
     "resp",
     "resp-bucket",
@@ -110,7 +112,7 @@ mod tests {
         let text = "data = '/srv/shoal.data'\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
                     io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\n\
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
-                    kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
+                    kv-bucket = 'kv'\ngrpc-compression = 'gzip'\ngrpc-threads = 2\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
                     password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-io = 'uring'\nlog = 'debug'\n\
                     own-space = ['films']\ntrace-space = 'trace'\ndiscard = true\npause-moving = true\n";
         let config = Config::parse(text).unwrap();
@@ -130,6 +132,7 @@ mod tests {
             token_file: Some("t".into()),
             kv_bucket: Some("kv".into()),
             grpc_compression: Some("gzip".into()),
+            grpc_threads: Some(2),
             web_origins: Some(vec!["https://a".into()]),
             resp: Some("off".into()),
             resp_bucket: Some("cache".into()),

@@ -3,7 +3,7 @@
 //! The tests themselves are the engine's; `cargo test` runs each of them small. This says how much each does, in the
 //! release profile, and tells how long each took. A failure prints the command that repeats it.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -23,24 +23,57 @@ struct Experiment {
     name: &'static str,
     /// The row of `docs/reliability.md`.
     row: &'static str,
-    package: &'static str,
-    target: &'static str,
+    place: Place,
     filter: &'static str,
     /// Variables, and their values in CI and in a night.
-    sizes: &'static [(&'static str, u64, u64)],
+    sizes: Sizes,
 }
+
+/// Where a test is.
+#[derive(Clone, Copy)]
+enum Place {
+    /// This integration test of the engine, in the release profile.
+    Engine(&'static str),
+    /// The unit tests, as `cargo test --workspace` built them: in the dev profile, with checks of overflow.
+    Units,
+    /// The program's tests, as built by the same.
+    Program,
+}
+
+impl Place {
+    /// What cargo is told of it.
+    fn words(self) -> Vec<&'static str> {
+        match self {
+            Self::Engine(target) => vec!["--release", "-p", "shoal-engine", "--test", target],
+            Self::Units => vec!["--workspace", "--lib"],
+            Self::Program => vec!["--workspace", "--test", "shoal"],
+        }
+    }
+}
+
+type Sizes = &'static [(&'static str, u64, u64)];
 
 const fn engine(
     name: &'static str,
     row: &'static str,
     target: &'static str,
     filter: &'static str,
-    sizes: &'static [(&'static str, u64, u64)],
+    sizes: Sizes,
 ) -> Experiment {
-    Experiment { name, row, package: "shoal-engine", target, filter, sizes }
+    Experiment { name, row, place: Place::Engine(target), filter, sizes }
 }
 
-const EXPERIMENTS: [Experiment; 11] = [
+const fn dev(
+    name: &'static str,
+    row: &'static str,
+    place: Place,
+    filter: &'static str,
+    sizes: Sizes,
+) -> Experiment {
+    Experiment { name, row, place, filter, sizes }
+}
+
+const EXPERIMENTS: [Experiment; 14] = [
     engine("model", "T1", "model", "", &[("SEQUENCES", 20_000, 1_000_000)]),
     engine("crash", "T2", "explore", "crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore", "every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
@@ -52,6 +85,9 @@ const EXPERIMENTS: [Experiment; 11] = [
     engine("full", "R3", "full", "", &[]),
     engine("threads", "R6", "concurrency", "", &[]),
     engine("histories", "T11", "histories", "", &[("HISTORIES", 500, 20_000)]),
+    dev("hostile", "T13", Place::Units, "hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
+    dev("kills", "T8", Place::Program, "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)]),
+    dev("memory", "T7", Place::Program, "memory::", &[("MEMORY_S", 60, 600)]),
 ];
 
 /// What the command line says.
@@ -89,18 +125,10 @@ pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
     let mut failed = Vec::new();
     for experiment in chosen {
         let began = Instant::now();
-        let mut command = Command::new("cargo");
-        command.args(["test", "--release", "--quiet", "-p", experiment.package, "--test", experiment.target]);
-        command.args(["--", "--nocapture", experiment.filter]);
-        command.env("LAB_SEED", options.seed.to_string());
-        for (name, in_ci, in_a_night) in experiment.sizes {
-            let size = if nightly { in_a_night } else { in_ci };
-            command.env(format!("LAB_{name}"), size.to_string());
-        }
         println!("== {} ({})", experiment.name, experiment.row);
-        let status = command.current_dir(super::root()?).status().context("cannot start cargo")?;
+        let is_fine = experiment.run(options, nightly)?;
         println!("-- {} ({}): {:.0} s", experiment.name, experiment.row, began.elapsed().as_secs_f64());
-        if !status.success() {
+        if !is_fine {
             failed.push(experiment.name);
         }
     }
@@ -110,9 +138,62 @@ pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
     Ok(())
 }
 
+impl Experiment {
+    fn cargo(&self) -> Result<Command> {
+        let mut command = Command::new("cargo");
+        command.args(["test", "--quiet"]).args(self.place.words()).arg("--");
+        command.current_dir(super::root()?);
+        Ok(command)
+    }
+
+    /// Whether its tests pass, and there are some: what was renamed or is left out would pass for ever.
+    fn run(&self, options: &Options, nightly: bool) -> Result<bool> {
+        let list = |words: &[&str]| -> Result<Option<usize>> {
+            let mut command = self.cargo()?;
+            let listed = command.args(words).arg(self.filter).stderr(Stdio::inherit()).output();
+            let listed = listed.context("cannot start cargo")?;
+            let count = count_tests(&String::from_utf8_lossy(&listed.stdout));
+            Ok(listed.status.success().then_some(count))
+        };
+        if !runs_some(list(&["--list"])?, list(&["--list", "--ignored"])?) {
+            eprintln!("{}: no test that runs is called {:?}", self.name, self.filter);
+            return Ok(false);
+        }
+        let mut command = self.cargo()?;
+        command.args(["--nocapture", self.filter]).env("LAB_SEED", options.seed.to_string());
+        for (name, in_ci, in_a_night) in self.sizes {
+            let size = if nightly { in_a_night } else { in_ci };
+            command.env(format!("LAB_{name}"), size.to_string());
+        }
+        Ok(command.status().context("cannot start cargo")?.success())
+    }
+}
+
+/// Whether tests run, of so many of which so many are ignored. What cannot be listed does not build: its run says so.
+fn runs_some(all: Option<usize>, ignored: Option<usize>) -> bool {
+    all.is_none_or(|all| all > ignored.unwrap_or(0))
+}
+
+/// How many tests a listing has.
+fn count_tests(listing: &str) -> usize {
+    listing.lines().filter(|line| line.ends_with(": test")).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listing_is_counted() {
+        assert_eq!(count_tests("every_bit: test\nsector_faults: test\n\n2 tests, 0 benchmarks\n"), 2);
+        assert_eq!(count_tests("0 tests, 0 benchmarks\n"), 0);
+    }
+
+    #[test]
+    fn a_filter_of_ignored_tests_runs_none() {
+        assert!(runs_some(Some(2), Some(1)) && runs_some(Some(1), Some(0)) && runs_some(None, None));
+        assert!(!runs_some(Some(0), Some(0)) && !runs_some(Some(2), Some(2)));
+    }
 
     #[test]
     fn options_are_understood() {

@@ -1,7 +1,9 @@
-//! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x plants`.
+//! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x plants`,
+//! `cargo x fuzz`, `cargo x miri`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
+mod fuzz;
 mod kill;
 mod lab;
 mod plants;
@@ -22,7 +24,9 @@ Commands:
   kill    kill -9 of a server under load, again and again: what was acknowledged must be there (kill --help)
   lab     the reliability laboratory at its full size, some minutes (lab --help)
   plants  planted bugs, which the laboratory must catch (plants --help)
-  nightly the laboratory for hours, all planted bugs, and many kills";
+  fuzz    libFuzzer against every format and protocol, with a nightly compiler (fuzz --help)
+  miri    undefined behaviour in the message buffer's unsafe code, with a nightly compiler
+  nightly the laboratory for hours, all planted bugs, many kills, fuzzers, miri";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -50,6 +54,12 @@ fn main() -> ExitCode {
             println!("{}", plants::USAGE);
             Ok(())
         }
+        ["fuzz", "help" | "--help" | "-h"] => {
+            println!("{}", fuzz::USAGE);
+            Ok(())
+        }
+        ["fuzz", ..] => told(fuzz::Options::parse(&words[1..]), fuzz::USAGE, |options| fuzz::run(&options)),
+        ["miri"] => miri(),
         ["lab", ..] => {
             told(lab::Options::parse(&words[1..]), lab::USAGE, |options| lab::run(&options, false))
         }
@@ -84,8 +94,16 @@ fn told<O>(options: Result<O>, usage: &str, work: impl FnOnce(O) -> Result<()>) 
 fn nightly(options: lab::Options) -> Result<()> {
     let kills = kill::Options::parse(&["--rounds", "2000"])?;
     let every = plants::Options::parse(&[])?;
-    let results = [plants::run(&every), lab::run(&options, true), kill::run(&kills)];
+    let fuzzers = fuzz::Options::parse(&["--seconds", "900"])?;
+    let results =
+        [plants::run(&every), lab::run(&options, true), kill::run(&kills), fuzz::run(&fuzzers), miri()];
     results.into_iter().collect()
+}
+
+/// T26: the buffer's unit tests by Miri, a minute and a half besides the build. Pool and device map memory and call the kernel,
+/// which Miri does not know.
+fn miri() -> Result<()> {
+    run("cargo", &["+nightly", "miri", "test", "-p", "shoal-buffer", "--lib", "--target-dir", "target/miri"])
 }
 
 fn check() -> Result<()> {

@@ -39,7 +39,8 @@ pub(crate) struct Arguments {
     /// The data file or device. No server may run on it.
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
-    /// Rebuild the free space from the trees, and open a log that was damaged without what follows the damage.
+    /// Rebuild the free space from the trees and lost objects from the log, and open a log that was damaged without what
+    /// follows the damage.
     #[arg(long)]
     repair: bool,
     /// Print one JSON object, and no progress.
@@ -70,11 +71,17 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let found = shoal_engine::check(device.clone(), &options(arguments.repair)).await.with_context(what)?;
     // Whether repair helped is not for repair to say: everything is checked once more.
     let left = if arguments.repair && !found.is_clean() {
-        Some(shoal_engine::check(device, &options(false)).await.with_context(what)?)
+        Some(shoal_engine::check(device, &options(false)).await.with_context(what))
     } else {
         None
     };
     drop(progress);
+    // Where the second check fails: what the repair did is told all the same.
+    let (left, failed) = match left {
+        Some(Ok(left)) => (Some(left), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
     let outcome = Outcome { found, left, elapsed: started.elapsed() };
     let mut output = Output::new();
     if arguments.json {
@@ -83,7 +90,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         outcome.lines().iter().try_for_each(|line| output.line(line))?;
     }
     output.finish()?;
-    if outcome.is_clean() { Ok(()) } else { Err(Reported.into()) }
+    match failed {
+        Some(error) => Err(error),
+        None if outcome.is_clean() => Ok(()),
+        None => Err(Reported.into()),
+    }
 }
 
 /// What was found, and what is left of it after a repair.
@@ -106,10 +117,22 @@ impl Outcome {
     fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = problem_lines("problem", &self.found).collect();
         lines.extend(self.found.notes.iter().map(|note| format!("note: {}", show_key(note.as_bytes()))));
+        lines.extend(
+            self.found.restored.iter().map(|name| format!("restored: {}", show_key(name.as_bytes()))),
+        );
         if let Some(left) = &self.left {
             lines.extend(problem_lines("left", left));
         }
         let report = self.last();
+        lines.extend(
+            report
+                .may_be_lost
+                .iter()
+                .map(|name| format!("may be among the lost: {}", show_key(name.as_bytes()))),
+        );
+        if report.may_be_lost_more {
+            lines.push("may be among the lost: more, which are not listed".into());
+        }
         lines.push(format!(
             "checked {} objects ({}) in {} pages, {} records of the log; {} blocks in use, {} free; {:.1} s",
             show_count(report.objects),
@@ -140,6 +163,10 @@ impl Outcome {
             "problems_left": report.problem_count,
             "left": self.left.iter().flat_map(|left| &left.problems).map(problem_json).collect::<Vec<_>>(),
             "notes": self.found.notes,
+            "restored": self.found.restored,
+            "restored_count": self.found.restored_count,
+            "may_be_lost": report.may_be_lost,
+            "may_be_lost_more": report.may_be_lost_more,
             "objects": report.objects,
             "value_bytes": report.value_bytes,
             "pages": report.pages,

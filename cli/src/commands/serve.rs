@@ -25,6 +25,8 @@ const DEFAULT_DATA: &str = "./shoal.data";
 const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 const DEFAULT_RESP: &str = "127.0.0.1:7412";
 const DEFAULT_CACHE: Size = Size(1 << 30);
+/// Threads of the gRPC face: more than cores are no use.
+const GRPC_THREADS_MAX: i64 = 256;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,9 +89,14 @@ pub(crate) struct Arguments {
     /// The bucket that the keys of io.grpc.KeyValueService are the objects of [default: default].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
     kv_bucket: Option<String>,
-    /// Take compressed requests: gzip, or off [default: off].
-    #[arg(long, value_name = "gzip|off", env = "SHOAL_GRPC_COMPRESSION", hide_env_values = true)]
+    /// Take compressed requests (gzip), compress answers for clients that ask for it, too (gzip-both), or neither (off)
+    /// [default: off].
+    #[arg(long, value_name = "gzip|gzip-both|off", env = "SHOAL_GRPC_COMPRESSION", hide_env_values = true)]
     grpc_compression: Option<String>,
+    /// Serve gRPC connections on so many threads, each with a runtime of its own: a connection stays on one of them. 0: all
+    /// share one runtime with a thread a core, which takes a connection wherever there is time [default: 0].
+    #[arg(long, value_name = "N", env = "SHOAL_GRPC_THREADS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(0..=GRPC_THREADS_MAX))]
+    grpc_threads: Option<u16>,
     /// Let pages of these origins call by gRPC-Web, as https://example.com, or * for all [default: none].
     #[arg(
         long,
@@ -153,7 +160,8 @@ struct Settings {
     insecure: bool,
     credentials: CredentialFiles,
     kv_bucket: String,
-    gzip: bool,
+    gzip: Gzip,
+    grpc_threads: usize,
     web_origins: Vec<String>,
     /// How the Redis face is run, and its address as it was given; none where it is off.
     resp: Option<(String, RedisOptions)>,
@@ -190,6 +198,7 @@ impl Settings {
             },
             kv_bucket: arguments.kv_bucket.or(file.kv_bucket).unwrap_or_else(|| DEFAULT_BUCKET.into()),
             gzip: parse_compression(arguments.grpc_compression.or(file.grpc_compression).as_deref())?,
+            grpc_threads: arguments.grpc_threads.or(file.grpc_threads).unwrap_or(0).into(),
             web_origins: arguments.web_origins.or(file.web_origins).unwrap_or_default(),
             resp: resp(
                 arguments.resp.or(file.resp),
@@ -239,12 +248,21 @@ fn resp(
     Ok((address != "off").then_some((address, options)))
 }
 
-/// Whether requests may be compressed.
-fn parse_compression(text: Option<&str>) -> Result<bool, Usage> {
+/// What may be compressed.
+#[derive(Clone, Copy)]
+struct Gzip {
+    requests: bool,
+    answers: bool,
+}
+
+fn parse_compression(text: Option<&str>) -> Result<Gzip, Usage> {
     match text {
-        None | Some("off") => Ok(false),
-        Some("gzip") => Ok(true),
-        Some(other) => Err(Usage(format!("{other:?} is no compression that is known; write gzip or off"))),
+        None | Some("off") => Ok(Gzip { requests: false, answers: false }),
+        Some("gzip") => Ok(Gzip { requests: true, answers: false }),
+        Some("gzip-both") => Ok(Gzip { requests: true, answers: true }),
+        Some(other) => {
+            Err(Usage(format!("{other:?} is no compression that is known; write gzip, gzip-both or off")))
+        }
     }
 }
 
@@ -353,7 +371,9 @@ async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server
         insecure: settings.insecure,
         security: security.clone(),
         kv_bucket: settings.kv_bucket.clone(),
-        gzip: settings.gzip,
+        gzip: settings.gzip.requests,
+        gzip_answers: settings.gzip.answers,
+        threads: settings.grpc_threads,
         web_origins: settings.web_origins.clone(),
         ..ServerOptions::default()
     };
@@ -386,6 +406,7 @@ mod tests {
             token_file: None,
             kv_bucket: None,
             grpc_compression: None,
+            grpc_threads: None,
             web_origins: None,
             own_space: None,
             trace_space: None,

@@ -27,6 +27,8 @@ const BUCKET: &str = "default";
 const WRITERS: u64 = 8;
 /// Keys of each of them: few, so that most puts overwrite.
 const KEYS_PER_WRITER: u64 = 150;
+/// As the kernel shows it (x86-64).
+const O_DIRECT: u32 = 0o40000;
 /// How long a round waits for the import to get as far as it is to be killed at.
 const IMPORT_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -39,6 +41,8 @@ struct Settings {
     reopen_max: Duration,
     /// The data file or device; a file in a folder of its own where none is named.
     data: Option<PathBuf>,
+    /// Whether the kernel's cache must not be between.
+    direct: bool,
     seed: u64,
 }
 
@@ -50,7 +54,25 @@ fn acknowledged_writes_survive_kills() {
         files: 1_000,
         reopen_max: Duration::from_secs(20),
         data: None,
+        direct: false,
         seed: clock(),
+    });
+}
+
+/// As many short rounds as `LAB_KILLS` says, below the build's folder: that is on a disk. The laboratory's go past the kernel's
+/// cache.
+#[test]
+fn rounds_of_the_laboratory() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let kills = number("LAB_KILLS");
+    rounds(&Settings {
+        rounds: kills.unwrap_or(1),
+        files: 300,
+        reopen_max: Duration::from_secs(20),
+        data: Some(folder.path().join("data")),
+        direct: kills.is_some(),
+        seed: number("LAB_SEED").unwrap_or_else(clock),
     });
 }
 
@@ -64,6 +86,7 @@ fn rounds_as_told() {
         files: number("KILL_FILES", 6_000),
         reopen_max: Duration::from_millis(number("KILL_REOPEN_MS", 2_000)),
         data: std::env::var_os("KILL_DATA").map(PathBuf::from),
+        direct: number("KILL_DIRECT", 0) != 0,
         seed: number("KILL_SEED", clock()),
     });
 }
@@ -77,24 +100,40 @@ fn rounds(settings: &Settings) {
     let folder = tempfile::tempdir().unwrap();
     println!("seed {}", settings.seed);
     let mut world = World::new(settings, folder.path());
+    let (began, direct) = (Instant::now(), world.server.is_direct(&world.data));
+    println!(
+        "{}, {}",
+        world.data.display(),
+        if direct { "with O_DIRECT" } else { "through the kernel's cache" }
+    );
+    assert!(direct || !settings.direct, "no O_DIRECT here");
     for round in 0..settings.rounds {
         runtime.block_on(world.round(round, settings));
     }
     signal(&world.server.child, Signal::TERM);
     assert_eq!(world.server.child.wait().unwrap().code(), Some(0));
     world.check("after a clean stop");
+    println!(
+        "{} kills in {:.0} s: nothing acknowledged was lost",
+        settings.rounds,
+        began.elapsed().as_secs_f64()
+    );
 }
 
+/// The cache of the server under test.
+pub(crate) const CACHE_BYTES: u64 = 32 << 20;
+
 /// The server under test. Killed where a test fails.
-struct Server {
-    child: Child,
+pub(crate) struct Server {
+    pub(crate) child: Child,
     url: String,
 }
 
 impl Server {
     /// Starts it and waits until it says where it listens.
-    fn start(data: &Path, listen: &str) -> Self {
-        let mut command = command(&["serve", "--size", "4G", "--cache", "32M", "--log", "error"]);
+    pub(crate) fn start(data: &Path, listen: &str) -> Self {
+        let cache = format!("{}M", CACHE_BYTES >> 20);
+        let mut command = command(&["serve", "--size", "4G", "--cache", &cache, "--log", "error"]);
         command.args(["--listen", listen]).arg("--data").arg(data);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -103,7 +142,20 @@ impl Server {
         Self { child, url }
     }
 
-    async fn client(&self) -> Client {
+    /// Whether it goes past the kernel's cache to its data: the flags of its descriptor say so.
+    fn is_direct(&self, data: &Path) -> bool {
+        let (proc, data) =
+            (PathBuf::from(format!("/proc/{}", self.child.id())), data.canonicalize().unwrap());
+        let files = fs::read_dir(proc.join("fd")).unwrap().map(|file| file.unwrap().path());
+        let mut its = files.filter(|file| fs::read_link(file).is_ok_and(|target| target == data));
+        its.any(|file| {
+            let info = fs::read_to_string(proc.join("fdinfo").join(file.file_name().unwrap())).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+            u32::from_str_radix(flags, 8).unwrap() & O_DIRECT != 0
+        })
+    }
+
+    pub(crate) async fn client(&self) -> Client {
         // One attempt: whether a write was acknowledged must not hang on a second one.
         Client::connect(ConnectOptions { attempts: 1, ..ConnectOptions::new(&self.url) }).await.unwrap()
     }

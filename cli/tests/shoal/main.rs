@@ -12,6 +12,7 @@ mod harness;
 mod keys;
 mod kill;
 mod linear;
+mod memory;
 mod objects;
 mod serve;
 mod simulate;

@@ -219,7 +219,9 @@ impl Inner {
         self.space.give_back(&between);
         // Never in a published tree, so not in the image's delta; readers of this view may still read them.
         let dropped = frozen.map(|overlay| overlay.lock().take_dropped()).unwrap_or_default();
-        freed.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
+        if !planted(Plant::DroppedNeverFreed) {
+            freed.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
+        }
         let era = tablet.publish(root, applied, account.totals);
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&era), freed);
         if let Some(frozen) = frozen {
@@ -245,7 +247,7 @@ impl Inner {
         merge: &mut M,
         ops: &[M::Op],
     ) -> Result<(Root, Pages<'_>)> {
-        let source = PoolPages::new(&self.pool);
+        let source = PoolPages::new(&self.pool).giving_up(self.gives_up);
         let mut sink = PoolSink::new(self);
         let tree = tree_of(self.identity, tablet.id);
         let apply = Apply { tree, lsn, source: &source, sink: &mut sink, merge };
@@ -362,19 +364,20 @@ impl<'a> Work<'a> {
 
     async fn add_record(&mut self, record: Arc<Record>) -> Result<()> {
         let op = self.ops.len();
-        let body = record.body();
         self.ops.push(Op { what: What::Record(record.clone()), body: None, value_bytes: 0 });
         if record.kind() == RecordKind::Delete {
             return Ok(());
         }
         let damaged = |_| Error::Corrupt { what: format!("record {} in memory", record.lsn()), block: 0 };
-        let (entry, inline) = Entry::decode(&body).map_err(damaged)?;
+        // Borrowed: a reference of its own would cost an allocation for each record.
+        let (entry, inline) = Entry::decode(record.body_bytes()).map_err(damaged)?;
         self.ops[op].value_bytes = entry.value_bytes;
         let in_leaf = entry.home != Home::Inline
-            || fits_leaf(record.key().len(), body.len(), &entry, &self.inner.tuning);
+            || fits_leaf(record.key().len(), record.body_bytes().len(), &entry, &self.inner.tuning);
         if in_leaf {
             return Ok(());
         }
+        let body = record.body();
         let stored = if inline.is_empty() { Bytes::new() } else { body.slice_ref(inline) };
         let key = record.bytes().slice_ref(record.key());
         let checksum = crc32c(&stored);
@@ -681,7 +684,7 @@ impl Merge for ReplaceEntries {
 
     fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
         let (version, body) = match &op.what {
-            What::Record(record) => (record.lsn(), op.body.clone().unwrap_or_else(|| record.body())),
+            What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
             What::Move(moved) => {
                 if !Self::is_unchanged(moved, old) {
                     // Its leaf was lost since it was read: the new place holds nothing that is named.
@@ -693,7 +696,7 @@ impl Merge for ReplaceEntries {
                 }
                 self.moved_values += 1;
                 self.moved_bytes += moved.entry.stored_bytes();
-                (moved.version, op.body.clone().unwrap_or_default())
+                (moved.version, op.body.as_deref().unwrap_or_default())
             }
             What::Touch(_) => {
                 let Old::Present(old) = old else { return Ok(Change::Keep) };
@@ -708,9 +711,9 @@ impl Merge for ReplaceEntries {
             return Ok(Change::Delete);
         }
         self.bytes_added += op.value_bytes;
-        self.expiring_added += u64::from(expiry_of(&body).is_some());
+        self.expiring_added += u64::from(expiry_of(body).is_some());
         new.extend_from_slice(&version.0.to_le_bytes());
-        new.extend_from_slice(&body);
+        new.extend_from_slice(body);
         Ok(Change::Put)
     }
 }

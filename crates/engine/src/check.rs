@@ -1,6 +1,8 @@
 //! `shoal check`: walks everything - every page, every object's bytes, every block owned exactly once, free space
-//! equal to what nobody owns - and can rebuild the free space from the trees.
+//! equal to what nobody owns - and can rebuild what can be rebuilt: the free space from the trees, the accounting of packed
+//! runs from what is alive, objects that a tree lost from the log (`salvage.rs`). For users: `docs/repair.md`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use shoal_base::{Lsn, Run, TabletId};
@@ -14,9 +16,9 @@ use crate::log::format::RecordKind;
 use crate::open::{Recovery, owned_runs};
 use crate::options::{Environment, OpenOptions};
 use crate::owners::{Owners, image_without};
-use crate::packed::{Count, is_reserved, read_footer};
-use crate::space_image;
-use crate::superblock::{self, Superblock, TabletRecord};
+use crate::packed::{Count, Footer, is_reserved, read_footer};
+use crate::repair::repair;
+use crate::superblock::{Superblock, TabletRecord};
 use crate::tree::{PageRef, Problem, Tree, Visitor};
 use crate::tree_io::{PoolPages, tree_of};
 use crate::value::read::verify_direct;
@@ -24,7 +26,8 @@ use crate::value::read::verify_direct;
 /// What a check is asked to do.
 #[derive(Clone, Default)]
 pub struct CheckOptions {
-    /// Rebuild what can be rebuilt: the free space, from the trees; a log that lost promised records is cut at the damage.
+    /// Rebuild what can be rebuilt: the free space and the accounting of packed runs from the trees, objects that a tree
+    /// lost from what the log still has; a log that lost promised records is cut at the damage.
     pub repair: bool,
     /// Memory for pages, in bytes; 0 for 64 MiB.
     pub cache_bytes: usize,
@@ -62,10 +65,21 @@ pub struct CheckReport {
     pub problem_count: u64,
     /// What recovery had to say, and what repair did.
     pub notes: Vec<String>,
+    /// Objects that may be among those that were lost with a page: packed runs know their names, but not whether they were
+    /// deleted since. At most 1,000 are listed.
+    pub may_be_lost: BTreeSet<String>,
+    /// Whether there are more of them than are listed.
+    pub may_be_lost_more: bool,
+    /// Objects that a repair wrote anew from the log, or learned from it to be deleted; at most 1,000 are listed.
+    pub restored: Vec<String>,
+    /// How many it restored in all.
+    pub restored_count: u64,
 }
 
-/// Problems that a report lists.
+/// What a report lists of each kind, at most.
 const PROBLEMS_MAX: usize = 1000;
+/// Notes about objects that could not be restored.
+const NOT_RESTORED_MAX: usize = 1000;
 
 impl CheckReport {
     /// Whether nothing is wrong.
@@ -80,12 +94,34 @@ impl CheckReport {
             self.problems.push(CheckProblem { what, block });
         }
     }
+
+    fn may_be_lost(&mut self, object: String) {
+        if self.may_be_lost.len() < PROBLEMS_MAX {
+            self.may_be_lost.insert(object);
+        } else {
+            self.may_be_lost_more |= !self.may_be_lost.contains(&object);
+        }
+    }
+
+    pub(crate) fn was_restored(&mut self, object: String) {
+        self.restored_count += 1;
+        if self.restored.len() < PROBLEMS_MAX {
+            self.restored.push(object);
+        }
+    }
+
+    pub(crate) fn was_not_restored(&mut self, object: &str, why: &Error) {
+        if self.notes.len() < NOT_RESTORED_MAX {
+            self.notes.push(format!("repair: object {object}: not restored: {why}"));
+        }
+    }
 }
 
 /// Checks the store on `device`, which nobody else has open. Without `repair` nothing is written.
 ///
 /// # Errors
-/// [`Error::Unopenable`] where there is no store; as the device. Damage is in the report.
+/// [`Error::Unopenable`] where there is no store; as the device. Damage is in the report, and so is a repair that did not get to
+/// its end.
 pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     let cache_bytes = if options.cache_bytes == 0 { 64 << 20 } else { options.cache_bytes };
     let open =
@@ -103,8 +139,8 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
         visitor.progress = options.progress.clone();
         let tree = tree_of(superblock.identity, TabletId(id));
         tree.walk(&PoolPages::new(pool), tablet.root, &mut visitor).await?;
-        let count = visitor.finish();
-        check_packed(&device, tree, &count, tablet, &mut report).await?;
+        let (count, is_whole) = visitor.finish();
+        check_packed(pool, tree, &count, is_whole, tablet, &mut report).await?;
     }
     // The published image describes the trees alone: what the log's records own is added at every recovery.
     owners.sort();
@@ -113,20 +149,42 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
     report.free_blocks = recovery.image.free_blocks();
     report.owned_blocks = owners.blocks();
     check_log(&recovery, options, &mut report).await?;
-    if options.repair && !report.is_clean() {
-        repair(device, recovery, open, &mut report).await?;
+    if options.repair
+        && !report.is_clean()
+        && let Err(error) = repair(device, recovery, open, &mut report).await
+    {
+        report.notes.push(format!("repair: it did not get to its end: {error}"));
     }
     Ok(report)
 }
 
-/// Compares the accounting of a tablet's packed runs with what its tree names, and reads the runs' footers.
+/// Says which objects that a packed run names lie in the ranges that cannot be read.
+async fn name_lost(
+    pool: &Pool,
+    tree: Tree,
+    tablet: &TabletRecord,
+    footer: &Footer,
+    report: &mut CheckReport,
+) {
+    for key in footer.items().filter_map(|item| Some(item.ok()?.key)) {
+        let found = tree.lookup(&PoolPages::new(pool), tablet.root, key).await;
+        if matches!(found, Err(Error::Corrupt { .. } | Error::Io(_))) {
+            report.may_be_lost(name(key));
+        }
+    }
+}
+
+/// Compares the accounting of a tablet's packed runs with what its tree names, and reads the runs' footers, one at a time. Where the
+/// tree is not whole, they say which objects may be lost.
 async fn check_packed(
-    device: &Device,
+    pool: &Pool,
     tree: Tree,
     count: &Count,
+    is_whole: bool,
     tablet: &TabletRecord,
     report: &mut CheckReport,
 ) -> Result<()> {
+    let device = pool.device();
     for (block, what) in count.differences() {
         report.problem(what, block);
     }
@@ -143,7 +201,11 @@ async fn check_packed(
             continue;
         }
         match read_footer(device, tree, run).await {
-            Ok(footer) if footer.fits(entry) => {}
+            Ok(footer) if footer.fits(entry) => {
+                if !is_whole {
+                    name_lost(pool, tree, tablet, &footer, report).await;
+                }
+            }
             // A run that a repair found without its accounting has none that could be found.
             _ if entry.fixed => {}
             Ok(_) | Err(Error::Corrupt { .. } | Error::Io(_)) => {
@@ -152,42 +214,6 @@ async fn check_packed(
             Err(error) => return Err(error),
         }
     }
-    Ok(())
-}
-
-/// Makes the store consistent again: a new image from the trees, and a new epoch behind what is left of the log.
-async fn repair(
-    device: Device,
-    recovery: Recovery,
-    open: OpenOptions,
-    report: &mut CheckReport,
-) -> Result<()> {
-    let Recovery { pool, mut superblock, .. } = recovery;
-    let image = rebuild_image(&device, &pool, &superblock, Trees::AsFarAsTheyGo).await?;
-    let before = superblock.number;
-    superblock.number += 1;
-    superblock.space = space_image::rewrite(&device, &superblock, &image).await?;
-    device.flush().await.ok()?;
-    superblock::write(&device, &superblock).await?;
-    report.notes.push(format!(
-        "repair: the free space was rebuilt from the trees ({} blocks free), published as superblock {} after {before}",
-        image.free_blocks(),
-        superblock.number
-    ));
-    let store = crate::Store::open(device, open, Environment::default()).await?;
-    // Before anything is applied: what an apply finds dead is counted out.
-    let mut recounted = 0;
-    for tablet in store.0.tablets.all() {
-        recounted += store.0.recount(tablet).await?;
-    }
-    if recounted > 0 {
-        report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
-    }
-    store.0.apply_all().await?;
-    store.close().await?;
-    report
-        .notes
-        .push("repair: the log's records were applied; damaged objects stay and answer with an error".into());
     Ok(())
 }
 
@@ -245,6 +271,8 @@ struct TreeVisitor<'a> {
     /// Entries of the leaf that is being visited.
     entries: Vec<(Vec<u8>, Lsn, Entry)>,
     count: Count,
+    /// Whether every page could be read, now and when it was written.
+    is_whole: bool,
 }
 
 impl<'a> TreeVisitor<'a> {
@@ -257,15 +285,17 @@ impl<'a> TreeVisitor<'a> {
     ) -> Self {
         let count = Count::default();
         let entries = Vec::new();
-        Self { device, pool, superblock, report, owners, verify: false, progress: None, entries, count }
+        let (verify, is_whole) = (false, true);
+        Self { device, pool, superblock, report, owners, verify, progress: None, entries, count, is_whole }
     }
 
-    /// The tree was walked: its packed runs have one owner each, the tablet. Gives what was counted.
-    fn finish(self) -> Count {
+    /// The tree was walked: its packed runs have one owner each, the tablet. Gives what was counted, and whether the tree is
+    /// whole.
+    fn finish(self) -> (Count, bool) {
         for run in self.count.runs().map(|(run, _)| run).chain(self.count.orphans()) {
             self.owners.add(run);
         }
-        self.count
+        (self.count, self.is_whole)
     }
 }
 
@@ -297,12 +327,14 @@ impl Visitor for TreeVisitor<'_> {
     }
 
     fn lost(&mut self, page: PageRef, low: &[u8], high: Option<&[u8]>) {
+        self.is_whole = false;
         let high = high.map_or("the end".into(), name);
         let what = format!("the objects from {} up to {high} were lost with a damaged page", name(low));
         self.report.problem(what, page.block);
     }
 
     fn problem(&mut self, problem: Problem) {
+        self.is_whole = false;
         let Problem { page, level, what, low } = problem;
         let what = format!("page of level {level} (keys from {} on): {what}", name(&low));
         self.report.problem(what, page.block);

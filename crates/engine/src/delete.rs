@@ -40,6 +40,6 @@ impl Inner {
         let tablet = self.tablet_of(key).id;
         let encoded = encode_record(RecordKind::Delete, tablet, key.encoded(), &[], part.continues);
         let record = Arc::new(Record::new(encoded));
-        Ok(Prepared { record, promise, extents: Vec::new(), writes: Vec::new() })
+        Ok(Prepared { record, promise, extents: Vec::new(), writes: Vec::new(), kept: None })
     }
 }

@@ -5,12 +5,13 @@
 //! with its checksum.
 
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
-use shoal_base::limits::VALUE_UNIT_BYTES;
+use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_UNIT_BYTES};
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::object::Metadata;
+use crate::value::manifest::manifest_bytes;
 
 /// Key and entry together have at most this many bytes in a leaf: at least three fit in a page.
 pub(crate) const LEAF_ENTRY_BYTES_MAX: usize = 1300;
@@ -20,6 +21,11 @@ const META_INLINE_BYTES_MAX: usize = 256;
 pub(crate) const INLINE_RUNS_MAX: usize = 4;
 /// Runs of one value.
 pub(crate) const RUNS_MAX: usize = 4096;
+
+/// Bytes of metadata in front of a value, at most: some more than what is accepted of a user.
+const META_IN_FRONT_BYTES_MAX: u32 = VALUE_UNIT_BYTES as u32;
+/// Bytes of a manifest, at most.
+const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as usize / VALUE_UNIT_BYTES + 2);
 
 /// Bytes of a leaf's entry besides key, metadata and inline value, at most: version, flags, times and lengths, and
 /// extents (offset, count, runs, checksums), the longest home.
@@ -151,6 +157,10 @@ impl Entry {
             Meta::Inline(SmallVec::from_slice(reader.prefixed()?))
         };
         let mut entry = Self { modified_ns, expiry_ns, value_bytes, meta, home: Home::Inline };
+        // No value is longer: sums of lengths do not overflow, and memory is taken for what there can be only.
+        if value_bytes > VALUE_BYTES_MAX || entry.meta_in_front() > META_IN_FRONT_BYTES_MAX {
+            return Err(Truncated);
+        }
         match flags & HOME_MASK {
             HOME_INLINE if reader.rest().len() as u64 != entry.stored_bytes() => return Err(Truncated),
             HOME_INLINE => {}
@@ -171,7 +181,10 @@ impl Entry {
             HOME_MANIFEST => {
                 let runs = take_runs(&mut reader)?;
                 let bytes = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
-                if blocks_for(u64::from(bytes)) > runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>() {
+                if bytes as usize > MANIFEST_BYTES_MAX
+                    || blocks_for(u64::from(bytes))
+                        > runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>()
+                {
                     return Err(Truncated);
                 }
                 entry.home = Home::Manifest { runs, bytes, checksum: reader.u32()? };

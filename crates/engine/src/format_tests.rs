@@ -139,6 +139,19 @@ fn superblock_lies_where_the_document_says() {
     assert_eq!(Superblock::decode(&block).as_ref(), Some(&value));
 }
 
+/// An apply would free a root that lies outside of what objects and pages may use (found by mutants, T13).
+#[test]
+fn a_root_lies_where_pages_may_lie() {
+    let value = superblock();
+    let usable = value.layout.data_first()..value.device_blocks;
+    for block in [0, usable.start - 1, usable.start, usable.end - 1, usable.end, 0xffff_0000_00a0] {
+        let mut value = value.clone();
+        value.tablets[0].root = Root { page: Some(PageRef { block, crc: 1 }), height: 1, entries: 1 };
+        let decoded = Superblock::decode(&value.encode());
+        assert_eq!(decoded.is_some(), usable.contains(&block), "block {block}");
+    }
+}
+
 #[test]
 fn no_flipped_bit_of_a_superblock_passes() {
     let mut block = superblock().encode();

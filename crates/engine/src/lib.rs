@@ -28,6 +28,8 @@
 //! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `near.rs` (on a dispatch thread), `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
 //! `superblock.rs`, `space_image.rs`, `log/read.rs`. Rules R1 to R24 are in `docs/invariants.md`.
 
+#![allow(unexpected_cfgs)] // Fuzzers set `fuzzing`.
+
 mod admission;
 mod apply;
 mod background;
@@ -40,6 +42,8 @@ mod expiry;
 mod free_space;
 mod get;
 mod grow;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod key;
 mod layout;
 mod list;
@@ -59,7 +63,9 @@ mod poison;
 mod publish;
 mod put;
 mod reap;
+mod repair;
 mod retry;
+mod salvage;
 mod scrub;
 mod space;
 mod space_image;
@@ -68,6 +74,10 @@ mod stat;
 mod store;
 mod stream;
 mod superblock;
+/// Locks, by one name: the models of `models.rs` put others there.
+mod sync {
+    pub(crate) use parking_lot::Mutex;
+}
 mod tablet;
 mod together;
 mod tree;
@@ -77,7 +87,11 @@ mod value;
 mod write;
 
 #[cfg(test)]
+mod event_tests;
+#[cfg(test)]
 mod format_tests;
+#[cfg(test)]
+mod models;
 
 pub use check::{CheckOptions, CheckProblem, CheckReport, check};
 pub use error::{Error, Result};
@@ -101,3 +115,4 @@ pub use store::Store;
 pub use stream::{GetStream, PutStream};
 pub use together::Together;
 pub use update::{Change, Look, Updated};
+pub use value::room::Room;

@@ -193,6 +193,8 @@ pub(crate) struct Recovery {
     pub notes: Vec<String>,
     /// What is damaged, and was coped with.
     pub damage: Vec<String>,
+    /// Whether the log ends before something that was promised: what follows is lost, and trees may hold some of it.
+    pub is_cut: bool,
 }
 
 impl Recovery {
@@ -221,6 +223,7 @@ impl Recovery {
             .map_err(|error| Error::Unopenable(format!("the cache could not be made: {error}")))?;
         let (mut notes, mut damages) = (Vec::new(), Vec::new());
         let mut log = read_log(&device, &superblock).await?;
+        let mut is_cut = log.damage.is_some();
         if let Some(damage) = log.damage.take() {
             if !options.accept_damaged_log {
                 return Err(Error::Corrupt {
@@ -233,8 +236,15 @@ impl Recovery {
             damages.push(format!("the log was damaged and what followed the damage is lost: {damage}"));
         }
         drop_unfinished(&device, &pool, &superblock, &mut log, &mut notes).await?;
+        // An opening that cut the log may have ended before it wrote a batch: then only the trees show it.
+        is_cut |= superblock.tablets.iter().any(|tablet| tablet.applied >= log.head.first_lsn);
         let image = match space_image::load(&device, &superblock).await {
             Ok(image) => image,
+            Err(Error::Io(error)) if options.accept_damaged_log => {
+                damages
+                    .push(format!("the space image cannot be read ({error}) and was rebuilt from the trees"));
+                rebuild_image(&device, &pool, &superblock, Trees::AsFarAsTheyGo).await?
+            }
             Err(Error::Corrupt { what, block }) => {
                 damages.push(format!(
                     "the space image is damaged ({what} at block {block}) and was rebuilt from the trees"
@@ -247,12 +257,12 @@ impl Recovery {
             }
             Err(error) => return Err(error),
         };
-        Ok(Self { device, pool, superblock, log, image, notes, damage: damages })
+        Ok(Self { device, pool, superblock, log, image, notes, damage: damages, is_cut })
     }
 
     /// Replays the log, begins a new epoch and starts the store.
     async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
-        let Self { device, pool, mut superblock, log, image, notes, damage } = self;
+        let Self { device, pool, mut superblock, log, image, notes, damage, is_cut } = self;
         for note in notes.iter().chain(&damage) {
             tracing::warn!("recovery: {note}");
         }
@@ -296,7 +306,8 @@ impl Recovery {
             last.max(superblock.lsn_ceiling).next()
         };
         superblock.number += 1;
-        superblock.epoch += 1;
+        // The epoch that is left out says for ever that records are missing in front of this one (`salvage.rs`).
+        superblock.epoch += if is_cut { 2 } else { 1 };
         superblock.epoch_position = head.position;
         let expiry_floor_ns = if planted(Plant::ExpiryGoesBack) { 0 } else { expiry_floor_ns };
         let expiry = ExpiryClock::new(environment.clock.clone(), expiry_floor_ns);
@@ -325,8 +336,9 @@ impl Recovery {
         let mut tuning = options.tuning;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
         let run_blocks_max = run_blocks_max(&tuning, space.reserve());
+        let committer = Committer::new(device.clone(), pool.clone(), start, poison.clone());
         let inner = Arc::new(Inner {
-            device: device.clone(),
+            device,
             pool,
             layout,
             identity: superblock.identity,
@@ -334,11 +346,12 @@ impl Recovery {
             tuning,
             run_blocks_max,
             tablets,
-            committer: Committer::new(device, start, poison.clone()),
+            committer,
             space,
             own,
             admission,
             poison,
+            gives_up: options.accept_damaged_log,
             expiry,
             expiring: Expiring::default(),
             publisher: Baton::new(Publisher { superblock }),

@@ -86,6 +86,12 @@ pub(crate) enum Plant {
     MovedBesideNewer,
     /// R9: what an apply frees goes back before anything is published.
     FreedBeforePublish,
+    /// R9: what a newer write supersedes before its apply is used again at once, while the log still names it.
+    DroppedFreedAtOnce,
+    /// What was overwritten before its apply is free after the next opening only.
+    DroppedNeverFreed,
+    /// R11: the cache tells the values that lay at one block one after the other apart by their checksums only.
+    IdentityIgnored,
     /// R6: a condition does not look into the frozen overlay.
     ConditionsForgetFrozen,
     /// R6: readers are shown what is not durable yet.

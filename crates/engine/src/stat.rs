@@ -45,6 +45,8 @@ pub struct StoreStat {
     pub value_bytes_written: u64,
     /// See `value_bytes_written`.
     pub value_bytes_read: u64,
+    /// Bytes that puts copied, of values with extents of their own.
+    pub value_bytes_copied: u64,
     /// Batches of the log, records in them, blocks of them.
     pub batches: u64,
     /// See `batches`.
@@ -144,6 +146,7 @@ impl StoreStat {
             ("operations.expired", "count", self.expired),
             ("operations.value_bytes_written", "bytes", self.value_bytes_written),
             ("operations.value_bytes_read", "bytes", self.value_bytes_read),
+            ("operations.value_bytes_copied", "bytes", self.value_bytes_copied),
             ("applies", "count", self.applies),
             ("written.log", "blocks", self.log_blocks_written),
             ("written.pages", "blocks", self.page_blocks_written),
@@ -183,6 +186,7 @@ impl StoreStat {
             ("pool.ahead_used", "count", self.pool.ahead_used),
             ("pool.ahead_wasted", "count", self.pool.ahead_wasted),
             ("pool.evictions", "count", self.pool.evictions),
+            ("pool.adopted", "count", self.pool.adopted),
             ("pool.writes", "count", self.pool.writes),
             ("pool.blocks_written", "blocks", self.pool.blocks_written),
             ("pool.read_us", "us", self.pool.read_us),
@@ -235,6 +239,7 @@ impl Store {
             deletes: get(&counters.deletes),
             value_bytes_written: get(&counters.value_bytes_written),
             value_bytes_read: get(&counters.value_bytes_read),
+            value_bytes_copied: get(&counters.value_bytes_copied),
             batches: commits.batches,
             records: commits.records,
             log_blocks_written: commits.log_blocks,

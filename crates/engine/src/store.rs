@@ -49,6 +49,8 @@ pub(crate) struct Inner {
     pub own: OwnSpace,
     pub admission: Arc<Admission>,
     pub poison: Arc<Poison>,
+    /// A repair: a page that the device cannot read is lost, and not there again the next time.
+    pub gives_up: bool,
     /// Decides whose time is over (R18).
     pub expiry: Arc<ExpiryClock>,
     /// Whose time ends soonest.
@@ -83,6 +85,7 @@ pub(crate) struct OperationCounters {
     pub deletes: AtomicU64,
     pub value_bytes_written: AtomicU64,
     pub value_bytes_read: AtomicU64,
+    pub value_bytes_copied: AtomicU64,
     pub applies: AtomicU64,
     pub pages_written: AtomicU64,
     pub home_blocks_written: AtomicU64,

@@ -7,7 +7,7 @@ use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYT
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_device::memory::Guarded;
-use shoal_pool::Hint;
+use shoal_pool::{Hint, WriteMemory};
 
 use crate::entry::{Home, RUNS_MAX};
 use crate::error::{Error, Result};
@@ -174,6 +174,7 @@ impl PutStream {
         let (bufs, checksums) = filler.finish();
         let mut batch = inner.device.batch();
         for (run, memory) in extents.runs().iter().zip(bufs) {
+            let memory = WriteMemory::Own(memory);
             let write = inner.device.write(run.block, Guarded { memory, guard: extents.clone() });
             self.under_way.push(batch.add(write));
         }

@@ -3,13 +3,17 @@
 //! Bytes: `docs/format/superblock.md`. Publishing a superblock is the only way in which a tree, the space image, the log's tail
 //! or the device's size change durably.
 
+use std::ops::Range;
+
 use shoal_base::checksum::crc32c;
 use shoal_base::codec::{Reader, Truncated};
 use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_device::{Device, IoBuf};
+use shoal_space::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX};
 
 use crate::error::{Error, Result};
 use crate::layout::{Layout, SUPERBLOCK_COPIES};
+use crate::log::format::COUNTER_MAX;
 use crate::options::TABLETS_MAX;
 use crate::packed::Totals;
 use crate::plant::{Plant, planted};
@@ -52,6 +56,16 @@ pub(crate) struct SpacePlace {
     pub snapshot_number: u64,
 }
 
+impl SpacePlace {
+    /// Whether the image fits in its area; pieces and deltas have a block at least.
+    fn is_sensible(&self, layout: &Layout) -> bool {
+        self.used_blocks <= layout.space_area_blocks
+            && self.snapshot_blocks <= self.used_blocks
+            && self.snapshot_pieces <= self.snapshot_blocks
+            && self.deltas <= self.used_blocks - self.snapshot_blocks
+    }
+}
+
 /// A tablet as published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TabletRecord {
@@ -62,6 +76,19 @@ pub(crate) struct TabletRecord {
     pub applied: Lsn,
     /// What the tree holds in all.
     pub totals: Totals,
+}
+
+impl TabletRecord {
+    /// Whether the root lies in `usable` blocks, and sums with the figures do not overflow.
+    fn is_sensible(&self, usable: &Range<u64>) -> bool {
+        let Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring } = self.totals;
+        let counters = [self.root.entries, self.applied.0, packed_live_bytes, value_bytes];
+        let expiring = expiring.unwrap_or_default();
+        self.root.page.is_none_or(|page| usable.contains(&page.block))
+            && runs.max(packed_blocks) <= SPACE_BLOCKS_MAX
+            && counters.iter().all(|&counter| counter <= COUNTER_MAX)
+            && expiring <= COUNTER_MAX
+    }
 }
 
 /// Everything a superblock says.
@@ -217,14 +244,32 @@ impl Superblock {
 
     /// Whether the figures can be true: a decoder of what they describe may rely on it.
     fn is_sensible(&self) -> bool {
-        let layout = &self.layout;
+        let (layout, tail) = (&self.layout, &self.log_tail);
+        let usable = layout.data_first()..self.device_blocks;
+        let groups = layout.blocks_max.div_ceil(u64::from(layout.group_blocks.max(1)));
+        let counters = [
+            self.number,
+            self.epoch,
+            self.epoch_position,
+            self.durable_lsn.0,
+            self.lsn_ceiling.0,
+            tail.position,
+            tail.first_lsn.0,
+            self.space.snapshot_number,
+        ];
         layout.log_blocks >= 8
             && layout.group_blocks.is_power_of_two()
+            && (GROUP_BLOCKS_MIN..=GROUP_BLOCKS_MAX).contains(&layout.group_blocks)
+            && groups <= SPACE_BLOCKS_MAX / u64::from(GROUP_BLOCKS_MAX)
+            && layout.blocks_max <= SPACE_BLOCKS_MAX
             && self.device_blocks <= layout.blocks_max
-            && layout.data_first() < self.device_blocks
-            && self.space.used_blocks <= layout.space_area_blocks
-            && self.space.snapshot_blocks <= self.space.used_blocks
+            && !usable.is_empty()
+            && self.space.is_sensible(layout)
+            // The first record has number 1.
+            && tail.first_lsn > Lsn::NONE
+            && counters.iter().all(|&counter| counter <= COUNTER_MAX)
             && !self.tablets.is_empty()
+            && self.tablets.iter().all(|tablet| tablet.is_sensible(&usable))
     }
 }
 

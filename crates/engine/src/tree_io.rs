@@ -26,11 +26,17 @@ pub(crate) fn tree_of(identity: [u8; 16], tablet: TabletId) -> Tree {
 #[derive(Clone, Copy)]
 pub(crate) struct PoolPages<'a> {
     pool: &'a Pool,
+    gives_up: bool,
 }
 
 impl<'a> PoolPages<'a> {
     pub(crate) fn new(pool: &'a Pool) -> Self {
-        Self { pool }
+        Self { pool, gives_up: false }
+    }
+
+    /// The same; where `gives_up`, a page that the device cannot read is damaged.
+    pub(crate) fn giving_up(self, gives_up: bool) -> Self {
+        Self { gives_up, ..self }
     }
 }
 
@@ -80,6 +86,9 @@ impl PageSource for PoolPages<'_> {
         self.pool.fetch(unit, hint_of(level, hint)).await.map(PoolPage).map_err(|error| match error {
             PoolError::Corrupt { block, .. } => {
                 Error::Corrupt { what: format!("a page of level {level} of an index tree"), block }
+            }
+            PoolError::Device(error) if self.gives_up && !error.is_write() => {
+                Error::Corrupt { what: format!("a page of level {level} ({error})"), block: page.block }
             }
             error => pool_error(error),
         })

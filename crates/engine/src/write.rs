@@ -20,6 +20,7 @@ use crate::plant::{Plant, planted};
 use crate::space::{Extents, Promise};
 use crate::store::{Inner, LogRoom};
 use crate::tablet::{Tablet, View};
+use crate::value::prepare::Kept;
 
 /// A record with everything that it holds until it takes its place.
 pub(crate) struct Prepared {
@@ -29,6 +30,8 @@ pub(crate) struct Prepared {
     pub extents: Vec<Arc<Extents>>,
     /// Writes of its value that the committer starts with the batch.
     pub writes: Vec<ValueWrite>,
+    /// Its value, where that stays in the pool.
+    pub kept: Option<Kept>,
 }
 
 /// A record that has room in overlay and log.
@@ -213,15 +216,22 @@ impl Inner {
         prepared: Prepared,
         step: &mut Step,
     ) -> usize {
-        let Prepared { record, promise, extents, writes } = prepared;
+        let Prepared { record, promise, extents, writes, kept } = prepared;
         step.has_extents |= !extents.is_empty();
         for extent in &extents {
             extent.keep();
         }
         step.writes.extend(writes);
+        if let Some(mut kept) = kept {
+            kept.supersedes(active.newest(record.key()).cloned());
+            step.kept.push((record.clone(), kept));
+        }
         step.records.push(record.clone());
         let count = self.writes.of_key(record.key());
         let bytes = view.active.insert(active, record, promise.keep(), self.committer.durable());
+        if planted(Plant::DroppedFreedAtOnce) {
+            active.take_superseded().iter().for_each(|record| self.space.give_back(record.owned()));
+        }
         // Behind the insertion: who keeps values near and sees the count sees the record.
         WriteCounts::note(count);
         bytes

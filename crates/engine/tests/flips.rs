@@ -9,18 +9,19 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::{format, key, lab_number, on_all_cores, open, tiny};
 use shoal_base::BLOCK_BYTES;
 use shoal_buffer::Buffer;
-use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
 use shoal_engine::{ByteRange, Error, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::Value;
 
@@ -146,22 +147,32 @@ impl Counts {
     }
 }
 
+/// All objects, and the listing.
+fn everything() -> Readers {
+    Readers { objects: (0..OBJECTS).chain([50]).collect(), listing: true }
+}
+
 /// Opens and reads everything. `Err` where the store broke a promise.
 fn look(subject: &Subject, image: Image) -> Result<Seen, String> {
+    look_at(subject, image, &everything())
+}
+
+/// Opens and reads what is named.
+fn look_at(subject: &Subject, image: Image, readers: &Readers) -> Result<Seen, String> {
     let looked = catch_unwind(AssertUnwindSafe(|| {
         let store = match open(&quiet(image), tiny()) {
             Ok(store) => store,
             Err(Error::Corrupt { .. } | Error::Unopenable(_)) => return Ok(Seen::Refused),
             Err(error) => return Err(format!("opening: {error}")),
         };
-        read_all(subject, &store)
+        read_all(subject, &store, readers)
     }));
     looked.unwrap_or_else(|_| Err("a panic".into()))
 }
 
-fn read_all(subject: &Subject, store: &Store) -> Result<Seen, String> {
+fn read_all(subject: &Subject, store: &Store, readers: &Readers) -> Result<Seen, String> {
     let (mut errors, mut present) = (0, Vec::new());
-    for which in (0..OBJECTS).chain([50]) {
+    for &which in &readers.objects {
         let name = name(which);
         let found = match block_on(store.get(&key(&name), ByteRange::ALL)) {
             Ok(found) => found,
@@ -191,6 +202,9 @@ fn read_all(subject: &Subject, store: &Store) -> Result<Seen, String> {
             present.push(name);
         }
     }
+    if !readers.listing {
+        return Ok(if errors == 0 { Seen::Harmless } else { Seen::Errors });
+    }
     let request = ListRequest { bucket: "default".into(), limit: 100, ..ListRequest::default() };
     match block_on(store.list(&request)) {
         Ok(page) => {
@@ -213,6 +227,117 @@ fn read_all(subject: &Subject, store: &Store) -> Result<Seen, String> {
     Ok(if errors == 0 { Seen::Harmless } else { Seen::Errors })
 }
 
+/// A device that notes which blocks are read.
+struct Watch {
+    device: Arc<SimDevice>,
+    read: Mutex<BTreeSet<u64>>,
+}
+
+impl Watch {
+    fn over(image: Image) -> Arc<Self> {
+        let options = SimOptions { record: false, ..SimOptions::default() };
+        Arc::new(Self { device: SimDevice::with_options(image, options), read: Mutex::default() })
+    }
+
+    fn note(&self, tickets: &[Ticket]) {
+        let reads = tickets.iter().filter(|ticket| ticket.op() == Op::Read);
+        self.read
+            .lock()
+            .unwrap()
+            .extend(reads.flat_map(|ticket| ticket.block()..ticket.block() + ticket.blocks()));
+    }
+
+    fn take(&self) -> BTreeSet<u64> {
+        std::mem::take(&mut *self.read.lock().unwrap())
+    }
+}
+
+impl BlockDevice for Watch {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        self.note(&tickets);
+        self.device.submit(tickets);
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        self.note(&tickets);
+        self.device.execute(tickets);
+    }
+
+    fn blocks(&self) -> u64 {
+        self.device.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.device.grow(blocks)
+    }
+
+    fn describe(&self) -> String {
+        self.device.describe()
+    }
+
+    fn can_grow(&self) -> bool {
+        self.device.can_grow()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.device.counters()
+    }
+}
+
+/// What is read of a store: some objects, and the listing or not.
+#[derive(Clone, Default)]
+struct Readers {
+    objects: Vec<u64>,
+    listing: bool,
+}
+
+/// What depends on which block. A store in one process, without threads, does the same each time: where a block is read neither
+/// by opening nor on the way to an object, what is in it changes nothing for that object.
+struct Reach {
+    opening: BTreeSet<u64>,
+    readers: BTreeMap<u64, Readers>,
+}
+
+impl Reach {
+    fn of(subject: &Subject) -> Self {
+        // Each from an empty cache.
+        let reads = |work: &dyn Fn(&Store)| {
+            let watch = Watch::over(subject.image.clone());
+            let store = open(&Device::new(watch.clone()), tiny()).unwrap();
+            let opening = watch.take();
+            work(&store);
+            (opening, watch.take())
+        };
+        let mut readers: BTreeMap<u64, Readers> = BTreeMap::new();
+        for which in everything().objects {
+            let get = |store: &Store| drop(block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap());
+            for block in reads(&get).1 {
+                readers.entry(block).or_default().objects.push(which);
+            }
+        }
+        let request = ListRequest { bucket: "default".into(), limit: 100, ..ListRequest::default() };
+        let (opening, listing) = reads(&|store: &Store| drop(block_on(store.list(&request)).unwrap()));
+        for block in listing {
+            readers.entry(block).or_default().listing = true;
+        }
+        Self { opening, readers }
+    }
+
+    /// As [`look`], without what cannot see block `block`.
+    fn look(&self, subject: &Subject, block: u64, image: Image) -> Result<Seen, String> {
+        if self.opening.contains(&block) {
+            return look(subject, image);
+        }
+        match self.readers.get(&block) {
+            Some(readers) => look_at(subject, image, readers),
+            None => Ok(Seen::Harmless),
+        }
+    }
+}
+
+/// Of so many flips one is judged by reading everything, too, and must be seen alike.
+const IN_FULL_EVERY: u64 = 101;
+
 /// Blocks that hold anything.
 fn used(image: &Image) -> Vec<u64> {
     (0..image.blocks()).filter(|&block| image.block(block).iter().any(|&byte| byte != 0)).collect()
@@ -226,6 +351,7 @@ fn every_bit() {
     for close in [true, false] {
         let subject = subject(close);
         assert_eq!(look(&subject, subject.image.clone()), Ok(Seen::Harmless), "undamaged");
+        let reach = Reach::of(&subject);
         let used = used(&subject.image);
         // The store that a crash left differs in the log only: a quarter of the bits is enough for it.
         let bits = used.len() as u64 * BLOCK_BITS;
@@ -238,7 +364,10 @@ fn every_bit() {
             let (block, within) = (used[(bit / BLOCK_BITS) as usize], bit % BLOCK_BITS);
             let mut image = subject.image.clone();
             image.flip(block, (within / 8) as usize, 1 << (within % 8));
-            match look(&subject, image) {
+            let in_full = (number % IN_FULL_EVERY == 0).then(|| look(&subject, image.clone()));
+            let looked = reach.look(&subject, block, image);
+            assert!(in_full.is_none_or(|full| full == looked), "block {block}: {looked:?}");
+            match looked {
                 Ok(seen) => counts.add(seen),
                 Err(what) => panic!("closed: {close}, bit {} of block {block}: {what}", bit % BLOCK_BITS),
             }

@@ -84,8 +84,11 @@ fn fill_and_empty(bytes: usize, background: bool) {
             delete(&store, which);
         }
         let again = fill(&store, bytes);
+        // With threads applies come when they come: packed runs are of other lengths each time, with other rests in their last
+        // blocks, which is much on a device of 4 MiB (87 to 100 % in a hundred runs, also after seconds).
+        let least = if background { 80 } else { 97 };
         assert!(
-            again * 100 >= count * 97,
+            again * 100 >= count * least,
             "{what}: {count} objects at first, {again} after all were deleted"
         );
         for which in 0..again {
@@ -274,4 +277,20 @@ fn a_device_in_memory_grows_with_threads() {
         drop(store);
         assert_clean(&device, "afterwards");
     });
+}
+
+/// Of eight writes of one key that an apply takes home together seven never were in a tree: their extents are free again after
+/// it, not only after the next opening.
+#[test]
+fn what_was_overwritten_before_its_apply_is_free_again() {
+    let device = Device::new(Arc::new(MemDevice::new(220)));
+    let store = store_on(&device, 220, tiny());
+    for seed in 0..300 {
+        put(&store, 1, seed, 9_000).unwrap_or_else(|error| panic!("overwrite {seed}: {error}"));
+    }
+    // Most of the device is free.
+    for which in 2..18 {
+        put(&store, which, which, 9_000).unwrap_or_else(|error| panic!("key {which}: {error}"));
+    }
+    holds(&store, 1, 299, 9_000);
 }

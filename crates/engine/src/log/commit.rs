@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 use shoal_base::{BLOCK_BYTES, Lsn, blocks_for};
 use shoal_device::{Device, IoBuf, IoFuture, memory::Guarded};
+use shoal_pool::{Pool, WriteMemory};
 use smallvec::SmallVec;
 
 use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHeader};
@@ -26,6 +27,7 @@ use crate::plant::{Plant, planted};
 use crate::poison::Poison;
 use crate::space::Extents;
 use crate::superblock::LogPlace;
+use crate::value::prepare::Kept;
 
 /// Blocks of the ring that admission leaves for seals and for what is left out at the ring's end.
 pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
@@ -34,7 +36,7 @@ pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
 const STEP_BYTES_MAX: usize = 8 << 20;
 
 /// The write of a value, which the leader starts together with the batch.
-pub(crate) type ValueWrite = IoFuture<Guarded<IoBuf, Arc<Extents>>>;
+pub(crate) type ValueWrite = IoFuture<Guarded<WriteMemory, Arc<Extents>>>;
 
 /// Something in the queue.
 pub(crate) enum Item {
@@ -53,6 +55,8 @@ pub(crate) struct Step {
     pub writes: Vec<ValueWrite>,
     /// Whether values were written before: then the batch needs a real flush.
     pub has_extents: bool,
+    /// Values that stay in the pool when they are durable, with their records.
+    pub kept: Vec<(Arc<Record>, Kept)>,
 }
 
 impl Step {
@@ -93,6 +97,7 @@ pub(crate) struct CommitCounters {
 /// The queue of records and what commits them.
 pub(crate) struct Committer {
     device: Device,
+    pool: Pool,
     ring: Ring,
     seed: u64,
     epoch: u64,
@@ -136,12 +141,13 @@ pub(crate) struct CommitStart {
 }
 
 impl Committer {
-    pub(crate) fn new(device: Device, start: CommitStart, poison: Arc<Poison>) -> Self {
+    pub(crate) fn new(device: Device, pool: Pool, start: CommitStart, poison: Arc<Poison>) -> Self {
         let next_lsn = start.head.first_lsn;
         let last = next_lsn.0 - 1;
         let ring_bytes = start.ring.blocks as usize * BLOCK_BYTES;
         Self {
             device,
+            pool,
             ring: start.ring,
             seed: start.seed,
             epoch: start.epoch,
@@ -239,12 +245,13 @@ impl Committer {
 
     /// What [`Plant::StepDivided`] does: a batch for each record of the step.
     fn push_divided(&self, step: Step, mut reserved: u32) {
-        let Step { records, writes, has_extents } = step;
-        let mut writes = Some(writes);
+        let Step { records, writes, has_extents, kept } = step;
+        let mut writes = Some((writes, kept));
         let mut queue = self.queue.lock();
         for record in records {
             let records = SmallVec::from_iter([record]);
-            let part = Step { records, writes: writes.take().unwrap_or_default(), has_extents };
+            let (writes, kept) = writes.take().unwrap_or_default();
+            let part = Step { records, writes, has_extents, kept };
             queue.push_back(Item::Step { step: part, reserved: std::mem::take(&mut reserved) });
         }
     }
@@ -391,7 +398,7 @@ impl Committer {
             self.sealed.store(true, Ordering::Release);
             return;
         }
-        if let Err(error) = self.write_batch(&mut leader, &[], false, Vec::new()).await {
+        if let Err(error) = self.write_batch(&mut leader, &mut Drained::default()).await {
             self.fail(&error);
             return;
         }
@@ -410,12 +417,12 @@ impl Committer {
             let reason = Error::Poisoned(reason.to_owned());
             return self.fail(&reason);
         }
-        let drained = self.drain(leader);
+        let mut drained = self.drain(leader);
         let result = if drained.records.is_empty() {
             Ok(())
         } else {
             self.last_batch_ns.store(now_ns, Ordering::Relaxed);
-            self.write_batch(leader, &drained.records, drained.has_extents, drained.writes).await
+            self.write_batch(leader, &mut drained).await
         };
         self.unreserve(drained.reserved);
         match result {
@@ -477,6 +484,7 @@ impl Committer {
                     drained.reserved += reserved;
                     drained.has_extents |= step.has_extents;
                     drained.writes.extend(step.writes);
+                    drained.kept.extend(step.kept);
                     drained.records.extend(step.records);
                 }
                 Some(Item::Marker(marker)) => drained.markers.push((marker, Lsn(leader.next_lsn.0 - 1))),
@@ -487,13 +495,8 @@ impl Committer {
         drained
     }
 
-    async fn write_batch(
-        &self,
-        leader: &mut Leader,
-        records: &[Arc<Record>],
-        has_extents: bool,
-        writes: Vec<ValueWrite>,
-    ) -> Result<()> {
+    async fn write_batch(&self, leader: &mut Leader, drained: &mut Drained) -> Result<()> {
+        let records = &drained.records;
         let first_lsn = Lsn(leader.next_lsn.0 - records.len() as u64);
         if leader.next_lsn.0 - 1 > self.ceiling.load(Ordering::Acquire) {
             // Publishing moves the ceiling far ahead at every apply, long before numbers reach it (R5).
@@ -534,7 +537,12 @@ impl Committer {
             record_bytes: record_bytes as u32,
         };
         let (buf, chain) = builder.finish(&header, self.seed);
-        self.write_and_flush(self.ring.block(position), buf, has_extents, writes).await?;
+        let writes = std::mem::take(&mut drained.writes);
+        self.write_and_flush(self.ring.block(position), buf, drained.has_extents, writes).await?;
+        // Before anybody can know their versions: who reads one of them then finds it.
+        for (record, kept) in drained.kept.drain(..) {
+            kept.stay(&self.pool, record.lsn());
+        }
         let at = LogPlace { position, chain: before.chain, first_lsn };
         let head = LogPlace { position: end, chain, first_lsn: leader.next_lsn };
         self.index.lock().push(at, head);
@@ -603,6 +611,7 @@ struct Drained {
     records: Vec<Arc<Record>>,
     markers: Vec<(Arc<Marker>, Lsn)>,
     writes: Vec<ValueWrite>,
+    kept: Vec<(Arc<Record>, Kept)>,
     reserved: u32,
     has_extents: bool,
 }

@@ -13,6 +13,10 @@ const BATCH_MAGIC: u32 = 0x4741_4253; // "SBAG" read as little-endian
 /// Blocks that a batch may have: a length from a damaged header never makes recovery read more.
 pub(crate) const BATCH_BLOCKS_MAX: u32 = 4096;
 
+/// What counts up (numbers of records and superblocks, epochs, positions) never gets here in the life of a device: a larger
+/// number is damage, and with smaller ones no sum overflows.
+pub(crate) const COUNTER_MAX: u64 = 1 << 60;
+
 /// Bytes of a record in front of its key: length, checksum, kind, flags, tablet.
 const RECORD_FIXED_BYTES: usize = 12;
 const KIND_PUT: u8 = 1;
@@ -103,7 +107,10 @@ pub(crate) fn peek_header(block: &[u8]) -> Option<BatchHeader> {
     let header = decode_header(&mut reader).ok()??;
     let room = u64::from(header.blocks) * BLOCK_BYTES as u64;
     let fits = u64::from(header.record_bytes) + BATCH_HEADER_BYTES as u64 <= room;
-    (header.blocks >= 1 && header.blocks <= BATCH_BLOCKS_MAX && fits).then_some(header)
+    let counters =
+        [header.epoch, header.position, header.first_lsn.0, header.durable_lsn.0, header.superblock];
+    let sensible = counters.iter().all(|&counter| counter <= COUNTER_MAX);
+    (header.blocks >= 1 && header.blocks <= BATCH_BLOCKS_MAX && fits && sensible).then_some(header)
 }
 
 fn decode_header(reader: &mut Reader<'_>) -> Result<Option<BatchHeader>, Truncated> {

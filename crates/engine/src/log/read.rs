@@ -107,7 +107,8 @@ async fn next_batch(
     Ok(None)
 }
 
-fn decode_records(header: &BatchHeader, bytes: &[u8]) -> Option<Vec<EncodedRecord>> {
+/// The records of a whole batch; none where they are not what its header says.
+pub(crate) fn decode_records(header: &BatchHeader, bytes: &[u8]) -> Option<Vec<EncodedRecord>> {
     let from = super::format::BATCH_HEADER_BYTES;
     let mut reader = Reader::new(bytes.get(from..from + header.record_bytes as usize)?);
     let records = (0..header.records)

@@ -160,6 +160,11 @@ impl Inner {
         self.map.get(key).and_then(|versions| versions.last())
     }
 
+    /// What [`crate::plant::Plant::DroppedFreedAtOnce`] frees.
+    pub(crate) fn take_superseded(&mut self) -> Vec<Arc<Record>> {
+        std::mem::take(&mut self.dropped)
+    }
+
     /// Takes what an apply frees although it never was in the tree: of each key all but the newest record. Only once
     /// everything in the frozen overlay is durable.
     pub(crate) fn take_dropped(&mut self) -> Vec<Arc<Record>> {

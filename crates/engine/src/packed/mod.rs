@@ -18,7 +18,9 @@ mod pack;
 pub(crate) use account::{Account, AccountOps};
 pub(crate) use clean::{LiveValue, MoveStep, Moves, Pressure, TidyState, Victim};
 pub(crate) use count::Count;
+#[cfg(any(test, fuzzing))]
+pub(crate) use format::RunEntry;
+pub(crate) use format::{Footer, Owner, RESERVED, Totals, is_reserved, read_footer};
 #[cfg(test)]
-pub(crate) use format::{Footer, RunEntry, put_footer, put_item, run_key};
-pub(crate) use format::{Owner, RESERVED, Totals, is_reserved, read_footer};
+pub(crate) use format::{put_footer, put_item, run_key};
 pub(crate) use pack::{Packer, Pending, packs, run_blocks_max};

@@ -179,6 +179,10 @@ pub(super) fn bounds_at(page: &Page, at: usize) -> Option<(Bounds<'_>, usize)> {
     let (low_bytes, at) = length(page, at)?;
     let low = page.get(at..at + low_bytes)?;
     let (high_bytes, at) = length(page, at + low_bytes)?;
+    // No key is longer: a leaf that takes the bounds over has room for them.
+    if low_bytes.max(high_bytes.saturating_sub(1)) > TREE_KEY_BYTES_MAX {
+        return None;
+    }
     // The length of the upper bound is stored plus one: 0 says that there is none.
     let Some(high_bytes) = high_bytes.checked_sub(1) else {
         return Some((Bounds { low, high: None }, at));

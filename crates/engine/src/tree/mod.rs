@@ -12,10 +12,14 @@
 //! page), [`lookup`], [`cursor`], then the writer: [`builder`] (the pages of one level in the making), [`levels`] (all of
 //! them), [`apply`]; last [`walk`], which checks everything.
 
+#![allow(unexpected_cfgs)] // Fuzzers set `fuzzing`.
+
 mod apply;
 mod builder;
 mod cursor;
 mod format;
+#[cfg(any(test, fuzzing))]
+mod hostile;
 mod levels;
 mod lookup;
 mod page;
@@ -34,6 +38,8 @@ pub(crate) use cursor::Cursor;
 pub(crate) use format::Draft;
 #[cfg(test)]
 pub(crate) use format::{ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};
+#[cfg(any(test, fuzzing))]
+pub(crate) use hostile::page as hostile_page;
 pub(crate) use pages::{PageRef, PageSink, PageSource, ReadHint};
 #[cfg(test)]
 pub(crate) use walk::Walked;

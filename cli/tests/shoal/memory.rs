@@ -1,0 +1,157 @@
+//! Bounded memory (T7): a server under load in a control group with a limit. It lives, what it takes
+//! stays level, and it ends in order.
+//!
+//! Where control groups cannot be made (no root, none mounted), the same bound is held against the most that the kernel says the
+//! process ever had (VmHWM), and what it had swapped at each look.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use shoal_base::{Entropy, SeededEntropy};
+use shoal_client::{ByteRange, Client, Error, ListRequest, PutOptions, RejectRules};
+use shoal_testkit::Value;
+
+use crate::harness::{run, signal};
+use crate::kill::{CACHE_BYTES, Server};
+
+/// What a server may take besides its cache: overlays (16 MiB), I/O memory that is kept (16 MiB), requests and answers of the
+/// clients, code, stacks, and what the allocator holds back. 99 MiB were measured on 2026-11-22.
+const BESIDE_CACHE_BYTES: u64 = 112 << 20;
+const CLIENTS: u64 = 8;
+const KEYS: u64 = 3_000;
+/// Between two looks at the memory.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How much the last quarter may lie above the one before, in hundredths: level, not growing.
+const GROWTH_PERCENT_MAX: u64 = 5;
+/// A shorter run is still filling its cache: it is held to the limit only.
+const LEVEL_AFTER: Duration = Duration::from_secs(20);
+
+/// A control group of its own, and the process in it.
+struct Group(PathBuf);
+
+impl Group {
+    /// None where the machine does not let us.
+    fn limit(pid: u32, bytes: u64) -> Option<Self> {
+        let (first, second) = ("/sys/fs/cgroup/memory", "/sys/fs/cgroup");
+        let (root, limit) =
+            if Path::new(first).exists() { (first, "memory.limit_in_bytes") } else { (second, "memory.max") };
+        let group = Self(Path::new(root).join(format!("shoal-test-{pid}")));
+        fs::create_dir(&group.0).ok()?;
+        fs::write(group.0.join(limit), bytes.to_string()).ok()?;
+        // What leaks shall be killed and not swapped; a machine without swap has neither file, and needs none.
+        let with_swap = [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)];
+        with_swap.iter().for_each(|(file, most)| drop(fs::write(group.0.join(file), most.to_string())));
+        fs::write(group.0.join("cgroup.procs"), pid.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The process is gone: the group is empty.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A field of the process's status, in bytes.
+fn status(pid: u32, field: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Every kind of request, of values of every home, until told to end.
+async fn load(client: Client, id: u64, end: Arc<AtomicBool>, done: Arc<AtomicU64>) {
+    let dice = SeededEntropy::new(id);
+    while !end.load(Ordering::Relaxed) {
+        let key = dice.below(KEYS);
+        let name = format!("load/{key}").into_bytes();
+        let most = [900, 16_000, 70_000, 70_000, 400_000][dice.below(5) as usize];
+        let outcome = match dice.below(20) {
+            0..9 => {
+                let value = Value { key, seed: dice.next_u64(), bytes: dice.below(most) as usize };
+                let put = client.put("default", &name, value.to_vec().into(), PutOptions::default());
+                put.await.map(drop)
+            }
+            9..16 => client.get("default", &name, ByteRange::ALL).await.map(drop),
+            16..18 => client.delete("default", &name, RejectRules::default()).await.map(drop),
+            _ => {
+                let request = ListRequest { prefix: "load/".to_owned().into(), ..ListRequest::default() };
+                client.list(&request).await.map(drop)
+            }
+        };
+        match outcome {
+            // Overload and a full store cost the sender (P4).
+            Ok(()) | Err(Error::Busy(_) | Error::Full(_)) => {}
+            Err(error) => panic!("under load: {error}"),
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn middle(mut samples: Vec<u64>) -> u64 {
+    samples.sort_unstable();
+    samples[samples.len() / 2]
+}
+
+/// Seconds of load: `LAB_MEMORY_S`, or a few.
+fn seconds() -> u64 {
+    std::env::var("LAB_MEMORY_S").map_or(4, |text| text.parse().unwrap())
+}
+
+#[test]
+fn memory_is_bounded_and_level_under_load() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let mut server = Server::start(&data, "127.0.0.1:0");
+    let pid = server.child.id();
+    let limit = CACHE_BYTES + BESIDE_CACHE_BYTES;
+    let group = Group::limit(pid, limit);
+    let (end, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let clients = (0..CLIENTS).map(|id| {
+        let client = runtime.block_on(server.client());
+        runtime.spawn(load(client, id, end.clone(), done.clone()))
+    });
+    let clients: Vec<_> = clients.collect();
+    let (began, wanted) = (Instant::now(), Duration::from_secs(seconds()));
+    let mut samples = Vec::new();
+    while began.elapsed() < wanted {
+        std::thread::sleep(LOOK_EVERY);
+        assert_eq!(server.child.try_wait().unwrap(), None, "the server was killed: more than {limit} bytes");
+        // With what was swapped: it is the process's all the same.
+        samples.push(status(pid, "VmRSS").unwrap() + status(pid, "VmSwap").unwrap_or(0));
+    }
+    end.store(true, Ordering::Relaxed);
+    for client in clients {
+        runtime.block_on(client).unwrap();
+    }
+    let peak = samples.iter().copied().fold(status(pid, "VmHWM").unwrap(), u64::max);
+    let quarter = samples.len() / 4;
+    let [third, last] = [2, 3].map(|place| middle(samples[place * quarter..(place + 1) * quarter].to_vec()));
+    println!(
+        "{} requests of {CLIENTS} clients in {} s, cache {} MiB, limit {} MiB ({}): at most {:.1} MiB, {:.1} MiB in the \
+         third quarter, {:.1} MiB in the last",
+        done.load(Ordering::Relaxed),
+        wanted.as_secs(),
+        CACHE_BYTES >> 20,
+        limit >> 20,
+        if group.is_some() { "control group" } else { "measured" },
+        peak as f64 / f64::from(1 << 20),
+        third as f64 / f64::from(1 << 20),
+        last as f64 / f64::from(1 << 20),
+    );
+    assert!(peak <= limit, "{peak} bytes at the peak, {limit} are allowed");
+    if wanted >= LEVEL_AFTER {
+        assert!(last <= third + third * GROWTH_PERCENT_MAX / 100, "it grows: from {third} to {last} bytes");
+    }
+    signal(&server.child, Signal::TERM);
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    let checked = run(&["check".into(), "--data".into(), data.into_os_string()]);
+    assert_eq!(checked.code, 0, "{}{}", checked.text(), checked.stderr);
+}

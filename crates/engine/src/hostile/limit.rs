@@ -1,0 +1,48 @@
+//! Memory that one allocation may have while hostile contents are read: more is taken for what was only announced.
+//!
+//! The allocator of unit tests and fuzzers. What is refused ends the process with a line that says how much was asked for. It
+//! keeps no account of what is taken in all: the fuzzer does that.
+
+#![allow(unsafe_code)] // An allocator is an unsafe trait.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+/// Bytes of one allocation, at most.
+pub(super) const ALLOCATION_BYTES_MAX: usize = 256 << 20;
+
+struct Limited;
+
+#[global_allocator]
+static LIMITED: Limited = Limited;
+
+// SAFETY: the system's allocator does all of it, or nothing is allocated, which a null pointer says.
+unsafe impl GlobalAlloc for Limited {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > ALLOCATION_BYTES_MAX {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > ALLOCATION_BYTES_MAX {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if size > ALLOCATION_BYTES_MAX {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as above; `pointer` came from the system's allocator.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}

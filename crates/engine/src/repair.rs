@@ -1,0 +1,89 @@
+//! What `shoal check --repair` does with a store: free space and accounting anew from the trees, the log's records into them,
+//! and what they lost out of the log (`salvage.rs`). It goes on where one part fails, and says so.
+
+use shoal_device::Device;
+
+use crate::check::{CheckReport, Trees, rebuild_image};
+use crate::error::Result;
+use crate::open::Recovery;
+use crate::options::{Environment, OpenOptions};
+use crate::salvage::{Known, read_ring};
+use crate::space_image;
+use crate::store::Store;
+use crate::superblock;
+
+/// Makes the store consistent again: a new image from the trees, and a new epoch behind what is left of the log.
+///
+/// # Errors
+/// As the device, and as opening; what was done until then is in the report.
+pub(crate) async fn repair(
+    device: Device,
+    recovery: Recovery,
+    open: OpenOptions,
+    report: &mut CheckReport,
+) -> Result<()> {
+    // Before anything is written: an opening overwrites the oldest of it.
+    let known = read_ring(&recovery).await;
+    let Recovery { pool, mut superblock, .. } = recovery;
+    let image = rebuild_image(&device, &pool, &superblock, Trees::AsFarAsTheyGo).await?;
+    let before = superblock.number;
+    superblock.number += 1;
+    superblock.space = space_image::rewrite(&device, &superblock, &image).await?;
+    device.flush().await.ok()?;
+    superblock::write(&device, &superblock).await?;
+    report.notes.push(format!(
+        "repair: the free space was rebuilt from the trees ({} blocks free), published as superblock {} after {before}",
+        image.free_blocks(),
+        superblock.number
+    ));
+    let store = Store::open(device, open, Environment::default()).await?;
+    let restored = restore(&store, known, report).await;
+    let closed = store.close().await;
+    if report.restored_count > 0 {
+        let count = report.restored_count;
+        report.notes.push(format!("repair: {count} object(s) were restored from what the log still had"));
+    }
+    restored.and(closed)
+}
+
+/// Counts again, applies, and restores what the log knows. What fails for one part is noted, and the next one follows.
+///
+/// # Errors
+/// [`Error::Poisoned`], once the device failed.
+async fn restore(store: &Store, known: Known, report: &mut CheckReport) -> Result<()> {
+    let inner = &*store.0;
+    // Before anything is applied: what an apply finds dead is counted out.
+    let mut recounted = 0;
+    for tablet in inner.tablets.all() {
+        let counted = inner.recount(tablet).await;
+        recounted += noted(store, "what is alive in packed runs could not be counted", counted, report)?;
+    }
+    if recounted > 0 {
+        report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
+    }
+    apply(store, report).await?;
+    store.salvage(known, report).await?;
+    apply(store, report).await?;
+    report.notes.push(
+        "repair: the log's records were applied where that was possible; damaged objects stay and answer with an error"
+            .into(),
+    );
+    Ok(())
+}
+
+/// Applies every tablet, one after the other, even where one fails.
+async fn apply(store: &Store, report: &mut CheckReport) -> Result<()> {
+    for tablet in store.0.tablets.all() {
+        let applied = store.0.apply_tablet(tablet).await;
+        noted(store, "the log's records could not be applied", applied, report)?;
+    }
+    Ok(())
+}
+
+/// What `result` has; where it failed a note says so, and only a device that failed ends the repair.
+fn noted<T: Default>(store: &Store, what: &str, result: Result<T>, report: &mut CheckReport) -> Result<T> {
+    result.or_else(|error| {
+        report.notes.push(format!("repair: {what}: {error}"));
+        store.0.poison.check().map(|()| T::default())
+    })
+}
