@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import grpc
@@ -74,7 +74,7 @@ class AioWire:
 
     async def open_send(self, method: Method[Any, Any]) -> Any:
         """Begins a stream of messages there, one back."""
-        return self._callable(method, "stream_unary")(metadata=self._options.metadata())
+        return _Sending(self._callable(method, "stream_stream")(metadata=self._options.metadata()))
 
     async def send(self, call: Any, message: Message, seconds: float) -> None:
         """The next message of it."""
@@ -84,18 +84,14 @@ class AioWire:
             raise silent(self._server) from None
         except (grpc.RpcError, asyncio.InvalidStateError):
             # An answer before the end can only be a failure.
-            await self._attempt(call)
+            await self._attempt(call.failure())
             raise protocol("it answered before the value was complete") from None
 
     async def finish(self, call: Any, seconds: float) -> Any:
         """No message follows: the answer."""
 
-        async def answer() -> Any:
-            await call.done_writing()
-            return await call
-
         try:
-            return await asyncio.wait_for(self._attempt(answer()), seconds)
+            return await asyncio.wait_for(self._attempt(call.answer()), seconds)
         except (asyncio.TimeoutError, TimeoutError):
             raise silent(self._server) from None
 
@@ -161,6 +157,65 @@ class AioWire:
                 # Not the caller gave it up: grpc cancels what is under way when the channel is closed.
                 raise Failed(InvalidError("the client was closed"), Leaves.OPEN) from None
             raise
+
+
+class _Sending:
+    """A call with messages there and one back, as a stream both ways: only of such a call grpc.aio reads the status at once.
+
+    Where the server ends it while a message is under way, grpc.aio puts an INTERNAL of its own in the place of that status, a
+    moment after it or before it. What the server said is what counts here.
+    """
+
+    # The details of that error, and the seconds that the server's may come after it.
+    _OWN = "Internal error from Core"
+    _PATIENCE = 1.0
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._failure: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._ended)
+        self.write = call.write
+        self.cancel = call.cancel
+
+    async def answer(self) -> Any:
+        """No message follows: the one that came back."""
+        await self._call.done_writing()
+        message = await self._call.read()
+        if message is grpc.aio.EOF or await self._call.code() is not grpc.StatusCode.OK:
+            await self.failure()
+            raise protocol("it answered nothing")
+        return message
+
+    async def failure(self) -> None:
+        """Raises what the server ended the call with, if that is a failure."""
+        # Behind an answer that nobody has read the server's status is not seen.
+        waited = 0.0
+        while self._failure is not None and self._failure.details() == self._OWN:
+            if waited >= self._PATIENCE:
+                return
+            await asyncio.sleep(0.01)
+            waited += 0.01
+            self._ended(self._call)
+        if self._failure is not None:
+            raise self._failure
+
+    def _ended(self, call: Any) -> None:
+        """Called by grpc with the first status, and it is kept: what is asked for is there, so nothing is waited for."""
+        code = _there(call.code())
+        if code is not grpc.StatusCode.OK:
+            self._failure = grpc.aio.AioRpcError(
+                code, grpc.aio.Metadata(), _there(call.trailing_metadata()), _there(call.details())
+            )
+
+
+def _there(answer: Coroutine[Any, Any, T]) -> T:
+    """What an awaitable gives that does not have to wait."""
+    try:
+        answer.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise AssertionError("grpc has the status of a call that has ended")
 
 
 def _is_cancelled() -> bool:
