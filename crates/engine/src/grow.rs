@@ -77,6 +77,7 @@ impl Inner {
         Ok(true)
     }
 }
+        self.space.grown(to);
 
 /// Writes zeros from block `from` to block `to`.
 ///

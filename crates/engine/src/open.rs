@@ -394,7 +394,9 @@ fn recovered_space(
         let what = "the space image has a run outside of the data".into();
         return Err(Error::Corrupt { what, block: run.block });
     }
-    Ok(SpaceManager::new(Space::from_image(image), superblock.tablets.len(), layout.blocks_max, trace))
+    let data = layout.data_first()..superblock.device_blocks;
+    let tablets = superblock.tablets.len();
+    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data, trace))
 }
 
 /// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).
