@@ -40,6 +40,7 @@ mod error;
 mod event;
 mod expiry;
 mod free_space;
+mod fence;
 mod get;
 mod grow;
 #[cfg(any(test, fuzzing))]
@@ -90,6 +91,8 @@ mod write;
 mod event_tests;
 #[cfg(test)]
 mod format_tests;
+mod fence_tests;
+#[cfg(test)]
 #[cfg(test)]
 mod models;
 
