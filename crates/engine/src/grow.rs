@@ -77,12 +77,12 @@ impl Inner {
         }
         let run = Run::new(from, u32::try_from(to - from).map_err(|_| failed("too much at once".into()))?);
         self.publish(Changes { freed: vec![run], device_blocks: Some(to), ..Changes::default() }).await?;
+        self.space.grown(to);
         self.space.give_back(&[run]);
         self.committer.moved.notify();
         Ok(true)
     }
 }
-        self.space.grown(to);
 
 /// Writes zeros from block `from` to block `to`.
 ///

@@ -33,14 +33,15 @@
 mod admission;
 mod apply;
 mod background;
+mod behind;
 mod check;
 mod delete;
 mod entry;
 mod error;
 mod event;
 mod expiry;
-mod free_space;
 mod fence;
+mod free_space;
 mod get;
 mod grow;
 #[cfg(any(test, fuzzing))]
@@ -90,9 +91,9 @@ mod write;
 #[cfg(test)]
 mod event_tests;
 #[cfg(test)]
-mod format_tests;
 mod fence_tests;
 #[cfg(test)]
+mod format_tests;
 #[cfg(test)]
 mod models;
 

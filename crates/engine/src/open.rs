@@ -228,12 +228,14 @@ impl Recovery {
             if !options.accept_damaged_log {
                 return Err(Error::Corrupt {
                     what: format!(
-                        "the log: {damage}. Acknowledged writes are lost; `shoal check --repair` opens the store without them"
+                        "the log: {damage}. Acknowledged writes are lost; `shoal check --repair` opens the store with what is left of them"
                     ),
                     block: superblock.layout.log_first(),
                 });
             }
-            damages.push(format!("the log was damaged and what followed the damage is lost: {damage}"));
+            damages.push(format!(
+                "the log was damaged, and an opening does not see what follows the damage: {damage}"
+            ));
         }
         drop_unfinished(&device, &pool, &superblock, &mut log, &mut notes).await?;
         // An opening that cut the log may have ended before it wrote a batch: then only the trees show it.
