@@ -25,6 +25,7 @@ use crate::key::ObjectKey;
 use crate::log::format::{EncodedRecord, RecordKind};
 use crate::log::ring::Ring;
 use crate::open::Recovery;
+use crate::plant::{Plant, planted};
 use crate::salvage::{Batches, batch_before, body, contents, read_batch};
 use crate::store::Store;
 use crate::superblock::LogPlace;
@@ -90,6 +91,10 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
             first_lsn: batch.header.first_lsn,
         };
         newest = batch_before(found, place, batch.header.epoch, ring);
+        if planted(Plant::UnlinkedBelieved) && newest.is_none() {
+            let before = found.values().flatten().filter(|other| other.header.position < place.position);
+            newest = before.max_by_key(|other| other.header.position);
+        }
     }
     behind.lost = (first < lost_to).then_some(first..lost_to);
     behind
@@ -132,7 +137,7 @@ impl Behind {
         if why.is_none() && changes.len() < keys.len() {
             why = Some("it names an object that cannot be");
         }
-        if let Some(why) = why {
+        if let Some(why) = why.filter(|_| !planted(Plant::StepsInPart)) {
             self.left_out.extend(keys.into_iter().map(|key| (key, why)));
             return;
         }

@@ -96,6 +96,8 @@ mod fence_tests;
 mod format_tests;
 #[cfg(test)]
 mod models;
+#[cfg(test)]
+mod refusal_tests;
 
 pub use check::{CheckOptions, CheckProblem, CheckReport, check};
 pub use error::{Error, Result};
