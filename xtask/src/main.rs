@@ -1,8 +1,9 @@
 //! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x plants`,
-//! `cargo x fuzz`, `cargo x miri`.
+//! `cargo x fuzz`, `cargo x coverage`, `cargo x miri`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
+mod coverage;
 mod fuzz;
 mod kill;
 mod lab;
@@ -25,8 +26,9 @@ Commands:
   lab     the reliability laboratory at its full size, some minutes (lab --help)
   plants  planted bugs, which the laboratory must catch (plants --help)
   fuzz    libFuzzer against every format and protocol, with a nightly compiler (fuzz --help)
+  coverage  lines of formats, recovery and error arms that no test reaches (coverage --help)
   miri    undefined behaviour in the message buffer's unsafe code, with a nightly compiler
-  nightly the laboratory for hours, all planted bugs, many kills, fuzzers, miri";
+  nightly the laboratory for hours, all planted bugs, many kills, fuzzers, coverage, miri";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -59,6 +61,13 @@ fn main() -> ExitCode {
             Ok(())
         }
         ["fuzz", ..] => told(fuzz::Options::parse(&words[1..]), fuzz::USAGE, |options| fuzz::run(&options)),
+        ["coverage", "help" | "--help" | "-h"] => {
+            println!("{}", coverage::USAGE);
+            Ok(())
+        }
+        ["coverage", ..] => {
+            told(coverage::Options::parse(&words[1..]), coverage::USAGE, |options| coverage::run(&options))
+        }
         ["miri"] => miri(),
         ["lab", ..] => {
             told(lab::Options::parse(&words[1..]), lab::USAGE, |options| lab::run(&options, false))
@@ -96,8 +105,15 @@ fn nightly(options: lab::Options) -> Result<()> {
     let kills = kill::Options::parse(&["--rounds", &kills])?;
     let every = plants::Options::parse(&[])?;
     let fuzzers = fuzz::Options::parse(&["--seconds", &seconds])?;
-    let results =
-        [plants::run(&every), lab::run(&options, true), kill::run(&kills), fuzz::run(&fuzzers), miri()];
+    let lines = coverage::Options::parse(&["--lines"])?;
+    let results = [
+        plants::run(&every),
+        lab::run(&options, true),
+        kill::run(&kills),
+        fuzz::run(&fuzzers),
+        coverage::run(&lines),
+        miri(),
+    ];
     results.into_iter().collect()
 }
 
