@@ -195,7 +195,7 @@ struct Contender<'a> {
 /// What is done to a server.
 enum Work {
     Calls(Box<dyn Load>),
-    Pipelined(Pipelined),
+    Pipelined(Box<Pipelined>),
 }
 
 impl<'a> Bench<'a> {
@@ -454,7 +454,9 @@ impl<'a> Bench<'a> {
             }
         };
         let work = match way {
-            Way::Stream | Way::StreamGet | Way::StreamPut => Work::Pipelined(Pipelined::new(many, way)),
+            Way::Stream | Way::StreamGet | Way::StreamPut => {
+                Work::Pipelined(Box::new(Pipelined::new(many, way)))
+            }
             _ => Work::Calls(Box::new(Travelling { many, way, turn: Cell::new(0) })),
         };
         Ok((work, way.in_flight()))
