@@ -49,7 +49,7 @@ pub enum Answer {
 ///
 /// let client = Client::connect("127.0.0.1:7411").await?;
 /// let mut pipeline = client.pipeline("default");
-/// let mut names = (0..100_000).map(|number| format!("object-{number}")).peekable();
+/// let mut names = (0..100_000).map(|number| format!("object-{number}"));
 /// loop {
 ///     // As many as there is room for; the rest when answers have come.
 ///     while pipeline.has_room()
