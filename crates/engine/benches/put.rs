@@ -10,7 +10,9 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use shoal_device::{FileOptions, open};
-use shoal_engine::{Bucket, Environment, FormatOptions, ObjectKey, OpenOptions, SHORT_PUTS_MAX, Store, block_on};
+use shoal_engine::{
+    Bucket, Environment, FormatOptions, ObjectKey, OpenOptions, SHORT_PUTS_MAX, Store, block_on,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -76,7 +78,9 @@ fn run(path: &Path, puts: usize, keys: u64, turn: usize) {
     let after = processor_time();
     let rate = puts as f64 / seconds;
     let mut sum = 0.0;
-    print!("{puts} puts, {keys} keys, {turn} at once: {rate:.0}/s, {stalls} stalls; us of processor time a put:");
+    print!(
+        "{puts} puts, {keys} keys, {turn} at once: {rate:.0}/s, {stalls} stalls; us of processor time a put:"
+    );
     for (name, time) in &after {
         let spent = time.saturating_sub(before.get(name).copied().unwrap_or_default());
         let us = spent.as_secs_f64() * 1e6 / puts as f64;
@@ -123,7 +127,8 @@ fn main() {
         println!("no file named: nothing to measure");
         return;
     };
-    let mut number = |otherwise: u64| arguments.next().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
+    let mut number =
+        |otherwise: u64| arguments.next().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (puts, keys, turn) = (number(1_000_000), number(10_000), number(16));
     let _ = std::fs::remove_file(&path);
     run(&path, puts as usize, keys, turn as usize);

@@ -41,6 +41,12 @@ impl Inner {
         let encoded = encode_record(RecordKind::Delete, tablet, key.encoded(), &[], part.continues);
         let mut record = Record::new(encoded);
         record.promise(promise.blocks());
-        Ok(Prepared { record: Arc::new(record), promise, extents: Vec::new(), writes: Vec::new(), kept: None })
+        Ok(Prepared {
+            record: Arc::new(record),
+            promise,
+            extents: Vec::new(),
+            writes: Vec::new(),
+            kept: None,
+        })
     }
 }

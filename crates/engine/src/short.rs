@@ -240,7 +240,8 @@ mod tests {
         let versions = put_all(&store, &puts).unwrap();
         assert!(versions.windows(2).all(|pair| pair[0].next() == pair[1]), "{versions:?}");
         for at in 0..20 {
-            let wanted = if at == 3 { (b"later".to_vec(), versions[20]) } else { (b"first".to_vec(), versions[at]) };
+            let wanted =
+                if at == 3 { (b"later".to_vec(), versions[20]) } else { (b"first".to_vec(), versions[at]) };
             assert_eq!(got(&store, at), Some(wanted), "{at}");
         }
         assert_eq!(store.0.counters.puts.load(Ordering::Relaxed), 21);

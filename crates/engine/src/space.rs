@@ -171,10 +171,9 @@ impl SpaceManager {
             let planted = planted(Plant::ReserveGivenAway) && shortage.needed <= self.space.free_blocks();
             if planted { Ok(self.promise_unchecked(shortage.needed)) } else { Err(shortage) }
         })?;
-        let runs = self.allocate_value(owner, value_blocks).ok_or_else(|| Shortage {
-            needed: value_blocks + apply_blocks,
-            available: self.available(),
-        })?;
+        let runs = self
+            .allocate_value(owner, value_blocks)
+            .ok_or_else(|| Shortage { needed: value_blocks + apply_blocks, available: self.available() })?;
         promise.blocks = apply_blocks;
         self.release_promise(value_blocks);
         Ok((Extents::new(self.clone(), runs), promise))

@@ -7,6 +7,9 @@ use smallvec::SmallVec;
 use crate::command;
 use crate::shared::Shared;
 
+/// A longer value is placed alone: one that the store does not take at once would hold up the others.
+const SHORT_BYTES_MAX: usize = 1 << 10;
+
 /// SETs that have their places.
 pub(crate) struct Placed {
     /// The last of them: where it is durable, all are.
@@ -31,11 +34,12 @@ pub(crate) fn place_sets(
     let mut next = Some(first);
     while let Some(glance) = next
         && let Some(value) = glance.second.filter(|_| command::is(glance.name, "set"))
+        && (sets.is_empty() || value.len() <= SHORT_BYTES_MAX)
         && let Ok(key) = bucket.key(glance.argument)
     {
         sets.push((key, value));
         bytes += glance.bytes;
-        let is_last = sets.len() == most.min(SHORT_PUTS_MAX);
+        let is_last = sets.len() == most.min(SHORT_PUTS_MAX) || value.len() > SHORT_BYTES_MAX;
         let rest = behind.get(bytes - first_bytes..).unwrap_or_default();
         next = if is_last { None } else { parser.glance(rest) };
     }

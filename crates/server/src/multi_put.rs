@@ -51,12 +51,16 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Data, Fai
         // In one go, so that they share a batch.
         let store = admitted.store();
         let mut begin = pin!(async {
-            let mut at = 0;
+            // Where several found no place, each of them is tried alone first.
+            let (mut at, mut alone_until) = (0, 0);
             while let Some(item) = items.get(at) {
-                if let Some((pending, count)) = place_short(store, &bucket, &items[at..]) {
-                    placed.push((at, pending));
-                    at += count;
-                    continue;
+                if at >= alone_until {
+                    if let Some((pending, count)) = place_short(store, &bucket, &items[at..]) {
+                        placed.push((at, pending));
+                        at += count;
+                        continue;
+                    }
+                    alone_until = at + SHORT_PUTS_MAX;
                 }
                 match begin_put(&admitted, &bucket, &message, item).await {
                     Ok(Begun::Placed(pending)) => placed.push((at, pending.into())),

@@ -83,7 +83,7 @@ impl Keys {
         self.versions.push(SmallVec::from_iter([record]));
         let number = self.versions.len();
         assert!(number < u32::MAX as usize, "an overlay is bounded");
-        self.places[at] = hash >> 32 << 32 | number as u64;
+        self.places[at] = (hash >> 32 << 32) | number as u64;
         if number > self.places.len() / 4 * 3 {
             self.grow();
         }

@@ -191,7 +191,6 @@ impl Overlay {
     pub(crate) fn size(&self) -> Size {
         self.inner.lock().size
     }
-
 }
 
 impl Inner {
@@ -199,7 +198,6 @@ impl Inner {
     pub(crate) fn key_count(&self) -> usize {
         self.keys.len()
     }
-
 
     pub(crate) fn is_frozen(&self) -> bool {
         self.frozen

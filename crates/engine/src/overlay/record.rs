@@ -28,12 +28,24 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn new(encoded: EncodedRecord) -> Self {
-        Self { encoded, owned: SmallVec::new(), promised: 0, lsn: AtomicU64::new(UNNUMBERED), wakers: Mutex::default() }
+        Self {
+            encoded,
+            owned: SmallVec::new(),
+            promised: 0,
+            lsn: AtomicU64::new(UNNUMBERED),
+            wakers: Mutex::default(),
+        }
     }
 
     /// A record that recovery found.
     pub(crate) fn recovered(encoded: EncodedRecord, lsn: Lsn) -> Self {
-        Self { encoded, owned: SmallVec::new(), promised: 0, lsn: AtomicU64::new(lsn.0), wakers: Mutex::default() }
+        Self {
+            encoded,
+            owned: SmallVec::new(),
+            promised: 0,
+            lsn: AtomicU64::new(lsn.0),
+            wakers: Mutex::default(),
+        }
     }
 
     /// Says which runs the entry names.
