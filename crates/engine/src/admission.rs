@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::overlay::Growth;
+
 /// What the overlays of all tablets hold, against its limits.
 pub(crate) struct Admission {
     bytes: AtomicUsize,
@@ -43,8 +45,10 @@ impl Admission {
 
     /// An overlay was applied, or a record took less than was admitted.
     pub(crate) fn release(&self, records: usize, bytes: usize) {
-        let before = self.records.fetch_sub(records, Ordering::AcqRel);
-        assert!(before >= records, "more records released than admitted");
+        if records > 0 {
+            let before = self.records.fetch_sub(records, Ordering::AcqRel);
+            assert!(before >= records, "more records released than admitted");
+        }
         let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
         assert!(before >= bytes, "more bytes released than admitted");
     }
@@ -89,11 +93,12 @@ impl Drop for Waiting<'_> {
 }
 
 impl Admitted {
-    /// The records are in overlays, which grew by `bytes`; the overlays' applies release them.
-    pub(crate) fn keep(mut self, bytes: usize) {
-        assert!(bytes <= self.bytes, "records take at most what was admitted");
-        // The records stay counted; only the difference goes back.
-        self.admission.release(0, self.bytes - bytes);
+    /// The records are in overlays, which grew by so much; the overlays' applies release what they hold.
+    pub(crate) fn keep(mut self, growth: &Growth) {
+        assert!(growth.bytes <= self.bytes, "records take at most what was admitted");
+        // The records stay counted; only the difference goes back, and what they superseded.
+        let too_many = self.bytes - growth.bytes;
+        self.admission.release(growth.dropped.records, too_many + growth.dropped.bytes);
         self.bytes = usize::MAX;
     }
 }
@@ -109,6 +114,7 @@ impl Drop for Admitted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::overlay::Size;
 
     #[test]
     fn bounds_and_gives_back() {
@@ -117,10 +123,13 @@ mod tests {
         assert!(admission.try_admit(1, 60).is_none());
         let second = admission.try_admit(1, 40).unwrap();
         assert_eq!(admission.fill_permille(), 1000);
-        first.keep(50);
+        first.keep(&Growth { bytes: 50, ..Growth::default() });
         drop(second);
         assert_eq!(admission.held(), (1, 50));
-        admission.release(1, 50);
+        let dropped = Size { records: 1, bytes: 50, promised: 0 };
+        admission.try_admit(1, 40).unwrap().keep(&Growth { bytes: 30, dropped });
+        assert_eq!(admission.held(), (1, 30), "it superseded the first");
+        admission.release(1, 30);
         let large = admission.try_admit(2, 1000).unwrap();
         assert!(admission.try_admit(1, 1).is_none());
         drop(large);

@@ -3,7 +3,6 @@
 //! One at a time. It never waits for readers, and no reader waits for it: new pages and values go to fresh blocks, and the
 //! publish makes them the tablet's.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,9 +29,6 @@ use crate::tree::{Applied, Apply, Change, Merge, Old, Root, Tree};
 use crate::tree_io::{Pages, PoolPages, PoolSink, tree_of};
 use crate::value::prepare::{Filler, fits_leaf, home_of, manifest_blocks};
 use crate::value::read::Located;
-
-/// Records of the overlay that are looked at under its lock at a time.
-const RECORDS_AT_A_TIME: usize = 512;
 
 /// How often a moved run may be halved to find a hole for it.
 const HOLE_HALVES: usize = 3;
@@ -101,7 +97,7 @@ impl Inner {
         } else {
             tablets.max_by_key(|tablet| {
                 let view = tablet.view();
-                view.active.size().1 + view.frozen.as_ref().map_or(0, |overlay| overlay.size().1)
+                view.active.size().bytes + view.frozen.as_ref().map_or(0, |overlay| overlay.size().bytes)
             })
         };
         match chosen {
@@ -125,7 +121,7 @@ impl Inner {
         let applied = self.committer.wait_marker(&marker).await?;
         let view = tablet.view();
         let Some(frozen) = &view.frozen else { return Ok(()) };
-        let pressure = Pressure::Load { fresh_bytes: frozen.size().1 };
+        let pressure = Pressure::Load { fresh_bytes: frozen.size().bytes };
         let moves = self.choose_moves(tablet, view.root, pressure).await;
         self.run_apply(tablet, &view, applied, moves).await.map(|_| ())
     }
@@ -226,9 +222,9 @@ impl Inner {
         let era = tablet.publish(root, applied, account.totals);
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&era), freed);
         if let Some(frozen) = frozen {
-            let (records, bytes, promised) = frozen.size();
-            self.admission.release(records, bytes);
-            self.space.release_promise(promised);
+            let size = frozen.size();
+            self.admission.release(size.records, size.bytes);
+            self.space.release_promise(size.promised);
         }
         self.count(&self.counters.applies);
         OperationCounters::add(&self.counters.moved_values, merge.moved_values);
@@ -336,24 +332,16 @@ impl<'a> Work<'a> {
     /// packed or get extents, and are written. What the overlay has for a key is newer than what would move.
     async fn bring_home(&mut self, frozen: Option<&Overlay>, moves: Vec<MoveStep>) -> Result<Vec<Op>> {
         let mut moves = moves.into_iter().peekable();
-        let mut last: Option<Arc<Record>> = None;
-        while let Some(frozen) = frozen {
-            let start = last.as_ref().map_or(Bound::Unbounded, |record| Bound::Excluded(record.key()));
-            let records = frozen.range(start, RECORDS_AT_A_TIME, || self.inner.committer.durable());
-            let is_last = records.len() < RECORDS_AT_A_TIME;
-            last = records.last().cloned();
-            for record in records {
-                while let Some(step) = moves.next_if(|step| step.key()[..] < *record.key()) {
-                    self.add_move(step).await?;
-                }
-                if !planted(Plant::MovedBesideNewer) {
-                    moves.next_if(|step| step.key()[..] == *record.key());
-                }
-                self.add_record(record).await?;
+        let records = frozen.map(Overlay::sorted).unwrap_or_default();
+        self.ops.reserve(records.len() + moves.len());
+        for record in records {
+            while let Some(step) = moves.next_if(|step| step.key()[..] < *record.key()) {
+                self.add_move(step).await?;
             }
-            if is_last {
-                break;
+            if !planted(Plant::MovedBesideNewer) {
+                moves.next_if(|step| step.key()[..] == *record.key());
             }
+            self.add_record(record).await?;
         }
         for step in moves {
             self.add_move(step).await?;
@@ -365,24 +353,26 @@ impl<'a> Work<'a> {
 
     async fn add_record(&mut self, record: Arc<Record>) -> Result<()> {
         let op = self.ops.len();
-        self.ops.push(Op { what: What::Record(record.clone()), body: None, value_bytes: 0 });
         if record.kind() == RecordKind::Delete {
+            self.ops.push(Op { what: What::Record(record), body: None, value_bytes: 0 });
             return Ok(());
         }
         let damaged = |_| Error::Corrupt { what: format!("record {} in memory", record.lsn()), block: 0 };
         // Borrowed: a reference of its own would cost an allocation for each record.
         let (entry, inline) = Entry::decode(record.body_bytes()).map_err(damaged)?;
-        self.ops[op].value_bytes = entry.value_bytes;
+        let value_bytes = entry.value_bytes;
         let in_leaf = entry.home != Home::Inline
             || fits_leaf(record.key().len(), record.body_bytes().len(), &entry, &self.inner.tuning);
         if in_leaf {
+            self.ops.push(Op { what: What::Record(record), body: None, value_bytes });
             return Ok(());
         }
         let body = record.body();
         let stored = if inline.is_empty() { Bytes::new() } else { body.slice_ref(inline) };
         let key = record.bytes().slice_ref(record.key());
-        let checksum = crc32c(&stored);
-        self.go_home(Pending { op, entry, key, version: record.lsn(), stored, checksum }).await
+        let (version, checksum) = (record.lsn(), crc32c(&stored));
+        self.ops.push(Op { what: What::Record(record), body: None, value_bytes });
+        self.go_home(Pending { op, entry, key, version, stored, checksum }).await
     }
 
     async fn add_move(&mut self, step: MoveStep) -> Result<()> {

@@ -39,7 +39,14 @@ impl Inner {
         let promise = self.claim(|| self.space.claim_delete()).await?;
         let tablet = self.tablet_of(key).id;
         let encoded = encode_record(RecordKind::Delete, tablet, key.encoded(), &[], part.continues);
-        let record = Arc::new(Record::new(encoded));
-        Ok(Prepared { record, promise, extents: Vec::new(), writes: Vec::new(), kept: None })
+        let mut record = Record::new(encoded);
+        record.promise(promise.blocks());
+        Ok(Prepared {
+            record: Arc::new(record),
+            promise,
+            extents: Vec::new(),
+            writes: Vec::new(),
+            kept: None,
+        })
     }
 }

@@ -13,11 +13,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use shoal_base::Lsn;
-use shoal_base::hash::hash64;
 
 use crate::get::Shown;
 use crate::key::ObjectKey;
 use crate::object::ObjectInfo;
+use crate::overlay::hash_of;
 use crate::store::{OperationCounters, Store};
 
 /// Counters of writes; keys share them by their hash. 128 KiB: more would fit in no core's cache.
@@ -41,13 +41,9 @@ impl Default for WriteCounts {
 }
 
 impl WriteCounts {
-    fn of(&self, hash: u64) -> &AtomicU64 {
+    /// The counter of a key with this hash.
+    pub(crate) fn of(&self, hash: u64) -> &AtomicU64 {
         &self.0[hash as usize % WRITE_COUNTS]
-    }
-
-    /// The counter of a key (encoded).
-    pub(crate) fn of_key(&self, key: &[u8]) -> &AtomicU64 {
-        self.of(hash64(key))
     }
 
     /// A record of a key of this counter is in its overlay, whose lock is held. Pairs with [`Self::now`]: who sees the new count
@@ -235,7 +231,7 @@ impl Near {
     ) -> Option<T> {
         let inner = &*self.store.0;
         inner.check_open().ok()?;
-        let hash = hash64(key.encoded());
+        let hash = hash_of(key.encoded());
         // Before the look-up: a write that comes meanwhile makes it another one.
         let count = inner.writes.now(hash);
         let at = self.places.find(hash, key.encoded());
@@ -310,7 +306,7 @@ mod tests {
     /// Whether the key's value lies near, and holds.
     fn is_near(near: &Near, name: &str) -> bool {
         let key = key(name);
-        let hash = hash64(key.encoded());
+        let hash = hash_of(key.encoded());
         let at = near.places.find(hash, key.encoded());
         at.is_some_and(|at| near.places.places[at].count == near.store.0.writes.now(hash))
     }

@@ -27,7 +27,7 @@ use crate::log::ring::{BatchIndex, Ring};
 use crate::moving::Mover;
 use crate::near::WriteCounts;
 use crate::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX};
-use crate::overlay::Record;
+use crate::overlay::{Record, hash_of};
 use crate::own_space::OwnSpace;
 use crate::packed::{Totals, run_blocks_max};
 use crate::plant::{Plant, planted};
@@ -445,9 +445,13 @@ async fn replay(
             })?;
         }
         space.promise_recovered(promised);
+        record.promise(promised);
+        let hash = hash_of(record.key());
         let mut active = view.active.lock();
-        let bytes = view.active.insert(&mut active, Arc::new(record), promised, lsn);
-        admission.recovered(1, bytes);
+        let growth = view.active.insert(&mut active, Arc::new(record), hash, lsn);
+        admission.recovered(1, growth.bytes);
+        admission.release(growth.dropped.records, growth.dropped.bytes);
+        space.release_promise(growth.dropped.promised);
     }
     Ok(())
 }

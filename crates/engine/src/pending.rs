@@ -105,18 +105,18 @@ fn address(inner: &Inner) -> usize {
     std::ptr::from_ref(inner).addr()
 }
 
-/// Whether the hand-over of a write that was queued is left to the end of the gathering; a thread that may block may wait
+/// Whether the hand-over of writes that were queued is left to the end of the gathering; a thread that may block may wait
 /// for what it queued.
-pub(crate) fn is_put_off(inner: &Inner) -> bool {
+pub(crate) fn is_put_off(inner: &Inner, writes: usize) -> bool {
     let mut gathering = GATHERING.get();
     if may_block() || gathering.store != address(inner) {
         return false;
     }
-    gathering.writes += 1;
-    if gathering.writes == 1 {
+    if gathering.writes == 0 {
         inner.committer.begin_gathering();
     }
-    let is_full = gathering.writes == GATHERED_MAX;
+    gathering.writes += writes as u32;
+    let is_full = gathering.writes >= GATHERED_MAX;
     if is_full {
         gathering.writes = 0;
         inner.committer.end_gathering();

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use shoal_base::blocks_for;
-use shoal_base::codec::varint_bytes;
 use shoal_base::limits::{VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
 use shoal_base::task::may_block;
 use shoal_buffer::Buffer;
@@ -12,8 +11,8 @@ use smallvec::SmallVec;
 use crate::entry::{Entry, Home, Meta, encode_metadata, meta_fits_inline};
 use crate::error::{Error, Result};
 use crate::key::ObjectKey;
-use crate::log::commit::{Committer, ValueWrite};
-use crate::log::format::{RecordKind, encode_record, write_record};
+use crate::log::commit::ValueWrite;
+use crate::log::format::{RecordKind, encode_record};
 use crate::object::{PutOptions, PutResult};
 use crate::overlay::Record;
 use crate::pending::Pending;
@@ -26,9 +25,6 @@ use crate::write::{Part, Prepared, Write, memory_bytes};
 /// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would delay its
 /// neighbours in the batch.
 const WRITTEN_WITH_BATCH_BYTES_MAX: u64 = 64 << 10;
-
-/// Bytes of an entry with an inline value and no metadata, but for the value and its length: flags, time, length of the metadata.
-const ENTRY_BYTES: usize = 1 + 8 + 1;
 
 impl Store {
     /// Stores `value` under `key`. Durable when it returns. For values of at most 4 MiB ([`Self::put_stream`] for larger
@@ -95,49 +91,6 @@ impl Store {
         }
         let fresh = inner.pool.fresh(blocks_for(value_bytes as u64) as usize)?;
         Some(Room::new(fresh, value_bytes))
-    }
-}
-
-impl Store {
-    /// As [`Self::begin_put`], with neither rules nor metadata, where a short value can take its place in the order of writes at
-    /// once; nothing happened where it returns none: [`Self::begin_put`] waits, or says what is wrong. Takes memory for the
-    /// record only.
-    pub fn put_at_once(&self, key: &ObjectKey, value: &[u8]) -> Option<Pending> {
-        let inner = &*self.0;
-        inner.check_writable().ok()?;
-        let encoded = key.encoded();
-        // Without a committer's thread the caller would have to wait.
-        if !inner.has_committer() || way_of(encoded.len(), 0, value.len(), &inner.tuning) != Way::Leaf {
-            return None;
-        }
-        let tablet = inner.tablet_of(key);
-        let promise = inner.space.claim_apply(TREE_BLOCKS_PER_RECORD).ok()?;
-        let entry = Entry {
-            modified_ns: inner.environment.clock.wall_ns(),
-            expiry_ns: None,
-            value_bytes: value.len() as u64,
-            meta: Meta::Inline(SmallVec::new()),
-            home: Home::Inline,
-        };
-        // Just so many: a record that takes less than was asked for it needs an allocation more.
-        let body_bytes = ENTRY_BYTES + varint_bytes(value.len() as u64) + value.len();
-        let record = write_record(RecordKind::Put, tablet.id, encoded, body_bytes, false, |out| {
-            entry.encode(out);
-            out.extend_from_slice(value);
-        });
-        let record = Arc::new(Record::new(record));
-        let (admitted, room) =
-            inner.try_admit(1, memory_bytes(&record), Committer::blocks_of(record.bytes().len()))?;
-        if inner.wants_apply() {
-            inner.wake_apply();
-        }
-        let (extents, writes) = (Vec::new(), Vec::new());
-        let prepared = Prepared { record: record.clone(), promise, extents, writes, kept: None };
-        inner.insert_at_once(tablet, Write { prepared, admitted, room })?;
-        inner.hand_over();
-        OperationCounters::add(&inner.counters.value_bytes_written, value.len() as u64);
-        inner.count(&inner.counters.puts);
-        Some(Pending::new(self.clone(), record))
     }
 }
 
@@ -333,6 +286,7 @@ impl Inner {
         let encoded = encode_record(RecordKind::Put, tablet, key.encoded(), body, part.continues);
         let mut record = Record::new(encoded);
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
+        record.promise(promise.blocks());
         Prepared { record: Arc::new(record), promise, extents, writes, kept: None }
     }
 

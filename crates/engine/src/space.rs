@@ -38,8 +38,6 @@ struct PendingFree {
 }
 
 struct State {
-    /// Blocks that applies of what is in the overlays may need.
-    promised: u64,
     /// By tablet, oldest first: a later one may be held up by an earlier one's readers.
     pending: Vec<VecDeque<PendingFree>>,
     pending_blocks: u64,
@@ -50,6 +48,9 @@ pub(crate) struct SpaceManager {
     space: Space,
     trace: Option<Arc<SpaceTrace>>,
     state: Mutex<State>,
+    /// Blocks that applies of what is in the overlays may need. Changes acquire and release: who sees a value's promise gone sees
+    /// its blocks taken.
+    promised: AtomicU64,
     /// Held back from values, so that deletes and their applies work on a full device.
     reserve: u64,
     /// Where data lie: from the end of the space image up to the device's end as published, which grows.
@@ -91,7 +92,8 @@ impl SpaceManager {
             discarded: Discarded::new(&space),
             space,
             trace,
-            state: Mutex::new(State { promised: 0, pending, pending_blocks: 0 }),
+            state: Mutex::new(State { pending, pending_blocks: 0 }),
+            promised: AtomicU64::new(0),
             reserve,
             data_first: data.start,
             data_end: AtomicU64::new(data.end),
@@ -108,8 +110,14 @@ impl SpaceManager {
 
     /// Blocks that values may take now.
     pub(crate) fn available(&self) -> u64 {
-        let promised = self.state.lock().promised;
+        let promised = self.promised.load(Ordering::Acquire);
         self.space.free_blocks().saturating_sub(promised + self.reserve)
+    }
+
+    /// Blocks that are promised.
+    #[cfg(test)]
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Acquire)
     }
 
     /// Blocks that were freed but may not be reused yet.
@@ -165,18 +173,16 @@ impl SpaceManager {
         value_blocks: u64,
         apply_blocks: u64,
     ) -> Result<(Arc<Extents>, Promise), Shortage> {
-        let mut state = self.state.lock();
-        let kept = if planted(Plant::ReserveGivenAway) { 0 } else { state.promised + self.reserve };
-        let free = self.space.free_blocks().saturating_sub(kept);
-        let needed = value_blocks + apply_blocks;
-        let shortage = Shortage { needed, available: free };
-        if needed > free {
-            return Err(shortage);
-        }
-        let runs = self.allocate_value(owner, value_blocks).ok_or(shortage)?;
-        state.promised += apply_blocks;
-        drop(state);
-        let promise = Promise { space: self.clone(), blocks: apply_blocks };
+        // The value's blocks are promised to it until they are not free any more: nobody else counts on them meanwhile.
+        let mut promise = self.promise(value_blocks + apply_blocks, self.reserve).or_else(|shortage| {
+            let planted = planted(Plant::ReserveGivenAway) && shortage.needed <= self.space.free_blocks();
+            if planted { Ok(self.promise_unchecked(shortage.needed)) } else { Err(shortage) }
+        })?;
+        let runs = self
+            .allocate_value(owner, value_blocks)
+            .ok_or_else(|| Shortage { needed: value_blocks + apply_blocks, available: self.available() })?;
+        promise.blocks = apply_blocks;
+        self.release_promise(value_blocks);
         Ok((Extents::new(self.clone(), runs), promise))
     }
 
@@ -185,13 +191,7 @@ impl SpaceManager {
     /// # Errors
     /// [`Shortage`].
     pub(crate) fn claim_apply(self: &Arc<Self>, blocks: u64) -> Result<Promise, Shortage> {
-        let mut state = self.state.lock();
-        let free = self.space.free_blocks().saturating_sub(state.promised + self.reserve);
-        if blocks > free {
-            return Err(Shortage { needed: blocks, available: free });
-        }
-        state.promised += blocks;
-        Ok(Promise { space: self.clone(), blocks })
+        self.promise(blocks, self.reserve)
     }
 
     /// Promises blocks to the apply of a delete, from the reserve if need be.
@@ -199,26 +199,27 @@ impl SpaceManager {
     /// # Errors
     /// [`Shortage`].
     pub(crate) fn claim_delete(self: &Arc<Self>) -> Result<Promise, Shortage> {
-        let mut state = self.state.lock();
-        let free = self.space.free_blocks().saturating_sub(state.promised);
-        if free < TREE_BLOCKS_PER_RECORD {
-            return Err(Shortage { needed: TREE_BLOCKS_PER_RECORD, available: free });
-        }
-        state.promised += TREE_BLOCKS_PER_RECORD;
-        Ok(Promise { space: self.clone(), blocks: TREE_BLOCKS_PER_RECORD })
+        self.promise(TREE_BLOCKS_PER_RECORD, 0)
     }
 
     /// Promises blocks to the moves of an apply, and leaves half of the reserve untouched, or, where `short`, an eighth:
     /// what moves frees more than it takes, once it is published.
     pub(crate) fn promise_moves(self: &Arc<Self>, blocks: u64, short: bool) -> Option<Promise> {
-        let kept = self.reserve / if short { 8 } else { 2 };
-        let mut state = self.state.lock();
-        let free = self.space.free_blocks().saturating_sub(state.promised + kept);
-        if blocks > free {
-            return None;
-        }
-        state.promised += blocks;
-        Some(Promise { space: self.clone(), blocks })
+        self.promise(blocks, self.reserve / if short { 8 } else { 2 }).ok()
+    }
+
+    /// Promises blocks, where so many are free besides what is promised to others and `kept`. The promise is made first and then
+    /// asked for its room: of two that have room for one only, the later one, or both, get none.
+    fn promise(self: &Arc<Self>, blocks: u64, kept: u64) -> Result<Promise, Shortage> {
+        let promise = self.promise_unchecked(blocks);
+        let others = self.promised.load(Ordering::Acquire).saturating_sub(blocks);
+        let available = self.space.free_blocks().saturating_sub(others + kept);
+        if blocks > available { Err(Shortage { needed: blocks, available }) } else { Ok(promise) }
+    }
+
+    fn promise_unchecked(self: &Arc<Self>, blocks: u64) -> Promise {
+        self.promised.fetch_add(blocks, Ordering::AcqRel);
+        Promise { space: self.clone(), blocks }
     }
 
     /// Blocks that are held back from values.
@@ -228,14 +229,13 @@ impl SpaceManager {
 
     /// The apply that `blocks` were promised to is through.
     pub(crate) fn release_promise(&self, blocks: u64) {
-        let mut state = self.state.lock();
-        assert!(state.promised >= blocks, "more promised blocks released than were promised");
-        state.promised -= blocks;
+        let before = self.promised.fetch_sub(blocks, Ordering::AcqRel);
+        assert!(before >= blocks, "more promised blocks released than were promised");
     }
 
     /// Promises blocks for records that recovery found.
     pub(crate) fn promise_recovered(&self, blocks: u64) {
-        self.state.lock().promised += blocks;
+        self.promised.fetch_add(blocks, Ordering::AcqRel);
     }
 
     /// Whoever finds no room has that of the groups that are being emptied; says whether there were any.

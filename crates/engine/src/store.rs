@@ -288,9 +288,14 @@ impl Inner {
     /// Gives what is queued to the committer's thread. A store that is being closed has none any more, or none yet: then
     /// who was there last commits, here. Somebody else who commits just now hands over in turn.
     pub(crate) fn hand_over(&self) {
+        self.hand_over_many(1);
+    }
+
+    /// The same for so many writes.
+    pub(crate) fn hand_over_many(&self, writes: usize) {
         match &self.worker {
             Some(worker) if !worker.is_stopped() => {
-                if !is_put_off(self) {
+                if !is_put_off(self, writes) {
                     worker.wake_commit();
                 }
             }

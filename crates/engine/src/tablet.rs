@@ -44,7 +44,7 @@ pub(crate) struct Tablet {
 
 impl Tablet {
     pub(crate) fn new(id: TabletId, slots: (u16, u16), published: &TabletRecord, filter_bits: usize) -> Self {
-        let active = Arc::new(Overlay::new(filter_bits));
+        let active = Arc::new(Overlay::new(filter_bits, 0));
         let &TabletRecord { root, applied, totals, .. } = published;
         let view = View { tablet: id, active, frozen: None, root, applied, totals, era: Arc::new(Era) };
         Self {
@@ -85,7 +85,8 @@ impl Tablet {
         *last = Some(marker.clone());
         let after = View {
             tablet: self.id,
-            active: Arc::new(Overlay::new(self.filter_bits)),
+            // About as many keys as the one before: its table grows no more, or once.
+            active: Arc::new(Overlay::new(self.filter_bits, active.key_count() / 2)),
             frozen: Some(view.active.clone()),
             root: view.root,
             applied: view.applied,
@@ -169,7 +170,7 @@ impl TabletMap {
 mod tests {
     use super::*;
     use crate::log::format::{RecordKind, encode_record};
-    use crate::overlay::Record;
+    use crate::overlay::{Record, hash_of};
 
     fn tablet() -> Tablet {
         let published = TabletRecord {
@@ -186,7 +187,8 @@ mod tests {
         let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[], false);
         let view = tablet.view();
         let mut active = view.active.lock();
-        view.active.insert(&mut active, Arc::new(Record::recovered(encoded, Lsn(lsn))), 0, Lsn(lsn));
+        let record = Arc::new(Record::recovered(encoded, Lsn(lsn)));
+        view.active.insert(&mut active, record, hash_of(key), Lsn(lsn));
     }
 
     /// A writer that saw the new overlay before the marker was queued would be numbered before it, count as applied, and

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 use shoal_base::Lsn;
+use smallvec::SmallVec;
 
 use crate::admission::Admitted;
 use crate::error::{Error, Result};
@@ -15,7 +16,7 @@ use crate::key::ObjectKey;
 use crate::log::commit::{Committer, Step};
 use crate::log::format::RecordKind;
 use crate::object::{Object, PutOptions};
-use crate::overlay::{self, Record};
+use crate::overlay::{self, Growth, Record};
 use crate::pending::Pending;
 use crate::plant::{Plant, planted};
 use crate::retry::{Identity, Once, RESULT_LIFE_NS, Slot};
@@ -247,14 +248,14 @@ impl Inner {
                     return Ok(false);
                 }
             }
-            let (mut step, mut bytes) = (Step::default(), 0);
+            let (mut step, mut growth) = (Step::default(), Growth::default());
             for (at, part) in parts {
                 let at = keys.get(at).map_or(0, place);
                 let (Some(view), Some(active)) = (views.get(at), locked.get_mut(at)) else { continue };
-                bytes += self.insert_part(view, active, part, &mut step);
+                growth = growth.and(self.insert_part(view, active, part, &mut step));
             }
-            admitted.keep(bytes);
             self.push_step(step, room);
+            self.keep_room(admitted, &growth);
             return Ok(true);
         }
     }
@@ -262,8 +263,8 @@ impl Inner {
 
 /// The locks of all active overlays, in the order of tablets; none where one of them was frozen meanwhile. That is asked
 /// before the next lock is taken: a frozen overlay's lock comes behind all active ones.
-fn lock_all(views: &[Arc<View>]) -> Option<Vec<MutexGuard<'_, overlay::Inner>>> {
-    let mut locked = Vec::with_capacity(views.len());
+pub(crate) fn lock_all(views: &[Arc<View>]) -> Option<SmallVec<[MutexGuard<'_, overlay::Inner>; 4]>> {
+    let mut locked = SmallVec::with_capacity(views.len());
     for view in views {
         let active = view.active.lock();
         if active.is_frozen() {

@@ -15,7 +15,7 @@ use crate::log::commit::{Item, Step, ValueWrite};
 use crate::log::format::RecordKind;
 use crate::near::WriteCounts;
 use crate::object::RejectRules;
-use crate::overlay::{self, Record, UNNUMBERED};
+use crate::overlay::{self, Growth, Record, UNNUMBERED};
 use crate::plant::{Plant, planted};
 use crate::space::{Extents, Promise};
 use crate::store::{Inner, LogRoom};
@@ -185,38 +185,33 @@ impl Inner {
         }
     }
 
-    /// Puts a record without rules into overlay and queue; nothing where the store became read-only.
-    pub(crate) fn insert_at_once(&self, tablet: &Tablet, write: Write<'_>) -> Option<()> {
-        loop {
-            let view = tablet.view();
-            let mut active = view.active.lock();
-            if active.is_frozen() {
-                continue;
-            }
-            self.check_writable().ok()?;
-            self.insert(&view, &mut active, write);
-            return Some(());
-        }
-    }
-
     /// Under the overlay's lock: the overlay and the queue get the record at once, and nothing else happens (R4).
     pub(crate) fn insert(&self, view: &View, active: &mut overlay::Inner, write: Write<'_>) {
         let Write { prepared, admitted, room } = write;
         let mut step = Step::default();
-        let bytes = self.insert_part(view, active, prepared, &mut step);
-        admitted.keep(bytes);
+        let growth = self.insert_part(view, active, prepared, &mut step);
         self.push_step(step, room);
+        self.keep_room(admitted, &growth);
     }
 
-    /// Under the overlay's lock: one record of a step; gives the bytes that the overlay grew by.
+    /// The records of a step are in their overlays, which grew by so much.
+    pub(crate) fn keep_room(&self, admitted: Admitted, growth: &Growth) {
+        admitted.keep(growth);
+        if growth.dropped.promised > 0 {
+            self.space.release_promise(growth.dropped.promised);
+        }
+    }
+
+    /// Under the overlay's lock: one record of a step; gives what the overlay grew by.
     pub(crate) fn insert_part(
         &self,
         view: &View,
         active: &mut overlay::Inner,
         prepared: Prepared,
         step: &mut Step,
-    ) -> usize {
+    ) -> Growth {
         let Prepared { record, promise, extents, writes, kept } = prepared;
+        assert_eq!(promise.keep(), record.promised(), "a record knows what its apply was promised");
         step.has_extents |= !extents.is_empty();
         for extent in &extents {
             extent.keep();
@@ -227,14 +222,26 @@ impl Inner {
             step.kept.push((record.clone(), kept));
         }
         step.records.push(record.clone());
-        let count = self.writes.of_key(record.key());
-        let bytes = view.active.insert(active, record, promise.keep(), self.committer.durable());
+        let hash = overlay::hash_of(record.key());
+        self.insert_record(view, active, record, hash)
+    }
+
+    /// Under the overlay's lock: the overlay gets a record, and who keeps values near learns it.
+    pub(crate) fn insert_record(
+        &self,
+        view: &View,
+        active: &mut overlay::Inner,
+        record: Arc<Record>,
+        hash: u64,
+    ) -> Growth {
+        let count = self.writes.of(hash);
+        let growth = view.active.insert(active, record, hash, self.committer.durable());
         if planted(Plant::DroppedFreedAtOnce) {
             active.take_superseded().iter().for_each(|record| self.space.give_back(record.owned()));
         }
         // Behind the insertion: who keeps values near and sees the count sees the record.
         WriteCounts::note(count);
-        bytes
+        growth
     }
 
     /// Still under the locks of all overlays of the step: it takes its place in the order of writes.

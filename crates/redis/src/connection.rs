@@ -18,6 +18,7 @@ use crate::answer::{Answer, Failed, Finished, Outcome};
 use crate::begun::{Queue, Through};
 use crate::command::{self, Call, Command, FaceRef, Order, Run, Session, TOO_LONG};
 use crate::mailbox::{ConnectionWaker, Token};
+use crate::sets::place_sets;
 use crate::shared::Shared;
 use crate::socket::Wanted;
 
@@ -318,10 +319,11 @@ impl Connection {
         let mut written: Option<(Pending, usize)> = None;
         let mut reply = Reply::new(&mut self.out, self.session.protocol);
         while let Some(glance) = self.parser.glance(chunk.get(taken..).unwrap_or_default()) {
-            let Ok(key) = shared.face.bucket.key(glance.argument) else { break };
             let writes = written.as_ref().map_or(0, |(_, writes)| *writes);
+            let (mut bytes, mut count) = (glance.bytes, 1);
             match glance.second {
                 None if command::is(glance.name, "get") && writes == 0 && self.queue.is_empty() => {
+                    let Ok(key) = shared.face.bucket.key(glance.argument) else { break };
                     let show = |value: Option<&[u8]>| match value {
                         Some(value) => reply.bulk(value),
                         None => reply.null(),
@@ -331,17 +333,18 @@ impl Connection {
                     }
                     self.last = Some(command::get());
                 }
-                Some(value)
-                    if command::is(glance.name, "set") && self.queue.len() + writes < commands_max =>
-                {
-                    let Some(pending) = shared.face.store.put_at_once(&key, value) else { break };
-                    written = Some((pending, writes + 1));
+                Some(_) if command::is(glance.name, "set") && self.queue.len() + writes < commands_max => {
+                    let most = commands_max - self.queue.len() - writes;
+                    let behind = chunk.get(taken + glance.bytes..).unwrap_or_default();
+                    let Some(placed) = place_sets(shared, &self.parser, glance, behind, most) else { break };
+                    (bytes, count) = (placed.bytes, placed.sets);
+                    written = Some((placed.last, writes + count));
                     self.last = Some(command::set());
                 }
                 _ => break,
             }
-            taken += glance.bytes;
-            commands += 1;
+            taken += bytes;
+            commands += count as u64;
             if reply.bytes() >= answers_max {
                 break;
             }

@@ -19,6 +19,7 @@ mod dispatch;
 mod epoll;
 mod mailbox;
 mod network;
+mod sets;
 mod shared;
 mod socket;
 mod uring;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use prost::Message as _;
 use shoal_api::v1;
-use shoal_engine::{Bucket, Lsn, ObjectKey, Pending};
+use shoal_engine::{Bucket, Lsn, ObjectKey, Pending, PendingPuts, SHORT_PUTS_MAX, Store};
 
 use crate::assembly::{Assembly, Value};
 use crate::auth::Authenticated;
@@ -23,6 +23,9 @@ use shoal_api::fields::{Fields, bytes_of, not_protobuf, number_of, text_of};
 
 /// Values of a batch of puts up to here take their places one behind the other: they ride in the log, and wait for no device.
 const BEGUN_BYTES_MAX: usize = 16 << 10;
+
+/// Values that are placed several at a time; what the store takes at once is not much longer.
+const SHORT_BYTES_MAX: usize = 1 << 10;
 
 /// What a result is expected to have, in bytes.
 const RESULT_BYTES_GUESS: usize = 12;
@@ -43,33 +46,55 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Data, Fai
         return Err(Failure::invalid("several puts have an identity only where they are one step (atomic)"));
     }
     let mut results: Vec<Result<Lsn, Failure>> = items.iter().map(|_| Ok(Lsn::NONE)).collect();
-    let (mut placed, mut apart) = (Vec::with_capacity(items.len()), Vec::new());
+    let (mut placed, mut apart) = (Vec::new(), Vec::new());
     {
         // In one go, so that they share a batch.
         let store = admitted.store();
         let mut begin = pin!(async {
-            for (item, result) in items.iter().zip(&mut results) {
-                match begin_put(&admitted, &bucket, &message, item).await {
-                    Ok(Begun::Placed(pending)) => placed.push((pending, result)),
-                    Ok(Begun::Apart(put)) => apart.push((put, result)),
-                    Err(failure) => *result = Err(failure),
+            // Where several found no place, each of them is tried alone first.
+            let (mut at, mut alone_until) = (0, 0);
+            while let Some(item) = items.get(at) {
+                if at >= alone_until {
+                    if let Some((pending, count)) = place_short(store, &bucket, &items[at..]) {
+                        placed.push((at, pending));
+                        at += count;
+                        continue;
+                    }
+                    alone_until = at + SHORT_PUTS_MAX;
                 }
+                match begin_put(&admitted, &bucket, &message, item).await {
+                    Ok(Begun::Placed(pending)) => placed.push((at, pending.into())),
+                    Ok(Begun::Apart(put)) => apart.push((at, put)),
+                    Err(failure) => results[at] = Err(failure),
+                }
+                at += 1;
             }
         });
         poll_fn(|context| store.gather(|| begin.as_mut().poll(context))).await;
     }
-    let others = join_all(apart.into_iter().map(|(put, result)| {
+    let others = join_all(apart.into_iter().map(|(at, put)| {
         let put = put_one(&admitted, *put);
-        async { *result = put.await }
+        async move { (at, put.await) }
     }));
     // In the order in which they become durable.
-    let placed = async {
-        for (pending, result) in placed {
-            let durable = poll_fn(|context| pending.poll_durable(context)).await;
-            *result = durable.map_err(|error| Failure::of(&error));
+    let waiting = async {
+        let mut durable = Vec::with_capacity(placed.len());
+        for (at, pending) in &placed {
+            durable.push((*at, pending.count(), poll_fn(|context| pending.poll_durable(context)).await));
         }
+        durable
     };
-    join(placed, others).await;
+    let (durable, others) = join(waiting, others).await;
+    for (at, count, durable) in durable {
+        let results = &mut results[at..at + count];
+        match durable {
+            Ok(versions) => results.iter_mut().zip(versions).for_each(|(result, lsn)| *result = Ok(lsn)),
+            Err(error) => results.iter_mut().for_each(|result| *result = Err(Failure::of(&error))),
+        }
+    }
+    for (at, result) in others {
+        results[at] = result;
+    }
     Ok(encode(results.into_iter().map(|result| match result {
         Ok(version) => v1::MultiPutResult { status: Some(v1::KeyStatus::default()), version: version.0 },
         Err(failure) => v1::MultiPutResult { status: Some(failure.into_key_status()), version: 0 },
@@ -129,6 +154,19 @@ fn parse_item(message: &[u8]) -> Result<Item<'_>, Failure> {
         v1::MultiPutItem::decode(message).map_err(not_protobuf)?;
     }
     Ok(item)
+}
+
+/// Places the puts of short values at the start of `items` together, where there are several; how many they are.
+fn place_short(store: &Store, bucket: &Bucket, items: &[Item<'_>]) -> Option<(PendingPuts, usize)> {
+    let short = items.iter().take(SHORT_PUTS_MAX).map_while(|item| {
+        let is_short = !item.says_more && item.value.len() <= SHORT_BYTES_MAX;
+        is_short.then(|| bucket.key(item.key).ok().map(|key| (key, item.value))).flatten()
+    });
+    let puts: Vec<_> = short.collect();
+    if puts.len() < 2 {
+        return None;
+    }
+    store.put_all_at_once(&puts).map(|pending| (pending, puts.len()))
 }
 
 /// How far a put came without waiting for others.

@@ -113,6 +113,9 @@ pub(crate) struct Committer {
     named: AtomicU64,
     expiry: Arc<ExpiryClock>,
     tail: AtomicU64,
+    /// Where the next batch goes, as the index says. Release by the leader before it gives reserved blocks back; pairs with the acquire
+    /// in `used_blocks`.
+    head: AtomicU64,
     reserved: AtomicU64,
     /// Whether the newest batch promises everything before it.
     sealed: AtomicBool,
@@ -164,6 +167,7 @@ impl Committer {
             named: AtomicU64::new(0),
             expiry: start.expiry,
             tail: AtomicU64::new(start.tail),
+            head: AtomicU64::new(start.head.position),
             reserved: AtomicU64::new(0),
             sealed: AtomicBool::new(false),
             last_batch_ns: AtomicU64::new(0),
@@ -196,8 +200,7 @@ impl Committer {
 
     /// Blocks of the ring between tail and head.
     pub(crate) fn used_blocks(&self) -> u64 {
-        let head = self.index.lock().head().position;
-        head.saturating_sub(self.tail.load(Ordering::Acquire))
+        self.head.load(Ordering::Acquire).saturating_sub(self.tail.load(Ordering::Acquire))
     }
 
     /// Blocks of the ring that a record of so many bytes may take, with a batch of its own.
@@ -546,6 +549,7 @@ impl Committer {
         let at = LogPlace { position, chain: before.chain, first_lsn };
         let head = LogPlace { position: end, chain, first_lsn: leader.next_lsn };
         self.index.lock().push(at, head);
+        self.head.store(end, Ordering::Release);
         self.sealed.store(false, Ordering::Release);
         self.durable.store(leader.next_lsn.0 - 1, Ordering::Release);
         self.named.fetch_max(superblock, Ordering::AcqRel);

@@ -4,21 +4,31 @@
 //! batch that holds it was flushed; readers skip it until then. Newest durable and in-flight records of a key are kept,
 //! older ones are dropped and their extents noted for the next apply to free.
 
+mod keys;
 mod record;
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use shoal_base::Lsn;
-use smallvec::SmallVec;
+use shoal_base::hash::hash64_secret;
 
+use keys::{Keys, Versions, sort_by_key};
 pub(crate) use record::{Record, UNNUMBERED};
 
-/// What an entry of the map costs besides its record's bytes and its key, roughly.
-pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 224;
+/// What a key costs besides its records and its bytes, roughly: its records' place, two places of the table, and its place in the
+/// order.
+pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 144;
+
+/// Keys that are put in order, or looked at, under one taking of the lock.
+const KEYS_AT_A_TIME: usize = 256;
+
+/// The hash of a key by which an overlay finds it.
+pub(crate) fn hash_of(key: &[u8]) -> u64 {
+    hash64_secret(key)
+}
 
 /// Records of one tablet.
 pub(crate) struct Overlay {
@@ -28,26 +38,53 @@ pub(crate) struct Overlay {
 
 /// What the lock guards.
 pub(crate) struct Inner {
-    map: BTreeMap<Box<[u8]>, SmallVec<[Arc<Record>; 1]>>,
+    keys: Keys,
     frozen: bool,
     first: Option<Arc<Record>>,
-    records: usize,
-    bytes: usize,
-    /// Blocks promised to the apply.
-    promised: u64,
+    size: Size,
     /// Superseded before they reached a tree, and owners of extents; the next apply of this overlay frees their extents.
     dropped: Vec<Arc<Record>>,
 }
 
+/// What an overlay holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub records: usize,
+    pub bytes: usize,
+    /// Blocks promised to the apply.
+    pub promised: u64,
+}
+
+/// What an insertion did to the overlay's size.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Growth {
+    /// What came.
+    pub bytes: usize,
+    /// What went: records that a newer durable one superseded, and that own nothing.
+    pub dropped: Size,
+}
+
+impl Growth {
+    /// This insertion and another one.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let (a, b) = (self.dropped, other.dropped);
+        let dropped = Size {
+            records: a.records + b.records,
+            bytes: a.bytes + b.bytes,
+            promised: a.promised + b.promised,
+        };
+        Self { bytes: self.bytes + other.bytes, dropped }
+    }
+}
+
 impl Overlay {
-    pub(crate) fn new(filter_bits: usize) -> Self {
+    /// An overlay that will probably have about `keys` keys.
+    pub(crate) fn new(filter_bits: usize, keys: usize) -> Self {
         let inner = Inner {
-            map: BTreeMap::new(),
+            keys: Keys::new(keys),
             frozen: false,
             first: None,
-            records: 0,
-            bytes: 0,
-            promised: 0,
+            size: Size::default(),
             dropped: Vec::new(),
         };
         Self { inner: Mutex::new(inner), filter: Filter::new(filter_bits) }
@@ -58,35 +95,29 @@ impl Overlay {
         self.inner.lock()
     }
 
-    /// Inserts under the lock that `inner` holds; `promised` blocks are for the record's apply. Gives the bytes that the
-    /// overlay grew by.
-    pub(crate) fn insert(
-        &self,
-        inner: &mut Inner,
-        record: Arc<Record>,
-        promised: u64,
-        durable: Lsn,
-    ) -> usize {
+    /// Inserts under the lock that `inner` holds. `hash` is the key's ([`hash_of`]).
+    pub(crate) fn insert(&self, inner: &mut Inner, record: Arc<Record>, hash: u64, durable: Lsn) -> Growth {
         assert!(!inner.frozen, "a frozen overlay takes no records");
-        self.filter.add(record.key());
-        let before = inner.bytes;
-        inner.bytes += record.memory_bytes();
-        inner.records += 1;
-        inner.promised += promised;
+        self.filter.add(hash);
+        let mut growth = Growth { bytes: record.memory_bytes(), dropped: Size::default() };
+        inner.size.records += 1;
+        inner.size.promised += record.promised();
         if inner.first.is_none() {
             inner.first = Some(record.clone());
         }
-        match inner.map.get_mut(record.key()) {
-            Some(versions) => {
-                prune(versions, durable, &mut inner.dropped);
+        let key_bytes = record.key().len();
+        match inner.keys.entry(hash, record) {
+            Some((versions, record)) => {
+                growth.dropped = prune(versions, durable, &mut inner.dropped);
                 versions.push(record);
             }
-            None => {
-                inner.bytes += record.key().len() + ENTRY_OVERHEAD_BYTES;
-                inner.map.insert(record.key().into(), SmallVec::from_iter([record]));
-            }
+            None => growth.bytes += key_bytes + ENTRY_OVERHEAD_BYTES,
         }
-        inner.bytes - before
+        inner.size.bytes += growth.bytes;
+        inner.size.records -= growth.dropped.records;
+        inner.size.bytes -= growth.dropped.bytes;
+        inner.size.promised -= growth.dropped.promised;
+        growth
     }
 
     /// The newest record of `key` that is durable, and whether it is settled: nothing of the key is in flight.
@@ -94,22 +125,24 @@ impl Overlay {
     /// `durable` is asked under the lock: an answer from before could be older than what a writer meanwhile dropped older
     /// records by, and the key would seem to have none.
     pub(crate) fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> (Option<Arc<Record>>, bool) {
-        if !self.filter.may_contain(key) {
+        let hash = hash_of(key);
+        if !self.filter.may_contain(hash) {
             return (None, true);
         }
         let inner = self.inner.lock();
         let durable = durable();
-        let Some(versions) = inner.map.get(key) else { return (None, true) };
+        let Some(versions) = inner.keys.get(hash, key) else { return (None, true) };
         let is_settled = versions.last().is_none_or(|last| last.is_durable(durable));
         (newest_durable(versions, durable).cloned(), is_settled)
     }
 
     /// The newest record of `key`, in flight or not.
     pub(crate) fn newest(&self, key: &[u8]) -> Option<Arc<Record>> {
-        if !self.filter.may_contain(key) {
+        let hash = hash_of(key);
+        if !self.filter.may_contain(hash) {
             return None;
         }
-        self.inner.lock().newest(key).cloned()
+        self.inner.lock().newest_of(hash, key).cloned()
     }
 
     /// Up to `limit` keys from `start` on with their newest durable record, in order. Where it gives fewer, there are
@@ -120,14 +153,33 @@ impl Overlay {
         limit: usize,
         durable: impl FnOnce() -> Lsn,
     ) -> Vec<Arc<Record>> {
-        let inner = self.inner.lock();
-        let durable = durable();
-        inner
-            .map
-            .range::<[u8], _>((start, Bound::Unbounded))
-            .filter_map(|(_, versions)| newest_durable(versions, durable).cloned())
-            .take(limit)
-            .collect()
+        loop {
+            let mut inner = self.inner.lock();
+            if inner.keys.order_some(KEYS_AT_A_TIME) {
+                let durable = durable();
+                let all = inner.keys.range(start);
+                return all
+                    .filter_map(|versions| newest_durable(versions, durable).cloned())
+                    .take(limit)
+                    .collect();
+            }
+        }
+    }
+
+    /// The newest records of all keys, in order of the keys. Only of a frozen overlay, once everything in it is durable.
+    pub(crate) fn sorted(&self) -> Vec<Arc<Record>> {
+        let mut records = Vec::with_capacity(self.lock().keys.len());
+        loop {
+            let inner = self.inner.lock();
+            assert!(inner.frozen, "only a frozen overlay is applied");
+            let some = inner.keys.of_numbers(records.len(), KEYS_AT_A_TIME);
+            if some.is_empty() {
+                break;
+            }
+            records.extend(some.iter().filter_map(|versions| versions.last().cloned()));
+        }
+        sort_by_key(&mut records);
+        records
     }
 
     /// The number of the first record, [`UNNUMBERED`] where it has none yet; none in an empty overlay.
@@ -135,14 +187,18 @@ impl Overlay {
         self.inner.lock().first.as_ref().map(|record| record.lsn_raw())
     }
 
-    /// Records, bytes, and blocks promised to the apply.
-    pub(crate) fn size(&self) -> (usize, usize, u64) {
-        let inner = self.inner.lock();
-        (inner.records, inner.bytes, inner.promised)
+    /// What it holds.
+    pub(crate) fn size(&self) -> Size {
+        self.inner.lock().size
     }
 }
 
 impl Inner {
+    /// How many keys it has.
+    pub(crate) fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
     pub(crate) fn is_frozen(&self) -> bool {
         self.frozen
     }
@@ -157,7 +213,11 @@ impl Inner {
 
     /// The newest record of `key`, in flight or not.
     pub(crate) fn newest(&self, key: &[u8]) -> Option<&Arc<Record>> {
-        self.map.get(key).and_then(|versions| versions.last())
+        self.newest_of(hash_of(key), key)
+    }
+
+    fn newest_of(&self, hash: u64, key: &[u8]) -> Option<&Arc<Record>> {
+        self.keys.get(hash, key).and_then(|versions| versions.last())
     }
 
     /// What [`crate::plant::Plant::DroppedFreedAtOnce`] frees.
@@ -170,7 +230,7 @@ impl Inner {
     pub(crate) fn take_dropped(&mut self) -> Vec<Arc<Record>> {
         assert!(self.frozen, "only a frozen overlay is applied");
         let mut dropped = std::mem::take(&mut self.dropped);
-        for versions in self.map.values_mut() {
+        for versions in self.keys.all_mut() {
             while versions.len() > 1 {
                 dropped.push(versions.remove(0));
             }
@@ -183,12 +243,23 @@ fn newest_durable(versions: &[Arc<Record>], durable: Lsn) -> Option<&Arc<Record>
     versions.iter().rev().find(|record| record.is_durable(durable))
 }
 
-/// Drops what a newer durable record supersedes; only what owns extents leaves something to be freed. A reader that found
-/// the dropped record holds the view, so its extents stay until the apply of this overlay and longer (R16).
-fn prune(versions: &mut SmallVec<[Arc<Record>; 1]>, durable: Lsn, dropped: &mut Vec<Arc<Record>>) {
+/// Drops what a newer durable record supersedes, and gives what that took; only what owns extents leaves something to be freed,
+/// and still counts. A reader that found the dropped record holds the view, so its extents stay until the apply of this
+/// overlay and longer (R16).
+fn prune(versions: &mut Versions, durable: Lsn, dropped: &mut Vec<Arc<Record>>) -> Size {
+    let mut gone = Size::default();
     if let Some(newest) = versions.iter().rposition(|record| record.is_durable(durable)) {
-        dropped.extend(versions.drain(..newest).filter(|record| !record.owned().is_empty()));
+        for record in versions.drain(..newest) {
+            if record.owned().is_empty() {
+                gone.records += 1;
+                gone.bytes += record.memory_bytes();
+                gone.promised += record.promised();
+            } else {
+                dropped.push(record);
+            }
+        }
     }
+    gone
 }
 
 /// Tells most absent keys at the cost of two memory reads: most gets must not pay for an ordered lookup.
@@ -202,23 +273,25 @@ impl Filter {
         Self { words: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    fn places(&self, key: &[u8]) -> [(usize, u64); 2] {
-        let hash = shoal_base::hash::hash64(key);
+    fn places(&self, hash: u64) -> [(usize, u64); 2] {
         [hash, hash.rotate_right(32)].map(|half| {
             let bit = half as u32 as usize & (self.words.len() * 64 - 1);
             (bit / 64, 1_u64 << (bit % 64))
         })
     }
 
-    fn add(&self, key: &[u8]) {
-        for (word, bit) in self.places(key) {
-            self.words[word].fetch_or(bit, Ordering::Release);
+    fn add(&self, hash: u64) {
+        for (word, bit) in self.places(hash) {
+            // Where the bit is set, whoever set it did so under the same lock: looking costs less than writing.
+            if self.words[word].load(Ordering::Relaxed) & bit == 0 {
+                self.words[word].fetch_or(bit, Ordering::Release);
+            }
         }
     }
 
     /// Pairs with `add`, which comes before the record can become durable: a reader that must see it does.
-    fn may_contain(&self, key: &[u8]) -> bool {
-        self.places(key).iter().all(|&(word, bit)| self.words[word].load(Ordering::Acquire) & bit != 0)
+    fn may_contain(&self, hash: u64) -> bool {
+        self.places(hash).iter().all(|&(word, bit)| self.words[word].load(Ordering::Acquire) & bit != 0)
     }
 }
 
@@ -239,12 +312,12 @@ mod tests {
     }
 
     fn insert(overlay: &Overlay, lsn: u64, durable: u64) {
-        overlay.insert(&mut overlay.lock(), record(lsn), 0, Lsn(durable));
+        overlay.insert(&mut overlay.lock(), record(lsn), hash_of(KEY), Lsn(durable));
     }
 
     /// A reader asks what is durable. Meanwhile the next record becomes durable, and a writer drops what it supersedes.
     fn read_while_overwritten(read: impl FnOnce(&Overlay, &mut dyn FnMut() -> Lsn) -> Option<Arc<Record>>) {
-        let overlay = Overlay::new(64);
+        let overlay = Overlay::new(64, 0);
         insert(&overlay, 1, 0);
         insert(&overlay, 2, 1);
         std::thread::scope(|scope| {

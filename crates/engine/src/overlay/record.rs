@@ -18,6 +18,8 @@ pub(crate) struct Record {
     encoded: EncodedRecord,
     /// Runs that the entry names: its value's and its manifest's.
     owned: SmallVec<[Run; 1]>,
+    /// Blocks that its apply was promised.
+    promised: u64,
     /// Set once by the committer (release), before the batch is written; pairs with the acquire in `lsn_raw`.
     lsn: AtomicU64,
     /// The writer, and who must not answer before this record is durable.
@@ -26,17 +28,39 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn new(encoded: EncodedRecord) -> Self {
-        Self { encoded, owned: SmallVec::new(), lsn: AtomicU64::new(UNNUMBERED), wakers: Mutex::default() }
+        Self {
+            encoded,
+            owned: SmallVec::new(),
+            promised: 0,
+            lsn: AtomicU64::new(UNNUMBERED),
+            wakers: Mutex::default(),
+        }
     }
 
     /// A record that recovery found.
     pub(crate) fn recovered(encoded: EncodedRecord, lsn: Lsn) -> Self {
-        Self { encoded, owned: SmallVec::new(), lsn: AtomicU64::new(lsn.0), wakers: Mutex::default() }
+        Self {
+            encoded,
+            owned: SmallVec::new(),
+            promised: 0,
+            lsn: AtomicU64::new(lsn.0),
+            wakers: Mutex::default(),
+        }
     }
 
     /// Says which runs the entry names.
     pub(crate) fn own(&mut self, runs: impl IntoIterator<Item = Run>) {
         self.owned.extend(runs);
+    }
+
+    /// Says how many blocks its apply was promised.
+    pub(crate) fn promise(&mut self, blocks: u64) {
+        self.promised = blocks;
+    }
+
+    /// Blocks that its apply was promised.
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised
     }
 
     /// Runs that the entry names.

@@ -1,0 +1,335 @@
+//! Short puts: values that ride in the log and then lie in a leaf, with nothing said besides, placed without waiting.
+//!
+//! Several are placed as one: one claim of space, one admission, one look at the clock, the locks of their overlays once, and one
+//! step in the committer's queue. They have the numbers that follow each other, and become durable together.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use shoal_base::Lsn;
+use shoal_base::codec::varint_bytes;
+use smallvec::SmallVec;
+
+use crate::admission::Admitted;
+use crate::entry::{Entry, Home, Meta};
+use crate::error::Result;
+use crate::key::ObjectKey;
+use crate::log::commit::{Committer, Step};
+use crate::log::format::{RecordKind, write_record};
+use crate::overlay::{self, Growth, Record};
+use crate::pending::Pending;
+use crate::space::{Promise, TREE_BLOCKS_PER_RECORD};
+use crate::store::{Inner, LogRoom, OperationCounters, Store};
+use crate::tablet::{Tablet, View};
+use crate::together::lock_all;
+use crate::value::prepare::{Way, way_of};
+use crate::write::memory_bytes;
+
+/// Bytes of an entry with an inline value and no metadata, but for the value and its length: flags, time, length of the metadata.
+const ENTRY_BYTES: usize = 1 + 8 + 1;
+
+/// Short puts that are placed as one, at most: so long are the overlays' locks held.
+pub const SHORT_PUTS_MAX: usize = 64;
+
+/// Several puts that have their places in the order of writes, one behind the other.
+#[derive(Clone, Debug)]
+pub struct PendingPuts {
+    last: Pending,
+    count: usize,
+}
+
+impl PendingPuts {
+    /// The last of them: where it is durable, all are.
+    #[must_use]
+    pub fn into_last(self) -> Pending {
+        self.last
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Waits until all are durable, and gives their versions in the order of the puts; the context's task is woken then.
+    ///
+    /// # Errors
+    /// As [`Pending::poll_durable`].
+    pub fn poll_durable(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<impl ExactSizeIterator<Item = Lsn> + use<>>> {
+        let count = self.count;
+        self.last.poll_durable(context).map_ok(move |last| {
+            let before = last.0 - count as u64;
+            (0..count).map(move |index| Lsn(before + 1 + index as u64))
+        })
+    }
+}
+
+type MadeAll<'a> = SmallVec<[Made<'a>; 1]>;
+
+impl From<Pending> for PendingPuts {
+    /// One put.
+    fn from(last: Pending) -> Self {
+        Self { last, count: 1 }
+    }
+}
+
+/// A record that was made, and where it goes.
+struct Made<'a> {
+    tablet: &'a Arc<Tablet>,
+    hash: u64,
+    record: Arc<Record>,
+}
+
+impl Store {
+    /// As [`Self::begin_put`], with neither rules nor metadata, where a short value can take its place in the order of writes at
+    /// once; nothing happened where it returns none: [`Self::begin_put`] waits, or says what is wrong. Takes memory for the
+    /// record only.
+    pub fn put_at_once(&self, key: &ObjectKey, value: &[u8]) -> Option<Pending> {
+        self.put_all_at_once(&[(key, value)]).map(PendingPuts::into_last)
+    }
+
+    /// As [`Self::put_at_once`], for up to [`SHORT_PUTS_MAX`] puts, of which the later one of a key wins: all of them or none. After
+    /// a crash all of them are there or none, too, but that is not promised.
+    pub fn put_all_at_once<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<PendingPuts> {
+        let inner = &*self.0;
+        inner.check_writable().ok()?;
+        let is_short = |(key, value): &(K, &[u8])| {
+            way_of(key.borrow().encoded().len(), 0, value.len(), &inner.tuning) == Way::Leaf
+        };
+        // Without a committer's thread the caller would have to wait.
+        if puts.is_empty()
+            || puts.len() > SHORT_PUTS_MAX
+            || !inner.has_committer()
+            || !puts.iter().all(is_short)
+        {
+            return None;
+        }
+        let promise = inner.space.claim_apply(TREE_BLOCKS_PER_RECORD * puts.len() as u64).ok()?;
+        let modified_ns = inner.environment.clock.wall_ns();
+        let made: MadeAll<'_> =
+            puts.iter().map(|(key, value)| inner.make_short(key.borrow(), value, modified_ns)).collect();
+        let bytes: usize = made.iter().map(|made| made.record.bytes().len()).sum();
+        let memory = made.iter().map(|made| memory_bytes(&made.record)).sum();
+        let blocks = match made.len() {
+            1 => Committer::blocks_of(bytes),
+            _ if bytes > inner.committer.step_bytes_max() => return None,
+            _ => Committer::blocks_of_step(bytes),
+        };
+        let (admitted, room) = inner.try_admit(made.len(), memory, blocks)?;
+        if inner.wants_apply() {
+            inner.wake_apply();
+        }
+        let last = made.last()?.record.clone();
+        inner.insert_short(made, promise, admitted, room)?;
+        inner.hand_over_many(puts.len());
+        let value_bytes: usize = puts.iter().map(|(_, value)| value.len()).sum();
+        OperationCounters::add(&inner.counters.value_bytes_written, value_bytes as u64);
+        OperationCounters::add(&inner.counters.puts, puts.len() as u64);
+        Some(PendingPuts { last: Pending::new(self.clone(), last), count: puts.len() })
+    }
+}
+
+impl Inner {
+    fn make_short(&self, key: &ObjectKey, value: &[u8], modified_ns: u64) -> Made<'_> {
+        let (tablet, encoded) = (self.tablet_of(key), key.encoded());
+        let entry = Entry {
+            modified_ns,
+            expiry_ns: None,
+            value_bytes: value.len() as u64,
+            meta: Meta::Inline(SmallVec::new()),
+            home: Home::Inline,
+        };
+        // Just so many: a record that takes less than was asked for it needs an allocation more.
+        let body_bytes = ENTRY_BYTES + varint_bytes(value.len() as u64) + value.len();
+        let record = write_record(RecordKind::Put, tablet.id, encoded, body_bytes, false, |out| {
+            entry.encode(out);
+            out.extend_from_slice(value);
+        });
+        let mut record = Record::new(record);
+        record.promise(TREE_BLOCKS_PER_RECORD);
+        Made { tablet, hash: overlay::hash_of(encoded), record: Arc::new(record) }
+    }
+
+    /// Puts the records into their overlays and, as one step, into the queue; nothing where the store became read-only.
+    fn insert_short(
+        &self,
+        made: MadeAll<'_>,
+        promise: Promise,
+        admitted: Admitted,
+        room: LogRoom<'_>,
+    ) -> Option<()> {
+        let mut tablets: SmallVec<[&Arc<Tablet>; 4]> = made.iter().map(|made| made.tablet).collect();
+        tablets.sort_unstable_by_key(|tablet| tablet.id);
+        tablets.dedup_by_key(|tablet| tablet.id);
+        loop {
+            let views: SmallVec<[Arc<View>; 4]> = tablets.iter().map(|tablet| tablet.view()).collect();
+            let Some(mut locked) = lock_all(&views) else { continue };
+            self.check_writable().ok()?;
+            let (mut step, mut growth) = (Step::default(), Growth::default());
+            step.records.reserve_exact(made.len());
+            for Made { tablet, hash, record } in made {
+                let at = tablets.partition_point(|other| other.id < tablet.id);
+                let (Some(view), Some(active)) = (views.get(at), locked.get_mut(at)) else { continue };
+                step.records.push(record.clone());
+                growth = growth.and(self.insert_record(view, active, record, hash));
+            }
+            promise.keep();
+            self.push_step(step, room);
+            self.keep_room(admitted, &growth);
+            return Some(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use shoal_buffer::Buffer;
+    use shoal_device::{Device, MemDevice};
+
+    use super::*;
+    use crate::object::{PutOptions, RejectRules};
+    use crate::options::{Environment, FormatOptions, OpenOptions};
+    use crate::{ByteRange, block_on};
+
+    const BLOCKS: u64 = 32_768;
+
+    fn device() -> Device {
+        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+        let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
+        block_on(Store::format(&device, &options, &Environment::default())).unwrap();
+        device
+    }
+
+    fn open(device: &Device) -> Store {
+        open_with(device, true)
+    }
+
+    fn open_with(device: &Device, background: bool) -> Store {
+        let options = OpenOptions { cache_bytes: 16 << 20, background, ..OpenOptions::default() };
+        block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
+    }
+
+    fn key(name: impl ToString) -> ObjectKey {
+        ObjectKey::new("b", name.to_string().as_bytes()).unwrap()
+    }
+
+    fn put_all(store: &Store, puts: &[(ObjectKey, &[u8])]) -> Option<Vec<Lsn>> {
+        let pending = store.put_all_at_once(puts)?;
+        assert_eq!(pending.count(), puts.len());
+        Some(block_on(poll_fn(|context| pending.poll_durable(context))).unwrap().collect())
+    }
+
+    fn got(store: &Store, name: impl ToString) -> Option<(Vec<u8>, Lsn)> {
+        let object = block_on(store.get(&key(name), ByteRange::ALL)).unwrap()?;
+        Some((object.value.to_vec(), object.info.version))
+    }
+
+    #[test]
+    fn several_short_puts_are_placed_one_behind_the_other() {
+        let device = device();
+        let store = open(&device);
+        let mut puts: Vec<(ObjectKey, &[u8])> = (0..20).map(|at| (key(at), &b"first"[..])).collect();
+        puts.push((key(3), b"later"));
+        let versions = put_all(&store, &puts).unwrap();
+        assert!(versions.windows(2).all(|pair| pair[0].next() == pair[1]), "{versions:?}");
+        for at in 0..20 {
+            let wanted =
+                if at == 3 { (b"later".to_vec(), versions[20]) } else { (b"first".to_vec(), versions[at]) };
+            assert_eq!(got(&store, at), Some(wanted), "{at}");
+        }
+        assert_eq!(store.0.counters.puts.load(Ordering::Relaxed), 21);
+        block_on(store.close()).unwrap();
+        drop(store);
+        let store = open(&device);
+        assert_eq!(got(&store, 3), Some((b"later".to_vec(), versions[20])));
+        assert_eq!(got(&store, 19), Some((b"first".to_vec(), versions[19])));
+    }
+
+    #[test]
+    fn what_is_not_short_or_too_many_is_left_to_others_as_a_whole() {
+        let store = open(&device());
+        let long = vec![0; store.0.tuning.leaf_value_bytes_max + 1];
+        assert!(put_all(&store, &[(key("a"), b"short"), (key("b"), &long)]).is_none());
+        let many: Vec<(ObjectKey, &[u8])> = (0..=SHORT_PUTS_MAX).map(|at| (key(at), &b"v"[..])).collect();
+        assert!(put_all(&store, &many).is_none());
+        assert!(put_all(&store, &many[1..]).is_some());
+        assert!(put_all(&store, &[]).is_none());
+        assert_eq!((got(&store, "a"), got(&store, 0)), (None, None));
+        // What was promised and admitted for what was not placed is free again.
+        block_on(store.0.apply_all()).unwrap();
+        assert_eq!(store.0.admission.held(), (0, 0));
+        assert_eq!(store.0.space.promised(), 0);
+    }
+
+    /// What a newer record supersedes gives its room back at once: one key that is written all the time fills no overlay. And
+    /// when all is applied nothing is held, whatever was superseded: values in leaves, in the log, in extents, and deletes.
+    #[test]
+    fn what_was_superseded_takes_no_room() {
+        // Nobody applies but this thread.
+        let store = open_with(&device(), false);
+        let put = |name: &str, bytes: usize| {
+            block_on(store.put(&key(name), Buffer::from(vec![7; bytes]), PutOptions::default())).unwrap();
+        };
+        put("a", 100);
+        put("a", 100);
+        let held = store.0.admission.held();
+        for _ in 0..100 {
+            put("a", 100);
+        }
+        assert_eq!(store.0.admission.held(), held, "two records: the newest, and the one before it");
+        for bytes in [100, 5_000, 100_000, 5_000, 100, 100_000] {
+            for _ in 0..3 {
+                put("b", bytes);
+            }
+            block_on(store.delete(&key("b"), RejectRules::default())).unwrap();
+        }
+        block_on(store.0.apply_all()).unwrap();
+        assert_eq!(store.0.admission.held(), (0, 0));
+        assert_eq!(store.0.space.promised(), 0);
+    }
+
+    /// Two threads place several puts at a time over all tablets, while overlays are frozen and applied all the time.
+    #[test]
+    fn nothing_is_lost_over_freezes() {
+        let store = open(&device());
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    block_on(store.0.apply_all()).unwrap();
+                }
+            });
+            let writers = ["x", "y"].map(|name| {
+                let store = &store;
+                scope.spawn(move || {
+                    for round in 0..100_u64 {
+                        let value = round.to_le_bytes();
+                        let puts: Vec<(ObjectKey, &[u8])> =
+                            (0..8).map(|at| (key(format!("{name}{at}")), &value[..])).collect();
+                        let versions = loop {
+                            // Without room now it is tried again.
+                            if let Some(versions) = put_all(store, &puts) {
+                                break versions;
+                            }
+                            std::thread::yield_now();
+                        };
+                        for (at, version) in versions.iter().enumerate() {
+                            let wanted = (value.to_vec(), *version);
+                            assert_eq!(got(store, format!("{name}{at}")), Some(wanted), "{round}");
+                        }
+                    }
+                })
+            });
+            let failed = writers.into_iter().filter_map(|writer| writer.join().err()).count();
+            ended.store(true, Ordering::Relaxed);
+            assert_eq!(failed, 0);
+        });
+    }
+}
