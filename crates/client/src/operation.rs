@@ -46,11 +46,15 @@ impl Operation<'_> {
                 self.value.len()
             )));
         }
-        let besides = self.besides.map_or(0, prost::Message::encoded_len);
-        if self.key.len() + besides > BESIDES_BYTES_MAX {
+        if self.bytes() - self.value.len() > BESIDES_BYTES_MAX {
             return Err(Error::Invalid("the key or the metadata are too long".into()));
         }
         Ok(())
+    }
+
+    /// Bytes of its key, its value, and what there is besides.
+    pub(crate) fn bytes(&self) -> usize {
+        self.key.len() + self.value.len() + self.besides.map_or(0, prost::Message::encoded_len)
     }
 
     /// Adds it to the message `out`, with its number.

@@ -115,7 +115,7 @@ impl OperationStream {
     async fn submit(&self, operation: Operation<'_>) -> Answer {
         operation.check().map_err(Failed::refused)?;
         let shared = &self.handle.0;
-        let units = units(operation.value.len());
+        let units = units(operation.bytes());
         // They are given back with the answer, whether somebody takes it or not.
         match shared.permits.try_acquire_many(units) {
             Ok(permits) => permits.forget(),

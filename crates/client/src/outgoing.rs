@@ -22,9 +22,9 @@ const MESSAGE_BYTES_GUESS: usize = 8 << 10;
 /// What of one stream may be under way: about 1,000 short operations, as many as the server begins, or 4 MiB of values.
 pub(crate) const UNITS_MAX: u32 = 4096;
 
-/// What an operation with so many bytes of value counts for.
-pub(crate) fn units(value_bytes: usize) -> u32 {
-    4 + (value_bytes / 1024) as u32
+/// What an operation with so many bytes counts for.
+pub(crate) fn units(bytes: usize) -> u32 {
+    4 + (bytes / 1024) as u32
 }
 
 /// What is not sent yet, of one stream after the other.

@@ -102,8 +102,9 @@ type Opening = Pin<Box<dyn Future<Output = Result<Streaming<Bytes>, Failed>> + S
 /// The way to the server.
 enum Link {
     None,
-    Opening(Opening),
-    /// With how many operations were sent before it.
+    /// With how many operations were sent before it: some leave before the server says that the stream is open.
+    Opening(Opening, u64),
+    /// With the same.
     Open(Box<Streaming<Bytes>>, u64),
 }
 
@@ -205,7 +206,7 @@ impl<T> Pipeline<T> {
             self.failed.push_back((note, error));
             return Ok(());
         }
-        let units = units(operation.value.len());
+        let units = units(operation.bytes());
         let number = self.places.next_number();
         let (at, sender) = locked(&self.outgoing).push(number, &operation);
         self.places.add(Noted { note, action: operation.action, at, units });
@@ -233,14 +234,15 @@ impl<T> Pipeline<T> {
         match &mut self.link {
             Link::None => {
                 let transport = Arc::clone(&self.transport);
+                let sent_before = locked(&self.outgoing).sent();
                 let messages = messages(&self.outgoing);
                 let opening = async move { transport.exchange::<v1::Operations>(messages).await };
-                self.link = Link::Opening(Box::pin(opening));
+                self.link = Link::Opening(Box::pin(opening), sent_before);
             }
-            Link::Opening(opening) => match ready!(opening.as_mut().poll(context)) {
+            Link::Opening(opening, sent_before) => match ready!(opening.as_mut().poll(context)) {
                 Ok(answers) => {
                     self.silence = None;
-                    self.link = Link::Open(Box::new(answers), locked(&self.outgoing).sent());
+                    self.link = Link::Open(Box::new(answers), *sent_before);
                 }
                 Err(failed) => self.fail(&failed, false),
             },
