@@ -101,9 +101,10 @@ fn told<O>(options: Result<O>, usage: &str, work: impl FnOnce(O) -> Result<()>) 
 
 /// Everything that takes hours; all of it even where something fails.
 fn nightly(options: lab::Options) -> Result<()> {
-    let kills = kill::Options::parse(&["--rounds", "2000"])?;
+    let [kills, seconds] = [2_000, 900].map(|whole: u64| (whole / options.part).max(1).to_string());
+    let kills = kill::Options::parse(&["--rounds", &kills])?;
     let every = plants::Options::parse(&[])?;
-    let fuzzers = fuzz::Options::parse(&["--seconds", "900"])?;
+    let fuzzers = fuzz::Options::parse(&["--seconds", &seconds])?;
     let lines = coverage::Options::parse(&["--lines"])?;
     let results = [
         plants::run(&every),
