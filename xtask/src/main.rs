@@ -26,7 +26,8 @@ Commands:
   lab     the reliability laboratory at its full size, some minutes (lab --help)
   plants  planted bugs, which the laboratory must catch (plants --help)
   fuzz    libFuzzer against every format and protocol, with a nightly compiler (fuzz --help)
-  coverage  lines of formats, recovery and error arms that no test reaches (coverage --help)
+  coverage
+          lines of formats, recovery and error arms that no test reaches (coverage --help)
   miri    undefined behaviour in the message buffer's unsafe code, with a nightly compiler
   nightly the laboratory for hours, all planted bugs, many kills, fuzzers, coverage, miri";
 

@@ -1,3 +1,5 @@
+//! Every batch of a log is damaged, alone, and what a repair does again is compared with a model; what it must not do again.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -212,9 +212,9 @@ fn kinds(path: &str, text: &str) -> Vec<Kind> {
     for line in text.lines() {
         in_tests |= line == "#[cfg(test)]";
         let (deep, trimmed) = (indentation(line), line.trim());
-        if open.is_some_and(|(from, _)| {
-            deep <= from && !trimmed.is_empty() && !trimmed.starts_with(['}', ')', ']'])
-        }) {
+        // A closing bracket belongs to what began at its depth.
+        let closes = |from| trimmed.starts_with(['}', ')', ']']) && deep == from;
+        if open.is_some_and(|(from, _)| deep <= from && !trimmed.is_empty() && !closes(from)) {
             open = None;
         }
         let exempt = EXEMPT.iter().position(|(file, text, _)| *file == path && line.contains(text));
