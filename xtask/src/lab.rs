@@ -10,13 +10,17 @@ use anyhow::{Context, Result, bail};
 
 pub(crate) const USAGE: &str = "\
 Usage: cargo x lab [--seed N] [--only NAME]
-       cargo x nightly [--seed N] [--only NAME]
+       cargo x nightly [--seed N] [--only NAME] [--part N]
 
 Runs the reliability laboratory: crash states, crashes during recovery, damage, failing devices, histories. `lab` does what
 a change has to pass, in some minutes; `nightly` about fifty times as much, every planted bug, and kills of the real server.
 
   --seed N     another part of the same space [default: 1]
-  --only NAME  only the experiments that begin with NAME";
+  --only NAME  only the experiments that begin with NAME
+  --part N     a night of an Nth of its length (not shorter than in CI; what only grows a little is done whole) [default: 1]";
+
+/// What does at least this many times as much in a night as in CI is done in part in a part of a night.
+const DIVIDED_FROM: u64 = 8;
 
 /// One experiment: a test, and how much it does in CI and in a night.
 struct Experiment {
@@ -95,18 +99,20 @@ const EXPERIMENTS: [Experiment; 14] = [
 pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) only: String,
+    /// Which part of a night: 2 for a half.
+    pub(crate) part: u64,
 }
 
 impl Options {
     pub(crate) fn parse(words: &[&str]) -> Result<Self> {
-        let mut options = Self { seed: 1, only: String::new() };
+        let mut options = Self { seed: 1, only: String::new(), part: 1 };
         let mut words = words.iter();
         while let Some(&word) = words.next() {
             let value = words.next().with_context(|| format!("{word} needs a value"))?;
+            let number = || value.parse().with_context(|| format!("{value:?} is no number"));
             match word {
-                "--seed" => {
-                    options.seed = value.parse().with_context(|| format!("{value:?} is no number"))?
-                }
+                "--seed" => options.seed = number()?,
+                "--part" => options.part = number().map(|part: u64| part.max(1))?,
                 "--only" => options.only = (*value).to_owned(),
                 _ => bail!("there is no option {word}"),
             }
@@ -119,6 +125,9 @@ impl Options {
 pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
     let chosen: Vec<&Experiment> =
         EXPERIMENTS.iter().filter(|experiment| experiment.name.starts_with(&options.only)).collect();
+    if !nightly && options.part != 1 {
+        bail!("--part is for `cargo x nightly`");
+    }
     if chosen.is_empty() {
         bail!("no experiment begins with {:?}", options.only);
     }
@@ -162,11 +171,16 @@ impl Experiment {
         let mut command = self.cargo()?;
         command.args(["--nocapture", self.filter]).env("LAB_SEED", options.seed.to_string());
         for (name, in_ci, in_a_night) in self.sizes {
-            let size = if nightly { in_a_night } else { in_ci };
+            let size = if nightly { of_night(*in_ci, *in_a_night, options.part) } else { *in_ci };
             command.env(format!("LAB_{name}"), size.to_string());
         }
         Ok(command.status().context("cannot start cargo")?.success())
     }
+}
+
+/// How much of an experiment a part of a night does.
+fn of_night(in_ci: u64, in_a_night: u64, part: u64) -> u64 {
+    if in_a_night / in_ci < DIVIDED_FROM { in_a_night } else { in_ci.max(in_a_night / part) }
 }
 
 /// Whether tests run, of so many of which so many are ignored. What cannot be listed does not build: its run says so.
@@ -196,13 +210,22 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_night_does_at_least_what_a_change_has_to_pass() {
+        assert_eq!(
+            [of_night(10, 1_000, 1), of_night(10, 1_000, 4), of_night(10, 1_000, 200)],
+            [1_000, 250, 10]
+        );
+        assert_eq!(of_night(3, 4, 8), 4);
+    }
+
+    #[test]
     fn options_are_understood() {
-        assert_eq!(Options::parse(&[]).unwrap(), Options { seed: 1, only: String::new() });
-        let both = Options::parse(&["--seed", "7", "--only", "crash"]).unwrap();
-        assert_eq!(both, Options { seed: 7, only: "crash".into() });
+        assert_eq!(Options::parse(&[]).unwrap(), Options { seed: 1, only: String::new(), part: 1 });
+        let both = Options::parse(&["--seed", "7", "--only", "crash", "--part", "3"]).unwrap();
+        assert_eq!(both, Options { seed: 7, only: "crash".into(), part: 3 });
         for wrong in [&["--seed"][..], &["--seed", "x"], &["--sed", "1"]] {
             assert!(Options::parse(wrong).is_err(), "{wrong:?}");
         }
-        assert!(run(&Options { seed: 1, only: "nothing".into() }, false).is_err());
+        assert!(run(&Options { seed: 1, only: "nothing".into(), part: 1 }, false).is_err());
     }
 }

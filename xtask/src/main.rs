@@ -1,8 +1,9 @@
 //! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x plants`,
-//! `cargo x fuzz`, `cargo x miri`.
+//! `cargo x fuzz`, `cargo x coverage`, `cargo x miri`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
+mod coverage;
 mod fuzz;
 mod kill;
 mod lab;
@@ -25,8 +26,10 @@ Commands:
   lab     the reliability laboratory at its full size, some minutes (lab --help)
   plants  planted bugs, which the laboratory must catch (plants --help)
   fuzz    libFuzzer against every format and protocol, with a nightly compiler (fuzz --help)
+  coverage
+          lines of formats, recovery and error arms that no test reaches (coverage --help)
   miri    undefined behaviour in the message buffer's unsafe code, with a nightly compiler
-  nightly the laboratory for hours, all planted bugs, many kills, fuzzers, miri";
+  nightly the laboratory for hours, all planted bugs, many kills, fuzzers, coverage, miri";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -59,6 +62,13 @@ fn main() -> ExitCode {
             Ok(())
         }
         ["fuzz", ..] => told(fuzz::Options::parse(&words[1..]), fuzz::USAGE, |options| fuzz::run(&options)),
+        ["coverage", "help" | "--help" | "-h"] => {
+            println!("{}", coverage::USAGE);
+            Ok(())
+        }
+        ["coverage", ..] => {
+            told(coverage::Options::parse(&words[1..]), coverage::USAGE, |options| coverage::run(&options))
+        }
         ["miri"] => miri(),
         ["lab", ..] => {
             told(lab::Options::parse(&words[1..]), lab::USAGE, |options| lab::run(&options, false))
@@ -92,11 +102,19 @@ fn told<O>(options: Result<O>, usage: &str, work: impl FnOnce(O) -> Result<()>) 
 
 /// Everything that takes hours; all of it even where something fails.
 fn nightly(options: lab::Options) -> Result<()> {
-    let kills = kill::Options::parse(&["--rounds", "2000"])?;
+    let [kills, seconds] = [2_000, 900].map(|whole: u64| (whole / options.part).max(1).to_string());
+    let kills = kill::Options::parse(&["--rounds", &kills])?;
     let every = plants::Options::parse(&[])?;
-    let fuzzers = fuzz::Options::parse(&["--seconds", "900"])?;
-    let results =
-        [plants::run(&every), lab::run(&options, true), kill::run(&kills), fuzz::run(&fuzzers), miri()];
+    let fuzzers = fuzz::Options::parse(&["--seconds", &seconds])?;
+    let lines = coverage::Options::parse(&["--lines"])?;
+    let results = [
+        plants::run(&every),
+        lab::run(&options, true),
+        kill::run(&kills),
+        fuzz::run(&fuzzers),
+        coverage::run(&lines),
+        miri(),
+    ];
     results.into_iter().collect()
 }
 

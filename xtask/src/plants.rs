@@ -79,6 +79,18 @@ const HUNTS: &[Hunt] = &[
     ),
     ("ParentNotAsked", "faults", "a_write_is_lost"),
     ("LostIsAbsent", "shoal_engine", "tree::tests::damage::only_what_was_replaced_is_lost"),
+    (
+        "FlushesAlone",
+        "shoal_engine",
+        "fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure",
+    ),
+    ("StepsInPart", "shoal_engine", "behind::tests::a_step_is_done_again_as_a_whole_or_not_at_all"),
+    (
+        "UnlinkedBelieved",
+        "shoal_engine",
+        "behind::tests::only_what_is_linked_to_the_newest_batch_is_believed",
+    ),
+    ("ForeignFreed", "shoal_engine", "hostile::child::a_child_lies_where_pages_may_lie"),
 ];
 
 /// What the command line says.

@@ -4,6 +4,7 @@
 //! Nothing here does I/O or decides anything. The rules that a schema cannot say are in `docs/format/grpc.md`.
 
 mod failure;
+pub mod fields;
 mod limits;
 mod method;
 

@@ -29,6 +29,7 @@ mod head;
 mod list;
 mod multi;
 mod operations;
+mod pipeline;
 mod put;
 mod put_stream;
 mod stat;
@@ -36,6 +37,8 @@ mod stat;
 mod error;
 mod identity;
 mod object;
+mod operation;
+mod outgoing;
 mod resp;
 mod retry;
 mod transport;
@@ -53,6 +56,7 @@ pub use multi::{DeleteItem, GetItem, PutItem};
 pub use object::*;
 pub use operations::OperationStream;
 pub use options::{ConnectOptions, DEFAULT_PORT, Secret};
+pub use pipeline::{Answer, Pipeline};
 pub use put_stream::PutStream;
 pub use resp::{RespClient, RespOptions};
 
@@ -92,6 +96,11 @@ mod tests {
             let _ = operations.get("k".into(), ByteRange::ALL).await;
             let _ = operations.delete("k".into(), RejectRules::default()).await;
             operations.put("k".into(), bytes::Bytes::new(), PutOptions::default()).await
+        });
+        spawnable(|client| async move {
+            let mut pipeline = client.pipeline("b");
+            let _ = pipeline.get(b"k", ByteRange::ALL, "note");
+            pipeline.next().await
         });
         spawnable(|client| async move { client.stat().await });
         spawnable(|client| async move {

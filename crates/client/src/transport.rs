@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::{Buf, BufMut, Bytes};
 use futures_util::Stream;
 use http::uri::PathAndQuery;
 use shoal_api::{
@@ -15,6 +16,7 @@ use shoal_api::{
     ServerStreaming, Unary,
 };
 use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{self, Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status, Streaming};
@@ -132,15 +134,15 @@ impl Transport {
         Ok(Parts(self.within(answer).await?.into_inner()))
     }
 
-    /// Streams both ways: the messages of the answer.
+    /// Streams both ways: the messages of the answer. Those who use this write and read messages themselves.
     pub(crate) async fn exchange<M: Bidirectional>(
         &self,
-        parts: impl Stream<Item = M::Request> + Send + 'static,
-    ) -> Result<Streaming<M::Response>, Failed> {
+        parts: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Result<Streaming<Bytes>, Failed> {
         let mut grpc = self.grpc();
         let answer = async {
             self.ready(&mut grpc).await?;
-            let answer = grpc.streaming(self.request(parts), path::<M>(), codec::<M>()).await;
+            let answer = grpc.streaming(self.request(parts), path::<M>(), Written).await;
             answer.map_err(|status| self.failed(&status))
         };
         Ok(self.within(answer).await?.into_inner())
@@ -233,6 +235,45 @@ fn path<M: Method>() -> PathAndQuery {
 
 fn codec<M: Method>() -> ProstCodec<M::Request, M::Response> {
     ProstCodec::default()
+}
+
+/// Messages as they are on the wire.
+#[derive(Clone, Copy)]
+struct Written;
+
+impl Codec for Written {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Written {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, target: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        target.put(message);
+        Ok(())
+    }
+}
+
+impl Decoder for Written {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        // Nothing is copied here: the message lies in one piece.
+        Ok(Some(source.copy_to_bytes(source.remaining())))
+    }
 }
 
 /// What is at the bottom of an error: "Connection refused", not "transport error".

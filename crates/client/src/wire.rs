@@ -30,17 +30,24 @@ pub(crate) fn range(range: ByteRange) -> Option<v1::ByteRange> {
 
 /// What the server says about an object; an answer without it is not understood.
 pub(crate) fn info(info: Option<v1::ObjectInfo>) -> Result<ObjectInfo, Failed> {
-    let info = info.ok_or_else(|| protocol("it says nothing about the object"))?;
-    let metadata = info.metadata.unwrap_or_default();
+    let info = info.ok_or_else(no_info)?;
     Ok(ObjectInfo {
         version: info.version,
         bytes: info.bytes,
         modified_ns: info.modified_ns,
-        metadata: Metadata {
-            content_type: metadata.content_type,
-            user: metadata.user.into_iter().map(|user| (user.name, user.value)).collect(),
-        },
+        metadata: metadata_of(info.metadata.unwrap_or_default()),
     })
+}
+
+pub(crate) fn no_info() -> Failed {
+    protocol("it says nothing about the object")
+}
+
+pub(crate) fn metadata_of(message: v1::Metadata) -> Metadata {
+    Metadata {
+        content_type: message.content_type,
+        user: message.user.into_iter().map(|user| (user.name, user.value)).collect(),
+    }
 }
 
 /// An answer that breaks the rules. Sending the request again would not help.

@@ -193,6 +193,7 @@ impl Inner {
             work.taken.extend(pages.taken.iter().copied());
             work.freed.extend(pages.freed.iter().copied());
         }
+        self.space.drop_foreign(&mut work.freed);
         // Pages of the first merge that the second one replaced were never in a published tree, nor was what was not moved.
         let between = take_common(&mut work.taken, &mut work.freed);
         let mut freed = work.freed.clone();

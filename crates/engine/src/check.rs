@@ -110,6 +110,14 @@ impl CheckReport {
         }
     }
 
+    pub(crate) fn was_not_done_again(&mut self, object: &str, why: &str) {
+        if self.notes.len() < NOT_RESTORED_MAX {
+            self.notes.push(format!(
+                "repair: object {object}: its newest record in the log was left out ({why}): it is as it was before, or missing"
+            ));
+        }
+    }
+
     pub(crate) fn was_not_restored(&mut self, object: &str, why: &Error) {
         if self.notes.len() < NOT_RESTORED_MAX {
             self.notes.push(format!("repair: object {object}: not restored: {why}"));

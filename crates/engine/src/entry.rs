@@ -189,7 +189,8 @@ impl Entry {
                 }
                 entry.home = Home::Manifest { runs, bytes, checksum: reader.u32()? };
             }
-            HOME_PACKED => {
+            // Two bits: `HOME_PACKED` is what is left.
+            _ => {
                 let run = reader.varint()?;
                 let at = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
                 let stored = entry.stored_bytes();
@@ -199,7 +200,6 @@ impl Entry {
                 }
                 entry.home = Home::Packed { run, at, checksum: reader.u32()? };
             }
-            _ => return Err(Truncated),
         }
         let inline = if entry.home == Home::Inline { reader.rest() } else { &[] };
         Ok((entry, inline))

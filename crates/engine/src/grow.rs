@@ -57,7 +57,7 @@ impl Inner {
     /// Grows the file by one step; false where it has its full size.
     ///
     /// # Errors
-    /// As the device; nothing changed then.
+    /// As the device; nothing changed then, except that a flush which failed poisons the store.
     pub(crate) async fn grow(&self) -> Result<bool> {
         let _turn = self.grower.take().await;
         let from = self.publisher.take().await.superblock.device_blocks;
@@ -69,9 +69,15 @@ impl Inner {
         self.device.inner().grow(to).map_err(|error| failed(error.to_string()))?;
         zero(&self.device, from, to).await?;
         OperationCounters::add(&self.counters.growth_blocks_written, to - from);
-        self.device.flush().await.ok()?;
+        let flush = async { self.device.flush().await.ok().map_err(Error::Io) };
+        if let Err(error) = self.poison.flushed(flush).await {
+            // The store is read-only now: whoever waits for room learns that none will come.
+            self.committer.moved.notify();
+            return Err(error);
+        }
         let run = Run::new(from, u32::try_from(to - from).map_err(|_| failed("too much at once".into()))?);
         self.publish(Changes { freed: vec![run], device_blocks: Some(to), ..Changes::default() }).await?;
+        self.space.grown(to);
         self.space.give_back(&[run]);
         self.committer.moved.notify();
         Ok(true)

@@ -33,12 +33,14 @@
 mod admission;
 mod apply;
 mod background;
+mod behind;
 mod check;
 mod delete;
 mod entry;
 mod error;
 mod event;
 mod expiry;
+mod fence;
 mod free_space;
 mod get;
 mod grow;
@@ -90,9 +92,13 @@ mod write;
 #[cfg(test)]
 mod event_tests;
 #[cfg(test)]
+mod fence_tests;
+#[cfg(test)]
 mod format_tests;
 #[cfg(test)]
 mod models;
+#[cfg(test)]
+mod refusal_tests;
 
 pub use check::{CheckOptions, CheckProblem, CheckReport, check};
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! What threads can do to each other on the way to an acknowledgement (T10): loom runs every schedule of a few threads, within a
 //! bound of preemptions, and every value that a load may legally see.
 //!
-//! [`Event`] and [`Baton`] are the real ones. The committer around them is a model: the steps of `log/commit.rs` (push under the
+//! [`Event`], [`Baton`] and [`Fence`] are the real ones. The committer around them is a model: the steps of `log/commit.rs` (push under the
 //! overlay's lock, lead, number, flush, ask for poison, store `durable`, wake) in the same order, without bytes. A lost
 //! wake-up is a deadlock, which loom reports.
 
@@ -16,6 +16,7 @@ use loom::sync::{Arc, Condvar};
 use loom::thread;
 
 use self::event::{Baton, Event};
+use self::fence::Fence;
 use self::sync::Mutex;
 
 mod sync {
@@ -42,6 +43,10 @@ mod sync {
 #[path = "event.rs"]
 #[allow(dead_code, clippy::duplicate_mod, reason = "with other locks, and only a part of it")]
 mod event;
+
+#[path = "fence.rs"]
+#[allow(clippy::duplicate_mod, reason = "with other locks")]
+mod fence;
 
 const UNNUMBERED: u64 = u64::MAX;
 /// Preemptions in one schedule: more make the runs long, and no bug of this kind was seen to need them.
@@ -99,8 +104,8 @@ enum Item {
 }
 
 /// What the device keeps: everything up to here. No flush keeps more than was written when it began, and none keeps anything
-/// once another one failed: the later ones report success all the same, as those of a kernel that forgot the failure. Who is told of
-/// a failure says so before a later flush is answered: that much order is assumed here, and not of the device.
+/// once another one failed: the later ones report success all the same, as those of a kernel that forgot the failure. Nothing is
+/// assumed about when the thread of the failed one gets to say so.
 struct Flushes {
     kept: AtomicU64,
     /// The flush of this turn fails, counted from 0.
@@ -130,10 +135,16 @@ struct Committer {
     poisoned: AtomicBool,
     moved: Event,
     flushes: Flushes,
+    /// None: as it was before there was one.
+    fence: Option<Fence>,
 }
 
 impl Committer {
     fn new(fails: u64) -> Arc<Self> {
+        Self::with(fails, Some(Fence::default()))
+    }
+
+    fn with(fails: u64, fence: Option<Fence>) -> Arc<Self> {
         let flushes =
             Flushes { kept: AtomicU64::new(0), fails, turn: AtomicU64::new(0), failed: Mutex::default() };
         Arc::new(Self {
@@ -143,6 +154,7 @@ impl Committer {
             poisoned: AtomicBool::new(false),
             moved: Event::default(),
             flushes,
+            fence,
         })
     }
 
@@ -179,8 +191,7 @@ impl Committer {
                 Item::Marker(marker) => markers.push((marker, *next)),
             }
         }
-        let flushed = records.is_empty() || self.flushes.flush(*next);
-        // Another flush may have failed meanwhile.
+        let flushed = records.is_empty() || self.pass(|| self.flushes.flush(*next));
         if !flushed || self.is_poisoned() {
             self.fail();
         } else {
@@ -203,12 +214,23 @@ impl Committer {
         self.moved.notify();
     }
 
+    /// As `Poison::flushed`: whether `flush` ended well.
+    fn pass(&self, flush: impl FnOnce() -> bool) -> bool {
+        let flush = || if flush() { Ok(()) } else { Err(()) };
+        let failed = |(): &()| self.poisoned.store(true, Ordering::Release);
+        match &self.fence {
+            Some(fence) => block_on(fence.pass(async { flush() }, failed)).is_ok(),
+            None => flush().inspect_err(failed).is_ok(),
+        }
+    }
+
     /// An apply's flush, which fails: what no flush kept before is in doubt for good.
     fn fail_beside(&self) {
-        let mut failed = self.flushes.failed.lock();
-        *failed = true;
-        self.poisoned.store(true, Ordering::Release);
-        drop(failed);
+        let flushed = self.pass(|| {
+            *self.flushes.failed.lock() = true;
+            false
+        });
+        assert!(!flushed, "it failed");
         self.fail();
     }
 
@@ -280,15 +302,42 @@ fn a_failed_flush_is_answered_by_unknown_and_nobody_waits_for_ever() {
 }
 
 /// An apply flushes beside the committer. Where its flush fails, what the device keeps of the committer's writes is not known.
-#[test]
-fn a_flush_that_failed_beside_a_commit_poisons_it_or_came_later() {
-    explore(|| {
-        let committer = Committer::new(u64::MAX);
+fn a_write_beside_a_flush_that_fails(fence: fn() -> Option<Fence>) {
+    explore(move || {
+        let committer = Committer::with(u64::MAX, fence());
         let other = committer.clone();
         let thread = thread::spawn(move || other.fail_beside());
         let number = committer.write();
         thread.join().unwrap();
         assert!(committer.is_poisoned() && committer.write().is_none(), "{number:?}");
+    });
+}
+
+#[test]
+fn a_flush_that_failed_beside_a_commit_poisons_it_or_came_later() {
+    a_write_beside_a_flush_that_fails(|| Some(Fence::default()));
+}
+
+/// What the fence is for: the committer's flush ends well after the other one failed, and it asks for poison before the other
+/// thread came to say so.
+#[test]
+#[should_panic = "was acknowledged, the device keeps 0"]
+fn without_a_fence_a_write_is_acknowledged_that_the_device_lost() {
+    a_write_beside_a_flush_that_fails(|| None);
+}
+
+/// Two flushes that end well beside one that fails: none waits for ever, and none is believed too early.
+#[test]
+fn three_flushes_wait_for_each_other_and_end() {
+    explore(|| {
+        let committer = Committer::new(u64::MAX);
+        let (first, second) = (committer.clone(), committer.clone());
+        let failing = thread::spawn(move || first.fail_beside());
+        let publish = thread::spawn(move || second.pass(|| true) && !second.is_poisoned());
+        let _ = committer.write();
+        failing.join().unwrap();
+        let _ = publish.join().unwrap();
+        assert!(committer.is_poisoned());
     });
 }
 

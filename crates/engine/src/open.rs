@@ -228,12 +228,14 @@ impl Recovery {
             if !options.accept_damaged_log {
                 return Err(Error::Corrupt {
                     what: format!(
-                        "the log: {damage}. Acknowledged writes are lost; `shoal check --repair` opens the store without them"
+                        "the log: {damage}. Acknowledged writes are lost; `shoal check --repair` opens the store with what is left of them"
                     ),
                     block: superblock.layout.log_first(),
                 });
             }
-            damages.push(format!("the log was damaged and what followed the damage is lost: {damage}"));
+            damages.push(format!(
+                "the log was damaged, and an opening does not see what follows the damage: {damage}"
+            ));
         }
         drop_unfinished(&device, &pool, &superblock, &mut log, &mut notes).await?;
         // An opening that cut the log may have ended before it wrote a batch: then only the trees show it.
@@ -394,7 +396,9 @@ fn recovered_space(
         let what = "the space image has a run outside of the data".into();
         return Err(Error::Corrupt { what, block: run.block });
     }
-    Ok(SpaceManager::new(Space::from_image(image), superblock.tablets.len(), layout.blocks_max, trace))
+    let data = layout.data_first()..superblock.device_blocks;
+    let tablets = superblock.tablets.len();
+    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data, trace))
 }
 
 /// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).

@@ -108,6 +108,14 @@ pub(crate) enum Plant {
     ParentNotAsked,
     /// R19: keys of a damaged leaf that was replaced are said not to exist.
     LostIsAbsent,
+    /// R20: whoever flushed well does not wait for the flushes beside it.
+    FlushesAlone,
+    /// R22: a repair does a part of a step again.
+    StepsInPart,
+    /// R24: a repair believes batches behind damage that are linked to nothing.
+    UnlinkedBelieved,
+    /// What a tree names is freed, wherever it lies.
+    ForeignFreed,
 }
 
 /// Whether this bug is at work.

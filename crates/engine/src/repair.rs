@@ -1,13 +1,14 @@
 //! What `shoal check --repair` does with a store: free space and accounting anew from the trees, the log's records into them,
-//! and what they lost out of the log (`salvage.rs`). It goes on where one part fails, and says so.
+//! what the log has behind damage (`behind.rs`), and what the trees lost out of the log (`salvage.rs`). It goes on where one part fails, and says so.
 
 use shoal_device::Device;
 
+use crate::behind::{Behind, read_behind};
 use crate::check::{CheckReport, Trees, rebuild_image};
 use crate::error::Result;
 use crate::open::Recovery;
 use crate::options::{Environment, OpenOptions};
-use crate::salvage::{Known, read_ring};
+use crate::salvage::{Known, held_bytes_max, read_known, read_ring};
 use crate::space_image;
 use crate::store::Store;
 use crate::superblock;
@@ -23,7 +24,11 @@ pub(crate) async fn repair(
     report: &mut CheckReport,
 ) -> Result<()> {
     // Before anything is written: an opening overwrites the oldest of it.
-    let known = read_ring(&recovery).await;
+    let found = read_ring(&recovery).await;
+    let held = held_bytes_max(open.cache_bytes);
+    let known = read_known(&recovery, &found, held).await;
+    let behind = read_behind(&recovery, &found, held).await;
+    drop(found);
     let Recovery { pool, mut superblock, .. } = recovery;
     let image = rebuild_image(&device, &pool, &superblock, Trees::AsFarAsTheyGo).await?;
     let before = superblock.number;
@@ -37,7 +42,7 @@ pub(crate) async fn repair(
         superblock.number
     ));
     let store = Store::open(device, open, Environment::default()).await?;
-    let restored = restore(&store, known, report).await;
+    let restored = restore(&store, behind, known, report).await;
     let closed = store.close().await;
     if report.restored_count > 0 {
         let count = report.restored_count;
@@ -50,7 +55,7 @@ pub(crate) async fn repair(
 ///
 /// # Errors
 /// [`Error::Poisoned`], once the device failed.
-async fn restore(store: &Store, known: Known, report: &mut CheckReport) -> Result<()> {
+async fn restore(store: &Store, behind: Behind, known: Known, report: &mut CheckReport) -> Result<()> {
     let inner = &*store.0;
     // Before anything is applied: what an apply finds dead is counted out.
     let mut recounted = 0;
@@ -61,6 +66,8 @@ async fn restore(store: &Store, known: Known, report: &mut CheckReport) -> Resul
     if recounted > 0 {
         report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
     }
+    // Before older records are looked at: an object that was written again needs none.
+    store.do_again(behind, report).await?;
     apply(store, report).await?;
     store.salvage(known, report).await?;
     apply(store, report).await?;

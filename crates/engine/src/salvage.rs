@@ -30,8 +30,14 @@ use crate::superblock::{LogPlace, TabletRecord};
 use crate::tree_io::{PoolPages, tree_of};
 use crate::value::read::verify_direct;
 
-/// Bytes of keys and records that are held for a repair, at most. What is older is not restored.
+/// Bytes of keys and records that are held for a repair, at most, where the cache is not larger. What is older is not restored, and
+/// the report says so.
 const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// What a repair may hold in memory with a cache of so many bytes.
+pub(crate) fn held_bytes_max(cache_bytes: usize) -> usize {
+    cache_bytes.max(HELD_BYTES_MAX)
+}
 
 /// A record that restores an object.
 struct Held {
@@ -45,34 +51,44 @@ pub(crate) struct Known {
     /// None: the newest record of the key restores nothing, and hides the older ones.
     keys: BTreeMap<Vec<u8>, Option<Held>>,
     bytes: usize,
+    /// Whether older records were left out, because no more may be held.
+    is_full: bool,
 }
 
 /// A batch that lies in the ring, whole.
-struct Found {
+pub(crate) struct Found {
     block: u64,
-    header: BatchHeader,
+    pub header: BatchHeader,
 }
 
 /// All whole batches by their checksums.
-type Batches = HashMap<u32, Vec<Found>>;
+pub(crate) type Batches = HashMap<u32, Vec<Found>>;
 
-/// Reads the ring and follows its batches back from the log's head, as far as they are there. What cannot be read is left out.
-pub(crate) async fn read_ring(recovery: &Recovery) -> Known {
+/// All whole batches of the log's ring.
+pub(crate) async fn read_ring(recovery: &Recovery) -> Batches {
+    let Recovery { device, superblock, .. } = recovery;
+    let ring = Ring { first: superblock.layout.log_first(), blocks: superblock.layout.log_blocks };
+    find_batches(device, superblock.log_seed, ring).await
+}
+
+/// Follows the ring's batches back from the log's head, as far as they are there and no more than `bytes_max` bytes are held. What
+/// cannot be read is left out.
+pub(crate) async fn read_known(recovery: &Recovery, found: &Batches, bytes_max: usize) -> Known {
     let Recovery { device, superblock, log, .. } = recovery;
     let ring = Ring { first: superblock.layout.log_first(), blocks: superblock.layout.log_blocks };
-    let found = find_batches(device, superblock.log_seed, ring).await;
     let (mut known, mut place) = (Known::default(), log.head);
     let mut epoch = log.batches.last().map_or(superblock.epoch, |batch| batch.header.epoch);
     let oldest = place.position.saturating_sub(u64::from(ring.blocks));
-    while let Some(batch) = batch_before(&found, place, epoch, ring)
+    while let Some(batch) = batch_before(found, place, epoch, ring)
         && batch.header.position >= oldest
         && let Some(records) = read_batch(device, superblock.log_seed, batch).await
     {
+        if known.bytes > bytes_max {
+            known.is_full = true;
+            break;
+        }
         for (index, record) in records.into_iter().enumerate().rev() {
             known.consider(recovery, Lsn(batch.header.first_lsn.0 + index as u64), record).await;
-        }
-        if known.bytes > HELD_BYTES_MAX {
-            break;
         }
         let BatchHeader { position, chain, first_lsn, .. } = batch.header;
         place = LogPlace { position, chain, first_lsn };
@@ -83,7 +99,7 @@ pub(crate) async fn read_ring(recovery: &Recovery) -> Known {
 
 /// The batch in front of `place`, which the opening of number `epoch` wrote on: its checksum is the chain there, it ends there or
 /// where the ring turned, and no opening between the two is missing.
-fn batch_before(found: &Batches, place: LogPlace, epoch: u64, ring: Ring) -> Option<&Found> {
+pub(crate) fn batch_before(found: &Batches, place: LogPlace, epoch: u64, ring: Ring) -> Option<&Found> {
     found.get(&place.chain)?.iter().find(|batch| {
         let header = &batch.header;
         let end = header.position + u64::from(header.blocks);
@@ -112,7 +128,7 @@ async fn find_batches(device: &Device, seed: u64, ring: Ring) -> Batches {
     found
 }
 
-async fn read_batch(device: &Device, seed: u64, batch: &Found) -> Option<Vec<EncodedRecord>> {
+pub(crate) async fn read_batch(device: &Device, seed: u64, batch: &Found) -> Option<Vec<EncodedRecord>> {
     let bytes = device.read(batch.block, IoBuf::unfilled(batch.header.blocks as usize)).await.ok().ok()?;
     let (header, _) = check_batch(&bytes, seed)?;
     decode_records(&header, &bytes)
@@ -175,7 +191,7 @@ fn cannot_be_read(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::Io(_))
 }
 
-fn body(record: &EncodedRecord) -> Bytes {
+pub(crate) fn body(record: &EncodedRecord) -> Bytes {
     record.bytes.slice(record.body as usize..)
 }
 
@@ -183,10 +199,12 @@ fn carries_value(record: &EncodedRecord) -> bool {
     Entry::decode(&body(record)).is_ok_and(|(entry, _)| entry.home == Home::Inline)
 }
 
-/// The value that a record carries, and what was said about it.
-fn contents(body: &Bytes) -> std::result::Result<(Vec<u8>, PutOptions), Truncated> {
-    let (entry, inline) = Entry::decode(body)?;
-    let (front, value) = inline.split_at_checked(entry.meta_in_front() as usize).ok_or(Truncated)?;
+/// The value of an entry whose stored bytes are `stored`, and what was said about it.
+pub(crate) fn contents(
+    entry: &Entry,
+    stored: &[u8],
+) -> std::result::Result<(Vec<u8>, PutOptions), Truncated> {
+    let (front, value) = stored.split_at_checked(entry.meta_in_front() as usize).ok_or(Truncated)?;
     let metadata = match &entry.meta {
         Meta::Inline(bytes) => decode_metadata(bytes)?,
         Meta::InFront(_) => decode_metadata(front)?,
@@ -207,6 +225,13 @@ impl Store {
     /// # Errors
     /// [`Error::Poisoned`], once the device failed.
     pub(crate) async fn salvage(&self, known: Known, report: &mut CheckReport) -> Result<()> {
+        if known.is_full {
+            report.notes.push(format!(
+                "repair: {} MiB of records were held, all that memory allows: older ones in the log were left out, so some \
+                 objects stay lost that it could restore (repair a copy again with more --cache)",
+                known.bytes >> 20
+            ));
+        }
         let held = known.keys.into_iter().filter_map(|(key, held)| Some((key, held?)));
         // Deletes need no space.
         let (deletes, puts): (Vec<_>, Vec<_>) =
@@ -233,7 +258,9 @@ impl Store {
         if held.record.kind == RecordKind::Delete {
             self.delete(key, RejectRules::default()).await?;
         } else {
-            let (value, options) = contents(&body(&held.record))
+            let body = body(&held.record);
+            let (value, options) = Entry::decode(&body)
+                .and_then(|(entry, inline)| contents(&entry, inline))
                 .map_err(|_| Error::Invalid("its record in the log cannot be understood".into()))?;
             self.put(key, value.into(), options).await?;
         }
@@ -408,7 +435,7 @@ mod tests {
         let held = [bad, good].map(|record| Some(Held { lsn: Lsn(1), record }));
         let keys = names.iter().map(|key| key.encoded().to_vec()).zip(held).collect();
         let mut report = CheckReport::default();
-        block_on(store.salvage(Known { keys, bytes: 0 }, &mut report)).unwrap();
+        block_on(store.salvage(Known { keys, ..Known::default() }, &mut report)).unwrap();
         assert_eq!((report.restored_count, report.notes.len()), (1, 1), "{report:?}");
         assert!(report.notes[0].contains("not restored"), "{report:?}");
         assert_eq!(block_on(store.get(&names[1], ByteRange::ALL)).unwrap().unwrap().value.len(), 0);

@@ -2,6 +2,7 @@
 //! not be reused yet (R9).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,6 +53,9 @@ pub(crate) struct SpaceManager {
     promised: AtomicU64,
     /// Held back from values, so that deletes and their applies work on a full device.
     reserve: u64,
+    /// Where data lie: from the end of the space image up to the device's end as published, which grows.
+    data_first: u64,
+    data_end: AtomicU64,
     /// Groups that are being emptied.
     pub closed: Closed,
     pub discarded: Discarded,
@@ -79,6 +83,7 @@ impl SpaceManager {
         space: Space,
         tablets: usize,
         blocks_max: u64,
+        data: Range<u64>,
         trace: Option<Arc<SpaceTrace>>,
     ) -> Arc<Self> {
         let pending = (0..tablets).map(|_| VecDeque::new()).collect();
@@ -90,6 +95,8 @@ impl SpaceManager {
             state: Mutex::new(State { pending, pending_blocks: 0 }),
             promised: AtomicU64::new(0),
             reserve,
+            data_first: data.start,
+            data_end: AtomicU64::new(data.end),
             closed: Closed::default(),
             splintered: AtomicBool::new(false),
             placed: Default::default(),
@@ -284,6 +291,26 @@ impl SpaceManager {
         }
         self.free(&runs);
         None
+    }
+
+    /// The device has so many blocks now, as published: new ones may be given back.
+    pub(crate) fn grown(&self, device_blocks: u64) {
+        self.data_end.store(device_blocks, Ordering::Release);
+    }
+
+    /// Drops what does not lie where data may lie from runs that an apply frees. Only a tree that contradicts itself under right
+    /// checksums names such: freed, they would be handed out, log and superblocks with them, or stop the process.
+    pub(crate) fn drop_foreign(&self, freed: &mut Vec<Run>) {
+        let data = self.data_first..self.data_end.load(Ordering::Acquire);
+        freed.retain(|run| {
+            let is_data = data.contains(&run.block) && run.end() <= data.end;
+            if !is_data && !planted(Plant::ForeignFreed) {
+                tracing::error!(
+                    "{run} lies outside of the data and is not freed: a tree names what it cannot own"
+                );
+            }
+            is_data || planted(Plant::ForeignFreed)
+        });
     }
 
     /// Gives runs back that nothing durable names.

@@ -73,6 +73,11 @@ impl PageSource for PoolPages<'_> {
     type Page = PoolPage;
 
     async fn page(&self, page: PageRef, level: u8, hint: ReadHint) -> Result<PoolPage> {
+        // A parent with a right checksum can name it all the same: a hand did, or a bug. It is damage, not a failure of the device.
+        if page.block >= self.pool.device().blocks() {
+            let what = format!("a page of level {level} lies behind the end of the device");
+            return Err(Error::Corrupt { what, block: page.block });
+        }
         let mut unit = Unit::page(page.block, page.crc);
         if planted(Plant::ParentNotAsked) {
             let bytes = self.pool.device().read(page.block, shoal_device::IoBuf::unfilled(1)).await.ok()?;

@@ -11,8 +11,8 @@ use shoal_engine::{Bucket, ObjectKey};
 
 use crate::convert;
 use crate::failure::Failure;
-use crate::fields::{Fields, bytes_of, not_protobuf, number_of, text_of};
 use crate::unary::KEPT_BYTES_MIN;
+use shoal_api::fields::{Fields, bytes_of, not_protobuf, number_of, text_of};
 
 /// An operation. Its bytes are those of [`Asked`].
 #[derive(Clone, Debug)]

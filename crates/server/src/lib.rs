@@ -47,7 +47,6 @@ mod assembly;
 mod body;
 mod convert;
 mod failure;
-mod fields;
 mod flow;
 mod pack;
 mod sending;

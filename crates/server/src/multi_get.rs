@@ -15,9 +15,9 @@ use crate::auth::Authenticated;
 use crate::body::Data;
 use crate::convert;
 use crate::failure::Failure;
-use crate::fields::{Fields, bytes_of, not_protobuf, text_of};
 use crate::multi_delete::check_count;
 use crate::near::Nearby;
+use shoal_api::fields::{Fields, bytes_of, not_protobuf, text_of};
 
 /// Reads at the same time of one request: enough to keep a device busy, few enough that what they bring in for nothing
 /// (where the answer is full) stays small.

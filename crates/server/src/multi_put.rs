@@ -17,9 +17,9 @@ use crate::auth::Authenticated;
 use crate::body::Data;
 use crate::convert;
 use crate::failure::Failure;
-use crate::fields::{Fields, bytes_of, not_protobuf, number_of, text_of};
 use crate::multi_delete::check_count;
 use crate::put_together::put_together;
+use shoal_api::fields::{Fields, bytes_of, not_protobuf, number_of, text_of};
 
 /// Values of a batch of puts up to here take their places one behind the other: they ride in the log, and wait for no device.
 const BEGUN_BYTES_MAX: usize = 16 << 10;

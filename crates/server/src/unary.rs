@@ -20,10 +20,10 @@ use tonic::Status;
 use crate::auth::Authenticated;
 use crate::body::{Data, ResponseBody};
 use crate::failure::Failure;
-use crate::fields::not_protobuf;
 use crate::flow::{Lease, RequestBody, STREAM_LEASE_BYTES};
 use crate::messages::Messages;
 use crate::route::{Call, HttpResponse, Room, refuse};
+use shoal_api::fields::not_protobuf;
 
 /// Bytes in front of each message: a flag, and the length.
 pub(crate) const PREFIX_BYTES: usize = 5;

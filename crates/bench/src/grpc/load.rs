@@ -68,7 +68,7 @@ impl Tally {
         self.operations as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    fn count(&mut self, ended: &Ended) {
+    pub(super) fn count(&mut self, ended: &Ended) {
         self.operations += ended.operations;
         self.work += ended.work;
         *match ended.outcome {

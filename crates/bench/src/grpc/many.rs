@@ -12,7 +12,7 @@ use super::keys::{Key, Source};
 use super::load::{Call, Ended, Load, Outcome};
 
 /// The objects' bucket.
-const BUCKET: &str = "many";
+pub(super) const BUCKET: &str = "many";
 
 /// Operations in a batch.
 pub(super) const BATCH: usize = 100;
@@ -20,10 +20,12 @@ pub(super) const BATCH: usize = 100;
 /// How operations travel, and which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// One by one over a stream: gets and puts in turn.
+    /// One by one over a stream, by one task: gets and puts in turn.
     Stream,
     StreamGet,
     StreamPut,
+    /// As `Stream`, with a future for each operation.
+    StreamFutures,
     MultiGet,
     MultiPut,
 }
@@ -32,7 +34,7 @@ impl Way {
     /// Calls in flight: operations of the stream, or batches.
     pub(super) fn in_flight(self) -> usize {
         match self {
-            Self::Stream | Self::StreamGet | Self::StreamPut => 1_000,
+            Self::Stream | Self::StreamGet | Self::StreamPut | Self::StreamFutures => 1_000,
             Self::MultiGet | Self::MultiPut => 10,
         }
     }
@@ -40,14 +42,14 @@ impl Way {
 
 /// The objects of a server, and the connection to it.
 pub(super) struct Many {
-    source: Rc<Source>,
-    client: Client,
+    pub(super) client: Client,
     stream: OperationStream,
-    value_bytes: usize,
+    pub(super) source: Rc<Source>,
+    pub(super) value_bytes: usize,
     keys: Vec<Rc<Key>>,
 }
 
-/// Operations that travel in one way.
+/// Batches, or operations with a future each.
 pub(super) struct Travelling {
     pub(super) many: Rc<Many>,
     pub(super) way: Way,
@@ -73,7 +75,7 @@ impl Many {
         Ok(many)
     }
 
-    fn any(&self) -> Rc<Key> {
+    pub(super) fn any(&self) -> Rc<Key> {
         Rc::clone(&self.keys[self.source.below(self.keys.len())])
     }
 
@@ -138,7 +140,6 @@ impl Load for Travelling {
         self.turn.set(turn + 1);
         let many = Rc::clone(&self.many);
         let batch = |many: &Many| (0..BATCH).map(|_| many.any()).collect::<Vec<_>>();
-        let gets = self.way == Way::StreamGet || (self.way == Way::Stream && turn.is_multiple_of(2));
         match self.way {
             Way::MultiGet => {
                 let keys = batch(&many);
@@ -150,12 +151,12 @@ impl Load for Travelling {
             }
             _ => {
                 let key = many.any();
-                if gets { Box::pin(many.get(key)) } else { Box::pin(many.put(key)) }
+                if turn.is_multiple_of(2) { Box::pin(many.get(key)) } else { Box::pin(many.put(key)) }
             }
         }
     }
 }
 
-fn ended(operations: usize) -> Ended {
+pub(super) fn ended(operations: usize) -> Ended {
     Ended { outcome: Outcome::Done, operations: operations as u64, work: Duration::ZERO }
 }

@@ -9,7 +9,8 @@
 //! `own-runtime` is `durable` with a thread and a runtime for its connections; it runs only where it is named.
 //!
 //! `multi-100b` is the same 100 bytes, reads and writes in turn, counted in operations: on `memory` as unary calls, on
-//! `durable` over the stream of operations; its further variants are one way and one kind each.
+//! `durable` over the stream of operations; its further variants are one way and one kind each, and `stream-futures` is `durable`
+//! with a future for each operation.
 
 mod calls;
 mod charts;
@@ -18,6 +19,7 @@ mod keys;
 mod load;
 mod many;
 mod memory;
+mod pipelined;
 mod process;
 mod seed;
 mod serve;
@@ -42,6 +44,7 @@ use etcd::EtcdPuts;
 use keys::Source;
 use load::{Load, Tally, drive};
 use many::{Many, Travelling, Way};
+use pipelined::Pipelined;
 use process::{Cores, Remote};
 use seed::{Mix, Objects};
 pub use serve::{ServeOptions, serve};
@@ -67,7 +70,7 @@ const SMALL_OBJECTS: usize = 20;
 
 const CASES: [&str; 6] = ["crud-64k", "read-64k", "write-64k", "read-100b", "write-100b", "multi-100b"];
 
-const VARIANTS: [&str; 10] = [
+const VARIANTS: [&str; 11] = [
     "global-lock",
     "per-key",
     "memory",
@@ -76,6 +79,7 @@ const VARIANTS: [&str; 10] = [
     "etcd",
     "stream-get",
     "stream-put",
+    "stream-futures",
     "multi-get",
     "multi-put",
 ];
@@ -184,8 +188,14 @@ struct Bed {
 struct Contender<'a> {
     variant: &'static str,
     bed: &'a Bed,
-    load: Box<dyn Load>,
+    work: Work,
     in_flight: usize,
+}
+
+/// What is done to a server.
+enum Work {
+    Calls(Box<dyn Load>),
+    Pipelined(Box<Pipelined>),
 }
 
 impl<'a> Bench<'a> {
@@ -236,7 +246,7 @@ impl<'a> Bench<'a> {
         let wants_many = cases.contains(&"multi-100b");
         let wants = |bench: &Self, variants: &[&str]| variants.iter().any(|variant| bench.wants(variant));
         let memory = if self.wants("memory") { Some(self.start("memory")?) } else { None };
-        let ways = ["stream-get", "stream-put", "multi-get", "multi-put"];
+        let ways = ["stream-get", "stream-put", "stream-futures", "multi-get", "multi-put"];
         let wants_durable = self.wants("durable") || (wants_many && wants(self, &ways));
         let durable = if wants_durable { Some(self.start("durable")?) } else { None };
         // Only where it is asked for: it is another way of the same server.
@@ -249,23 +259,24 @@ impl<'a> Bench<'a> {
             for (variant, bed) in [("memory", &memory), ("durable", &durable), ("own-runtime", &own)] {
                 if let Some(bed) = bed.as_ref().filter(|_| self.wants(variant)) {
                     let is_stream = case == "multi-100b" && variant != "memory";
-                    let (load, in_flight) =
+                    let (work, in_flight) =
                         if is_stream { self.many(bed, Way::Stream)? } else { self.seed_load(bed, case)? };
-                    contenders.push(Contender { variant, bed, load, in_flight });
+                    contenders.push(Contender { variant, bed, work, in_flight });
                 }
             }
             if let Some(bed) = etcd.as_ref().filter(|_| case == "write-100b") {
                 let count = self.options.objects * SMALL_OBJECTS;
-                let load = Box::new(EtcdPuts::new(&self.source, bed.calls.clone(), count, SMALL));
-                contenders.push(Contender { variant: "etcd", bed, load, in_flight: self.options.in_flight });
+                let load = EtcdPuts::new(&self.source, bed.calls.clone(), count, SMALL);
+                let work = Work::Calls(Box::new(load));
+                contenders.push(Contender { variant: "etcd", bed, work, in_flight: self.options.in_flight });
             }
             if let Some(bed) = durable.as_ref().filter(|_| case == "multi-100b") {
-                for (variant, way) in
-                    ways.into_iter().zip([Way::StreamGet, Way::StreamPut, Way::MultiGet, Way::MultiPut])
-                {
+                let kinds =
+                    [Way::StreamGet, Way::StreamPut, Way::StreamFutures, Way::MultiGet, Way::MultiPut];
+                for (variant, way) in ways.into_iter().zip(kinds) {
                     if self.wants(variant) {
-                        let (load, in_flight) = self.many(bed, way)?;
-                        contenders.push(Contender { variant, bed, load, in_flight });
+                        let (work, in_flight) = self.many(bed, way)?;
+                        contenders.push(Contender { variant, bed, work, in_flight });
                     }
                 }
             }
@@ -283,8 +294,8 @@ impl<'a> Bench<'a> {
             return Ok(());
         }
         let bed = self.start(variant)?;
-        let load = bed.crud.calling(Mix::Crud);
-        let tally = self.measure(&bed, &load, self.options.in_flight, self.options.time)?;
+        let work = Work::Calls(Box::new(bed.crud.calling(Mix::Crud)));
+        let tally = self.measure(&bed, &work, self.options.in_flight, self.options.time)?;
         let at_a_time = if variant == "global-lock" { 1.0 } else { self.options.in_flight as f64 };
         // By the work of the calls that were drawn: a few hundred of them are not just the mean.
         let ceiling = at_a_time * tally.operations as f64 / tally.work.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -300,8 +311,8 @@ impl<'a> Bench<'a> {
         for _ in 0..ROUNDS {
             let mut rates = Vec::new();
             for (contender, sum) in contenders.iter().zip(&mut tallies) {
-                let Contender { bed, load, in_flight, .. } = contender;
-                let tally = self.measure(bed, load.as_ref(), *in_flight, self.options.time / ROUNDS)?;
+                let Contender { bed, work, in_flight, .. } = contender;
+                let tally = self.measure(bed, work, *in_flight, self.options.time / ROUNDS)?;
                 rates.push((contender.variant, tally.per_s()));
                 sum.add(&tally);
             }
@@ -323,10 +334,10 @@ impl<'a> Bench<'a> {
 
     fn soak(&mut self, time: Duration) -> Result<()> {
         let bed = self.start("durable")?;
-        let load = bed.crud.calling(Mix::Crud);
+        let work = Work::Calls(Box::new(bed.crud.calling(Mix::Crud)));
         let mut sum = Tally::default();
         for _ in 0..SOAK_PARTS {
-            let tally = self.measure(&bed, &load, self.options.in_flight, time / SOAK_PARTS)?;
+            let tally = self.measure(&bed, &work, self.options.in_flight, time / SOAK_PARTS)?;
             self.row("soak", "durable", &tally, None, None)?;
             sum.add(&tally);
         }
@@ -338,8 +349,11 @@ impl<'a> Bench<'a> {
         self.stop(bed)
     }
 
-    fn measure(&self, bed: &Bed, load: &dyn Load, in_flight: usize, time: Duration) -> Result<Tally> {
-        self.runtime.block_on(drive(load, &bed.remote, in_flight, time))
+    fn measure(&self, bed: &Bed, work: &Work, in_flight: usize, time: Duration) -> Result<Tally> {
+        match work {
+            Work::Calls(load) => self.runtime.block_on(drive(load.as_ref(), &bed.remote, in_flight, time)),
+            Work::Pipelined(work) => self.runtime.block_on(work.drive(&bed.remote, in_flight, time)),
+        }
     }
 
     fn row(
@@ -403,7 +417,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The calls of a case over the seed's service.
-    fn seed_load(&self, bed: &Bed, case: &str) -> Result<(Box<dyn Load>, usize)> {
+    fn seed_load(&self, bed: &Bed, case: &str) -> Result<(Work, usize)> {
         let mix = match case {
             "crud-64k" => Mix::Crud,
             "read-64k" | "read-100b" => Mix::Read,
@@ -411,7 +425,9 @@ impl<'a> Bench<'a> {
             _ => Mix::ReadWrite,
         };
         let (objects, count) = match case {
-            "crud-64k" => return Ok((Box::new(bed.crud.calling(mix)), self.options.in_flight)),
+            "crud-64k" => {
+                return Ok((Work::Calls(Box::new(bed.crud.calling(mix))), self.options.in_flight));
+            }
             "read-64k" | "write-64k" => (&bed.large, (self.options.objects, LARGE)),
             _ => (&bed.small, (self.options.objects * SMALL_OBJECTS, SMALL)),
         };
@@ -422,11 +438,11 @@ impl<'a> Bench<'a> {
             let _ = objects.set(loaded);
         }
         let objects = objects.get().context("the objects were just loaded")?;
-        Ok((Box::new(objects.calling(mix)), self.options.in_flight))
+        Ok((Work::Calls(Box::new(objects.calling(mix))), self.options.in_flight))
     }
 
     /// The operations of a way over Shoal's own interface.
-    fn many(&self, bed: &Bed, way: Way) -> Result<(Box<dyn Load>, usize)> {
+    fn many(&self, bed: &Bed, way: Way) -> Result<(Work, usize)> {
         let many = match bed.many.get() {
             Some(many) => Rc::clone(many),
             None => {
@@ -437,7 +453,13 @@ impl<'a> Bench<'a> {
                 many
             }
         };
-        Ok((Box::new(Travelling { many, way, turn: Cell::new(0) }), way.in_flight()))
+        let work = match way {
+            Way::Stream | Way::StreamGet | Way::StreamPut => {
+                Work::Pipelined(Box::new(Pipelined::new(many, way)))
+            }
+            _ => Work::Calls(Box::new(Travelling { many, way, turn: Cell::new(0) })),
+        };
+        Ok((work, way.in_flight()))
     }
 }
 

@@ -7,6 +7,8 @@
 
 #![allow(missing_docs)] // The names say it, and nobody but fuzzers calls them.
 
+#[cfg(test)]
+mod child;
 mod layout;
 mod limit;
 #[cfg(test)]

@@ -574,9 +574,8 @@ impl Committer {
             return Ok(());
         }
         if !has_extents {
-            self.device.write_durable(block, buf).await.ok()?;
-            // Where it was a write and a flush: as below.
-            return self.poison.check();
+            let durable = self.device.write_durable(block, buf);
+            return self.poison.flushed(async { durable.await.ok().map(drop).map_err(Error::Io) }).await;
         }
         let mut batch = self.device.batch();
         let log = if planted(Plant::ValuesNotFlushed) {
@@ -598,14 +597,15 @@ impl Committer {
         if planted(Plant::ValuesNotFlushed) {
             return Ok(());
         }
-        let flushed = self.device.flush().await.ok();
-        if planted(Plant::FlushRetried) && flushed.is_err() {
-            self.device.flush().await.ok()?;
-            return Ok(());
-        }
-        flushed?;
-        // Another flush may have failed while this one was under way: then nobody knows what the device has kept (R20).
-        self.poison.check()
+        let flush = async {
+            let flushed = self.device.flush().await.ok();
+            if planted(Plant::FlushRetried) && flushed.is_err() {
+                self.device.flush().await.ok()?;
+                return Ok(());
+            }
+            flushed.map_err(Error::Io)
+        };
+        self.poison.flushed(flush).await
     }
 }
 

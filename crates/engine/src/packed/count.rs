@@ -218,7 +218,8 @@ impl Inner {
         let lsn: Lsn = view.applied;
         let mut account = Account::new(recount.count.totals());
         let (root, pages) = self.merge_tree(tablet, view.root, lsn, &mut account, &ops).await?;
-        let freed: Vec<Run> = account.freed.iter().chain(&pages.freed).copied().collect();
+        let mut freed: Vec<Run> = account.freed.iter().chain(&pages.freed).copied().collect();
+        self.space.drop_foreign(&mut freed);
         let changes = Changes {
             tablet: Some((tablet.id, root, lsn, account.totals)),
             taken: pages.taken.clone(),

@@ -247,6 +247,33 @@ pub(crate) async fn verify_direct(
     entry: &Entry,
     version: Lsn,
 ) -> Result<()> {
+    read_units(device, pool, device_blocks, entry, version, |_| {}).await
+}
+
+/// The stored bytes of an entry that are not inline, read and verified as [`verify_direct`] does.
+///
+/// # Errors
+/// As [`verify_direct`].
+pub(crate) async fn read_direct(
+    device: &Device,
+    pool: &Pool,
+    device_blocks: u64,
+    entry: &Entry,
+    version: Lsn,
+) -> Result<Vec<u8>> {
+    let mut stored = Vec::new();
+    read_units(device, pool, device_blocks, entry, version, |unit| stored.extend_from_slice(unit)).await?;
+    Ok(stored)
+}
+
+async fn read_units(
+    device: &Device,
+    pool: &Pool,
+    device_blocks: u64,
+    entry: &Entry,
+    version: Lsn,
+    mut see: impl FnMut(&[u8]),
+) -> Result<()> {
     if entry.home == Home::Inline {
         return Ok(());
     }
@@ -264,10 +291,14 @@ pub(crate) async fn verify_direct(
     for index in 0..located.checksums.len() as u64 {
         match located.unit(index)? {
             UnitPlace::Split { run, at, bytes, crc } => {
-                located.read_split(device, run, at, bytes, crc).await?;
+                see(&located.read_split(device, run, at, bytes, crc).await?);
             }
             UnitPlace::Whole(unit) => {
-                read_past(device, &[unit]).await?;
+                for loaded in read_past(device, &[unit]).await? {
+                    if let Loaded::Past(bytes) = loaded {
+                        see(&bytes);
+                    }
+                }
             }
         }
     }

@@ -12,6 +12,7 @@ mod key_value;
 mod limits;
 mod once;
 mod operations;
+mod pipeline;
 mod standard;
 mod streams;
 mod support;

@@ -6,7 +6,7 @@ use tonic::Status;
 
 /// What a field holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Field<'a> {
+pub enum Field<'a> {
     /// A number, or a choice.
     Number(u64),
     /// Bytes, text, or a message.
@@ -17,13 +17,19 @@ pub(crate) enum Field<'a> {
 
 /// The fields of `message`, in the order in which they were sent; ends after the first error.
 #[derive(Clone)]
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn of(message: &'a [u8]) -> Self {
+    /// Those of a message.
+    pub fn of(message: &'a [u8]) -> Self {
         Self { rest: message }
+    }
+
+    /// What was not looked at yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
     }
 
     fn field(&mut self) -> Result<(u32, Field<'a>), Status> {
@@ -66,12 +72,12 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 /// The refusal of a message that is none.
-pub(crate) fn not_protobuf(why: impl std::fmt::Display) -> Status {
+pub fn not_protobuf(why: impl std::fmt::Display) -> Status {
     Status::internal(format!("the message is not protobuf: {why}"))
 }
 
 /// The bytes of a field that has some.
-pub(crate) fn bytes_of(field: Field<'_>) -> Result<&[u8], Status> {
+pub fn bytes_of(field: Field<'_>) -> Result<&[u8], Status> {
     match field {
         Field::Bytes(bytes) => Ok(bytes),
         Field::Number(_) | Field::Fixed => Err(not_protobuf("a field has another type")),
@@ -79,12 +85,12 @@ pub(crate) fn bytes_of(field: Field<'_>) -> Result<&[u8], Status> {
 }
 
 /// The text of a field that has some.
-pub(crate) fn text_of(field: Field<'_>) -> Result<&str, Status> {
+pub fn text_of(field: Field<'_>) -> Result<&str, Status> {
     std::str::from_utf8(bytes_of(field)?).map_err(|_| not_protobuf("a text is not UTF-8"))
 }
 
 /// The number of a field that has one.
-pub(crate) fn number_of(field: Field<'_>) -> Result<u64, Status> {
+pub fn number_of(field: Field<'_>) -> Result<u64, Status> {
     match field {
         Field::Number(number) => Ok(number),
         Field::Bytes(_) | Field::Fixed => Err(not_protobuf("a field has another type")),
@@ -93,9 +99,9 @@ pub(crate) fn number_of(field: Field<'_>) -> Result<u64, Status> {
 
 #[cfg(test)]
 mod tests {
+    use crate::v1;
     use proptest::prelude::*;
     use prost::Message;
-    use shoal_api::v1;
 
     use super::*;
 

@@ -1,0 +1,242 @@
+//! What the log has behind a damaged batch: for `shoal check --repair`.
+//!
+//! An opening reads the log up to the damage and cuts it there. What was written later may still lie in the ring, and its newest
+//! part can be trusted: the batches that are linked, each by its checksum in the next, to the last one of this epoch. Every record
+//! of a key in that part is newer than all that the opening finds, and the newest of them is the newest that there is.
+//! So the repair does these steps again, the newest first, each as a whole or not at all (R22): a step of which one value cannot be
+//! read is left out, and its objects are named. A tablet whose tree already holds a record does not get it again.
+//!
+//! What lies between the damage and that part is lost: whoever was written there and not later is as an older record left it. The
+//! report says which numbers that concerns; names are not known.
+//!
+//! Steps that are between two damaged places are linked to nothing. A batch of an older life could be among them, so
+//! they are not believed.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use shoal_base::Lsn;
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+
+use crate::check::{CheckReport, name};
+use crate::entry::{Entry, Home};
+use crate::error::Result;
+use crate::key::ObjectKey;
+use crate::log::format::{EncodedRecord, RecordKind};
+use crate::log::ring::Ring;
+use crate::open::Recovery;
+use crate::plant::{Plant, planted};
+use crate::salvage::{Batches, batch_before, body, contents, read_batch};
+use crate::store::Store;
+use crate::superblock::LogPlace;
+use crate::update::{Change, Look};
+use crate::value::read::read_direct;
+
+/// Objects of a step and what becomes of them, in the order of its records.
+type Changes = Vec<(ObjectKey, Change)>;
+
+/// What can be done again.
+#[derive(Default)]
+pub(crate) struct Behind {
+    /// The newest first.
+    steps: Vec<Changes>,
+    bytes: usize,
+    /// Numbers of the records that are lost, where the log was cut.
+    lost: Option<Range<u64>>,
+    /// Whether more could have been held.
+    is_full: bool,
+    /// Objects whose newest record cannot be done again, and why.
+    left_out: Vec<(Vec<u8>, &'static str)>,
+}
+
+/// Reads what lies behind the cut of the log, up to `bytes_max` bytes of keys and values.
+pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max: usize) -> Behind {
+    let Recovery { device, superblock, log, .. } = recovery;
+    let ring = Ring { first: superblock.layout.log_first(), blocks: superblock.layout.log_blocks };
+    let mut behind = Behind::default();
+    if !recovery.is_cut {
+        return behind;
+    }
+    let first = log.head.first_lsn.0;
+    let limit = superblock.log_tail.position + u64::from(ring.blocks);
+    let positions = log.head.position.max(superblock.epoch_position)..limit;
+    let ours = found
+        .values()
+        .flatten()
+        .filter(|batch| batch.header.epoch == superblock.epoch && positions.contains(&batch.header.position));
+    let mut newest = ours.max_by_key(|batch| batch.header.position);
+    let end = newest.map_or(0, |batch| batch.header.first_lsn.0 + u64::from(batch.header.records));
+    let mut lost_to = end.max(log.promised.0 + 1).max(first);
+    let mut decided = HashSet::new();
+    while let Some(batch) = newest.filter(|batch| batch.header.position >= log.head.position)
+        && let Some(records) = read_batch(device, superblock.log_seed, batch).await
+    {
+        let lsns = batch.header.first_lsn.0..;
+        let mut records: Vec<(Lsn, EncodedRecord)> = lsns.map(Lsn).zip(records).collect();
+        while let Some(step) = last_step(&mut records) {
+            if behind.bytes > bytes_max {
+                behind.is_full = true;
+                break;
+            }
+            behind.add(recovery, &step, &mut decided).await;
+            lost_to = step.first().map_or(lost_to, |(lsn, _)| lsn.0);
+        }
+        if behind.is_full {
+            break;
+        }
+        lost_to = batch.header.first_lsn.0;
+        let place = LogPlace {
+            position: batch.header.position,
+            chain: batch.header.chain,
+            first_lsn: batch.header.first_lsn,
+        };
+        newest = batch_before(found, place, batch.header.epoch, ring);
+        if planted(Plant::UnlinkedBelieved) && newest.is_none() {
+            let before = found.values().flatten().filter(|other| other.header.position < place.position);
+            newest = before.max_by_key(|other| other.header.position);
+        }
+    }
+    behind.lost = (first < lost_to).then_some(first..lost_to);
+    behind
+}
+
+/// Takes the last step off `records`, which end with one.
+fn last_step(records: &mut Vec<(Lsn, EncodedRecord)>) -> Option<Vec<(Lsn, EncodedRecord)>> {
+    let before = records.len().checked_sub(1)?;
+    let start =
+        records[..before].iter().rposition(|(_, record)| !record.continues).map_or(0, |last| last + 1);
+    Some(records.split_off(start))
+}
+
+impl Behind {
+    /// Takes a step, without what a newer one or a tree has already; as a whole or not at all. `decided`: the keys of newer ones.
+    async fn add(
+        &mut self,
+        recovery: &Recovery,
+        step: &[(Lsn, EncodedRecord)],
+        decided: &mut HashSet<Vec<u8>>,
+    ) {
+        let mut changes = Changes::new();
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        let mut why = None;
+        for (lsn, record) in step.iter().rev() {
+            let Some(tablet) = recovery.superblock.tablets.get(usize::from(record.tablet.0)) else {
+                why = Some("it names a tablet that does not exist");
+                continue;
+            };
+            let key = record.bytes.get(record.key.0 as usize..record.key.1 as usize).unwrap_or(&[]).to_vec();
+            if *lsn <= tablet.applied || decided.contains(&key) || keys.contains(&key) {
+                continue;
+            }
+            match change(recovery, *lsn, record).await {
+                Ok(change) => changes.extend(ObjectKey::of_encoded(&key).map(|object| (object, change))),
+                Err(reason) => why = Some(reason),
+            }
+            keys.push(key);
+        }
+        if why.is_none() && changes.len() < keys.len() {
+            why = Some("it names an object that cannot be");
+        }
+        if let Some(why) = why.filter(|_| !planted(Plant::StepsInPart)) {
+            self.left_out.extend(keys.into_iter().map(|key| (key, why)));
+            return;
+        }
+        let values: usize = changes.iter().map(|(_, change)| change.value_bytes()).sum();
+        self.bytes += values + keys.iter().map(Vec::len).sum::<usize>();
+        decided.extend(keys);
+        changes.reverse();
+        if !changes.is_empty() {
+            self.steps.push(changes);
+        }
+    }
+}
+
+/// What the record did, its value in memory.
+async fn change(
+    recovery: &Recovery,
+    lsn: Lsn,
+    record: &EncodedRecord,
+) -> std::result::Result<Change, &'static str> {
+    if record.kind == RecordKind::Delete {
+        return Ok(Change::Delete);
+    }
+    let body = body(record);
+    let (entry, inline) = Entry::decode(&body).map_err(|_| "its record cannot be understood")?;
+    let stored = if entry.home == Home::Inline {
+        inline.to_vec()
+    } else if entry.value_bytes > VALUE_BYTES_SINGLE_MAX {
+        return Err("its value is larger than 4 MiB");
+    } else {
+        let Recovery { device, pool, superblock, .. } = recovery;
+        let read = read_direct(device, pool, superblock.device_blocks, &entry, lsn).await;
+        read.map_err(|_| "its value cannot be read")?
+    };
+    let (value, options) = contents(&entry, &stored).map_err(|_| "its record cannot be understood")?;
+    Ok(Change::PutWith { value: value.into(), options: Box::new(options) })
+}
+
+impl Store {
+    /// Does again what the log has behind the damage, the oldest step first, and says in `report` what was done and what is lost.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], once the device failed.
+    pub(crate) async fn do_again(&self, behind: Behind, report: &mut CheckReport) -> Result<()> {
+        if let Some(lost) = &behind.lost {
+            report.notes.push(format!(
+                "repair: the log's records {} to {} are lost: an object that was written there, and not later, is as it was \
+                 before, or missing, where its tree had not taken it over yet; nobody knows the names",
+                lost.start,
+                lost.end - 1
+            ));
+        }
+        if behind.is_full {
+            report.notes.push(format!(
+                "repair: {} MiB of values behind the damage were held, all that memory allows: records in front of them are \
+                 among the lost (repair a copy again with more --cache)",
+                behind.bytes >> 20
+            ));
+        }
+        let mut again = 0;
+        for (key, why) in &behind.left_out {
+            report.was_not_done_again(&name(key), why);
+        }
+        for changes in behind.steps.into_iter().rev() {
+            match self.do_step(&changes).await {
+                Ok(()) => {
+                    again += 1;
+                    let users = changes.iter().filter(|(key, _)| !key.is_system());
+                    users.for_each(|(key, _)| report.was_restored(name(key.encoded())));
+                }
+                Err(error) => {
+                    for (key, _) in &changes {
+                        report.was_not_restored(&name(key.encoded()), &error);
+                    }
+                    self.0.poison.check()?;
+                }
+            }
+        }
+        if again > 0 {
+            report.notes.push(format!(
+                "repair: {again} step(s) that lay behind the damage in the log were done again"
+            ));
+        }
+        Ok(())
+    }
+
+    async fn do_step(&self, changes: &Changes) -> Result<()> {
+        let keys: Vec<(ObjectKey, Look)> =
+            changes.iter().map(|(key, _)| (key.clone(), Look::Nothing)).collect();
+        let decide = |_: &[Option<crate::Object>]| {
+            let changes: Vec<Change> = changes.iter().map(|(_, change)| change.clone()).collect();
+            (changes, ())
+        };
+        for pending in self.update_together(&keys, decide).await?.pending {
+            pending.durable().await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "behind_tests.rs"]
+mod tests;

@@ -1,0 +1,292 @@
+//! Every batch of a log is damaged, alone, and what a repair does again is compared with a model; what it must not do again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use shoal_base::{ManualClock, SeededEntropy, TabletId};
+use shoal_device::Device;
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+
+use super::*;
+use crate::options::Tuning;
+use crate::superblock::{Found as FoundSuperblock, read_newest};
+use crate::{
+    ByteRange, CheckOptions, DeleteResult, Environment, FormatOptions, OpenOptions, block_on, check,
+};
+
+/// So large that nothing is applied unasked.
+const BLOCKS: u64 = 2048;
+const LOG_BLOCKS: u32 = 256;
+
+fn environment() -> Environment {
+    Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) }
+}
+
+fn on(image: Image) -> (Arc<SimDevice>, Device) {
+    let sim = SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() });
+    (sim.clone(), Device::new(sim))
+}
+
+fn open(device: &Device) -> Store {
+    open_in(device, environment())
+}
+
+fn open_in(device: &Device, environment: Environment) -> Store {
+    let tuning = Tuning { leaf_value_bytes_max: 100, ..Tuning::default() };
+    let options = OpenOptions { cache_bytes: 512 << 10, background: false, tuning, ..OpenOptions::default() };
+    block_on(Store::open(device.clone(), options, environment)).unwrap()
+}
+
+fn formatted() -> (Arc<SimDevice>, Device) {
+    let (sim, device) = on(Image::new(BLOCKS));
+    let options =
+        FormatOptions { tablets: 2, log_blocks: Some(LOG_BLOCKS), ..FormatOptions::for_blocks(BLOCKS) };
+    block_on(Store::format(&device, &options, &environment())).unwrap();
+    (sim, device)
+}
+
+fn ring(device: &Device) -> Ring {
+    match block_on(read_newest(device)).unwrap() {
+        FoundSuperblock::Newest(it) => Ring { first: it.layout.log_first(), blocks: it.layout.log_blocks },
+        FoundSuperblock::Nothing => panic!("there is a store"),
+    }
+}
+
+fn key(which: u32) -> ObjectKey {
+    ObjectKey::new("default", format!("key-{which}").as_bytes()).unwrap()
+}
+
+fn value(seed: u32, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at as u32 * 7 + seed * 31) as u8).collect()
+}
+
+/// What a step does to each of its objects: a value, or its end.
+type Step = Vec<(u32, Option<Vec<u8>>)>;
+
+fn perform(store: &Store, step: &Step) {
+    let keys: Vec<(ObjectKey, Look)> = step.iter().map(|(which, _)| (key(*which), Look::Nothing)).collect();
+    let changes: Vec<Change> = step
+        .iter()
+        .map(|(_, value)| match value {
+            Some(value) => Change::PutWith { value: value.clone().into(), options: Box::default() },
+            None => Change::Delete,
+        })
+        .collect();
+    let together = block_on(store.update_together(&keys, |_| (changes.clone(), ()))).unwrap();
+    together.pending.into_iter().for_each(|pending| _ = block_on(pending.durable()).unwrap());
+}
+
+/// Where the next batch begins.
+fn head(store: &Store) -> u64 {
+    store.0.committer.place_of(Lsn(u64::MAX)).position
+}
+
+fn tablet(store: &Store, which: u32) -> TabletId {
+    store.0.tablet_of(&key(which)).id
+}
+
+fn repair(device: &Device) -> CheckReport {
+    block_on(check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() })).unwrap()
+}
+
+fn state(device: &Device) -> BTreeMap<u32, Vec<u8>> {
+    let store = open(device);
+    let object = |which| block_on(store.get(&key(which), ByteRange::ALL)).unwrap();
+    let all = (0..12).filter_map(|which| Some((which, object(which)?.value.to_vec()))).collect();
+    block_on(store.close()).unwrap();
+    all
+}
+
+/// Single writes, pairs, renames and deletes over two tablets, values of every kind.
+fn steps() -> Vec<Step> {
+    let sizes = [20, 900, 60_000, 5_000, 70];
+    let mut steps = Vec::new();
+    for turn in 0..24_u32 {
+        let some = |which: u32| (which % 9, Some(value(turn * 10 + which, sizes[(turn % 5) as usize])));
+        steps.push(match turn % 6 {
+            0 | 1 => vec![some(turn)],
+            2 => vec![some(turn), some(turn + 4)],
+            3 => vec![(turn % 9, None), some(turn + 1)],
+            4 => vec![some(turn), some(turn + 2), some(turn + 3)],
+            _ => vec![(turn % 9, None)],
+        });
+    }
+    steps
+}
+
+/// Each batch is damaged, alone: what it held is lost and nothing else, neither an object nor a part of a step; `applied` is the
+/// step before which one tablet is applied.
+fn each_batch_damaged(applied: Option<usize>) {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let steps = steps();
+    let mut places = Vec::new();
+    for (turn, step) in steps.iter().enumerate() {
+        if applied == Some(turn) {
+            block_on(store.0.apply_tablet(&store.0.tablets.all()[0])).unwrap();
+        }
+        places.push(head(&store));
+        perform(&store, step);
+    }
+    let tablets: Vec<TabletId> = (0..12).map(|which| tablet(&store, which)).collect();
+    let applies = store.0.counters.applies.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(applies, u64::from(applied.is_some()), "nothing was applied unasked");
+    drop(store);
+    let (image, ring) = (sim.image(), ring(&device));
+    let mut again = 0;
+    for lost in 0..steps.len() - 1 {
+        let in_tree = |which: u32| {
+            tablets[which as usize] == TabletId(0) && applied.is_some_and(|applied| lost < applied)
+        };
+        let mut expected = BTreeMap::new();
+        for (turn, step) in steps.iter().enumerate() {
+            for (which, value) in step.iter().filter(|(which, _)| turn != lost || in_tree(*which)) {
+                expected.remove(which);
+                expected.extend(value.clone().map(|value| (*which, value)));
+            }
+        }
+        let (sim, device) = on(image.clone());
+        sim.corrupt(ring.block(places[lost]), 90, 0x40);
+        let report = repair(&device);
+        let state = state(&device);
+        let differs = (0..12).find(|which| state.get(which) != expected.get(which));
+        assert_eq!(differs, None, "step {lost} is lost: {report:?}");
+        if report.is_clean() {
+            assert!(steps[lost].iter().all(|(which, _)| in_tree(*which)), "{lost}: nobody noticed");
+            continue;
+        }
+        again += report.restored_count;
+        let says = |words: &str| report.notes.iter().any(|note| note.contains(words));
+        assert!(says("are lost: an object that was written there"), "step {lost}: {report:?}");
+        assert!(!says("was left out") && !says("did not get to its end"), "step {lost}: {report:?}");
+        let left = block_on(check(device, &CheckOptions::default())).unwrap();
+        assert!(left.is_clean(), "step {lost}: {left:?}");
+    }
+    assert!(again > 100, "{again}");
+}
+
+#[test]
+fn each_batch_is_lost_alone() {
+    each_batch_damaged(None);
+}
+
+#[test]
+fn what_a_tree_has_already_is_not_done_again() {
+    each_batch_damaged(Some(12));
+}
+
+/// A second damage: what lies between the two is linked to nothing, and only what follows the later one is done again.
+#[test]
+fn only_what_is_linked_to_the_newest_batch_is_believed() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let mut places = Vec::new();
+    for turn in 0..6 {
+        places.push(head(&store));
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    drop(store);
+    for lost in [1, 3] {
+        sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);
+    }
+    let report = repair(&device);
+    let expected = [0, 4, 5].map(|which| (which, value(which, 50)));
+    assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
+    assert_eq!(report.restored, ["default/key-4", "default/key-5"]);
+    assert!(report.notes.iter().any(|note| note.contains("records 2 to 4 are lost")), "{report:?}");
+}
+
+/// A value that cannot be read: nothing of its step is done again, its objects are named, and what is older counts.
+#[test]
+fn a_step_is_done_again_as_a_whole_or_not_at_all() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    perform(&store, &vec![(0, Some(value(0, 50)))]);
+    let damaged = head(&store);
+    perform(&store, &vec![(1, Some(value(1, 50)))]);
+    perform(&store, &vec![(2, Some(value(2, 50))), (3, Some(value(3, 50)))]);
+    let large = value(9, 60_000);
+    perform(&store, &vec![(2, None), (3, Some(large.clone())), (4, Some(value(4, 50)))]);
+    perform(&store, &vec![(5, Some(value(5, 50)))]);
+    drop(store);
+    let image = sim.image();
+    let is_value = |block: &u64| image.block(*block)[..64] == large[..64];
+    let block = (0..image.blocks()).find(is_value).expect("it has blocks of its own");
+    let (sim, device) = on(image.clone());
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    sim.corrupt(block, 2_000, 1);
+    let report = repair(&device);
+    let expected = [0, 2, 3, 5].map(|which| (which, value(which, 50)));
+    assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
+    let named: BTreeSet<&str> = report
+        .notes
+        .iter()
+        .filter(|note| note.contains("was left out (its value cannot be read)"))
+        .filter_map(|note| note.split(' ').nth(2))
+        .collect();
+    let names = ["default/key-2:", "default/key-3:", "default/key-4:"];
+    assert_eq!(named, BTreeSet::from(names), "{report:?}");
+}
+
+/// What a write's answer was comes back with the write: sent again, it is not done twice (R17).
+#[test]
+fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
+    let (sim, device) = formatted();
+    // A result has its time, by the clock that the repair has, too.
+    let store = open_in(&device, Environment::default());
+    let damaged = head(&store);
+    perform(&store, &vec![(1, Some(value(1, 50)))]);
+    let identity = crate::Identity { session: 77, sequence: 3 };
+    let delete =
+        |store: &Store| block_on(store.delete_once(identity, &key(0), crate::RejectRules::default()));
+    perform(&store, &vec![(0, Some(value(0, 50)))]);
+    let first: DeleteResult = delete(&store).unwrap();
+    perform(&store, &vec![(0, Some(value(5, 50)))]);
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let report = repair(&device);
+    assert!(!report.restored.iter().any(|name| name.contains("result")), "{report:?}");
+    let store = open_in(&device, Environment::default());
+    let again = delete(&store).unwrap();
+    assert_eq!(again.deleted, first.deleted);
+    let object = block_on(store.get(&key(0), ByteRange::ALL)).unwrap().expect("not deleted a second time");
+    assert_eq!(object.value.to_vec(), value(5, 50));
+}
+
+/// No more is held than memory allows, and the report says where that ended.
+#[test]
+fn what_memory_has_no_room_for_is_said_to_be_lost() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let damaged = head(&store);
+    for turn in 0..8 {
+        perform(&store, &vec![(turn, Some(value(turn, 1_000)))]);
+    }
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let options = OpenOptions { accept_damaged_log: true, background: false, ..OpenOptions::default() };
+    let behind = block_on(async {
+        let recovery = Recovery::read(device, &options, &environment()).await.unwrap();
+        let found = crate::salvage::read_ring(&recovery).await;
+        read_behind(&recovery, &found, 2_500).await
+    });
+    assert_eq!((behind.steps.len(), behind.lost.clone(), behind.is_full), (3, Some(1..6), true));
+    let (_, device) = formatted();
+    let store = open(&device);
+    let mut report = CheckReport::default();
+    block_on(store.do_again(behind, &mut report)).unwrap();
+    assert!(report.notes.iter().any(|note| note.contains("all that memory allows")), "{report:?}");
+    assert_eq!(report.restored_count, 3);
+}
+
+#[test]
+fn steps_are_taken_from_the_end() {
+    let record = |which: u8, continues| {
+        let encoded =
+            crate::log::format::encode_record(RecordKind::Delete, TabletId(0), &[which], &[], continues);
+        (Lsn(u64::from(which)), encoded)
+    };
+    let mut records = vec![record(1, false), record(2, true), record(3, true), record(4, false)];
+    let mut numbers = || Some(last_step(&mut records)?.iter().map(|(lsn, _)| lsn.0).collect::<Vec<_>>());
+    assert_eq!([numbers(), numbers(), numbers()], [Some(vec![2, 3, 4]), Some(vec![1]), None]);
+}

@@ -1,0 +1,437 @@
+//! `cargo x coverage`: which lines of formats, recovery and error arms no test reaches (T25).
+//!
+//! The tests of the storage crates run with the compiler's own counters, in a target folder of their own; LLVM's tools sum them
+//! up. `list.rs` says which files must be covered as a whole, and which lines are exempt, each with its reason. In every other
+//! file of these crates the error arms must be covered: the lines that make an error or match one.
+
+mod list;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use self::list::{CRATES, EXEMPT, NOT_COUNTED, WHOLE};
+
+pub(crate) const USAGE: &str = "\
+Usage: cargo x coverage [--lines] [--only TEXT] [--again]
+
+Builds the tests of the storage crates with counters (target/coverage), runs them at low priority, prints a table of the files
+that must be covered, and fails where a line of formats, recovery or error arms was not reached or where less than 90 % of all lines
+were. Needs LLVM's tools: rustup component add llvm-tools.
+
+  --lines      print the lines that were not reached
+  --only TEXT  only files whose path has TEXT in it
+  --again      judge the last run's counts again, without a build or a run";
+
+/// Share of all counted lines that tests must reach, in percent.
+const ALL_PERCENT_MIN: f64 = 90.0;
+
+/// What the command line says.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Options {
+    lines: bool,
+    only: String,
+    again: bool,
+}
+
+impl Options {
+    pub(crate) fn parse(words: &[&str]) -> Result<Self> {
+        let mut options = Self { lines: false, only: String::new(), again: false };
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            match word {
+                "--lines" => options.lines = true,
+                "--only" => options.only = (*words.next().context("--only needs a value")?).to_owned(),
+                "--again" => options.again = true,
+                _ => bail!("there is no option {word}"),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Builds, runs, counts and judges.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let root = super::root()?;
+    let work = root.join("target/coverage");
+    let report = work.join("lines.info");
+    if !options.again {
+        let tools = tools()?;
+        let binaries = build(&root, &work)?;
+        count(&root, &work)?;
+        export(&tools, &work, &binaries, &report)?;
+    }
+    let report = std::fs::read_to_string(&report)
+        .with_context(|| format!("cannot read {}: run without --again first", report.display()))?;
+    judge(&root, &report, options)
+}
+
+/// The folder of LLVM's tools that belong to this compiler.
+fn tools() -> Result<PathBuf> {
+    let output = Command::new("rustc").args(["--print", "sysroot"]).output().context("cannot start rustc")?;
+    let sysroot = String::from_utf8(output.stdout).context("rustc's sysroot")?;
+    let host =
+        Command::new("rustc").args(["--print", "host-tuple"]).output().context("cannot start rustc")?;
+    let host = String::from_utf8(host.stdout).context("rustc's host")?;
+    let folder = Path::new(sysroot.trim()).join("lib/rustlib").join(host.trim()).join("bin");
+    if !folder.join("llvm-cov").exists() || !folder.join("llvm-profdata").exists() {
+        bail!("{} has no llvm-cov: `rustup component add llvm-tools`", folder.display());
+    }
+    Ok(folder)
+}
+
+/// `cargo test` of the crates, with counters and at low priority.
+fn cargo(root: &Path, work: &Path) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "10", "cargo", "test"]);
+    for name in CRATES {
+        command.args(["-p", name]);
+    }
+    // A process adds to one of four files, under a lock: hundreds of processes would leave a file each.
+    command.env("LLVM_PROFILE_FILE", work.join("profiles/%4m.profraw"));
+    command.env("RUSTFLAGS", "-C instrument-coverage").env("CARGO_TARGET_DIR", work);
+    command.env("CARGO_TERM_COLOR", "never").current_dir(root);
+    command
+}
+
+/// Builds the tests; gives their programs.
+fn build(root: &Path, work: &Path) -> Result<Vec<PathBuf>> {
+    let built = cargo(root, work).args(["--no-run"]).stderr(Stdio::piped()).output();
+    let built = built.context("cannot start nice and cargo")?;
+    let said = String::from_utf8_lossy(&built.stderr).into_owned();
+    if !built.status.success() {
+        eprint!("{said}");
+        bail!("the tests do not build with counters ({})", built.status);
+    }
+    let binaries: Vec<PathBuf> = executables(&said).map(|path| root.join(path)).collect();
+    if binaries.is_empty() {
+        bail!("cargo named no test program");
+    }
+    Ok(binaries)
+}
+
+/// The programs in what cargo says: `Executable unittests src/lib.rs (target/.../name-hash)`.
+fn executables(said: &str) -> impl Iterator<Item = &str> {
+    let line = |line: &'_ str| line.trim_start().starts_with("Executable");
+    said.lines().filter(move |text| line(text)).filter_map(|line| {
+        let (_, path) = line.rsplit_once('(')?;
+        path.strip_suffix(')')
+    })
+}
+
+fn count(root: &Path, work: &Path) -> Result<()> {
+    let profiles = work.join("profiles");
+    if profiles.exists() {
+        std::fs::remove_dir_all(&profiles)?;
+    }
+    let status = cargo(root, work).args(["--quiet", "--no-fail-fast"]).stdout(Stdio::null()).status();
+    if !status.context("cannot start nice and cargo")?.success() {
+        bail!("a test failed: what it would have reached is not known");
+    }
+    Ok(())
+}
+
+fn export(tools: &Path, work: &Path, binaries: &[PathBuf], report: &Path) -> Result<()> {
+    let merged = work.join("merged.profdata");
+    let profiles = std::fs::read_dir(work.join("profiles")).context("no test left counts")?;
+    let profiles =
+        profiles.map(|file| Ok(file?.path().into_os_string())).collect::<Result<Vec<OsString>>>()?;
+    let mut merge = Command::new(tools.join("llvm-profdata"));
+    merge.args(["merge", "-sparse", "-o"]).arg(&merged).args(profiles);
+    if !merge.status().context("cannot start llvm-profdata")?.success() {
+        bail!("llvm-profdata failed");
+    }
+    let mut export = Command::new(tools.join("llvm-cov"));
+    export.args([
+        "export",
+        "--format=lcov",
+        "--skip-functions",
+        "--ignore-filename-regex=(/registry/|/rustc/)",
+    ]);
+    export.arg("--instr-profile").arg(&merged);
+    for binary in binaries {
+        export.arg("--object").arg(binary);
+    }
+    export.stdout(std::fs::File::create(report)?);
+    if !export.status().context("cannot start llvm-cov")?.success() {
+        bail!("llvm-cov failed");
+    }
+    Ok(())
+}
+
+/// How often each line that has code was reached, by file.
+fn parse(report: &str, root: &Path) -> BTreeMap<String, BTreeMap<usize, u64>> {
+    let mut files: BTreeMap<String, BTreeMap<usize, u64>> = BTreeMap::new();
+    let mut lines = None;
+    for record in report.lines() {
+        if let Some(path) = record.strip_prefix("SF:") {
+            let path = Path::new(path).strip_prefix(root).ok().and_then(Path::to_str);
+            lines = path.map(|path| files.entry(path.to_owned()).or_default());
+        } else if let (Some(lines), Some(counted)) = (&mut lines, record.strip_prefix("DA:")) {
+            let mut fields = counted.split(',');
+            let mut field = || fields.next()?.parse::<u64>().ok();
+            if let (Some(line), Some(count)) = (field(), field()) {
+                // A file can come more than once: what any program reached is reached.
+                *lines.entry(line as usize).or_default() += count;
+            }
+        }
+    }
+    files
+}
+
+/// What is demanded of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It counts in the sum only.
+    Plain,
+    /// Tests must reach it: a format, recovery, an error arm.
+    Wanted,
+    /// Nothing is demanded; the place in the list of exemptions, where it is not a planted bug.
+    Exempt(Option<usize>),
+    /// Test code.
+    NotCounted,
+}
+
+/// What makes an error or matches one.
+const ERROR_ARMS: [&str; 5] = ["Err(", "Error::", "map_err", ".poison(", "poison.set"];
+
+fn indentation(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// What is demanded of each line of the file.
+fn kinds(path: &str, text: &str) -> Vec<Kind> {
+    let is_whole = WHOLE.iter().any(|(file, _)| *file == path);
+    // The indentation of the line that began an exemption or an error arm; what is deeper belongs to it.
+    let mut open: Option<(usize, Kind)> = None;
+    let mut in_tests = false;
+    let mut kinds = Vec::new();
+    for line in text.lines() {
+        in_tests |= line == "#[cfg(test)]";
+        let (deep, trimmed) = (indentation(line), line.trim());
+        // A closing bracket belongs to what began at its depth.
+        let closes = |from| trimmed.starts_with(['}', ')', ']']) && deep == from;
+        if open.is_some_and(|(from, _)| deep <= from && !trimmed.is_empty() && !closes(from)) {
+            open = None;
+        }
+        let exempt = EXEMPT.iter().position(|(file, text, _)| *file == path && line.contains(text));
+        let kind = if in_tests {
+            Kind::NotCounted
+        } else if let Some((_, kind @ Kind::Exempt(_))) = open {
+            kind
+        } else if exempt.is_some() || line.contains("planted(Plant::") {
+            let kind = Kind::Exempt(exempt);
+            open = Some((deep, kind));
+            kind
+        } else if is_whole || ERROR_ARMS.iter().any(|arm| line.contains(arm)) {
+            if !is_whole {
+                open = Some((deep, Kind::Wanted));
+            }
+            Kind::Wanted
+        } else {
+            open.map_or(Kind::Plain, |(_, kind)| kind)
+        };
+        kinds.push(kind);
+        // A module or a function of tests ends where the file does, or with its own closing brace.
+        in_tests &= line != "}";
+    }
+    kinds
+}
+
+/// What was found in one file.
+#[derive(Default)]
+struct Sum {
+    lines: usize,
+    reached: usize,
+    wanted: usize,
+    missed: Vec<usize>,
+    exempt: usize,
+}
+
+impl Sum {
+    fn of(kinds: &[Kind], counts: &BTreeMap<usize, u64>, used: &mut [bool]) -> Self {
+        let mut sum = Self::default();
+        for (&line, &count) in counts {
+            let kind = kinds.get(line - 1).copied().unwrap_or(Kind::Plain);
+            if kind == Kind::NotCounted {
+                continue;
+            }
+            sum.lines += 1;
+            sum.reached += usize::from(count > 0);
+            match kind {
+                Kind::Wanted => {
+                    sum.wanted += 1;
+                    if count == 0 {
+                        sum.missed.push(line);
+                    }
+                }
+                Kind::Exempt(place) if count == 0 => {
+                    sum.exempt += 1;
+                    if let Some(place) = place {
+                        used[place] = true;
+                    }
+                }
+                _ => {}
+            }
+        }
+        sum
+    }
+}
+
+fn percent(part: usize, all: usize) -> f64 {
+    if all == 0 { 100.0 } else { 100.0 * part as f64 / all as f64 }
+}
+
+fn judge(root: &Path, report: &str, options: &Options) -> Result<()> {
+    let files = parse(report, root);
+    let mut used = vec![false; EXEMPT.len()];
+    let mut all = Sum::default();
+    println!(
+        "{:>6} {:>6} {:>6} {:>6}  file (lines that must be reached, missed, exempt, % of all lines)",
+        "must", "missed", "exempt", "%"
+    );
+    for (path, counts) in &files {
+        let is_counted = path.contains("/src/") && !NOT_COUNTED.iter().any(|part| path.contains(part));
+        if !is_counted || !path.contains(&options.only) {
+            continue;
+        }
+        let text = std::fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
+        let sum = Sum::of(&kinds(path, &text), counts, &mut used);
+        let what = WHOLE.iter().find(|(file, _)| file == path).map(|(_, what)| *what);
+        if what.is_some() || !sum.missed.is_empty() {
+            println!(
+                "{:>6} {:>6} {:>6} {:>6.1}  {path} ({})",
+                sum.wanted,
+                sum.missed.len(),
+                sum.exempt,
+                percent(sum.reached, sum.lines),
+                what.unwrap_or("error arms")
+            );
+        }
+        if options.lines {
+            for &line in &sum.missed {
+                println!("        {path}:{line}: {}", text.lines().nth(line - 1).unwrap_or("").trim());
+            }
+        }
+        all.lines += sum.lines;
+        all.reached += sum.reached;
+        all.wanted += sum.wanted;
+        all.exempt += sum.exempt;
+        all.missed.extend(sum.missed);
+    }
+    let share = percent(all.reached, all.lines);
+    println!(
+        "{} of {} lines that must be reached were ({} exempt); {} of all {} lines: {share:.1} %",
+        all.wanted - all.missed.len(),
+        all.wanted,
+        all.exempt,
+        all.reached,
+        all.lines
+    );
+    if options.only.is_empty() {
+        let missing = WHOLE.iter().filter(|(file, _)| !files.contains_key(*file));
+        let missing: Vec<&str> = missing.map(|(file, _)| *file).collect();
+        let unused = EXEMPT.iter().zip(&used).filter(|(_, used)| !**used);
+        let unused: Vec<String> = unused.map(|((file, text, _), _)| format!("{file}: {text:?}")).collect();
+        if !missing.is_empty() {
+            bail!("no counts for {}: moved, or not tested at all", missing.join(", "));
+        }
+        if !unused.is_empty() {
+            bail!("exempt, but reached or not there any more: {}", unused.join("; "));
+        }
+    }
+    if !all.missed.is_empty() {
+        bail!(
+            "{} line(s) of formats, recovery or error arms were not reached (--lines names them)",
+            all.missed.len()
+        );
+    }
+    if options.only.is_empty() && share < ALL_PERCENT_MIN {
+        bail!("{share:.1} % of all lines were reached; the target is {ALL_PERCENT_MIN} %");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_understood() {
+        let options = Options::parse(&["--lines", "--only", "open"]).unwrap();
+        assert_eq!(options, Options { lines: true, only: "open".into(), again: false });
+        assert!(Options::parse(&["--line"]).is_err() && Options::parse(&["--only"]).is_err());
+    }
+
+    #[test]
+    fn programs_are_found_in_what_cargo_says() {
+        let said = "   Compiling x\n  Executable unittests src/lib.rs (target/c/deps/x-1)\n  Executable tests/a.rs (/t/a-2)\n";
+        assert_eq!(executables(said).collect::<Vec<_>>(), ["target/c/deps/x-1", "/t/a-2"]);
+    }
+
+    #[test]
+    fn counts_of_a_file_are_summed_and_others_left_out() {
+        let report = "SF:/r/a.rs\nDA:1,0\nDA:2,3\nend_of_record\nSF:/o/b.rs\nDA:1,1\nend_of_record\nSF:/r/a.rs\nDA:1,2\nDA:4,0\n";
+        let files = parse(report, Path::new("/r"));
+        assert_eq!(files.len(), 1);
+        assert_eq!(files["a.rs"], BTreeMap::from([(1, 2), (2, 3), (4, 0)]));
+    }
+
+    #[test]
+    fn error_arms_planted_bugs_and_tests_are_told_apart() {
+        let text = "\
+fn f() {
+    g();
+    if bad {
+        return Err(Error::Corrupt {
+            block,
+        });
+    }
+    if planted(Plant::X) {
+        h();
+    }
+    g();
+}
+
+#[cfg(test)]
+mod tests {
+    fn t() {}
+}
+fn k() {}
+";
+        use Kind::{Exempt, NotCounted, Plain, Wanted};
+        let expected = [
+            [Plain, Plain, Plain, Wanted, Wanted, Wanted].as_slice(),
+            &[Plain, Exempt(None), Exempt(None), Exempt(None), Plain, Plain, Plain],
+            &[NotCounted, NotCounted, NotCounted, NotCounted, Plain],
+        ]
+        .concat();
+        assert_eq!(kinds("crates/none.rs", text), expected);
+    }
+
+    #[test]
+    fn a_line_that_was_missed_is_named() {
+        let kinds = [Kind::Wanted, Kind::Wanted, Kind::Plain, Kind::Exempt(Some(0)), Kind::NotCounted];
+        let counts = BTreeMap::from([(1, 1), (2, 0), (3, 0), (4, 0), (5, 0)]);
+        let mut used = [false];
+        let sum = Sum::of(&kinds, &counts, &mut used);
+        assert_eq!((sum.lines, sum.reached, sum.wanted, sum.exempt), (4, 1, 2, 1));
+        assert_eq!((sum.missed, used), (vec![2], [true]));
+    }
+
+    #[test]
+    fn the_list_names_files_and_lines_that_are_there() {
+        let root = super::super::root().unwrap();
+        let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
+        for (file, _) in WHOLE {
+            assert!(!text(file).is_empty(), "{file} is not there");
+        }
+        for (file, line, why) in EXEMPT {
+            assert!(text(file).contains(line), "{file} has no line with {line:?}");
+            assert!(why.len() > 10, "{file}: {line:?}: no reason");
+        }
+    }
+}
