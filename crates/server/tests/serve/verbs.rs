@@ -212,9 +212,15 @@ async fn many_keys_in_one_call() {
     let server = Running::start().await;
     let client = server.client().await;
     let key = |i: usize| Bytes::from(format!("{i:05}"));
+    // Most are placed several at a time, a few alone, and the longest wait for the device.
+    let content = |i: usize| match i % 97 {
+        0 => value(20_000, 3),
+        1 => value(1_100, 3),
+        _ => value(i % 50, 3),
+    };
     // More than a request may have, with some that fail.
     let mut items: Vec<PutItem> =
-        (0..2300).map(|i| PutItem { key: key(i), value: value(i % 50, 3), ..Default::default() }).collect();
+        (0..2300).map(|i| PutItem { key: key(i), value: content(i), ..Default::default() }).collect();
     items[7].key = Bytes::new();
     items[2222].options.rules.if_missing = true;
     let results = client.multi_put("b", &items).await;
@@ -229,7 +235,10 @@ async fn many_keys_in_one_call() {
     let gets: Vec<GetItem> = (0..2300).map(|i| GetItem { key: key(i), ..Default::default() }).collect();
     for (i, result) in client.multi_get("b", &gets).await.into_iter().enumerate() {
         match result.unwrap() {
-            Some(object) => assert_eq!(object.value, value(i % 50, 3), "{i}"),
+            Some(object) => {
+                assert_eq!(object.value, content(i), "{i}");
+                assert_eq!(Ok(object.info.version), results[i].as_ref().map(|put| put.version), "{i}");
+            }
             None => assert!(i == 7 || i == 2222, "{i}"),
         }
     }
