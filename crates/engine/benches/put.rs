@@ -55,7 +55,7 @@ fn run(path: &Path, puts: usize, keys: u64, turn: usize) {
         let keys: Vec<ObjectKey> = (0..count)
             .map(|_| {
                 seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-                let key = (u128::from(seed >> 16) * u128::from(keys) >> 48) as u64;
+                let key = ((u128::from(seed >> 16) * u128::from(keys)) >> 48) as u64;
                 bucket.key(format!("key:{key:012}").as_bytes()).expect("a fine key")
             })
             .collect();

@@ -274,7 +274,7 @@ impl<'a> TabletStream<'a> {
     async fn next(&mut self) -> Result<Option<(Vec<u8>, FoundEntry)>> {
         loop {
             for queue in &mut self.queues {
-                queue.fill();
+                queue.fill().await;
             }
             let record =
                 self.queues.iter().filter_map(|queue| queue.front()).min_by(|a, b| a.key().cmp(b.key()));
@@ -325,10 +325,11 @@ impl<'a> RecordQueue<'a> {
         self.done = false;
     }
 
-    fn fill(&mut self) {
+    async fn fill(&mut self) {
         if !self.queue.is_empty() || self.done {
             return;
         }
+        self.overlay.order().await;
         let start = self.next.as_ref().map(|key| &key[..]);
         self.queue.extend(self.overlay.range(start, self.chunk, || self.committer.durable()));
         self.done = self.queue.len() < self.chunk;

@@ -85,6 +85,12 @@ struct Made<'a> {
 }
 
 impl Store {
+    /// Whether a value of so many bytes rides in the log and then lies in a leaf: what [`Self::put_all_at_once`] may take.
+    #[must_use]
+    pub fn is_short(&self, key: &ObjectKey, value_bytes: usize) -> bool {
+        way_of(key.encoded().len(), 0, value_bytes, &self.0.tuning) == Way::Leaf
+    }
+
     /// As [`Self::begin_put`], with neither rules nor metadata, where a short value can take its place in the order of writes at
     /// once; nothing happened where it returns none: [`Self::begin_put`] waits, or says what is wrong. Takes memory for the
     /// record only.
@@ -97,14 +103,11 @@ impl Store {
     pub fn put_all_at_once<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<PendingPuts> {
         let inner = &*self.0;
         inner.check_writable().ok()?;
-        let is_short = |(key, value): &(K, &[u8])| {
-            way_of(key.borrow().encoded().len(), 0, value.len(), &inner.tuning) == Way::Leaf
-        };
         // Without a committer's thread the caller would have to wait.
         if puts.is_empty()
             || puts.len() > SHORT_PUTS_MAX
             || !inner.has_committer()
-            || !puts.iter().all(is_short)
+            || !puts.iter().all(|(key, value)| self.is_short(key.borrow(), value.len()))
         {
             return None;
         }
@@ -178,8 +181,9 @@ impl Inner {
                 growth = growth.and(self.insert_record(view, active, record, hash));
             }
             promise.keep();
-            self.push_step(step, room);
+            // First: who waits for room is woken when the step is written.
             self.keep_room(admitted, &growth);
+            self.push_step(step, room);
             return Some(());
         }
     }

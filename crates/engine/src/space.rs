@@ -26,6 +26,9 @@ pub(crate) const TREE_BLOCKS_PER_RECORD: u64 = 2;
 /// A value in more runs than these says that free space is in pieces.
 const FEW_RUNS: usize = 4;
 
+/// How often a value finds that another one took the largest run before it.
+const MISSES_MAX: usize = 64;
+
 /// Every view of a tablet with the same root holds its era: when it is gone, no reader can reach what the next root
 /// does not have (R16).
 pub(crate) struct Era;
@@ -59,6 +62,8 @@ pub(crate) struct SpaceManager {
     /// Groups that are being emptied.
     pub closed: Closed,
     pub discarded: Discarded,
+    /// Held by who takes several runs for a value: two at a time could each take what the other one was told to be there.
+    pieces: Mutex<()>,
     /// A value got more than a few runs: free space is in pieces.
     splintered: AtomicBool,
     /// Values that got runs of their own, all these runs, and values that got more than a few. Figures only.
@@ -98,6 +103,7 @@ impl SpaceManager {
             data_first: data.start,
             data_end: AtomicU64::new(data.end),
             closed: Closed::default(),
+            pieces: Mutex::new(()),
             splintered: AtomicBool::new(false),
             placed: Default::default(),
         })
@@ -178,9 +184,11 @@ impl SpaceManager {
             let planted = planted(Plant::ReserveGivenAway) && shortage.needed <= self.space.free_blocks();
             if planted { Ok(self.promise_unchecked(shortage.needed)) } else { Err(shortage) }
         })?;
-        let runs = self
-            .allocate_value(owner, value_blocks)
-            .ok_or_else(|| Shortage { needed: value_blocks + apply_blocks, available: self.available() })?;
+        let Some(runs) = self.allocate_value(owner, value_blocks) else {
+            // Its own promise is not to count.
+            drop(promise);
+            return Err(Shortage { needed: value_blocks + apply_blocks, available: self.available() });
+        };
         promise.blocks = apply_blocks;
         self.release_promise(value_blocks);
         Ok((Extents::new(self.clone(), runs), promise))
@@ -273,16 +281,29 @@ impl SpaceManager {
         };
         let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
         let mut rest = u32::try_from(blocks).ok()?;
+        if rest > 0 {
+            runs.extend(allocate(rest));
+            rest -= runs.first().map_or(0, |run| run.blocks);
+        }
+        let one_at_a_time = (rest > 0).then(|| self.pieces.lock());
+        let mut misses = 0;
         while rest > 0 && runs.len() < RUNS_MAX {
             let run = allocate(rest).or_else(|| {
                 let largest = self.space.largest_run().min(rest);
                 let whole = largest / UNIT_BLOCKS * UNIT_BLOCKS;
                 allocate(if whole > 0 { whole } else { largest.max(1) })
             });
-            let Some(run) = run else { break };
-            rest -= run.blocks;
-            runs.push(run);
+            match run {
+                Some(run) => {
+                    rest -= run.blocks;
+                    runs.push(run);
+                }
+                // Somebody who needs one run only took the largest one meanwhile: the next one is looked for.
+                None if misses < MISSES_MAX && self.space.largest_run() > 0 => misses += 1,
+                None => break,
+            }
         }
+        drop(one_at_a_time);
         if rest == 0 {
             if let Some(trace) = self.trace.as_ref().filter(|_| blocks > 0) {
                 trace.taken(blocks, &runs);

@@ -89,7 +89,12 @@ pub(crate) async fn load(device: &Device, superblock: &Superblock) -> Result<Fre
     for sequence in 0..place.snapshot_pieces {
         let at = u64::from(sequence) * PIECE_BLOCKS;
         let blocks = PIECE_BLOCKS.min(u64::from(place.snapshot_blocks).saturating_sub(at));
-        let piece = device.read(start + at, IoBuf::unfilled(blocks as usize)).await.ok();
+        let read = || async { device.read(start + at, IoBuf::unfilled(blocks as usize)).await.ok() };
+        // What cannot be read is left out of the next snapshot for good: one failure of the device must not be enough for that.
+        let piece = match read().await {
+            Ok(piece) => Ok(piece),
+            Err(_) => read().await,
+        };
         let read = piece.map_err(|error| error.to_string());
         if let Err(error) =
             read.and_then(|bytes| reader.piece(sequence, &bytes).map_err(|error| error.to_string()))

@@ -15,6 +15,9 @@ use crate::space::Era;
 use crate::superblock::TabletRecord;
 use crate::tree::Root;
 
+/// Keys for which a new overlay has room from the start, at most: the table is there also where none comes.
+const KEYS_GUESS_MAX: usize = 64 << 10;
+
 /// What a reader sees, captured once (R6): active overlay, frozen overlay, root.
 pub(crate) struct View {
     pub tablet: TabletId,
@@ -86,7 +89,7 @@ impl Tablet {
         let after = View {
             tablet: self.id,
             // About as many keys as the one before: its table grows no more, or once.
-            active: Arc::new(Overlay::new(self.filter_bits, active.key_count() / 2)),
+            active: Arc::new(Overlay::new(self.filter_bits, (active.key_count() / 2).min(KEYS_GUESS_MAX))),
             frozen: Some(view.active.clone()),
             root: view.root,
             applied: view.applied,

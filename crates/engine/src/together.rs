@@ -254,8 +254,9 @@ impl Inner {
                 let (Some(view), Some(active)) = (views.get(at), locked.get_mut(at)) else { continue };
                 growth = growth.and(self.insert_part(view, active, part, &mut step));
             }
-            self.push_step(step, room);
+            // First: who waits for room is woken when the step is written.
             self.keep_room(admitted, &growth);
+            self.push_step(step, room);
             return Ok(true);
         }
     }

@@ -190,8 +190,9 @@ impl Inner {
         let Write { prepared, admitted, room } = write;
         let mut step = Step::default();
         let growth = self.insert_part(view, active, prepared, &mut step);
-        self.push_step(step, room);
+        // First: who waits for room is woken when the step is written.
         self.keep_room(admitted, &growth);
+        self.push_step(step, room);
     }
 
     /// The records of a step are in their overlays, which grew by so much.

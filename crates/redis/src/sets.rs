@@ -7,9 +7,6 @@ use smallvec::SmallVec;
 use crate::command;
 use crate::shared::Shared;
 
-/// A longer value is placed alone: one that the store does not take at once would hold up the others.
-const SHORT_BYTES_MAX: usize = 1 << 10;
-
 /// SETs that have their places.
 pub(crate) struct Placed {
     /// The last of them: where it is durable, all are.
@@ -34,19 +31,20 @@ pub(crate) fn place_sets(
     let mut next = Some(first);
     while let Some(glance) = next
         && let Some(value) = glance.second.filter(|_| command::is(glance.name, "set"))
-        && (sets.is_empty() || value.len() <= SHORT_BYTES_MAX)
         && let Ok(key) = bucket.key(glance.argument)
+        // One that the store does not take at once would hold up the others.
+        && store.is_short(&key, value.len())
     {
         sets.push((key, value));
         bytes += glance.bytes;
-        let is_last = sets.len() == most.min(SHORT_PUTS_MAX) || value.len() > SHORT_BYTES_MAX;
+        let is_last = sets.len() == most.min(SHORT_PUTS_MAX);
         let rest = behind.get(bytes - first_bytes..).unwrap_or_default();
         next = if is_last { None } else { parser.glance(rest) };
     }
     if let Some(placed) = store.put_all_at_once(&sets) {
         return Some(Placed { last: placed.into_last(), sets: sets.len(), bytes });
     }
-    // The others may be too long, or there may be room for one.
+    // There may be room for one.
     let (key, value) = sets.first().filter(|_| sets.len() > 1)?;
     let last = store.put_at_once(key, value)?;
     Some(Placed { last, sets: 1, bytes: first_bytes })

@@ -112,13 +112,13 @@ impl Keys {
         self.versions.iter_mut()
     }
 
-    /// Puts up to `limit` more keys in order; says whether all are.
-    pub(super) fn order_some(&mut self, limit: usize) -> bool {
+    /// Puts up to `limit` more keys in order; says whether the first `wanted` are.
+    pub(super) fn order_some(&mut self, limit: usize, wanted: usize) -> bool {
         for versions in self.versions.iter().skip(self.ordered).take(limit) {
             self.order.insert(versions[0].key().into(), self.ordered as u32);
             self.ordered += 1;
         }
-        self.ordered == self.versions.len()
+        self.ordered >= wanted.min(self.versions.len())
     }
 
     /// The records of keys from `start` on, in order. Only once [all are](Self::order_some).
@@ -188,7 +188,7 @@ mod tests {
                     versions.push(record);
                 }
                 model.entry(key.clone()).or_default().push(lsn);
-                table.order_some(ordered);
+                table.order_some(ordered, 0);
             }
             prop_assert_eq!(table.len(), model.len());
             let lsns = |versions: &Versions| versions.iter().map(|record| record.lsn().0).collect::<Vec<_>>();
@@ -197,7 +197,7 @@ mod tests {
                 let absent = [&key[..], b"!"].concat();
                 prop_assert!(table.get(hash(&absent), &absent).is_none());
             }
-            while !table.order_some(7) {}
+            while !table.order_some(7, usize::MAX) {}
             let all: Vec<_> = table.range(Bound::Unbounded).map(lsns).collect();
             prop_assert_eq!(&all, &model.values().cloned().collect::<Vec<_>>());
             for key in keys.iter().take(8) {

@@ -7,9 +7,11 @@
 mod keys;
 mod record;
 
+use std::future::poll_fn;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use parking_lot::{Mutex, MutexGuard};
 use shoal_base::Lsn;
@@ -145,6 +147,23 @@ impl Overlay {
         self.inner.lock().newest_of(hash, key).cloned()
     }
 
+    /// Puts the keys in order that there are now: for [`range`](Self::range), which then finds few that are not. Others have their
+    /// turn every some keys (R23).
+    pub(crate) async fn order(&self) {
+        let count = self.lock().keys.len();
+        while !self.lock().keys.order_some(KEYS_AT_A_TIME, count) {
+            let mut had_a_turn = false;
+            poll_fn(|context| {
+                if std::mem::replace(&mut had_a_turn, true) {
+                    return Poll::Ready(());
+                }
+                context.waker().wake_by_ref();
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+
     /// Up to `limit` keys from `start` on with their newest durable record, in order. Where it gives fewer, there are
     /// no more. `durable` is asked under the lock, as in [`get`](Self::get).
     pub(crate) fn range(
@@ -155,7 +174,7 @@ impl Overlay {
     ) -> Vec<Arc<Record>> {
         loop {
             let mut inner = self.inner.lock();
-            if inner.keys.order_some(KEYS_AT_A_TIME) {
+            if inner.keys.order_some(KEYS_AT_A_TIME, usize::MAX) {
                 let durable = durable();
                 let all = inner.keys.range(start);
                 return all
