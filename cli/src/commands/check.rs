@@ -43,6 +43,9 @@ pub(crate) struct Arguments {
     /// follows the damage.
     #[arg(long)]
     repair: bool,
+    /// Repair even where --cache has no room for all that the log has behind damage; the oldest of that is lost then.
+    #[arg(long, requires = "repair")]
+    in_part: bool,
     /// Print one JSON object, and no progress.
     #[arg(long)]
     json: bool,
@@ -64,8 +67,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         let sofar = sofar.clone();
         CheckOptions {
             repair,
+            in_part: arguments.in_part,
             cache_bytes: usize::try_from(arguments.cache.0).unwrap_or(usize::MAX),
             progress: Some(Arc::new(move |objects, bytes| sofar.set(objects, bytes))),
+            before_writing: Some(Arc::new(warn)),
         }
     };
     let found = shoal_engine::check(device.clone(), &options(arguments.repair)).await.with_context(what)?;

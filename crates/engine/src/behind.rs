@@ -26,7 +26,7 @@ use crate::log::format::{EncodedRecord, RecordKind};
 use crate::log::ring::Ring;
 use crate::open::Recovery;
 use crate::plant::{Plant, planted};
-use crate::salvage::{Batches, batch_before, body, contents, read_batch};
+use crate::salvage::{Batches, Found, batch_before, body, contents, read_batch};
 use crate::store::Store;
 use crate::superblock::LogPlace;
 use crate::update::{Change, Look};
@@ -41,10 +41,12 @@ pub(crate) struct Behind {
     /// The newest first.
     steps: Vec<Changes>,
     bytes: usize,
-    /// Numbers of the records that are lost, where the log was cut.
-    lost: Option<Range<u64>>,
+    /// Numbers of the records that are lost: where the log was cut, and promised ones behind its newest whole batch.
+    lost: Vec<Range<u64>>,
     /// Whether more could have been held.
-    is_full: bool,
+    pub is_full: bool,
+    /// The clock of expiry as the newest of these batches had it (R18).
+    pub expiry_clock_ns: u64,
     /// Objects whose newest record cannot be done again, and why.
     left_out: Vec<(Vec<u8>, &'static str)>,
 }
@@ -58,15 +60,9 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
         return behind;
     }
     let first = log.head.first_lsn.0;
-    let limit = superblock.log_tail.position + u64::from(ring.blocks);
-    let positions = log.head.position.max(superblock.epoch_position)..limit;
-    let ours = found
-        .values()
-        .flatten()
-        .filter(|batch| batch.header.epoch == superblock.epoch && positions.contains(&batch.header.position));
-    let mut newest = ours.max_by_key(|batch| batch.header.position);
-    let end = newest.map_or(0, |batch| batch.header.first_lsn.0 + u64::from(batch.header.records));
-    let mut lost_to = end.max(log.promised.0 + 1).max(first);
+    let mut newest = newest_batch(recovery, found, ring);
+    let end = newest.map_or(0, |batch| batch.header.first_lsn.0 + u64::from(batch.header.records)).max(first);
+    let mut lost_to = end;
     let mut decided = HashSet::new();
     while let Some(batch) = newest.filter(|batch| batch.header.position >= log.head.position)
         && let Some(records) = read_batch(device, superblock.log_seed, batch).await
@@ -85,6 +81,7 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
             break;
         }
         lost_to = batch.header.first_lsn.0;
+        behind.expiry_clock_ns = behind.expiry_clock_ns.max(batch.header.expiry_clock_ns);
         let place = LogPlace {
             position: batch.header.position,
             chain: batch.header.chain,
@@ -96,8 +93,32 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
             newest = before.max_by_key(|other| other.header.position);
         }
     }
-    behind.lost = (first < lost_to).then_some(first..lost_to);
+    let promised = log.promised.0 + 1;
+    // Where nothing between the two is whole they are one.
+    let lost =
+        if lost_to == end { vec![first..promised.max(end)] } else { vec![first..lost_to, end..promised] };
+    behind.lost = lost.into_iter().filter(|range| !range.is_empty()).collect();
     behind
+}
+
+/// The last batch of this epoch behind the damage; the one that this epoch began behind, where it has none yet.
+///
+/// There is no upper bound: where the newest superblock is lost, the log has gone on further than the one before allows.
+fn newest_batch<'a>(recovery: &Recovery, found: &'a Batches, ring: Ring) -> Option<&'a Found> {
+    let Recovery { superblock, log, .. } = recovery;
+    let behind = |batch: &&Found| batch.header.position >= log.head.position;
+    let all = || found.values().flatten().filter(behind);
+    let ours = all().filter(|batch| {
+        batch.header.epoch == superblock.epoch && batch.header.position >= superblock.epoch_position
+    });
+    // Not across an epoch that was left out: there records are missing (`open.rs`).
+    let before = all().filter(|batch| {
+        let end = batch.header.position + u64::from(batch.header.blocks);
+        let meets = end == superblock.epoch_position || ring.turn(end) == superblock.epoch_position;
+        meets && batch.header.epoch + 1 == superblock.epoch
+    });
+    ours.max_by_key(|batch| batch.header.position)
+        .or_else(|| before.max_by_key(|batch| batch.header.position))
 }
 
 /// Takes the last step off `records`, which end with one.
@@ -109,6 +130,16 @@ fn last_step(records: &mut Vec<(Lsn, EncodedRecord)>) -> Option<Vec<(Lsn, Encode
 }
 
 impl Behind {
+    /// Whether there is anything to be done again.
+    pub(crate) fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    /// MiB that are held.
+    pub(crate) fn held_mib(&self) -> usize {
+        self.bytes >> 20
+    }
+
     /// Takes a step, without what a newer one or a tree has already; as a whole or not at all. `decided`: the keys of newer ones.
     async fn add(
         &mut self,
@@ -137,12 +168,12 @@ impl Behind {
         if why.is_none() && changes.len() < keys.len() {
             why = Some("it names an object that cannot be");
         }
+        self.bytes += keys.iter().map(Vec::len).sum::<usize>();
         if let Some(why) = why.filter(|_| !planted(Plant::StepsInPart)) {
             self.left_out.extend(keys.into_iter().map(|key| (key, why)));
             return;
         }
-        let values: usize = changes.iter().map(|(_, change)| change.value_bytes()).sum();
-        self.bytes += values + keys.iter().map(Vec::len).sum::<usize>();
+        self.bytes += changes.iter().map(|(_, change)| change.value_bytes()).sum::<usize>();
         decided.extend(keys);
         changes.reverse();
         if !changes.is_empty() {
@@ -181,7 +212,7 @@ impl Store {
     /// # Errors
     /// [`Error::Poisoned`], once the device failed.
     pub(crate) async fn do_again(&self, behind: Behind, report: &mut CheckReport) -> Result<()> {
-        if let Some(lost) = &behind.lost {
+        for lost in &behind.lost {
             report.notes.push(format!(
                 "repair: the log's records {} to {} are lost: an object that was written there, and not later, is as it was \
                  before, or missing, where its tree had not taken it over yet; nobody knows the names",
@@ -193,7 +224,7 @@ impl Store {
             report.notes.push(format!(
                 "repair: {} MiB of values behind the damage were held, all that memory allows: records in front of them are \
                  among the lost (repair a copy again with more --cache)",
-                behind.bytes >> 20
+                behind.held_mib()
             ));
         }
         let mut again = 0;

@@ -215,6 +215,11 @@ fn a_step_is_done_again_as_a_whole_or_not_at_all() {
     let (sim, device) = on(image.clone());
     sim.corrupt(ring(&device).block(damaged), 90, 0x40);
     sim.corrupt(block, 2_000, 1);
+    // What is left out is held, too: by name.
+    let (_, recovery) = read(&device);
+    let found = block_on(crate::salvage::read_ring(&recovery));
+    let behind = block_on(read_behind(&recovery, &found, usize::MAX));
+    assert_eq!(behind.bytes, 3 * 50 + 6 * key(0).encoded().len());
     let report = repair(&device);
     let expected = [0, 2, 3, 5].map(|which| (which, value(which, 50)));
     assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
@@ -270,13 +275,173 @@ fn what_memory_has_no_room_for_is_said_to_be_lost() {
         let found = crate::salvage::read_ring(&recovery).await;
         read_behind(&recovery, &found, 2_500).await
     });
-    assert_eq!((behind.steps.len(), behind.lost.clone(), behind.is_full), (3, Some(1..6), true));
+    assert_eq!((behind.steps.len(), behind.lost.clone(), behind.is_full), (3, vec![1..6], true));
     let (_, device) = formatted();
     let store = open(&device);
     let mut report = CheckReport::default();
     block_on(store.do_again(behind, &mut report)).unwrap();
     assert!(report.notes.iter().any(|note| note.contains("all that memory allows")), "{report:?}");
     assert_eq!(report.restored_count, 3);
+}
+
+fn read(device: &Device) -> (OpenOptions, Recovery) {
+    let options = OpenOptions { accept_damaged_log: true, background: false, ..OpenOptions::default() };
+    let recovery = block_on(Recovery::read(device.clone(), &options, &environment())).unwrap();
+    (options, recovery)
+}
+
+fn is_same(one: &Image, other: &Image) -> bool {
+    one.blocks() == other.blocks() && (0..one.blocks()).all(|block| one.block(block) == other.block(block))
+}
+
+/// Where memory has no room for all of it, nothing is written unless that is asked for.
+#[test]
+fn a_repair_that_would_lose_what_can_be_read_writes_nothing() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let damaged = head(&store);
+    for turn in 0..8 {
+        perform(&store, &vec![(turn, Some(value(turn, 1_000)))]);
+    }
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let before = sim.image();
+    let repair = |in_part| {
+        let (open, recovery) = read(&device);
+        let mut report = CheckReport::default();
+        let options = CheckOptions { repair: true, in_part, ..CheckOptions::default() };
+        let repair =
+            crate::repair::repair_holding(2_500, device.clone(), recovery, open, &options, &mut report);
+        block_on(repair).unwrap();
+        report
+    };
+    let report = repair(false);
+    assert!(report.notes.iter().any(|note| note.contains("nothing was written")), "{report:?}");
+    assert!(is_same(&sim.image(), &before));
+    assert_eq!(repair(true).restored_count, 3);
+}
+
+/// Once it writes, what lies behind the damage is in memory only: that is said while the device is as it was.
+#[test]
+fn that_a_repair_cannot_be_repeated_is_said_before_it_writes() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let damaged = head(&store);
+    for turn in 0..3 {
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let before = sim.image();
+    let before_writing = {
+        let said = said.clone();
+        move |text: &str| said.lock().unwrap().push((text.to_owned(), is_same(&sim.image(), &before)))
+    };
+    let options = CheckOptions {
+        repair: true,
+        before_writing: Some(Arc::new(before_writing)),
+        ..CheckOptions::default()
+    };
+    assert_eq!(block_on(check(device.clone(), &options)).unwrap().restored_count, 2);
+    assert!(block_on(check(device, &options)).unwrap().is_clean());
+    let said = said.lock().unwrap();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].0.contains("only be repeated on a copy") && said[0].1, "{said:?}");
+}
+
+/// What was promised behind the newest batch that is whole is lost, too, and its numbers are named.
+#[test]
+fn promised_records_behind_the_newest_batch_are_named() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let mut places = Vec::new();
+    for turn in 0..6 {
+        places.push(head(&store));
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    block_on(store.0.publish(crate::publish::Changes::default())).unwrap();
+    drop(store);
+    for lost in [1, 5] {
+        sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);
+    }
+    let report = repair(&device);
+    let expected = [0, 2, 3, 4].map(|which| (which, value(which, 50)));
+    assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
+    for numbers in ["records 2 to 2 are lost", "records 6 to 6 are lost"] {
+        assert!(report.notes.iter().any(|note| note.contains(numbers)), "{numbers}: {report:?}");
+    }
+}
+
+/// The store was opened, and nothing written since: the epoch before is the newest that has batches.
+#[test]
+fn an_epoch_without_batches_hides_nothing() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let mut places = Vec::new();
+    for turn in 0..4 {
+        places.push(head(&store));
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    drop(store);
+    drop(open(&device));
+    sim.corrupt(ring(&device).block(places[1]), 90, 0x40);
+    let report = repair(&device);
+    let expected = [0, 2, 3].map(|which| (which, value(which, 50)));
+    assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
+    assert!(report.notes.iter().any(|note| note.contains("records 2 to 2 are lost")), "{report:?}");
+}
+
+/// With the newest superblock the log's true tail is lost, and the log has gone on further than a ring behind the tail that is left.
+#[test]
+fn batches_further_than_a_ring_behind_the_tail_are_seen() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    for turn in 0.. {
+        if head(&store) > u64::from(LOG_BLOCKS) + 8 {
+            break;
+        }
+        perform(&store, &vec![(turn % 9, Some(value(turn, 9_000)))]);
+        if turn % 8 == 7 {
+            for tablet in store.0.tablets.all() {
+                block_on(store.0.apply_tablet(tablet)).unwrap();
+            }
+        }
+    }
+    for tablet in store.0.tablets.all() {
+        block_on(store.0.apply_tablet(tablet)).unwrap();
+    }
+    let damaged = head(&store);
+    for turn in 0..3 {
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let (_, mut recovery) = read(&device);
+    assert!(recovery.is_cut && recovery.log.head.position > u64::from(LOG_BLOCKS));
+    recovery.superblock.log_tail.position = 0;
+    let found = block_on(crate::salvage::read_ring(&recovery));
+    let behind = block_on(read_behind(&recovery, &found, usize::MAX));
+    assert_eq!(behind.steps.len(), 2);
+}
+
+/// What a durable batch saw expired stays expired, though an opening did not see the batch (R18).
+#[test]
+fn the_clock_of_expiry_is_taken_over_from_behind_the_damage() {
+    const LATE_NS: u64 = 1 << 62;
+    let (sim, device) = formatted();
+    let clock = Arc::new(ManualClock::new(1_000));
+    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(5)) };
+    let store = open_in(&device, environment);
+    let damaged = head(&store);
+    perform(&store, &vec![(1, Some(value(1, 50)))]);
+    clock.advance(LATE_NS);
+    perform(&store, &vec![(2, Some(value(2, 50)))]);
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    repair(&device);
+    let (_, recovery) = read(&device);
+    assert!(recovery.superblock.expiry_clock_ns >= LATE_NS, "{:?}", recovery.superblock);
 }
 
 #[test]

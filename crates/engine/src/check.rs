@@ -27,12 +27,19 @@ use crate::value::read::verify_direct;
 #[derive(Clone, Default)]
 pub struct CheckOptions {
     /// Rebuild what can be rebuilt: the free space and the accounting of packed runs from the trees, objects that a tree
-    /// lost from what the log still has; a log that lost promised records is cut at the damage.
+    /// lost from what the log still has; a log that lost promised records is cut at the damage, and the steps behind it that are
+    /// linked to its newest batch are done again under new versions. An interrupted repair of a cut log can only be repeated on
+    /// a copy that was made before it.
     pub repair: bool,
+    /// Repair even where memory has no room for all that the log has behind damage: the oldest of that is lost then. Without
+    /// it such a repair writes nothing, and a note says so.
+    pub in_part: bool,
     /// Memory for pages, in bytes; 0 for 64 MiB.
     pub cache_bytes: usize,
     /// Called with the numbers of objects and bytes verified so far, from time to time.
     pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
+    /// Called with a warning before a repair writes for the first time, where it could not be repeated if it were interrupted.
+    pub before_writing: Option<Arc<dyn Fn(&str) + Send + Sync>>,
 }
 
 /// Something that is wrong.
@@ -159,7 +166,7 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
     check_log(&recovery, options, &mut report).await?;
     if options.repair
         && !report.is_clean()
-        && let Err(error) = repair(device, recovery, open, &mut report).await
+        && let Err(error) = repair(device, recovery, open, options, &mut report).await
     {
         report.notes.push(format!("repair: it did not get to its end: {error}"));
     }

@@ -41,17 +41,8 @@ impl Inner {
     pub(crate) async fn publish(&self, changes: Changes) -> Result<u64> {
         let mut publisher = self.publisher.take().await;
         self.poison.check()?;
-        match self.compose_and_write(&publisher.superblock, changes, CEILING_STEP).await {
-            Ok(superblock) => {
-                publisher.superblock = superblock;
-                Ok(publisher.superblock.number)
-            }
-            Err(error) if planted(Plant::FailedSuperblockForgiven) => Err(error),
-            Err(error) => {
-                self.poison(format!("a superblock could not be published ({error})"));
-                Err(error)
-            }
-        }
+        publisher.superblock = self.compose_and_write(&publisher.superblock, changes, CEILING_STEP).await?;
+        Ok(publisher.superblock.number)
     }
 
     /// The last superblock of a clean end: numbering goes on where it stopped.
@@ -65,7 +56,22 @@ impl Inner {
         Ok(())
     }
 
+    /// Poisons the store where it fails.
     async fn compose_and_write(
+        &self,
+        newest: &Superblock,
+        changes: Changes,
+        step: u64,
+    ) -> Result<Superblock> {
+        let written = self.try_compose_and_write(newest, changes, step).await;
+        written.inspect_err(|error| {
+            if !planted(Plant::FailedSuperblockForgiven) {
+                self.poison(format!("a superblock could not be published ({error})"));
+            }
+        })
+    }
+
+    async fn try_compose_and_write(
         &self,
         newest: &Superblock,
         changes: Changes,
@@ -105,7 +111,9 @@ impl Inner {
         if !planted(Plant::PagesNotFlushed) {
             self.flushed(async { self.device.flush().await.ok().map_err(Error::Io) }).await?;
         }
-        self.flushed(superblock::write(&self.device, &next)).await?;
+        // Only the flush: commits beside it wait for whatever is in there (`fence.rs`).
+        superblock::write_copies(&self.device, &next).await?;
+        self.flushed(superblock::flush(&self.device)).await?;
         self.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
         Ok(next)
     }

@@ -4,7 +4,7 @@
 use shoal_device::Device;
 
 use crate::behind::{Behind, read_behind};
-use crate::check::{CheckReport, Trees, rebuild_image};
+use crate::check::{CheckOptions, CheckReport, Trees, rebuild_image};
 use crate::error::Result;
 use crate::open::Recovery;
 use crate::options::{Environment, OpenOptions};
@@ -13,7 +13,12 @@ use crate::space_image;
 use crate::store::Store;
 use crate::superblock;
 
-/// Makes the store consistent again: a new image from the trees, and a new epoch behind what is left of the log.
+/// What is said before the first write where the log is cut: what lies behind the damage is then in memory only.
+const NOT_TWICE: &str = "repair: it begins to write now; do not interrupt it: what the log has behind the damage is held in memory and \
+                         written anew, and a repair that was interrupted can only be repeated on a copy that was made before";
+
+/// Makes the store consistent again: a new image from the trees, and a new epoch behind what is left of the log. What the log has
+/// behind damage and memory has no room for ends it before anything is written, unless it was asked to go on.
 ///
 /// # Errors
 /// As the device, and as opening; what was done until then is in the report.
@@ -21,26 +26,39 @@ pub(crate) async fn repair(
     device: Device,
     recovery: Recovery,
     open: OpenOptions,
+    options: &CheckOptions,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let held = held_bytes_max(open.cache_bytes);
+    repair_holding(held, device, recovery, open, options, report).await
+}
+
+/// As [`repair`], holding no more than about `held` bytes of each kind.
+pub(crate) async fn repair_holding(
+    held: usize,
+    device: Device,
+    recovery: Recovery,
+    open: OpenOptions,
+    options: &CheckOptions,
     report: &mut CheckReport,
 ) -> Result<()> {
     // Before anything is written: an opening overwrites the oldest of it.
     let found = read_ring(&recovery).await;
-    let held = held_bytes_max(open.cache_bytes);
     let known = read_known(&recovery, &found, held).await;
     let behind = read_behind(&recovery, &found, held).await;
     drop(found);
-    let Recovery { pool, mut superblock, .. } = recovery;
-    let image = rebuild_image(&device, &pool, &superblock, Trees::AsFarAsTheyGo).await?;
-    let before = superblock.number;
-    superblock.number += 1;
-    superblock.space = space_image::rewrite(&device, &superblock, &image).await?;
-    device.flush().await.ok()?;
-    superblock::write(&device, &superblock).await?;
-    report.notes.push(format!(
-        "repair: the free space was rebuilt from the trees ({} blocks free), published as superblock {} after {before}",
-        image.free_blocks(),
-        superblock.number
-    ));
+    if behind.is_full && !options.in_part {
+        report.notes.push(format!(
+            "repair: nothing was written: {} MiB of values behind the damage in the log are all that memory allows, and what is in \
+             front of them would be lost: repeat it with more --cache, or with --in-part to give that up",
+            behind.held_mib()
+        ));
+        return Ok(());
+    }
+    let cannot_be_repeated = recovery.is_cut && (behind.has_steps() || known.has_any());
+    let announce = options.before_writing.as_deref().filter(|_| cannot_be_repeated);
+    // It consumes the recovery: its pool and its records are gone before the opening makes others.
+    rewrite_image(&device, recovery, behind.expiry_clock_ns, announce, report).await?;
     let store = Store::open(device, open, Environment::default()).await?;
     let restored = restore(&store, behind, known, report).await;
     let closed = store.close().await;
@@ -49,6 +67,33 @@ pub(crate) async fn repair(
         report.notes.push(format!("repair: {count} object(s) were restored from what the log still had"));
     }
     restored.and(closed)
+}
+
+/// Publishes a new image from the trees, and a clock of expiry that is not behind `expiry_clock_ns`.
+async fn rewrite_image(
+    device: &Device,
+    recovery: Recovery,
+    expiry_clock_ns: u64,
+    announce: Option<&(dyn Fn(&str) + Send + Sync)>,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let Recovery { pool, mut superblock, .. } = recovery;
+    let image = rebuild_image(device, &pool, &superblock, Trees::AsFarAsTheyGo).await?;
+    if let Some(announce) = announce {
+        announce(NOT_TWICE);
+    }
+    superblock.expiry_clock_ns = superblock.expiry_clock_ns.max(expiry_clock_ns);
+    let before = superblock.number;
+    superblock.number += 1;
+    superblock.space = space_image::rewrite(device, &superblock, &image).await?;
+    device.flush().await.ok()?;
+    superblock::write(device, &superblock).await?;
+    report.notes.push(format!(
+        "repair: the free space was rebuilt from the trees ({} blocks free), published as superblock {} after {before}",
+        image.free_blocks(),
+        superblock.number
+    ));
+    Ok(())
 }
 
 /// Counts again, applies, and restores what the log knows. What fails for one part is noted, and the next one follows.

@@ -135,6 +135,11 @@ pub(crate) async fn read_batch(device: &Device, seed: u64, batch: &Found) -> Opt
 }
 
 impl Known {
+    /// Whether there is anything to be restored.
+    pub(crate) fn has_any(&self) -> bool {
+        self.keys.values().any(Option::is_some)
+    }
+
     /// Holds the record where it is the newest of its key and the object cannot be read without it. Newer ones come first.
     async fn consider(&mut self, recovery: &Recovery, lsn: Lsn, record: EncodedRecord) {
         let Recovery { superblock, log, .. } = recovery;

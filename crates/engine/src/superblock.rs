@@ -370,8 +370,17 @@ pub(crate) fn copies(number: u64) -> [u64; 2] {
 /// Writes both copies of `superblock` to its slot and makes them durable.
 ///
 /// # Errors
-/// As the device; the number must not be used again then (R20).
+/// As [`write_copies`] and [`flush`].
 pub(crate) async fn write(device: &Device, superblock: &Superblock) -> Result<()> {
+    write_copies(device, superblock).await?;
+    flush(device).await
+}
+
+/// Writes both copies of `superblock` to its slot; they are durable after a [`flush`].
+///
+/// # Errors
+/// As the device; the number must not be used again then (R20).
+pub(crate) async fn write_copies(device: &Device, superblock: &Superblock) -> Result<()> {
     let slot = if planted(Plant::OneSlot) { 0 } else { (superblock.number % 2) as usize };
     let slot = SUPERBLOCK_COPIES[slot];
     let mut batch = device.batch();
@@ -380,6 +389,14 @@ pub(crate) async fn write(device: &Device, superblock: &Superblock) -> Result<()
     for write in writes {
         write.await.ok()?;
     }
+    Ok(())
+}
+
+/// Makes the copies of a superblock that were written durable.
+///
+/// # Errors
+/// As the device; the number must not be used again then (R20).
+pub(crate) async fn flush(device: &Device) -> Result<()> {
     if planted(Plant::SuperblockNotFlushed) {
         return Ok(());
     }

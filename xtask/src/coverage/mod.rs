@@ -235,8 +235,8 @@ fn kinds(path: &str, text: &str) -> Vec<Kind> {
             open.map_or(Kind::Plain, |(_, kind)| kind)
         };
         kinds.push(kind);
-        // A module or a function of tests ends where the file does, or with its own closing brace.
-        in_tests &= line != "}";
+        // A module or a function of tests ends where the file does, with its own closing brace, or at once: `mod tests;`.
+        in_tests &= line != "}" && !(line.ends_with(';') && indentation(line) == 0);
     }
     kinds
 }
@@ -401,12 +401,17 @@ mod tests {
     fn t() {}
 }
 fn k() {}
+#[cfg(test)]
+#[path = \"k_tests.rs\"]
+mod tests;
+fn l() {}
 ";
         use Kind::{Exempt, NotCounted, Plain, Wanted};
         let expected = [
             [Plain, Plain, Plain, Wanted, Wanted, Wanted].as_slice(),
             &[Plain, Exempt(None), Exempt(None), Exempt(None), Plain, Plain, Plain],
             &[NotCounted, NotCounted, NotCounted, NotCounted, Plain],
+            &[NotCounted, NotCounted, NotCounted, Plain],
         ]
         .concat();
         assert_eq!(kinds("crates/none.rs", text), expected);

@@ -63,7 +63,7 @@ fn a_child_lies_where_pages_may_lie() {
         let image = with_child_at(&image, &superblock, wrong);
         let device = Device::new(SimDevice::with_options(image, quiet()));
         let check = |repair| {
-            let options = CheckOptions { repair, cache_bytes: 256 << 10, progress: None };
+            let options = CheckOptions { repair, cache_bytes: 256 << 10, ..CheckOptions::default() };
             block_on(crate::check(device.clone(), &options)).unwrap()
         };
         let found = check(false);

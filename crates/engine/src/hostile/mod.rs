@@ -101,7 +101,7 @@ fn use_store(image: &Image) {
     for repair in [false, true] {
         let device = Device::new(SimDevice::with_options(image.clone(), quiet()));
         let check = |repair| {
-            let options = CheckOptions { repair, cache_bytes: 256 << 10, progress: None };
+            let options = CheckOptions { repair, cache_bytes: 256 << 10, ..CheckOptions::default() };
             block_on(crate::check(device.clone(), &options))
         };
         if repair {
