@@ -95,9 +95,9 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
     }
     let promised = log.promised.0 + 1;
     // Where nothing between the two is whole they are one.
-    let lost =
-        if lost_to == end { vec![first..promised.max(end)] } else { vec![first..lost_to, end..promised] };
-    behind.lost = lost.into_iter().filter(|range| !range.is_empty()).collect();
+    let (lost, tail) =
+        if lost_to == end { (first..promised.max(end), 0..0) } else { (first..lost_to, end..promised) };
+    behind.lost = [lost, tail].into_iter().filter(|range| !range.is_empty()).collect();
     behind
 }
 

@@ -23,6 +23,9 @@ use crate::tree::{PageRef, Problem, Tree, Visitor};
 use crate::tree_io::{PoolPages, tree_of};
 use crate::value::read::verify_direct;
 
+/// Takes a warning.
+type Warn = dyn Fn(&str) + Send + Sync;
+
 /// What a check is asked to do.
 #[derive(Clone, Default)]
 pub struct CheckOptions {
@@ -39,7 +42,7 @@ pub struct CheckOptions {
     /// Called with the numbers of objects and bytes verified so far, from time to time.
     pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
     /// Called with a warning before a repair writes for the first time, where it could not be repeated if it were interrupted.
-    pub before_writing: Option<Arc<dyn Fn(&str) + Send + Sync>>,
+    pub before_writing: Option<Arc<Warn>>,
 }
 
 /// Something that is wrong.
