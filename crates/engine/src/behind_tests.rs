@@ -165,6 +165,19 @@ fn each_batch_damaged(applied: Option<usize>) {
     assert!(again > 100, "{again}");
 }
 
+/// A store that a crash left, with `count` batches of one put each in its log, and the places of the batches.
+fn batches_of_one(count: u32) -> (Arc<SimDevice>, Device, Vec<u64>) {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let mut places = Vec::new();
+    for turn in 0..count {
+        places.push(head(&store));
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    drop(store);
+    (sim, device, places)
+}
+
 #[test]
 fn each_batch_is_lost_alone() {
     each_batch_damaged(None);
@@ -178,14 +191,7 @@ fn what_a_tree_has_already_is_not_done_again() {
 /// A second damage: what lies between the two is linked to nothing, and only what follows the later one is done again.
 #[test]
 fn only_what_is_linked_to_the_newest_batch_is_believed() {
-    let (sim, device) = formatted();
-    let store = open(&device);
-    let mut places = Vec::new();
-    for turn in 0..6 {
-        places.push(head(&store));
-        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
-    }
-    drop(store);
+    let (sim, device, places) = batches_of_one(6);
     for lost in [1, 3] {
         sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);
     }
@@ -377,14 +383,7 @@ fn promised_records_behind_the_newest_batch_are_named() {
 /// The store was opened, and nothing written since: the epoch before is the newest that has batches.
 #[test]
 fn an_epoch_without_batches_hides_nothing() {
-    let (sim, device) = formatted();
-    let store = open(&device);
-    let mut places = Vec::new();
-    for turn in 0..4 {
-        places.push(head(&store));
-        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
-    }
-    drop(store);
+    let (sim, device, places) = batches_of_one(4);
     drop(open(&device));
     sim.corrupt(ring(&device).block(places[1]), 90, 0x40);
     let report = repair(&device);

@@ -80,7 +80,7 @@ fn open(device: &Device) -> Store {
 
 /// Runs `body` on eight threads, and then looks whether everything is in order.
 fn on_threads(device: Device, body: impl Fn(&Store, u64) + Send + Sync + 'static) {
-    within(600, "eight threads", move || {
+    within("eight threads", move || {
         let store = open(&device);
         thread::scope(|scope| {
             for number in 0..THREADS {
@@ -234,7 +234,7 @@ fn own_keys_and_values() {
 #[test]
 fn slow_reader_across_reuse() {
     for device in [mem(), sim()] {
-        within(600, "a slow reader", move || {
+        within("a slow reader", move || {
             let clock = Arc::new(ManualClock::new(1_000));
             let environment = Environment { clock: clock.clone(), ..Environment::default() };
             let store = block_on(Store::open(device.clone(), busy(), environment)).unwrap();
@@ -291,7 +291,7 @@ fn slow_reader_across_reuse() {
 /// A stream that nobody reads any more holds space for a bounded time only, without being asked (R16).
 #[test]
 fn a_forgotten_stream_does_not_stop_reclamation() {
-    within(600, "a forgotten stream", || {
+    within("a forgotten stream", || {
         let device = mem();
         let clock = Arc::new(ManualClock::new(1_000));
         let environment = Environment { clock: clock.clone(), ..Environment::default() };
@@ -328,7 +328,7 @@ fn poll_some<F: Future>(future: F, polls: u64) -> Option<F::Output> {
 
 /// Drops puts and deletes at every point at which they can be dropped.
 fn dropped_midway(device: Device, background: bool) {
-    within(600, "dropped futures", move || {
+    within("dropped futures", move || {
         let options = OpenOptions { background, ..tiny() };
         let store = block_on(Store::open(device.clone(), options.clone(), Environment::default())).unwrap();
         let mut cancelled = 0;
@@ -407,7 +407,7 @@ fn futures_dropped_midway_without_threads() {
 /// On a device so full that puts make room themselves.
 #[test]
 fn futures_dropped_midway_on_a_full_device() {
-    within(600, "dropped futures on a full device", || {
+    within("dropped futures on a full device", || {
         const SMALL: u64 = 400;
         let first = SimDevice::new(SMALL);
         format(&device(&first), SMALL, 1);
@@ -447,7 +447,7 @@ fn futures_dropped_midway_on_a_full_device() {
 #[test]
 fn nobody_waits_for_a_store_that_ended() {
     for end in 0..12_u64 {
-        within(600, &format!("writers at end {end}"), move || {
+        within(&format!("writers at end {end}"), move || {
             let first = SimDevice::new(BLOCKS);
             format(&device(&first), BLOCKS, 1);
             let sim = slow(first.image());

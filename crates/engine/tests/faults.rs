@@ -177,7 +177,7 @@ fn sweep(op: FaultOp, for_good: bool) {
         for &code in codes {
             let image = image.clone();
             let what = format!("{op:?} {number}, code {code}, for good: {for_good}");
-            struck = within(600, &what, move || fails(image, op, number, code, for_good));
+            struck = within(&what, move || fails(image, op, number, code, for_good));
             runs += u64::from(struck);
         }
         if !struck {
@@ -277,7 +277,7 @@ fn deceive(fault_of: impl Fn(u64) -> Fault, name: &str) {
     loop {
         let (image, fault) = (image.clone(), fault_of(number));
         let what = format!("{name} {number}");
-        let struck = within(600, &what.clone(), move || {
+        let struck = within(&what.clone(), move || {
             deceives(image.clone(), fault.clone(), &what, false) | deceives(image, fault, &what, true)
         });
         if !struck {

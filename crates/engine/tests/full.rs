@@ -52,7 +52,7 @@ fn fill(store: &Store, bytes: usize) -> u64 {
 fn fill_and_empty(bytes: usize, background: bool) {
     const BLOCKS: u64 = 1_024;
     let what = format!("{bytes} bytes, background {background}");
-    within(600, &what.clone(), move || {
+    within(&what.clone(), move || {
         let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
         let store = store_on(&device, BLOCKS, OpenOptions { background, ..tiny() });
         let count = fill(&store, bytes);
@@ -119,7 +119,7 @@ fn fills_up_and_is_empty_again_with_threads() {
 fn churn_at_ninety_percent() {
     for size in 1..=10_u64 {
         let blocks = 300 * size;
-        within(600, &format!("{blocks} blocks"), move || {
+        within(&format!("{blocks} blocks"), move || {
             let device = Device::new(Arc::new(MemDevice::new(blocks)));
             let store = store_on(&device, blocks, tiny());
             // Objects of four blocks; an overwrite needs room for the new version beside the old one.
@@ -144,7 +144,7 @@ fn churn_at_ninety_percent() {
 fn deletes_with_an_identity_work_on_a_full_device() {
     const BLOCKS: u64 = 1_024;
     const SMALL: u64 = 1_000_000;
-    within(600, "deletes with an identity", || {
+    within("deletes with an identity", || {
         let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
         let store = store_on(&device, BLOCKS, tiny());
         let large = fill(&store, 30_000);
@@ -261,7 +261,7 @@ fn growth_that_fails_is_a_full_store() {
 
 #[test]
 fn a_device_in_memory_grows_with_threads() {
-    within(600, "growth in memory", || {
+    within("growth in memory", || {
         let device = Device::new(Arc::new(MemDevice::growable(1)));
         block_on(Store::format(&device, &growing_format(2_000), &environment(1))).unwrap();
         let options = OpenOptions { background: true, ..tiny() };

@@ -308,7 +308,7 @@ proptest! {
 /// Several threads overwrite and delete what moves; each sees its own writes.
 #[test]
 fn moving_races_with_writers() {
-    within(600, "moving beside writers", || {
+    within("moving beside writers", || {
         let device = Device::new(Arc::new(MemDevice::new(6_000)));
         block_on(Store::format(&device, &tiny_format(6_000), &Environment::default())).unwrap();
         let tuning = Tuning { overlay_records_max: 60, ..small().tuning };

@@ -177,7 +177,7 @@ fn large(background: bool) -> (Device, Store) {
 #[test]
 fn values_cost_what_they_are_long() {
     const COUNT: u64 = 4_000;
-    within(600, "packing", || {
+    within("packing", || {
         let (device, store) = large(true);
         (0..COUNT).for_each(|which| put(&store, which, which, 9_000));
         let dense = |goal: f64| {

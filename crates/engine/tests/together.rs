@@ -364,7 +364,7 @@ fn repetitions_at_the_same_time_join_the_first() {
 /// A step that needs more than half of the overlays waits for an apply that nothing else would have started.
 #[test]
 fn a_large_step_does_not_wait_for_ever() {
-    let done = common::within(600, "a large step", || {
+    let done = common::within("a large step", || {
         let device = Device::new(Arc::new(MemDevice::new(4_096)));
         format(&device, 4_096, 1);
         let mut options = tiny();

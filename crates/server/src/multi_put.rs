@@ -24,9 +24,6 @@ use shoal_api::fields::{Fields, bytes_of, not_protobuf, number_of, text_of};
 /// Values of a batch of puts up to here take their places one behind the other: they ride in the log, and wait for no device.
 const BEGUN_BYTES_MAX: usize = 16 << 10;
 
-/// Values that are placed several at a time; what the store takes at once is not much longer.
-const SHORT_BYTES_MAX: usize = 1 << 10;
-
 /// What a result is expected to have, in bytes.
 const RESULT_BYTES_GUESS: usize = 12;
 
@@ -159,8 +156,8 @@ fn parse_item(message: &[u8]) -> Result<Item<'_>, Failure> {
 /// Places the puts of short values at the start of `items` together, where there are several; how many they are.
 fn place_short(store: &Store, bucket: &Bucket, items: &[Item<'_>]) -> Option<(PendingPuts, usize)> {
     let short = items.iter().take(SHORT_PUTS_MAX).map_while(|item| {
-        let is_short = !item.says_more && item.value.len() <= SHORT_BYTES_MAX;
-        is_short.then(|| bucket.key(item.key).ok().map(|key| (key, item.value))).flatten()
+        let key = bucket.key(item.key).ok().filter(|_| !item.says_more)?;
+        store.is_short(&key, item.value.len()).then_some((key, item.value))
     });
     let puts: Vec<_> = short.collect();
     if puts.len() < 2 {

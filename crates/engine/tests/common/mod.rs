@@ -135,13 +135,16 @@ pub fn recover_all(store: &Store, model: &mut Model) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs `body` on a thread of its own and fails where it takes longer than `seconds`: a hang must not be a silent one.
-pub fn within<T: Send + 'static>(seconds: u64, what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
+/// Seconds after which a test hangs: no machine that works is so slow.
+const HANGS_AFTER_S: u64 = 600;
+
+/// Runs `body` on a thread of its own and fails where it does not end: a hang must not be a silent one.
+pub fn within<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         let _ = sender.send(body());
     });
-    match receiver.recv_timeout(std::time::Duration::from_secs(seconds)) {
+    match receiver.recv_timeout(std::time::Duration::from_secs(HANGS_AFTER_S)) {
         Ok(value) => {
             thread.join().unwrap();
             value
