@@ -227,6 +227,37 @@ mod tests {
     }
 
     #[test]
+    fn answers_of_many_commands_and_the_limits_of_numbers() {
+        let all = |reply: &mut Reply<'_>| {
+            reply.ok(0);
+            reply.ok(2);
+            reply.integer(i64::MIN);
+            reply.double(f64::NAN);
+            reply.double(f64::INFINITY);
+            reply.double(-2.0);
+        };
+        let rest = ":-9223372036854775808\r\n";
+        assert_eq!(
+            written(Protocol::V2, all),
+            format!("+OK\r\n+OK\r\n{rest}$3\r\nnan\r\n$3\r\ninf\r\n$2\r\n-2\r\n")
+        );
+        assert_eq!(written(Protocol::V3, all), format!("+OK\r\n+OK\r\n{rest},nan\r\n,inf\r\n,-2\r\n"));
+    }
+
+    #[test]
+    fn strings_of_every_length_around_the_border_of_copying() {
+        for bytes in [COPY_BYTES_MAX - 1, COPY_BYTES_MAX, COPY_BYTES_MAX + 1, 3 * COPY_BYTES_MAX] {
+            let text: String = (b'a'..=b'z').cycle().take(bytes).map(char::from).collect();
+            let mut out = Buffer::new();
+            let mut reply = Reply::new(&mut out, Protocol::V2);
+            reply.bulk(text.as_bytes());
+            let expected = format!("${bytes}\r\n{text}\r\n");
+            assert_eq!(reply.bytes(), expected.len());
+            assert_eq!(out.to_vec(), expected.as_bytes());
+        }
+    }
+
+    #[test]
     fn a_long_value_is_sent_from_where_it_is() {
         let value = Bytes::from(vec![b'v'; COPY_BYTES_MAX + 1]);
         let mut out = Buffer::new();

@@ -620,6 +620,101 @@ mod tests {
         assert!(received.is_empty());
     }
 
+    #[test]
+    fn the_last_word_may_be_taken_into_other_memory() {
+        let mut parser = RequestParser::new(RequestLimits::default(), true);
+        let mut received = Buffer::from(&b"*3\r\n$3\r\nSET\r\n"[..]);
+        assert_eq!(parser.next(&mut received), Ok(None));
+        assert_eq!(parser.last_word(), None, "two are missing");
+        assert_eq!(parser.end_elsewhere(&mut received), None);
+        received.append_copy(b"$1\r\nk\r\n$5\r\nva");
+        assert_eq!(parser.next(&mut received), Ok(None));
+        let words = [Bytes::from("SET"), Bytes::from("k")];
+        assert_eq!(parser.last_word(), Some((&words[..], 5)));
+        assert_eq!((parser.missing_bytes(&received), received.to_vec()), (5, b"va".to_vec()));
+        // The value went elsewhere, and the line's end comes in two pieces.
+        received.truncate_front(2);
+        assert_eq!(parser.end_elsewhere(&mut received), None);
+        received.append_copy(b"\r");
+        assert_eq!(parser.end_elsewhere(&mut received), None);
+        received.append_copy(b"\n*1\r\n$4\r\nPING\r\n");
+        assert_eq!(parser.end_elsewhere(&mut received), Some(words.to_vec()));
+        assert_eq!((parser.last_word(), parser.held_bytes()), (None, 0));
+        assert_eq!(parser.next(&mut received), Ok(Some(Request::Words(vec!["PING".into()]))));
+        assert!(received.is_empty());
+    }
+
+    #[test]
+    fn whoever_says_who_they_are_may_send_more() {
+        let mut parser = RequestParser::new(RequestLimits::default(), false);
+        parser.set_authenticated(true);
+        let mut received = Buffer::from(&b"*11\r\n$16385\r\n"[..]);
+        assert_eq!(parser.next(&mut received), Ok(None));
+        assert_eq!(parser.missing_bytes(&received), 16_387);
+        let mut parser = RequestParser::new(RequestLimits::default(), true);
+        parser.set_authenticated(false);
+        let refused = parser.next(&mut Buffer::from(&b"*11\r\n"[..]));
+        assert_eq!(refused, Err(ProtocolError::UnauthenticatedCount));
+    }
+
+    #[test]
+    fn words_of_an_unfinished_command_leave_what_they_were_received_into() {
+        let received_into = Bytes::from([&b"*2\r\n$3\r\nGET\r\n$700\r\n"[..], &[b'x'; 600]].concat());
+        let mut parser = RequestParser::new(RequestLimits::default(), true);
+        let mut received = Buffer::new();
+        received.append_external(received_into.clone());
+        assert_eq!(parser.next(&mut received), Ok(None));
+        let inside = received_into.as_ptr_range();
+        assert!(parser.words.iter().all(|word| inside.contains(&word.as_ptr())));
+        parser.detach();
+        assert!(parser.words.iter().all(|word| !inside.contains(&word.as_ptr())));
+        assert_eq!((&parser.words[0][..], parser.detached), (&b"GET"[..], 1));
+    }
+
+    #[test]
+    fn a_line_is_no_longer_than_it_may_be_however_it_comes() {
+        for (start, error) in [
+            (&b""[..], ProtocolError::InlineTooLong),
+            (b"*", ProtocolError::CountTooLong),
+            (b"*1\r\n$", ProtocolError::LengthTooLong),
+            (b"*1\r\nx", ProtocolError::LengthTooLong),
+        ] {
+            // In chunks of its own each, so that the search stops in the middle of them, and with an end behind the limit.
+            let pieces = LINE_BYTES_MAX / 1_000 + 2;
+            for end in [&b""[..], b"\r\n"] {
+                let mut received = Buffer::from(start);
+                (0..pieces).for_each(|_| received.append_external(Bytes::from(vec![b'1'; 1_000])));
+                received.append_copy(end);
+                let mut parser = RequestParser::new(RequestLimits::default(), true);
+                assert_eq!(parser.next(&mut received), Err(error), "{} {}", start.escape_ascii(), end.len());
+            }
+            let line = start.iter().rev().take_while(|&&byte| byte != b'\n').count();
+            let longest = vec![b'1'; LINE_BYTES_MAX - line];
+            // Of a line that people type the carriage return is a part.
+            let end = if start.is_empty() { &b"\n"[..] } else { b"\r\n" };
+            let mut received = Buffer::from(Bytes::from([start, &longest, end].concat()));
+            let result = RequestParser::new(RequestLimits::default(), true).next(&mut received);
+            assert_ne!(result, Err(error), "{}: the longest line", start.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_line_comes_in_two_pieces() {
+        let mut parser = RequestParser::new(RequestLimits::default(), true);
+        let mut received = Buffer::new();
+        for piece in [&b"*1\r"[..], b"\n$", b"4\r", b"\nPING", b"\r"] {
+            received.append_copy(piece);
+            assert_eq!(parser.next(&mut received), Ok(None), "{}", piece.escape_ascii());
+        }
+        received.append_copy(b"\n");
+        assert_eq!(parser.next(&mut received), Ok(Some(Request::Words(vec!["PING".into()]))));
+        // What is no word is said when its line is there as a whole.
+        let mut received = Buffer::from(&b"*1\r\nfoo\r"[..]);
+        assert_eq!(parser.next(&mut received), Ok(None));
+        received.append_copy(b"\n");
+        assert_eq!(parser.next(&mut received), Err(ProtocolError::ExpectedWord(b'f')));
+    }
+
     fn command() -> impl Strategy<Value = Vec<Vec<u8>>> {
         proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 1..6)
     }

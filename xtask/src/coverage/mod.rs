@@ -60,7 +60,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let report = work.join("lines.info");
     if !options.again {
         let tools = tools()?;
+        let begun = std::time::Instant::now();
         let binaries = build(&root, &work)?;
+        eprintln!("{} test programs were built in {} s", binaries.len(), begun.elapsed().as_secs());
         count(&root, &work)?;
         export(&tools, &work, &binaries, &report)?;
     }
@@ -127,11 +129,20 @@ fn count(root: &Path, work: &Path) -> Result<()> {
     if profiles.exists() {
         std::fs::remove_dir_all(&profiles)?;
     }
-    let status = cargo(root, work).args(["--quiet", "--no-fail-fast"]).stdout(Stdio::null()).status();
+    // Cargo names each program as it starts it; what the tests say goes to a file.
+    let said = work.join("tests.log");
+    let status = cargo(root, work).arg("--no-fail-fast").stdout(std::fs::File::create(&said)?).status();
     if !status.context("cannot start nice and cargo")?.success() {
-        bail!("a test failed: what it would have reached is not known");
+        let text = std::fs::read_to_string(&said).unwrap_or_default();
+        let failed: Vec<&str> = failed(&text).collect();
+        bail!("what a test that failed would have reached is not known: {failed:?}, see {}", said.display());
     }
     Ok(())
+}
+
+/// The names of the tests that failed, in what they say: `test NAME ... FAILED`.
+fn failed(said: &str) -> impl Iterator<Item = &str> {
+    said.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
 }
 
 fn export(tools: &Path, work: &Path, binaries: &[PathBuf], report: &Path) -> Result<()> {
@@ -198,6 +209,9 @@ enum Kind {
 /// What makes an error or matches one.
 const ERROR_ARMS: [&str; 5] = ["Err(", "Error::", "map_err", ".poison(", "poison.set"];
 
+/// What begins a planted bug. With `!planted` and behind another condition begins what the product does.
+const PLANTED: &str = "if planted(Plant::";
+
 fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
@@ -217,12 +231,16 @@ fn kinds(path: &str, text: &str) -> Vec<Kind> {
         if open.is_some_and(|(from, _)| deep <= from && !trimmed.is_empty() && !closes(from)) {
             open = None;
         }
+        // What follows an `else` of a planted bug is the product's own.
+        if open.is_some_and(|(_, kind)| kind == Kind::Exempt(None)) && trimmed.starts_with("} else") {
+            open = None;
+        }
         let exempt = EXEMPT.iter().position(|(file, text, _)| *file == path && line.contains(text));
         let kind = if in_tests {
             Kind::NotCounted
         } else if let Some((_, kind @ Kind::Exempt(_))) = open {
             kind
-        } else if exempt.is_some() || line.contains("planted(Plant::") {
+        } else if exempt.is_some() || line.contains(PLANTED) {
             let kind = Kind::Exempt(exempt);
             open = Some((deep, kind));
             kind
@@ -373,6 +391,12 @@ mod tests {
     }
 
     #[test]
+    fn tests_that_failed_are_found_in_what_they_say() {
+        let said = "test a::b ... ok\ntest a::c ... FAILED\ntest d - should panic ... ok\ntest e ... FAILED\n";
+        assert_eq!(failed(said).collect::<Vec<_>>(), ["a::c", "e"]);
+    }
+
+    #[test]
     fn counts_of_a_file_are_summed_and_others_left_out() {
         let report = "SF:/r/a.rs\nDA:1,0\nDA:2,3\nend_of_record\nSF:/o/b.rs\nDA:1,1\nend_of_record\nSF:/r/a.rs\nDA:1,2\nDA:4,0\n";
         let files = parse(report, Path::new("/r"));
@@ -392,6 +416,11 @@ fn f() {
     }
     if planted(Plant::X) {
         h();
+    } else {
+        return Err(Error::Closed);
+    }
+    if bad && !planted(Plant::X) {
+        return Err(Error::Closed);
     }
     g();
 }
@@ -409,7 +438,8 @@ fn l() {}
         use Kind::{Exempt, NotCounted, Plain, Wanted};
         let expected = [
             [Plain, Plain, Plain, Wanted, Wanted, Wanted].as_slice(),
-            &[Plain, Exempt(None), Exempt(None), Exempt(None), Plain, Plain, Plain],
+            &[Plain, Exempt(None), Exempt(None), Plain, Wanted, Plain],
+            &[Plain, Wanted, Plain, Plain, Plain, Plain],
             &[NotCounted, NotCounted, NotCounted, NotCounted, Plain],
             &[NotCounted, NotCounted, NotCounted, Plain],
         ]
