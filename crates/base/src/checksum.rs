@@ -13,10 +13,7 @@ const IS_OFF: bool = cfg!(fuzzing);
 /// CRC-32C of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    if IS_OFF {
-        return 0;
-    }
-    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    if IS_OFF { 0 } else { crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32 }
 }
 
 /// CRC-32C of `seed` (8 bytes, little-endian) followed by `bytes`: a checksum that only a holder of the seed forms.

@@ -172,5 +172,6 @@ mod tests {
         assert_eq!(Reader::new(&out).prefixed(), Err(Truncated));
         assert_eq!(Reader::new(&[3, 1, 2]).prefixed(), Err(Truncated));
         assert_eq!(Reader::new(&[2, 1, 2]).prefixed(), Ok(&[1_u8, 2][..]));
+        assert_eq!(Truncated.to_string(), "the bytes end before the field does");
     }
 }

@@ -145,15 +145,25 @@ fn at(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> OpenError 
 fn open_storage(path: &Path, options: &FileOptions) -> Result<Storage, OpenError> {
     let (mut file, kind) = open_locked(path, options.create)?;
     if kind == Kind::Raw {
-        let sector_bytes = sys::raw_sector_bytes(&file).map_err(at(path, "ask for the sector size of"))?;
-        if sector_bytes == 0 || !BLOCK_BYTES_U64.is_multiple_of(sector_bytes) {
-            return Err(OpenError::Sectors { path: path.to_owned(), sector_bytes });
-        }
+        let sector_bytes = sector_bytes(&file, path)?;
+        check_sectors(sector_bytes, path)?;
     }
     // The end of a block device is its size, too.
     let bytes = file.seek(SeekFrom::End(0)).map_err(at(path, "ask for the size of"))?;
     let direct = options.direct && use_direct(&file, path);
     Ok(Storage::new(file, path.to_owned(), kind, direct, bytes))
+}
+
+fn sector_bytes(file: &File, path: &Path) -> Result<u64, OpenError> {
+    sys::raw_sector_bytes(file).map_err(at(path, "ask for the sector size of"))
+}
+
+/// Blocks must be whole sectors.
+fn check_sectors(sector_bytes: u64, path: &Path) -> Result<(), OpenError> {
+    if sector_bytes == 0 || !BLOCK_BYTES_U64.is_multiple_of(sector_bytes) {
+        return Err(OpenError::Sectors { path: path.to_owned(), sector_bytes });
+    }
+    Ok(())
 }
 
 /// Opens and locks, again and again for a while where somebody else has it.
@@ -192,18 +202,20 @@ fn open_descriptor(path: &Path, create: bool) -> Result<(File, Kind), OpenError>
         Err(error) => return Err(at(path, "look at")(error)),
     };
     let flags = if expected == Kind::Raw { libc::O_EXCL } else { 0 };
-    let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
-        Ok(file) => file,
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            return Err(OpenError::InUse { path: path.to_owned() });
-        }
-        Err(error) => return Err(at(path, "open")(error)),
-    };
-    let found = file.metadata().map_err(at(path, "look at"))?;
-    if kind_of(found.file_type()) != Some(expected) {
-        return Err(wrong_kind());
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    let file = opened.map_err(|error| not_opened(error, path))?;
+    // Somebody may have put something else there meanwhile.
+    let found = kind_of(file.metadata().map_err(at(path, "look at"))?.file_type());
+    let kind = found.filter(|kind| *kind == expected).ok_or_else(wrong_kind)?;
+    Ok((file, kind))
+}
+
+fn not_opened(error: io::Error, path: &Path) -> OpenError {
+    // A block device that is mounted, or that somebody else has exclusively.
+    if error.raw_os_error() == Some(libc::EBUSY) {
+        return OpenError::InUse { path: path.to_owned() };
     }
-    Ok((file, expected))
+    at(path, "open")(error)
 }
 
 fn kind_of(file_type: FileType) -> Option<Kind> {
@@ -239,10 +251,8 @@ fn use_direct(file: &File, path: &Path) -> bool {
         sys::read(file, &Transfer::new(probe))
     });
     let Err(error) = works else { return true };
-    tracing::info!(path = %path.display(), %error, "no direct I/O here; the page cache is used");
-    if let Err(error) = sys::set_direct(file, false) {
-        tracing::warn!(path = %path.display(), %error, "cannot switch direct I/O off again");
-    }
+    let switched_off = sys::set_direct(file, false);
+    tracing::info!(path = %path.display(), %error, ?switched_off, "no direct I/O here; the page cache is used");
     false
 }
 

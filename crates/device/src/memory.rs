@@ -66,13 +66,9 @@ impl Allocation {
     }
 
     fn layout(blocks: usize) -> Layout {
-        let Some(bytes) = blocks.checked_mul(BLOCK_BYTES) else {
-            panic!("{blocks} blocks exceed the address space")
-        };
-        match Layout::from_size_align(bytes, BLOCK_BYTES) {
-            Ok(layout) => layout,
-            Err(error) => panic!("{blocks} blocks: {error}"),
-        }
+        let bytes = blocks.checked_mul(BLOCK_BYTES);
+        let layout = bytes.and_then(|bytes| Layout::from_size_align(bytes, BLOCK_BYTES).ok());
+        layout.unwrap_or_else(|| panic!("{blocks} blocks exceed the address space"))
     }
 }
 

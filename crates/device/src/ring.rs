@@ -212,3 +212,18 @@ impl Completions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Twice is once: the kernel has none the second time, and a ring that is torn down must not stop over that.
+    #[test]
+    fn registered_files_are_given_back_once() {
+        let file = tempfile::tempfile().unwrap();
+        let (_, mut completions) = shared(&file).unwrap();
+        completions.release_files();
+        assert!(completions.gate.0.submitter().unregister_files().is_err(), "they are back");
+        completions.release_files();
+    }
+}

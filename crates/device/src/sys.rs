@@ -132,7 +132,7 @@ pub(crate) fn raw_sector_bytes(file: &File) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes an `int` to the address given.
     checked_int(unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut bytes) })?;
-    u64::try_from(bytes).map_err(io::Error::other)
+    Ok(u64::from(bytes.unsigned_abs()))
 }
 
 /// Tells a raw block device that a range holds nothing of value.

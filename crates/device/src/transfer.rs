@@ -187,6 +187,9 @@ mod tests {
         let dsync = AtomicBool::new(true);
         let mut read = transfer(Op::Read, vec![IoBuf::new(1)]);
         assert_eq!(read.took(Action::Read, Ok(0), &dsync).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        let mut write = transfer(Op::Write, vec![IoBuf::new(1)]);
+        let nothing = write.took(Action::Write { durable: false }, Ok(0), &dsync).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WriteZero, "a write that goes on for ever hangs");
     }
 
     #[test]

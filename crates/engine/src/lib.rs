@@ -34,6 +34,8 @@ mod admission;
 mod apply;
 mod background;
 mod behind;
+#[cfg(test)]
+mod by_hand;
 mod check;
 mod delete;
 mod entry;

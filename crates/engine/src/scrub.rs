@@ -264,3 +264,7 @@ impl Visitor for Piece<'_> {
         if self.leaves >= LEAVES_AT_A_TIME { self.over() } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+#[path = "scrub_tests.rs"]
+mod tests;

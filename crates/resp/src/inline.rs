@@ -122,6 +122,7 @@ mod tests {
             words(r#"a "b \x41\n\"\q" 'c\'\n'"#).unwrap()[1..],
             [b"b A\n\"q".to_vec(), b"c'\\n".to_vec()]
         );
+        assert_eq!(words(r#""\r\t\b\a\xfF\x0g\\""#).unwrap(), [b"\r\t\x08\x07\xFFx0g\\".to_vec()]);
         assert_eq!(words(r#""" ''"#), Some(vec![vec![], vec![]]));
         assert_eq!(words("   "), Some(vec![]));
         // A zero byte made the parser go round for ever.

@@ -8,6 +8,7 @@ mod list;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -101,12 +102,21 @@ fn cargo(root: &Path, work: &Path) -> Command {
 
 /// Builds the tests; gives their programs.
 fn build(root: &Path, work: &Path) -> Result<Vec<PathBuf>> {
-    let built = cargo(root, work).args(["--no-run"]).stderr(Stdio::piped()).output();
-    let built = built.context("cannot start nice and cargo")?;
-    let said = String::from_utf8_lossy(&built.stderr).into_owned();
-    if !built.status.success() {
-        eprint!("{said}");
-        bail!("the tests do not build with counters ({})", built.status);
+    let mut building = cargo(root, work)
+        .arg("--no-run")
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start nice and cargo")?;
+    let mut said = String::new();
+    for line in BufReader::new(building.stderr.take().context("what cargo says")?).lines() {
+        let line = line?;
+        eprintln!("{line}");
+        said.push_str(&line);
+        said.push('\n');
+    }
+    let status = building.wait()?;
+    if !status.success() {
+        bail!("the tests do not build with counters ({status})");
     }
     let binaries: Vec<PathBuf> = executables(&said).map(|path| root.join(path)).collect();
     if binaries.is_empty() {

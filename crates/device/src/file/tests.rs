@@ -135,6 +135,15 @@ fn says_what_cannot_be_opened() {
     assert!(matches!(tty, OpenError::WrongKind { .. }), "{tty}");
     let no_folder = open(&folder.path().join("a/b"), &options(IoMode::Auto)).unwrap_err();
     assert!(no_folder.to_string().starts_with("cannot create "), "{no_folder}");
+    std::fs::write(folder.path().join("file"), b"").unwrap();
+    let behind = open(&folder.path().join("file/data"), &options(IoMode::Auto)).unwrap_err();
+    assert!(behind.to_string().starts_with("cannot look at "), "{behind}");
+    // A program that runs may not be written to, by nobody.
+    let running = open(&std::env::current_exe().unwrap(), &FileOptions::default()).unwrap_err();
+    assert!(running.to_string().starts_with("cannot open "), "{running}");
+    let path = Path::new("/dev/none");
+    let mounted = not_opened(io::Error::from_raw_os_error(libc::EBUSY), path);
+    assert!(matches!(mounted, OpenError::InUse { .. }), "{mounted}");
 }
 
 #[test]
@@ -388,6 +397,77 @@ fn too_many_waiting_requests_are_refused_not_kept() {
     batch.start_in_background();
     let refused = flushes.into_iter().filter_map(|flush| block_on(flush).result.err()).count();
     assert!(refused > 0 && refused <= 2000, "{refused} refused");
+}
+
+/// Files in memory: a flush of them costs nothing, and needs no memory of the caller's.
+#[test]
+fn what_the_ring_and_its_queue_have_no_room_for_is_refused() {
+    const REFUSED: usize = 7;
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+    let device = open(&folder.path().join("data"), &options(IoMode::Uring)).unwrap();
+    device.inner().grow(1).unwrap();
+    let mut batch = device.batch();
+    // Nothing lands while they are queued.
+    let flushes: Vec<_> = (0..crate::uring::IN_FLIGHT_MAX + crate::WAITING_MAX + REFUSED)
+        .map(|_| batch.add(device.flush()))
+        .collect();
+    batch.start_in_background();
+    let errors: Vec<String> = flushes
+        .into_iter()
+        .filter_map(|flush| Some(block_on(flush).result.err()?.to_string()))
+        .collect();
+    assert_eq!(errors.len(), REFUSED);
+    assert!(errors.iter().all(|error| error.contains("too many requests are waiting")), "{errors:?}");
+    assert_eq!(get(&device, 0).unwrap(), 0, "the device works on");
+}
+
+/// Somebody cut the file while it was open: an error of the blocks that are gone, whichever way they are read.
+#[test]
+fn a_file_that_was_cut_meanwhile_is_an_error() {
+    for io in MODES {
+        let (_folder, path, device) = fresh(io, 4);
+        block_on(device.write_durable(0, tagged(7))).ok().unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(BLOCK_BYTES_U64).unwrap();
+        let mut batch = device.batch();
+        let reads = [0, 3].map(|block| batch.add(device.read(block, IoBuf::new(1))));
+        block_on(async { batch.start() });
+        let [there, gone] = reads.map(|read| block_on(read).ok());
+        assert_eq!(there.unwrap()[0], 7);
+        for error in [gone.map(|_| ()).unwrap_err(), get(&device, 3).unwrap_err()] {
+            assert!(error.to_string().contains("shorter than when it was opened"), "{io:?}: {error}");
+        }
+    }
+}
+
+/// What a raw device says, on a file that is taken for one.
+#[test]
+fn a_raw_device_neither_grows_nor_has_to_discard() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, vec![9; 4 * BLOCK_BYTES]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let sectors = sector_bytes(&file, &path).unwrap_err().to_string();
+    assert!(sectors.starts_with("cannot ask for the sector size of "), "{sectors}");
+    let storage = Storage::new(file, path.clone(), Kind::Raw, false, 4 * BLOCK_BYTES_U64);
+    storage.grow(4).unwrap();
+    let error = storage.grow(5).unwrap_err().to_string();
+    assert_eq!(error, "a block device of 4 blocks cannot grow to 5");
+    let device = Device::new(Arc::new(ThreadsDevice::start(Arc::new(storage), 1).unwrap()));
+    block_on(device.discard(1, 2)).ok().unwrap();
+    assert_eq!(get(&device, 1).unwrap(), 9, "it does not know discards: nothing happened");
+    assert!(!device.inner().can_grow() && device.blocks() == 4);
+}
+
+#[test]
+fn blocks_are_whole_sectors() {
+    let path = Path::new("/dev/none");
+    for fits in [512, 1_024, 4_096] {
+        check_sectors(fits, path).unwrap();
+    }
+    for not in [0, 520, 8_192] {
+        let error = check_sectors(not, path).unwrap_err();
+        assert!(matches!(error, OpenError::Sectors { sector_bytes, .. } if sector_bytes == not), "{error}");
+    }
 }
 
 /// A raw device over a file, by `losetup`.

@@ -306,10 +306,8 @@ impl SimDevice {
                 core.end(running);
             }
         };
-        match thread::Builder::new().name("shoal-sim".into()).spawn(watching) {
-            Ok(thread) => *watcher = Some(thread),
-            Err(error) => panic!("no thread for a simulated device: {error}"),
-        }
+        let thread = thread::Builder::new().name("shoal-sim".into()).spawn(watching);
+        *watcher = Some(thread.unwrap_or_else(|error| panic!("no thread for a simulated device: {error}")));
     }
 }
 

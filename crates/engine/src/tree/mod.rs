@@ -16,6 +16,8 @@
 
 mod apply;
 mod builder;
+#[cfg(test)]
+pub(crate) mod by_hand;
 mod cursor;
 mod format;
 #[cfg(any(test, fuzzing))]

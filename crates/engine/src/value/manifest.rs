@@ -54,7 +54,8 @@ impl Manifest {
         let runs = (0..runs)
             .map(|_| {
                 let run = Run::new(reader.u64()?, reader.u32()?);
-                if run.blocks == 0 { Err(Truncated) } else { Ok(run) }
+                let can_be = run.blocks > 0 && run.block.checked_add(u64::from(run.blocks)).is_some();
+                if can_be { Ok(run) } else { Err(Truncated) }
             })
             .collect::<Result<_, _>>()?;
         let checksums = (0..units).map(|_| reader.u32()).collect::<Result<_, _>>()?;
@@ -78,5 +79,21 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Manifest::decode(&bytes[..cut]).is_err());
         }
+    }
+
+    #[test]
+    fn what_no_writer_makes_is_refused() {
+        let decode = |runs: &[Run]| {
+            let manifest = Manifest { runs: runs.to_vec(), checksums: vec![1] };
+            Manifest::decode(&manifest.encode().0).map(|found| assert_eq!(found, manifest))
+        };
+        assert_eq!(decode(&[Run::new(u64::MAX - 3, 3)]), Ok(()));
+        assert_eq!(decode(&[Run::new(u64::MAX - 3, 4)]), Err(Truncated), "the end of a run overflows");
+        assert_eq!(decode(&[Run::new(7, 1), Run::new(9, 0)]), Err(Truncated), "an empty run");
+        assert_eq!(decode(&vec![Run::new(7, 1); RUNS_MAX]), Ok(()));
+        assert_eq!(decode(&vec![Run::new(7, 1); RUNS_MAX + 1]), Err(Truncated), "too many runs");
+        let (mut bytes, _) = Manifest { runs: Vec::new(), checksums: vec![1] }.encode();
+        bytes[0] ^= 1;
+        assert_eq!(Manifest::decode(&bytes), Err(Truncated), "another magic");
     }
 }

@@ -426,6 +426,15 @@ mod tests {
         let mut twice = SnapshotReader::new(empty(), DEVICE, 5, count);
         twice.piece(0, &pieces[0]).unwrap();
         assert!(unexpected(twice.piece(0, &pieces[0])));
+        // The same snapshot's number, over groups of another size.
+        let other: Vec<_> = shredded(30, 2000).snapshot(DEVICE, 5).map(|piece| piece.bytes).collect();
+        let mut other = other[1].clone();
+        other[10] = 15;
+        seal(&mut other);
+        let mut mixed = SnapshotReader::new(empty(), DEVICE, 5, count);
+        mixed.piece(0, &pieces[0]).unwrap();
+        let differs = ImageError::Unexpected { what: "the groups differ from another piece's" };
+        assert_eq!(mixed.piece(1, &other), Err(differs));
         let foreign = SnapshotReader::new(empty(), [1; 16], 5, count).piece(0, &pieces[0]);
         assert_eq!(foreign, Err(ImageError::Foreign));
     }
