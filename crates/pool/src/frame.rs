@@ -346,6 +346,13 @@ unsafe impl IoMemory for WriteMemory {
 mod unit_tests {
     use super::*;
 
+    #[cfg(not(miri))]
+    #[test]
+    fn more_memory_than_there_are_addresses_is_refused() {
+        let error = map_memory(1 << 60).map(|_| ()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOMEM), "{error}");
+    }
+
     #[test]
     fn frames_are_aligned_exclusive_and_come_back() {
         let store = Stores::new(4).unwrap();

@@ -114,15 +114,8 @@ impl Word {
     /// Gives latch and pin back where nothing is to be done for others; the caller wrote. As [`unpin`](Self::unpin).
     #[inline]
     pub(crate) fn unlatch_and_unpin(&self) -> bool {
-        let mut word = self.0.load(Ordering::Relaxed);
-        while word & FOR_OTHERS == 0 {
-            let new = ((word - 1) & !LATCHED) | DIRTY;
-            match self.0.compare_exchange_weak(word, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => word = now,
-            }
-        }
-        false
+        let alone = |word| (word & FOR_OTHERS == 0).then_some(((word - 1) & !LATCHED) | DIRTY);
+        self.0.fetch_update(Ordering::Release, Ordering::Relaxed, alone).is_ok()
     }
 
     /// The image that the caller has pinned is on the device.

@@ -130,6 +130,20 @@ mod tests {
         assert_eq!(lease.allocate(60), Some(Run::new(0, 60)));
         assert_eq!(lease.allocate(60), Some(Run::new(128, 60)));
         assert_eq!(lease.allocate(5), None);
-        assert!(space.settle(lease, &[Run::new(64, 1)]).is_err(), "block 64 was not leased");
+        let run = Run::new(64, 1);
+        let outside = space.settle(lease, &[run]);
+        assert_eq!(outside, Err(SpaceError::Outside { run, blocks_max: 640 }), "block 64 was not leased");
+    }
+
+    /// Of a lease that is settled wrongly nothing is free again.
+    #[test]
+    fn what_is_kept_twice_is_refused() {
+        let space = space();
+        let mut lease = space.lease(1).unwrap();
+        let kept = lease.allocate(10).unwrap();
+        let (run, overlap) = (Run::new(kept.block + 9, 5), Run::new(kept.block + 9, 1));
+        assert_eq!(space.settle(lease, &[run, kept]), Err(SpaceError::NotFree { run, overlap }));
+        assert_eq!(space.free_blocks(), 640 - 64);
+        space.audit();
     }
 }

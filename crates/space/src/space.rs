@@ -502,12 +502,12 @@ impl Space {
 }
 
 /// The refusal of a part as that of the whole run.
-fn whole(error: SpaceError, run: Run) -> SpaceError {
-    match error {
-        SpaceError::AlreadyFree { overlap, .. } => SpaceError::AlreadyFree { run, overlap },
-        SpaceError::NotFree { overlap, .. } => SpaceError::NotFree { run, overlap },
-        outside @ SpaceError::Outside { .. } => outside,
-    }
+fn whole(mut error: SpaceError, whole: Run) -> SpaceError {
+    let (SpaceError::AlreadyFree { run, .. }
+    | SpaceError::NotFree { run, .. }
+    | SpaceError::Outside { run, .. }) = &mut error;
+    *run = whole;
+    error
 }
 
 #[cfg(test)]
@@ -561,6 +561,29 @@ mod tests {
         assert_eq!(space.allocate(299), Some(Run::new(100, 299)));
         space.audit();
         assert_eq!((space.allocate(1), space.allocate(1)), (Some(Run::new(399, 1)), None));
+    }
+
+    /// As many runs as are worth sorting.
+    #[test]
+    fn a_long_batch_that_is_wrong_changes_nothing_either() {
+        let blocks_max = 4 * crate::merge::SORTED_RUNS_MIN as u64;
+        let space = Space::with_shards(blocks_max, 64, blocks_max);
+        let mut batch: Vec<Run> = (0..blocks_max / 3).map(|which| Run::new(3 * which, 2)).collect();
+        assert!(batch.len() > crate::merge::SORTED_RUNS_MIN);
+        let wrong = Run::new(batch[77].block + 1, 2);
+        batch.push(wrong);
+        let refused = space.free_batch(&batch).unwrap_err();
+        assert!(
+            matches!(refused, SpaceError::AlreadyFree { run, overlap } if run == wrong && overlap == Run::new(wrong.block, 1)),
+            "{refused:?}"
+        );
+        assert_eq!(space.free_blocks(), 0);
+        batch.pop();
+        batch.reverse();
+        space.free_batch(&batch).unwrap();
+        assert_eq!(space.free_blocks(), 2 * batch.len() as u64);
+        assert_eq!(space.largest_run(), 2);
+        space.audit();
     }
 
     #[test]

@@ -60,6 +60,9 @@ fn impossible_units_are_errors() {
         let setup = Pool::new(device.device(), PoolOptions { frames, k, ..PoolOptions::new(8) });
         assert!(matches!(setup, Err(PoolError::Setup { .. })), "{frames}, {k}");
     }
+    let options = PoolOptions { side_buffers: usize::MAX, ..PoolOptions::new(8) };
+    let setup = Pool::new(device.device(), options).map(|_| ()).unwrap_err();
+    assert!(setup.to_string().contains("the number of side buffers is not supported"), "{setup}");
 }
 
 #[test]
@@ -243,6 +246,26 @@ fn several_units_go_out_in_one_batch_and_neighbours_in_one_read() {
         pool.forget(Run::new(0, 12));
         pool.forget(Run::new(13, 51));
     }
+}
+
+/// The same where a thread that may block reads for itself, and others wait for what it reads.
+#[test]
+fn an_error_of_a_read_in_place_reaches_who_waited_for_it() {
+    let (pool, device) = pool_of(8, 20);
+    device.fail_reads(5, true);
+    device.hold();
+    let reader = {
+        let pool = pool.clone();
+        thread::spawn(move || block_on(pool.fetch(page_unit(5, 0), Hint::Lookup)).map(|_| ()))
+    };
+    eventually(|| pool.counters().misses == 1);
+    let mut waiting = Box::pin(pool.fetch(page_unit(5, 0), Hint::Lookup));
+    assert!(poll_once(&mut waiting).is_pending());
+    device.release();
+    assert!(matches!(reader.join().unwrap(), Err(PoolError::Device(_))));
+    // It is woken, and fails by a read of its own.
+    assert!(matches!(run(waiting), Err(PoolError::Device(_))));
+    assert_eq!((pool.counters().frames_used, pool.counters().read_errors), (0, 2));
 }
 
 #[test]

@@ -57,6 +57,23 @@ pub(super) fn slow_down(pool: &Pool, device: &TestDevice) {
 }
 
 #[test]
+fn writers_of_one_page_take_turns() {
+    let (pool, _device) = zeroed(4, 8);
+    let first = block_on(pool.write(1, Hint::Lookup)).unwrap();
+    let mut second = Box::pin(pool.write(1, Hint::Lookup));
+    let mut third = Box::pin(pool.create(1, Hint::Lookup));
+    assert!(poll_once(&mut second).is_pending() && poll_once(&mut third).is_pending());
+    let mut first = first;
+    put(&mut first, 7);
+    drop(first);
+    let page = run(second).unwrap();
+    assert_eq!(number(&page[..]), 7, "the second one sees what the first one wrote");
+    assert!(poll_once(&mut third).is_pending());
+    drop(page);
+    assert_eq!(number(&run(third).unwrap()[..]), 0, "the third one clears it");
+}
+
+#[test]
 fn a_change_is_seen_and_reaches_the_device_before_its_frame_is_used() {
     let (pool, device) = zeroed(2, 8);
     put(&mut block_on(pool.write(1, Hint::Lookup)).unwrap(), 7);

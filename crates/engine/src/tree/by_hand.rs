@@ -1,0 +1,56 @@
+//! Pages made by hand: right in every checksum, whatever stands in them.
+
+use shoal_base::{BLOCK_BYTES, Lsn};
+
+use super::format::{Bounds, Child, Draft, Stamp};
+use super::{PageRef, Tree};
+
+/// A page, and how its parent refers to it.
+pub(crate) type Made = (PageRef, [u8; BLOCK_BYTES]);
+
+/// What all keys begin with.
+fn shared(keys: &[&[u8]]) -> usize {
+    let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return 0 };
+    first.iter().zip(*last).take_while(|(one, other)| one == other).count()
+}
+
+fn draft(stamp: Stamp, items: &[(&[u8], Vec<u8>)], block: u64, bounds: Option<Bounds<'_>>) -> Made {
+    // The first child of an inner page has no separator.
+    let first = usize::from(stamp.level > 0);
+    let keys: Vec<&[u8]> = items.iter().skip(first).map(|(key, _)| *key).collect();
+    let prefix = keys.first().map_or(&[][..], |key| &key[..shared(&keys)]);
+    let mut draft = Draft::new();
+    draft.begin(stamp, items.len(), prefix, bounds);
+    for (index, (key, payload)) in items.iter().enumerate() {
+        draft.push(if index < first { &[] } else { &key[prefix.len()..] }, payload);
+    }
+    let (page, bytes) = draft.seal(block);
+    (page, *bytes)
+}
+
+/// A leaf at `block`.
+pub(crate) fn leaf(tree: Tree, block: u64, items: &[(&[u8], Vec<u8>)]) -> Made {
+    draft(Stamp { tree, lsn: Lsn(1), level: 0 }, items, block, None)
+}
+
+/// A leaf marked "base lost": keys from `low` on and below `high` are not known.
+pub(crate) fn lost_leaf(
+    tree: Tree,
+    block: u64,
+    (low, high): (&[u8], Option<&[u8]>),
+    items: &[(&[u8], Vec<u8>)],
+) -> Made {
+    draft(Stamp { tree, lsn: Lsn(1), level: 0 }, items, block, Some(Bounds { low, high }))
+}
+
+/// An inner page: children with their separators (that of the first does not count) and numbers of entries.
+pub(crate) fn inner(tree: Tree, block: u64, level: u8, children: &[(&[u8], PageRef, u64)]) -> Made {
+    let payload = |page, entries| {
+        let mut payload = Vec::new();
+        Child { page, entries }.encode(&mut payload);
+        payload
+    };
+    let items: Vec<_> =
+        children.iter().map(|&(separator, page, entries)| (separator, payload(page, entries))).collect();
+    draft(Stamp { tree, lsn: Lsn(1), level }, &items, block, None)
+}
