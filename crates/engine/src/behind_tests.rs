@@ -3,11 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use shoal_base::{ManualClock, SeededEntropy, TabletId};
+use shoal_base::{ManualClock, Run, SeededEntropy, TabletId};
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 
+use smallvec::SmallVec;
+
 use super::*;
+use crate::entry::Meta;
+use crate::log::format::encode_record;
 use crate::options::Tuning;
 use crate::superblock::{Found as FoundSuperblock, read_newest};
 use crate::{
@@ -448,10 +452,72 @@ fn the_clock_of_expiry_is_taken_over_from_behind_the_damage() {
 fn steps_are_taken_from_the_end() {
     let record = |which: u8, continues| {
         let encoded =
-            crate::log::format::encode_record(RecordKind::Delete, TabletId(0), &[which], &[], continues);
+            encode_record(RecordKind::Delete, TabletId(0), &[which], &[], continues);
         (Lsn(u64::from(which)), encoded)
     };
     let mut records = vec![record(1, false), record(2, true), record(3, true), record(4, false)];
     let mut numbers = || Some(last_step(&mut records)?.iter().map(|(lsn, _)| lsn.0).collect::<Vec<_>>());
     assert_eq!([numbers(), numbers(), numbers()], [Some(vec![2, 3, 4]), Some(vec![1]), None]);
+}
+
+/// Records that no writer makes, right in every checksum: their step is left out, and the objects beside them are named.
+#[test]
+fn what_no_step_can_have_is_left_out_with_its_reason() {
+    let (_sim, device) = formatted();
+    let (_, recovery) = read(&device);
+    let delete = |tablet, key: &[u8]| encode_record(RecordKind::Delete, TabletId(tablet), key, &[], false);
+    let huge = Entry {
+        modified_ns: 1,
+        expiry_ns: None,
+        value_bytes: VALUE_BYTES_SINGLE_MAX + 1,
+        meta: Meta::Inline(SmallVec::new()),
+        home: Home::Manifest { runs: SmallVec::from_slice(&[Run::new(900, 1)]), bytes: 100, checksum: 7 },
+    };
+    let mut body = Vec::new();
+    huge.encode(&mut body);
+    let huge = encode_record(RecordKind::Put, TabletId(0), key(3).encoded(), &[&body], false);
+    let cut = encode_record(RecordKind::Put, TabletId(0), key(3).encoded(), &[&[9]], false);
+    let cases = [
+        (delete(9, key(3).encoded()), "it names a tablet that does not exist", vec![key(2)]),
+        (delete(0, b"no bucket ends here"), "it names an object that cannot be", vec![key(2)]),
+        (huge, "its value is larger than 4 MiB", vec![key(2), key(3)]),
+        (cut, "its record cannot be understood", vec![key(2), key(3)]),
+    ];
+    for (record, expected, names) in cases {
+        let mut behind = Behind::default();
+        let step = [(Lsn(5), delete(0, key(2).encoded())), (Lsn(6), record)];
+        let mut decided = HashSet::new();
+        block_on(behind.add(&recovery, &step, &mut decided));
+        assert!(!behind.has_steps() && decided.is_empty(), "{expected}: an older step may still have the keys");
+        assert!(behind.left_out.iter().all(|(_, why)| *why == expected), "{:?}", behind.left_out);
+        let left_out: Vec<&[u8]> = behind.left_out.iter().map(|(key, _)| &key[..]).collect();
+        assert!(names.iter().all(|name| left_out.contains(&name.encoded())), "{expected}: {left_out:?}");
+    }
+}
+
+/// A step that does not succeed is said, and does not end the others; a store that is read-only ends all.
+#[test]
+fn a_step_that_fails_is_named_and_the_next_one_follows() {
+    let put = |which, bytes| {
+        (key(which), Change::PutWith { value: vec![1; bytes].into(), options: Box::default() })
+    };
+    let both = || Behind {
+        // The newest first: two values that are larger than the store, together, and a small one.
+        steps: vec![vec![put(3, 50)], vec![put(1, 4 << 20), put(2, 4 << 20)]],
+        ..Behind::default()
+    };
+    let (_sim, device) = formatted();
+    let store = open(&device);
+    let mut report = CheckReport::default();
+    block_on(store.do_again(both(), &mut report)).unwrap();
+    assert_eq!(report.restored, ["default/key-3"]);
+    let said = |which: u32| format!("repair: object default/key-{which}: not restored: the store is full");
+    assert!([1, 2].iter().all(|&which| report.notes.iter().any(|note| note.starts_with(&said(which)))));
+    assert!(block_on(store.get(&key(1), ByteRange::ALL)).unwrap().is_none(), "as a whole or not at all");
+
+    store.0.poison.set("a test".into());
+    let mut report = CheckReport::default();
+    let ended = block_on(store.do_again(both(), &mut report));
+    assert!(matches!(ended, Err(crate::Error::Poisoned(_))), "{ended:?}");
+    assert_eq!((report.restored_count, report.notes.len()), (0, 2), "the first step's objects: {report:?}");
 }

@@ -8,6 +8,9 @@ use shoal_device::sim::{Image, SimDevice, SimOptions};
 use shoal_space::FreeImage;
 
 use crate::entry::Entry;
+use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord};
+use crate::log::read::read_log;
+use crate::log::ring::Ring;
 use crate::superblock::{Found, Superblock, read_newest};
 use crate::tree::by_hand::Made;
 use crate::tree::{PageRef, Root, Tree};
@@ -109,6 +112,31 @@ impl ByHand {
             crate::superblock::write(&self.device, &self.superblock).await
         })
         .unwrap();
+    }
+
+    /// Writes these records as the next batch of the log.
+    pub(crate) fn batch(&self, records: &[EncodedRecord]) {
+        let superblock = &self.superblock;
+        let ring = Ring { first: superblock.layout.log_first(), blocks: superblock.layout.log_blocks };
+        let head = block_on(read_log(&self.device, superblock)).unwrap().head;
+        let record_bytes = records.iter().map(|record| record.bytes.len()).sum::<usize>();
+        let mut builder = BatchBuilder::new(record_bytes);
+        records.iter().for_each(|record| builder.push(&record.bytes));
+        let header = BatchHeader {
+            epoch: superblock.epoch,
+            position: head.position,
+            blocks: builder.blocks(),
+            records: records.len() as u32,
+            first_lsn: head.first_lsn,
+            durable_lsn: Lsn(head.first_lsn.0 - 1),
+            superblock: superblock.number,
+            expiry_clock_ns: 0,
+            chain: head.chain,
+            record_bytes: record_bytes as u32,
+        };
+        assert!(header.blocks <= ring.rest(head.position), "the ring does not turn here");
+        let (batch, _) = builder.finish(&header, superblock.log_seed);
+        block_on(self.device.write(ring.block(head.position), batch)).ok().unwrap();
     }
 
     pub(crate) fn open(&self) -> Result<Store> {

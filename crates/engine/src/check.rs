@@ -158,7 +158,7 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
         let tree = tree_of(superblock.identity, TabletId(id));
         tree.walk(&PoolPages::new(pool), tablet.root, &mut visitor).await?;
         let (count, is_whole) = visitor.finish();
-        check_packed(pool, tree, &count, is_whole, tablet, &mut report).await?;
+        check_packed(pool, tree, &count, is_whole, tablet, &mut report).await;
     }
     // The published image describes the trees alone: what the log's records own is added at every recovery.
     owners.sort();
@@ -166,7 +166,7 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
     owners.compare(&recovery.image, superblock, &mut report);
     report.free_blocks = recovery.image.free_blocks();
     report.owned_blocks = owners.blocks();
-    check_log(&recovery, options, &mut report).await?;
+    check_log(&recovery, options, &mut report).await;
     if options.repair
         && !report.is_clean()
         && let Err(error) = repair(device, recovery, open, options, &mut report).await
@@ -201,7 +201,7 @@ async fn check_packed(
     is_whole: bool,
     tablet: &TabletRecord,
     report: &mut CheckReport,
-) -> Result<()> {
+) {
     let device = pool.device();
     for (block, what) in count.differences() {
         report.problem(what, block);
@@ -226,13 +226,11 @@ async fn check_packed(
             }
             // A run that a repair found without its accounting has none that could be found.
             _ if entry.fixed => {}
-            Ok(_) | Err(Error::Corrupt { .. } | Error::Io(_)) => {
+            Ok(_) | Err(_) => {
                 report.problem(format!("the footer of the packed run {run} cannot be read"), run.block);
             }
-            Err(error) => return Err(error),
         }
     }
-    Ok(())
 }
 
 /// What a rebuild of the free space demands of the trees.
@@ -324,10 +322,6 @@ impl Visitor for TreeVisitor<'_> {
     }
 
     fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef) {
-        // An empty entry marks a delete in a range whose base was lost.
-        if entry.is_empty() {
-            return;
-        }
         if is_reserved(key) {
             if let Some(what) = self.count.reserved(key, entry) {
                 self.report.problem(what.into(), page.block);
@@ -364,7 +358,7 @@ impl Visitor for TreeVisitor<'_> {
                 self.owners.add(run);
             }
             if self.verify {
-                verify(self.device, self.pool, self.superblock, &key, &entry, version, self.report).await?;
+                verify(self.device, self.pool, self.superblock, &key, &entry, version, self.report).await;
             }
         }
         if let Some(progress) = &self.progress {
@@ -383,24 +377,17 @@ async fn verify(
     entry: &Entry,
     version: Lsn,
     report: &mut CheckReport,
-) -> Result<()> {
+) {
     report.value_bytes += entry.value_bytes;
     match verify_direct(device, pool, superblock.device_blocks, entry, version).await {
-        Ok(()) => Ok(()),
-        Err(Error::Corrupt { what, block }) => {
-            report.problem(format!("object {}: {what}", name(key)), block);
-            Ok(())
-        }
-        Err(Error::Io(error)) => {
-            report.problem(format!("object {}: {error}", name(key)), 0);
-            Ok(())
-        }
-        Err(error) => Err(error),
+        Ok(()) => {}
+        Err(Error::Corrupt { what, block }) => report.problem(format!("object {}: {what}", name(key)), block),
+        Err(error) => report.problem(format!("object {}: {error}", name(key)), 0),
     }
 }
 
 /// Verifies the values that only the log names.
-async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut CheckReport) -> Result<()> {
+async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut CheckReport) {
     let Recovery { device, pool, superblock, log, .. } = recovery;
     for batch in &log.batches {
         for (lsn, record) in (batch.header.first_lsn.0..).zip(&batch.records) {
@@ -414,7 +401,7 @@ async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut Che
             }
             let key = record.bytes.get(record.key.0 as usize..record.key.1 as usize).unwrap_or(&[]);
             match Entry::decode(record.bytes.get(record.body as usize..).unwrap_or(&[])) {
-                Ok((entry, _)) => verify(device, pool, superblock, key, &entry, Lsn(lsn), report).await?,
+                Ok((entry, _)) => verify(device, pool, superblock, key, &entry, Lsn(lsn), report).await,
                 Err(_) => report.problem(format!("record {lsn} of {} cannot be read", name(key)), 0),
             }
         }
@@ -422,7 +409,6 @@ async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut Che
             progress(report.objects + report.log_records, report.value_bytes);
         }
     }
-    Ok(())
 }
 
 /// An encoded key as `bucket/key`.
@@ -432,3 +418,7 @@ pub(crate) fn name(key: &[u8]) -> String {
         None => key.escape_ascii().to_string(),
     }
 }
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

@@ -538,6 +538,10 @@ async fn is_whole(
 }
 
 #[cfg(test)]
+#[path = "open_tests.rs"]
+mod by_hand_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

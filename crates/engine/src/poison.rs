@@ -20,10 +20,9 @@ impl Poison {
         if planted(Plant::NotPoisoned) {
             return;
         }
-        if self.reason.set(reason).is_ok() {
+        if self.reason.set(reason.clone()).is_ok() {
             tracing::error!(
-                "the store is read-only from now on: {}; reads go on; restart to recover from the device",
-                self.reason.get().map_or("", String::as_str)
+                "the store is read-only from now on: {reason}; reads go on; restart to recover from the device"
             );
         }
     }

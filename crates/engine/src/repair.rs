@@ -139,3 +139,28 @@ fn noted<T: Default>(store: &Store, what: &str, result: Result<T>, report: &mut 
         store.0.poison.check().map(|()| T::default())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+    use crate::by_hand::ByHand;
+
+    /// One part that fails does not end the others; a device that failed does.
+    #[test]
+    fn what_fails_is_noted_and_ends_the_repair_of_a_failed_device_only() {
+        let mut made = ByHand::new();
+        made.publish();
+        let store = made.open().unwrap();
+        let mut report = CheckReport::default();
+        assert_eq!(noted(&store, "counting", Ok(7), &mut report).unwrap(), 7);
+        assert!(report.notes.is_empty());
+        let failed = || Err(Error::Busy("a test"));
+        assert_eq!(noted::<usize>(&store, "counting", failed(), &mut report).unwrap(), 0);
+        assert_eq!(report.notes, ["repair: counting: the store is busy: a test; try again"]);
+        store.0.poison.set("the device failed".into());
+        let ended = noted::<usize>(&store, "counting", failed(), &mut report);
+        assert!(matches!(ended, Err(Error::Poisoned(why)) if why == "the device failed"));
+        assert_eq!(report.notes.len(), 2);
+    }
+}

@@ -280,18 +280,13 @@ impl Inner {
         let found = match self.find(&view, key.encoded()).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(false),
-            Err(error) if cannot_be_read(&error) => return Ok(true),
-            Err(error) => return Err(error),
+            Err(error) => return if cannot_be_read(&error) { Ok(true) } else { Err(error) },
         };
         if found.version != lsn {
             return Ok(false);
         }
         let blocks = self.device.blocks();
-        match verify_direct(&self.device, &self.pool, blocks, &found.entry, found.version).await {
-            Ok(()) => Ok(false),
-            Err(error) if cannot_be_read(&error) => Ok(true),
-            Err(error) => Err(error),
-        }
+        Ok(verify_direct(&self.device, &self.pool, blocks, &found.entry, found.version).await.is_err())
     }
 }
 
@@ -444,6 +439,138 @@ mod tests {
         assert_eq!((report.restored_count, report.notes.len()), (1, 1), "{report:?}");
         assert!(report.notes[0].contains("not restored"), "{report:?}");
         assert_eq!(block_on(store.get(&names[1], ByteRange::ALL)).unwrap().unwrap().value.len(), 0);
+    }
+
+    fn recovery(device: &Device) -> Recovery {
+        let options = OpenOptions { accept_damaged_log: true, background: false, ..OpenOptions::default() };
+        block_on(Recovery::read(device.clone(), &options, &environment())).unwrap()
+    }
+
+    fn held(lsn: u64, kind: RecordKind, body: &[u8]) -> Option<Held> {
+        Some(Held { lsn: Lsn(lsn), record: encode_record(kind, TabletId(1), b"", &[body], false) })
+    }
+
+    /// What was written since, or can be read after all, or is not there any more, is left as it is.
+    #[test]
+    fn what_is_not_lost_any_more_is_left_alone() {
+        let (_sim, device) = formatted();
+        let store = open(&device);
+        let key = key_of(&store, 1);
+        let known = |lsn| Known {
+            keys: [(key.encoded().to_vec(), held(lsn, RecordKind::Put, &[0; 11]))].into(),
+            ..Known::default()
+        };
+        let salvage = |lsn| {
+            let mut report = CheckReport::default();
+            block_on(store.salvage(known(lsn), &mut report)).unwrap();
+            (report.restored_count, report.notes)
+        };
+        assert_eq!(salvage(1), (0, Vec::new()), "it was deleted, or never there");
+        assert!(block_on(store.get(&key, ByteRange::ALL)).unwrap().is_none());
+        let put = block_on(store.put(&key, vec![7; 50].into(), PutOptions::default())).unwrap();
+        assert_eq!(salvage(put.version.0), (0, Vec::new()), "it can be read");
+        assert_eq!(salvage(put.version.0 - 1), (0, Vec::new()), "it was written since");
+        let object = block_on(store.get(&key, ByteRange::ALL)).unwrap().unwrap();
+        assert_eq!((object.value.to_vec(), object.info.version), (vec![7; 50], put.version));
+    }
+
+    /// A delete that a tree lost is a delete again: the key is known to be absent.
+    #[test]
+    fn a_delete_is_restored_as_one() {
+        let (sim, device) = formatted();
+        let store = open(&device);
+        let (key, other) = (key_of(&store, 1), {
+            let mut keys =
+                (0..).map(|which: u32| ObjectKey::new("default", format!("-{which}").as_bytes()).unwrap());
+            keys.find(|key| store.0.tablet_of(key).id == TabletId(1)).unwrap()
+        });
+        put(&store, &key, b"old");
+        put(&store, &other, b"other");
+        block_on(store.delete(&key, RejectRules::default())).unwrap();
+        block_on(store.0.apply_all()).unwrap();
+        block_on(store.close()).unwrap();
+        drop(store);
+        damage_leaf(&sim, &device);
+        assert!(matches!(get(&device, &key), Err(Error::Corrupt { .. })));
+        let report = repair(&device);
+        assert_eq!(report.restored_count, 2, "{report:?}");
+        assert!(get(&device, &key).unwrap().is_none());
+        assert_eq!(get(&device, &other).unwrap().unwrap(), b"other");
+    }
+
+    /// Metadata that do not fit in the entry lie in front of the value, and come back with it.
+    #[test]
+    fn metadata_in_front_of_a_value_are_restored() {
+        let (sim, device) = formatted();
+        let store = open(&device);
+        let key = key_of(&store, 1);
+        let user = vec![("name".to_owned(), vec![b'm'; 900])];
+        let metadata = crate::Metadata { content_type: "text/plain".into(), user };
+        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+        block_on(store.put(&key, vec![7; 60].into(), options)).unwrap();
+        block_on(store.0.apply_all()).unwrap();
+        block_on(store.close()).unwrap();
+        drop(store);
+        damage_leaf(&sim, &device);
+        assert_eq!(repair(&device).restored_count, 1);
+        let store = open(&device);
+        let object = block_on(store.get(&key, ByteRange::ALL)).unwrap().unwrap();
+        assert_eq!((object.value.to_vec(), object.info.metadata), (vec![7; 60], metadata));
+    }
+
+    /// The newest records are held until memory is full; what is older stays lost, and the report says so.
+    #[test]
+    fn what_memory_has_no_room_for_is_said_to_stay_lost() {
+        let (sim, device) = formatted();
+        let store = open(&device);
+        let mut keys = (0..)
+            .map(|which: u32| ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap())
+            .filter(|key| store.0.tablet_of(key).id == TabletId(1));
+        let keys: Vec<ObjectKey> = (&mut keys).take(6).collect();
+        for key in &keys {
+            put(&store, key, &[7; 100]);
+        }
+        block_on(store.0.apply_all()).unwrap();
+        block_on(store.close()).unwrap();
+        drop(store);
+        damage_leaf(&sim, &device);
+        let recovery = recovery(&device);
+        let found = block_on(read_ring(&recovery));
+        let all = block_on(read_known(&recovery, &found, usize::MAX));
+        assert_eq!((all.keys.len(), all.is_full), (6, false));
+        let some = block_on(read_known(&recovery, &found, all.bytes / 2));
+        assert!(some.is_full && some.has_any() && some.keys.len() < 6, "{}", some.keys.len());
+        let expected: Vec<&[u8]> = keys[6 - some.keys.len()..].iter().map(ObjectKey::encoded).collect();
+        assert!(some.keys.keys().eq(expected), "the newest ones");
+        let restored = some.keys.len() as u64;
+        drop(recovery);
+        let store = open(&device);
+        let mut report = CheckReport::default();
+        block_on(store.salvage(some, &mut report)).unwrap();
+        assert_eq!(report.restored_count, restored);
+        assert_eq!(report.notes.len(), 1, "{report:?}");
+        assert!(report.notes[0].contains("MiB of records were held, all that memory allows"), "{report:?}");
+    }
+
+    /// An entry of the record's version that nobody can read is lost as its page would be.
+    #[test]
+    fn an_entry_that_cannot_be_read_is_lost() {
+        use crate::by_hand::ByHand;
+        let mut made = ByHand::new();
+        let block = made.block();
+        let key = ObjectKey::new("default", b"1").unwrap();
+        let wrong = [&7_u64.to_le_bytes()[..], &[9]].concat();
+        let page = made.page(crate::tree::by_hand::leaf(made.tree(), block, &[(key.encoded(), wrong)]));
+        made.root(page, 1, 1);
+        made.superblock.tablets[0].applied = Lsn(7);
+        made.publish();
+        let recovery = recovery(&made.device);
+        let tablet = recovery.superblock.tablets[0];
+        let record = |kind| encode_record(kind, TabletId(0), key.encoded(), &[], false);
+        let lost = |lsn, kind| block_on(is_lost(&recovery, &tablet, key.encoded(), Lsn(lsn), &record(kind)));
+        assert!(lost(7, RecordKind::Put));
+        assert!(!lost(6, RecordKind::Put), "a newer one is there");
+        assert!(!lost(7, RecordKind::Delete));
     }
 
     const RING: Ring = Ring { first: 100, blocks: 16 };

@@ -173,9 +173,6 @@ impl Visitor for Recount {
     fn page(&mut self, _page: PageRef, _level: u8, _used_bytes: usize) {}
 
     fn entry(&mut self, key: &[u8], entry: &[u8], _page: PageRef) {
-        if entry.is_empty() {
-            return;
-        }
         if is_reserved(key) {
             self.unreadable += u64::from(self.count.reserved(key, entry).is_some());
             return;
@@ -300,6 +297,27 @@ mod tests {
                 assert!(text.contains("live_values: 2, live_bytes: 5000"), "{text}");
                 assert!(text.contains(&format!("uncertain: {}", !whole)), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_true_of_a_run_is_said_and_not_trusted() {
+        // The right figures, and the second value ends behind what the run says that it holds.
+        let (mut count, entry) = count(2, 5_000);
+        let run = entry.run(70);
+        let mut bytes = Vec::new();
+        RunEntry { value_bytes: 7_999, uncertain: true, ..entry }.encode(&mut bytes);
+        assert_eq!(count.reserved(&run_key(70), &bytes), None);
+        let what = "is not trusted: a page of the tree cannot be read, or could not when it was counted";
+        assert_eq!(
+            count.differences(),
+            [
+                (70, format!("a value lies behind the values of the packed run {run}")),
+                (70, format!("the accounting of the packed run {run} {what}")),
+            ]
+        );
+        for whole in [true, false] {
+            assert!(count.corrections(whole).is_empty(), "it stays so, whole or not: {whole}");
         }
     }
 

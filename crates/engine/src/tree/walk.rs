@@ -32,7 +32,7 @@ pub(crate) trait Visitor: Send {
     /// A page, before anything below it; also one that cannot be read. `used_bytes` is 0 then.
     fn page(&mut self, page: PageRef, level: u8, used_bytes: usize);
 
-    /// An entry, and the page that holds it.
+    /// An entry, and the page that holds it. Not the empty ones, which mark deletes in a range whose base was lost.
     fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef);
 
     /// A leaf is marked "base lost": keys from `low` on and below `high` that it does not hold are not known.
