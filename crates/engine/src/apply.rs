@@ -650,10 +650,12 @@ impl ReplaceEntries {
                     Home::Extents { .. } | Home::Manifest { .. } => self.old.push((version, entry)),
                 }
             }
-            Err(_) => tracing::warn!(
-                "the entry that {} had is not readable: its space is lost until `shoal check --repair`",
-                key.escape_ascii()
-            ),
+            Err(_) => {
+                let key = key.escape_ascii();
+                tracing::warn!(
+                    "the entry of {key} was not readable: its space is lost until `shoal check --repair`"
+                );
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use shoal_base::task::block_on;
 
+use crate::error::Result;
 use crate::moving::Progress;
 use crate::own_space::SAVE_PERIOD;
 use crate::scrub::{ScrubPlace, ScrubReport};
@@ -157,6 +158,11 @@ impl Worker {
     }
 }
 
+/// What a thread's work came to; none where it failed, which is said, and tried again later.
+fn later<T>(what: &str, result: Result<T>) -> Option<T> {
+    result.inspect_err(|error| tracing::warn!("{what}: {error}")).ok()
+}
+
 fn committer(store: &Weak<Inner>, worker: &Worker) {
     let _ = worker.commit.thread.set(thread::current());
     while !worker.is_stopped() {
@@ -214,18 +220,13 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         inner.space.reclaim(inner.committer.named_superblock());
         // An apply may have promised the committer something to seal.
         worker.wake_commit();
-        match result {
-            Ok(()) if inner.wants_apply() => {}
-            Ok(()) => {
-                drop(inner);
-                worker.apply.wait(APPLIER_PERIOD);
-            }
-            Err(error) => {
-                tracing::warn!("an apply failed and will be tried again: {error}");
-                drop(inner);
-                worker.apply.wait(RETRY_AFTER);
-            }
-        }
+        let wait = match later("an apply failed and will be tried again", result) {
+            Some(()) if inner.wants_apply() => continue,
+            Some(()) => APPLIER_PERIOD,
+            None => RETRY_AFTER,
+        };
+        drop(inner);
+        worker.apply.wait(wait);
     }
 }
 
@@ -234,9 +235,10 @@ fn keeper(store: &Weak<Inner>, worker: &Worker) {
     let _ = worker.own.thread.set(thread::current());
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
-        if let Err(error) = block_on(Store(inner).save_own_space()) {
-            tracing::warn!("which groups belong to which bucket could not be saved: {error}");
-        }
+        later(
+            "which groups belong to which bucket could not be saved",
+            block_on(Store(inner).save_own_space()),
+        );
         worker.own.wait(SAVE_PERIOD);
     }
 }
@@ -253,16 +255,13 @@ fn mover(store: &Weak<Inner>, worker: &Worker) {
             // The load may end meanwhile.
             debt.min(MOVER_PERIOD)
         } else {
-            match block_on(inner.move_some()) {
-                Ok(Progress::Worked) => {
+            match later("moving failed and will be tried again", block_on(inner.move_some())) {
+                Some(Progress::Worked) => {
                     worker.wake_commit();
                     continue;
                 }
-                Ok(Progress::Idle) => MOVER_PERIOD,
-                Err(error) => {
-                    tracing::warn!("moving failed and will be tried again: {error}");
-                    RETRY_AFTER
-                }
+                Some(Progress::Idle) => MOVER_PERIOD,
+                None => RETRY_AFTER,
             }
         };
         drop(inner);
@@ -276,13 +275,10 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
         let Some(inner) = store.upgrade() else { return };
         let mut wait = GROWER_PERIOD;
         if inner.poison.reason().is_none() && inner.wants_growth() {
-            match block_on(inner.grow_unless_freed()) {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!("the data file could not grow: {error}");
-                    wait = RETRY_AFTER * 10;
-                }
+            match later("the data file could not grow", block_on(inner.grow_unless_freed())) {
+                Some(true) => continue,
+                Some(false) => {}
+                None => wait = RETRY_AFTER * 10,
             }
         }
         drop(inner);
@@ -300,22 +296,17 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
         if inner.poison.reason().is_some() {
             return;
         }
-        let mut wait = REAPER_PERIOD;
-        match block_on(inner.reap_due()) {
-            Ok(true) => wait = Duration::ZERO,
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!("objects whose time is over could not be deleted: {error}");
-                wait = RETRY_AFTER;
-            }
-        }
+        let reaped = block_on(inner.reap_due());
+        let wait = match later("objects whose time is over could not be deleted", reaped) {
+            Some(true) => Duration::ZERO,
+            Some(false) => REAPER_PERIOD,
+            None => RETRY_AFTER,
+        };
         rounds += 1;
         if let Some(from) = walk.take() {
-            match block_on(inner.walk_for_expiring(from)) {
-                Ok(next) => walk = next,
-                // The damage is reported to whoever reads it; the next walk may get further.
-                Err(error) => tracing::warn!("the search for objects whose time ends stopped: {error}"),
-            }
+            // The damage is reported to whoever reads it; the next walk may get further.
+            let walked = block_on(inner.walk_for_expiring(from));
+            walk = later("the search for objects whose time ends stopped", walked).flatten();
             rounds = 0;
         } else if rounds >= REAPER_ROUNDS && inner.expiring.take_forgot() {
             walk = Some(Vec::new());
@@ -336,16 +327,26 @@ fn scrubber(store: &Weak<Inner>, worker: &Worker) {
         let mut wait = SCRUBBER_PERIOD;
         if rate > 0 && now_ns >= due {
             let mut report = ScrubReport::default();
-            match block_on(inner.scrub_some(&mut place, &mut report)) {
-                Ok(true) => due_ns = Some(now_ns.saturating_add(SCRUB_AGAIN_NS)),
-                Ok(false) => wait = Duration::from_secs_f64(report.bytes as f64 / rate as f64),
-                Err(error) => {
-                    tracing::warn!("a scrub was interrupted and goes on later: {error}");
-                    wait = RETRY_AFTER;
-                }
+            let scrubbed = block_on(inner.scrub_some(&mut place, &mut report));
+            match later("a scrub was interrupted and goes on later", scrubbed) {
+                Some(true) => due_ns = Some(now_ns.saturating_add(SCRUB_AGAIN_NS)),
+                Some(false) => wait = Duration::from_secs_f64(report.bytes as f64 / rate as f64),
+                None => wait = RETRY_AFTER,
             }
         }
         drop(inner);
         worker.scrub.wait(wait);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    #[test]
+    fn what_failed_is_tried_later() {
+        assert_eq!(later("a test", Ok(7)), Some(7));
+        assert_eq!(later::<u8>("a test", Err(Error::Closed)), None);
     }
 }

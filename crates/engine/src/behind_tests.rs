@@ -451,8 +451,7 @@ fn the_clock_of_expiry_is_taken_over_from_behind_the_damage() {
 #[test]
 fn steps_are_taken_from_the_end() {
     let record = |which: u8, continues| {
-        let encoded =
-            encode_record(RecordKind::Delete, TabletId(0), &[which], &[], continues);
+        let encoded = encode_record(RecordKind::Delete, TabletId(0), &[which], &[], continues);
         (Lsn(u64::from(which)), encoded)
     };
     let mut records = vec![record(1, false), record(2, true), record(3, true), record(4, false)];
@@ -488,7 +487,10 @@ fn what_no_step_can_have_is_left_out_with_its_reason() {
         let step = [(Lsn(5), delete(0, key(2).encoded())), (Lsn(6), record)];
         let mut decided = HashSet::new();
         block_on(behind.add(&recovery, &step, &mut decided));
-        assert!(!behind.has_steps() && decided.is_empty(), "{expected}: an older step may still have the keys");
+        assert!(
+            !behind.has_steps() && decided.is_empty(),
+            "{expected}: an older step may still have the keys"
+        );
         assert!(behind.left_out.iter().all(|(_, why)| *why == expected), "{:?}", behind.left_out);
         let left_out: Vec<&[u8]> = behind.left_out.iter().map(|(key, _)| &key[..]).collect();
         assert!(names.iter().all(|name| left_out.contains(&name.encoded())), "{expected}: {left_out:?}");

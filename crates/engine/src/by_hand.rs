@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, Run, SeededEntropy, TabletId};
-use shoal_device::{Device, IoBuf};
 use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::{Device, IoBuf};
 use shoal_space::FreeImage;
 
 use crate::entry::Entry;

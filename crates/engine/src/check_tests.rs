@@ -86,7 +86,10 @@ fn a_repair_of_what_means_nothing_keeps_the_rest() {
     let report = made.check(true);
     assert!(!report.notes.iter().any(|note| note.contains("did not get to its end")), "{report:?}");
     let left = made.check(false);
-    assert!(said(&left).iter().any(|(what, _)| *what == "the entry of default/0002 cannot be read"), "{left:?}");
+    assert!(
+        said(&left).iter().any(|(what, _)| *what == "the entry of default/0002 cannot be read"),
+        "{left:?}"
+    );
     let store = made.open().unwrap();
     let object = block_on(store.get(&key(1), ByteRange::ALL)).unwrap().unwrap();
     assert_eq!(object.value.to_vec(), b"abc");
@@ -179,5 +182,8 @@ fn a_record_that_cannot_be_read_is_named() {
     assert_eq!(report.log_records, 2);
     let opened = block_on(crate::Store::open(made.device.clone(), options(), crate::by_hand::environment()));
     let opened = opened.map(|_| ());
-    assert!(matches!(&opened, Err(Error::Corrupt { what, .. }) if what == "the body of record 1"), "{opened:?}");
+    assert!(
+        matches!(&opened, Err(Error::Corrupt { what, .. }) if what == "the body of record 1"),
+        "{opened:?}"
+    );
 }

@@ -92,6 +92,8 @@ mod value;
 mod write;
 
 #[cfg(test)]
+mod arms_tests;
+#[cfg(test)]
 mod event_tests;
 #[cfg(test)]
 mod fence_tests;

@@ -219,3 +219,21 @@ impl Verdict {
         if rejected { Err(Error::ConditionFailed { current }) } else { Ok((version, current)) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_understood_or_refused() {
+        let head = [&7_u64.to_le_bytes()[..], &2_u32.to_le_bytes()].concat();
+        let decode = |rest: &[u8]| {
+            let slot = Slot::decode(&[&head[..], rest].concat())?;
+            Ok((slot.sequence, slot.writes, slot.answer.map(|answer| answer.to_vec())))
+        };
+        assert_eq!(decode(&[0]), Ok((7, 2, None)));
+        assert_eq!(decode(b"\x01abc"), Ok((7, 2, Some(b"abc".to_vec()))));
+        assert_eq!(decode(b"\x02abc"), Err(Truncated), "of a later version, or damaged");
+        assert_eq!(decode(&[]), Err(Truncated));
+    }
+}

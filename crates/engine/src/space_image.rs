@@ -176,11 +176,14 @@ mod tests {
         let mut made = ByHand::new();
         made.publish();
         let (free, used) = (Run::new(made.next, 2), Run::new(made.next - 1, 1));
-        let refused = |superblock: &Superblock, taken: &[Run], freed: &[Run]| {
-            match block_on(append(&made.device, superblock, taken, freed)) {
-                Err(Error::Corrupt { what, block }) => (what, block),
-                other => panic!("{other:?}"),
-            }
+        let refused = |superblock: &Superblock, taken: &[Run], freed: &[Run]| match block_on(append(
+            &made.device,
+            superblock,
+            taken,
+            freed,
+        )) {
+            Err(Error::Corrupt { what, block }) => (what, block),
+            other => panic!("{other:?}"),
         };
         let mut superblock = Superblock { number: made.superblock.number + 1, ..made.superblock.clone() };
         let what = |error: &str| format!("the space image: {error}");
@@ -204,7 +207,9 @@ mod tests {
         made.publish();
         let free = Run::new(made.next, 2);
         let newest = made.superblock.clone();
-        for (number, is_right) in [(newest.number, false), (newest.number + 1, true), (newest.number + 2, false)] {
+        for (number, is_right) in
+            [(newest.number, false), (newest.number + 1, true), (newest.number + 2, false)]
+        {
             let mut superblock = Superblock { number, ..newest.clone() };
             superblock.space = block_on(append(&made.device, &superblock, &[free], &[])).unwrap();
             superblock.number = newest.number + 1;

@@ -192,6 +192,44 @@ mod tests {
     use super::*;
     use crate::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 
+    /// Has room for so many bytes.
+    struct Failing(usize);
+
+    impl Write for Failing {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_trace_that_cannot_be_written_ends() {
+        let trace = SpaceTrace::new(Box::new(Failing(10)));
+        trace.taken(0, &[]);
+        assert!(trace.0.lock().is_some(), "the first line fits");
+        trace.freed(&[Run::new(5, 1), Run::new(9, 1)]);
+        assert!(trace.0.lock().is_none());
+        trace.end();
+    }
+
+    #[test]
+    fn a_trace_that_cannot_be_read_says_where() {
+        let text = format!("{FIRST_LINE}\nf 5+1\nf 5+0\n");
+        let mut lines = TraceReader::new(text.as_bytes()).unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), TraceLine::Freed(vec![Run::new(5, 1)]));
+        let wrong = lines.next().unwrap().unwrap_err();
+        assert_eq!(wrong.to_string(), "line 3 of the trace: a run is written BLOCK+BLOCKS");
+        assert!(lines.next().is_none());
+        // Text that is none.
+        let bytes = [FIRST_LINE.as_bytes(), b"\nf \xFF\n"].concat();
+        let error = TraceReader::new(&bytes[..]).unwrap().next().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);
 

@@ -233,29 +233,21 @@ impl Inner {
         self.space.reclaim(self.committer.named_superblock());
         // One makes room for all: whoever waited for the turn asks again first.
         let _turn = self.room.take().await;
-        let mut shortage = match attempt() {
-            Ok(claimed) => return Ok(claimed),
-            Err(shortage) => shortage,
-        };
+        let mut claimed = attempt();
         for step in 0..2 {
+            let Err(shortage) = &claimed else { break };
             if step == 0 {
                 uninterrupted(self.free_what_is_dead())?;
             } else {
                 uninterrupted(self.grow_for(shortage.needed))?;
             }
-            match attempt() {
-                Ok(claimed) => return Ok(claimed),
-                Err(still) => shortage = still,
-            }
+            claimed = attempt();
         }
         // The last resort: what is dead in packed runs.
-        while uninterrupted(self.tidy_for_room())? {
-            match attempt() {
-                Ok(claimed) => return Ok(claimed),
-                Err(still) => shortage = still,
-            }
+        while claimed.is_err() && uninterrupted(self.tidy_for_room())? {
+            claimed = attempt();
         }
-        Err(shortage.into())
+        claimed.map_err(Error::from)
     }
 
     /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.

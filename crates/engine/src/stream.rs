@@ -312,3 +312,39 @@ impl GetStream {
         Ok(Held { _view: view, found, until_ns: inner.now_ns().saturating_add(HOLD_VIEW_NS) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_on;
+    use crate::by_hand::ByHand;
+
+    /// Limits that no test reaches with real bytes.
+    #[test]
+    fn a_value_that_is_too_long_or_in_too_many_runs_is_refused() {
+        let mut made = ByHand::with_blocks(8_192);
+        made.publish();
+        let store = made.open().unwrap();
+        let free = store.0.space.allocator().free_blocks();
+        let key = ObjectKey::new("default", b"1").unwrap();
+        let begin = || store.put_stream(&key, PutOptions::default()).unwrap();
+        let mut stream = begin();
+        stream.written = VALUE_BYTES_MAX - 10;
+        block_on(stream.write(&[1; 10])).unwrap();
+        let refused = block_on(stream.write(&[1]));
+        assert!(
+            matches!(&refused, Err(Error::Invalid(why)) if why.contains("a value has at most")),
+            "{refused:?}"
+        );
+        drop(stream);
+
+        let mut stream = begin();
+        block_on(stream.write(&[1; 100_000])).unwrap();
+        stream.runs = (0..RUNS_MAX as u64).map(|run| Run::new(3 * run, 1)).collect();
+        let refused = block_on(stream.write_piece());
+        assert!(matches!(refused, Err(Error::Full { needed: 25, .. })), "{refused:?}");
+        drop(stream);
+        assert_eq!(store.0.space.allocator().free_blocks(), free, "what was taken is back");
+        assert!(block_on(store.get(&key, ByteRange::ALL)).unwrap().is_none());
+    }
+}

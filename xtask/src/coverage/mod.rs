@@ -403,7 +403,8 @@ mod tests {
 
     #[test]
     fn tests_that_failed_are_found_in_what_they_say() {
-        let said = "test a::b ... ok\ntest a::c ... FAILED\ntest d - should panic ... ok\ntest e ... FAILED\n";
+        let said =
+            "test a::b ... ok\ntest a::c ... FAILED\ntest d - should panic ... ok\ntest e ... FAILED\n";
         assert_eq!(failed(said).collect::<Vec<_>>(), ["a::c", "e"]);
     }
 

@@ -412,10 +412,8 @@ fn what_the_ring_and_its_queue_have_no_room_for_is_refused() {
         .map(|_| batch.add(device.flush()))
         .collect();
     batch.start_in_background();
-    let errors: Vec<String> = flushes
-        .into_iter()
-        .filter_map(|flush| Some(block_on(flush).result.err()?.to_string()))
-        .collect();
+    let errors: Vec<String> =
+        flushes.into_iter().filter_map(|flush| Some(block_on(flush).result.err()?.to_string())).collect();
     assert_eq!(errors.len(), REFUSED);
     assert!(errors.iter().all(|error| error.contains("too many requests are waiting")), "{errors:?}");
     assert_eq!(get(&device, 0).unwrap(), 0, "the device works on");

@@ -15,6 +15,8 @@ pub enum FaultOp {
     Flush,
     /// Growing.
     Grow,
+    /// Discards.
+    Discard,
 }
 
 /// What goes wrong.
@@ -116,7 +118,7 @@ impl Faults {
                 as_write.or(as_flush)
             }
             Op::Flush => self.strike_as(FaultOp::Flush, range),
-            Op::Discard { .. } => None,
+            Op::Discard { .. } => self.strike_as(FaultOp::Discard, range),
         }
     }
 

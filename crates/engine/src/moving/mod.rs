@@ -368,3 +368,30 @@ impl Inner {
         self.space.closed.groups().iter().map(used).sum::<u64>() * BLOCK_BYTES_U64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::by_hand::ByHand;
+    use crate::{Error, block_on};
+
+    /// A step that fails ends its round: the groups that were to be emptied serve again.
+    #[test]
+    fn a_round_that_fails_opens_its_groups() {
+        let mut made = ByHand::with_blocks(8_192);
+        made.publish();
+        let store = made.open().unwrap();
+        let inner = &store.0;
+        let space = inner.space.allocator();
+        let free = space.largest_run();
+        assert!(inner.space.closed.close(space, &[], |_| true));
+        assert!(!inner.space.closed.groups().is_empty() && space.largest_run() < free);
+        *block_on(inner.mover.round.take()) = Some(Round::Walk { tablet: 0, position: Vec::new() });
+        inner.poison.set("a test".into());
+        let stepped = block_on(inner.move_some()).map(|_| ());
+        assert!(matches!(stepped, Err(Error::Poisoned(_))), "{stepped:?}");
+        assert!(block_on(inner.mover.round.take()).is_none(), "the next one begins anew");
+        assert!(inner.space.closed.groups().is_empty());
+        assert_eq!(space.largest_run(), free);
+    }
+}

@@ -323,7 +323,8 @@ impl Inner {
                 Err(Error::Corrupt { .. }) => continue,
                 Err(error) => {
                     tracing::warn!("the accounting of packed runs could not be read: {error}");
-                    return (window, None);
+                    // Not the end of it: a tablet that was looked at as a whole is left in peace until its totals change.
+                    return (window, Some(0));
                 }
             };
             let Some(block) = block_of_run_key(item.key) else { continue };

@@ -428,3 +428,7 @@ pub(crate) fn pool_error(error: PoolError) -> Error {
         PoolError::Setup { message, .. } => Error::Unopenable(message),
     }
 }
+
+#[cfg(test)]
+#[path = "read_tests.rs"]
+mod tests;

@@ -165,6 +165,43 @@ fn a_damaged_inner_page_loses_its_subtree_and_nothing_more() {
     assert!(lost.iter().all(|key| is_corrupt(&tree.lookup(key))));
 }
 
+/// The last subtree that is left becomes the tree, although its top cannot be read: damaged it stays to be reported, and where the
+/// device failed the apply does.
+#[test]
+fn what_is_left_of_a_tree_may_be_damaged() {
+    for fails in [false, true] {
+        let mut tree = tree_of(40_000);
+        let (_, seen) = tree.walk();
+        let page = seen.inner[2];
+        assert_ne!(Some(page), tree.root.page);
+        let inside = {
+            tree.memory.corrupt(page.block);
+            let (entries, _) = tree.scan(b"", None);
+            tree.memory.heal();
+            let outside: BTreeSet<_> = entries.into_iter().map(|(key, _)| key).collect();
+            tree.model.keys().filter(|key| !outside.contains(*key)).cloned().collect::<BTreeSet<_>>()
+        };
+        assert!(inside.len() > 1_000, "{}", inside.len());
+        let others: Vec<Op> =
+            tree.model.keys().filter(|key| !inside.contains(*key)).map(|key| (key.clone(), None)).collect();
+        if fails {
+            tree.memory.fail(page.block, true);
+            let mut merge = Plain::default();
+            let mut sink = MemorySink::new(&tree.memory);
+            let (source, sink, merge) = (&tree.memory, &mut sink, &mut merge);
+            let apply = Apply { tree: TREE, lsn: shoal_base::Lsn(77), source, sink, merge };
+            let applied = block_on(apply.run(tree.root, &others));
+            assert!(matches!(applied, Err(Error::Io(_))), "{applied:?}");
+        } else {
+            tree.memory.corrupt(page.block);
+            tree.apply(others);
+            assert_eq!((tree.root.page, tree.root.entries), (Some(page), inside.len() as u64));
+            tree.memory.heal();
+            assert!(tree.walk().1.entries.iter().map(|(key, _)| key).eq(&inside));
+        }
+    }
+}
+
 #[test]
 fn a_damaged_root_leaves_a_tree_that_works() {
     let mut tree = tree_of(20_000);
