@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use shoal_base::codec::Reader;
 use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, KEY_BYTES_MAX, USER_METADATA_BYTES_MAX};
-use shoal_base::{ManualClock, SeededEntropy};
+use shoal_base::{ManualClock, SeededEntropy, TabletId};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 
 use crate::entry::encode_metadata;
 use crate::key::Bucket;
 use crate::layout::Layout;
+use crate::log::format::{RecordKind, decode_record, encode_record};
 use crate::object::Metadata;
 use crate::packed::Count;
 use crate::superblock::{Found, read_newest};
@@ -125,6 +127,17 @@ fn a_bad_sector_in_the_log_is_no_torn_tail() {
             let object = block_on(store.get(&key(which), ByteRange::ALL)).unwrap().unwrap();
             assert_eq!(object.value.to_vec(), [which; 50], "block {block}");
         }
+    }
+}
+
+/// A record of the right length whose bytes are not those that were written.
+#[test]
+fn a_record_is_what_its_checksum_says() {
+    let record = encode_record(RecordKind::Put, TabletId(2), b"key", &[b"body"], true);
+    for bit in 32..record.bytes.len() * 8 {
+        let mut bytes = record.bytes.to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(decode_record(&mut Reader::new(&bytes)).is_err(), "bit {bit}");
     }
 }
 

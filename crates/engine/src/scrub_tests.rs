@@ -213,6 +213,44 @@ fn a_scrub_ends_with_the_store() {
     assert!(matches!(block_on(store.scrub()), Err(Error::Closed)));
 }
 
+/// Closes the store as soon as a scrub has something to say.
+struct Closes(Store);
+
+impl tracing::Subscriber for Closes {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.0.closed.store(true, Ordering::Release);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Closed between two objects of a leaf: the scrub ends with that, and does not take it for the end of a piece.
+#[test]
+fn a_scrub_that_is_under_way_ends_with_the_store() {
+    let mut made = ByHand::new();
+    let block = made.block();
+    let items = [(key(1).encoded().to_vec(), vec![9; 12]), (key(2).encoded().to_vec(), inline(b"abc"))];
+    let items: Vec<_> = items.iter().map(|(key, entry)| (&key[..], entry.clone())).collect();
+    let page = made.page(pages::leaf(made.tree(), block, &items));
+    made.root(page, 1, 2);
+    made.publish();
+    let store = made.open().unwrap();
+    let (mut report, mut place) = (ScrubReport::default(), ScrubPlace::default());
+    let ended = tracing::subscriber::with_default(Closes(store.clone()), || {
+        block_on(store.0.scrub_some(&mut place, &mut report))
+    });
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    assert_eq!((report.problem_count, report.objects), (1, 0));
+}
+
 /// More problems than a report lists are counted.
 #[test]
 fn what_a_report_has_no_room_for_is_counted() {

@@ -425,7 +425,7 @@ fn a_file_that_was_cut_meanwhile_is_an_error() {
     for io in MODES {
         let (_folder, path, device) = fresh(io, 4);
         block_on(device.write_durable(0, tagged(7))).ok().unwrap();
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(BLOCK_BYTES_U64).unwrap();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(BLOCK_BYTES_U64).unwrap();
         let mut batch = device.batch();
         let reads = [0, 3].map(|block| batch.add(device.read(block, IoBuf::new(1))));
         block_on(async { batch.start() });

@@ -56,6 +56,22 @@ pub(super) fn slow_down(pool: &Pool, device: &TestDevice) {
     panic!("{:?}", pool.counters());
 }
 
+/// Both found the page before either latched it.
+#[test]
+fn of_two_that_have_a_page_pinned_one_latches_it() {
+    let (pool, _device) = zeroed(4, 8);
+    let [one, two] = [1, 1].map(|block| block_on(pool.read(block, Hint::Lookup)).unwrap());
+    let mut first = Box::pin(pool.latched(one));
+    assert!(poll_once(&mut first).is_pending(), "it waits for the other one's pin");
+    let mut second = Box::pin(pool.latched(two));
+    assert!(poll_once(&mut second).is_pending(), "it gave its pin up, and waits for the latch");
+    let mut page = run(first).expect("it has the latch");
+    put(&mut page, 7);
+    drop(page);
+    assert!(run(second).is_none(), "the page is to be looked for again");
+    assert_eq!(number(&block_on(pool.write(1, Hint::Lookup)).unwrap()[..]), 7);
+}
+
 #[test]
 fn writers_of_one_page_take_turns() {
     let (pool, _device) = zeroed(4, 8);
