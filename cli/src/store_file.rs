@@ -18,7 +18,7 @@ use shoal_engine::{Environment, FormatOptions, OpenOptions, SpaceTrace, Store};
 
 use crate::size::Size;
 
-/// With a smaller cache the process takes no huge pages: each costs 2 MiB for what is touched in a part of it, of the allocator's
+/// With a smaller cache the process takes little memory besides: it keeps less I/O memory for later, and takes no huge pages: each costs 2 MiB for what is touched in a part of it, of the allocator's
 /// memory above all. With a cache of 32 MiB under load that was 40 MiB (docs/performance-log.md).
 const HUGE_PAGES_FROM: Size = Size(256 << 20);
 
@@ -135,6 +135,7 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
     if options.cache < HUGE_PAGES_FROM {
         // A hint only: where the kernel does not know it, the process takes more memory.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
+        shoal_device::keep_at_most(usize::try_from(options.cache.0 / 8).unwrap_or(usize::MAX));
     }
     let space_trace = options.trace_space.as_deref().map(trace_to).transpose()?;
     let open = OpenOptions {
