@@ -32,6 +32,7 @@ use std::sync::Arc;
 pub use file::{FileOptions, IoMode, OpenError, open};
 pub use mem::MemDevice;
 pub use memory::{IoBuf, IoMemory, ReadMemory};
+pub use recycle::keep_at_most;
 pub use request::{Batch, IoFuture, Op, Outcome, Request, Ticket};
 pub use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 

@@ -12,8 +12,17 @@ use shoal_base::BLOCK_BYTES;
 
 use crate::memory::Allocation;
 
-/// Bytes that are kept for later at most, in the whole process.
+/// Bytes that are kept for later at most, in the whole process, unless it was told to keep less.
 pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
+
+/// What is kept at most; see [`keep_at_most`].
+static KEPT_LIMIT: AtomicUsize = AtomicUsize::new(KEPT_BYTES_MAX);
+
+/// Keeps at most so many bytes of I/O memory for later in this process from now on, and never more than 16 MiB. For who wants to
+/// take little memory.
+pub fn keep_at_most(bytes: usize) {
+    KEPT_LIMIT.store(bytes.min(KEPT_BYTES_MAX), Ordering::Relaxed);
+}
 
 /// Pieces above this size are not kept: they are rare, and a few of them would be everything.
 const KEPT_BLOCKS_MAX: usize = 1024;
@@ -66,9 +75,10 @@ pub(crate) fn keep(allocation: Allocation) {
     let Some((class, size)) = class_of(blocks) else { return };
     let bytes = blocks * BLOCK_BYTES;
     assert_eq!(size, blocks, "pieces have the size of their class");
+    let limit = KEPT_LIMIT.load(Ordering::Relaxed);
     let mut kept = KEPT_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
     for _ in 0..CLASSES {
-        if kept <= KEPT_BYTES_MAX {
+        if kept <= limit {
             break;
         }
         // What was kept for yesterday's sizes makes room for today's.
@@ -76,7 +86,7 @@ pub(crate) fn keep(allocation: Allocation) {
         drop(SHELVES.get(victim).and_then(pop));
         kept = KEPT_BYTES.load(Ordering::Relaxed);
     }
-    if kept > KEPT_BYTES_MAX {
+    if kept > limit {
         KEPT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
         return;
     }
@@ -111,5 +121,14 @@ mod tests {
         let pieces: Vec<Allocation> = (0..KEPT_BYTES_MAX / (4 << 20) + 8).map(|_| take(1024).0).collect();
         pieces.into_iter().for_each(keep);
         assert!(KEPT_BYTES.load(Ordering::Relaxed) <= KEPT_BYTES_MAX);
+        keep_at_most(1 << 20);
+        let pieces: Vec<Allocation> = (0..100).map(|_| take(64).0).collect();
+        pieces.into_iter().for_each(keep);
+        // What was kept before goes piece by piece.
+        (0..10 * CLASSES).for_each(|_| keep(take(1).0));
+        // Other tests are about to put a piece on its shelf, perhaps.
+        assert!(KEPT_BYTES.load(Ordering::Relaxed) <= 9 << 20);
+        keep_at_most(usize::MAX);
+        assert_eq!(KEPT_LIMIT.load(Ordering::Relaxed), KEPT_BYTES_MAX);
     }
 }
