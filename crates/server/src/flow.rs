@@ -1,4 +1,5 @@
-//! Bounds on the bytes of requests and answers that are in memory, and on the patience with who sends and takes them.
+//! Bounds on the bytes of requests and answers that are in memory, and on the patience with who takes them (`patience` has
+//! that with who sends).
 //!
 //! Every request holds a [`Lease`] from its first frame to the end of its answer. A unary request's lease grows with the
 //! frames that arrive, then stands for the answer's length; a stream reserves a chunk for its whole life. What does not
@@ -14,11 +15,12 @@ use bytes::Bytes;
 use http_body::Frame;
 use hyper::body::Incoming;
 use shoal_api::CHUNK_BYTES_MAX;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 use tonic::Status;
 
 use crate::decode::Decoders;
 use crate::failure::Failure;
+use crate::patience::{Patience, Watch};
 use crate::sending::Sending;
 
 /// What a stream may hold, in bytes: the chunk in work, and what has arrived of the next.
@@ -233,16 +235,14 @@ pub(crate) struct RequestBody {
     /// Grows with what arrives; none for a stream, which has reserved what it may hold.
     lease: Option<Arc<Lease>>,
     /// None where the sender may be silent for as long as it likes.
-    silence_max: Option<Duration>,
-    /// Runs while frames are waited for.
-    silence: Option<Pin<Box<Sleep>>>,
+    watch: Option<Watch>,
     /// Turns what arrives into plain frames of gRPC; none where it is.
     decoders: Option<Box<Decoders>>,
 }
 
 impl RequestBody {
-    pub(crate) fn new(body: Incoming, lease: Arc<Lease>, silence_max: Duration) -> Self {
-        Self { body, lease: Some(lease), silence_max: Some(silence_max), silence: None, decoders: None }
+    pub(crate) fn new(body: Incoming, lease: Arc<Lease>, patience: Patience) -> Self {
+        Self { body, lease: Some(lease), watch: Some(Watch::new(patience)), decoders: None }
     }
 
     /// What arrives is in another dress than plain gRPC.
@@ -281,13 +281,7 @@ impl RequestBody {
     /// As [`Self::uncounted`], and its sender may be silent: it has reserved what it may hold, and keep-alive finds out where
     /// it is gone.
     pub(crate) fn unhurried(self, message_bytes_max: usize) -> Self {
-        Self { silence_max: None, ..self.uncounted(message_bytes_max) }
-    }
-
-    fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let Some(silence_max) = self.silence_max else { return Poll::Pending };
-        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + silence_max)));
-        silence.as_mut().poll(context).map(|()| Failure::too_slow(silence_max).into_status())
+        Self { watch: None, ..self.uncounted(message_bytes_max) }
     }
 }
 
@@ -304,12 +298,15 @@ impl http_body::Body for RequestBody {
         }
         loop {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-                return self.poll_silence(context).map(|status| Some(Err(status)));
+                let Some(watch) = &mut self.watch else { return Poll::Pending };
+                return watch.poll(context).map(|failure| Some(Err(failure.into_status())));
             };
-            self.silence = None;
             return Poll::Ready(match frame {
                 Some(Ok(frame)) => {
                     let arrived = frame.data_ref().map_or(0, Bytes::len);
+                    if let Some(watch) = &mut self.watch {
+                        watch.came(arrived).map_err(Failure::into_status)?;
+                    }
                     // A slow sender is not one who does not take its answers.
                     if let Some(lease) = &self.lease {
                         lease.note_moved();
