@@ -26,6 +26,13 @@ use crate::sending::Sending;
 /// What a stream may hold, in bytes: the chunk in work, and what has arrived of the next.
 pub(crate) const STREAM_LEASE_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
 
+/// Of the bytes in flight one of so many is kept for answers and for short requests: puts that wait for a device that stands still
+/// must not stop reads of what is in memory.
+const KEPT_SHARE: usize = 8;
+
+/// A request of up to so many bytes is a short one: most that put nothing are.
+const SHORT_BYTES: usize = 4 << 10;
+
 /// When a call that may take `timeout` from now is over.
 pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     Instant::now() + timeout
@@ -43,9 +50,10 @@ impl Budget {
         Self { used: AtomicUsize::new(0), max }
     }
 
-    fn take(&self, bytes: usize) -> bool {
+    /// Takes `bytes`, where the sum stays within `max`.
+    fn take(&self, bytes: usize, max: usize) -> bool {
         // Relaxed: nothing else is read or written on the strength of this number.
-        let room = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= self.max);
+        let room = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= max);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
     }
 
@@ -158,14 +166,20 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Takes `bytes` more.
+    /// Takes `bytes` more, of a request.
     pub(crate) fn grow(&self, bytes: usize) -> Result<(), Failure> {
-        if !self.flow.own.take(bytes) {
+        let max = self.flow.server.max;
+        let is_short = self.bytes.load(Ordering::Relaxed) + bytes <= SHORT_BYTES;
+        self.grow_within(bytes, if is_short { max } else { max - max / KEPT_SHARE })
+    }
+
+    fn grow_within(&self, bytes: usize, server_max: usize) -> Result<(), Failure> {
+        if !self.flow.own.take(bytes, self.flow.own.max) {
             return Err(Failure::overloaded(
                 "this connection has too many bytes of requests and answers under way",
             ));
         }
-        if !self.flow.server.take(bytes) {
+        if !self.flow.server.take(bytes, server_max) {
             self.flow.own.give(bytes);
             return Err(Failure::overloaded(
                 "the server has too many bytes of requests and answers under way",
@@ -175,11 +189,11 @@ impl Lease {
         Ok(())
     }
 
-    /// Holds just `bytes` from now on. Only one thread at a time may call this.
+    /// Holds just `bytes` from now on, for an answer. Only one thread at a time may call this.
     pub(crate) fn set(&self, bytes: usize) -> Result<(), Failure> {
         let held = self.bytes.load(Ordering::Relaxed);
         if bytes > held {
-            return self.grow(bytes - held);
+            return self.grow_within(bytes - held, self.flow.server.max);
         }
         self.shrink(held - bytes);
         Ok(())
@@ -347,6 +361,7 @@ mod tests {
         fn the_sums_are_those_of_the_leases(
             steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..3_u8, 0..70_usize), 1..60)
         ) {
+            // So small that all requests are short: they may take all there is.
             let flow = Flow::new(100, 60);
             let connections = [flow.connection(), flow.connection()];
             let mut leases: Vec<(usize, Arc<Lease>, usize)> = Vec::new();
@@ -372,6 +387,19 @@ mod tests {
             leases.clear();
             prop_assert_eq!(flow.bytes(), 0);
         }
+    }
+
+    /// Puts that waited for a device that stood still once took all there was, and gets of what is in memory were refused.
+    #[test]
+    fn long_requests_leave_room_for_reads() {
+        let flow = Flow::new(800_000, 800_000);
+        let (puts, more) = (flow.connection().lease(), flow.connection().lease());
+        puts.grow(700_000).unwrap();
+        assert!(puts.grow(1).is_err() && more.grow(SHORT_BYTES + 1).is_err());
+        let get = flow.connection().lease();
+        get.grow(50).unwrap();
+        get.set(100_000).unwrap();
+        assert!(more.set(1).is_err(), "there is an end for answers, too");
     }
 
     #[test]

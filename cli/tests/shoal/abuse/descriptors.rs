@@ -85,7 +85,7 @@ fn connections_beyond_the_files_that_there_are() {
         await_nothing_left(&server, &client, before).await;
         println!(
             "descriptors: {connects} connects to a server of {FILES_MAX} files, {held} came about ({refused} refused), {most} files open at \
-             most; {:.0} % of a core while nothing happens; others were served {} times, p99 {:.1} ms; both faces take new clients after \
+             most; {:.0} % of a core while nobody but others calls, who were served {} times, p99 {:.1} ms; both faces take new clients after \
              {:.0} ms, {before} files as before",
             cores * 100.0,
             served.count(),

@@ -6,7 +6,7 @@
 use std::collections::BinaryHeap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,13 +24,16 @@ use crate::process::size;
 
 /// 1 GiB.
 const BLOCKS: u64 = 256 << 10;
-/// What a write takes, one of so many that is slow, and how many times as long that one takes.
+/// What a write takes; one of so many is slow, where it is to be; how many times as long that one takes.
 const WRITE: Duration = Duration::from_micros(100);
 const SLOW_EVERY: u64 = 100;
 const SLOW_TIMES: u32 = 100;
 
-/// Keys that are read from the cache, and keys that are written.
+/// Keys that are read from the cache, of values that lie in extents of their own from the first moment: shorter ones lie in the log
+/// until an apply gives them a place, where nothing of them is in the cache before the next get.
 const CACHED: usize = 64;
+const CACHED_BYTES: usize = 40_000;
+/// Keys that are written.
 const WRITTEN: usize = 4_000;
 const WRITERS: usize = 8;
 /// Puts while the device stands still, of so many bytes: more than the server may hold.
@@ -91,7 +94,8 @@ struct Slow {
     waiting: Mutex<Waiting>,
     changed: Condvar,
     injected: Injected,
-    is_slow: std::sync::atomic::AtomicBool,
+    /// Whether one write of [`SLOW_EVERY`] is slow.
+    is_slow: AtomicBool,
     numbers: AtomicU64,
 }
 
@@ -102,7 +106,7 @@ impl Slow {
             waiting: Mutex::default(),
             changed: Condvar::new(),
             injected: Injected::default(),
-            is_slow: std::sync::atomic::AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
             numbers: AtomicU64::new(0),
         });
         std::thread::spawn({
@@ -144,8 +148,11 @@ impl Slow {
 
     /// How long a request takes.
     fn cost(&self, op: Op) -> Duration {
-        if !matches!(op, Op::Write | Op::WriteDurable) || !self.is_slow.load(Ordering::Relaxed) {
+        if !matches!(op, Op::Write | Op::WriteDurable) {
             return Duration::ZERO;
+        }
+        if !self.is_slow.load(Ordering::Relaxed) {
+            return WRITE;
         }
         let number = self.injected.writes.fetch_add(1, Ordering::Relaxed);
         if number % SLOW_EVERY > 0 {
@@ -241,6 +248,13 @@ struct Served {
     ended: tokio::task::JoinHandle<Result<(), shoal_server::ServeError>>,
 }
 
+impl Served {
+    async fn end(self) {
+        let _ = self.stop.send(());
+        in_time("the server", self.ended).await.unwrap().unwrap();
+    }
+}
+
 async fn serve(store: &Store) -> Served {
     let limits = Limits { bytes_in_flight_max: IN_FLIGHT_BYTES, ..Limits::default() };
     let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
@@ -259,41 +273,54 @@ fn a_slow_device_slows_only_what_needs_it() {
     let device = Device::new(slow.clone());
     let environment = Environment::default();
     block_on(Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment)).unwrap();
-    let store = open_store(&device);
     let (cached, written) = (Arc::new(World::new("cached", CACHED)), Arc::new(World::new("written", WRITTEN)));
+    // What is read from the cache came there by a get, not by its put.
+    let store = open_store(&device);
+    runtime().block_on(async {
+        let served = serve(&store).await;
+        let client = client(&served.address.to_string(), 1).await;
+        for key in 0..CACHED {
+            assert_eq!(cached.run(&client, key, Kind::Put(CACHED_BYTES)).await, Ended::Done);
+        }
+        served.end().await;
+    });
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = open_store(&device);
     runtime().block_on(async {
         let served = serve(&store).await;
         let url = served.address.to_string();
         let (reader, writer) = (client(&url, 1).await, client(&url, 4).await);
-        for key in 0..CACHED {
-            assert_eq!(cached.run(&reader, key, Kind::Put(4_000)).await, Ended::Done);
-        }
-        let over = |began: Instant, time: Duration| move |_| began.elapsed() >= time;
-        let alone = read_cached(&cached, &reader, over(Instant::now(), time / 4)).await;
+        cached.verify(&reader).await;
 
-        // Slow writes.
-        slow.is_slow.store(true, Ordering::Relaxed);
+        // Writers, and then slow writes.
         let began = Instant::now();
         let mut writers = JoinSet::new();
         for id in 0..WRITERS {
             let (written, writer, slow) = (written.clone(), writer.clone(), slow.clone());
             writers.spawn(async move {
-                let mut done = 0_u64;
+                let mut done = 0;
                 // Until some were slow, however long that takes.
                 while began.elapsed() < time || slow.injected.slowed.load(Ordering::Relaxed) < 3 {
-                    let bytes = [600, 9_000, 100_000][done as usize % 3];
-                    let ended = written.run(&writer, id * WRITTEN / WRITERS, Kind::Put(bytes)).await;
+                    let bytes = [600, 9_000, 100_000][done % 3];
+                    let ended = written.run(&writer, done * WRITERS + id, Kind::Put(bytes)).await;
                     assert_eq!(ended, Ended::Done, "a few writers are not too many");
                     done += 1;
                 }
                 done
             });
         }
-        let beside_slow = read_cached(&cached, &reader, over(began, time)).await;
+        let before = read_cached(&cached, &reader, |_| began.elapsed() >= time / 3).await;
+        slow.is_slow.store(true, Ordering::Relaxed);
+        let beside_slow = read_cached(&cached, &reader, |_| began.elapsed() >= time).await;
         let mut puts = 0;
         while let Some(done) = in_time("a writer", writers.join_next()).await {
             puts += done.unwrap();
         }
+
+        // What the writers drove out of the cache comes back, and is read again.
+        cached.verify(&reader).await;
+        cached.verify(&reader).await;
 
         // Nothing at all. It goes on only when enough was read, and somebody was told that it is too much.
         slow.set_stands_still(true);
@@ -331,7 +358,7 @@ fn a_slow_device_slows_only_what_needs_it() {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Injected { writes, slowed, held_reads, held_writes, held_flushes } = &slow.injected;
         println!(
-            "slow disk: {} of {} writes took {SLOW_TIMES} times {} us: {puts} puts, gets from the cache p99 {:.2} ms ({:.2} before); then \
+            "slow disk: {} of {} writes took {SLOW_TIMES} times {} us: {puts} puts, gets from the cache p99 {:.2} ms ({:.2} beside the same writers before); then \
              it stood still for {stood_s:.1} s ({} reads, {} writes, {} flushes held): {} gets from the cache, p99 {:.2} ms; of {PUTS} puts \
              {} done ({early} before it went on), {} told that it is busy, {:.1} MiB held of {}; all ended {drained_s:.2} s after it; {objects} \
              objects, none lost",
@@ -339,7 +366,7 @@ fn a_slow_device_slows_only_what_needs_it() {
             count(writes),
             WRITE.as_micros(),
             p99_ms(&beside_slow),
-            p99_ms(&alone),
+            p99_ms(&before),
             count(held_reads),
             count(held_writes),
             count(held_flushes),
@@ -355,8 +382,7 @@ fn a_slow_device_slows_only_what_needs_it() {
         // Answers of writes are never refused, and are short.
         assert!(held <= (IN_FLIGHT_BYTES + (1 << 20)) as u64, "{held} bytes are held");
         assert!(figure(&reader, "server.bytes_in_flight").await < 4096, "something is left of it");
-        let _ = served.stop.send(());
-        in_time("the server", served.ended).await.unwrap().unwrap();
+        served.end().await;
     });
     block_on(store.close()).unwrap();
     drop(store);
@@ -368,8 +394,7 @@ fn a_slow_device_slows_only_what_needs_it() {
         written.verify(&again).await;
         cached.verify(&again).await;
         assert!(again.get("load", b"nothing", ByteRange::ALL).await.unwrap().is_none());
-        let _ = served.stop.send(());
-        in_time("the server", served.ended).await.unwrap().unwrap();
+        served.end().await;
     });
     block_on(store.close()).unwrap();
     slow.end();

@@ -86,9 +86,9 @@ fn sustained_load_is_served_and_leaves_nothing_behind() {
             files[1],
         );
         assert!(tally.kinds.iter().all(|&count| count > 0) && held > 0, "not every kind: {:?}", tally.kinds);
-        assert_eq!(files[0], files[1], "open files");
-        // A shorter run still fills its cache, and may see no apply.
+        // A shorter run still fills its cache, may see no apply, and threads open their rings when they first need them.
         if time >= LEVEL_AFTER {
+            assert_eq!(files[0], files[1], "open files");
             assert!(last <= third + third * GROWTH_PERCENT_MAX / 100, "it grows: from {third} to {last} bytes");
             assert!(applies > 0, "no apply was under way");
         }
