@@ -31,6 +31,14 @@ pub(crate) fn open_files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
+/// Its connections and listeners: of its files those that come and go with clients. (Threads open a ring of their own when they first go
+/// to the device, whenever that is.)
+pub(crate) fn sockets(pid: u32) -> usize {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
 /// The seconds of processor time that it has used.
 pub(crate) fn processor_seconds(pid: u32) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

@@ -256,7 +256,8 @@ impl<N: Network> Dispatch<N> {
                 continue;
             };
             connection.look_for_room(&mut self.shared);
-            let is_slow = !self.network.is_lingering(socket) && connection.is_too_slow(&self.shared, PATIENCE_PERIOD);
+            let is_slow =
+                !self.network.is_lingering(socket) && connection.is_too_slow(&self.shared, PATIENCE_PERIOD);
             let stuck = self.network.stuck_since_ns(socket).map_or(0, |since| now_ns.saturating_sub(since));
             if u128::from(stuck) > most {
                 self.end(index, End::Silent);

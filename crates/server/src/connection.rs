@@ -128,7 +128,14 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let flow = dispatch.flow.connection();
     let frames = is_http2.then(Frames::default);
     let greeting_max = limits.greeting_max;
-    let stream = Rewound { greeting: greeting.into(), stream, flow: Arc::clone(&flow), frames, greeting_max, late: None };
+    let stream = Rewound {
+        greeting: greeting.into(),
+        stream,
+        flow: Arc::clone(&flow),
+        frames,
+        greeting_max,
+        late: None,
+    };
     let stream = TokioIo::new(stream);
     let requests = service_fn(|request: http::Request<Incoming>| {
         let (dispatch, flow, peer) = (Arc::clone(&dispatch), Arc::clone(&flow), Arc::clone(&peer));

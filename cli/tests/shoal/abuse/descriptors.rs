@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{Healthy, await_nothing_left, p99_ms, runtime};
 use crate::harness::Faces;
 use crate::load::{client, disk_folder, eventually, figure};
-use crate::process::{open_files, processor_seconds, raise_open_files, size};
+use crate::process::{open_files, processor_seconds, raise_open_files, size, sockets};
 
 const FILES_MAX: usize = 256;
 /// Attempts at a time, and how long one may take: the system lets a few thousand wait to be accepted, and no more.
@@ -63,7 +63,7 @@ fn connections_beyond_the_files_that_there_are() {
     runtime().block_on(async {
         let healthy = Healthy::start(&server).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let before = open_files(pid);
+        let before = sockets(pid);
         let (first, second) =
             tokio::join!(connect(server.grpc_address(), connects / 2), connect(server.resp_address(), connects / 2));
         let held = first.len() + second.len();
@@ -86,7 +86,7 @@ fn connections_beyond_the_files_that_there_are() {
         println!(
             "descriptors: {connects} connects to a server of {FILES_MAX} files, {held} came about ({refused} refused), {most} files open at \
              most; {:.0} % of a core while nobody but others calls, who were served {} times, p99 {:.1} ms; both faces take new clients after \
-             {:.0} ms, {before} files as before",
+             {:.0} ms, {before} sockets as before",
             cores * 100.0,
             served.count(),
             p99_ms(&served),

@@ -9,8 +9,8 @@ use prost::Message;
 use shoal_api::v1;
 use shoal_client::{Objects, RejectRules};
 use shoal_testkit::http2::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame, greeting, header, message,
-    take_frame,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame,
+    greeting, header, message, take_frame,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,7 +21,7 @@ use crate::harness::Faces;
 use crate::kill::CACHE_BYTES;
 use crate::load::disk_folder;
 use crate::memory::BESIDE_CACHE_BYTES;
-use crate::process::{memory, memory_peak, mib, open_files, processor_seconds, size};
+use crate::process::{memory, memory_peak, mib, processor_seconds, size, sockets};
 
 /// Connections of each kind at a time.
 const CONNECTIONS: usize = 4;
@@ -82,7 +82,8 @@ impl Kind {
             Self::Pings => (frame(PING, 0, 0, &[7; 8]).repeat(1_000), 1_000),
             Self::Settings => (frame(SETTINGS, 0, 0, &[]).repeat(1_000), 1_000),
             Self::ZeroWindow if number < 100 => {
-                let get = v1::GetRequest { bucket: "healthy".into(), key: "long".into(), ..Default::default() };
+                let get =
+                    v1::GetRequest { bucket: "healthy".into(), key: "long".into(), ..Default::default() };
                 let id = (number * 2 + 1) as u32;
                 let open = frame(HEADERS, END_HEADERS, id, &call("/shoal.v1.ObjectStore/Get"));
                 ([open, frame(DATA, END_STREAM, id, &message(&get.encode_to_vec()))].concat(), 2)
@@ -151,7 +152,7 @@ fn http2_that_wears_out_ends_or_does_nothing() {
         let long = healthy.client.bucket("healthy");
         long.put(b"long", vec![7; 100_000].into(), RejectRules::default()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let (files, before, used, began) = (open_files(pid), memory(pid), processor_seconds(pid), Instant::now());
+        let (connected, before, used, began) = (sockets(pid), memory(pid), processor_seconds(pid), Instant::now());
         let attackers = KINDS.into_iter().flat_map(|kind| (0..CONNECTIONS).map(move |_| kind));
         let attackers = attackers.map(|kind| {
             tokio::spawn(async move {
@@ -175,7 +176,7 @@ fn http2_that_wears_out_ends_or_does_nothing() {
         let cores = (processor_seconds(pid) - used) / began.elapsed().as_secs_f64();
         let client = healthy.client.clone();
         let served = healthy.end().await;
-        await_nothing_left(&server, &client, files).await;
+        await_nothing_left(&server, &client, connected).await;
         let (peak, after) = (memory_peak(pid), memory(pid));
         let kinds = KINDS.iter().zip(&all).map(|(kind, came)| {
             let Came { connections, frames, closed, told, answers } = came;

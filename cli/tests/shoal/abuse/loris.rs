@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use shoal_api::v1;
 use shoal_testkit::http2::{
-    DATA, END_HEADERS, Frame, GO_AWAY, HEADERS, PING, PREFACE, RESET, call, frame, greeting, message, take_frame,
+    DATA, END_HEADERS, Frame, GO_AWAY, HEADERS, PING, PREFACE, RESET, call, frame, greeting, message,
+    take_frame,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 use super::{Healthy, await_nothing_left, p99_ms, runtime};
 use crate::harness::Faces;
 use crate::load::{disk_folder, in_time};
-use crate::process::{open_files, raise_open_files, size};
+use crate::process::{raise_open_files, size, sockets};
 
 /// Between two bytes.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -127,7 +128,10 @@ impl Kind {
         let was_asked = frames.iter().any(|frame| frame.kind == PING);
         assert!(self != Self::Headers || !was_asked, "headers were waited for until a ping was due");
         if matches!(self, Self::Stream | Self::Frame) {
-            assert!(frames.iter().any(|frame| self.is_refused(frame)), "{self:?}: its request was not refused");
+            assert!(
+                frames.iter().any(|frame| self.is_refused(frame)),
+                "{self:?}: its request was not refused"
+            );
         }
         began.elapsed()
     }
@@ -159,7 +163,7 @@ fn who_sends_a_byte_a_second_is_cut() {
         let alone = alone.end().await;
         let healthy = Healthy::start(&server).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let files = [open_files(server.pid()), open_files(encrypted.pid())];
+        let before = [sockets(server.pid()), sockets(encrypted.pid())];
         let slow = kinds.iter().map(|&kind| {
             let address = match kind {
                 Kind::Tls => encrypted.grpc_address(),
@@ -181,8 +185,8 @@ fn who_sends_a_byte_a_second_is_cut() {
         }
         let client = healthy.client.clone();
         let served = healthy.end().await;
-        await_nothing_left(&server, &client, files[0]).await;
-        let is_left = || async { open_files(encrypted.pid()) <= files[1] };
+        await_nothing_left(&server, &client, before[0]).await;
+        let is_left = || async { sockets(encrypted.pid()) <= before[1] };
         crate::load::eventually("nothing is left of TLS", is_left).await;
         println!(
             "loris: a byte a second, cut: {}; a healthy client was served {} times, p99 {:.2} ms ({:.2} alone)",

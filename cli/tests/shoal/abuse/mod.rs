@@ -8,7 +8,7 @@ mod loris;
 mod slow_disk;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shoal_bench::histogram::Histogram;
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::harness::Faces;
 use crate::load::{client, eventually, figure, in_time};
-use crate::process::{HANGS_AFTER, open_files};
+use crate::process::{HANGS_AFTER, sockets};
 
 /// Between two calls of a client that is no burden.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -36,6 +36,8 @@ struct Healthy {
 
 impl Healthy {
     async fn start(server: &Faces) -> Self {
+        static CLIENTS: AtomicU64 = AtomicU64::new(0);
+        let prefix = format!("healthy-{}", CLIENTS.fetch_add(1, Ordering::Relaxed));
         let stop = Arc::new(AtomicBool::new(false));
         let client = client(&server.grpc, 2).await;
         let resp = RespOptions {
@@ -46,8 +48,8 @@ impl Healthy {
         };
         let resp = RespClient::connect(resp).await.unwrap();
         let tasks = vec![
-            tokio::spawn(work(client.bucket("healthy"), stop.clone())),
-            tokio::spawn(work(resp, stop.clone())),
+            tokio::spawn(work(client.bucket("healthy"), prefix.clone(), stop.clone())),
+            tokio::spawn(work(resp, prefix, stop.clone())),
         ];
         Self { stop, tasks, client }
     }
@@ -65,11 +67,11 @@ impl Healthy {
     }
 }
 
-async fn work(objects: impl Objects, stop: Arc<AtomicBool>) -> Histogram {
+async fn work(objects: impl Objects, prefix: String, stop: Arc<AtomicBool>) -> Histogram {
     let mut latency = Histogram::default();
     for number in 0_u64.. {
         let (key, bytes) = (number % 50, [20, 700, 5_000, 40_000][(number % 4) as usize]);
-        let (value, name) = (Value { key, seed: number, bytes }, format!("healthy/{key}").into_bytes());
+        let (value, name) = (Value { key, seed: number, bytes }, format!("{prefix}/{key}").into_bytes());
         let began = Instant::now();
         objects.put(&name, value.to_vec().into(), RejectRules::default()).await.unwrap();
         latency.record(began.elapsed());
@@ -89,12 +91,12 @@ fn p99_ms(latency: &Histogram) -> f64 {
     latency.quantile_us(990) / 1000.0
 }
 
-/// Waits until nothing is left of who was a burden: so many open files, and connections of a client that is none.
-async fn await_nothing_left(server: &Faces, client: &Client, files: usize) {
+/// Waits until nothing is left of who was a burden: so many sockets, and connections of a client that is none.
+async fn await_nothing_left(server: &Faces, client: &Client, before: usize) {
     eventually("nothing is left", || async {
         figure(client, "server.bytes_in_flight").await < 4096
             && figure(client, "server.connections").await <= 2
-            && open_files(server.pid()) <= files
+            && sockets(server.pid()) <= before
     })
     .await;
 }

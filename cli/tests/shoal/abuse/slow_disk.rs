@@ -273,7 +273,8 @@ fn a_slow_device_slows_only_what_needs_it() {
     let device = Device::new(slow.clone());
     let environment = Environment::default();
     block_on(Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment)).unwrap();
-    let (cached, written) = (Arc::new(World::new("cached", CACHED)), Arc::new(World::new("written", WRITTEN)));
+    let (cached, written) =
+        (Arc::new(World::new("cached", CACHED)), Arc::new(World::new("written", WRITTEN)));
     // What is read from the cache came there by a get, not by its put.
     let store = open_store(&device);
     runtime().block_on(async {

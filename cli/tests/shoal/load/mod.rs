@@ -8,7 +8,7 @@ mod sustained;
 
 use std::future::Future;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use shoal_base::{Entropy, SeededEntropy};
 use shoal_bench::histogram::Histogram;
 use shoal_client::{ByteRange, Client, ConnectOptions, Error, PutOptions, RejectRules};
 use shoal_testkit::Value;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant as Moment, sleep_until, timeout};
 
@@ -120,7 +121,8 @@ impl World {
         let (result, value) = match kind {
             Kind::Get => (self.get(client, key, held).await, held),
             Kind::Put(bytes) => {
-                let value = Value { key: key as u64, seed: self.seeds.fetch_add(1, Ordering::Relaxed), bytes };
+                let value =
+                    Value { key: key as u64, seed: self.seeds.fetch_add(1, Ordering::Relaxed), bytes };
                 let put = client.put(BUCKET, &name, value.to_vec().into(), PutOptions::default());
                 (put.await.map(drop), Some(value))
             }
@@ -142,7 +144,9 @@ impl World {
             (Some(value), Some(found)) => {
                 value.check(&found.value).unwrap_or_else(|wrong| panic!("key {key}: {wrong}"));
             }
-            (held, found) => panic!("key {key} holds {held:?}, {} was found", found.map_or("nothing", |_| "something")),
+            (held, found) => {
+                panic!("key {key} holds {held:?}, {} was found", found.map_or("nothing", |_| "something"))
+            }
         }
         Ok(())
     }
@@ -170,7 +174,7 @@ pub(crate) struct Tally {
     pub(crate) to_busy: Histogram,
     pub(crate) done: u64,
     pub(crate) busy: u64,
-    /// Not sent, as the client had too many under way.
+    /// Not sent: the client had too many under way, or no time left.
     pub(crate) left_out: u64,
     /// By kind: put, get, delete.
     pub(crate) kinds: [u64; 3],
@@ -210,7 +214,13 @@ impl Tally {
 pub(crate) type Draw = fn(&SeededEntropy) -> Kind;
 
 /// Operations of so many tasks, each of which waits for its answers, for `time`: gives how many a second were done.
-pub(crate) async fn closed(world: &Arc<World>, client: &Client, draw: Draw, tasks: u64, time: Duration) -> f64 {
+pub(crate) async fn closed(
+    world: &Arc<World>,
+    client: &Client,
+    draw: Draw,
+    tasks: u64,
+    time: Duration,
+) -> f64 {
     let done = Arc::new(AtomicU64::new(0));
     let began = Instant::now();
     let mut all = JoinSet::new();
@@ -228,45 +238,61 @@ pub(crate) async fn closed(world: &Arc<World>, client: &Client, draw: Draw, task
     done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Operations at `rate` a second for `time`, each at its moment, whatever became of those before it; with more than `under_way_max`
-/// of them under way the client has no room, and one is left out. Gives what came of them and how long the last answers took.
-pub(crate) async fn open(
-    world: &Arc<World>,
-    client: &Client,
-    draw: Draw,
-    rate: f64,
-    time: Duration,
-    under_way_max: usize,
-) -> (Tally, Duration) {
+/// What a client does that has as many operations under way as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// The next one waits, and its latency grows.
+    Waits,
+    /// The next one is left out.
+    LeavesOut,
+}
+
+/// A load that comes on its own.
+pub(crate) struct Open {
+    pub(crate) draw: Draw,
+    /// Operations a second.
+    pub(crate) rate: f64,
+    pub(crate) time: Duration,
+    pub(crate) under_way_max: usize,
+    pub(crate) full: Full,
+}
+
+/// Operations each at its moment, whatever became of those before it. Gives what came of them and how long the last answers took.
+pub(crate) async fn open(world: &Arc<World>, client: &Client, load: &Open) -> (Tally, Duration) {
     let tally = Arc::new(Mutex::new(Tally::default()));
-    let under_way = Arc::new(AtomicUsize::new(0));
+    let room = Arc::new(Semaphore::new(load.under_way_max));
     let dice = SeededEntropy::new(crate::process::size("LAB_SEED", 1));
     let began = Moment::now();
+    let end = began + load.time;
     let mut all = JoinSet::new();
     for number in 0.. {
-        let meant = began + Duration::from_secs_f64(f64::from(number) / rate);
-        if meant >= began + time {
+        let meant = began + Duration::from_secs_f64(f64::from(number) / load.rate);
+        if meant >= end {
             break;
         }
         // Several that are due go together.
         if Moment::now() < meant {
             sleep_until(meant).await;
         }
-        let (kind, near) = (draw(&dice), dice.next_u64() as usize);
+        let (kind, near) = ((load.draw)(&dice), dice.next_u64() as usize);
         while let Some(ended) = all.try_join_next() {
             ended.unwrap();
         }
-        if under_way.load(Ordering::Relaxed) >= under_way_max {
+        let place = match load.full {
+            Full::Waits if Moment::now() < end => Some(room.clone().acquire_owned().await.unwrap()),
+            Full::Waits => None,
+            Full::LeavesOut => room.clone().try_acquire_owned().ok(),
+        };
+        let Some(place) = place else {
             tally.lock().unwrap().left_out += 1;
             continue;
-        }
-        under_way.fetch_add(1, Ordering::Relaxed);
-        let (world, client, tally, under_way) = (world.clone(), client.clone(), tally.clone(), under_way.clone());
+        };
+        let (world, client, tally) = (world.clone(), client.clone(), tally.clone());
         all.spawn(async move {
             let sent = Instant::now();
             let ended = world.run(&client, near, kind).await;
             tally.lock().unwrap().add(meant.into_std(), sent, kind, ended);
-            under_way.fetch_sub(1, Ordering::Relaxed);
+            drop(place);
         });
     }
     let sent_all = Instant::now();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use shoal_client::{ByteRange, Client, PutOptions};
 use shoal_server::Limits;
 use shoal_testkit::http2::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame, greeting, header, message,
-    take_frame,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame,
+    greeting, header, message, take_frame,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

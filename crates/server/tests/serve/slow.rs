@@ -65,7 +65,8 @@ async fn a_body_that_trickles_is_cut() {
 /// HTTP/2 waits for the rest of headers until it misses the answer to a ping, which it sends after 20 s.
 #[tokio::test]
 async fn headers_that_trickle_are_cut() {
-    let server = Running::with(Limits { greeting_max: Duration::from_millis(500), ..Limits::default() }).await;
+    let server =
+        Running::with(Limits { greeting_max: Duration::from_millis(500), ..Limits::default() }).await;
     let block = headers_of("/shoal.v1.ObjectStore/Put");
     let head = |length: usize| {
         let mut bytes = frame(HEADERS, 0, 1, &block);
