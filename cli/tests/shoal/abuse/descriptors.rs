@@ -54,7 +54,8 @@ async fn connect(address: SocketAddr, count: usize) -> Vec<TcpStream> {
 
 #[test]
 fn connections_beyond_the_files_that_there_are() {
-    let connects = (size("LAB_CONNECTS", 1_500) as usize).min(raise_open_files().saturating_sub(OWN_FILES));
+    let files = raise_open_files();
+    let connects = (size("LAB_CONNECTS", 1_500) as usize).min(files.saturating_sub(OWN_FILES).max(files / 2));
     let idle = Duration::from_secs(size("LAB_IDLE_S", 2));
     let folder = disk_folder();
     let data = folder.path().join("data");
