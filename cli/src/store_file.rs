@@ -18,6 +18,10 @@ use shoal_engine::{Environment, FormatOptions, OpenOptions, SpaceTrace, Store};
 
 use crate::size::Size;
 
+/// With a smaller cache the process takes no huge pages: each costs 2 MiB for what is touched in a part of it, of the allocator's
+/// memory above all. With a cache of 32 MiB under load that was 40 MiB (docs/performance-log.md).
+const HUGE_PAGES_FROM: Size = Size(256 << 20);
+
 /// A new store takes at most this much of the disk unless told otherwise.
 const DEFAULT_SIZE_MAX: u64 = 64 << 30;
 /// Of the free space a new store takes at most this many percent unless told otherwise.
@@ -128,6 +132,10 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         }
     };
     tracing::info!("{}", device.inner().describe());
+    if options.cache < HUGE_PAGES_FROM {
+        // A hint only: where the kernel does not know it, the process takes more memory.
+        let _ = rustix::thread::disable_transparent_huge_pages(true);
+    }
     let space_trace = options.trace_space.as_deref().map(trace_to).transpose()?;
     let open = OpenOptions {
         own_space: options.own_space.clone(),

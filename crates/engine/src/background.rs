@@ -2,7 +2,10 @@
 //! and tidies packed runs, the reaper, and the scrubber.
 //!
 //! They hold the store weakly and end with it. Each does one kind of work; all of that work can also be done by a caller.
+//! A thread that panics poisons the store: others wait for what it does, and must learn that it will never come.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle, Thread};
@@ -65,6 +68,9 @@ impl Bell {
     }
 }
 
+/// What one thread of a store does until it is stopped.
+type Work = fn(&Weak<Inner>, &Worker);
+
 /// The threads of a store.
 pub(crate) struct Worker {
     commit: Bell,
@@ -98,7 +104,6 @@ impl Worker {
     /// # Errors
     /// As the system.
     pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>) -> std::io::Result<()> {
-        type Work = fn(&Weak<Inner>, &Worker);
         let works: [(&str, Work); 6] = [
             ("shoal-commit", committer),
             ("shoal-apply", applier),
@@ -110,7 +115,8 @@ impl Worker {
         let keeper: Option<(&str, Work)> = (inner.own.len() > 0).then_some(("shoal-own", keeper));
         for (name, work) in works.into_iter().chain(keeper) {
             let (worker, store) = (self.clone(), Arc::downgrade(inner));
-            let thread = thread::Builder::new().name(name.into()).spawn(move || work(&store, &worker))?;
+            let body = move || guarded(name, work, &store, &worker);
+            let thread = thread::Builder::new().name(name.into()).spawn(body)?;
             self.threads.lock().push(thread);
         }
         Ok(())
@@ -145,8 +151,9 @@ impl Worker {
         self.scrub.ring();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
-            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("a thread of the store panicked");
+            if thread.thread().id() != thread::current().id() {
+                // What panics was told when it did.
+                let _ = thread.join();
             }
         }
     }
@@ -155,6 +162,23 @@ impl Worker {
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
+}
+
+/// Does `work`; where it panics, an error of the program, the store is read-only from then on, and whoever waits is answered.
+fn guarded(name: &str, work: Work, store: &Weak<Inner>, worker: &Worker) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(store, worker))) else { return };
+    let Some(inner) = store.upgrade() else { return };
+    let words = words(&*panic);
+    tracing::error!("the thread {name} of the store ended by an error of the program: {words}");
+    inner.poison(format!("an error of the program in its thread {name}: {words}"));
+    // What is queued is refused by whoever leads next.
+    let _ = catch_unwind(AssertUnwindSafe(|| block_on(inner.committer.lead(inner.now_ns()))));
+}
+
+/// What a panic said.
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
 }
 
 fn committer(store: &Weak<Inner>, worker: &Worker) {

@@ -155,7 +155,7 @@ impl Slow {
             return WRITE;
         }
         let number = self.injected.writes.fetch_add(1, Ordering::Relaxed);
-        if number % SLOW_EVERY > 0 {
+        if !number.is_multiple_of(SLOW_EVERY) {
             return WRITE;
         }
         self.injected.slowed.fetch_add(1, Ordering::Relaxed);

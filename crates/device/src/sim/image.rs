@@ -79,7 +79,11 @@ impl Image {
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<u64> {
         let blocks = 0..self.blocks.max(other.blocks);
-        blocks.filter(|&block| self.block(block) != other.block(block)).collect()
+        let are_one = |block| match (self.shared(block), other.shared(block)) {
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        blocks.filter(|&block| !are_one(block) && self.block(block) != other.block(block)).collect()
     }
 
     pub(super) fn shared(&self, block: u64) -> Option<&Arc<Block>> {

@@ -401,7 +401,7 @@ impl Committer {
             self.sealed.store(true, Ordering::Release);
             return;
         }
-        if let Err(error) = self.write_batch(&mut leader, &mut Drained::default()).await {
+        if let Err(error) = self.write_batch(&mut leader, &mut Drained::new(self.poison.clone())).await {
             self.fail(&error);
             return;
         }
@@ -462,7 +462,7 @@ impl Committer {
 
     /// Takes what the next batch holds and numbers it.
     fn drain(&self, leader: &mut Leader) -> Drained {
-        let mut drained = Drained::default();
+        let mut drained = Drained::new(self.poison.clone());
         let head = self.index.lock().head().position;
         let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
         let mut bytes = BATCH_HEADER_BYTES;
@@ -610,7 +610,6 @@ impl Committer {
 }
 
 /// What a batch holds.
-#[derive(Default)]
 struct Drained {
     records: Vec<Arc<Record>>,
     markers: Vec<(Arc<Marker>, Lsn)>,
@@ -618,4 +617,29 @@ struct Drained {
     kept: Vec<(Arc<Record>, Kept)>,
     reserved: u32,
     has_extents: bool,
+    poison: Arc<Poison>,
+}
+
+impl Drained {
+    fn new(poison: Arc<Poison>) -> Self {
+        Self {
+            records: Vec::new(),
+            markers: Vec::new(),
+            writes: Vec::new(),
+            kept: Vec::new(),
+            reserved: 0,
+            has_extents: false,
+            poison,
+        }
+    }
+}
+
+/// Whoever waits for a batch whose leader panics is told that its outcome is not known.
+impl Drop for Drained {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.poison.set("an error of the program while a batch was written".into());
+            self.records.iter().for_each(|record| record.wake());
+        }
+    }
 }

@@ -1,0 +1,154 @@
+//! An error of the program in one of the store's threads, or in a caller that writes the batch of all: the store is read-only from
+//! then on, nobody waits for ever, and what was acknowledged is there, before and after a restart.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::io;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{assert_clean, device, format, key, tiny, within};
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
+use shoal_engine::{ByteRange, Environment, Error, OpenOptions, PutOptions, Store, block_on};
+use shoal_testkit::Value;
+
+const BLOCKS: u64 = 4_000;
+/// The log's ring, and everything behind it.
+const LOG: Range<u64> = 34..58;
+const DATA: Range<u64> = 80..BLOCKS;
+const WRITERS: u64 = 4;
+
+/// A driver with an error: who asks it for a write to some blocks panics.
+struct Faulty {
+    sim: Arc<SimDevice>,
+    armed: AtomicBool,
+    blocks: Range<u64>,
+    /// The thread that it happens to; any, where none is named.
+    thread: Option<&'static str>,
+}
+
+impl Faulty {
+    fn look(&self, tickets: &[Ticket]) {
+        let is_meant = |name: &str| std::thread::current().name() == Some(name);
+        let hits = |ticket: &Ticket| ticket.op() == Op::Write && self.blocks.contains(&ticket.block());
+        if self.armed.load(Ordering::Relaxed) && self.thread.is_none_or(is_meant) && tickets.iter().any(hits)
+        {
+            panic!("the driver has an error");
+        }
+    }
+}
+
+impl BlockDevice for Faulty {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        self.look(&tickets);
+        self.sim.submit(tickets);
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        self.look(&tickets);
+        self.sim.execute(tickets);
+    }
+
+    fn blocks(&self) -> u64 {
+        self.sim.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.sim.grow(blocks)
+    }
+
+    fn describe(&self) -> String {
+        "a driver with an error".into()
+    }
+
+    fn can_grow(&self) -> bool {
+        self.sim.can_grow()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.sim.counters()
+    }
+}
+
+fn put(store: &Store, which: u64, seed: u64) -> shoal_engine::Result<Value> {
+    let value = Value { key: which, seed, bytes: [60, 1_500, 9_000][(seed % 3) as usize] };
+    let name = format!("key/{which}");
+    block_on(store.put(&key(name.as_bytes()), value.to_vec().into(), PutOptions::default()))?;
+    Ok(value)
+}
+
+/// The newest value that was acknowledged is there, or the one after it, whose outcome nobody knows.
+fn check(store: &Store, which: u64, acknowledged: u64) {
+    let name = format!("key/{which}");
+    let object = block_on(store.get(&key(name.as_bytes()), ByteRange::ALL)).unwrap().unwrap();
+    let bytes = object.value.to_vec();
+    let is = |seed: u64| {
+        Value { key: which, seed, bytes: [60, 1_500, 9_000][(seed % 3) as usize] }.check(&bytes).is_ok()
+    };
+    assert!(is(acknowledged) || is(acknowledged + 1), "key {which}: neither {acknowledged} nor the next");
+}
+
+/// Writers go on until each has an error (or panicked itself, in the driver).
+fn breaks(blocks: Range<u64>, thread: Option<&'static str>) {
+    let sim =
+        SimDevice::with_options(Image::new(BLOCKS), SimOptions { record: false, ..SimOptions::default() });
+    format(&device(&sim), BLOCKS, 5);
+    let faulty = Arc::new(Faulty { sim: sim.clone(), armed: AtomicBool::new(false), blocks, thread });
+    let options = OpenOptions { background: true, ..tiny() };
+    let opened = Store::open(Device::new(faulty.clone()), options, Environment::default());
+    let store = block_on(opened).unwrap();
+    let newest: Vec<u64> = std::thread::scope(|scope| {
+        let writer = |which: u64| {
+            let (store, faulty) = (&store, &faulty);
+            move || {
+                for seed in 0.. {
+                    if seed == 40 {
+                        faulty.armed.store(true, Ordering::Relaxed);
+                    }
+                    match catch_unwind(AssertUnwindSafe(|| put(store, which, seed))) {
+                        Ok(Ok(_)) => {}
+                        Ok(Err(Error::Poisoned(_) | Error::Unknown(_))) | Err(_) => return seed - 1,
+                        Ok(Err(error)) => panic!("writer {which}: {error}"),
+                    }
+                }
+                unreachable!("a writer ends with an error");
+            }
+        };
+        let threads: Vec<_> = (0..WRITERS).map(|which| scope.spawn(writer(which))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let reason = store.stat().poisoned.expect("it is poisoned");
+    assert!(reason.contains("error of the program"), "{reason}");
+    if thread == Some("shoal-apply") {
+        assert!(reason.contains("shoal-apply") && reason.contains("the driver has an error"), "{reason}");
+    }
+    assert!(matches!(put(&store, 99, 1), Err(Error::Poisoned(_))));
+    (0..WRITERS).for_each(|which| check(&store, which, newest[which as usize]));
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = common::open(&device(&sim), tiny()).unwrap();
+    (0..WRITERS).for_each(|which| check(&store, which, newest[which as usize]));
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device(&sim), "after a restart");
+}
+
+#[test]
+fn the_apply_thread_panics() {
+    within("writers behind an apply that panicked", || breaks(DATA, Some("shoal-apply")));
+}
+
+#[test]
+fn the_commit_thread_panics() {
+    within("writers of a batch whose thread panicked", || breaks(LOG, Some("shoal-commit")));
+}
+
+#[test]
+fn whoever_writes_the_batch_panics() {
+    within("writers of a batch whose leader panicked", || breaks(LOG, None));
+}
