@@ -77,7 +77,16 @@ const fn dev(
     Experiment { name, row, place, filter, sizes }
 }
 
-const EXPERIMENTS: [Experiment; 14] = [
+const ABUSE: Sizes = &[
+    ("SLOW_MS", 8_000, 300_000),
+    ("STALL_MS", 12_000, 300_000),
+    ("CONNECTS", 10_000, 20_000),
+    ("IDLE_S", 5, 30),
+    ("LORIS", 1_000, 1_000),
+    ("HTTP2_S", 20, 600),
+];
+
+const EXPERIMENTS: [Experiment; 17] = [
     engine("model", "T1", "model", "", &[("SEQUENCES", 20_000, 1_000_000)]),
     engine("crash", "T2", "explore", "crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore", "every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
@@ -92,6 +101,10 @@ const EXPERIMENTS: [Experiment; 14] = [
     dev("hostile", "T13", Place::Units, "hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
     dev("kills", "T8", Place::Program, "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)]),
     dev("memory", "T7", Place::Program, "memory::", &[("MEMORY_S", 60, 600)]),
+    dev("load", "T15", Place::Program, "load::sustained", &[("LOAD_S", 60, 1_800)]),
+    dev("overload", "T16", Place::Program, "load::overload", &[("OVERLOAD_S", 20, 600)]),
+    // Mostly they wait, and so they run beside each other.
+    dev("abuse", "T17 to T20", Place::Program, "abuse::", ABUSE),
 ];
 
 /// What the command line says.

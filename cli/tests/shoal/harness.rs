@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -129,4 +130,60 @@ pub(crate) fn serve(data: &Path, options: &[&str]) -> (Child, String) {
     let url = line.strip_prefix("gRPC  ").expect("where gRPC listens").trim().to_owned();
     assert!(url.starts_with("http://127.0.0.1:") && !url.ends_with(":0"), "{url}");
     (child, url)
+}
+
+/// A running server with both faces. Killed where a test fails.
+pub(crate) struct Faces {
+    pub(crate) child: Child,
+    pub(crate) grpc: String,
+    /// Address and port.
+    pub(crate) resp: String,
+}
+
+impl Faces {
+    /// Starts what `command` says, and waits until it says where it listens.
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut address = |face: &str| {
+            let line = lines.next().unwrap().unwrap();
+            line.strip_prefix(face).unwrap_or_else(|| panic!("{line:?} names no {face}")).trim().to_owned()
+        };
+        let (grpc, resp) = (address("gRPC"), address("Redis redis://"));
+        Self { child, grpc, resp }
+    }
+
+    /// A server of a store of this size below the build's folder, which is on a disk, with a cache of 32 MiB.
+    pub(crate) fn command(data: &Path, size: &str) -> Command {
+        let mut command = command(&["serve", "--size", size, "--cache", "32M", "--log", "error"]);
+        command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).arg("--data").arg(data);
+        command
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where gRPC listens.
+    pub(crate) fn grpc_address(&self) -> SocketAddr {
+        self.grpc.split_once("://").unwrap().1.parse().unwrap()
+    }
+
+    /// Where the Redis face listens.
+    pub(crate) fn resp_address(&self) -> SocketAddr {
+        self.resp.parse().unwrap()
+    }
+
+    /// Stops it in order.
+    pub(crate) fn stop(mut self) {
+        signal(&self.child, Signal::TERM);
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Faces {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

@@ -3,9 +3,7 @@
 //!
 //! A write whose answer never came stays pending: it may have taken effect or not, but once. The checker is the testkit's.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +14,7 @@ use shoal_client::{Client, ConnectOptions, Error, Objects, RejectRules, RespClie
 use shoal_testkit::Value;
 use shoal_testkit::linear::{Action, Entry, History};
 
-use crate::harness::command;
+use crate::harness::{Faces, command};
 
 const BUCKET: &str = "both";
 /// Clients of each face.
@@ -49,33 +47,12 @@ fn both_faces_are_linearizable_over_kills() {
     assert!(operations > 200 && pending > 0, "{pending} pending of {operations} operations");
 }
 
-/// A server with both faces. Killed where a test fails.
-struct Server {
-    child: Child,
-    grpc: String,
-    resp: String,
-}
-
-impl Server {
-    fn start(data: &Path) -> Self {
-        let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "error"]);
-        command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--resp-bucket", BUCKET]);
-        let mut child = command.arg("--data").arg(data).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut address = |face: &str| {
-            let line = lines.next().unwrap().unwrap();
-            line.strip_prefix(face).unwrap_or_else(|| panic!("{line:?} names no {face}")).trim().to_owned()
-        };
-        let (grpc, resp) = (address("gRPC"), address("Redis redis://"));
-        Self { child, grpc, resp }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A server with both faces on one bucket.
+fn serve(data: &Path) -> Faces {
+    let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "error"]);
+    command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--resp-bucket", BUCKET]);
+    command.arg("--data").arg(data);
+    Faces::start(command)
 }
 
 /// What all clients of a history share.
@@ -215,7 +192,7 @@ async fn history(seed: u64, lives: u64) -> (History, u64) {
     let world = Arc::new(World::default());
     let mut history = History::default();
     for life in 0..lives {
-        let mut server = Server::start(&data);
+        let mut server = serve(&data);
         let mut tasks = Vec::new();
         for id in 0..2 * CLIENTS {
             let dice = SeededEntropy::new(dice.next_u64());
@@ -238,7 +215,7 @@ async fn history(seed: u64, lives: u64) -> (History, u64) {
             history.merge(user.unwrap_or_else(|_| panic!("life {life}: a client hangs")).unwrap().history);
         }
     }
-    let server = Server::start(&data);
+    let server = serve(&data);
     let options = ConnectOptions { attempts: 1, ..ConnectOptions::new(&server.grpc) };
     let bucket = Client::connect(options).await.unwrap().bucket(BUCKET);
     let mut last = User { id: 2 * CLIENTS, world, dice, history: History::default() };

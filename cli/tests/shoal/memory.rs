@@ -17,18 +17,19 @@ use shoal_testkit::Value;
 
 use crate::harness::{run, signal};
 use crate::kill::{CACHE_BYTES, Server};
+use crate::process::{memory, memory_peak, mib, middle, size};
 
 /// What a server may take besides its cache: overlays (16 MiB), I/O memory that is kept (16 MiB), requests and answers of the
 /// clients, code, stacks, and what the allocator holds back. 99 MiB were measured on 2026-11-22.
-const BESIDE_CACHE_BYTES: u64 = 112 << 20;
+pub(crate) const BESIDE_CACHE_BYTES: u64 = 112 << 20;
 const CLIENTS: u64 = 8;
 const KEYS: u64 = 3_000;
 /// Between two looks at the memory.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How much the last quarter may lie above the one before, in hundredths: level, not growing.
-const GROWTH_PERCENT_MAX: u64 = 5;
+pub(crate) const GROWTH_PERCENT_MAX: u64 = 5;
 /// A shorter run is still filling its cache: it is held to the limit only.
-const LEVEL_AFTER: Duration = Duration::from_secs(20);
+pub(crate) const LEVEL_AFTER: Duration = Duration::from_secs(20);
 
 /// A control group of its own, and the process in it.
 struct Group(PathBuf);
@@ -55,14 +56,6 @@ impl Drop for Group {
         // The process is gone: the group is empty.
         let _ = fs::remove_dir(&self.0);
     }
-}
-
-/// A field of the process's status, in bytes.
-fn status(pid: u32, field: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
 }
 
 /// Every kind of request, of values of every home, until told to end.
@@ -94,16 +87,6 @@ async fn load(client: Client, id: u64, end: Arc<AtomicBool>, done: Arc<AtomicU64
     }
 }
 
-fn middle(mut samples: Vec<u64>) -> u64 {
-    samples.sort_unstable();
-    samples[samples.len() / 2]
-}
-
-/// Seconds of load: `LAB_MEMORY_S`, or a few.
-fn seconds() -> u64 {
-    std::env::var("LAB_MEMORY_S").map_or(4, |text| text.parse().unwrap())
-}
-
 #[test]
 fn memory_is_bounded_and_level_under_load() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -119,19 +102,19 @@ fn memory_is_bounded_and_level_under_load() {
         runtime.spawn(load(client, id, end.clone(), done.clone()))
     });
     let clients: Vec<_> = clients.collect();
-    let (began, wanted) = (Instant::now(), Duration::from_secs(seconds()));
+    let (began, wanted) = (Instant::now(), Duration::from_secs(size("LAB_MEMORY_S", 4)));
     let mut samples = Vec::new();
     while began.elapsed() < wanted {
         std::thread::sleep(LOOK_EVERY);
         assert_eq!(server.child.try_wait().unwrap(), None, "the server was killed: more than {limit} bytes");
         // With what was swapped: it is the process's all the same.
-        samples.push(status(pid, "VmRSS").unwrap() + status(pid, "VmSwap").unwrap_or(0));
+        samples.push(memory(pid));
     }
     end.store(true, Ordering::Relaxed);
     for client in clients {
         runtime.block_on(client).unwrap();
     }
-    let peak = samples.iter().copied().fold(status(pid, "VmHWM").unwrap(), u64::max);
+    let peak = samples.iter().copied().fold(memory_peak(pid), u64::max);
     let quarter = samples.len() / 4;
     let [third, last] = [2, 3].map(|place| middle(samples[place * quarter..(place + 1) * quarter].to_vec()));
     println!(
@@ -142,9 +125,9 @@ fn memory_is_bounded_and_level_under_load() {
         CACHE_BYTES >> 20,
         limit >> 20,
         if group.is_some() { "control group" } else { "measured" },
-        peak as f64 / f64::from(1 << 20),
-        third as f64 / f64::from(1 << 20),
-        last as f64 / f64::from(1 << 20),
+        mib(peak),
+        mib(third),
+        mib(last),
     );
     assert!(peak <= limit, "{peak} bytes at the peak, {limit} are allowed");
     if wanted >= LEVEL_AFTER {

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
@@ -18,6 +19,7 @@ use crate::answer::{Answer, Failed, Finished, Outcome};
 use crate::begun::{Queue, Through};
 use crate::command::{self, Call, Command, FaceRef, Order, Run, Session, TOO_LONG};
 use crate::mailbox::{ConnectionWaker, Token};
+use crate::pace::Pace;
 use crate::sets::place_sets;
 use crate::shared::Shared;
 use crate::socket::Wanted;
@@ -42,6 +44,8 @@ pub(crate) enum End {
     Done,
     /// It did not take its answers for too long.
     Silent,
+    /// It began a command and sends hardly anything of the rest.
+    Slow,
     /// It needs more memory than there is for all connections of the thread.
     TooMuch,
 }
@@ -79,8 +83,12 @@ pub(crate) struct Connection {
     counted_answers: usize,
     /// Whether further commands wait until it takes its answers.
     held_up: bool,
+    /// Whether more was wanted from the socket in its last turn.
+    is_listened_to: bool,
     /// Nothing more comes.
     ended: bool,
+    /// How fast the command comes that is under way.
+    pace: Pace,
     /// Its last command.
     last: Option<&'static Command>,
 }
@@ -110,7 +118,9 @@ impl Connection {
             out: Buffer::new(),
             counted_answers: 0,
             held_up: false,
+            is_listened_to: false,
             ended: false,
+            pace: Pace::default(),
             last: None,
         }
     }
@@ -196,10 +206,27 @@ impl Connection {
         self.gave_up_room = true;
     }
 
+    /// Whether it is in the middle of a command and has sent less of it than it must, for as long as that may be. `period` went by
+    /// since this was asked last; nothing is asked of a client that the server does not listen to.
+    pub(crate) fn is_too_slow(&mut self, shared: &Shared, period: Duration) -> bool {
+        let is_within = self.parser.is_within() || !self.received.is_empty();
+        if !is_within || !self.is_listened_to {
+            self.pace.forget();
+            return false;
+        }
+        let limits = &shared.face.options.limits;
+        self.pace.waited(period, limits.pace_window, limits.pace_min)
+    }
+
     fn close_room(&mut self, shared: &mut Shared) -> Option<Room> {
         let room = self.room.take()?.room;
         shared.rooms -= room.byte_count();
         Some(room)
+    }
+
+    /// So many bytes came.
+    pub(crate) fn note_received(&mut self, bytes: usize) {
+        self.pace.came(bytes);
     }
 
     /// Nothing more comes.
@@ -229,7 +256,8 @@ impl Connection {
             self.poll_begun(shared);
             // What was begun may be through already, and then what waits for it may begin.
             if begun_all || (self.queue.len(), self.queue.bytes()) == before {
-                return begun_all && !self.session.closing && !self.ended;
+                self.is_listened_to = begun_all && !self.session.closing && !self.ended;
+                return self.is_listened_to;
             }
         }
     }
@@ -298,6 +326,7 @@ impl Connection {
         if !self.parser.last_word().is_some_and(may) {
             return false;
         }
+        self.pace.forget();
         let words = self.parser.end_elsewhere(&mut self.received);
         if let (Some(words), Some(room)) = (words, self.close_room(shared)) {
             shared.commands += 1;
@@ -354,6 +383,7 @@ impl Connection {
         }
         self.received.truncate_front(taken);
         self.expects_value = false;
+        self.pace.forget();
         if let Some((last, writes)) = written {
             self.queue.wait_for_writes(last, writes);
         }
@@ -365,6 +395,7 @@ impl Connection {
     /// The command that the words are, or none where it was answered already.
     fn admit(&mut self, shared: &mut Shared, words: Vec<Bytes>) -> Option<(Vec<Bytes>, &'static Command)> {
         shared.commands += 1;
+        self.pace.forget();
         let name = words.first().map_or(&[][..], |name| name);
         let Some(command) = command::find(name) else {
             // A browser was made to send this (cross-protocol scripting).

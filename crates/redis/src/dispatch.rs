@@ -256,9 +256,13 @@ impl<N: Network> Dispatch<N> {
                 continue;
             };
             connection.look_for_room(&mut self.shared);
+            let is_slow =
+                !self.network.is_lingering(socket) && connection.is_too_slow(&self.shared, PATIENCE_PERIOD);
             let stuck = self.network.stuck_since_ns(socket).map_or(0, |since| now_ns.saturating_sub(since));
             if u128::from(stuck) > most {
                 self.end(index, End::Silent);
+            } else if is_slow {
+                self.end(index, End::Slow);
             } else if self.network.is_lingering(socket) && self.network.drain(socket, now_ns) {
                 self.end(index, End::Done);
             }
@@ -352,7 +356,7 @@ impl<N: Network> Dispatch<N> {
         let Some(place) = self.places.get_mut(index as usize) else { return };
         let Some(ended) = place.connection.take() else { return };
         let (socket, mut connection) = *ended;
-        if matches!(end, End::Silent | End::TooMuch) {
+        if matches!(end, End::Silent | End::Slow | End::TooMuch) {
             tracing::warn!("connection {} was closed: {end:?}", connection.client_id());
         }
         connection.forget(&mut self.shared);
@@ -394,7 +398,10 @@ fn turn_of<N: Network>(
             }
         };
         match received {
-            Some(count) => left = left.saturating_sub(count),
+            Some(count) => {
+                connection.note_received(count);
+                left = left.saturating_sub(count);
+            }
             None => connection.set_ended(),
         }
     };

@@ -3,7 +3,8 @@
 //! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per
 //! core; `dispatch` is such a thread: all that became ready is handled in one turn, and all writes of a turn share a
 //! batch of the log; `network` is how it reaches its sockets, by `epoll` (with `socket`) or by an io_uring (`uring`);
-//! `connection` parses requests and keeps their answers in order, with what was `begun`; `command` has the table of
+//! `connection` parses requests and keeps their answers in order, with what was `begun`, and `pace` ends who sends too
+//! slowly; `command` has the table of
 //! commands and one file per family; `answer` is what they say. What the protocol looks like is in
 //! `docs/format/resp.md`.
 //!
@@ -19,6 +20,7 @@ mod dispatch;
 mod epoll;
 mod mailbox;
 mod network;
+mod pace;
 mod sets;
 mod shared;
 mod socket;

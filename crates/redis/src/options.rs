@@ -87,6 +87,10 @@ pub struct Limits {
     pub near_bytes_max: usize,
     /// How long a connection may leave its answers untaken; then it is closed.
     pub silence_max: Duration,
+    /// The least that must come of a command that was begun, in bytes a second; whoever sends less is closed.
+    pub pace_min: u64,
+    /// Over how long that is measured, before the command is there as a whole.
+    pub pace_window: Duration,
 }
 
 impl Default for Limits {
@@ -101,6 +105,8 @@ impl Default for Limits {
             answers_bytes_max: 512 << 20,
             near_bytes_max: 16 << 20,
             silence_max: Duration::from_secs(60),
+            pace_min: 1 << 10,
+            pace_window: Duration::from_secs(30),
         }
     }
 }

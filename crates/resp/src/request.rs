@@ -143,6 +143,12 @@ impl RequestParser {
         self.authenticated = authenticated;
     }
 
+    /// Whether a command was begun whose words have not all come.
+    #[must_use]
+    pub const fn is_within(&self) -> bool {
+        self.missing > 0
+    }
+
     /// How many bytes must be received at least before the current command can end; zero where that is not known.
     #[must_use]
     pub fn missing_bytes(&self, received: &Buffer) -> usize {

@@ -18,12 +18,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep, sleep_until, timeout};
 
 use crate::cork::Cork;
 use crate::dispatch::Dispatch;
 use crate::expiry::rest_of_life;
 use crate::flow::{ConnectionFlow, deadline_after};
+use crate::frames::Frames;
 use crate::options::Limits;
 use crate::security::name_of;
 use crate::tasks::{Spawner, WithTasks};
@@ -125,7 +126,17 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     };
     let is_http2 = greeting.as_slice() == PREFACE;
     let flow = dispatch.flow.connection();
-    let stream = TokioIo::new(Rewound { greeting: greeting.into(), stream, flow: Arc::clone(&flow) });
+    let frames = is_http2.then(Frames::default);
+    let greeting_max = limits.greeting_max;
+    let stream = Rewound {
+        greeting: greeting.into(),
+        stream,
+        flow: Arc::clone(&flow),
+        frames,
+        greeting_max,
+        late: None,
+    };
+    let stream = TokioIo::new(stream);
     let requests = service_fn(|request: http::Request<Incoming>| {
         let (dispatch, flow, peer) = (Arc::clone(&dispatch), Arc::clone(&flow), Arc::clone(&peer));
         async move { Ok::<_, Infallible>(dispatch.answer(&peer, flow, request).await) }
@@ -222,7 +233,7 @@ fn http2(limits: &Limits, spawner: Spawner) -> http2::Builder<Spawner> {
 fn http1(limits: &Limits) -> http1::Builder {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(limits.silence_max)
+        .header_read_timeout(limits.greeting_max)
         .max_headers(HEADERS_MAX)
         .max_buf_size(HTTP1_BUFFER_BYTES)
         .auto_date_header(false);
@@ -253,14 +264,38 @@ async fn greeting<S: AsyncRead + Unpin>(
     }
 }
 
-/// A stream whose first bytes were read already, and which says where it takes no more.
+/// A stream whose first bytes were read already, which says where it takes no more, and which fails where headers do not end.
 struct Rewound<S> {
     greeting: Bytes,
     stream: S,
     flow: Arc<ConnectionFlow>,
+    /// None where it does not speak HTTP/2: HTTP/1 looks after its headers itself.
+    frames: Option<Frames>,
+    /// How long headers may take.
+    greeting_max: Duration,
+    /// Runs while the rest of them is waited for.
+    late: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Rewound<S> {
+    /// Looks at what came; or at how long the rest takes, where nothing did.
+    fn look(&mut self, came: Option<&[u8]>, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(frames) = &mut self.frames else { return Ok(()) };
+        let Some(bytes) = came else {
+            if !frames.is_awaited() {
+                return Ok(());
+            }
+            let greeting_max = self.greeting_max;
+            let late = self.late.get_or_insert_with(|| Box::pin(sleep(greeting_max)));
+            let too_late = || io::Error::new(io::ErrorKind::TimedOut, "its headers did not end in time");
+            return if late.as_mut().poll(context).is_ready() { Err(too_late()) } else { Ok(()) };
+        };
+        if frames.take(bytes) {
+            self.late = None;
+        }
+        Ok(())
+    }
+
     fn noted<T>(&self, written: Poll<T>) -> Poll<T> {
         self.flow.sending().note_blocked(written.is_pending());
         written
@@ -274,7 +309,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
         target: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.greeting.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, target);
+            let before = target.filled().len();
+            let read = Pin::new(&mut self.stream).poll_read(context, target);
+            let came = read.is_ready().then(|| target.filled().get(before..).unwrap_or_default());
+            self.look(came, context)?;
+            return read;
         }
         let count = self.greeting.len().min(target.remaining());
         target.put_slice(&self.greeting.split_to(count));

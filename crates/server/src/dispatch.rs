@@ -25,6 +25,7 @@ use crate::multi_delete::multi_delete;
 use crate::multi_get::multi_get;
 use crate::multi_put::multi_put;
 use crate::operations::{OPERATIONS_LEASE_BYTES, operations};
+use crate::patience::Patience;
 use crate::route::{Call, HttpResponse, Room, client_streaming, read, refuse, server_streaming, write};
 use crate::security::Security;
 use crate::standard::Standard;
@@ -51,7 +52,7 @@ pub(crate) struct Dispatch {
     pub(crate) standard: Standard,
     pub(crate) counters: Counters,
     pub(crate) flow: Flow,
-    pub(crate) silence_max: Duration,
+    pub(crate) patience: Patience,
     /// Held while the free runs are read.
     pub(crate) free_space_permits: Arc<Semaphore>,
     /// True from when the server is told to stop.
@@ -119,7 +120,7 @@ impl Dispatch {
         let path = request.uri().clone();
         let lease = flow.lease();
         let mut request = request.map(|body| {
-            RequestBody::new(body, Arc::clone(&lease), self.silence_max)
+            RequestBody::new(body, Arc::clone(&lease), self.patience)
                 .decoded(Decoders::new(dialect.is_text(), is_packed))
         });
         if is_packed {

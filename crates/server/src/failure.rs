@@ -53,6 +53,12 @@ impl Failure {
         Self::new(Kind::TooSlow, Code::DeadlineExceeded, message)
     }
 
+    pub(crate) fn too_little(bytes: u64, waited: Duration) -> Self {
+        let seconds = waited.as_secs_f64();
+        let message = format!("only {bytes} bytes came in {seconds:.1} s in the middle of the request");
+        Self::new(Kind::TooSlow, Code::DeadlineExceeded, message)
+    }
+
     /// The client gave up before the end of what it sent.
     pub(crate) fn broken_off() -> Self {
         Self::new(

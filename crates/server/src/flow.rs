@@ -1,4 +1,5 @@
-//! Bounds on the bytes of requests and answers that are in memory, and on the patience with who sends and takes them.
+//! Bounds on the bytes of requests and answers that are in memory, and on the patience with who takes them (`patience` has
+//! that with who sends).
 //!
 //! Every request holds a [`Lease`] from its first frame to the end of its answer. A unary request's lease grows with the
 //! frames that arrive, then stands for the answer's length; a stream reserves a chunk for its whole life. What does not
@@ -14,15 +15,23 @@ use bytes::Bytes;
 use http_body::Frame;
 use hyper::body::Incoming;
 use shoal_api::CHUNK_BYTES_MAX;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 use tonic::Status;
 
 use crate::decode::Decoders;
 use crate::failure::Failure;
+use crate::patience::{Patience, Watch};
 use crate::sending::Sending;
 
 /// What a stream may hold, in bytes: the chunk in work, and what has arrived of the next.
 pub(crate) const STREAM_LEASE_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
+
+/// Of the bytes in flight one of so many is kept for answers and for short requests: puts that wait for a device that stands still
+/// must not stop reads of what is in memory.
+const KEPT_SHARE: usize = 8;
+
+/// A request of up to so many bytes is a short one: most that put nothing are.
+const SHORT_BYTES: usize = 4 << 10;
 
 /// When a call that may take `timeout` from now is over.
 pub(crate) fn deadline_after(timeout: Duration) -> Instant {
@@ -41,9 +50,10 @@ impl Budget {
         Self { used: AtomicUsize::new(0), max }
     }
 
-    fn take(&self, bytes: usize) -> bool {
+    /// Takes `bytes`, where the sum stays within `max`.
+    fn take(&self, bytes: usize, max: usize) -> bool {
         // Relaxed: nothing else is read or written on the strength of this number.
-        let room = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= self.max);
+        let room = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= max);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
     }
 
@@ -156,14 +166,20 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Takes `bytes` more.
+    /// Takes `bytes` more, of a request.
     pub(crate) fn grow(&self, bytes: usize) -> Result<(), Failure> {
-        if !self.flow.own.take(bytes) {
+        let max = self.flow.server.max;
+        let is_short = self.bytes.load(Ordering::Relaxed) + bytes <= SHORT_BYTES;
+        self.grow_within(bytes, if is_short { max } else { max - max / KEPT_SHARE })
+    }
+
+    fn grow_within(&self, bytes: usize, server_max: usize) -> Result<(), Failure> {
+        if !self.flow.own.take(bytes, self.flow.own.max) {
             return Err(Failure::overloaded(
                 "this connection has too many bytes of requests and answers under way",
             ));
         }
-        if !self.flow.server.take(bytes) {
+        if !self.flow.server.take(bytes, server_max) {
             self.flow.own.give(bytes);
             return Err(Failure::overloaded(
                 "the server has too many bytes of requests and answers under way",
@@ -173,11 +189,11 @@ impl Lease {
         Ok(())
     }
 
-    /// Holds just `bytes` from now on. Only one thread at a time may call this.
+    /// Holds just `bytes` from now on, for an answer. Only one thread at a time may call this.
     pub(crate) fn set(&self, bytes: usize) -> Result<(), Failure> {
         let held = self.bytes.load(Ordering::Relaxed);
         if bytes > held {
-            return self.grow(bytes - held);
+            return self.grow_within(bytes - held, self.flow.server.max);
         }
         self.shrink(held - bytes);
         Ok(())
@@ -233,16 +249,14 @@ pub(crate) struct RequestBody {
     /// Grows with what arrives; none for a stream, which has reserved what it may hold.
     lease: Option<Arc<Lease>>,
     /// None where the sender may be silent for as long as it likes.
-    silence_max: Option<Duration>,
-    /// Runs while frames are waited for.
-    silence: Option<Pin<Box<Sleep>>>,
+    watch: Option<Watch>,
     /// Turns what arrives into plain frames of gRPC; none where it is.
     decoders: Option<Box<Decoders>>,
 }
 
 impl RequestBody {
-    pub(crate) fn new(body: Incoming, lease: Arc<Lease>, silence_max: Duration) -> Self {
-        Self { body, lease: Some(lease), silence_max: Some(silence_max), silence: None, decoders: None }
+    pub(crate) fn new(body: Incoming, lease: Arc<Lease>, patience: Patience) -> Self {
+        Self { body, lease: Some(lease), watch: Some(Watch::new(patience)), decoders: None }
     }
 
     /// What arrives is in another dress than plain gRPC.
@@ -281,13 +295,7 @@ impl RequestBody {
     /// As [`Self::uncounted`], and its sender may be silent: it has reserved what it may hold, and keep-alive finds out where
     /// it is gone.
     pub(crate) fn unhurried(self, message_bytes_max: usize) -> Self {
-        Self { silence_max: None, ..self.uncounted(message_bytes_max) }
-    }
-
-    fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<Status> {
-        let Some(silence_max) = self.silence_max else { return Poll::Pending };
-        let silence = self.silence.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + silence_max)));
-        silence.as_mut().poll(context).map(|()| Failure::too_slow(silence_max).into_status())
+        Self { watch: None, ..self.uncounted(message_bytes_max) }
     }
 }
 
@@ -304,12 +312,15 @@ impl http_body::Body for RequestBody {
         }
         loop {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-                return self.poll_silence(context).map(|status| Some(Err(status)));
+                let Some(watch) = &mut self.watch else { return Poll::Pending };
+                return watch.poll(context).map(|failure| Some(Err(failure.into_status())));
             };
-            self.silence = None;
             return Poll::Ready(match frame {
                 Some(Ok(frame)) => {
                     let arrived = frame.data_ref().map_or(0, Bytes::len);
+                    if let Some(watch) = &mut self.watch {
+                        watch.came(arrived).map_err(Failure::into_status)?;
+                    }
                     // A slow sender is not one who does not take its answers.
                     if let Some(lease) = &self.lease {
                         lease.note_moved();
@@ -350,6 +361,7 @@ mod tests {
         fn the_sums_are_those_of_the_leases(
             steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..3_u8, 0..70_usize), 1..60)
         ) {
+            // So small that all requests are short: they may take all there is.
             let flow = Flow::new(100, 60);
             let connections = [flow.connection(), flow.connection()];
             let mut leases: Vec<(usize, Arc<Lease>, usize)> = Vec::new();
@@ -375,6 +387,19 @@ mod tests {
             leases.clear();
             prop_assert_eq!(flow.bytes(), 0);
         }
+    }
+
+    /// Puts that waited for a device that stood still once took all there was, and gets of what is in memory were refused.
+    #[test]
+    fn long_requests_leave_room_for_reads() {
+        let flow = Flow::new(800_000, 800_000);
+        let (puts, more) = (flow.connection().lease(), flow.connection().lease());
+        puts.grow(700_000).unwrap();
+        assert!(puts.grow(1).is_err() && more.grow(SHORT_BYTES + 1).is_err());
+        let get = flow.connection().lease();
+        get.grow(50).unwrap();
+        get.set(100_000).unwrap();
+        assert!(more.set(1).is_err(), "there is an end for answers, too");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! HTTP on one and, with `tasks`, runs its requests, over TLS where `security` has a certificate; `dispatch` finds the route of a request, after `auth` has
 //! admitted it; `route` turns frames into messages, or `unary` where the value must not be copied; one file a verb does
 //! the work; `failure` says what went wrong, in one place for all of them, and `body` carries the answer. `web` and
-//! `decode` speak to browsers and take off compression, which `pack` puts on. `flow` bounds the memory of what is under way. The rules of the protocol are in `docs/format/grpc.md`.
+//! `decode` speak to browsers and take off compression, which `pack` puts on. `flow` bounds the memory of what is under way, `frames` and
+//! `patience` the time that a slow client may take. The rules of the protocol are in `docs/format/grpc.md`.
 
 mod listen;
 mod moving;
@@ -15,6 +16,7 @@ mod connection;
 mod cork;
 mod decode;
 mod dispatch;
+mod frames;
 mod messages;
 mod route;
 mod standard;
@@ -49,6 +51,7 @@ mod convert;
 mod failure;
 mod flow;
 mod pack;
+mod patience;
 mod sending;
 
 pub use auth::{Authenticated, Caller, Denied, Gate, Principal};

@@ -17,6 +17,7 @@ use crate::dispatch::Dispatch;
 use crate::flow::Flow;
 use crate::free_space::READERS_MAX;
 use crate::options::{Limits, ServerOptions};
+use crate::patience::Patience;
 use crate::standard::Standard;
 use crate::stat::Counters;
 use crate::web::Origins;
@@ -116,7 +117,7 @@ impl Server {
             standard: Standard::new().await?,
             counters: Counters::new(),
             flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
-            silence_max: limits.silence_max,
+            patience: Patience::new(&limits),
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
             draining: drain.subscribe(),
         });

@@ -62,7 +62,12 @@ pub struct Limits {
     pub connection_bytes_in_flight_max: usize,
     /// How long the other side may be silent in the middle of a message or stream.
     pub silence_max: Duration,
-    /// How long a new connection may take to agree on TLS, and again to begin to speak HTTP.
+    /// The least that must come of a request that was begun, in bytes a second.
+    pub pace_min: u64,
+    /// Over how long that is measured, while the server waits for more.
+    pub pace_window: Duration,
+    /// How long a new connection may take to agree on TLS, and again to begin to speak HTTP; and how long the headers of a
+    /// request may take.
     pub greeting_max: Duration,
     /// How long requests may take to finish when the server is told to stop; then they are cut.
     pub drain_max: Duration,
@@ -76,6 +81,8 @@ impl Default for Limits {
             bytes_in_flight_max: 512 << 20,
             connection_bytes_in_flight_max: 128 << 20,
             silence_max: Duration::from_secs(60),
+            pace_min: 1 << 10,
+            pace_window: Duration::from_secs(30),
             greeting_max: Duration::from_secs(10),
             drain_max: Duration::from_secs(10),
         }

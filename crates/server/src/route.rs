@@ -86,7 +86,7 @@ where
     F: Future<Output = Result<M::Response, Failure>>,
 {
     let Call { request, flow, lease } = call;
-    if let Err(failure) = lease.set(STREAM_LEASE_BYTES) {
+    if let Err(failure) = lease.grow(STREAM_LEASE_BYTES) {
         return refuse(failure);
     }
     let (http, admitted) = request.take();

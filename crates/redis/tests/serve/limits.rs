@@ -286,6 +286,34 @@ fn who_sends_a_byte_at_a_time_slows_nobody() {
     }
 }
 
+/// A command of which a byte comes now and then once held its connection for ever. Who says nothing between commands may.
+#[test]
+fn a_command_that_trickles_is_cut() {
+    let limits = Limits { pace_window: Duration::from_secs(2), ..Limits::default() };
+    let served = serve(RedisOptions { limits, ..RedisOptions::default() });
+    let mut silent = Client::new(&served);
+    assert_eq!(silent.run("set k 1"), Seen::Simple("OK".into()));
+    let (words, value) = (b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$100\r\n", [b'x'; 60]);
+    for opening in [&b"*3\r\n"[..], b"set k ", words, &[&words[..], &value[..]].concat()] {
+        let mut client = Client::new(&served);
+        client.send(opening);
+        let mut writer = client.reader.get_ref().try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // Too slowly for the rest of the command to come in less than a minute.
+                while writer.write_all(if opening == b"*3\r\n" { b"$" } else { b"y" }).is_ok() {
+                    std::thread::sleep(Duration::from_millis(2_000));
+                    if opening == b"*3\r\n" {
+                        break;
+                    }
+                }
+            });
+            assert_eq!(client.next(), None, "{:?} was answered", opening.escape_ascii().to_string());
+        });
+    }
+    assert_eq!(silent.run("get k"), "1".into());
+}
+
 /// Connections that come and go leave nothing behind, whatever they were doing.
 #[test]
 fn connections_that_come_and_go() {

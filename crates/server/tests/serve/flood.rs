@@ -5,50 +5,14 @@ use std::time::Duration;
 
 use shoal_client::{ByteRange, Client, PutOptions};
 use shoal_server::Limits;
+use shoal_testkit::http2::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame,
+    greeting, header, message, take_frame,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::{Running, eventually, figure, value};
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RESET: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GO_AWAY: u8 = 7;
-const CONTINUATION: u8 = 9;
-
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = (payload.len() as u32).to_be_bytes();
-    let mut frame = vec![length[1], length[2], length[3], kind, flags];
-    frame.extend_from_slice(&stream.to_be_bytes());
-    frame.extend_from_slice(payload);
-    frame
-}
-
-/// A header that is not in any table.
-fn header(name: &str, value: &str) -> Vec<u8> {
-    // Literal without indexing, both as plain strings of fewer than 127 bytes.
-    [&[0, name.len() as u8][..], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
-}
-
-/// The headers of a call.
-fn call(path: &str) -> Vec<u8> {
-    [
-        header(":method", "POST"),
-        header(":scheme", "http"),
-        header(":path", path),
-        header(":authority", "shoal"),
-        header("content-type", "application/grpc"),
-        header("te", "trailers"),
-    ]
-    .concat()
-}
 
 /// Somebody who burdens the server, and one who is served meanwhile.
 struct Scene {
@@ -66,7 +30,7 @@ impl Scene {
 
     async fn connect(&self, settings: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.server.address).await.unwrap();
-        stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat()).await.unwrap();
+        stream.write_all(&greeting(settings)).await.unwrap();
         stream
     }
 
@@ -180,7 +144,7 @@ async fn zero_window() {
     let mut stream = scene.connect(&[0, 4, 0, 0, 0, 0]).await;
     let get =
         prost::Message::encode_to_vec(&shoal_api::v1::GetRequest { key: "k".into(), ..Default::default() });
-    let message = [&[0][..], &(get.len() as u32).to_be_bytes(), &get].concat();
+    let message = message(&get);
     for i in 0..100 {
         let id = i * 2 + 1;
         let open = frame(HEADERS, END_HEADERS, id, &call("/shoal.v1.ObjectStore/Get"));
@@ -209,17 +173,12 @@ async fn too_many_streams() {
         let (mut bytes, mut refused) = (Vec::new(), 0);
         while refused < 30 {
             assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "{refused} were refused");
-            while bytes.len() >= 9 {
-                let length = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]) as usize;
-                if bytes.len() < 9 + length {
-                    break;
-                }
-                assert_ne!(bytes[3], GO_AWAY);
+            while let Some(frame) = take_frame(&mut bytes) {
+                assert_ne!(frame.kind, GO_AWAY);
                 // REFUSED_STREAM, with which a client may send its call again.
-                if bytes[3] == RESET && bytes[9..13] == [0, 0, 0, 7] {
+                if frame.kind == RESET && frame.payload == [0, 0, 0, 7] {
                     refused += 1;
                 }
-                bytes.drain(..9 + length);
             }
         }
         refused

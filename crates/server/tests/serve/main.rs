@@ -13,6 +13,7 @@ mod limits;
 mod once;
 mod operations;
 mod pipeline;
+mod slow;
 mod standard;
 mod streams;
 mod support;

@@ -1,0 +1,402 @@
+//! A slow device (T17): one write of a hundred takes a hundred times as long, and then nothing is done at all for a while. What is in
+//! the cache is read meanwhile; what is too much is told so, nothing hangs, and all that was acknowledged is there.
+//!
+//! The server is in this process, over a device in memory that is told what to do.
+
+use std::collections::BinaryHeap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use shoal_bench::histogram::Histogram;
+use shoal_client::{ByteRange, Client};
+use shoal_device::{BlockDevice, Device, DeviceCounters, MemDevice, Op, Ticket};
+use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
+use shoal_server::{Limits, Server, ServerOptions};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::{p99_ms, runtime};
+use crate::load::{Ended, Kind, World, client, figure, in_time};
+use crate::process::size;
+
+/// 1 GiB.
+const BLOCKS: u64 = 256 << 10;
+/// What a write takes; one of so many is slow, where it is to be; how many times as long that one takes.
+const WRITE: Duration = Duration::from_micros(100);
+const SLOW_EVERY: u64 = 100;
+const SLOW_TIMES: u32 = 100;
+
+/// Keys that are read from the cache, of values that lie in extents of their own from the first moment: shorter ones lie in the log
+/// until an apply gives them a place, where nothing of them is in the cache before the next get.
+const CACHED: usize = 64;
+const CACHED_BYTES: usize = 40_000;
+/// Keys that are written.
+const WRITTEN: usize = 4_000;
+const WRITERS: usize = 8;
+/// Puts while the device stands still, of so many bytes: more than the server may hold.
+const PUTS: usize = 400;
+const PUT_BYTES: usize = 256 << 10;
+const IN_FLIGHT_BYTES: usize = 32 << 20;
+/// Gets that must be answered while the device stands still.
+const GETS_MIN: u64 = 2_000;
+
+/// Tickets of one moment.
+struct Due {
+    at: Instant,
+    number: u64,
+    tickets: Vec<Ticket>,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    /// The earliest is the greatest.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    due: BinaryHeap<Due>,
+    stands_still: bool,
+    ended: bool,
+}
+
+/// What was done to requests, by kind.
+#[derive(Default)]
+struct Injected {
+    writes: AtomicU64,
+    slowed: AtomicU64,
+    held_reads: AtomicU64,
+    held_writes: AtomicU64,
+    held_flushes: AtomicU64,
+}
+
+/// A device whose requests wait before they are done.
+struct Slow {
+    device: MemDevice,
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    injected: Injected,
+    /// Whether one write of [`SLOW_EVERY`] is slow.
+    is_slow: AtomicBool,
+    numbers: AtomicU64,
+}
+
+impl Slow {
+    fn start() -> Arc<Self> {
+        let slow = Arc::new(Self {
+            device: MemDevice::new(BLOCKS),
+            waiting: Mutex::default(),
+            changed: Condvar::new(),
+            injected: Injected::default(),
+            is_slow: AtomicBool::new(false),
+            numbers: AtomicU64::new(0),
+        });
+        std::thread::spawn({
+            let slow = slow.clone();
+            move || slow.work()
+        });
+        slow
+    }
+
+    /// Hands on what is due, until the end.
+    fn work(&self) {
+        let mut waiting = self.waiting.lock().unwrap();
+        while !waiting.ended {
+            let now = Instant::now();
+            let first = waiting.due.peek().map(|due| due.at).filter(|_| !waiting.stands_still);
+            waiting = match first {
+                Some(at) if at <= now => {
+                    let due = waiting.due.pop().unwrap();
+                    drop(waiting);
+                    self.device.submit(due.tickets);
+                    self.waiting.lock().unwrap()
+                }
+                Some(at) => self.changed.wait_timeout(waiting, at - now).unwrap().0,
+                None => self.changed.wait(waiting).unwrap(),
+            };
+        }
+    }
+
+    /// From now on nothing is done, or everything that waited.
+    fn set_stands_still(&self, stands_still: bool) {
+        self.waiting.lock().unwrap().stands_still = stands_still;
+        self.changed.notify_all();
+    }
+
+    fn end(&self) {
+        self.waiting.lock().unwrap().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// How long a request takes.
+    fn cost(&self, op: Op) -> Duration {
+        if !matches!(op, Op::Write | Op::WriteDurable) {
+            return Duration::ZERO;
+        }
+        if !self.is_slow.load(Ordering::Relaxed) {
+            return WRITE;
+        }
+        let number = self.injected.writes.fetch_add(1, Ordering::Relaxed);
+        if !number.is_multiple_of(SLOW_EVERY) {
+            return WRITE;
+        }
+        self.injected.slowed.fetch_add(1, Ordering::Relaxed);
+        WRITE * SLOW_TIMES
+    }
+
+    fn note_held(&self, op: Op) {
+        let count = match op {
+            Op::Read => &self.injected.held_reads,
+            Op::Flush => &self.injected.held_flushes,
+            Op::Write | Op::WriteDurable | Op::Discard { .. } => &self.injected.held_writes,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl BlockDevice for Slow {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        let now = Instant::now();
+        let mut waiting = self.waiting.lock().unwrap();
+        for ticket in tickets {
+            let at = now + self.cost(ticket.op());
+            if waiting.stands_still {
+                self.note_held(ticket.op());
+            }
+            let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+            waiting.due.push(Due { at, number, tickets: vec![ticket] });
+        }
+        drop(waiting);
+        self.changed.notify_all();
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        let cost = tickets.iter().map(|ticket| self.cost(ticket.op())).max().unwrap_or_default();
+        std::thread::sleep(cost);
+        let mut waiting = self.waiting.lock().unwrap();
+        if waiting.stands_still {
+            tickets.iter().for_each(|ticket| self.note_held(ticket.op()));
+        }
+        while waiting.stands_still {
+            waiting = self.changed.wait(waiting).unwrap();
+        }
+        drop(waiting);
+        self.device.execute(tickets);
+    }
+
+    fn blocks(&self) -> u64 {
+        self.device.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.device.grow(blocks)
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, slowly", self.device.describe())
+    }
+
+    fn can_grow(&self) -> bool {
+        self.device.can_grow()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.device.counters()
+    }
+}
+
+fn open_store(device: &Device) -> Store {
+    let options = OpenOptions { cache_bytes: 64 << 20, ..OpenOptions::default() };
+    block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
+}
+
+/// Gets of what is in the cache, one after the other, until `is_over`.
+async fn read_cached(world: &World, client: &Client, is_over: impl Fn(u64) -> bool) -> Histogram {
+    let mut latency = Histogram::default();
+    for number in 0.. {
+        let began = Instant::now();
+        assert_eq!(world.run(client, number, Kind::Get).await, Ended::Done, "a get of what is in the cache");
+        latency.record(began.elapsed());
+        if is_over(latency.count()) {
+            break;
+        }
+    }
+    latency
+}
+
+struct Served {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    ended: tokio::task::JoinHandle<Result<(), shoal_server::ServeError>>,
+}
+
+impl Served {
+    async fn end(self) {
+        let _ = self.stop.send(());
+        in_time("the server", self.ended).await.unwrap().unwrap();
+    }
+}
+
+async fn serve(store: &Store) -> Served {
+    let limits = Limits { bytes_in_flight_max: IN_FLIGHT_BYTES, ..Limits::default() };
+    let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
+    let server = Server::bind(ServerOptions { listen, limits, ..ServerOptions::default() }).await.unwrap();
+    let address = server.address();
+    let (stop, stopped) = oneshot::channel();
+    let ended = tokio::spawn(server.run(store.clone(), async { drop(stopped.await) }));
+    Served { address, stop, ended }
+}
+
+#[test]
+fn a_slow_device_slows_only_what_needs_it() {
+    let time = Duration::from_millis(size("LAB_SLOW_MS", 600));
+    let stall = Duration::from_millis(size("LAB_STALL_MS", 1_500));
+    let slow = Slow::start();
+    let device = Device::new(slow.clone());
+    let environment = Environment::default();
+    block_on(Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment)).unwrap();
+    let (cached, written) =
+        (Arc::new(World::new("cached", CACHED)), Arc::new(World::new("written", WRITTEN)));
+    // What is read from the cache came there by a get, not by its put.
+    let store = open_store(&device);
+    runtime().block_on(async {
+        let served = serve(&store).await;
+        let client = client(&served.address.to_string(), 1).await;
+        for key in 0..CACHED {
+            assert_eq!(cached.run(&client, key, Kind::Put(CACHED_BYTES)).await, Ended::Done);
+        }
+        served.end().await;
+    });
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = open_store(&device);
+    runtime().block_on(async {
+        let served = serve(&store).await;
+        let url = served.address.to_string();
+        let (reader, writer) = (client(&url, 1).await, client(&url, 4).await);
+        cached.verify(&reader).await;
+
+        // Writers, and then slow writes.
+        let began = Instant::now();
+        let mut writers = JoinSet::new();
+        for id in 0..WRITERS {
+            let (written, writer, slow) = (written.clone(), writer.clone(), slow.clone());
+            writers.spawn(async move {
+                let mut done = 0;
+                // Until some were slow, however long that takes.
+                while began.elapsed() < time || slow.injected.slowed.load(Ordering::Relaxed) < 3 {
+                    let bytes = [600, 9_000, 100_000][done % 3];
+                    let ended = written.run(&writer, done * WRITERS + id, Kind::Put(bytes)).await;
+                    assert_eq!(ended, Ended::Done, "a few writers are not too many");
+                    done += 1;
+                }
+                done
+            });
+        }
+        let before = read_cached(&cached, &reader, |_| began.elapsed() >= time / 3).await;
+        slow.is_slow.store(true, Ordering::Relaxed);
+        let beside_slow = read_cached(&cached, &reader, |_| began.elapsed() >= time).await;
+        let mut puts = 0;
+        while let Some(done) = in_time("a writer", writers.join_next()).await {
+            puts += done.unwrap();
+        }
+
+        // What the writers drove out of the cache comes back, and is read again.
+        cached.verify(&reader).await;
+        cached.verify(&reader).await;
+
+        // Nothing at all. It goes on only when enough was read, and somebody was told that it is too much.
+        slow.set_stands_still(true);
+        let began = Instant::now();
+        let (done, busy) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        for number in 0..PUTS {
+            let (written, writer) = (written.clone(), writer.clone());
+            let (done, busy) = (done.clone(), busy.clone());
+            writers.spawn(async move {
+                let ended = written.run(&writer, number, Kind::Put(PUT_BYTES)).await;
+                if ended == Ended::Done { &done } else { &busy }.fetch_add(1, Ordering::Relaxed);
+                0
+            });
+        }
+        let is_over = |gets| {
+            let was_told = busy.load(Ordering::Relaxed) > 0;
+            gets >= GETS_MIN && was_told && began.elapsed() >= stall
+        };
+        let beside_stall = in_time("gets while the device stands still", read_cached(&cached, &reader, is_over)).await;
+        let stood_s = began.elapsed().as_secs_f64();
+        let held = figure(&reader, "server.bytes_in_flight").await;
+        // Writes whose bytes were taken can only wait.
+        let early = done.load(Ordering::Relaxed);
+        slow.set_stands_still(false);
+        let goes_on = Instant::now();
+        while let Some(put) = in_time("a put after the device stood still", writers.join_next()).await {
+            put.unwrap();
+        }
+        let drained_s = goes_on.elapsed().as_secs_f64();
+        for key in 0..50 {
+            assert_eq!(written.run(&writer, key, Kind::Put(PUT_BYTES)).await, Ended::Done, "afterwards");
+        }
+        slow.is_slow.store(false, Ordering::Relaxed);
+        let objects = written.verify(&writer).await + cached.verify(&reader).await;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Injected { writes, slowed, held_reads, held_writes, held_flushes } = &slow.injected;
+        println!(
+            "slow disk: {} of {} writes took {SLOW_TIMES} times {} us: {puts} puts, gets from the cache p99 {:.2} ms ({:.2} beside the same writers before); then \
+             it stood still for {stood_s:.1} s ({} reads, {} writes, {} flushes held): {} gets from the cache, p99 {:.2} ms; of {PUTS} puts \
+             {} done ({early} before it went on), {} told that it is busy, {:.1} MiB held of {}; all ended {drained_s:.2} s after it; {objects} \
+             objects, none lost",
+            count(slowed),
+            count(writes),
+            WRITE.as_micros(),
+            p99_ms(&beside_slow),
+            p99_ms(&before),
+            count(held_reads),
+            count(held_writes),
+            count(held_flushes),
+            beside_stall.count(),
+            p99_ms(&beside_stall),
+            count(&done),
+            count(&busy),
+            crate::process::mib(held),
+            IN_FLIGHT_BYTES >> 20,
+        );
+        assert!(puts > 0 && count(held_writes) > 0, "nothing was held");
+        assert_eq!(count(&done) + count(&busy), PUTS as u64);
+        // Answers of writes are never refused, and are short.
+        assert!(held <= (IN_FLIGHT_BYTES + (1 << 20)) as u64, "{held} bytes are held");
+        assert!(figure(&reader, "server.bytes_in_flight").await < 4096, "something is left of it");
+        served.end().await;
+    });
+    block_on(store.close()).unwrap();
+    drop(store);
+    // What was acknowledged is on the device, too.
+    let store = open_store(&device);
+    runtime().block_on(async {
+        let served = serve(&store).await;
+        let again = client(&served.address.to_string(), 1).await;
+        written.verify(&again).await;
+        cached.verify(&again).await;
+        assert!(again.get("load", b"nothing", ByteRange::ALL).await.unwrap().is_none());
+        served.end().await;
+    });
+    block_on(store.close()).unwrap();
+    slow.end();
+}

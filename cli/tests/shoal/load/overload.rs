@@ -1,0 +1,125 @@
+//! Overload (T16): twice what the server can do. Each operation is done or told that the server is busy, memory stays bounded, nothing
+//! that was acknowledged is lost, and afterwards there is full service again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use shoal_base::SeededEntropy;
+
+use super::{Ended, Full, Kind, Open, World, check, client, closed, disk_folder, figure, in_time, open};
+use crate::harness::Faces;
+use crate::kill::CACHE_BYTES;
+use crate::memory::{BESIDE_CACHE_BYTES, LOOK_EVERY};
+use crate::process::{memory, memory_peak, mib, size};
+
+const KEYS: usize = 1_000;
+const CONNECTIONS: usize = 2;
+const TASKS: u64 = 16;
+/// As many as the server takes on these connections at a time, and some that wait for them.
+const UNDER_WAY_MAX: usize = 600;
+
+/// What these connections may hold of requests and answers (`connection_bytes_in_flight_max`), and how many times that may be in
+/// memory: a long value is there as it came and as it goes to the device, and the allocator keeps some of what was.
+const COPIES: u64 = 3;
+const IN_FLIGHT_BYTES: u64 = CONNECTIONS as u64 * (128 << 20);
+/// What HTTP/2 may hold besides: a window, and what it was handed of the answers of 256 streams (`crates/server/src/options.rs`).
+const HTTP2_BYTES: u64 = CONNECTIONS as u64 * ((4 << 20) + 256 * (128 << 10));
+
+/// As long as a value in one message may be.
+const LONGEST: usize = 4 << 20;
+
+/// Long values, so that it is bytes that are too many.
+fn draw(dice: &SeededEntropy) -> Kind {
+    match dice.below(20) {
+        0..13 => Kind::Get,
+        13..19 => Kind::Put([1_000, 2 << 20, LONGEST][dice.below(3) as usize]),
+        _ => Kind::Delete,
+    }
+}
+
+#[test]
+fn overload_costs_only_who_asks_for_too_much() {
+    let seconds = size("LAB_OVERLOAD_S", 3);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let folder = disk_folder();
+    let data = folder.path().join("data");
+    let server = Faces::start(Faces::command(&data, "8G"));
+    let pid = server.pid();
+    let world = Arc::new(World::new("overload", KEYS));
+    runtime.block_on(async {
+        let client = client(&server.grpc, CONNECTIONS).await;
+        // Something to read.
+        for key in 0..KEYS / 4 {
+            assert_eq!(world.run(&client, key * 4, Kind::Put(2 << 20)).await, Ended::Done);
+        }
+        let warm = Duration::from_secs((seconds / 6).clamp(1, 3));
+        let peak = closed(&world, &client, draw, TASKS, warm).await;
+        let ended = Arc::new(AtomicBool::new(false));
+        let looks = std::thread::spawn({
+            let ended = ended.clone();
+            move || {
+                let mut most = 0;
+                while !ended.load(Ordering::Relaxed) {
+                    most = memory(pid).max(most);
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                most
+            }
+        });
+        let (time, mut rate) = (Duration::from_secs(seconds), peak * 2.0);
+        let (tally, drained, goodput) = loop {
+            let began = Instant::now();
+            let load = Open { draw, rate, time, under_way_max: UNDER_WAY_MAX, full: Full::LeavesOut };
+            let (tally, drained) = open(&world, &client, &load).await;
+            let goodput = tally.done as f64 / began.elapsed().as_secs_f64();
+            if tally.busy > 0 {
+                break (tally, drained, goodput);
+            }
+            // The machine had other things to do when it was measured: this was not too much.
+            println!("overload: nobody was told that it is busy at {rate:.0} a second");
+            rate *= 2.0;
+        };
+        ended.store(true, Ordering::Relaxed);
+        let most = looks.join().unwrap().max(memory_peak(pid));
+        // Who asks for one thing at a time is served at once.
+        let began = Instant::now();
+        for key in 0..20 {
+            for kind in [Kind::Put(100_000), Kind::Get] {
+                assert_eq!(in_time("a call", world.run(&client, key, kind)).await, Ended::Done);
+            }
+        }
+        let first_calls = began.elapsed();
+        let again = closed(&world, &client, draw, TASKS, warm).await;
+        let held = world.verify(&client).await;
+        let limit = CACHE_BYTES + BESIDE_CACHE_BYTES + COPIES * IN_FLIGHT_BYTES + HTTP2_BYTES;
+        let [half, most_of, all] = [500, 990, 1000].map(|permille| tally.to_busy.quantile_us(permille) / 1000.0);
+        println!(
+            "overload: {rate:.0} operations a second for {seconds} s, {:.1} times {peak:.0}: {} done ({goodput:.0} a second, {:.0} % of the \
+             peak), {} told that it is busy after p50 {half:.2} ms, p99 {most_of:.1}, max {all:.1}; {} left out; done ones: {}; at most \
+             {:.0} MiB (bound {:.0}); the last answer {:.2} s after the last call, then 40 calls in {:.0} ms and {again:.0} a second ({:.0} \
+             %); {held} objects, none lost",
+            rate / peak,
+            tally.done,
+            goodput * 100.0 / peak,
+            tally.busy,
+            tally.left_out,
+            tally.latencies(),
+            mib(most),
+            mib(limit),
+            drained.as_secs_f64(),
+            first_calls.as_secs_f64() * 1000.0,
+            again * 100.0 / peak,
+        );
+        assert!(tally.kinds.iter().all(|&count| count > 0), "not every kind: {:?}", tally.kinds);
+        assert!(most <= limit, "{most} bytes of memory, {limit} are its bound");
+        assert!(figure(&client, "server.bytes_in_flight").await < 4096, "something is left of it");
+        assert!(again > 0.0);
+    });
+    server.stop();
+    check(&data);
+    // What was acknowledged is in the store, too, and not only in its memory.
+    let server = Faces::start(Faces::command(&data, "8G"));
+    runtime.block_on(async { world.verify(&client(&server.grpc, 1).await).await });
+    server.stop();
+}
