@@ -21,6 +21,11 @@ pub(crate) fn memory(pid: u32) -> u64 {
     status(pid, "VmRSS").unwrap() + status(pid, "VmSwap").unwrap_or(0)
 }
 
+/// As [`memory`], without the pages of files, which the kernel has for all.
+pub(crate) fn own_memory(pid: u32) -> u64 {
+    ["RssAnon", "RssShmem", "VmSwap"].iter().filter_map(|field| status(pid, field)).sum()
+}
+
 /// The most memory that it ever had, in bytes.
 pub(crate) fn memory_peak(pid: u32) -> u64 {
     status(pid, "VmHWM").unwrap()
