@@ -91,7 +91,7 @@ const EXPERIMENTS: [Experiment; 17] = [
     engine("crash", "T2", "explore", "crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore", "every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
     engine("recovery", "T3", "explore", "crashes_during_recovery", &[("RECOVERIES", 40_000, 3_000_000)]),
-    engine("bits", "T4", "flips", "every_bit", &[("FLIP_BITS", 2_097_152, 8_388_608)]),
+    engine("bits", "T4", "flips", "every_bit", &[("FLIP_BITS", 4_194_304, 8_388_608)]),
     engine("sectors", "T5", "flips", "sector_faults", &[("FAULT_SWAPS", 1_000, 1_000)]),
     engine("damage", "T4, T5", "damage", "", &[]),
     engine("errors", "T6", "faults", "", &[("FAULT_OPERATIONS", 200, 2_000)]),
