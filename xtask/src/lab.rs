@@ -94,7 +94,7 @@ const EXPERIMENTS: [Experiment; 17] = [
     engine("bits", "T4", "flips", "every_bit", &[("FLIP_BITS", 4_194_304, 8_388_608)]),
     engine("sectors", "T5", "flips", "sector_faults", &[("FAULT_SWAPS", 1_000, 1_000)]),
     engine("damage", "T4, T5", "damage", "", &[]),
-    engine("errors", "T6", "faults", "", &[("FAULT_OPERATIONS", 200, 2_000)]),
+    engine("errors", "T6", "faults", "", &[("FAULT_OPERATIONS", 200, 2_000), ("FAULT_CODES", 2, 2)]),
     engine("full", "R3", "full", "", &[]),
     engine("threads", "R6", "concurrency", "", &[]),
     engine("histories", "T11", "histories", "", &[("HISTORIES", 500, 20_000)]),

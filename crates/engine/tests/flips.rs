@@ -436,7 +436,7 @@ impl Live {
 }
 
 /// Of so many flips one is judged by reading everything, too, and must be seen alike.
-const IN_FULL_EVERY: u64 = 101;
+const IN_FULL_EVERY: u64 = 251;
 /// Neighbouring bits that one thread takes at a time, on one store where that can be.
 const AT_A_TIME: u64 = 256;
 
