@@ -47,9 +47,10 @@ impl Default for ServerOptions {
     }
 }
 
-/// Bounds of what is under way. Together they bound the server's memory besides the store's own: at most
-/// `bytes_in_flight_max`, plus for each connection its HTTP/2 window of 4 MiB, and what HTTP/2 keeps of answers that it
-/// was handed (128 KiB a stream).
+/// Bounds of what is under way. Together they bound the server's memory besides the store's own: `bytes_in_flight_max`, plus for
+/// each connection its HTTP/2 window of 4 MiB, and what HTTP/2 keeps of answers that it was handed (128 KiB a stream). What is in
+/// flight is counted once; long values are in memory as they came and as they go to the device, and the allocator keeps some of
+/// what was: up to three times as much was measured with values of 4 MiB (T16 of `docs/reliability.md`).
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Connections; further ones are closed at once.
