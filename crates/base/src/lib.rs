@@ -1,5 +1,5 @@
 //! What every layer shares and what no layer owns: units, ids, checksums, named limits, hash slots, the clock
-//! and randomness (passed in as arguments, so that tests decide them), and a minimal executor.
+//! and randomness (passed in as arguments, so that tests decide them), locks and atomics, and a minimal executor.
 //!
 //! Nothing here does I/O or knows another crate of the workspace.
 
@@ -12,6 +12,7 @@ pub mod id;
 pub mod limits;
 pub mod run;
 pub mod slot;
+pub mod sync;
 pub mod task;
 
 pub use checksum::Crc32c;

@@ -12,11 +12,11 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use parking_lot::Mutex;
 use shoal_base::BLOCK_BYTES;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::task::may_block;
 use smallvec::SmallVec;
 

@@ -4,7 +4,8 @@
 //! throttle by the measured apply rate that `engine.md` asks for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::overlay::Growth;
 

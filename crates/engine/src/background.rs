@@ -6,12 +6,12 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::task::block_on;
 
 use crate::error::Result;

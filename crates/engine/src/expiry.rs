@@ -5,9 +5,9 @@
 //! that a durable batch saw expired stays expired.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use shoal_base::Clock;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::entry::Entry;
 

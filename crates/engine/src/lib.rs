@@ -81,7 +81,7 @@ mod stream;
 mod superblock;
 /// Locks, by one name: the models of `models.rs` put others there.
 mod sync {
-    pub(crate) use parking_lot::Mutex;
+    pub(crate) use shoal_base::sync::Mutex;
 }
 mod tablet;
 mod together;

@@ -10,9 +10,8 @@
 //! A value is kept when it is asked for the second time, so that a walk over many keys does not sweep out what is asked for
 //! often. Nothing here is shared between threads but the counts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use shoal_base::Lsn;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::get::Shown;
 use crate::key::ObjectKey;

@@ -2,10 +2,10 @@
 //! into the overlays (engine.md; R1, R2, R5, R10, R15).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::slot::SLOT_COUNT;
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
 use shoal_device::Device;
 use shoal_pool::{Pool, PoolOptions};
@@ -141,6 +141,8 @@ impl Store {
         }
         // Whoever waits for room learns that none will come.
         inner.committer.moved.notify();
+        // A write asks under its overlay's lock whether the store is open: who was told so before has queued its record now.
+        inner.tablets.all().iter().for_each(|tablet| drop(tablet.view().active.lock()));
         if let Some(worker) = &inner.worker {
             worker.stop();
         }

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use shoal_base::Run;
+use shoal_base::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::key::{ObjectKey, check_bucket};

@@ -3,8 +3,6 @@
 //! Only a build with `--cfg shoal_plants` (by `cargo x plants`) has them; there the variable `SHOAL_PLANT` names the one that is
 //! at work. In every other build [`planted`] is the constant `false`, and the compiler removes what stands behind it.
 
-#![allow(unexpected_cfgs)] // Only `cargo x plants` sets `shoal_plants`.
-
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plant {

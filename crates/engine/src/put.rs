@@ -293,8 +293,8 @@ impl Inner {
     /// Waits for room for a record on its own.
     pub(crate) async fn admit_write(&self, prepared: Prepared) -> Result<Write<'_>> {
         let record = &prepared.record;
-        let (admitted, room) = self.admit(memory_bytes(record), record.bytes().len()).await?;
-        Ok(Write { prepared, admitted, room })
+        let room = self.admit(memory_bytes(record), record.bytes().len()).await?;
+        Ok(Write { prepared, room })
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
 
 use crate::error::Result;
 use crate::key::ObjectKey;

@@ -8,10 +8,10 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use shoal_base::checksum::crc32c;
 use shoal_base::codec::Reader;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_device::{Device, IoBuf};
 

@@ -11,7 +11,6 @@ use shoal_base::Lsn;
 use shoal_base::codec::varint_bytes;
 use smallvec::SmallVec;
 
-use crate::admission::Admitted;
 use crate::entry::{Entry, Home, Meta};
 use crate::error::Result;
 use crate::key::ObjectKey;
@@ -20,7 +19,7 @@ use crate::log::format::{RecordKind, write_record};
 use crate::overlay::{self, Growth, Record};
 use crate::pending::Pending;
 use crate::space::{Promise, TREE_BLOCKS_PER_RECORD};
-use crate::store::{Inner, LogRoom, OperationCounters, Store};
+use crate::store::{Inner, OperationCounters, Room, Store};
 use crate::tablet::{Tablet, View};
 use crate::together::lock_all;
 use crate::value::prepare::{Way, way_of};
@@ -122,12 +121,12 @@ impl Store {
             _ if bytes > inner.committer.step_bytes_max() => return None,
             _ => Committer::blocks_of_step(bytes),
         };
-        let (admitted, room) = inner.try_admit(made.len(), memory, blocks)?;
+        let room = inner.try_admit(made.len(), memory, blocks)?;
         if inner.wants_apply() {
             inner.wake_apply();
         }
         let last = made.last()?.record.clone();
-        inner.insert_short(made, promise, admitted, room)?;
+        inner.insert_short(made, promise, room)?;
         inner.hand_over_many(puts.len());
         let value_bytes: usize = puts.iter().map(|(_, value)| value.len()).sum();
         OperationCounters::add(&inner.counters.value_bytes_written, value_bytes as u64);
@@ -158,13 +157,7 @@ impl Inner {
     }
 
     /// Puts the records into their overlays and, as one step, into the queue; nothing where the store became read-only.
-    fn insert_short(
-        &self,
-        made: MadeAll<'_>,
-        promise: Promise,
-        admitted: Admitted,
-        room: LogRoom<'_>,
-    ) -> Option<()> {
+    fn insert_short(&self, made: MadeAll<'_>, promise: Promise, room: Room<'_>) -> Option<()> {
         let mut tablets: SmallVec<[&Arc<Tablet>; 4]> = made.iter().map(|made| made.tablet).collect();
         tablets.sort_unstable_by_key(|tablet| tablet.id);
         tablets.dedup_by_key(|tablet| tablet.id);
@@ -182,8 +175,8 @@ impl Inner {
             }
             promise.keep();
             // First: who waits for room is woken when the step is written.
-            self.keep_room(admitted, &growth);
-            self.push_step(step, room);
+            self.keep_room(room.overlays, &growth);
+            self.push_step(step, room.log);
             return Some(());
         }
     }

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use shoal_base::Run;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_space::Space;
 use smallvec::SmallVec;
 

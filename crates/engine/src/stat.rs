@@ -1,7 +1,6 @@
 //! Figures about a running store.
 
-use std::sync::atomic::Ordering;
-
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
 
@@ -219,7 +218,7 @@ impl Store {
             totals.packed_live_bytes += view.totals.packed_live_bytes;
             totals.value_bytes += view.totals.value_bytes;
         }
-        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &inner.counters;
         StoreStat {
             objects,

@@ -2,8 +2,8 @@
 //! `delete.rs`, `list.rs`, `stream.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_base::task::{block_on, may_block};
 use shoal_device::Device;
 use shoal_pool::Pool;
@@ -136,23 +136,15 @@ impl Inner {
 
     /// Waits for room in overlays and log for a record of `record_bytes` bytes; gives it with the blocks of the log
     /// that were reserved.
-    pub(crate) async fn admit(
-        &self,
-        memory_bytes: usize,
-        record_bytes: usize,
-    ) -> Result<(Admitted, LogRoom<'_>)> {
+    pub(crate) async fn admit(&self, memory_bytes: usize, record_bytes: usize) -> Result<Room<'_>> {
         self.admit_step(1, memory_bytes, Committer::blocks_of(record_bytes)).await
     }
 
     /// Room in overlays and log, where there is some now.
-    pub(crate) fn try_admit(
-        &self,
-        records: usize,
-        memory_bytes: usize,
-        blocks: u32,
-    ) -> Option<(Admitted, LogRoom<'_>)> {
-        let admitted = self.admission.try_admit(records, memory_bytes)?;
-        self.committer.reserve(blocks).then(|| (admitted, LogRoom { committer: &self.committer, blocks }))
+    pub(crate) fn try_admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Option<Room<'_>> {
+        let overlays = self.admission.try_admit(records, memory_bytes)?;
+        let log = || LogRoom { committer: &self.committer, blocks };
+        self.committer.reserve(blocks).then(|| Room { overlays, log: log() })
     }
 
     /// Whether a thread of the store's own commits what is queued.
@@ -173,7 +165,7 @@ impl Inner {
         records: usize,
         memory_bytes: usize,
         blocks: u32,
-    ) -> Result<(Admitted, LogRoom<'_>)> {
+    ) -> Result<Room<'_>> {
         let attempt = || self.try_admit(records, memory_bytes, blocks);
         loop {
             if let Some(room) = attempt() {
@@ -198,7 +190,20 @@ impl Inner {
                         .wait_until(|| self.check_writable().err().map(Err).or_else(|| attempt().map(Ok)));
                     return waited.await;
                 }
-                None => uninterrupted(self.apply_all())?,
+                None => {
+                    uninterrupted(self.apply_all())?;
+                    // What is missing now another thread holds. It queues it, and then there is something to apply, or gives it back.
+                    let is_applied =
+                        || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
+                    let waited = self.committer.moved.wait_until(|| {
+                        let refused = self.check_writable().err().map(Err);
+                        let room = || attempt().map(|room| Ok(Some(room)));
+                        refused.or_else(room).or_else(|| (!is_applied()).then_some(Ok(None)))
+                    });
+                    if let Some(room) = waited.await? {
+                        return Ok(room);
+                    }
+                }
             }
         }
     }
@@ -306,6 +311,13 @@ pub(crate) fn uninterrupted<F: Future>(work: F) -> F::Output {
     block_on(work)
 }
 
+/// Room for the records of a step, from their admission until they are queued.
+pub(crate) struct Room<'a> {
+    // Dropped in this order: the second one tells whoever waits for room, who must find both.
+    pub overlays: Admitted,
+    pub log: LogRoom<'a>,
+}
+
 /// Blocks of the log that are reserved for a record. Given back where the record is not queued.
 pub(crate) struct LogRoom<'a> {
     committer: &'a Committer,
@@ -326,5 +338,41 @@ impl Drop for LogRoom<'_> {
             // Somebody may wait for just this room.
             self.committer.moved.notify();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::atomic::AtomicBool as Flag;
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+    use crate::by_hand::ByHand;
+
+    /// Asks for room in the moment in which it is woken.
+    struct Asks(Store, Flag);
+
+    impl Wake for Asks {
+        fn wake(self: Arc<Self>) {
+            self.1.store(self.0.0.try_admit(usize::MAX / 4, 1, 1).is_some(), Ordering::Relaxed);
+        }
+    }
+
+    /// Found by the schedules: the log's room was given back, and told of, before that in the overlays, and who waited for both slept on.
+    #[test]
+    fn whoever_is_told_of_room_finds_it() {
+        let store = ByHand::new().open().unwrap();
+        let inner = &store.0;
+        // So many have room alone only.
+        let attempt = || inner.try_admit(usize::MAX / 4, 1, 1);
+        let room = attempt().unwrap();
+        let asks = Arc::new(Asks(store.clone(), Flag::new(false)));
+        let waker = Waker::from(asks.clone());
+        let mut waiting = pin!(inner.committer.moved.wait_until(attempt));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(room);
+        assert!(asks.1.load(Ordering::Relaxed));
     }
 }

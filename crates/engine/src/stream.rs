@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
+use shoal_base::sync::Mutex;
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_device::memory::Guarded;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
 use shoal_base::{Lsn, TabletId};
 
 use crate::error::Result;

@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use shoal_base::Lsn;
+use shoal_base::sync::MutexGuard;
 use smallvec::SmallVec;
 
-use crate::admission::Admitted;
 use crate::error::{Error, Result};
 use crate::key::ObjectKey;
 use crate::log::commit::{Committer, Step};
@@ -20,7 +19,7 @@ use crate::overlay::{self, Growth, Record};
 use crate::pending::Pending;
 use crate::plant::{Plant, planted};
 use crate::retry::{Identity, Once, RESULT_LIFE_NS, Slot};
-use crate::store::{Inner, LogRoom, Store};
+use crate::store::{Inner, Room, Store};
 use crate::tablet::{Tablet, View};
 use crate::update::{Change, Look, Seen};
 use crate::write::{Part, Prepared, memory_bytes};
@@ -112,7 +111,7 @@ impl Store {
             inner.check_writable()?;
             let parts = inner.prepare_parts(&keys, changes, named).await?;
             let (memory, blocks) = inner.room_of(&parts)?;
-            let (admitted, room) = inner.admit_step(parts.len(), memory, blocks).await?;
+            let room = inner.admit_step(parts.len(), memory, blocks).await?;
             let counted = parts.iter().filter(|(at, _)| *at < named);
             let (puts, deletes) =
                 counted.fold((0, 0), |(puts, deletes), (_, part)| match part.record.kind() {
@@ -122,7 +121,7 @@ impl Store {
             // The last write of a named key: its version is the one that is asked for.
             let last = parts.iter().rfind(|(at, _)| *at < named).or(parts.last());
             let last = last.map(|(_, part)| part.record.clone());
-            if inner.insert_parts(&keys, &seen, parts, admitted, room)? {
+            if inner.insert_parts(&keys, &seen, parts, room)? {
                 inner.hand_over_or_lead().await;
                 crate::store::OperationCounters::add(&inner.counters.puts, puts);
                 crate::store::OperationCounters::add(&inner.counters.deletes, deletes);
@@ -227,8 +226,7 @@ impl Inner {
         keys: &[ObjectKey],
         seen: &[Option<Seen>],
         parts: Parts,
-        admitted: Admitted,
-        room: LogRoom<'_>,
+        room: Room<'_>,
     ) -> Result<bool> {
         let mut tablets: Vec<&Arc<Tablet>> = keys.iter().map(|key| self.tablet_of(key)).collect();
         tablets.sort_unstable_by_key(|tablet| tablet.id);
@@ -255,8 +253,8 @@ impl Inner {
                 growth = growth.and(self.insert_part(view, active, part, &mut step));
             }
             // First: who waits for room is woken when the step is written.
-            self.keep_room(admitted, &growth);
-            self.push_step(step, room);
+            self.keep_room(room.overlays, &growth);
+            self.push_step(step, room.log);
             return Ok(true);
         }
     }

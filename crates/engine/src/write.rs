@@ -2,9 +2,9 @@
 //! of a write").
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use shoal_base::Lsn;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::task::may_block;
 
 use crate::admission::Admitted;
@@ -18,7 +18,7 @@ use crate::object::RejectRules;
 use crate::overlay::{self, Growth, Record, UNNUMBERED};
 use crate::plant::{Plant, planted};
 use crate::space::{Extents, Promise};
-use crate::store::{Inner, LogRoom};
+use crate::store::{Inner, LogRoom, Room};
 use crate::tablet::{Tablet, View};
 use crate::value::prepare::Kept;
 
@@ -37,8 +37,7 @@ pub(crate) struct Prepared {
 /// A record that has room in overlay and log.
 pub(crate) struct Write<'a> {
     pub prepared: Prepared,
-    pub admitted: Admitted,
-    pub room: LogRoom<'a>,
+    pub room: Room<'a>,
 }
 
 /// Where a record stands in its step (R22).
@@ -187,12 +186,12 @@ impl Inner {
 
     /// Under the overlay's lock: the overlay and the queue get the record at once, and nothing else happens (R4).
     pub(crate) fn insert(&self, view: &View, active: &mut overlay::Inner, write: Write<'_>) {
-        let Write { prepared, admitted, room } = write;
+        let Write { prepared, room } = write;
         let mut step = Step::default();
         let growth = self.insert_part(view, active, prepared, &mut step);
         // First: who waits for room is woken when the step is written.
-        self.keep_room(admitted, &growth);
-        self.push_step(step, room);
+        self.keep_room(room.overlays, &growth);
+        self.push_step(step, room.log);
     }
 
     /// The records of a step are in their overlays, which grew by so much.
@@ -329,7 +328,7 @@ impl Inner {
     }
 
     /// Counts an operation.
-    pub(crate) fn count(&self, counter: &std::sync::atomic::AtomicU64) {
+    pub(crate) fn count(&self, counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -14,11 +14,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 
-use parking_lot::Mutex;
 use shoal_base::Run;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::may_block;
 
 use crate::PoolError;

@@ -13,10 +13,10 @@
 //! Side buffers count beside the frames. Their memory is a second store of frames, so that this file needs no unsafe code.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 use shoal_device::{IoFuture, Outcome};
 use smallvec::{SmallVec, smallvec};
 

@@ -11,11 +11,11 @@
 //! wanted: not at once by who waits for one, which nobody wakes for it, but at the next tick of the watchdog; when its time
 //! is over it gets the error.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Wake;
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::task::may_block;
 use shoal_device::{DeviceError, IoFuture, Outcome};
 use smallvec::{SmallVec, smallvec};

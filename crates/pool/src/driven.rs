@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
 use shoal_device::{IoFuture, IoMemory, Outcome};
 
 /// What `io` of `request` brought, where that ended just now; else the request is woken when it has. Nothing for who comes second.

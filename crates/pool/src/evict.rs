@@ -4,8 +4,9 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
+
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::PoolError;
 use crate::frame::Frames;

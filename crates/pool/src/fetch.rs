@@ -4,7 +4,8 @@
 //! the request is submitted and its completion wakes everybody who waits.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+use shoal_base::sync::atomic::Ordering;
 
 use crate::PoolError;
 use crate::ahead::Ahead;

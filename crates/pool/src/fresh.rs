@@ -10,10 +10,10 @@
 //! 3. Together they are bounded: a value that finds no frames lies in memory of its own, and is not kept.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::limits::VALUE_UNIT_BYTES;
+use shoal_base::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use crate::frame::{FilledFrames, Frames, SharedFrames, WriteMemory};

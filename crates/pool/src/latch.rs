@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
 
 /// Buckets: more than threads, so that they hardly ever meet.
 const BUCKETS: usize = 64;

@@ -14,11 +14,11 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::Ordering;
 use shoal_device::{IoFuture, Outcome};
 use smallvec::SmallVec;
 

@@ -6,8 +6,7 @@
 //!
 //! Nothing here is durable before the device is flushed.
 
-use std::sync::atomic::Ordering;
-
+use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::may_block;
 
 use crate::PoolError;

@@ -17,10 +17,10 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use shoal_base::BLOCK_BYTES;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use shoal_device::IoMemory;
 use smallvec::SmallVec;
 
@@ -47,6 +47,7 @@ pub(crate) struct Slot {
     pub(crate) scanned: AtomicBool,
 }
 
+#[cfg(not(shoal_shuttle))]
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
-use parking_lot::Mutex;
 use shoal_base::Run;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::AtomicUsize;
 use shoal_device::{BlockDevice, Device, DeviceCounters, DeviceError, Request, Ticket};
 
 use crate::PoolError;

@@ -8,9 +8,9 @@
 //! were claimed, and in no other. Whoever claims the frames takes it out before giving them to anybody.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use shoal_base::sync::atomic::{AtomicU32, Ordering};
+use shoal_base::sync::{Mutex, MutexGuard};
 
 use crate::aside::Image;
 use crate::free::NONE;

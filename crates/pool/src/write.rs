@@ -16,9 +16,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 
-use parking_lot::Mutex;
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
+use shoal_base::sync::Mutex;
 use shoal_device::{IoFuture, Outcome};
 use smallvec::{SmallVec, smallvec};
 

@@ -2,7 +2,7 @@
 //!
 //! A reader without the lock learns what was there a moment ago: good enough to choose a shard, never to answer a request.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bits::{highest, lowest};
 

@@ -4,8 +4,8 @@
 //! are held, the space behaves as if it were one: best fit over all groups, then over runs across their borders, and
 //! across those of shards.
 
-use parking_lot::MutexGuard;
 use shoal_base::Run;
+use shoal_base::sync::MutexGuard;
 use smallvec::SmallVec;
 
 use crate::cross::Across;

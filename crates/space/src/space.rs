@@ -7,10 +7,11 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU32;
 
-use parking_lot::{Mutex, MutexGuard};
 use shoal_base::Run;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_base::sync::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::free_runs::{FreeRuns, HISTOGRAM_BINS};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use shoal_base::BLOCK_BYTES;
+use shoal_base::sync::Mutex;
 
 use super::fault::{Effect, Fault, FaultOp, Faults};
 use super::history::{History, WriteKind};

@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shoal_base::{BLOCK_BYTES, Lsn, blocks_for};
 use shoal_device::{Device, IoBuf, IoFuture, memory::Guarded};
 use shoal_pool::{Pool, WriteMemory};

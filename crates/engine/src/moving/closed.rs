@@ -3,8 +3,8 @@
 //! Their free blocks count as free (R3: an apply may always have them): whoever finds no room elsewhere opens them all, and
 //! the emptying is over. Only memory knows them: after a restart every group serves everybody.
 
-use parking_lot::Mutex;
 use shoal_base::Run;
+use shoal_base::sync::Mutex;
 use shoal_space::{Space, Victim};
 
 /// See the top of the file.

@@ -5,8 +5,7 @@
 //! handed out may be lost as well (R9: no state that is published or could be recovered refers to it). Only memory knows what
 //! was discarded; after a restart everything is discarded once more.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_space::Space;
 

@@ -15,9 +15,8 @@ mod discard;
 mod find;
 mod rate;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_space::Victim;
 

@@ -10,12 +10,12 @@ mod record;
 use std::future::poll_fn;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-use parking_lot::{Mutex, MutexGuard};
 use shoal_base::Lsn;
 use shoal_base::hash::hash64_secret;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_base::sync::{Mutex, MutexGuard};
 
 use keys::{Keys, Versions, sort_by_key};
 pub(crate) use record::{Record, UNNUMBERED};

@@ -1,10 +1,10 @@
 //! A record in memory: its encoded bytes, its number, and who waits for it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::{Lsn, Run};
 use smallvec::SmallVec;
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use shoal_base::checksum::crc32c;
+use shoal_base::sync::Mutex;
 use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
 use shoal_device::DeviceError;
 

@@ -4,7 +4,7 @@
 //! section 3). The table is bounded and set-associative: of the four entries of a set the one that was accessed
 //! longest ago gives way. Scans leave nothing here.
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
 use smallvec::SmallVec;
 
 use super::lru_k::age as age_of;

@@ -16,7 +16,7 @@ mod sieve;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
 
 use crate::counters::Alone;
 use crate::evict::Draw;

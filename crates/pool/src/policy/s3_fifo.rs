@@ -4,7 +4,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
 
 use super::{Replacement, Search};
 use crate::pin::Slot;

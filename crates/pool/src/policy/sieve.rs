@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use shoal_base::sync::Mutex;
 
 use super::{Replacement, Search};
 use crate::free::NONE;

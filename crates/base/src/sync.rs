@@ -1,0 +1,44 @@
+//! What threads share state by: locks, atomics, thread locals.
+//!
+//! They are parking_lot's and the standard library's. A build with `--cfg shoal_shuttle` has shuttle's in their place, which runs the same
+//! code one schedule after another (T10, `cargo x schedules`). There everything on the way of a put and of a get must come from
+//! here: a thread that waits in any other way waits for ever, because all threads of a schedule are one thread of the system.
+//! A lock under which nothing of this module is touched may stay what it is, and so may a count that orders nothing.
+
+#[cfg(not(shoal_shuttle))]
+pub use parking_lot::{Mutex, MutexGuard};
+#[cfg(shoal_shuttle)]
+pub use shuttle::{sync::MutexGuard, sync::atomic, thread_local};
+#[cfg(not(shoal_shuttle))]
+pub use std::{sync::atomic, thread_local};
+
+/// As parking_lot's: it is free again when a thread panicked under it.
+#[cfg(shoal_shuttle)]
+#[derive(Debug, Default)]
+pub struct Mutex<T: ?Sized>(shuttle::sync::Mutex<T>);
+
+#[cfg(shoal_shuttle)]
+impl<T> Mutex<T> {
+    /// A free one.
+    pub const fn new(value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value))
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[cfg(shoal_shuttle)]
+impl<T: ?Sized> Mutex<T> {
+    /// Waits until it is free, and takes it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The value, which nobody else can reach.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,117 @@
+//! Group commit: who is answered, and what is there then.
+
+use shoal_device::sim::{Fault, FaultOp};
+use shoal_engine::{Error, OpenOptions};
+use shuttle::rand::{Rng, thread_rng};
+
+use super::common::tiny;
+use super::{World, explore, formatted, join, spawn};
+
+const BLOCKS: u64 = 256;
+/// A value of each home: in the leaf, packed, with extents of its own.
+const SIZES: [usize; 3] = [60, 1_500, 5_000];
+const EIO: i32 = 5;
+
+/// Overlays of so many records: with few of them the writers apply and publish, too.
+fn options(overlay_records: usize) -> OpenOptions {
+    let mut options = tiny();
+    options.tuning.overlay_records_max = overlay_records;
+    options
+}
+
+/// Three writers, some of whom apply; a crash at any moment keeps what was acknowledged, and nothing that was never written.
+fn writers(name: &str, overlay_records: usize, numbers: u64) {
+    let image = formatted(BLOCKS);
+    explore(name, move || {
+        let world = World::open(&image, options(overlay_records));
+        let clients = (0..3).map(|client| {
+            let bytes = SIZES[client as usize];
+            spawn(&world, move |world| world.put_all(client, 1..=numbers, bytes))
+        });
+        join(clients.collect());
+        (0..3).for_each(|client| assert_eq!(world.get(client), numbers));
+        world.crash(options(overlay_records), |world, promised| {
+            for client in 0..3 {
+                let (found, least) = (world.get(client), promised(client));
+                assert!((least..=numbers).contains(&found), "client {client}: {found}, {least} was promised");
+            }
+        });
+    });
+}
+
+#[test]
+fn what_a_group_was_told_is_there_after_a_crash() {
+    writers("group commit", 40, 2);
+}
+
+#[test]
+fn what_was_told_is_there_when_writers_apply_and_publish() {
+    writers("commit, apply, publish", 2, 3);
+}
+
+/// One flush fails, whoever's it is. Everybody is answered; what was acknowledged is there after a crash; nobody writes any more.
+#[test]
+fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
+    let image = formatted(BLOCKS);
+    explore("a failed flush", move || {
+        let world = World::open(&image, options(3));
+        let flush = thread_rng().gen_range(0..5);
+        world.sim.inject(Fault::fail(FaultOp::Flush, EIO).after(flush));
+        let clients = (0..3).map(|client| {
+            spawn(&world, move |world| {
+                for number in 1..=2 {
+                    match world.put(client, number, SIZES[client as usize]) {
+                        Ok(_) => world.sim.mark(super::mark(client, number)),
+                        Err(Error::Unknown(_)) => return number,
+                        // The flush was that of an apply which made room for it: it had no effect.
+                        Err(Error::Poisoned(_) | Error::Io(_)) => return number - 1,
+                        Err(error) => panic!("client {client}: {error}"),
+                    }
+                }
+                2
+            })
+        });
+        let begun = join(clients.collect());
+        if world.sim.injected() > 0 {
+            assert!(matches!(world.put(7, 1, 60), Err(Error::Poisoned(_))), "a flush failed");
+        }
+        world.sim.clear_faults();
+        world.crash(options(3), |world, promised| {
+            for (client, &begun) in (0..).zip(&begun) {
+                let (found, least) = (world.get(client), promised(client));
+                assert!((least..=begun).contains(&found), "client {client}: {found}, {least} was promised");
+            }
+        });
+    });
+}
+
+/// A store is closed while it is written to: what was acknowledged is there, what was refused is not.
+#[test]
+fn closing_answers_every_writer() {
+    let image = formatted(BLOCKS);
+    explore("closing", move || {
+        let world = World::open(&image, options(3));
+        let clients = (0..2).map(|client| {
+            spawn(&world, move |world| {
+                let mut done = 0;
+                for number in 1..=2 {
+                    match world.put(client, number, SIZES[client as usize]) {
+                        Ok(_) => done = number,
+                        Err(Error::Closed) => break,
+                        Err(error) => panic!("client {client}: {error}"),
+                    }
+                }
+                done
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        shoal_base::task::block_on(world.store.close()).unwrap();
+        let done = join(clients);
+        let World { sim, store } = world;
+        drop(store);
+        let again = World::open(&sim.image(), options(3));
+        for (client, done) in (0..).zip(done) {
+            assert_eq!(again.get(client), done, "client {client}");
+        }
+    });
+}

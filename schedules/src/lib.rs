@@ -1,0 +1,170 @@
+//! Schedules (T10 of `docs/reliability.md`): the real store and the real pool, one schedule of a few threads after another.
+//!
+//! Built with `--cfg shoal_shuttle` (`cargo x schedules`) every lock and every atomic of base, device, space, pool and engine is
+//! shuttle's (`shoal_base::sync`), and each use of one is a place where another thread may go on. Three quarters of the
+//! schedules are drawn by PCT (with few changes of priority at places of their own), a quarter changes threads by chance. The
+//! device is the simulated one: it records, and after each schedule a crash at one of its moments is recovered.
+//!
+//! What shuttle does not see: other orders of memory than the sequential one (loom's models are for that), the
+//! store's own threads (who writes here leads the group, applies and publishes itself), time.
+
+#![cfg(all(test, shoal_shuttle))]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../../crates/engine/tests/common/mod.rs"]
+mod common;
+
+mod commit;
+mod pages;
+mod readers;
+mod sessions;
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use common::{environment, format, key, lab_number};
+use shoal_base::task::block_on;
+use shoal_device::Device;
+use shoal_device::sim::{CrashPoint, Image, SimDevice};
+use shoal_engine::{ByteRange, OpenOptions, PutOptions, PutResult, Result, Store};
+use shoal_testkit::Value;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::thread::JoinHandle;
+use shuttle::{Config, MaxSteps, Runner};
+
+/// Changes of priority in a schedule of PCT: most known bugs need one or two.
+const DEPTH: usize = 3;
+
+/// Scheduling points of a schedule: more is a thread that spins.
+const STEPS_MAX: usize = 2_000_000;
+
+/// Stack of each thread, in bytes: the engine's futures are deep, and the dev profile keeps all of them.
+const STACK_BYTES: usize = 512 << 10;
+
+fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    config.stack_size = STACK_BYTES;
+    config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
+    config.silence_warnings = true;
+    Runner::new(scheduler, config).run(model);
+}
+
+/// Runs `model` by as many schedules as the laboratory says. Each thread of a schedule must come to its end: one that waits
+/// in vain is reported as a deadlock.
+fn explore(name: &str, model: impl Fn() + Send + Sync + 'static) {
+    let (count, seed) = (lab_number("SCHEDULES", 200), lab_number("SEED", 1));
+    let (count, began) = (count as usize, Instant::now());
+    let by_pct = count * 3 / 4;
+    let model = Arc::new(model);
+    let again = model.clone();
+    run(PctScheduler::new_from_seed(seed, DEPTH, by_pct), move || model());
+    run(RandomScheduler::new_from_seed(seed, count - by_pct), move || again());
+    let seconds = began.elapsed().as_secs_f64();
+    println!("schedules, {name}: {count}, of which {by_pct} by PCT, seed {seed}: all fine; {seconds:.1} s");
+}
+
+/// What `make` makes under the rules of a schedule, once.
+fn once<T: Send + 'static>(make: impl Fn() -> T + Send + Sync + 'static) -> T {
+    let made = Arc::new(Mutex::new(None));
+    let kept = made.clone();
+    run(RandomScheduler::new_from_seed(1, 1), move || *kept.lock().unwrap() = Some(make()));
+    made.lock().unwrap().take().expect("it was made")
+}
+
+/// An empty store of two tablets.
+fn formatted(blocks: u64) -> Image {
+    once(move || {
+        let sim = SimDevice::new(blocks);
+        format(&Device::new(sim.clone()), blocks, 5);
+        sim.image()
+    })
+}
+
+/// An open store, and the device that it is on.
+#[derive(Clone)]
+struct World {
+    sim: Arc<SimDevice>,
+    store: Store,
+}
+
+/// The value with this number of the key with this name: its bytes say whose it is.
+fn value(name: u64, number: u64, bytes: usize) -> Value {
+    Value { key: name, seed: number, bytes: bytes.max(16) }
+}
+
+fn name_of(name: u64) -> Vec<u8> {
+    format!("key-{name}").into_bytes()
+}
+
+/// A mark of the history: this number of this key is there for good.
+fn mark(name: u64, number: u64) -> u64 {
+    name << 32 | number
+}
+
+impl World {
+    fn open(image: &Image, options: OpenOptions) -> Self {
+        let sim = SimDevice::from_image(image.clone());
+        let store = block_on(Store::open(Device::new(sim.clone()), options, environment(99))).unwrap();
+        Self { sim, store }
+    }
+
+    fn put(&self, name: u64, number: u64, bytes: usize) -> Result<PutResult> {
+        let value = value(name, number, bytes).to_vec().into();
+        block_on(self.store.put(&key(&name_of(name)), value, PutOptions::default()))
+    }
+
+    /// Writes the numbers of a key one after the other, and marks each when it is acknowledged.
+    fn put_all(&self, name: u64, numbers: std::ops::RangeInclusive<u64>, bytes: usize) {
+        for number in numbers {
+            self.put(name, number, bytes).unwrap();
+            self.sim.mark(mark(name, number));
+        }
+    }
+
+    /// The number that a key holds, 0 for none.
+    fn get(&self, name: u64) -> u64 {
+        self.try_get(name).unwrap_or_else(|error| panic!("key {name}: {error}"))
+    }
+
+    fn try_get(&self, name: u64) -> Result<u64> {
+        let Some(object) = block_on(self.store.get(&key(&name_of(name)), ByteRange::ALL))? else {
+            return Ok(0);
+        };
+        let bytes = object.value.to_vec();
+        let number = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+        value(name, number, bytes.len()).check(&bytes).unwrap_or_else(|wrong| panic!("key {name}: {wrong}"));
+        Ok(number)
+    }
+
+    /// Ends the store without closing it, and opens what a crash at some moment leaves; `judge` is told which numbers of a
+    /// key were promised then: at least the one it is given.
+    fn crash(self, options: OpenOptions, judge: impl Fn(&World, &dyn Fn(u64) -> u64)) {
+        let Self { sim, store } = self;
+        drop(store);
+        let history = sim.history();
+        let (point, seed) = (thread_rng().gen_range(0..=history.events().len()), thread_rng().r#gen::<u32>());
+        // Not every moment has states of its own: the next one that has.
+        let found = (point..=history.events().len())
+            .find_map(|point| history.crash_state(format!("{point}:0:1:{seed:x}").parse().unwrap()));
+        let Some((CrashPoint { marks, .. }, image)) = found else { return };
+        let promised = |name: u64| {
+            let of_key = marks.iter().filter(|&&mark| mark >> 32 == name).map(|mark| mark & 0xFFFF_FFFF);
+            of_key.max().unwrap_or(0)
+        };
+        judge(&World::open(&image, options), &promised);
+    }
+}
+
+/// Runs `work` with a copy of the world as a thread of the schedule.
+fn spawn<T: 'static>(world: &World, work: impl FnOnce(World) -> T + Send + 'static) -> JoinHandle<T>
+where
+    T: Send,
+{
+    let world = world.clone();
+    shuttle::thread::spawn(move || work(world))
+}
+
+fn join<T>(threads: Vec<JoinHandle<T>>) -> Vec<T> {
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
