@@ -36,8 +36,8 @@ struct Experiment {
 /// Where a test is.
 #[derive(Clone, Copy)]
 enum Place {
-    /// This integration test of the engine, in the release profile.
-    Engine(&'static str),
+    /// The engine's tests against oracles, in the release profile.
+    Engine,
     /// The unit tests, as `cargo test --workspace` built them: in the dev profile, with checks of overflow.
     Units,
     /// The program's tests, as built by the same.
@@ -48,7 +48,7 @@ impl Place {
     /// What cargo is told of it.
     fn words(self) -> Vec<&'static str> {
         match self {
-            Self::Engine(target) => vec!["--release", "-p", "shoal-engine", "--test", target],
+            Self::Engine => vec!["--release", "-p", "shoal-engine", "--test", "store"],
             Self::Units => vec!["--workspace", "--lib"],
             Self::Program => vec!["--workspace", "--test", "shoal"],
         }
@@ -57,14 +57,8 @@ impl Place {
 
 type Sizes = &'static [(&'static str, u64, u64)];
 
-const fn engine(
-    name: &'static str,
-    row: &'static str,
-    target: &'static str,
-    filter: &'static str,
-    sizes: Sizes,
-) -> Experiment {
-    Experiment { name, row, place: Place::Engine(target), filter, sizes }
+const fn engine(name: &'static str, row: &'static str, filter: &'static str, sizes: Sizes) -> Experiment {
+    Experiment { name, row, place: Place::Engine, filter, sizes }
 }
 
 const fn dev(
@@ -87,17 +81,17 @@ const ABUSE: Sizes = &[
 ];
 
 const EXPERIMENTS: [Experiment; 17] = [
-    engine("model", "T1", "model", "", &[("SEQUENCES", 20_000, 1_000_000)]),
-    engine("crash", "T2", "explore", "crash_states", &[("STATES", 400_000, 25_000_000)]),
-    engine("short", "T2a", "explore", "every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
-    engine("recovery", "T3", "explore", "crashes_during_recovery", &[("RECOVERIES", 40_000, 3_000_000)]),
-    engine("bits", "T4", "flips", "every_bit", &[("FLIP_BITS", 4_194_304, 8_388_608)]),
-    engine("sectors", "T5", "flips", "sector_faults", &[("FAULT_SWAPS", 1_000, 1_000)]),
-    engine("damage", "T4, T5", "damage", "", &[]),
-    engine("errors", "T6", "faults", "", &[("FAULT_OPERATIONS", 200, 2_000), ("FAULT_CODES", 2, 2)]),
-    engine("full", "R3", "full", "", &[]),
-    engine("threads", "R6", "concurrency", "", &[]),
-    engine("histories", "T11", "histories", "", &[("HISTORIES", 500, 20_000)]),
+    engine("model", "T1", "model::", &[("SEQUENCES", 20_000, 1_000_000)]),
+    engine("crash", "T2", "explore::crash_states", &[("STATES", 400_000, 25_000_000)]),
+    engine("short", "T2a", "explore::every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
+    engine("recovery", "T3", "explore::crashes_during_recovery", &[("RECOVERIES", 40_000, 3_000_000)]),
+    engine("bits", "T4", "flips::every_bit", &[("FLIP_BITS", 4_194_304, 8_388_608)]),
+    engine("sectors", "T5", "flips::sector_faults", &[("FAULT_SWAPS", 1_000, 1_000)]),
+    engine("damage", "T4, T5", "damage::", &[]),
+    engine("errors", "T6", "faults::", &[("FAULT_OPERATIONS", 200, 2_000), ("FAULT_CODES", 2, 2)]),
+    engine("full", "R3", "full::", &[]),
+    engine("threads", "R6", "concurrency::", &[]),
+    engine("histories", "T11", "histories::", &[("HISTORIES", 500, 20_000)]),
     dev("hostile", "T13", Place::Units, "hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
     dev("kills", "T8", Place::Program, "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)]),
     dev("memory", "T7", Place::Program, "memory::", &[("MEMORY_S", 60, 600)]),

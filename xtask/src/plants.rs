@@ -21,76 +21,68 @@ the seed draws, or all of them. The first of the list is the canary: it is alway
 /// A hunter that runs longer than this with a bug at work has found it, too: the store hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(600);
 
+/// The engine's test binaries: `crates/engine/tests/store`, and the unit tests.
+const STORE: &str = "store";
+const UNITS: &str = "shoal_engine";
+
 /// A planted bug (`crates/engine/src/plant.rs`), the test binary that catches it, and the test in it.
 type Hunt = (&'static str, &'static str, &'static str);
 
 const HUNTS: &[Hunt] = &[
-    ("AckBeforeFlush", "explore", "crash_states"),
-    ("ValuesNotFlushed", "explore", "crash_states"),
-    ("ValueErrorIgnored", "faults", "a_write_fails"),
-    ("FlushRetried", "faults", "a_flush_fails"),
-    ("PromiseAhead", "explore", "crash_states"),
-    ("NeverSealed", "crash", "the_last_batch_of_an_idle_store_is_promised"),
-    ("StepDivided", "explore", "crash_states"),
-    ("OldSuperblockNamed", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
-    ("LogNotChecked", "explore", "crash_states"),
-    ("GhostsReplayed", "crash", "a_ghost_of_an_older_life_is_never_replayed"),
-    ("DamageIgnored", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
-    ("LostSuperblockIgnored", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
-    ("TailIgnoresOthers", "explore", "crash_states"),
-    ("PagesNotFlushed", "explore", "crash_states"),
-    ("FailedSuperblockForgiven", "faults", "a_flush_fails"),
-    ("TakenNotPublished", "explore", "crash_states"),
-    ("FreedNotPublished", "explore", "crash_states"),
-    ("OneSlot", "explore", "crash_states"),
-    ("SuperblockNotFlushed", "explore", "crash_states"),
-    ("OldestSuperblock", "explore", "crash_states"),
-    ("SuperblockNotChecked", "explore", "crash_states"),
-    ("SecondCopyForgotten", "format_refusal", "second_copies_serve_when_the_first_are_gone"),
-    ("ReplayNotFlushed", "crash", "killed_and_then_a_power_cut"),
-    ("VersionsAgain", "explore", "crash_states"),
-    ("ReplayedTwice", "explore", "crash_states"),
-    ("ReplayTakesNothing", "explore", "crash_states"),
-    ("DeletesNotReplayed", "explore", "crash_states"),
-    ("UnfinishedKept", "explore", "crash_states"),
-    ("ExpiryGoesBack", "updating", "an_object_whose_time_is_over_does_not_exist"),
-    ("ReusedAtOnce", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
-    ("ReusedUnderReaders", "packed", "a_slow_reader_of_a_packed_value"),
-    ("ReserveGivenAway", "full", "fills_up_and_is_empty_again"),
-    ("ExtentsNotKept", "explore", "crash_states"),
-    ("NotPoisoned", "faults", "a_flush_fails"),
-    ("ValueNotChecked", "explore", "crash_states"),
-    ("ReplacedNotFreed", "explore", "crash_states"),
-    ("DeadStayCounted", "explore", "crash_states"),
-    ("MovedBesideNewer", "moving", "moving_races_with_writers"),
-    ("FreedBeforePublish", "crash", "a_rotten_newest_superblock_is_noticed_or_harmless"),
-    ("DroppedFreedAtOnce", "crash", "what_was_overwritten_is_not_used_again_before_its_apply"),
-    ("DroppedNeverFreed", "full", "what_was_overwritten_before_its_apply_is_free_again"),
-    ("IdentityIgnored", "identity", "a_block_that_is_used_again_never_serves_the_old_value"),
-    ("ConditionsForgetFrozen", "histories", "histories_are_linearizable"),
-    ("InFlightServed", "histories", "histories_are_linearizable"),
-    ("FrozenNotRead", "histories", "histories_are_linearizable"),
-    ("RetriesForgotten", "together", "a_write_that_is_repeated_after_a_crash_counts_once"),
-    ("ReaperUnconditional", "updating", "the_reaper_gives_space_back"),
-    (
-        "MarkerTooLate",
-        "shoal_engine",
-        "tablet::tests::nobody_sees_the_new_overlay_before_the_marker_is_queued",
-    ),
-    ("ParentNotAsked", "faults", "a_write_is_lost"),
-    ("LostIsAbsent", "shoal_engine", "tree::tests::damage::only_what_was_replaced_is_lost"),
-    (
-        "FlushesAlone",
-        "shoal_engine",
-        "fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure",
-    ),
-    ("StepsInPart", "shoal_engine", "behind::tests::a_step_is_done_again_as_a_whole_or_not_at_all"),
-    (
-        "UnlinkedBelieved",
-        "shoal_engine",
-        "behind::tests::only_what_is_linked_to_the_newest_batch_is_believed",
-    ),
-    ("ForeignFreed", "shoal_engine", "hostile::child::a_child_lies_where_pages_may_lie"),
+    ("AckBeforeFlush", STORE, "explore::crash_states"),
+    ("ValuesNotFlushed", STORE, "explore::crash_states"),
+    ("ValueErrorIgnored", STORE, "faults::a_write_fails"),
+    ("FlushRetried", STORE, "faults::a_flush_fails"),
+    ("PromiseAhead", STORE, "explore::crash_states"),
+    ("NeverSealed", STORE, "crash::the_last_batch_of_an_idle_store_is_promised"),
+    ("StepDivided", STORE, "explore::crash_states"),
+    ("OldSuperblockNamed", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("LogNotChecked", STORE, "explore::crash_states"),
+    ("GhostsReplayed", STORE, "crash::a_ghost_of_an_older_life_is_never_replayed"),
+    ("DamageIgnored", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("LostSuperblockIgnored", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("TailIgnoresOthers", STORE, "explore::crash_states"),
+    ("PagesNotFlushed", STORE, "explore::crash_states"),
+    ("FailedSuperblockForgiven", STORE, "faults::a_flush_fails"),
+    ("TakenNotPublished", STORE, "explore::crash_states"),
+    ("FreedNotPublished", STORE, "explore::crash_states"),
+    ("OneSlot", STORE, "explore::crash_states"),
+    ("SuperblockNotFlushed", STORE, "explore::crash_states"),
+    ("OldestSuperblock", STORE, "explore::crash_states"),
+    ("SuperblockNotChecked", STORE, "explore::crash_states"),
+    ("SecondCopyForgotten", STORE, "format_refusal::second_copies_serve_when_the_first_are_gone"),
+    ("ReplayNotFlushed", STORE, "crash::killed_and_then_a_power_cut"),
+    ("VersionsAgain", STORE, "explore::crash_states"),
+    ("ReplayedTwice", STORE, "explore::crash_states"),
+    ("ReplayTakesNothing", STORE, "explore::crash_states"),
+    ("DeletesNotReplayed", STORE, "explore::crash_states"),
+    ("UnfinishedKept", STORE, "explore::crash_states"),
+    ("ExpiryGoesBack", STORE, "updating::an_object_whose_time_is_over_does_not_exist"),
+    ("ReusedAtOnce", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("ReusedUnderReaders", STORE, "packed::a_slow_reader_of_a_packed_value"),
+    ("ReserveGivenAway", STORE, "full::fills_up_and_is_empty_again"),
+    ("ExtentsNotKept", STORE, "explore::crash_states"),
+    ("NotPoisoned", STORE, "faults::a_flush_fails"),
+    ("ValueNotChecked", STORE, "explore::crash_states"),
+    ("ReplacedNotFreed", STORE, "explore::crash_states"),
+    ("DeadStayCounted", STORE, "explore::crash_states"),
+    ("MovedBesideNewer", STORE, "moving::moving_races_with_writers"),
+    ("FreedBeforePublish", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("DroppedFreedAtOnce", STORE, "crash::what_was_overwritten_is_not_used_again_before_its_apply"),
+    ("DroppedNeverFreed", STORE, "full::what_was_overwritten_before_its_apply_is_free_again"),
+    ("IdentityIgnored", STORE, "identity::a_block_that_is_used_again_never_serves_the_old_value"),
+    ("ConditionsForgetFrozen", STORE, "histories::histories_are_linearizable"),
+    ("InFlightServed", STORE, "histories::histories_are_linearizable"),
+    ("FrozenNotRead", STORE, "histories::histories_are_linearizable"),
+    ("RetriesForgotten", STORE, "together::a_write_that_is_repeated_after_a_crash_counts_once"),
+    ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
+    ("MarkerTooLate", UNITS, "tablet::tests::nobody_sees_the_new_overlay_before_the_marker_is_queued"),
+    ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
+    ("LostIsAbsent", UNITS, "tree::tests::damage::only_what_was_replaced_is_lost"),
+    ("FlushesAlone", UNITS, "fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure"),
+    ("StepsInPart", UNITS, "behind::tests::a_step_is_done_again_as_a_whole_or_not_at_all"),
+    ("UnlinkedBelieved", UNITS, "behind::tests::only_what_is_linked_to_the_newest_batch_is_believed"),
+    ("ForeignFreed", UNITS, "hostile::child::a_child_lies_where_pages_may_lie"),
 ];
 
 /// What the command line says.
@@ -188,7 +180,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = Command::new("cargo");
     command.args(["test", "--no-run", "--quiet", "--message-format=json", "-p", "shoal-engine"]);
     for &target in targets {
-        if target == LIBRARY {
+        if target == UNITS {
             command.arg("--lib")
         } else {
             command.args(["--test", target])
@@ -202,9 +194,6 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     }
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(executable).collect())
 }
-
-/// The unit tests' binary.
-const LIBRARY: &str = "shoal_engine";
 
 /// The name and path of the binary that one line of cargo's messages tells of.
 fn executable(line: &str) -> Option<(String, PathBuf)> {
@@ -281,8 +270,8 @@ mod tests {
 
     #[test]
     fn cargo_tells_where_the_binaries_are() {
-        let line = r#"{"reason":"compiler-artifact","executable":"/t/deps/explore-2020","fresh":true}"#;
-        assert_eq!(executable(line), Some(("explore".into(), PathBuf::from("/t/deps/explore-2020"))));
+        let line = r#"{"reason":"compiler-artifact","executable":"/t/deps/store-2020","fresh":true}"#;
+        assert_eq!(executable(line), Some(("store".into(), PathBuf::from("/t/deps/store-2020"))));
         assert_eq!(executable(r#"{"executable":null}"#), None);
     }
 }

@@ -5,21 +5,18 @@
 //! refused. All cores explore; a case is the same whoever takes it. `cargo test` explores for some seconds, `cargo x lab`
 //! as much as the targets say. A failure prints the command that repeats it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use common::{key, lab_number, on_all_cores, open, perform, read, recover_all, tiny};
 use shoal_base::SeededEntropy;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions, StateId};
 use shoal_engine::{Change, CheckOptions, Error, Look, Metadata, OpenOptions, Store, block_on, check};
 use shoal_testkit::{Condition, Effect, Model, OpId, Operation, Value, Workload, WorkloadOptions};
+
+use crate::common::{self, key, lab_number, on_all_cores, open, perform, read, recover_all, tiny};
 
 /// What one case is made of. Everything else follows from the seed.
 #[derive(Clone, Copy)]
@@ -412,7 +409,7 @@ fn explore(case: u64, only: Option<StateId>) -> Result<(u64, Counts), String> {
 fn describe(test: &str, case: u64, id: StateId, violation: &str) -> String {
     format!(
         "{violation}\n  case {case} ({}), state {id}; repeat it with:\n  \
-         LAB_CASE={case} LAB_STATE={id} cargo test --release -p shoal-engine --test explore {test} -- --exact --nocapture",
+         LAB_CASE={case} LAB_STATE={id} cargo test --release -p shoal-engine --test store explore::{test} -- --exact --nocapture",
         Shape::of(case).name
     )
 }

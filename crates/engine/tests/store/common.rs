@@ -1,7 +1,5 @@
 //! What the engine's tests share: a tiny store whose rare paths are common, and a driver that keeps the oracle.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
-
 use std::sync::Arc;
 
 use shoal_base::{BLOCK_BYTES, ManualClock, SeededEntropy};
@@ -13,12 +11,12 @@ use shoal_engine::{
 };
 use shoal_testkit::{Condition, Effect, Model, Observed, Operation};
 
-pub fn environment(seed: u64) -> Environment {
+pub(crate) fn environment(seed: u64) -> Environment {
     Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(seed)) }
 }
 
 /// Sizes so small that a handful of operations crosses freezes, applies, publishes and a turn of the log.
-pub fn tiny() -> OpenOptions {
+pub(crate) fn tiny() -> OpenOptions {
     OpenOptions {
         cache_bytes: 256 << 10,
         overlay_bytes: Some(24 << 10),
@@ -36,27 +34,27 @@ pub fn tiny() -> OpenOptions {
     }
 }
 
-pub fn tiny_format(blocks: u64) -> FormatOptions {
+pub(crate) fn tiny_format(blocks: u64) -> FormatOptions {
     FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(blocks) }
 }
 
-pub fn device(sim: &Arc<SimDevice>) -> Device {
+pub(crate) fn device(sim: &Arc<SimDevice>) -> Device {
     Device::new(sim.clone())
 }
 
-pub fn format(device: &Device, blocks: u64, seed: u64) {
+pub(crate) fn format(device: &Device, blocks: u64, seed: u64) {
     block_on(Store::format(device, &tiny_format(blocks), &environment(seed))).unwrap();
 }
 
-pub fn open(device: &Device, options: OpenOptions) -> shoal_engine::Result<Store> {
+pub(crate) fn open(device: &Device, options: OpenOptions) -> shoal_engine::Result<Store> {
     block_on(Store::open(device.clone(), options, environment(99)))
 }
 
-pub fn key(name: &[u8]) -> ObjectKey {
+pub(crate) fn key(name: &[u8]) -> ObjectKey {
     ObjectKey::new("default", name).unwrap()
 }
 
-pub fn rules(condition: Condition) -> RejectRules {
+pub(crate) fn rules(condition: Condition) -> RejectRules {
     match condition {
         Condition::None => RejectRules::default(),
         Condition::IfExists => RejectRules { if_exists: true, ..RejectRules::default() },
@@ -71,7 +69,7 @@ pub fn rules(condition: Condition) -> RejectRules {
 }
 
 /// Gives one operation to the store; the version of what it wrote.
-pub async fn perform(store: &Store, operation: &Operation) -> shoal_engine::Result<Lsn> {
+pub(crate) async fn perform(store: &Store, operation: &Operation) -> shoal_engine::Result<Lsn> {
     let key = key(&operation.key);
     let rules = rules(operation.condition);
     match operation.effect {
@@ -84,7 +82,7 @@ pub async fn perform(store: &Store, operation: &Operation) -> shoal_engine::Resu
 }
 
 /// Performs one operation and tells the model how it went. Errors that leave the outcome open are allowed only where `faulty`.
-pub fn step(
+pub(crate) fn step(
     store: &Store,
     model: &mut Model,
     operation: &Operation,
@@ -105,13 +103,13 @@ pub fn step(
 }
 
 /// Reads a key and gives what was seen to `judge`.
-pub fn read(store: &Store, name: &[u8]) -> shoal_engine::Result<Option<(u64, Vec<u8>)>> {
+pub(crate) fn read(store: &Store, name: &[u8]) -> shoal_engine::Result<Option<(u64, Vec<u8>)>> {
     let object = block_on(store.get(&key(name), ByteRange::ALL))?;
     Ok(object.map(|object| (object.info.version.0, object.value.to_vec())))
 }
 
 /// Compares every key of the model with the running store.
-pub fn observe_all(store: &Store, model: &mut Model) {
+pub(crate) fn observe_all(store: &Store, model: &mut Model) {
     let names: Vec<Vec<u8>> = model.keys().map(<[u8]>::to_vec).collect();
     for name in names {
         match read(store, &name).unwrap() {
@@ -123,7 +121,7 @@ pub fn observe_all(store: &Store, model: &mut Model) {
 }
 
 /// Compares every key with what a crash may have left.
-pub fn recover_all(store: &Store, model: &mut Model) -> Result<(), String> {
+pub(crate) fn recover_all(store: &Store, model: &mut Model) -> Result<(), String> {
     let names: Vec<Vec<u8>> = model.keys().map(<[u8]>::to_vec).collect();
     for name in names {
         match read(store, &name).map_err(|error| format!("{}: {error}", name.escape_ascii()))? {
@@ -139,7 +137,7 @@ pub fn recover_all(store: &Store, model: &mut Model) -> Result<(), String> {
 const HANGS_AFTER_S: u64 = 600;
 
 /// Runs `body` on a thread of its own and fails where it does not end: a hang must not be a silent one.
-pub fn within<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn within<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         let _ = sender.send(body());
@@ -158,7 +156,7 @@ pub fn within<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + '
 }
 
 /// How much a test of the laboratory does: `LAB_<name>` where it is set (by `cargo x lab`), else `quick`.
-pub fn lab_number(name: &str, quick: u64) -> u64 {
+pub(crate) fn lab_number(name: &str, quick: u64) -> u64 {
     match std::env::var(format!("LAB_{name}")) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("LAB_{name}: {text:?} is no number")),
         Err(_) => quick,
@@ -166,7 +164,7 @@ pub fn lab_number(name: &str, quick: u64) -> u64 {
 }
 
 /// Calls `trial` with every number below `count`, on all cores.
-pub fn on_all_cores(count: u64, trial: impl Fn(u64) + Sync) {
+pub(crate) fn on_all_cores(count: u64, trial: impl Fn(u64) + Sync) {
     let next = std::sync::atomic::AtomicU64::new(0);
     let work = || {
         loop {
@@ -187,14 +185,14 @@ pub fn on_all_cores(count: u64, trial: impl Fn(u64) + Sync) {
 }
 
 /// `check` without repair finds nothing wrong.
-pub fn assert_clean(device: &Device, what: &str) {
+pub(crate) fn assert_clean(device: &Device, what: &str) {
     let report = block_on(shoal_engine::check(device.clone(), &shoal_engine::CheckOptions::default()))
         .unwrap_or_else(|error| panic!("{what}: check: {error}"));
     assert!(report.is_clean(), "{what}: check: {:?}", report.problems);
 }
 
 /// Makes both copies of the newest superblock rot.
-pub fn rot_newest(image: &mut Image) {
+pub(crate) fn rot_newest(image: &mut Image) {
     const COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
     let number = |image: &Image, block| u64::from_le_bytes(image.block(block)[32..40].try_into().unwrap());
     let newest =

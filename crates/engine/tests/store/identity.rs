@@ -1,14 +1,11 @@
 //! R11: what the cache holds is told apart by block and identity. Two values that lie at one block one after the other are two,
 //! even where their checksums and lengths are the same.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::{device, format, key, open, tiny};
 use shoal_base::checksum::crc32c;
 use shoal_device::sim::SimDevice;
 use shoal_engine::{ByteRange, PutOptions, RejectRules, Store, block_on};
+
+use crate::common::{device, format, key, open, tiny};
 
 /// The generator of CRC-32C, its lowest bit first: added to a message anywhere, it leaves the checksum as it is.
 const GENERATOR: [u8; 5] = [0xF1, 0x76, 0xEC, 0x05, 0x01];

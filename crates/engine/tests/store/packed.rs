@@ -1,15 +1,8 @@
 //! Packed runs: what they cost, that their accounting is exact after every crash, that what is dead in them comes free, and
 //! that damage to them stays local.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::{
-    assert_clean, device, format, key, observe_all, open, recover_all, rot_newest, step, tiny, within,
-};
 use proptest::prelude::*;
 use shoal_base::BLOCK_BYTES;
 use shoal_device::sim::{Image, SimDevice};
@@ -19,6 +12,10 @@ use shoal_engine::{
     RejectRules, Store, Tuning, block_on, check,
 };
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
+
+use crate::common::{
+    self, assert_clean, device, format, key, observe_all, open, recover_all, rot_newest, step, tiny, within,
+};
 
 /// Sizes of which nearly all are packed, and one that is not.
 const SIZES: [usize; 6] = [150, 700, 1_300, 2_500, 3_500, 4_050];

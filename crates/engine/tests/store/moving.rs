@@ -1,14 +1,9 @@
 //! Moving: groups are emptied while the store is in use, nothing is lost by it at any moment, and what is free is given back.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{assert_clean, format, key, observe_all, recover_all, step, tiny, tiny_format, within};
 use proptest::prelude::*;
 use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::sim::{Image, SimDevice};
@@ -18,6 +13,8 @@ use shoal_engine::{
     check,
 };
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
+
+use crate::common::{assert_clean, format, key, observe_all, recover_all, step, tiny, tiny_format, within};
 
 /// Longer than any patience of the mover.
 const LONG_NS: u64 = 100_000_000_000;

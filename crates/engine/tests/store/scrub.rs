@@ -1,19 +1,16 @@
 //! The scrub finds what rotted in a running store (T27 of `docs/reliability.md`): each of fifty faults alone, and all of them
 //! in one pass, with every object named that cannot be read; a healthy store has nothing to say, under load neither.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{device, format, key, open, tiny};
 use shoal_base::SeededEntropy;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{ByteRange, CheckOptions, Error, PutOptions, RejectRules, Store, block_on, check};
 use shoal_testkit::Value;
+
+use crate::common::{device, format, key, open, tiny};
 
 const BLOCKS: u64 = 1_024;
 const OBJECTS: u64 = 160;

@@ -4,17 +4,16 @@
 //! Nothing hangs or panics; errors are of the kind that says what the caller may rely on; reads go on; and after opening
 //! again everything that was acknowledged is there, nothing is wrong, and no block is leaked.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::{assert_clean, device, format, key, lab_number, open, perform, recover_all, step, tiny, within};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{Error, PutOptions, Store, block_on};
 use shoal_testkit::{Model, Observed, Workload, WorkloadOptions};
+
+use crate::common::{
+    self, assert_clean, device, format, key, lab_number, open, perform, recover_all, step, tiny, within,
+};
 
 const BLOCKS: u64 = 448;
 const SIZES: [usize; 5] = [10, 90, 1_500, 5_000, 70_000];

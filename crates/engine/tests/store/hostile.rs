@@ -3,18 +3,13 @@
 //!
 //! Checksums would refuse nearly all of it, so a build with `--cfg fuzzing` has none (`shoal_base::checksum`): there the
 //! decoders are on their own. Without it the same trials pass through the checksums.
-//! `RUSTFLAGS="--cfg fuzzing" cargo test --release -p shoal-engine --test hostile`, in a target folder of its own.
-
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
+//! `RUSTFLAGS="--cfg fuzzing" cargo test --release -p shoal-engine --test store hostile`, in a target folder of its own.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{format, key, lab_number, on_all_cores, open, tiny};
 use shoal_base::{BLOCK_BYTES, Entropy, SeededEntropy};
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
@@ -22,6 +17,8 @@ use shoal_engine::{
     ByteRange, CheckOptions, ListRequest, OpenOptions, PutOptions, RejectRules, Store, block_on, check,
 };
 use shoal_testkit::Value;
+
+use crate::common::{format, key, lab_number, on_all_cores, open, tiny};
 
 const BLOCKS: u64 = 192;
 const OBJECTS: u64 = 30;

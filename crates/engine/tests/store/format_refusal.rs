@@ -1,14 +1,11 @@
 //! What is refused at opening, and what is not: foreign contents, newer formats, truncated devices, damaged superblocks.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::{device, format, key, open, tiny, tiny_format};
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{ByteRange, Error, Store, block_on};
+
+use crate::common::{self, device, format, key, open, tiny, tiny_format};
 
 const BLOCKS: u64 = 320;
 /// First and second copies of the superblock's two slots.

@@ -3,19 +3,18 @@
 //! The workloads overwrite, delete, use conditions, cross freezes, applies, publishes, the reuse of space between
 //! tablets and turns of the log; some crash again during recovery. A failure prints the seed and the state.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::{device, format, key, lab_number, observe_all, open, recover_all, rot_newest, step, tiny};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Ticket};
 use shoal_engine::{ByteRange, CheckOptions, Error, PutOptions, block_on, check};
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
+
+use crate::common::{
+    self, device, format, key, lab_number, observe_all, open, recover_all, rot_newest, step, tiny,
+};
 
 const BLOCKS: u64 = 320;
 

@@ -1,14 +1,9 @@
 //! Writes of several keys as one step (R22), and writes that are done once (R17): after every legal crash state all of a
 //! step is there or nothing, and a repetition does nothing more.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::thread;
 
-use common::{assert_clean, device, format, key, open, tiny};
 use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, MemDevice};
@@ -16,6 +11,8 @@ use shoal_engine::{
     ByteRange, Change, Environment, Error, Identity, Look, Metadata, Object, ObjectKey, Once, OpenOptions,
     PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, RejectRules, Store, block_on,
 };
+
+use crate::common::{self, assert_clean, device, format, key, open, tiny};
 
 const BLOCKS: u64 = 320;
 const KEYS: usize = 6;

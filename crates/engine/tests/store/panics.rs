@@ -1,21 +1,18 @@
 //! An error of the program in one of the store's threads, or in a caller that writes the batch of all: the store is read-only from
 //! then on, nobody waits for ever, and what was acknowledged is there, before and after a restart.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{assert_clean, device, format, key, tiny, within};
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
 use shoal_engine::{ByteRange, Environment, Error, OpenOptions, PutOptions, Store, block_on};
 use shoal_testkit::Value;
+
+use crate::common::{self, assert_clean, device, format, key, tiny, within};
 
 const BLOCKS: u64 = 4_000;
 /// The log's ring, and everything behind it.

@@ -1,14 +1,11 @@
 //! A listing through a cache that is much smaller than the tree.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::{device, format, key, tiny};
 use shoal_device::sim::SimDevice;
 use shoal_engine::{ListRequest, OpenOptions, PutOptions, Store, block_on};
+
+use crate::common::{self, device, format, key, tiny};
 
 const BLOCKS: u64 = 8_192;
 const OBJECTS: u64 = 6_000;

@@ -1,14 +1,9 @@
 //! Damage of a closed store, byte by byte and block by block (T4 and T5 in small): reads never give wrong bytes, nothing is
 //! missing without an error, nothing panics, and `check` says so whenever anything is wrong.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{device, format, key, open, tiny};
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
@@ -16,6 +11,8 @@ use shoal_engine::{
     ByteRange, CheckOptions, Error, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on, check,
 };
 use shoal_testkit::Value;
+
+use crate::common::{device, format, key, open, tiny};
 
 const BLOCKS: u64 = 256;
 

@@ -4,13 +4,8 @@
 //! object reads right or says that it is lost, what the log still had is back, and writing the lost objects anew leaves
 //! a clean store.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{format, key, open, tiny};
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
@@ -18,6 +13,8 @@ use shoal_engine::{
     ByteRange, CheckOptions, CheckReport, Error, PutOptions, RejectRules, Store, block_on, check,
 };
 use shoal_testkit::Value;
+
+use crate::common::{format, key, open, tiny};
 
 const BLOCKS: u64 = 256;
 /// Where things lie with a log of 24 blocks: docs/format/superblock.md.

@@ -1,16 +1,13 @@
 //! Model conformance: put, get, delete, conditions, listing, reopening, against the oracle.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
-use common::{format, key, lab_number, observe_all, on_all_cores, open, step, tiny};
 use proptest::prelude::*;
 use shoal_device::sim::{SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{ListRequest, OpenOptions, Store, block_on};
 use shoal_testkit::{Model, Workload, WorkloadOptions};
 use std::sync::Arc;
+
+use crate::common::{format, key, lab_number, observe_all, on_all_cores, open, step, tiny};
 
 const BLOCKS: u64 = 2_048;
 

@@ -2,20 +2,17 @@
 //! each version of the formats, in `golden/`. Stores of other versions are refused: `format_refusal.rs`.
 //!
 //! An image is a list of blocks that are not zero: number (8 bytes, little-endian), then 4,096 bytes. Whoever changes a format
-//! gives it a new version and adds an image: `cargo test -p shoal-engine --test golden -- --ignored`.
-
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
+//! gives it a new version and adds an image: `cargo test -p shoal-engine --test store golden::write -- --ignored`.
 
 use std::path::PathBuf;
 
-use common::{assert_clean, format, key, open, tiny};
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{ByteRange, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::Value;
+
+use crate::common::{assert_clean, format, key, open, tiny};
 
 const BLOCKS: u64 = 192;
 /// The version that this program writes.
@@ -23,7 +20,7 @@ const NEWEST: u32 = 2;
 const SIZES: [usize; 6] = [0, 30, 95, 700, 1_800, 5_000];
 
 fn path(version: u32) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}.blocks"))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/store/golden/v{version}.blocks"))
 }
 
 fn name(which: u64) -> Vec<u8> {

@@ -5,10 +5,6 @@
 //! was closed, of which nothing may be lost in silence, and one that a crash left, of which the newest batch may be (it is
 //! not promised yet). `cargo test` takes a sample, `cargo x lab` everything.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
@@ -17,13 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use common::{format, key, lab_number, on_all_cores, open, tiny};
 use shoal_base::BLOCK_BYTES;
 use shoal_buffer::Buffer;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
 use shoal_engine::{ByteRange, Error, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::Value;
+
+use crate::common::{format, key, lab_number, on_all_cores, open, tiny};
 
 const BLOCKS: u64 = 192;
 const SECTOR_BYTES: usize = 512;

@@ -1,12 +1,7 @@
 //! A device that fills up, and one that grows: clear errors, deletes that work, space that is reusable at once, no leak.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::{assert_clean, environment, key, open, recover_all, step, tiny, within};
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
@@ -14,6 +9,8 @@ use shoal_engine::{
     block_on,
 };
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
+
+use crate::common::{assert_clean, environment, key, open, recover_all, step, tiny, within};
 
 fn store_on(device: &Device, blocks: u64, options: OpenOptions) -> Store {
     let format = FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(blocks) };

@@ -1,10 +1,6 @@
 //! Many threads on one store with its own threads: conditions that race, readers that are slow, futures that are dropped, on a
 //! device in memory and on one that takes time; with the blocking executor and with one that never blocks in I/O.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::pin;
@@ -14,7 +10,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use common::{assert_clean, device, format, key, rules, tiny, within};
 use shoal_base::ManualClock;
 use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
@@ -22,6 +17,8 @@ use shoal_engine::{
     ByteRange, Environment, Error, ListRequest, OpenOptions, PutOptions, RejectRules, Store, block_on,
 };
 use shoal_testkit::{Condition, Value};
+
+use crate::common::{assert_clean, device, format, key, rules, tiny, within};
 
 const BLOCKS: u64 = 2_048;
 const THREADS: u64 = 8;

@@ -1,19 +1,16 @@
 //! Updates, writes that are begun and waited for later, and time to live.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::thread;
 
-use common::{assert_clean, format, key, tiny};
 use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
     ByteRange, Change, Environment, Error, ListRequest, Look, Metadata, Object, OpenOptions, PutOptions,
     RejectRules, Store, Updated, block_on,
 };
+
+use crate::common::{self, assert_clean, format, key, tiny};
 
 const BLOCKS: u64 = 4_096;
 

@@ -4,21 +4,18 @@
 //! What a client was told stays true: an answer is in the history with the moments of call and answer, a write of unknown
 //! outcome stays pending. Through gRPC, RESP and `kill -9` the same is done in `cli/tests/shoal/linear.rs`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use common::{format, key, lab_number, open, tiny};
 use shoal_base::{Entropy, SeededEntropy};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, Latency, SimDevice, SimOptions};
 use shoal_engine::{ByteRange, Error, Lsn, OpenOptions, PutOptions, RejectRules, Result, Store, block_on};
 use shoal_testkit::Value;
 use shoal_testkit::linear::{Action, Entry, History};
+
+use crate::common::{format, key, lab_number, open, tiny};
 
 const BLOCKS: u64 = 1_024;
 const CLIENTS: u64 = 8;

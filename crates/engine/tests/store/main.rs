@@ -1,0 +1,33 @@
+//! The whole store against oracles and models, through its public interface. One program for all of it: each one more would be
+//! linked again, in three profiles (`cargo test`, the laboratory's, and with planted bugs).
+//!
+//! [`common`] is what the others share. What a store does: [`model`], [`listing`], [`updating`], [`together`], [`packed`],
+//! [`moving`], [`full`], [`identity`]; what threads see of it: [`concurrency`], [`histories`], [`panics`]. What is left of it
+//! after a crash: [`crash`], [`explore`]; with devices that fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`],
+//! [`hostile`], [`scrub`], [`repair`]; from other programs: [`golden`], [`format_refusal`].
+
+// Clippy's exception for tests does not reach the helpers of an integration test.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+mod concurrency;
+mod crash;
+mod damage;
+mod explore;
+mod faults;
+mod flips;
+mod format_refusal;
+mod full;
+mod golden;
+mod histories;
+mod hostile;
+mod identity;
+mod listing;
+mod model;
+mod moving;
+mod packed;
+mod panics;
+mod repair;
+mod scrub;
+mod together;
+mod updating;
