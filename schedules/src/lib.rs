@@ -1,6 +1,6 @@
 //! Schedules (T10 of `docs/reliability.md`): the real store and the real pool, one schedule of a few threads after another.
 //!
-//! Built with `--cfg shoal_shuttle` (`cargo x schedules`) every lock and every atomic of base, device, space, pool and engine is
+//! Built with `--cfg shoal_shuttle` (`cargo x lab --only schedules`) every lock and every atomic of base, device, space, pool and engine is
 //! shuttle's (`shoal_base::sync`), and each use of one is a place where another thread may go on. Three quarters of the
 //! schedules are drawn by PCT (with few changes of priority at places of their own), a quarter changes threads by chance. The
 //! device is the simulated one: it records, and after each schedule a crash at one of its moments is recovered.
@@ -11,7 +11,8 @@
 #![cfg(all(test, shoal_shuttle))]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "../../crates/engine/tests/common/mod.rs"]
+#[path = "../../crates/engine/tests/store/common.rs"]
+#[allow(dead_code, reason = "the engine's tests use the rest")]
 mod common;
 
 mod commit;
@@ -53,7 +54,12 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
 /// Runs `model` by as many schedules as the laboratory says. Each thread of a schedule must come to its end: one that waits
 /// in vain is reported as a deadlock.
 fn explore(name: &str, model: impl Fn() + Send + Sync + 'static) {
-    let (count, seed) = (lab_number("SCHEDULES", 200), lab_number("SEED", 1));
+    explore_times(name, 1, model);
+}
+
+/// By `times` as many: for what is short.
+fn explore_times(name: &str, times: u64, model: impl Fn() + Send + Sync + 'static) {
+    let (count, seed) = (times * lab_number("SCHEDULES", 200), lab_number("SEED", 1));
     let (count, began) = (count as usize, Instant::now());
     let by_pct = count * 3 / 4;
     let model = Arc::new(model);

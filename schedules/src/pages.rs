@@ -13,9 +13,12 @@ use shoal_pool::{Hint, Pool, PoolOptions, Unit};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Condvar, Mutex};
 
-use super::explore;
+use super::explore_times;
 
 const PAGES: u64 = 4;
+
+/// A schedule of the pool alone takes a fifth of the time of one of the store.
+const TIMES: u64 = 5;
 
 /// A device that does what was submitted on a thread of its own, in any order.
 struct Apart {
@@ -111,7 +114,7 @@ fn small(frames: usize, side_buffers: usize) -> PoolOptions {
 
 /// Each thread counts pages up that change in place; there are fewer frames than pages, so they leave and come back.
 fn count_up(name: &str, side_buffers: usize) {
-    explore(name, move || {
+    explore_times(name, TIMES, move || {
         let sim = quiet(Image::new(PAGES));
         let pool = Pool::new(Device::new(sim.clone()), small(3, side_buffers)).unwrap();
         let threads = (0..3).map(|first| {
@@ -155,7 +158,7 @@ fn no_change_of_a_page_is_lost_with_side_buffers() {
 /// is woken, and gets the right page.
 #[test]
 fn everybody_gets_the_page_that_was_asked_for() {
-    explore("shared loads", move || {
+    explore_times("shared loads", TIMES, move || {
         let apart = Apart::new(quiet(image()));
         let device = apart.clone();
         let serving = shuttle::thread::spawn(move || device.serve());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use shoal_base::task::block_on;
-use shoal_engine::{ByteRange, OpenOptions, RejectRules};
+use shoal_engine::{ByteRange, ListRequest, OpenOptions, RejectRules};
 use shoal_testkit::linear::{Action, Entry, History};
 
 use super::common::{key, tiny};
@@ -116,5 +116,42 @@ fn a_slow_reader_keeps_its_value() {
         });
         join(readers.into_iter().chain(writers).collect());
         assert_eq!([world.get(0), world.get(1)], [5, 5]);
+    });
+}
+
+/// Pages of a listing beside writers who apply: what is there all the time is listed once, in its order.
+#[test]
+fn a_listing_has_what_is_there_all_the_time() {
+    const STAYING: u64 = 4;
+    let image = formatted(256);
+    explore("a listing", move || {
+        let world = World::open(&image, options());
+        (0..STAYING).for_each(|name| world.put_all(name, 1..=1, 60));
+        let writers = (0..2).map(|which: u64| {
+            spawn(&world, move |world| {
+                world.put(which, 2, 1_500).unwrap();
+                world.put(50 + which, 1, 60).unwrap();
+                let gone = key(&name_of(50 + which));
+                block_on(world.store.delete(&gone, RejectRules::default())).unwrap();
+                world.put(STAYING - 1 - which, 2, 60).unwrap();
+            })
+        });
+        let lister = spawn(&world, |world| {
+            let mut request = ListRequest { bucket: "default".into(), limit: 2, ..ListRequest::default() };
+            let mut listed = Vec::new();
+            loop {
+                let page = block_on(world.store.list(&request)).unwrap();
+                listed.extend(page.entries.into_iter().map(|(key, _)| key));
+                match page.next {
+                    Some(next) => request.start_after = next,
+                    None => break,
+                }
+            }
+            assert!(listed.is_sorted_by(|one, next| one < next), "{listed:?}");
+            for name in 0..STAYING {
+                assert!(listed.contains(&name_of(name)), "key {name} is missing: {listed:?}");
+            }
+        });
+        join(writers.chain([lister]).collect());
     });
 }

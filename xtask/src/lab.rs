@@ -42,6 +42,18 @@ enum Place {
     Units,
     /// The program's tests, as built by the same.
     Program,
+    /// The schedules: a workspace of its own, in the release profile, with other locks.
+    Schedules,
+}
+
+/// Tells `command`, which is cargo's, of the schedules. They are built with the planted bugs, none of which is at work where none is named, so
+/// that the laboratory and [`super::plants`] need one build.
+pub(crate) fn of_schedules(command: &mut Command) -> Result<()> {
+    let root = super::root()?;
+    command.args(["--release", "--manifest-path", "schedules/Cargo.toml"]);
+    command.env("RUSTFLAGS", "--cfg shoal_shuttle --cfg shoal_plants");
+    command.env("CARGO_TARGET_DIR", root.join("target/schedules"));
+    Ok(())
 }
 
 impl Place {
@@ -51,6 +63,7 @@ impl Place {
             Self::Engine => vec!["--release", "-p", "shoal-engine", "--test", "store"],
             Self::Units => vec!["--workspace", "--lib"],
             Self::Program => vec!["--workspace", "--test", "shoal"],
+            Self::Schedules => Vec::new(),
         }
     }
 }
@@ -80,7 +93,7 @@ const ABUSE: Sizes = &[
     ("HTTP2_S", 20, 600),
 ];
 
-const EXPERIMENTS: [Experiment; 17] = [
+const EXPERIMENTS: [Experiment; 18] = [
     engine("model", "T1", "model::", &[("SEQUENCES", 20_000, 1_000_000)]),
     engine("crash", "T2", "explore::crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore::every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
@@ -92,6 +105,7 @@ const EXPERIMENTS: [Experiment; 17] = [
     engine("full", "R3", "full::", &[]),
     engine("threads", "R6", "concurrency::", &[]),
     engine("histories", "T11", "histories::", &[("HISTORIES", 500, 20_000)]),
+    dev("schedules", "T10", Place::Schedules, "", &[("SCHEDULES", 2_000, 200_000)]),
     dev("hostile", "T13", Place::Units, "hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
     dev("kills", "T8", Place::Program, "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)]),
     dev("memory", "T7", Place::Program, "memory::", &[("MEMORY_S", 60, 600)]),
@@ -157,7 +171,11 @@ pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
 impl Experiment {
     fn cargo(&self) -> Result<Command> {
         let mut command = Command::new("cargo");
-        command.args(["test", "--quiet"]).args(self.place.words()).arg("--");
+        command.args(["test", "--quiet"]).args(self.place.words());
+        if let Place::Schedules = self.place {
+            of_schedules(&mut command)?;
+        }
+        command.arg("--");
         command.current_dir(super::root()?);
         Ok(command)
     }

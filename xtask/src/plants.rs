@@ -24,6 +24,10 @@ const HANGS_AFTER: Duration = Duration::from_secs(600);
 /// The engine's test binaries: `crates/engine/tests/store`, and the unit tests.
 const STORE: &str = "store";
 const UNITS: &str = "shoal_engine";
+const SCHEDULES: &str = "shoal_schedules";
+
+/// Schedules that hunt: the rarest bug shows after some five hundred.
+const SCHEDULES_OF_A_HUNT: &str = "3000";
 
 /// A planted bug (`crates/engine/src/plant.rs`), the test binary that catches it, and the test in it.
 type Hunt = (&'static str, &'static str, &'static str);
@@ -67,13 +71,13 @@ const HUNTS: &[Hunt] = &[
     ("ReplacedNotFreed", STORE, "explore::crash_states"),
     ("DeadStayCounted", STORE, "explore::crash_states"),
     ("MovedBesideNewer", STORE, "moving::moving_races_with_writers"),
-    ("FreedBeforePublish", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("FreedBeforePublish", SCHEDULES, "readers::a_slow_reader_keeps_its_value"),
     ("DroppedFreedAtOnce", STORE, "crash::what_was_overwritten_is_not_used_again_before_its_apply"),
     ("DroppedNeverFreed", STORE, "full::what_was_overwritten_before_its_apply_is_free_again"),
     ("IdentityIgnored", STORE, "identity::a_block_that_is_used_again_never_serves_the_old_value"),
-    ("ConditionsForgetFrozen", STORE, "histories::histories_are_linearizable"),
-    ("InFlightServed", STORE, "histories::histories_are_linearizable"),
-    ("FrozenNotRead", STORE, "histories::histories_are_linearizable"),
+    ("ConditionsForgetFrozen", SCHEDULES, "sessions::conditions_let_one_through"),
+    ("InFlightServed", SCHEDULES, "readers::what_a_reader_saw_is_there_after_a_crash"),
+    ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
     ("RetriesForgotten", STORE, "together::a_write_that_is_repeated_after_a_crash_counts_once"),
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
     ("MarkerTooLate", UNITS, "tablet::tests::nobody_sees_the_new_overlay_before_the_marker_is_queued"),
@@ -177,22 +181,39 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// Builds the test binaries with all planted bugs, in a folder of their own; gives their names and paths.
 fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let root = super::root()?;
-    let mut command = Command::new("cargo");
-    command.args(["test", "--no-run", "--quiet", "--message-format=json", "-p", "shoal-engine"]);
+    let cargo = || {
+        let mut command = Command::new("cargo");
+        command.args(["test", "--no-run", "--quiet", "--message-format=json"]);
+        command
+    };
+    let mut commands = Vec::new();
+    let mut of_engine = cargo();
+    of_engine.args(["-p", "shoal-engine"]);
+    of_engine.env("RUSTFLAGS", "--cfg shoal_plants").env("CARGO_TARGET_DIR", root.join("target/plants"));
     for &target in targets {
-        if target == UNITS {
-            command.arg("--lib")
-        } else {
-            command.args(["--test", target])
-        };
+        match target {
+            UNITS => _ = of_engine.arg("--lib"),
+            SCHEDULES => {
+                let mut command = cargo();
+                super::lab::of_schedules(&mut command)?;
+                commands.push(command);
+            }
+            _ => _ = of_engine.args(["--test", target]),
+        }
     }
-    command.env("RUSTFLAGS", "--cfg shoal_plants").env("CARGO_TARGET_DIR", root.join("target/plants"));
-    let output =
-        command.current_dir(&root).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("the tests with planted bugs do not build ({})", output.status);
+    if targets != [SCHEDULES] {
+        commands.push(of_engine);
     }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(executable).collect())
+    let mut binaries = Vec::new();
+    for mut command in commands {
+        let output =
+            command.current_dir(&root).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+        if !output.status.success() {
+            bail!("the tests with planted bugs do not build ({})", output.status);
+        }
+        binaries.extend(String::from_utf8_lossy(&output.stdout).lines().filter_map(executable));
+    }
+    Ok(binaries)
 }
 
 /// The name and path of the binary that one line of cargo's messages tells of.
@@ -212,6 +233,7 @@ fn hunt(binary: &Path, test: &str, plant: &str) -> Result<Outcome> {
     let mut child = Command::new(binary)
         .args(["--exact", test])
         .env("SHOAL_PLANT", plant)
+        .env("LAB_SCHEDULES", SCHEDULES_OF_A_HUNT)
         .env("RUST_BACKTRACE", "0")
         .current_dir(super::root()?.join("crates/engine"))
         .stdout(Stdio::null())

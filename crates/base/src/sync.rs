@@ -1,7 +1,7 @@
 //! What threads share state by: locks, atomics, thread locals.
 //!
 //! They are parking_lot's and the standard library's. A build with `--cfg shoal_shuttle` has shuttle's in their place, which runs the same
-//! code one schedule after another (T10, `cargo x schedules`). There everything on the way of a put and of a get must come from
+//! code one schedule after another (T10, `cargo x lab --only schedules`). There everything on the way of a put and of a get must come from
 //! here: a thread that waits in any other way waits for ever, because all threads of a schedule are one thread of the system.
 //! A lock under which nothing of this module is touched may stay what it is, and so may a count that orders nothing.
 
