@@ -3,6 +3,8 @@
 //! The tests themselves are the engine's; `cargo test` runs each of them small. This says how much each does, in the
 //! release profile, and tells how long each took. A failure prints the command that repeats it.
 
+use std::fs::File;
+use std::io::{self, Write};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -16,7 +18,7 @@ Runs the reliability laboratory: crash states, crashes during recovery, damage, 
 a change has to pass, in some minutes; `nightly` about fifty times as much, every planted bug, and kills of the real server.
 
   --seed N     another part of the same space [default: 1]
-  --only NAME  only the experiments that begin with NAME
+  --only NAME  only the experiments that begin with NAME, or with one of several, with commas between
   --part N     a night of an Nth of its length (not shorter than in CI; what only grows a little is done whole) [default: 1]";
 
 /// What does at least this many times as much in a night as in CI is done in part in a part of a night.
@@ -31,6 +33,9 @@ struct Experiment {
     filter: &'static str,
     /// Variables, and their values in CI and in a night.
     sizes: Sizes,
+    /// Whether it mostly waits, and judges nothing that another one beside it makes worse: those that stand one behind the other in
+    /// the list run at the same time. Whatever measures what the machine can do, and whatever keeps all cores busy, runs alone.
+    beside: bool,
 }
 
 /// Where a test is.
@@ -71,17 +76,20 @@ impl Place {
 type Sizes = &'static [(&'static str, u64, u64)];
 
 const fn engine(name: &'static str, row: &'static str, filter: &'static str, sizes: Sizes) -> Experiment {
-    Experiment { name, row, place: Place::Engine, filter, sizes }
+    Experiment { name, row, place: Place::Engine, filter, sizes, beside: false }
 }
 
-const fn dev(
-    name: &'static str,
-    row: &'static str,
-    place: Place,
-    filter: &'static str,
-    sizes: Sizes,
-) -> Experiment {
-    Experiment { name, row, place, filter, sizes }
+const fn units(name: &'static str, row: &'static str, filter: &'static str, sizes: Sizes) -> Experiment {
+    Experiment { name, row, place: Place::Units, filter, sizes, beside: false }
+}
+
+const fn program(name: &'static str, row: &'static str, filter: &'static str, sizes: Sizes) -> Experiment {
+    Experiment { name, row, place: Place::Program, filter, sizes, beside: false }
+}
+
+/// One of those that run at the same time.
+const fn beside(experiment: Experiment) -> Experiment {
+    Experiment { beside: true, ..experiment }
 }
 
 const ABUSE: Sizes = &[
@@ -105,14 +113,22 @@ const EXPERIMENTS: [Experiment; 18] = [
     engine("full", "R3", "full::", &[]),
     engine("threads", "R6", "concurrency::", &[]),
     engine("histories", "T11", "histories::", &[("HISTORIES", 500, 20_000)]),
-    dev("schedules", "T10", Place::Schedules, "", &[("SCHEDULES", 2_000, 200_000)]),
-    dev("hostile", "T13", Place::Units, "hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
-    dev("kills", "T8", Place::Program, "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)]),
-    dev("memory", "T7", Place::Program, "memory::", &[("MEMORY_S", 60, 600)]),
-    dev("load", "T15", Place::Program, "load::sustained", &[("LOAD_S", 60, 1_800)]),
-    dev("overload", "T16", Place::Program, "load::overload", &[("OVERLOAD_S", 20, 600)]),
-    // Mostly they wait, and so they run beside each other.
-    dev("abuse", "T17 to T20", Place::Program, "abuse::", ABUSE),
+    Experiment {
+        name: "schedules",
+        row: "T10",
+        place: Place::Schedules,
+        filter: "",
+        sizes: &[("SCHEDULES", 2_000, 200_000)],
+        beside: false,
+    },
+    units("hostile", "T13", "hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
+    // What a server can do is measured here, and then a part or a multiple of it is asked for.
+    program("load", "T15", "load::sustained", &[("LOAD_S", 60, 1_800)]),
+    program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600)]),
+    // Each judges its own server: what survives, what memory it takes, whom it cuts.
+    beside(program("kills", "T8", "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)])),
+    beside(program("memory", "T7", "memory::", &[("MEMORY_S", 60, 600)])),
+    beside(program("abuse", "T17 to T20", "abuse::", ABUSE)),
 ];
 
 /// What the command line says.
@@ -140,12 +156,16 @@ impl Options {
         }
         Ok(options)
     }
+
+    fn wants(&self, name: &str) -> bool {
+        self.only.split(',').any(|only| name.starts_with(only))
+    }
 }
 
 /// Runs the experiments, in order, all of them even where one fails.
 pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
     let chosen: Vec<&Experiment> =
-        EXPERIMENTS.iter().filter(|experiment| experiment.name.starts_with(&options.only)).collect();
+        EXPERIMENTS.iter().filter(|experiment| options.wants(experiment.name)).collect();
     if !nightly && options.part != 1 {
         bail!("--part is for `cargo x nightly`");
     }
@@ -153,19 +173,39 @@ pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
         bail!("no experiment begins with {:?}", options.only);
     }
     let mut failed = Vec::new();
-    for experiment in chosen {
-        let began = Instant::now();
-        println!("== {} ({})", experiment.name, experiment.row);
-        let is_fine = experiment.run(options, nightly)?;
-        println!("-- {} ({}): {:.0} s", experiment.name, experiment.row, began.elapsed().as_secs_f64());
-        if !is_fine {
-            failed.push(experiment.name);
-        }
+    for group in chosen.chunk_by(|one, next| one.beside && next.beside) {
+        let fine = if let [experiment] = group {
+            vec![experiment.run(options, nightly, None)?]
+        } else {
+            beside_each_other(group, options, nightly)?
+        };
+        failed.extend(group.iter().zip(fine).filter(|(_, is_fine)| !is_fine).map(|(it, _)| it.name));
     }
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// Runs all of `group` at a time. What each says is printed when it ends, in one piece; until then it is in target/lab.
+fn beside_each_other(group: &[&Experiment], options: &Options, nightly: bool) -> Result<Vec<bool>> {
+    let names: Vec<&str> = group.iter().map(|experiment| experiment.name).collect();
+    println!("== {}: beside each other", names.join(", "));
+    let folder = super::root()?.join("target/lab");
+    std::fs::create_dir_all(&folder)?;
+    let run = |experiment: &Experiment| -> Result<bool> {
+        let path = folder.join(format!("{}.log", experiment.name));
+        let is_fine = experiment.run(options, nightly, Some(&File::create(&path)?));
+        let said = std::fs::read(&path)?;
+        // One call of print: no other experiment's output comes between.
+        io::stdout().lock().write_all(&said)?;
+        is_fine
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = group.iter().map(|experiment| scope.spawn(|| run(experiment))).collect();
+        let ended = running.into_iter().map(|it| it.join().expect("it does not panic"));
+        ended.collect()
+    })
 }
 
 impl Experiment {
@@ -180,11 +220,30 @@ impl Experiment {
         Ok(command)
     }
 
+    /// Runs it between two lines that name it, on this program's output or into `log`; whether it passed.
+    fn run(&self, options: &Options, nightly: bool, log: Option<&File>) -> Result<bool> {
+        let say = |line: String| match log {
+            Some(mut log) => writeln!(log, "{line}"),
+            None => writeln!(io::stdout(), "{line}"),
+        };
+        let began = Instant::now();
+        say(format!("== {} ({})", self.name, self.row))?;
+        let is_fine = self.passes(options, nightly, log)?;
+        say(format!("-- {} ({}): {:.0} s", self.name, self.row, began.elapsed().as_secs_f64()))?;
+        Ok(is_fine)
+    }
+
     /// Whether its tests pass, and there are some: what was renamed or is left out would pass for ever.
-    fn run(&self, options: &Options, nightly: bool) -> Result<bool> {
+    fn passes(&self, options: &Options, nightly: bool, log: Option<&File>) -> Result<bool> {
+        let output = || -> Result<Stdio> {
+            Ok(match log {
+                Some(log) => log.try_clone()?.into(),
+                None => Stdio::inherit(),
+            })
+        };
         let list = |words: &[&str]| -> Result<Option<usize>> {
             let mut command = self.cargo()?;
-            let listed = command.args(words).arg(self.filter).stderr(Stdio::inherit()).output();
+            let listed = command.args(words).arg(self.filter).stderr(output()?).output();
             let listed = listed.context("cannot start cargo")?;
             let count = count_tests(&String::from_utf8_lossy(&listed.stdout));
             Ok(listed.status.success().then_some(count))
@@ -199,6 +258,7 @@ impl Experiment {
             let size = if nightly { of_night(*in_ci, *in_a_night, options.part) } else { *in_ci };
             command.env(format!("LAB_{name}"), size.to_string());
         }
+        command.stdout(output()?).stderr(output()?);
         Ok(command.status().context("cannot start cargo")?.success())
     }
 }
@@ -235,6 +295,16 @@ mod tests {
     }
 
     #[test]
+    fn what_measures_the_machine_runs_alone() {
+        let groups = EXPERIMENTS.chunk_by(|one, next| one.beside && next.beside);
+        let together: Vec<Vec<&str>> = groups
+            .filter(|group| group.len() > 1)
+            .map(|group| group.iter().map(|it| it.name).collect())
+            .collect();
+        assert_eq!(together, [["kills", "memory", "abuse"]]);
+    }
+
+    #[test]
     fn a_part_of_a_night_does_at_least_what_a_change_has_to_pass() {
         assert_eq!(
             [of_night(10, 1_000, 1), of_night(10, 1_000, 4), of_night(10, 1_000, 200)],
@@ -248,6 +318,9 @@ mod tests {
         assert_eq!(Options::parse(&[]).unwrap(), Options { seed: 1, only: String::new(), part: 1 });
         let both = Options::parse(&["--seed", "7", "--only", "crash", "--part", "3"]).unwrap();
         assert_eq!(both, Options { seed: 7, only: "crash".into(), part: 3 });
+        assert!(!both.wants("model") && both.wants("crash"));
+        let several = Options::parse(&["--only", "kills,mem"]).unwrap();
+        assert_eq!(["kills", "model", "memory"].map(|name| several.wants(name)), [true, false, true]);
         for wrong in [&["--seed"][..], &["--seed", "x"], &["--sed", "1"]] {
             assert!(Options::parse(wrong).is_err(), "{wrong:?}");
         }

@@ -165,6 +165,11 @@ pub(crate) fn lab_number(name: &str, quick: u64) -> u64 {
 
 /// Calls `trial` with every number below `count`, on all cores.
 pub(crate) fn on_all_cores(count: u64, trial: impl Fn(u64) + Sync) {
+    on_each_core(1, count, trial);
+}
+
+/// The same with `several` threads a core: for trials that wait for a while.
+pub(crate) fn on_each_core(several: usize, count: u64, trial: impl Fn(u64) + Sync) {
     let next = std::sync::atomic::AtomicU64::new(0);
     let work = || {
         loop {
@@ -177,7 +182,7 @@ pub(crate) fn on_all_cores(count: u64, trial: impl Fn(u64) + Sync) {
     };
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..cores * several).map(|_| scope.spawn(work)).collect();
         threads
             .into_iter()
             .for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
