@@ -102,15 +102,13 @@ fn told<O>(options: Result<O>, usage: &str, work: impl FnOnce(O) -> Result<()>) 
 
 /// Everything that takes hours; all of it even where something fails.
 fn nightly(options: lab::Options) -> Result<()> {
-    let [kills, seconds] = [2_000, 900].map(|whole: u64| (whole / options.part).max(1).to_string());
-    let kills = kill::Options::parse(&["--rounds", &kills])?;
+    let seconds = (900 / options.part).max(1).to_string();
     let every = plants::Options::parse(&[])?;
     let fuzzers = fuzz::Options::parse(&["--seconds", &seconds])?;
     let lines = coverage::Options::parse(&["--lines"])?;
     let results = [
         plants::run(&every),
         lab::run(&options, true),
-        kill::run(&kills),
         fuzz::run(&fuzzers),
         coverage::run(&lines),
         miri(),
