@@ -106,13 +106,8 @@ fn nightly(options: lab::Options) -> Result<()> {
     let every = plants::Options::parse(&[])?;
     let fuzzers = fuzz::Options::parse(&["--seconds", &seconds])?;
     let lines = coverage::Options::parse(&["--lines"])?;
-    let results = [
-        plants::run(&every),
-        lab::run(&options, true),
-        fuzz::run(&fuzzers),
-        coverage::run(&lines),
-        miri(),
-    ];
+    let results =
+        [plants::run(&every), lab::run(&options, true), fuzz::run(&fuzzers), coverage::run(&lines), miri()];
     results.into_iter().collect()
 }
 

@@ -36,3 +36,16 @@ impl fmt::Display for Run {
         write!(f, "{}+{}", self.block, self.blocks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_share_a_block_overlap() {
+        let (run, all) = (Run::new(4, 3), Run::new(0, 20));
+        assert!(run.overlaps(Run::new(6, 1)) && run.overlaps(all) && all.overlaps(run));
+        assert!(!run.overlaps(Run::new(7, 1)) && !run.overlaps(Run::new(0, 4)));
+        assert_eq!((run.end(), run.to_string()), (7, "4+3".to_owned()));
+    }
+}

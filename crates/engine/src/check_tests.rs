@@ -187,3 +187,20 @@ fn a_record_that_cannot_be_read_is_named() {
         "{opened:?}"
     );
 }
+
+/// A parent that says something else of its children than they hold, although every checksum matches.
+#[test]
+fn a_count_that_is_wrong_is_named() {
+    let mut made = ByHand::new();
+    let (leaf, root) = (made.block(), made.block());
+    let object = key(1);
+    let child = made.page(pages::leaf(made.tree(), leaf, &[(object.encoded(), inline(b"abc"))]));
+    let page = made.page(pages::inner(made.tree(), root, 1, &[(b"", child, 3)]));
+    made.root(page, 2, 3);
+    made.superblock.tablets[0].totals = Totals { value_bytes: 3, expiring: Some(0), ..Totals::default() };
+    made.publish();
+    let report = made.check(false);
+    let named =
+        said(&report).into_iter().find(|(what, _)| what.contains("1 entries are there, the parent says 3"));
+    assert_eq!(named.map(|(_, block)| block), Some(leaf), "{report:?}");
+}

@@ -530,6 +530,18 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_was_begun_is_known_until_it_has_come() {
+        let mut parser = RequestParser::new(RequestLimits::default(), true);
+        let mut received = Buffer::new();
+        for (piece, is_within) in [(&b"*2\r\n$3\r\nGET\r\n"[..], true), (b"$1\r\n", true), (b"a\r\n", false)]
+        {
+            received.append(Bytes::copy_from_slice(piece));
+            let came = parser.next(&mut received).unwrap();
+            assert_eq!((parser.is_within(), came.is_some()), (is_within, !is_within));
+        }
+    }
+
+    #[test]
     fn strangers_may_send_little() {
         let stranger = |input: &[u8]| text(parse_pieces(&[input], RequestLimits::default(), false).1);
         assert_eq!(stranger(b"*11\r\n"), "Protocol error: unauthenticated multibulk length");

@@ -4,8 +4,8 @@
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
@@ -99,12 +99,15 @@ fn breaks(blocks: Range<u64>, thread: Option<&'static str>) {
     let options = OpenOptions { background: true, ..tiny() };
     let opened = Store::open(Device::new(faulty.clone()), options, Environment::default());
     let store = block_on(opened).unwrap();
+    let begun = Barrier::new(WRITERS as usize);
     let newest: Vec<u64> = std::thread::scope(|scope| {
         let writer = |which: u64| {
-            let (store, faulty) = (&store, &faulty);
+            let (store, faulty, begun) = (&store, &faulty, &begun);
             move || {
                 for seed in 0.. {
                     if seed == 40 {
+                        // Each has written by then, however busy the machine is.
+                        begun.wait();
                         faulty.armed.store(true, Ordering::Relaxed);
                     }
                     match catch_unwind(AssertUnwindSafe(|| put(store, which, seed))) {
