@@ -81,6 +81,11 @@ struct Row {
 /// # Errors
 /// A name that selects nothing; the store, the device or the output failed.
 pub fn run(options: &ThresholdOptions, out: &mut dyn Write) -> Result<()> {
+    run_in(&Environment::default(), options, out)
+}
+
+/// The same with stores in this environment.
+fn run_in(environment: &Environment, options: &ThresholdOptions, out: &mut dyn Write) -> Result<()> {
     let cases = DEVICES.iter().flat_map(|device| CLIENTS.map(|clients| format!("{device}-c{clients}")));
     let cases: Vec<String> = cases.collect();
     let names: Vec<&str> = cases.iter().map(String::as_str).collect();
@@ -105,7 +110,7 @@ pub fn run(options: &ThresholdOptions, out: &mut dyn Write) -> Result<()> {
             continue;
         }
         for way in WAYS {
-            let (store, _file) = open(device, way, options)?;
+            let (store, _file) = open(device, way, environment, options)?;
             for clients in CLIENTS {
                 let case = of_device(clients);
                 if !wanted.contains(&case.as_str()) {
@@ -135,7 +140,12 @@ pub fn run(options: &ThresholdOptions, out: &mut dyn Write) -> Result<()> {
 }
 
 /// An empty store that sends every value the one way.
-fn open(device: &str, way: &str, options: &ThresholdOptions) -> Result<(Store, Option<NewFile>)> {
+fn open(
+    device: &str,
+    way: &str,
+    environment: &Environment,
+    options: &ThresholdOptions,
+) -> Result<(Store, Option<NewFile>)> {
     let (device, file) = if device == "file" {
         let (device, file) = NewFile::create(options.data.as_deref(), "thresholds", options.io)?;
         (device, Some(file))
@@ -148,7 +158,7 @@ fn open(device: &str, way: &str, options: &ThresholdOptions) -> Result<(Store, O
     let mut format = FormatOptions::for_blocks(DEVICE_BLOCKS);
     format.log_blocks = Some(LOG_BLOCKS);
     format.initial_blocks = Some(DEVICE_BLOCKS);
-    block_on(Store::format(&device, &format, &Environment::default()))?;
+    block_on(Store::format(&device, &format, environment))?;
     let mut open = OpenOptions { cache_bytes: 256 << 20, ..OpenOptions::default() };
     let (leaf, log) = match way {
         "leaf" => (LEAF_BYTES_MAX, 0),
@@ -157,7 +167,7 @@ fn open(device: &str, way: &str, options: &ThresholdOptions) -> Result<(Store, O
     };
     open.tuning.leaf_value_bytes_max = leaf;
     open.tuning.log_value_bytes_max = log;
-    Ok((block_on(Store::open(device, open, Environment::default()))?, file))
+    Ok((block_on(Store::open(device, open, environment.clone()))?, file))
 }
 
 fn measure(store: &Store, bytes: usize, clients: usize, time: Duration) -> Result<Vec<Option<f64>>> {
@@ -248,7 +258,24 @@ fn charts(rows: &[Row], directory: &Path) -> Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use shoal_base::{Clock, SystemClock};
+
     use super::*;
+
+    /// A store settles, as it does before each row, when what it holds is three seconds old: here that is a moment.
+    struct Fast(SystemClock);
+
+    impl Clock for Fast {
+        fn wall_ns(&self) -> u64 {
+            self.0.wall_ns()
+        }
+
+        fn monotonic_ns(&self) -> u64 {
+            self.0.monotonic_ns() * 100
+        }
+    }
 
     #[test]
     fn every_way_is_measured_and_drawn() {
@@ -263,7 +290,8 @@ mod tests {
             plot: Some(folder.path().into()),
         };
         let mut out = Vec::new();
-        run(&options, &mut out).unwrap();
+        let environment = Environment { clock: Arc::new(Fast(SystemClock::new())), ..Environment::default() };
+        run_in(&environment, &options, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         for way in WAYS {
             assert!(text.contains(&format!("\"variant\":\"{way}\"")), "{text}");

@@ -294,11 +294,13 @@ fn a_command_that_trickles_is_cut() {
     let mut silent = Client::new(&served);
     assert_eq!(silent.run("set k 1"), Seen::Simple("OK".into()));
     let (words, value) = (b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$100\r\n", [b'x'; 60]);
-    for opening in [&b"*3\r\n"[..], b"set k ", words, &[&words[..], &value[..]].concat()] {
-        let mut client = Client::new(&served);
-        client.send(opening);
-        let mut writer = client.reader.get_ref().try_clone().unwrap();
-        std::thread::scope(|scope| {
+    let in_the_value = [&words[..], &value[..]].concat();
+    // All at a time, for each waits for its end.
+    std::thread::scope(|scope| {
+        for opening in [&b"*3\r\n"[..], b"set k ", words, &in_the_value] {
+            let mut client = Client::new(&served);
+            client.send(opening);
+            let mut writer = client.reader.get_ref().try_clone().unwrap();
             scope.spawn(move || {
                 // Too slowly for the rest of the command to come in less than a minute.
                 while writer.write_all(if opening == b"*3\r\n" { b"$" } else { b"y" }).is_ok() {
@@ -308,9 +310,11 @@ fn a_command_that_trickles_is_cut() {
                     }
                 }
             });
-            assert_eq!(client.next(), None, "{:?} was answered", opening.escape_ascii().to_string());
-        });
-    }
+            scope.spawn(move || {
+                assert_eq!(client.next(), None, "{:?} was answered", opening.escape_ascii().to_string());
+            });
+        }
+    });
     assert_eq!(silent.run("get k"), "1".into());
 }
 
