@@ -151,6 +151,7 @@ mod tests {
                 put_varint(&mut out, value);
                 assert_eq!(out.len(), varint_bytes(value));
                 let mut reader = Reader::new(&out);
+                assert_eq!(reader.rest(), out);
                 assert_eq!(reader.varint(), Ok(value));
                 assert!(reader.is_empty());
                 for cut in 0..out.len() {
