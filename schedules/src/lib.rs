@@ -1,9 +1,9 @@
 //! Schedules (T10 of `docs/reliability.md`): the real store and the real pool, one schedule of a few threads after another.
 //!
-//! Built with `--cfg shoal_shuttle` (`cargo x lab --only schedules`) every lock and every atomic of base, device, space, pool and engine is
-//! shuttle's (`shoal_base::sync`), and each use of one is a place where another thread may go on. Three quarters of the
+//! Built with `--cfg shoal_shuttle` (`cargo x lab --only schedules`) the locks and atomics by which threads of device, space, pool and
+//! engine meet are shuttle's (`shoal_base::sync`), and each use of one is a place where another thread may go on. Three quarters of the
 //! schedules are drawn by PCT (with few changes of priority at places of their own), a quarter changes threads by chance. The
-//! device is the simulated one: it records, and after each schedule a crash at one of its moments is recovered.
+//! device is the simulated one; where a model asks what is durable, it records, and a crash at one moment of each schedule is recovered.
 //!
 //! What shuttle does not see: other orders of memory than the sequential one (loom's models are for that), the
 //! store's own threads (who writes here leads the group, applies and publishes itself), time.

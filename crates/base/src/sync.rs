@@ -23,11 +23,6 @@ impl<T> Mutex<T> {
     pub const fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
-
-    /// The value.
-    pub fn into_inner(self) -> T {
-        self.0.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
 }
 
 #[cfg(shoal_shuttle)]
