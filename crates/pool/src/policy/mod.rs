@@ -199,7 +199,8 @@ impl Policy {
     fn accessed(&self, slot: &Slot, index: u32, now: u32) {
         slot.last.store(now, Ordering::Relaxed);
         // Once for several threads: a read keeps the line shared where there is nothing to change.
-        if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Relaxed) {
+        // Acquire: what `inherit` added is there before it is taken away.
+        if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Acquire) {
             self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
             self.kind.entered(slot, index, now, Hint::Lookup);
         } else {
@@ -209,7 +210,7 @@ impl Policy {
 
     /// A unit leaves the pool; `remember` it for its return. Only for the owner of its frames, or of its doom.
     pub(crate) fn left(&self, slot: &Slot, index: u32, remember: bool) {
-        if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Relaxed) {
+        if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Acquire) {
             self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
         } else {
             self.kind.left(slot, index, self.now(), remember);
@@ -219,9 +220,16 @@ impl Policy {
     /// The unit in slot `to` replaces the resident one in `from` (which the caller pinned): it takes over its history,
     /// and the old one goes as soon as room is needed.
     pub(crate) fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32)) {
-        if !from.0.scanned.swap(true, Ordering::Relaxed) {
-            self.kind.inherit(from, to);
-            self.scan_frames.fetch_add(from.0.unit().blocks(), Ordering::Relaxed);
+        if from.0.scanned.load(Ordering::Relaxed) {
+            return;
+        }
+        self.kind.inherit(from, to);
+        // Counted before it says so: whoever reads it meanwhile takes it from the scans, and out of the count, at once.
+        let blocks = from.0.unit().blocks();
+        self.scan_frames.fetch_add(blocks, Ordering::Relaxed);
+        if from.0.scanned.swap(true, Ordering::Release) {
+            self.scan_frames.fetch_sub(blocks, Ordering::Relaxed);
+        } else {
             self.queue(Scanned { index: from.1, generation: from.0.generation.load(Ordering::Relaxed) });
         }
     }
@@ -276,6 +284,8 @@ impl Policy {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
     use crate::unit::Unit;
 
@@ -322,6 +332,38 @@ pub(crate) mod tests {
             assert_eq!(policy.scan_frames(), 0);
             assert!(policy.next_scanned(&slots).is_none());
         }
+    }
+
+    /// Whoever reads a unit at the moment in which it is replaced does not take it out of a count that it is not in yet.
+    #[test]
+    fn what_is_replaced_while_it_is_read_stays_counted() {
+        let slots = slots(2);
+        let policy = Policy::new(PolicyKind::LruK, 2, 2, 64, 2);
+        let ended = AtomicBool::new(false);
+        policy.entered(&slots[0], 0, Hint::Lookup);
+        policy.entered(&slots[1], 1, Hint::Lookup);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        policy.tick();
+                        policy.touched(&slots[0], 0, Hint::Lookup);
+                        // Each of the three may be between the mark and the count.
+                        assert!(policy.scan_frames() <= 3, "{} frames", policy.scan_frames());
+                    }
+                });
+            }
+            let begun = std::time::Instant::now();
+            let mut turns = 0;
+            while turns < 1_000 || begun.elapsed() < std::time::Duration::from_millis(200) {
+                policy.inherit((&slots[0], 0), (&slots[1], 1));
+                turns += 1;
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        policy.left(&slots[0], 0, false);
+        policy.left(&slots[1], 1, false);
+        assert_eq!(policy.scan_frames(), 0);
     }
 
     #[test]
