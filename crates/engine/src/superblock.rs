@@ -82,10 +82,11 @@ impl TabletRecord {
     /// Whether the root lies in `usable` blocks, and sums with the figures do not overflow.
     fn is_sensible(&self, usable: &Range<u64>) -> bool {
         let Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring } = self.totals;
-        let counters = [self.root.entries, self.applied.0, packed_live_bytes, value_bytes];
+        let counters = [self.root.entries, self.applied.0, value_bytes];
         let expiring = expiring.unwrap_or_default();
         self.root.page.is_none_or(|page| usable.contains(&page.block))
             && runs.max(packed_blocks) <= SPACE_BLOCKS_MAX
+            && packed_live_bytes <= SPACE_BLOCKS_MAX * BLOCK_BYTES as u64
             && counters.iter().all(|&counter| counter <= COUNTER_MAX)
             && expiring <= COUNTER_MAX
     }
