@@ -66,6 +66,4 @@ mod malformed;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
-mod testing_calls;
-#[cfg(test)]
 mod testing_frames;
