@@ -72,4 +72,4 @@ impl std::fmt::Display for Current {
 }
 
 /// A result of the store.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;

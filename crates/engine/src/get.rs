@@ -64,6 +64,19 @@ impl Store {
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Invalid`] for more than 4 MiB at once ([`Self::get_stream`] for those).
     pub async fn get(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<Object>> {
+        self.get_admitted(key, range, |_| Result::Ok(())).await
+    }
+
+    /// As [`Self::get`], but asks `admit` before so many bytes of the value are brought into memory.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and what `admit` says: then the device was not asked for the value.
+    pub async fn get_admitted<E: From<Error>>(
+        &self,
+        key: &ObjectKey,
+        range: ByteRange,
+        admit: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<Option<Object>, E> {
         let inner = &*self.0;
         inner.check_open()?;
         // The view is held until the device was read: what it reaches is not reused before (R16).
@@ -71,6 +84,7 @@ impl Store {
         let Some(found) = inner.find(&view, key.encoded()).await? else { return Ok(None) };
         let (first, bytes) = range.within(found.entry.value_bytes);
         check_single(bytes)?;
+        admit(bytes)?;
         let object = inner.read_object(&found, first, bytes).await?;
         inner.count(&inner.counters.gets);
         OperationCounters::add(&inner.counters.value_bytes_read, bytes);

@@ -144,17 +144,21 @@ impl Dispatch {
     fn route<'a>(&'a self, path: &'a str, call: Call) -> BoxFuture<'a, HttpResponse> {
         match path {
             v1::Put::PATH => unary::answer::<v1::Put, _>(call, put::put).boxed(),
-            v1::Get::PATH => unary::answer::<v1::Get, _>(call, get::get).boxed(),
+            v1::Get::PATH => {
+                let lease = Arc::clone(&call.lease);
+                unary::answer::<v1::Get, _>(call, |request| get::get(request, lease)).boxed()
+            }
             v1::Head::PATH => unary::answer::<v1::Head, _>(call, head::head).boxed(),
             v1::Delete::PATH => unary::answer::<v1::Delete, _>(call, delete::delete).boxed(),
             kv::Create::PATH => {
                 unary::answer::<kv::Create, _>(call, |request| key_value::create(request, &self.kv_bucket))
                     .boxed()
             }
-            kv::Retrieve::PATH => unary::answer::<kv::Retrieve, _>(call, |request| {
-                key_value::retrieve(request, &self.kv_bucket)
-            })
-            .boxed(),
+            kv::Retrieve::PATH => {
+                let lease = Arc::clone(&call.lease);
+                let verb = |request| key_value::retrieve(request, &self.kv_bucket, lease);
+                unary::answer::<kv::Retrieve, _>(call, verb).boxed()
+            }
             kv::Update::PATH => {
                 unary::answer::<kv::Update, _>(call, |request| key_value::update(request, &self.kv_bucket))
                     .boxed()

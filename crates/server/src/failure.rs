@@ -152,6 +152,12 @@ impl Failure {
 }
 
 /// What the transport says about a message.
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::of(&error)
+    }
+}
+
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
         let described = Described::from_status(&status);

@@ -3,7 +3,9 @@
 //!
 //! Every request holds a [`Lease`] from its first frame to the end of its answer. A unary request's lease grows with the
 //! frames that arrive, then stands for the answer's length; a stream reserves a chunk for its whole life. What does not
-//! fit is refused: waiting for room would let a slow client stop the others.
+//! fit is refused: waiting for room would let a slow client stop the others. A message says at its beginning how long it
+//! is: one that will not fit is refused then, and not when most of it was carried here in vain. The room that it still needs
+//! is kept of its connection's share only, so that who announces much and sends nothing is in nobody's way but its own.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Frame;
 use hyper::body::Incoming;
-use shoal_api::CHUNK_BYTES_MAX;
+use shoal_api::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -22,6 +24,7 @@ use crate::decode::Decoders;
 use crate::failure::Failure;
 use crate::patience::{Patience, Watch};
 use crate::sending::Sending;
+use crate::unary::PREFIX_BYTES;
 
 /// What a stream may hold, in bytes: the chunk in work, and what has arrived of the next.
 pub(crate) const STREAM_LEASE_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
@@ -50,6 +53,11 @@ impl Budget {
         Self { used: AtomicUsize::new(0), max }
     }
 
+    /// Whether `bytes` more stay within `max` now.
+    fn has_room(&self, bytes: usize, max: usize) -> bool {
+        self.used().checked_add(bytes).is_some_and(|sum| sum <= max)
+    }
+
     /// Takes `bytes`, where the sum stays within `max`.
     fn take(&self, bytes: usize, max: usize) -> bool {
         // Relaxed: nothing else is read or written on the strength of this number.
@@ -72,16 +80,40 @@ impl Budget {
     }
 }
 
+/// Requests that there was no room for.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    pub(crate) count: AtomicU64,
+    /// Microseconds from their headers to the refusal, of all together.
+    pub(crate) after_us: AtomicU64,
+    /// The longest of these times.
+    pub(crate) after_us_max: AtomicU64,
+}
+
+impl Refused {
+    fn add(&self, after: Duration) {
+        let us = after.as_micros() as u64;
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.after_us.fetch_add(us, Ordering::Relaxed);
+        self.after_us_max.fetch_max(us, Ordering::Relaxed);
+    }
+}
+
 /// The bytes in flight of the whole server.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     budget: Arc<Budget>,
+    refused: Arc<Refused>,
     connection_bytes_max: usize,
 }
 
 impl Flow {
     pub(crate) fn new(bytes_max: usize, connection_bytes_max: usize) -> Self {
-        Self { budget: Arc::new(Budget::new(bytes_max)), connection_bytes_max }
+        Self { budget: Arc::new(Budget::new(bytes_max)), refused: Arc::default(), connection_bytes_max }
+    }
+
+    pub(crate) fn refused(&self) -> &Refused {
+        &self.refused
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -91,6 +123,7 @@ impl Flow {
     pub(crate) fn connection(&self) -> Arc<ConnectionFlow> {
         Arc::new(ConnectionFlow {
             server: Arc::clone(&self.budget),
+            refused: Arc::clone(&self.refused),
             own: Budget::new(self.connection_bytes_max),
             moved: AtomicU64::new(0),
             working: AtomicUsize::new(0),
@@ -104,6 +137,7 @@ impl Flow {
 #[derive(Debug)]
 pub(crate) struct ConnectionFlow {
     server: Arc<Budget>,
+    refused: Arc<Refused>,
     own: Budget,
     /// Frames of answers that were taken.
     moved: AtomicU64,
@@ -121,7 +155,13 @@ impl ConnectionFlow {
     }
 
     pub(crate) fn lease(self: &Arc<Self>) -> Arc<Lease> {
-        Arc::new(Lease { flow: Arc::clone(self), bytes: AtomicUsize::new(0) })
+        let begun = Instant::now();
+        Arc::new(Lease {
+            flow: Arc::clone(self),
+            begun,
+            bytes: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+        })
     }
 
     /// Says that a handler runs until what this gives is dropped.
@@ -162,35 +202,55 @@ impl Drop for Idle {
 #[derive(Debug)]
 pub(crate) struct Lease {
     flow: Arc<ConnectionFlow>,
+    begun: Instant,
     bytes: AtomicUsize,
+    /// What its connection keeps for the rest of the request.
+    kept: AtomicUsize,
 }
 
 impl Lease {
     /// Takes `bytes` more, of a request.
     pub(crate) fn grow(&self, bytes: usize) -> Result<(), Failure> {
+        self.grow_within(bytes, self.server_max(self.bytes.load(Ordering::Relaxed) + bytes))
+    }
+
+    /// Says that the request will have `bytes` in all, and keeps room for what has not arrived. Only one thread at a time may
+    /// call this.
+    pub(crate) fn announce(&self, bytes: usize) -> Result<(), Failure> {
+        let more = bytes.saturating_sub(self.bytes.load(Ordering::Relaxed));
+        if !self.flow.server.has_room(more, self.server_max(bytes)) {
+            return Err(self.refused("the server"));
+        }
+        if !self.flow.own.take(more, self.flow.own.max) {
+            return Err(self.refused("this connection"));
+        }
+        self.kept.fetch_add(more, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How much there may be in all where a request of `bytes` is let in.
+    fn server_max(&self, bytes: usize) -> usize {
         let max = self.flow.server.max;
-        let is_short = self.bytes.load(Ordering::Relaxed) + bytes <= SHORT_BYTES;
-        self.grow_within(bytes, if is_short { max } else { max - max / KEPT_SHARE })
+        if bytes <= SHORT_BYTES { max } else { max - max / KEPT_SHARE }
     }
 
     fn grow_within(&self, bytes: usize, server_max: usize) -> Result<(), Failure> {
-        if !self.flow.own.take(bytes, self.flow.own.max) {
-            return Err(Failure::overloaded(
-                "this connection has too many bytes of requests and answers under way",
-            ));
+        let kept = self.kept.load(Ordering::Relaxed).min(bytes);
+        if !self.flow.own.take(bytes - kept, self.flow.own.max) {
+            return Err(self.refused("this connection"));
         }
         if !self.flow.server.take(bytes, server_max) {
-            self.flow.own.give(bytes);
-            return Err(Failure::overloaded(
-                "the server has too many bytes of requests and answers under way",
-            ));
+            self.flow.own.give(bytes - kept);
+            return Err(self.refused("the server"));
         }
+        self.kept.fetch_sub(kept, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// Holds just `bytes` from now on, for an answer. Only one thread at a time may call this.
     pub(crate) fn set(&self, bytes: usize) -> Result<(), Failure> {
+        self.give_kept();
         let held = self.bytes.load(Ordering::Relaxed);
         if bytes > held {
             return self.grow_within(bytes - held, self.flow.server.max);
@@ -201,6 +261,7 @@ impl Lease {
 
     /// As [`Self::set`], but never refuses: for the answer of a write, which was done and must not be called refused.
     pub(crate) fn set_regardless(&self, bytes: usize) {
+        self.give_kept();
         let held = self.bytes.load(Ordering::Relaxed);
         if bytes > held {
             self.flow.own.force(bytes - held);
@@ -209,6 +270,15 @@ impl Lease {
         } else {
             self.shrink(held - bytes);
         }
+    }
+
+    fn refused(&self, who: &str) -> Failure {
+        self.flow.refused.add(self.begun.elapsed());
+        Failure::overloaded(format!("{who} has too many bytes of requests and answers under way"))
+    }
+
+    fn give_kept(&self) {
+        self.flow.own.give(self.kept.swap(0, Ordering::Relaxed));
     }
 
     /// Says that there is nothing to take of what it holds, which does not change until what this gives is dropped.
@@ -237,6 +307,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.give_kept();
         let held = *self.bytes.get_mut();
         self.flow.own.give(held);
         self.flow.server.give(held);
@@ -252,11 +323,13 @@ pub(crate) struct RequestBody {
     watch: Option<Watch>,
     /// Turns what arrives into plain frames of gRPC; none where it is.
     decoders: Option<Box<Decoders>>,
+    /// Whether nothing of it was counted yet.
+    is_new: bool,
 }
 
 impl RequestBody {
     pub(crate) fn new(body: Incoming, lease: Arc<Lease>, patience: Patience) -> Self {
-        Self { body, lease: Some(lease), watch: Some(Watch::new(patience)), decoders: None }
+        Self { body, lease: Some(lease), watch: Some(Watch::new(patience)), decoders: None, is_new: true }
     }
 
     /// What arrives is in another dress than plain gRPC.
@@ -270,9 +343,21 @@ impl RequestBody {
         Self { lease: None, decoders, ..self }
     }
 
-    /// Counts `bytes` that are held from now on.
-    fn count(&self, bytes: usize) -> Result<(), Status> {
-        self.lease.as_ref().map_or(Ok(()), |lease| lease.grow(bytes)).map_err(Failure::into_status)
+    /// Counts `bytes` that are held from now on, and with the first ones `plain`, where its message says how long it is, the
+    /// rest of it.
+    fn count(&mut self, bytes: usize, plain: &[u8]) -> Result<(), Status> {
+        let Some(lease) = &self.lease else { return Ok(()) };
+        let was_new = self.is_new;
+        lease.grow(bytes).map_err(Failure::into_status)?;
+        self.is_new &= plain.is_empty();
+        if was_new && let Some((&[_, a, b, c, d], _)) = plain.split_first_chunk::<PREFIX_BYTES>() {
+            let message_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
+            // What is too long is refused by who reads it, and says so.
+            if message_bytes <= MESSAGE_BYTES_MAX {
+                lease.announce(PREFIX_BYTES + message_bytes).map_err(Failure::into_status)?;
+            }
+        }
+        Ok(())
     }
 
     /// What the last frame of the transport stands for, as far as it was not taken yet.
@@ -308,7 +393,7 @@ impl http_body::Body for RequestBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if let Some(part) = self.decoded_part()? {
-            return Poll::Ready(Some(self.count(part.len()).map(|()| Frame::data(part))));
+            return Poll::Ready(Some(self.count(part.len(), &part).map(|()| Frame::data(part))));
         }
         loop {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
@@ -326,8 +411,8 @@ impl http_body::Body for RequestBody {
                         lease.note_moved();
                     }
                     let decoded = self.decode(frame)?;
-                    let bytes = decoded.as_ref().and_then(Frame::data_ref).map_or(0, Bytes::len);
-                    if let Err(status) = self.count(bytes.max(arrived)) {
+                    let plain = decoded.as_ref().and_then(Frame::data_ref).map_or(&[][..], |data| data);
+                    if let Err(status) = self.count(plain.len().max(arrived), plain) {
                         return Poll::Ready(Some(Err(status)));
                     }
                     let Some(frame) = decoded else { continue };
@@ -359,33 +444,41 @@ mod tests {
         /// Whatever requests do, both sums are those of the leases, and neither passes its bound.
         #[test]
         fn the_sums_are_those_of_the_leases(
-            steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..3_u8, 0..70_usize), 1..60)
+            steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..4_u8, 0..70_usize), 1..60)
         ) {
             // So small that all requests are short: they may take all there is.
             let flow = Flow::new(100, 60);
             let connections = [flow.connection(), flow.connection()];
-            let mut leases: Vec<(usize, Arc<Lease>, usize)> = Vec::new();
+            // Each with what it holds, and what is kept for it.
+            let mut leases: Vec<(usize, Arc<Lease>, usize, usize)> = Vec::new();
             for (connection, lease, action, bytes) in steps {
                 let index = lease.checked_rem(leases.len()).unwrap_or(0);
                 match (action, leases.get_mut(index)) {
-                    (0, _) | (_, None) => leases.push((connection, connections[connection].lease(), 0)),
-                    (1, Some((_, lease, held))) => {
+                    (0, _) | (_, None) => leases.push((connection, connections[connection].lease(), 0, 0)),
+                    (1, Some((_, lease, held, kept))) => {
                         if lease.set(bytes).is_ok() { *held = bytes; }
+                        *kept = 0;
                     }
-                    (_, Some((_, lease, held))) if bytes > 3 => {
-                        if lease.grow(bytes).is_ok() { *held += bytes; }
+                    (2, Some((_, lease, held, kept))) if *kept == 0 => {
+                        if lease.announce(bytes).is_ok() { *kept = bytes.saturating_sub(*held); }
+                    }
+                    (_, Some((_, lease, held, kept))) if bytes > 3 => {
+                        if lease.grow(bytes).is_ok() {
+                            *held += bytes;
+                            *kept = kept.saturating_sub(bytes);
+                        }
                     }
                     _ => drop(leases.swap_remove(index)),
                 }
-                let sum = |wanted: usize| -> usize {
-                    leases.iter().filter(|(of, _, _)| *of == wanted).map(|(_, _, held)| held).sum()
-                };
-                prop_assert_eq!([connections[0].own.used(), connections[1].own.used()], [sum(0), sum(1)]);
-                prop_assert_eq!(flow.bytes(), sum(0) + sum(1));
-                prop_assert!(sum(0) <= 60 && sum(1) <= 60 && sum(0) + sum(1) <= 100);
+                let own = [0, 1].map(|wanted: usize| -> usize {
+                    leases.iter().filter(|it| it.0 == wanted).map(|(_, _, held, kept)| held + kept).sum()
+                });
+                prop_assert_eq!([connections[0].own.used(), connections[1].own.used()], own);
+                prop_assert_eq!(flow.bytes(), leases.iter().map(|it| it.2).sum::<usize>());
+                prop_assert!(own[0] <= 60 && own[1] <= 60 && flow.bytes() <= 100);
             }
             leases.clear();
-            prop_assert_eq!(flow.bytes(), 0);
+            prop_assert_eq!([flow.bytes(), connections[0].own.used(), connections[1].own.used()], [0; 3]);
         }
     }
 
@@ -400,6 +493,30 @@ mod tests {
         get.grow(50).unwrap();
         get.set(100_000).unwrap();
         assert!(more.set(1).is_err(), "there is an end for answers, too");
+    }
+
+    #[test]
+    fn what_was_announced_has_its_room_and_nobody_else_on_its_connection() {
+        let flow = Flow::new(1_000_000, 100_000);
+        let (connection, other) = (flow.connection(), flow.connection());
+        let (first, second) = (connection.lease(), connection.lease());
+        first.grow(10_000).unwrap();
+        first.announce(70_000).unwrap();
+        assert!(second.announce(40_000).is_err(), "it is refused before it has come");
+        assert_eq!(flow.bytes(), 10_000, "what has not come does not count for the server");
+        other.lease().announce(100_000).unwrap();
+        second.announce(30_000).unwrap();
+        first.grow(60_000).unwrap();
+        second.grow(30_000).unwrap();
+        assert!(second.grow(1).is_err(), "more than it said, and more than there is");
+        drop(first);
+        assert_eq!(connection.own.used(), 30_000);
+        // Where the server is full now, there is no sense in beginning.
+        let full = Flow::new(100_000, 100_000);
+        let held = full.connection().lease();
+        held.grow(80_000).unwrap();
+        assert!(full.connection().lease().announce(10_000).is_err());
+        assert!(full.connection().lease().announce(SHORT_BYTES).is_ok());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Its races are those of its interface, not of the server: each verb is one step. A create rejects where the object
 //! exists, an update where it does not, and both are decided at the place of the write in the order of writes.
 
+use std::sync::Arc;
+
 use shoal_api::key_value::{
     CreateRequest, CreateResponse, DeleteRequest, DeleteResponse, RetrieveRequest, RetrieveResponse,
     UpdateRequest, UpdateResponse,
@@ -13,6 +15,7 @@ use crate::auth::Authenticated;
 use crate::body::Data;
 use crate::convert;
 use crate::failure::Failure;
+use crate::flow::Lease;
 use crate::put::store;
 use crate::unary::Parted;
 
@@ -32,11 +35,13 @@ pub(crate) async fn create(
 pub(crate) async fn retrieve(
     request: Authenticated<Parted<RetrieveRequest>>,
     bucket: &str,
+    lease: Arc<Lease>,
 ) -> Result<Parted<RetrieveResponse>, Failure> {
     let (Parted { message, .. }, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
-    let object = admitted.store().get(&key, ByteRange::ALL).await;
-    let object = object.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
+    let object =
+        admitted.store().get_admitted(&key, ByteRange::ALL, |bytes| lease.set(bytes as usize)).await?;
+    let object = object.ok_or_else(|| Failure::not_found(&key))?;
     Ok(Parted { message: RetrieveResponse::default(), value: Data::of(object.value) })
 }
 

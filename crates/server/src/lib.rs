@@ -66,4 +66,6 @@ mod malformed;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
+mod testing_calls;
+#[cfg(test)]
 mod testing_frames;

@@ -6,15 +6,14 @@ use futures_util::Stream;
 use prost::Message;
 use shoal_api::{MESSAGE_BYTES_MAX, OPERATIONS_MESSAGE_BYTES_MAX, v1};
 use shoal_base::SeededEntropy;
-use shoal_engine::{Store, block_on};
+use shoal_engine::block_on;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use crate::auth::{Authenticated, Caller, Gate};
 use crate::decode::Decoders;
 use crate::messages::Messages;
 use crate::operations::operations;
-use crate::security::Security;
+use crate::testing_calls::admitted;
 use crate::testing_frames::Frames;
 
 /// Requests; each goes to all that read requests.
@@ -118,11 +117,6 @@ fn framed(dice: &SeededEntropy, message: &[u8]) -> Vec<u8> {
 fn frames(dice: &SeededEntropy, bytes: &[u8]) -> Frames {
     let cut = 1 + dice.below(if dice.below(2) == 0 { 20 } else { 4_000 }) as usize;
     Frames(bytes.chunks(cut).map(Bytes::copy_from_slice).collect::<Vec<_>>().into_iter())
-}
-
-fn admitted<T>(store: &Store, request: T) -> Authenticated<T> {
-    let caller = Caller { address: "::1".parse().unwrap(), certificate: None, authorization: None };
-    Gate::new(store.clone(), false, Security::default()).admit(caller, request).unwrap()
 }
 
 /// What a refusal may say.

@@ -34,7 +34,7 @@ pub(crate) fn stat(
     counters: &Counters,
     flow: &Flow,
 ) -> Result<v1::StatResponse, Failure> {
-    let store = request.store().stat();
+    let (store, refused) = (request.store().stat(), flow.refused());
     let figure =
         |name: &str, unit: &str, value: u64| v1::Figure { name: name.into(), unit: unit.into(), value };
     let engine = store.figures().into_iter().map(|(name, unit, value)| figure(name, unit, value));
@@ -54,6 +54,9 @@ pub(crate) fn stat(
                 counters.connections_refused.load(Ordering::Relaxed),
             ),
             figure("server.requests", "count", counters.requests.load(Ordering::Relaxed)),
+            figure("server.requests_refused", "count", refused.count.load(Ordering::Relaxed)),
+            figure("server.refused_us", "us", refused.after_us.load(Ordering::Relaxed)),
+            figure("server.refused_us_max", "us", refused.after_us_max.load(Ordering::Relaxed)),
             figure("server.bytes_in_flight", "bytes", flow.bytes() as u64),
         ]
         .into_iter()

@@ -352,11 +352,10 @@ mod tests {
     use std::ops::Range;
 
     use proptest::prelude::*;
-    use shoal_engine::{ByteRange, Object, ObjectKey, Store, block_on};
+    use shoal_engine::{ByteRange, Object, ObjectKey, block_on};
 
     use super::*;
-    use crate::auth::{Caller, Gate};
-    use crate::security::Security;
+    use crate::testing_calls::{admitted, lease};
     use crate::testing_frames::Frames;
 
     /// `bytes` in frames of `frame_bytes`, each in memory of its own, as they come from the network.
@@ -383,11 +382,6 @@ mod tests {
             sources.iter().any(|source| source.start <= chunk.start && chunk.end <= source.end)
         };
         chunks.map(range_of).filter(|chunk| !lies_in(chunk)).map(|chunk| chunk.len()).sum()
-    }
-
-    fn admitted<T>(store: &Store, request: T) -> Authenticated<T> {
-        let caller = Caller { address: "::1".parse().unwrap(), certificate: None, authorization: None };
-        Gate::new(store.clone(), false, Security::default()).admit(caller, request).unwrap()
     }
 
     /// The value of a put reaches the store where it was received, and there it is copied once, into the memory that goes
@@ -436,7 +430,7 @@ mod tests {
             let held: Object = block_on(store.get(&key, ByteRange::ALL)).unwrap().unwrap();
             let memory: Vec<_> = held.value.chunks().map(range_of).collect();
             let request = v1::GetRequest { key: "k".into(), ..Default::default() };
-            let answer = block_on(crate::get::get(admitted(&store, request.into()))).unwrap();
+            let answer = block_on(crate::get::get(admitted(&store, request.into()), lease(2 << 20))).unwrap();
             let whole = encode(v1::Get::VALUE_OUT, answer);
             let chunks: Vec<Bytes> = whole.into_chunks().collect();
             let head_bytes = chunks[0].len();

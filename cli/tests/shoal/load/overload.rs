@@ -95,17 +95,24 @@ fn overload_costs_only_who_asks_for_too_much() {
         let first_calls = began.elapsed();
         let again = closed(&world, &client, draw, TASKS, warm).await;
         let held = world.verify(&client).await;
+        let (refused, in_all_us) =
+            (figure(&client, "server.requests_refused").await, figure(&client, "server.refused_us").await);
+        let mean_us = in_all_us as f64 / refused as f64;
+        let longest_us = figure(&client, "server.refused_us_max").await;
         let limit = CACHE_BYTES + BESIDE_BYTES + COPIES * IN_FLIGHT_BYTES + HTTP2_BYTES;
         let [half, most_of, all] = [500, 990, 1000].map(|permille| tally.to_busy.quantile_us(permille) / 1000.0);
         println!(
             "overload: {rate:.0} operations a second for {seconds} s, {:.1} times {peak:.0}: {} done ({goodput:.0} a second, {:.0} % of the \
-             peak), {} told that it is busy after p50 {half:.2} ms, p99 {most_of:.1}, max {all:.1}; {} left out; done ones: {}; at most \
+             peak), {} told that it is busy after p50 {half:.2} ms, p99 {most_of:.1}, max {all:.1}, of which the server had them {:.2} ms on \
+             average, {:.1} at most; {} left out; done ones: {}; at most \
              {:.0} MiB (bound {:.0}); the last answer {:.2} s after the last call, then 40 calls in {:.0} ms and {again:.0} a second ({:.0} \
              %); {held} objects, none lost",
             rate / peak,
             tally.done,
             goodput * 100.0 / peak,
             tally.busy,
+            mean_us / 1000.0,
+            longest_us as f64 / 1000.0,
             tally.left_out,
             tally.latencies(),
             mib(most),

@@ -9,8 +9,12 @@ use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
 use shoal_client::{ByteRange, Client, Error, GetItem, Metadata, PutOptions};
 use shoal_server::{Limits, ServeError, Server, ServerOptions};
+use shoal_testkit::http2::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, call as headers_of, frame, greeting, take_frame,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::Code;
 
 use crate::support::{Running, call, chunk, eventually, figure, header, kind, receive, send, value};
@@ -138,6 +142,35 @@ async fn bytes_in_flight_are_bounded() {
     drop(hanging);
     eventually("room", || async { figure(&client, "server.bytes_in_flight").await < 4096 }).await;
     client.put("", b"s", value(2 * MIB, 1), PutOptions::default()).await.unwrap();
+    server.stop().await;
+}
+
+/// It once was refused when it had come as far as there was room: a client that asked for too much was told so after it had sent
+/// most of it.
+#[tokio::test]
+async fn a_value_without_room_is_refused_before_it_is_sent() {
+    let limits = Limits { connection_bytes_in_flight_max: MIB, ..Limits::default() };
+    let server = Running::with(limits).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    // Only the head of a message of 1 MiB, which its prefix makes too long.
+    let head = [&[0][..], &(MIB as u32).to_be_bytes()].concat();
+    let call = frame(HEADERS, END_HEADERS, 1, &headers_of("/shoal.v1.ObjectStore/Put"));
+    stream.write_all(&[greeting(&[]), call, frame(DATA, 0, 1, &head)].concat()).await.unwrap();
+    let mut said = Vec::new();
+    let answer = timeout(Duration::from_secs(10), async {
+        loop {
+            assert_ne!(stream.read_buf(&mut said).await.unwrap(), 0, "it was cut");
+            while let Some(frame) = take_frame(&mut said) {
+                if (frame.kind, frame.stream) == (HEADERS, 1) {
+                    return frame;
+                }
+            }
+        }
+    });
+    let answer = answer.await.expect("it does not wait for the rest");
+    assert_ne!(answer.flags & END_STREAM, 0, "nothing but the failure");
+    let client = server.client().await;
+    eventually("nothing is held", || async { figure(&client, "server.bytes_in_flight").await < 4096 }).await;
     server.stop().await;
 }
 
