@@ -17,10 +17,11 @@ use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
 use shoal_server::{Limits, Server, ServerOptions};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::{p99_ms, runtime};
 use crate::load::{Ended, Kind, World, client, figure, in_time};
-use crate::process::size;
+use crate::process::{HANGS_AFTER, size};
 
 /// 1 GiB.
 const BLOCKS: u64 = 256 << 10;
@@ -298,11 +299,15 @@ fn a_slow_device_slows_only_what_needs_it() {
         let began = Instant::now();
         let mut writers = JoinSet::new();
         for id in 0..WRITERS {
-            let (written, writer, slow) = (written.clone(), writer.clone(), slow.clone());
+            let (written, writer, slow, store) =
+                (written.clone(), writer.clone(), slow.clone(), store.clone());
             writers.spawn(async move {
                 let mut done = 0;
-                // Until some were slow, however long that takes.
-                while began.elapsed() < time || slow.injected.slowed.load(Ordering::Relaxed) < 3 {
+                // Until some were slow and the cache is full, however long that takes.
+                while began.elapsed() < time
+                    || slow.injected.slowed.load(Ordering::Relaxed) < 3
+                    || store.stat().pool.evictions == 0
+                {
                     let bytes = [600, 9_000, 100_000][done % 3];
                     let ended = written.run(&writer, done * WRITERS + id, Kind::Put(bytes)).await;
                     assert_eq!(ended, Ended::Done, "a few writers are not too many");
@@ -327,6 +332,8 @@ fn a_slow_device_slows_only_what_needs_it() {
         slow.set_stands_still(true);
         let began = Instant::now();
         let (done, busy) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (gets, last_get_ms) = (AtomicU64::new(0), AtomicU64::new(0));
+        let pool_before = store.stat().pool;
         for number in 0..PUTS {
             let (written, writer) = (written.clone(), writer.clone());
             let (done, busy) = (done.clone(), busy.clone());
@@ -336,11 +343,32 @@ fn a_slow_device_slows_only_what_needs_it() {
                 0
             });
         }
-        let is_over = |gets| {
+        let is_over = |got| {
+            gets.store(got, Ordering::Relaxed);
+            last_get_ms.store(began.elapsed().as_millis() as u64, Ordering::Relaxed);
             let was_told = busy.load(Ordering::Relaxed) > 0;
-            gets >= GETS_MIN && was_told && began.elapsed() >= stall
+            got >= GETS_MIN && was_told && began.elapsed() >= stall
         };
-        let beside_stall = in_time("gets while the device stands still", read_cached(&cached, &reader, is_over)).await;
+        // Where it does not end, it says what did not come: a get, or the word that it is too much.
+        let how_it_stands = || {
+            let pool = store.stat().pool;
+            format!(
+                "{} gets of what is in the cache answered, the last one after {} ms; of {PUTS} puts {} told that it is busy, {} done; {} reads held, \
+                 {} units evicted and {} missed since",
+                gets.load(Ordering::Relaxed),
+                last_get_ms.load(Ordering::Relaxed),
+                busy.load(Ordering::Relaxed),
+                done.load(Ordering::Relaxed),
+                slow.injected.held_reads.load(Ordering::Relaxed),
+                pool.evictions - pool_before.evictions,
+                pool.misses - pool_before.misses,
+            )
+        };
+        let beside_stall = timeout(HANGS_AFTER, read_cached(&cached, &reader, is_over)).await;
+        let beside_stall = beside_stall.unwrap_or_else(|_| panic!("it hangs while the device stands still: {}", how_it_stands()));
+        println!("slow disk: while it stood still: {}", how_it_stands());
+        let evicted = store.stat().pool.evictions - pool_before.evictions;
+        assert!(evicted > 0, "nothing had to go, so it says nothing that what is read stayed");
         let stood_s = began.elapsed().as_secs_f64();
         let held = figure(&reader, "server.bytes_in_flight").await;
         // Writes whose bytes were taken can only wait.

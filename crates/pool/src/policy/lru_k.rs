@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::history::{History, Stamps};
 use super::{Replacement, Search};
 use crate::pin::Slot;
-use crate::unit::Hint;
+use crate::unit::{Hint, UNIT_BLOCKS_MAX};
 
 /// Up to here every victim is the right one.
 const EXACT_FRAMES_MAX: u32 = 128;
@@ -27,8 +27,12 @@ const WORST: usize = 6;
 /// Candidates of a sampled search.
 const SAMPLE: usize = 16;
 
-/// Frames that are looked at for them: interior frames of units, free ones and pinned ones are no candidates.
+/// Units that are looked at for them: some are pinned.
 const SAMPLE_DRAWS: usize = 64;
+
+/// Slots that are looked at from the one that was drawn on: of a unit's frames only the first one has a key, and where they lie
+/// together, the next unit begins behind so many.
+const SAMPLE_WALK: usize = UNIT_BLOCKS_MAX;
 
 /// Marks of a key: the slot is the policy's, and the unit has fewer than k accesses. Below them the time that decides.
 const OURS: u64 = 1 << 33;
@@ -128,15 +132,21 @@ impl LruK {
         }
     }
 
+    /// The first slot from `start` on that is the policy's, and its rank: a draw that hits the middle of a unit is not lost.
+    fn next_from(&self, start: u32, search: &Search<'_>) -> Option<(u64, u32)> {
+        let walk = (start..search.touched).chain(0..start).take(SAMPLE_WALK);
+        walk.map(|index| (self.rank(index, search.now), index)).find(|&(rank, _)| rank >= OURS)
+    }
+
     /// The worst of a few.
     fn sampled(&self, search: &Search<'_>) -> Option<u32> {
         let mut draws = search.draw.sequence();
         let mut worst = None;
         let mut candidates = 0;
         for _ in 0..SAMPLE_DRAWS {
-            let index = draws.below(search.touched);
-            let rank = self.rank(index, search.now);
-            if rank >= OURS && search.can_go(index) {
+            let start = draws.below(search.touched);
+            let Some((rank, index)) = self.next_from(start, search) else { continue };
+            if search.can_go(index) {
                 worst = worst.max(Some((rank, index)));
                 candidates += 1;
             }
@@ -180,7 +190,6 @@ impl Replacement for LruK {
             self.remember(to.0, to.1, &stamps);
             to.0.last.store(last, Ordering::Relaxed);
         }
-        self.keys[from.1 as usize].store(0, Ordering::Relaxed);
     }
 
     fn victim(&self, search: &Search<'_>) -> Option<u32> {
@@ -193,6 +202,7 @@ mod unit_tests {
     use super::super::PolicyKind;
     use super::super::tests::{order, policy, slots};
     use super::*;
+    use crate::evict::Draw;
 
     #[test]
     fn few_accesses_first_then_backward_distance() {
@@ -264,6 +274,30 @@ mod unit_tests {
         assert!(ages.is_sorted(), "{ages:?}");
     }
 
+    /// It once drew slots: among units of 17 frames two of a hundred searches found none, and others only one, which was used
+    /// just now.
+    #[test]
+    fn long_units_are_chosen_as_short_ones_are() {
+        const UNITS: u32 = 400;
+        for blocks in [1, 3, UNIT_BLOCKS_MAX as u32] {
+            let slots = slots(UNITS * blocks);
+            let policy = policy(PolicyKind::LruK, &slots, 2, 0);
+            let heads: Vec<u32> = (0..UNITS).map(|unit| unit * blocks).collect();
+            heads.iter().for_each(|&head| policy.entered(&slots[head as usize], head, Hint::Lookup));
+            // Every fourth one was used again.
+            let used: Vec<u32> = heads.iter().copied().step_by(4).collect();
+            for &head in &used {
+                policy.tick();
+                policy.touched(&slots[head as usize], head, Hint::Lookup);
+            }
+            let draw = Draw::default();
+            for search in 0..4_000 {
+                let victim = policy.victim(&slots, UNITS * blocks, &draw, false).unwrap();
+                assert!(!used.contains(&victim), "search {search} among units of {blocks} frames");
+            }
+        }
+    }
+
     #[test]
     fn history_returns_with_the_unit() {
         let slots = slots(1);
@@ -287,6 +321,7 @@ mod unit_tests {
         policy.entered(&slots[1], 1, Hint::Lookup);
         policy.entered(&slots[2], 2, Hint::Lookup);
         policy.inherit((&slots[0], 0), (&slots[2], 2));
+        policy.let_go(&slots[0], 0);
         assert_eq!(order(&policy, &slots), [1, 2]);
         assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(0));
     }
