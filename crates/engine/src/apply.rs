@@ -220,6 +220,8 @@ impl Inner {
         // Kept in either case: a superblock whose write failed may be on the device all the same, and what it names must
         // not be written over by a put that is under way (R20).
         work.given.iter().for_each(|extents| extents.keep());
+        let replaced: Vec<Run> =
+            std::iter::once(&pages).chain(&counted).flat_map(|pages| pages.freed.iter().copied()).collect();
         pages.keep();
         counted.into_iter().for_each(Pages::keep);
         let number = published?;
@@ -230,6 +232,8 @@ impl Inner {
             freed.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
         let era = tablet.publish(root, applied, account.totals);
+        // Not before: while the device does not answer, an apply does not end, and what was in the cache is read from there.
+        replaced.iter().flat_map(|run| run.block..run.end()).for_each(|block| self.pool.let_go(block));
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&era), freed);
         if let Some(frozen) = frozen {
             let size = frozen.size();

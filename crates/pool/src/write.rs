@@ -53,8 +53,8 @@ pub enum Keep {
     Free,
     /// It stays, as though it had just been fetched with this hint.
     Resident(Hint),
-    /// It takes the place of the page that it replaces: stays with that page's history where that one is resident, is
-    /// freed where it is not.
+    /// It stays with the history of the page that it replaces where that one is resident, is freed where it is not. The old one stays
+    /// as it is until [`Pool::let_go`]: as long as the new one is not published, the old one is what is read.
     Inherit(UnitId),
 }
 
@@ -284,6 +284,19 @@ impl Drop for Writer {
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Nobody who comes asks for what lies at `block` any more. Where it is resident, it goes before everything else.
+    pub fn let_go(&self, block: u64) {
+        let inner = self.inner();
+        let guard = inner.table.lock(block);
+        let pinned: SmallVec<[Pinned; 2]> =
+            inner.table.chain(&inner.slots, block, &guard).filter_map(|index| inner.pin(index)).collect();
+        // Under the lock they cannot be retired meanwhile.
+        pinned.iter().for_each(|pinned| inner.policy.let_go(pinned.slot(), pinned.index()));
+        drop(guard);
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) trait Replacement: Send + Sync {
     /// It leaves the pool; `remember` it for its return.
     fn left(&self, slot: &Slot, index: u32, now: u32, remember: bool);
 
-    /// The unit in slot `to`, which entered just now, replaces the one in `from`, which only counts as scanned from now on.
+    /// The unit in slot `to`, which entered just now, replaces the one in `from`, which stays for now.
     fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32));
 
     /// The slot that should go. It stays the policy's until it [left](Self::left): the caller may fail to evict it.
@@ -199,7 +199,7 @@ impl Policy {
     fn accessed(&self, slot: &Slot, index: u32, now: u32) {
         slot.last.store(now, Ordering::Relaxed);
         // Once for several threads: a read keeps the line shared where there is nothing to change.
-        // Acquire: what `inherit` added is there before it is taken away.
+        // Acquire: what `let_go` added is there before it is taken away.
         if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Acquire) {
             self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
             self.kind.entered(slot, index, now, Hint::Lookup);
@@ -217,20 +217,27 @@ impl Policy {
         }
     }
 
-    /// The unit in slot `to` replaces the resident one in `from` (which the caller pinned): it takes over its history,
-    /// and the old one goes as soon as room is needed.
+    /// The unit in slot `to` replaces the resident one in `from` (which the caller pinned): it takes over its history. The
+    /// old one keeps it too, as long as it is read: see [`Self::let_go`].
     pub(crate) fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32)) {
-        if from.0.scanned.load(Ordering::Relaxed) {
+        if !from.0.scanned.load(Ordering::Relaxed) {
+            self.kind.inherit(from, to);
+        }
+    }
+
+    /// Nobody new asks for the unit in this slot (which the caller pinned): it goes as soon as room is needed.
+    pub(crate) fn let_go(&self, slot: &Slot, index: u32) {
+        if slot.scanned.load(Ordering::Relaxed) {
             return;
         }
-        self.kind.inherit(from, to);
+        self.kind.left(slot, index, self.now(), false);
         // Counted before it says so: whoever reads it meanwhile takes it from the scans, and out of the count, at once.
-        let blocks = from.0.unit().blocks();
+        let blocks = slot.unit().blocks();
         self.scan_frames.fetch_add(blocks, Ordering::Relaxed);
-        if from.0.scanned.swap(true, Ordering::Release) {
+        if slot.scanned.swap(true, Ordering::Release) {
             self.scan_frames.fetch_sub(blocks, Ordering::Relaxed);
         } else {
-            self.queue(Scanned { index: from.1, generation: from.0.generation.load(Ordering::Relaxed) });
+            self.queue(Scanned { index, generation: slot.generation.load(Ordering::Relaxed) });
         }
     }
 
@@ -334,14 +341,13 @@ pub(crate) mod tests {
         }
     }
 
-    /// Whoever reads a unit at the moment in which it is replaced does not take it out of a count that it is not in yet.
+    /// Whoever reads a unit at the moment in which it is let go does not take it out of a count that it is not in yet.
     #[test]
-    fn what_is_replaced_while_it_is_read_stays_counted() {
-        let slots = slots(2);
-        let policy = Policy::new(PolicyKind::LruK, 2, 2, 64, 2);
+    fn what_is_let_go_while_it_is_read_stays_counted() {
+        let slots = slots(1);
+        let policy = Policy::new(PolicyKind::LruK, 1, 2, 64, 2);
         let ended = AtomicBool::new(false);
         policy.entered(&slots[0], 0, Hint::Lookup);
-        policy.entered(&slots[1], 1, Hint::Lookup);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -356,26 +362,29 @@ pub(crate) mod tests {
             let begun = std::time::Instant::now();
             let mut turns = 0;
             while turns < 1_000 || begun.elapsed() < std::time::Duration::from_millis(200) {
-                policy.inherit((&slots[0], 0), (&slots[1], 1));
+                policy.let_go(&slots[0], 0);
                 turns += 1;
             }
             ended.store(true, Ordering::Relaxed);
         });
         policy.left(&slots[0], 0, false);
-        policy.left(&slots[1], 1, false);
         assert_eq!(policy.scan_frames(), 0);
     }
 
     #[test]
-    fn what_was_replaced_goes_with_the_scans() {
+    fn what_was_let_go_goes_with_the_scans() {
         for kind in [PolicyKind::LruK, PolicyKind::S3Fifo, PolicyKind::Sieve] {
             let slots = slots(2);
             let policy = policy(kind, &slots, 2, 0);
             policy.entered(&slots[0], 0, Hint::Lookup);
             policy.entered(&slots[1], 1, Hint::Lookup);
             policy.inherit((&slots[0], 0), (&slots[1], 1));
+            assert!(policy.next_scanned(&slots).is_none(), "it may still be read");
+            policy.let_go(&slots[0], 0);
+            policy.let_go(&slots[0], 0);
             assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(0));
             assert!(policy.next_scanned(&slots).is_none());
+            assert_eq!(order(&policy, &slots), [1]);
         }
     }
 }

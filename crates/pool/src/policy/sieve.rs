@@ -85,8 +85,7 @@ impl Replacement for Sieve {
         self.queue.lock().remove(index);
     }
 
-    fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32)) {
-        self.queue.lock().remove(from.1);
+    fn inherit(&self, _from: (&Slot, u32), to: (&Slot, u32)) {
         self.used[to.1 as usize].store(true, Ordering::Relaxed);
     }
 
