@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 pub(crate) const USAGE: &str = "\
-Usage: cargo x lab [--seed N] [--only NAME]
+Usage: cargo x lab [--seed N] [--only NAME] [--build]
        cargo x nightly [--seed N] [--only NAME] [--part N]
 
 Runs the reliability laboratory: crash states, crashes during recovery, damage, failing devices, histories. `lab` does what
@@ -19,6 +19,7 @@ a change has to pass, in some minutes; `nightly` about fifty times as much, ever
 
   --seed N     another part of the same space [default: 1]
   --only NAME  only the experiments that begin with NAME, or with one of several, with commas between
+  --build      only build what `cargo test --workspace` does not build
   --part N     a night of an Nth of its length (not shorter than in CI; what only grows a little is done whole) [default: 1]";
 
 /// What does at least this many times as much in a night as in CI is done in part in a part of a night.
@@ -41,7 +42,7 @@ struct Experiment {
 /// Where a test is.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The engine's tests against oracles, in the release profile.
+    /// The engine's tests against oracles, in the release profile, and with the planted bugs.
     Engine,
     /// The unit tests, as `cargo test --workspace` built them: in the dev profile, with checks of overflow.
     Units,
@@ -51,8 +52,16 @@ enum Place {
     Schedules,
 }
 
-/// Tells `command`, which is cargo's, of the schedules. They are built with the planted bugs, none of which is at work where none is named, so
-/// that the laboratory and [`super::plants`] need one build.
+/// Tells `command`, which is cargo's, of the engine's tests. They are built with the planted bugs, none of which is at work where none is
+/// named, so that the laboratory and [`super::plants`] need one build.
+pub(crate) fn of_engine(command: &mut Command) -> Result<()> {
+    let root = super::root()?;
+    command.args(["--release", "-p", "shoal-engine"]);
+    command.env("RUSTFLAGS", "--cfg shoal_plants").env("CARGO_TARGET_DIR", root.join("target/plants"));
+    Ok(())
+}
+
+/// As [`of_engine`], of the schedules.
 pub(crate) fn of_schedules(command: &mut Command) -> Result<()> {
     let root = super::root()?;
     command.args(["--release", "--manifest-path", "schedules/Cargo.toml"]);
@@ -66,11 +75,29 @@ impl Place {
     /// What cargo is told of it.
     fn words(self) -> Vec<&'static str> {
         match self {
-            Self::Engine => vec!["--release", "-p", "shoal-engine", "--test", "store"],
+            Self::Engine => vec!["--test", "store"],
             Self::Units => vec!["--workspace", "--lib"],
             Self::Program => vec!["--workspace", "--test", "shoal"],
             Self::Schedules => Vec::new(),
         }
+    }
+
+    /// A command that builds and runs its tests.
+    fn cargo(self) -> Result<Command> {
+        let mut command = Command::new("cargo");
+        command.args(["test", "--quiet"]);
+        match self {
+            Self::Engine => of_engine(&mut command)?,
+            Self::Schedules => of_schedules(&mut command)?,
+            Self::Units | Self::Program => {}
+        }
+        command.args(self.words()).current_dir(super::root()?);
+        Ok(command)
+    }
+
+    fn build(self) -> Result<()> {
+        let status = self.cargo()?.arg("--no-run").status().context("cannot start cargo")?;
+        if status.success() { Ok(()) } else { bail!("a build of the laboratory failed ({status})") }
     }
 }
 
@@ -139,13 +166,19 @@ pub(crate) struct Options {
     pub(crate) only: String,
     /// Which part of a night: 2 for a half.
     pub(crate) part: u64,
+    /// Only builds what is not built by `cargo test --workspace`.
+    pub(crate) build: bool,
 }
 
 impl Options {
     pub(crate) fn parse(words: &[&str]) -> Result<Self> {
-        let mut options = Self { seed: 1, only: String::new(), part: 1 };
+        let mut options = Self { seed: 1, only: String::new(), part: 1, build: false };
         let mut words = words.iter();
         while let Some(&word) = words.next() {
+            if word == "--build" {
+                options.build = true;
+                continue;
+            }
             let value = words.next().with_context(|| format!("{word} needs a value"))?;
             let number = || value.parse().with_context(|| format!("{value:?} is no number"));
             match word {
@@ -172,6 +205,9 @@ pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
     }
     if chosen.is_empty() {
         bail!("no experiment begins with {:?}", options.only);
+    }
+    if options.build {
+        return [Place::Engine, Place::Schedules].into_iter().try_for_each(Place::build);
     }
     let mut failed = Vec::new();
     for group in chosen.chunk_by(|one, next| one.beside && next.beside) {
@@ -211,13 +247,8 @@ fn beside_each_other(group: &[&Experiment], options: &Options, nightly: bool) ->
 
 impl Experiment {
     fn cargo(&self) -> Result<Command> {
-        let mut command = Command::new("cargo");
-        command.args(["test", "--quiet"]).args(self.place.words());
-        if let Place::Schedules = self.place {
-            of_schedules(&mut command)?;
-        }
+        let mut command = self.place.cargo()?;
         command.arg("--");
-        command.current_dir(super::root()?);
         Ok(command)
     }
 
@@ -316,15 +347,19 @@ mod tests {
 
     #[test]
     fn options_are_understood() {
-        assert_eq!(Options::parse(&[]).unwrap(), Options { seed: 1, only: String::new(), part: 1 });
+        assert_eq!(
+            Options::parse(&[]).unwrap(),
+            Options { seed: 1, only: String::new(), part: 1, build: false }
+        );
         let both = Options::parse(&["--seed", "7", "--only", "crash", "--part", "3"]).unwrap();
-        assert_eq!(both, Options { seed: 7, only: "crash".into(), part: 3 });
+        assert_eq!(both, Options { seed: 7, only: "crash".into(), part: 3, build: false });
+        assert!(Options::parse(&["--build"]).unwrap().build);
         assert!(!both.wants("model") && both.wants("crash"));
         let several = Options::parse(&["--only", "kills,mem"]).unwrap();
         assert_eq!(["kills", "model", "memory"].map(|name| several.wants(name)), [true, false, true]);
         for wrong in [&["--seed"][..], &["--seed", "x"], &["--sed", "1"]] {
             assert!(Options::parse(wrong).is_err(), "{wrong:?}");
         }
-        assert!(run(&Options { seed: 1, only: "nothing".into(), part: 1 }, false).is_err());
+        assert!(run(&Options { seed: 1, only: "nothing".into(), part: 1, build: false }, false).is_err());
     }
 }

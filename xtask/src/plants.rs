@@ -188,8 +188,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     };
     let mut commands = Vec::new();
     let mut of_engine = cargo();
-    of_engine.args(["-p", "shoal-engine"]);
-    of_engine.env("RUSTFLAGS", "--cfg shoal_plants").env("CARGO_TARGET_DIR", root.join("target/plants"));
+    super::lab::of_engine(&mut of_engine)?;
     for &target in targets {
         match target {
             UNITS => _ = of_engine.arg("--lib"),
