@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 pub(crate) const USAGE: &str = "\
-Usage: cargo x lab [--seed N] [--only NAME] [--build]
+Usage: cargo x lab [--seed N] [--only NAME]
        cargo x nightly [--seed N] [--only NAME] [--part N]
 
 Runs the reliability laboratory: crash states, crashes during recovery, damage, failing devices, histories. `lab` does what
@@ -19,7 +19,6 @@ a change has to pass, in some minutes; `nightly` about fifty times as much, ever
 
   --seed N     another part of the same space [default: 1]
   --only NAME  only the experiments that begin with NAME, or with one of several, with commas between
-  --build      only build what `cargo test --workspace` does not build
   --part N     a night of an Nth of its length (not shorter than in CI; what only grows a little is done whole) [default: 1]";
 
 /// What does at least this many times as much in a night as in CI is done in part in a part of a night.
@@ -94,11 +93,6 @@ impl Place {
         command.args(self.words()).current_dir(super::root()?);
         Ok(command)
     }
-
-    fn build(self) -> Result<()> {
-        let status = self.cargo()?.arg("--no-run").status().context("cannot start cargo")?;
-        if status.success() { Ok(()) } else { bail!("a build of the laboratory failed ({status})") }
-    }
 }
 
 type Sizes = &'static [(&'static str, u64, u64)];
@@ -166,19 +160,13 @@ pub(crate) struct Options {
     pub(crate) only: String,
     /// Which part of a night: 2 for a half.
     pub(crate) part: u64,
-    /// Only builds what is not built by `cargo test --workspace`.
-    pub(crate) build: bool,
 }
 
 impl Options {
     pub(crate) fn parse(words: &[&str]) -> Result<Self> {
-        let mut options = Self { seed: 1, only: String::new(), part: 1, build: false };
+        let mut options = Self { seed: 1, only: String::new(), part: 1 };
         let mut words = words.iter();
         while let Some(&word) = words.next() {
-            if word == "--build" {
-                options.build = true;
-                continue;
-            }
             let value = words.next().with_context(|| format!("{word} needs a value"))?;
             let number = || value.parse().with_context(|| format!("{value:?} is no number"));
             match word {
@@ -205,9 +193,6 @@ pub(crate) fn run(options: &Options, nightly: bool) -> Result<()> {
     }
     if chosen.is_empty() {
         bail!("no experiment begins with {:?}", options.only);
-    }
-    if options.build {
-        return [Place::Engine, Place::Schedules].into_iter().try_for_each(Place::build);
     }
     let mut failed = Vec::new();
     for group in chosen.chunk_by(|one, next| one.beside && next.beside) {
@@ -347,19 +332,15 @@ mod tests {
 
     #[test]
     fn options_are_understood() {
-        assert_eq!(
-            Options::parse(&[]).unwrap(),
-            Options { seed: 1, only: String::new(), part: 1, build: false }
-        );
+        assert_eq!(Options::parse(&[]).unwrap(), Options { seed: 1, only: String::new(), part: 1 });
         let both = Options::parse(&["--seed", "7", "--only", "crash", "--part", "3"]).unwrap();
-        assert_eq!(both, Options { seed: 7, only: "crash".into(), part: 3, build: false });
-        assert!(Options::parse(&["--build"]).unwrap().build);
+        assert_eq!(both, Options { seed: 7, only: "crash".into(), part: 3 });
         assert!(!both.wants("model") && both.wants("crash"));
         let several = Options::parse(&["--only", "kills,mem"]).unwrap();
         assert_eq!(["kills", "model", "memory"].map(|name| several.wants(name)), [true, false, true]);
         for wrong in [&["--seed"][..], &["--seed", "x"], &["--sed", "1"]] {
             assert!(Options::parse(wrong).is_err(), "{wrong:?}");
         }
-        assert!(run(&Options { seed: 1, only: "nothing".into(), part: 1, build: false }, false).is_err());
+        assert!(run(&Options { seed: 1, only: "nothing".into(), part: 1 }, false).is_err());
     }
 }

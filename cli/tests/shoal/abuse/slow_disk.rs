@@ -364,7 +364,9 @@ fn a_slow_device_slows_only_what_needs_it() {
                 pool.misses - pool_before.misses,
             )
         };
-        let beside_stall = timeout(HANGS_AFTER, read_cached(&cached, &reader, is_over)).await;
+        // Before the client itself gives up, which would say nothing of the rest.
+        let hangs_after = HANGS_AFTER - Duration::from_secs(60);
+        let beside_stall = timeout(hangs_after, read_cached(&cached, &reader, is_over)).await;
         let beside_stall = beside_stall.unwrap_or_else(|_| panic!("it hangs while the device stands still: {}", how_it_stands()));
         println!("slow disk: while it stood still: {}", how_it_stands());
         let evicted = store.stat().pool.evictions - pool_before.evictions;
