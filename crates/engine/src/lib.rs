@@ -103,6 +103,8 @@ mod format_tests;
 mod models;
 #[cfg(test)]
 mod refusal_tests;
+#[cfg(test)]
+mod warm_tests;
 
 pub use check::{CheckOptions, CheckProblem, CheckReport, check};
 pub use error::{Error, Result};

@@ -193,7 +193,12 @@ impl PageSink for PoolSink<'_> {
         let mut frame = self.writer.page().await.map_err(pool_error)?;
         frame.copy_from_slice(bytes);
         // A new page inherits the place of the one it replaces, or each apply would empty the hot cache.
-        let keep = replaces.map_or(Keep::Free, |old| Keep::Inherit(Unit::page(old.block, old.crc).id));
+        let keep = match replaces {
+            Some(old) => Keep::Inherit(Unit::page(old.block, old.crc).id),
+            // A tree that grows gets a root that replaces nothing, and the next lookup of any key needs it.
+            None if draft.level() > 0 => Keep::Resident(Hint::Index),
+            None => Keep::Free,
+        };
         self.writer.write(frame, Unit::page(page.block, page.crc).id, keep).await.map_err(pool_error)?;
         Ok(page)
     }

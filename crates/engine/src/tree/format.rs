@@ -240,6 +240,11 @@ impl Draft {
         Self { bytes: Box::new([0; BLOCK_BYTES]), slot_at: 0, slots_end: 0, item_at: 0 }
     }
 
+    /// The level of the page that was begun last.
+    pub(crate) fn level(&self) -> u8 {
+        self.bytes[LEVEL_AT]
+    }
+
     /// Starts a page of `count` items. With bounds it is a leaf marked "base lost".
     pub(super) fn begin(&mut self, stamp: Stamp, count: usize, prefix: &[u8], bounds: Option<Bounds<'_>>) {
         assert!(bounds.is_none() || stamp.level == 0, "only leaves are marked as lost");

@@ -1,0 +1,125 @@
+//! What is in the cache stays there when an apply replaces the pages that lead to it: a get that needed no device before needs none after.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use shoal_base::{ManualClock, SeededEntropy};
+use shoal_device::{Device, MemDevice};
+use shoal_pool::Unit;
+
+use crate::{
+    ByteRange, Environment, Error, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules, Store,
+    block_on,
+};
+
+const BLOCKS: u64 = 64 << 10;
+/// So many keys: enough for a tree of three levels.
+const KEYS: u64 = 4_000;
+/// One of so many is read all the time, the others are written: of those, a third in leaves, packed, and in extents of their own.
+const READ_EVERY: u64 = 80;
+const READ_BYTES: [usize; 3] = [500, 9_000, 40_000];
+const WRITES_A_ROUND: usize = 100;
+const ROUNDS: usize = 120;
+/// A cache that holds everything.
+const WHOLE_BYTES: usize = 256 << 20;
+
+fn environment() -> Environment {
+    Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) }
+}
+
+fn key(number: u64) -> ObjectKey {
+    ObjectKey::new("default", format!("key-{number:05}").as_bytes()).unwrap()
+}
+
+fn put(store: &Store, key: &ObjectKey, bytes: usize) {
+    block_on(store.put(key, vec![7; bytes].into(), PutOptions::default())).unwrap();
+}
+
+/// Reads what is read all the time; gives the keys for which the device was needed.
+fn read(store: &Store) -> Vec<u64> {
+    let misses = || store.stat().pool.misses;
+    let missed = read_keys().filter(|&(number, bytes)| {
+        let before = misses();
+        let object = block_on(store.get(&key(number), ByteRange::ALL)).unwrap().unwrap();
+        assert_eq!(object.value.len(), bytes);
+        misses() > before
+    });
+    missed.map(|(number, _)| number).collect()
+}
+
+/// The keys that are read, and the bytes of their values.
+fn read_keys() -> impl Iterator<Item = (u64, usize)> {
+    (0..KEYS).step_by(READ_EVERY as usize).zip(READ_BYTES.into_iter().cycle())
+}
+
+/// Rounds of writes among the keys that are read, each with an apply, with so many bytes of cache.
+fn stays_warm(cache_bytes: usize) {
+    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+    let format = FormatOptions { tablets: 1, ..FormatOptions::for_blocks(BLOCKS) };
+    let options = OpenOptions { cache_bytes, background: false, ..OpenOptions::default() };
+    let store = block_on(async {
+        Store::format(&device, &format, &environment()).await?;
+        Store::open(device, options, environment()).await
+    });
+    let store = store.unwrap();
+    for (number, bytes) in read_keys() {
+        put(&store, &key(number), bytes);
+    }
+    block_on(store.0.apply_all()).unwrap();
+    read(&store);
+    assert_eq!(read(&store), [], "it was just read");
+    let root = || store.0.tablets.all()[0].view().root;
+    let mut random = 42_u64;
+    let mut heights = BTreeSet::new();
+    for round in 0..ROUNDS {
+        // In some rounds most of it goes away: leaves are merged.
+        let deletes = round % 10 == 9;
+        // Where values are packed, pages are merged twice, and a root that has just grown is replaced at once.
+        let sizes = [600, 600, if round < ROUNDS / 2 { 20_000 } else { 9_000 }];
+        for write in 0..WRITES_A_ROUND {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let number = (random >> 33) % KEYS;
+            if number.is_multiple_of(READ_EVERY) {
+                continue;
+            }
+            if deletes && write % 10 > 0 {
+                match block_on(store.delete(&key(number), RejectRules::default())) {
+                    Ok(_) | Err(Error::ConditionFailed { .. }) => continue,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            put(&store, &key(number), sizes[write % 3]);
+        }
+        assert_eq!(read(&store), [], "before the apply of round {round}");
+        block_on(store.0.apply_all()).unwrap();
+        assert_eq!(read(&store), [], "after the apply of round {round}");
+        heights.insert(root().height);
+    }
+    assert!(heights.len() > 1, "the tree never grew: {heights:?}");
+    let pool = store.stat().pool;
+    assert_eq!(pool.evictions > 0, cache_bytes < WHOLE_BYTES, "{pool:?}");
+    if cache_bytes < WHOLE_BYTES {
+        // What is replaced goes first from then on, though it was read just now.
+        let replaced = root().page.unwrap();
+        let replaced = Unit::page(replaced.block, replaced.crc).id;
+        put(&store, &key(1), 600);
+        block_on(store.0.apply_all()).unwrap();
+        assert!(store.0.pool.is_resident(&replaced));
+        let written = (KEYS..KEYS + 1_000).take_while(|&number| {
+            put(&store, &key(number), 40_000);
+            store.0.pool.is_resident(&replaced)
+        });
+        assert!(written.count() < 1_000, "the root that was replaced is still there");
+    }
+    block_on(store.close()).unwrap();
+}
+
+#[test]
+fn an_apply_leaves_what_is_read_in_the_cache() {
+    stays_warm(WHOLE_BYTES);
+}
+
+#[test]
+fn so_it_does_where_the_cache_is_full() {
+    stays_warm(8 << 20);
+}
