@@ -3,11 +3,12 @@
 //!
 //! The server is in this process, over a device in memory that is told what to do.
 
+use std::backtrace::Backtrace;
 use std::collections::BinaryHeap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use shoal_bench::histogram::Histogram;
@@ -37,6 +38,11 @@ const CACHED_BYTES: usize = 40_000;
 /// Keys that are written.
 const WRITTEN: usize = 4_000;
 const WRITERS: usize = 8;
+/// Short ones that are put before the device stands still, so that there is something to apply, a few seconds later.
+const WRITTEN_LAST: usize = 200;
+/// It stands still with one of so many writes from then on, or after this time.
+const STOP_WRITES: u64 = 60;
+const STOPS_AFTER: Duration = Duration::from_secs(4);
 /// Puts while the device stands still, of so many bytes: more than the server may hold.
 const PUTS: usize = 400;
 const PUT_BYTES: usize = 256 << 10;
@@ -76,7 +82,21 @@ impl Ord for Due {
 struct Waiting {
     due: BinaryHeap<Due>,
     stands_still: bool,
+    /// It begins to stand still with the so-many-th write from now on.
+    writes_left: Option<u64>,
     ended: bool,
+}
+
+impl Waiting {
+    /// Stands still where `op` is the write that was chosen for it.
+    fn look_for_the_last(&mut self, op: Op) {
+        if let Some(left) = &mut self.writes_left
+            && matches!(op, Op::Write | Op::WriteDurable)
+        {
+            *left = left.saturating_sub(1);
+            self.stands_still |= *left == 0;
+        }
+    }
 }
 
 /// What was done to requests, by kind.
@@ -87,6 +107,8 @@ struct Injected {
     held_reads: AtomicU64,
     held_writes: AtomicU64,
     held_flushes: AtomicU64,
+    /// Where the first read that was held came from.
+    first_read: OnceLock<Backtrace>,
 }
 
 /// A device whose requests wait before they are done.
@@ -136,9 +158,20 @@ impl Slow {
         }
     }
 
+    /// From the so-many-th write from now on nothing is done.
+    fn stand_still_at_write(&self, writes: u64) {
+        self.waiting.lock().unwrap().writes_left = Some(writes);
+    }
+
+    fn stands_still(&self) -> bool {
+        self.waiting.lock().unwrap().stands_still
+    }
+
     /// From now on nothing is done, or everything that waited.
     fn set_stands_still(&self, stands_still: bool) {
-        self.waiting.lock().unwrap().stands_still = stands_still;
+        let mut waiting = self.waiting.lock().unwrap();
+        (waiting.stands_still, waiting.writes_left) = (stands_still, None);
+        drop(waiting);
         self.changed.notify_all();
     }
 
@@ -165,7 +198,10 @@ impl Slow {
 
     fn note_held(&self, op: Op) {
         let count = match op {
-            Op::Read => &self.injected.held_reads,
+            Op::Read => {
+                self.injected.first_read.get_or_init(Backtrace::force_capture);
+                &self.injected.held_reads
+            }
             Op::Flush => &self.injected.held_flushes,
             Op::Write | Op::WriteDurable | Op::Discard { .. } => &self.injected.held_writes,
         };
@@ -179,6 +215,7 @@ impl BlockDevice for Slow {
         let mut waiting = self.waiting.lock().unwrap();
         for ticket in tickets {
             let at = now + self.cost(ticket.op());
+            waiting.look_for_the_last(ticket.op());
             if waiting.stands_still {
                 self.note_held(ticket.op());
             }
@@ -193,6 +230,7 @@ impl BlockDevice for Slow {
         let cost = tickets.iter().map(|ticket| self.cost(ticket.op())).max().unwrap_or_default();
         std::thread::sleep(cost);
         let mut waiting = self.waiting.lock().unwrap();
+        tickets.iter().for_each(|ticket| waiting.look_for_the_last(ticket.op()));
         if waiting.stands_still {
             tickets.iter().for_each(|ticket| self.note_held(ticket.op()));
         }
@@ -328,7 +366,21 @@ fn a_slow_device_slows_only_what_needs_it() {
         cached.verify(&reader).await;
         cached.verify(&reader).await;
 
-        // Nothing at all. It goes on only when enough was read, and somebody was told that it is too much.
+        // Nothing at all, from some write of an apply on: what was applied before it is read as it was. It goes on only when enough
+        // was read, and somebody was told that it is too much.
+        for key in 0..WRITTEN_LAST {
+            assert_eq!(written.run(&writer, key, Kind::Put(600)).await, Ended::Done, "nobody else writes");
+        }
+        let stop_at = size("LAB_STOP_AT", 1 + u64::from(began.elapsed().subsec_nanos()) % STOP_WRITES);
+        let (applies, armed) = (store.stat().applies, Instant::now());
+        slow.stand_still_at_write(stop_at);
+        let mut more = 0..;
+        while !slow.stands_still() && armed.elapsed() < STOPS_AFTER {
+            let number = more.next().unwrap_or_default();
+            assert_eq!(cached.run(&reader, number, Kind::Get).await, Ended::Done, "a get before it stands still");
+        }
+        let applies = store.stat().applies - applies;
+        println!("slow disk: stands still after {} ms, {applies} applies and {stop_at} writes", armed.elapsed().as_millis());
         slow.set_stands_still(true);
         let began = Instant::now();
         let (done, busy) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -367,7 +419,10 @@ fn a_slow_device_slows_only_what_needs_it() {
         // Before the client itself gives up, which would say nothing of the rest.
         let hangs_after = HANGS_AFTER - Duration::from_secs(60);
         let beside_stall = timeout(hangs_after, read_cached(&cached, &reader, is_over)).await;
-        let beside_stall = beside_stall.unwrap_or_else(|_| panic!("it hangs while the device stands still: {}", how_it_stands()));
+        let beside_stall = beside_stall.unwrap_or_else(|_| {
+            let from = slow.injected.first_read.get();
+            panic!("it hangs while the device stands still: {}; the first read comes from {from:#?}", how_it_stands())
+        });
         println!("slow disk: while it stood still: {}", how_it_stands());
         let evicted = store.stat().pool.evictions - pool_before.evictions;
         assert!(evicted > 0, "nothing had to go, so it says nothing that what is read stayed");
@@ -387,7 +442,7 @@ fn a_slow_device_slows_only_what_needs_it() {
         slow.is_slow.store(false, Ordering::Relaxed);
         let objects = written.verify(&writer).await + cached.verify(&reader).await;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Injected { writes, slowed, held_reads, held_writes, held_flushes } = &slow.injected;
+        let Injected { writes, slowed, held_reads, held_writes, held_flushes, .. } = &slow.injected;
         println!(
             "slow disk: {} of {} writes took {SLOW_TIMES} times {} us: {puts} puts, gets from the cache p99 {:.2} ms ({:.2} beside the same writers before); then \
              it stood still for {stood_s:.1} s ({} reads, {} writes, {} flushes held): {} gets from the cache, p99 {:.2} ms; of {PUTS} puts \

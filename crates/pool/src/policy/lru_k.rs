@@ -1,7 +1,9 @@
 //! LRU-K by backward k-distance, kept so that a hit takes no lock and moves no list.
 //!
-//! - Order of eviction, as in the seed: units with fewer than k accesses, then by the time of the k-th last access; within
-//!   each, the longest ago first. (Units that only scans touched go before all of them: see [`super`].)
+//! - Order of eviction: units with fewer than k accesses by their last one, then the others by their k-th last one; within each,
+//!   the longest ago first. (Units that only scans touched go before all of them: see [`super`].) The seed takes the first access of
+//!   those with few: then what was read k - 1 times up to now goes before what was read once, and later. The paper (O'Neil and others,
+//!   1993) leaves the choice among them to a second policy, such as LRU.
 //! - Concurrent accesses of one unit may record one of them: the history orders evictions, nothing else.
 //! - Evicted units keep their history in [`History`] for a while. Scans neither read nor write it. (Without a history, k
 //!   16 and 64 frames this is the course's policy.)
@@ -87,8 +89,9 @@ impl LruK {
 
     /// Sets the key of a slot with so many accesses.
     fn decide(&self, index: u32, count: u32) {
-        // Of fewer than k accesses the first one decides, else the k-th last, which is where the next one will go.
-        let (mark, access) = if count < self.k { (OURS | FEW, 0) } else { (OURS, count) };
+        // Of fewer than k accesses the last one decides, else the k-th last, which is where the next one will go.
+        let (mark, access) =
+            if count < self.k { (OURS | FEW, count.saturating_sub(1)) } else { (OURS, count) };
         let stamp = self.stamp(index, access).load(Ordering::Relaxed);
         self.keys[index as usize].store(mark | u64::from(stamp), Ordering::Relaxed);
     }
@@ -218,6 +221,20 @@ mod unit_tests {
         // 0 and 4: one access each. 1: second last access at 2. 3: index, both at 3. 2 is the scans'.
         assert_eq!(order(&policy, &slots), [0, 4, 1, 3]);
         assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(2));
+    }
+
+    /// What is read all the time, though not k times yet, stays longer than what came later and was read once.
+    #[test]
+    fn of_few_accesses_the_last_one_decides() {
+        let slots = slots(4);
+        let policy = policy(PolicyKind::LruK, &slots, 3, 64);
+        policy.entered(&slots[0], 0, Hint::Lookup);
+        policy.entered(&slots[1], 1, Hint::Lookup);
+        policy.entered(&slots[2], 2, Hint::Lookup);
+        policy.touched(&slots[0], 0, Hint::Lookup);
+        policy.entered(&slots[3], 3, Hint::Lookup);
+        policy.touched(&slots[1], 1, Hint::Lookup);
+        assert_eq!(order(&policy, &slots), [2, 0, 3, 1]);
     }
 
     #[test]
