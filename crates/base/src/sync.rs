@@ -37,3 +37,9 @@ impl<T: ?Sized> Mutex<T> {
         self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
+
+/// Of how many locks or counters the one of a key is chosen by its hash: `count`; few in schedules, each of which makes all of them anew.
+#[must_use]
+pub const fn stripes(count: usize) -> usize {
+    if cfg!(shoal_shuttle) && count > 8 { 8 } else { count }
+}

@@ -12,6 +12,7 @@
 
 use shoal_base::Lsn;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_base::sync::stripes;
 
 use crate::get::Shown;
 use crate::key::ObjectKey;
@@ -20,7 +21,7 @@ use crate::overlay::hash_of;
 use crate::store::{OperationCounters, Store};
 
 /// Counters of writes; keys share them by their hash. 128 KiB: more would fit in no core's cache.
-const WRITE_COUNTS: usize = 16 << 10;
+const WRITE_COUNTS: usize = stripes(16 << 10);
 /// Bytes of a place: key, value and what is known of them, in whole cache lines.
 const PLACE_BYTES: usize = 256;
 /// Bytes of key and value together.

@@ -6,10 +6,10 @@
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-use shoal_base::sync::Mutex;
+use shoal_base::sync::{Mutex, stripes};
 
 /// Buckets: more than threads, so that they hardly ever meet.
-const BUCKETS: usize = 64;
+const BUCKETS: usize = stripes(64);
 
 #[repr(align(64))]
 #[derive(Default)]

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use shoal_base::sync::atomic::{AtomicU32, Ordering};
-use shoal_base::sync::{Mutex, MutexGuard};
+use shoal_base::sync::{Mutex, MutexGuard, stripes};
 
 use crate::aside::Image;
 use crate::free::NONE;
@@ -18,7 +18,7 @@ use crate::load::Load;
 use crate::pin::Slot;
 
 /// Locks of the table. Many more than threads, so that two misses hardly ever meet.
-const SHARDS: usize = 128;
+const SHARDS: usize = stripes(128);
 
 /// Chains a slot: twice as many keep most chains at one slot.
 const CHAINS_PER_SLOT: usize = 2;

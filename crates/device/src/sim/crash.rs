@@ -222,7 +222,7 @@ impl History {
     /// landed, everything did, only one write, all but one, all up to one, and a sample drawn from `seed`, torn ones
     /// included.
     pub fn for_each_crash_state(&self, limit: usize, seed: u64, mut each: impl FnMut(CrashPoint<'_>, Image)) {
-        self.for_each_point(|point, marks, choices| {
+        self.for_each_point(None, |point, marks, choices| {
             let mut state = 0;
             choices.for_each(limit, seed_at(seed, point), |image| {
                 let id = StateId { point, state, limit, seed };
@@ -236,10 +236,7 @@ impl History {
     #[must_use]
     pub fn crash_state(&self, id: StateId) -> Option<(CrashPoint<'_>, Image)> {
         let mut found = None;
-        self.for_each_point(|point, marks, choices| {
-            if point != id.point {
-                return;
-            }
+        self.for_each_point(Some(id.point), |point, marks, choices| {
             let mut state = 0;
             choices.for_each(id.limit, seed_at(id.seed, point), |image| {
                 if state == id.state {
@@ -252,9 +249,13 @@ impl History {
         Some((CrashPoint { index: id.point, marks: &self.marks()[..marks], id }, image))
     }
 
-    fn for_each_point(&self, mut each: impl FnMut(usize, &[u64], Choices)) {
+    /// Calls `each` with every point in time at which states are to be looked at, or with this one `only`.
+    fn for_each_point(&self, only: Option<usize>, mut each: impl FnMut(usize, &[u64], Choices)) {
         let mut walk = Walk::new(self);
         let mut look = |walk: &mut Walk<'_>, fresh| {
+            if only.is_some_and(|point| point != walk.now) {
+                return;
+            }
             let choices = walk.choices(fresh);
             each(walk.now, &self.marks()[..walk.marks], choices);
         };

@@ -4,14 +4,14 @@
 //! section 3). The table is bounded and set-associative: of the four entries of a set the one that was accessed
 //! longest ago gives way. Scans leave nothing here.
 
-use shoal_base::sync::Mutex;
+use shoal_base::sync::{Mutex, stripes};
 use smallvec::SmallVec;
 
 use super::lru_k::age as age_of;
 use crate::unit::UnitId;
 
 /// Locks of the table.
-const STRIPES: usize = 64;
+const STRIPES: usize = stripes(64);
 
 /// Entries among which a new one chooses.
 const WAYS: usize = 4;
