@@ -5,7 +5,7 @@ use shoal_engine::{Error, OpenOptions};
 use shuttle::rand::{Rng, thread_rng};
 
 use super::common::tiny;
-use super::{World, explore, formatted, join, spawn};
+use super::{Share, World, explore, formatted, join, spawn};
 
 const BLOCKS: u64 = 256;
 /// A value of each home: in the leaf, packed, with extents of its own.
@@ -20,9 +20,9 @@ fn options(overlay_records: usize) -> OpenOptions {
 }
 
 /// Three writers, some of whom apply; a crash at any moment keeps what was acknowledged, and nothing that was never written.
-fn writers(name: &str, overlay_records: usize, numbers: u64) {
+fn writers(name: &str, share: Share, overlay_records: usize, numbers: u64) {
     let image = formatted(BLOCKS);
-    explore(name, move || {
+    explore(name, share, move || {
         let world = World::open(&image, options(overlay_records));
         let clients = (0..3).map(|client| {
             let bytes = SIZES[client as usize];
@@ -41,19 +41,19 @@ fn writers(name: &str, overlay_records: usize, numbers: u64) {
 
 #[test]
 fn what_a_group_was_told_is_there_after_a_crash() {
-    writers("group commit", 40, 2);
+    writers("group commit", Share::All, 40, 2);
 }
 
 #[test]
 fn what_was_told_is_there_when_writers_apply_and_publish() {
-    writers("commit, apply, publish", 2, 3);
+    writers("commit, apply, publish", Share::Few, 2, 3);
 }
 
 /// One flush fails, whoever's it is. Everybody is answered; what was acknowledged is there after a crash; nobody writes any more.
 #[test]
 fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
     let image = formatted(BLOCKS);
-    explore("a failed flush", move || {
+    explore("a failed flush", Share::All, move || {
         let world = World::open(&image, options(3));
         let flush = thread_rng().gen_range(0..5);
         world.sim.inject(Fault::fail(FaultOp::Flush, EIO).after(flush));
@@ -89,7 +89,7 @@ fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
 #[test]
 fn closing_answers_every_writer() {
     let image = formatted(BLOCKS);
-    explore("closing", move || {
+    explore("closing", Share::All, move || {
         let world = World::open(&image, options(3));
         let clients = (0..2).map(|client| {
             spawn(&world, move |world| {

@@ -13,12 +13,9 @@ use shoal_pool::{Hint, Pool, PoolOptions, Unit};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Condvar, Mutex};
 
-use super::explore_times;
+use super::{Share, explore};
 
 const PAGES: u64 = 4;
-
-/// A schedule of the pool alone is short: of each model there are as many as the target says, a hundred thousand in CI.
-const TIMES: u64 = 20;
 
 /// A device that does what was submitted on a thread of its own, in any order.
 struct Apart {
@@ -114,7 +111,7 @@ fn small(frames: usize, side_buffers: usize) -> PoolOptions {
 
 /// Each thread counts pages up that change in place; there are fewer frames than pages, so they leave and come back.
 fn count_up(name: &str, side_buffers: usize) {
-    explore_times(name, TIMES, move || {
+    explore(name, Share::All, move || {
         let sim = quiet(Image::new(PAGES));
         let pool = Pool::new(Device::new(sim.clone()), small(3, side_buffers)).unwrap();
         let threads = (0..3).map(|first| {
@@ -158,7 +155,7 @@ fn no_change_of_a_page_is_lost_with_side_buffers() {
 /// is woken, and gets the right page.
 #[test]
 fn everybody_gets_the_page_that_was_asked_for() {
-    explore_times("shared loads", TIMES, move || {
+    explore("shared loads", Share::All, move || {
         let apart = Apart::new(quiet(image()));
         let device = apart.clone();
         let serving = shuttle::thread::spawn(move || device.serve());

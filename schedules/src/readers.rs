@@ -8,7 +8,7 @@ use shoal_engine::{ByteRange, ListRequest, OpenOptions, RejectRules};
 use shoal_testkit::linear::{Action, Entry, History};
 
 use super::common::{key, tiny};
-use super::{World, explore, formatted, join, mark, name_of, spawn};
+use super::{Share, World, explore, formatted, join, mark, name_of, spawn};
 
 fn options() -> OpenOptions {
     let mut options = tiny();
@@ -20,7 +20,7 @@ fn options() -> OpenOptions {
 #[test]
 fn operations_on_a_key_are_linearizable() {
     let image = formatted(256);
-    explore("linearizable", move || {
+    explore("linearizable", Share::Few, move || {
         let world = World::open(&image, options());
         // Orders nothing for the store: the threads of a schedule run one at a time.
         let clock = Arc::new(AtomicU64::new(0));
@@ -63,7 +63,7 @@ fn operations_on_a_key_are_linearizable() {
 fn what_a_reader_saw_is_there_after_a_crash() {
     const NUMBERS: u64 = 3;
     let image = formatted(256);
-    explore("readers and a crash", move || {
+    explore("readers and a crash", Share::All, move || {
         let world = World::open(&image, options());
         let writer = spawn(&world, |world| world.put_all(0, 1..=NUMBERS, 60));
         let readers = (0..2).map(|_| {
@@ -89,7 +89,7 @@ fn what_a_reader_saw_is_there_after_a_crash() {
 #[test]
 fn a_slow_reader_keeps_its_value() {
     let image = formatted(200);
-    explore("a slow reader", move || {
+    explore("a slow reader", Share::Few, move || {
         let world = World::open(&image, options());
         world.put_all(0, 1..=1, 9_000);
         world.put_all(1, 1..=1, 1_500);
@@ -124,7 +124,7 @@ fn a_slow_reader_keeps_its_value() {
 fn a_listing_has_what_is_there_all_the_time() {
     const STAYING: u64 = 4;
     let image = formatted(256);
-    explore("a listing", move || {
+    explore("a listing", Share::Few, move || {
         let world = World::open(&image, options());
         (0..STAYING).for_each(|name| world.put_all(name, 1..=1, 60));
         let writers = (0..2).map(|which: u64| {

@@ -7,7 +7,7 @@ use shoal_engine::{
 };
 
 use super::common::{key, tiny};
-use super::{World, explore, formatted, join, mark, name_of, spawn, value};
+use super::{Share, World, explore, formatted, join, mark, name_of, spawn, value};
 
 const BLOCKS: u64 = 256;
 
@@ -51,7 +51,7 @@ fn count_once(store: &Store, identity: Identity) -> Result<(u64, bool)> {
 #[test]
 fn a_write_that_is_sent_twice_counts_once() {
     let image = formatted(BLOCKS);
-    explore("sessions", move || {
+    explore("sessions", Share::Few, move || {
         let world = World::open(&image, options());
         let send = |session: u64| {
             spawn(&world, move |world| {
@@ -90,7 +90,7 @@ fn a_write_that_is_sent_twice_counts_once() {
 #[test]
 fn conditions_let_one_through() {
     let image = formatted(BLOCKS);
-    explore("conditions", move || {
+    explore("conditions", Share::All, move || {
         let world = World::open(&image, options());
         let clients = (0..3_u64).map(|client| {
             spawn(&world, move |world| {
@@ -131,7 +131,7 @@ fn conditions_let_one_through() {
 fn a_step_is_there_as_a_whole() {
     const KEYS: [u64; 3] = [0, 1, 2];
     let image = formatted(BLOCKS);
-    explore("steps", move || {
+    explore("steps", Share::Few, move || {
         let world = World::open(&image, options());
         let steps = (0..2).map(|_| {
             spawn(&world, move |world| {

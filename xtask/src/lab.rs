@@ -140,7 +140,7 @@ const EXPERIMENTS: [Experiment; 18] = [
         row: "T10",
         place: Place::Schedules,
         filter: "",
-        sizes: &[("SCHEDULES", 5_000, 200_000)],
+        sizes: &[("SCHEDULES", 100_000, 1_000_000)],
         beside: false,
     },
     units("hostile", "T13", "hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
