@@ -15,7 +15,7 @@ use crate::process::{memory, memory_peak, mib, size};
 
 const KEYS: usize = 1_000;
 const CONNECTIONS: usize = 2;
-/// Enough that more would not be served faster, and not so many that somebody is told that it is too much.
+/// What so many clients get done, each of which waits for its answer, counts as the peak. More under way may get more done.
 const TASKS: u64 = 48;
 /// As many as the server takes on these connections at a time, and some that wait for them.
 const UNDER_WAY_MAX: usize = 600;
