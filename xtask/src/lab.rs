@@ -146,7 +146,7 @@ const EXPERIMENTS: [Experiment; 18] = [
     units("hostile", "T13", "hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
     // What a server can do is measured here, and then a part or a multiple of it is asked for.
     program("load", "T15", "load::sustained", &[("LOAD_S", 60, 1_800)]),
-    program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600)]),
+    program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600), ("OVERLOAD_KEYS", 1_000, 1_000)]),
     // Each judges its own server: what survives, what memory it takes, whom it cuts.
     beside(program("kills", "T8", "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)])),
     beside(program("memory", "T7", "memory::", &[("MEMORY_S", 60, 600)])),

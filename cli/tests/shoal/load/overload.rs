@@ -13,7 +13,6 @@ use crate::kill::CACHE_BYTES;
 use crate::memory::LOOK_EVERY;
 use crate::process::{memory, memory_peak, mib, size};
 
-const KEYS: usize = 1_000;
 const CONNECTIONS: usize = 2;
 /// What so many clients get done, each of which waits for its answer, counts as the peak. More under way may get more done.
 const TASKS: u64 = 48;
@@ -48,16 +47,18 @@ fn draw(dice: &SeededEntropy) -> Kind {
 #[test]
 fn overload_costs_only_who_asks_for_too_much() {
     let seconds = size("LAB_OVERLOAD_S", 3);
+    // More than operations under way.
+    let keys = size("LAB_OVERLOAD_KEYS", 650) as usize;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let folder = disk_folder();
     let data = folder.path().join("data");
     let server = Faces::start(Faces::command(&data, "8G"));
     let pid = server.pid();
-    let world = Arc::new(World::new("overload", KEYS));
+    let world = Arc::new(World::new("overload", keys));
     runtime.block_on(async {
         let client = client(&server.grpc, CONNECTIONS).await;
         // As much to read as there will be later, or the same load would cost less now than afterwards.
-        for key in (0..KEYS).filter(|key| key % 7 > 0) {
+        for key in (0..keys).filter(|key| key % 7 > 0) {
             assert_eq!(world.run(&client, key, Kind::Put(LENGTHS[key % 3])).await, Ended::Done);
         }
         // And no more work left over from it than there will be.

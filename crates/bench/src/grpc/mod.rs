@@ -346,6 +346,8 @@ impl<'a> Bench<'a> {
         let text =
             format!("every value was compared; {left} objects were read again at the end, none was lost");
         self.report.fact("soak", &text)?;
+        // It holds the connection, for whose end the server would wait.
+        drop(work);
         self.stop(bed)
     }
 

@@ -171,6 +171,8 @@ async fn a_value_without_room_is_refused_before_it_is_sent() {
     assert_ne!(answer.flags & END_STREAM, 0, "nothing but the failure");
     let client = server.client().await;
     eventually("nothing is held", || async { figure(&client, "server.bytes_in_flight").await < 4096 }).await;
+    // The server would wait for its answer to the farewell.
+    drop(stream);
     server.stop().await;
 }
 

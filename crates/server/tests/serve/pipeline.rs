@@ -263,6 +263,7 @@ async fn a_silent_server_is_given_up() {
     let answers = drain(&mut pipeline).await;
     assert!(matches!(&answers[&1], Err(Error::Unknown(_) | Error::Unavailable { .. })), "{answers:?}");
     assert!(matches!(&answers[&2], Err(Error::Unavailable { .. })), "{answers:?}");
+    way.cut();
     server.stop().await;
 }
 

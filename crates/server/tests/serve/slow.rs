@@ -107,6 +107,8 @@ async fn a_connection_between_calls_is_not_cut() {
         }
     };
     timeout(HANGS_AFTER, answered).await.expect("an answer");
+    // The server would wait for its answer to the farewell.
+    drop(stream);
     server.stop().await;
 }
 
