@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shoal_base::SeededEntropy;
 
@@ -18,6 +18,8 @@ const CONNECTIONS: usize = 4;
 const TASKS: u64 = 32;
 /// Further ones wait: a slow machine must not have more in memory than a fast one.
 const UNDER_WAY_MAX: usize = 128;
+/// What a thread sleeps that does nothing else: how late it is woken is the machine's share of the longest latencies.
+const NAP: Duration = Duration::from_millis(5);
 
 /// Of every home that values have: leaf, log and packed run, extents.
 fn draw(dice: &SeededEntropy) -> Kind {
@@ -43,18 +45,25 @@ fn sustained_load_is_served_and_leaves_nothing_behind() {
     runtime.block_on(async {
         let client = client(&server.grpc, CONNECTIONS).await;
         let warm = Duration::from_secs((seconds / 12).clamp(1, 5));
+        // Nothing to read and young trees make it quicker than it is later.
+        closed(&world, &client, draw, TASKS, warm).await;
         let capacity = closed(&world, &client, draw, TASKS, warm).await;
         let applies = figure(&client, "applies").await;
         let ended = Arc::new(AtomicBool::new(false));
         let looks = std::thread::spawn({
             let ended = ended.clone();
             move || {
-                let mut looks = Vec::new();
+                let (mut looks, mut late) = (Vec::new(), Duration::ZERO);
                 while !ended.load(Ordering::Relaxed) {
                     looks.push((memory(pid), sockets(pid) as u64));
-                    std::thread::sleep(LOOK_EVERY);
+                    let next = Instant::now() + LOOK_EVERY;
+                    while Instant::now() < next {
+                        let began = Instant::now();
+                        std::thread::sleep(NAP);
+                        late = late.max(began.elapsed().saturating_sub(NAP));
+                    }
                 }
-                looks
+                (looks, late)
             }
         });
         let rate = capacity * 0.7;
@@ -62,9 +71,11 @@ fn sustained_load_is_served_and_leaves_nothing_behind() {
         let load = Open { draw, rate, time, under_way_max: UNDER_WAY_MAX, full: Full::Waits };
         let (tally, _) = open(&world, &client, &load).await;
         ended.store(true, Ordering::Relaxed);
-        let looks = looks.join().unwrap();
+        let (looks, late) = looks.join().unwrap();
         let applies = figure(&client, "applies").await - applies;
         let held = world.verify(&client).await;
+        // A machine that does less by now was asked for more than seven tenths: what latencies mean follows from both.
+        let afterwards = closed(&world, &client, draw, TASKS, warm).await;
 
         let part = |first: usize, last: usize| &looks[looks.len() * first / 4..looks.len() * last / 4];
         let memory_in = |first, last| middle(part(first, last).iter().map(|look| look.0).collect());
@@ -74,10 +85,12 @@ fn sustained_load_is_served_and_leaves_nothing_behind() {
         let [puts, gets, deletes] = tally.kinds;
         println!(
             "sustained: {} operations ({puts} puts, {gets} gets, {deletes} deletes) in {seconds} s at {rate:.0} a second, 70 % of \
-             {capacity:.0}: {}; {} busy, {} left out; {applies} applies; memory {:.1} MiB in the first half, {:.1} in the second \
+             {capacity:.0} ({afterwards:.0} afterwards): {}, a sleeping thread was woken up to {:.1} ms late; {} busy, {} left \
+             out; {applies} applies; memory {:.1} MiB in the first half, {:.1} in the second \
              ({:.1} and {:.1} in its quarters), {} and {} sockets, {} files; every get right, {held} objects at the end",
             tally.done,
             tally.latencies(),
+            late.as_secs_f64() * 1000.0,
             tally.busy,
             tally.left_out,
             mib(memory_in(0, 2)),
