@@ -87,6 +87,8 @@ const HUNTS: &[Hunt] = &[
     ("StepsInPart", UNITS, "behind::tests::a_step_is_done_again_as_a_whole_or_not_at_all"),
     ("UnlinkedBelieved", UNITS, "behind::tests::only_what_is_linked_to_the_newest_batch_is_believed"),
     ("ForeignFreed", UNITS, "hostile::child::a_child_lies_where_pages_may_lie"),
+    ("GrownNotZeroed", STORE, "full::what_a_file_grew_by_is_zeroed_and_flushed_before_its_use"),
+    ("PageWithoutEnd", STORE, "model::conforms_with_background_threads"),
 ];
 
 /// What the command line says.

@@ -8,6 +8,7 @@ use shoal_device::{Device, IoBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::plant::{Plant, planted};
 use crate::publish::Changes;
 use crate::store::{Inner, OperationCounters};
 
@@ -67,7 +68,9 @@ impl Inner {
         }
         let failed = |message: String| Error::Unopenable(format!("growing to {to} blocks: {message}"));
         self.device.inner().grow(to).map_err(|error| failed(error.to_string()))?;
-        zero(&self.device, from, to).await?;
+        if !planted(Plant::GrownNotZeroed) {
+            zero(&self.device, from, to).await?;
+        }
         OperationCounters::add(&self.counters.growth_blocks_written, to - from);
         let flush = async { self.device.flush().await.ok().map_err(Error::Io) };
         if let Err(error) = self.poison.flushed(flush).await {

@@ -21,6 +21,7 @@ use crate::log::format::RecordKind;
 use crate::object::{ListPage, ListRequest};
 use crate::overlay::{Overlay, Record};
 use crate::packed::RESERVED;
+use crate::plant::{Plant, planted};
 use crate::store::{Inner, Store};
 use crate::tablet::View;
 use crate::tree::{Cursor, Root};
@@ -81,7 +82,9 @@ impl<'a> Lister<'a> {
             if self.inner.expiry.is_over(&found.entry) {
                 continue;
             }
-            if self.page.entries.len() + self.page.common_prefixes.len() == self.request.limit {
+            if self.page.entries.len() + self.page.common_prefixes.len() == self.request.limit
+                && !planted(Plant::PageWithoutEnd)
+            {
                 self.page.next = Some(self.last_given());
                 break;
             }

@@ -114,6 +114,10 @@ pub(crate) enum Plant {
     UnlinkedBelieved,
     /// What a tree names is freed, wherever it lies.
     ForeignFreed,
+    /// R21: what a file grew by is handed out unwritten.
+    GrownNotZeroed,
+    /// R23: a page of a listing goes on to the end of the bucket, under one view.
+    PageWithoutEnd,
 }
 
 /// Whether this bug is at work.

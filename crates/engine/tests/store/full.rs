@@ -1,8 +1,9 @@
 //! A device that fills up, and one that grows: clear errors, deletes that work, space that is reusable at once, no leak.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_device::sim::{Event, Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
     ByteRange, Environment, Error, FormatOptions, Identity, OpenOptions, PutOptions, RejectRules, Store,
@@ -233,6 +234,61 @@ fn grows_and_crashes() {
         }
     });
     assert!(states > 300, "only {states} states were explored");
+}
+
+/// Writing into a hole makes every flush pay for the file system's journal (R21).
+#[test]
+fn what_a_file_grew_by_is_zeroed_and_flushed_before_its_use() {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Zeros {
+        Under(usize),
+        Written,
+        Durable,
+    }
+    let base = growable(Image::new(1));
+    let device = Device::new(base.clone());
+    block_on(Store::format(&device, &growing_format(600), &environment(1))).unwrap();
+    let sim = growable(base.image());
+    let device = Device::new(sim.clone());
+    let grown_from = device.blocks();
+    let store = open(&device, tiny()).unwrap();
+    for which in 0..20 {
+        put(&store, which, which, 30_000).unwrap();
+    }
+    block_on(store.close()).unwrap();
+    let history = sim.history();
+    let (mut zeros, mut flushed_by, mut used) = (BTreeMap::new(), BTreeMap::new(), 0);
+    for event in history.events() {
+        match *event {
+            Event::WriteBegan(number) => {
+                let write = &history.writes()[number];
+                for (block, bytes) in (write.block..).zip(write.data()).filter(|&(at, _)| at >= grown_from) {
+                    if zeros.get(&block) == Some(&Zeros::Durable) {
+                        used += 1;
+                    } else {
+                        assert!(
+                            bytes.iter().all(|&byte| byte == 0),
+                            "block {block} is used and was not zeroed"
+                        );
+                        zeros.insert(block, Zeros::Under(number));
+                    }
+                }
+            }
+            Event::WriteEnded(number) => {
+                let ended = zeros.values_mut().filter(|zeros| **zeros == Zeros::Under(number));
+                ended.for_each(|zeros| *zeros = Zeros::Written);
+            }
+            Event::FlushBegan(number) => {
+                let written = zeros.iter().filter(|(_, zeros)| **zeros == Zeros::Written);
+                flushed_by.insert(number, written.map(|(&block, _)| block).collect::<Vec<_>>());
+            }
+            Event::FlushEnded(number) => {
+                zeros.extend(flushed_by[&number].iter().map(|&block| (block, Zeros::Durable)));
+            }
+            _ => {}
+        }
+    }
+    assert!(used > 100, "only {used} blocks of what it grew by were written");
 }
 
 /// The disk under the file is full: the store is, too, and goes on when there is room again.
