@@ -170,10 +170,7 @@ impl World {
 }
 
 /// Runs `work` with a copy of the world as a thread of the schedule.
-fn spawn<T: 'static>(world: &World, work: impl FnOnce(World) -> T + Send + 'static) -> JoinHandle<T>
-where
-    T: Send,
-{
+fn spawn<T: Send + 'static>(world: &World, work: impl FnOnce(World) -> T + Send + 'static) -> JoinHandle<T> {
     let world = world.clone();
     shuttle::thread::spawn(move || work(world))
 }
