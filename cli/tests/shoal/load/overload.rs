@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use shoal_base::SeededEntropy;
 
-use super::{Ended, Full, Kind, Open, World, check, client, closed, disk_folder, figure, in_time, open};
+use super::{
+    Ended, Full, Kind, Open, World, check, client, closed, disk_folder, eventually, figure, in_time, open,
+};
 use crate::harness::Faces;
 use crate::kill::CACHE_BYTES;
 use crate::memory::LOOK_EVERY;
@@ -62,12 +64,7 @@ fn overload_costs_only_who_asks_for_too_much() {
             assert_eq!(world.run(&client, key, Kind::Put(LENGTHS[key % 3])).await, Ended::Done);
         }
         // And no more work left over from it than there will be.
-        in_time("the applies", async {
-            while figure(&client, "overlay.records").await > 0 {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        })
-        .await;
+        eventually("the applies", || async { figure(&client, "overlay.records").await == 0 }).await;
         let warm = Duration::from_secs((seconds / 6).clamp(1, 3));
         let peak = closed(&world, &client, draw, TASKS, warm).await;
         let ended = Arc::new(AtomicBool::new(false));

@@ -18,7 +18,7 @@ const CONNECTIONS: usize = 4;
 const TASKS: u64 = 32;
 /// Further ones wait: a slow machine must not have more in memory than a fast one.
 const UNDER_WAY_MAX: usize = 128;
-/// What a thread sleeps that does nothing else: how late it is woken is the machine's share of the longest latencies.
+/// What a thread sleeps that hardly does anything else: how late it is woken tells a machine that stood still, or had no core to spare.
 const NAP: Duration = Duration::from_millis(5);
 
 /// Of every home that values have: leaf, log and packed run, extents.
@@ -45,7 +45,7 @@ fn sustained_load_is_served_and_leaves_nothing_behind() {
     runtime.block_on(async {
         let client = client(&server.grpc, CONNECTIONS).await;
         let warm = Duration::from_secs((seconds / 12).clamp(1, 5));
-        // Nothing to read and young trees make it quicker than it is later.
+        // So that there is something to read when it is measured.
         closed(&world, &client, draw, TASKS, warm).await;
         let capacity = closed(&world, &client, draw, TASKS, warm).await;
         let applies = figure(&client, "applies").await;
