@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, cp, export, get, import, ls, moving, put, rm, serve, simulate, space, stat,
+    bench, check, completions, cp, export, format, get, import, ls, moving, put, rm, serve, simulate, space,
+    stat,
 };
 
 const EXAMPLES: &str = "\
@@ -38,7 +39,9 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run a server.
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
+    /// Make a new store in a file or on a block device.
+    Format(format::Arguments),
     /// Store a file, or standard input, under a key.
     Put(put::Arguments),
     /// Write an object's value to standard output or to a file.

@@ -14,6 +14,7 @@ use crate::store_file::Io;
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Config {
     pub(crate) data: Option<PathBuf>,
+    pub(crate) must_exist: Option<bool>,
     pub(crate) size: Option<Size>,
     pub(crate) cache: Option<Size>,
     pub(crate) overlay: Option<Size>,
@@ -36,16 +37,20 @@ pub(crate) struct Config {
     pub(crate) durability: Option<String>,
     pub(crate) poll: Option<u64>,
     pub(crate) resp_io: Option<String>,
+    pub(crate) resp_pending: Option<Size>,
+    pub(crate) resp_tls: Option<String>,
     pub(crate) log: Option<String>,
     pub(crate) own_space: Option<Vec<String>>,
     pub(crate) trace_space: Option<PathBuf>,
     pub(crate) discard: Option<bool>,
     pub(crate) pause_moving: Option<bool>,
+    pub(crate) stop_timeout: Option<u64>,
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 32] = [
     "data",
+    "must-exist",
     "size",
     "cache",
     "overlay",
@@ -68,11 +73,14 @@ const KEYS: [&str; 28] = [
     "durability",
     "poll",
     "resp-io",
+    "resp-pending",
+    "resp-tls",
     "log",
     "own-space",
     "trace-space",
     "discard",
     "pause-moving",
+    "stop-timeout",
 ];
 
 impl Config {
@@ -109,15 +117,16 @@ mod tests {
 
     #[test]
     fn every_key_is_understood() {
-        let text = "data = '/srv/shoal.data'\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
+        let text = "data = '/srv/shoal.data'\nmust-exist = true\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
                     io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\n\
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\ngrpc-threads = 2\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
-                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-io = 'uring'\nlog = 'debug'\n\
-                    own-space = ['films']\ntrace-space = 'trace'\ndiscard = true\npause-moving = true\n";
+                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-io = 'uring'\nresp-pending = '64M'\nresp-tls = 'off'\nlog = 'debug'\n\
+                    own-space = ['films']\ntrace-space = 'trace'\ndiscard = true\npause-moving = true\nstop-timeout = 9\n";
         let config = Config::parse(text).unwrap();
         let expected = Config {
             data: Some("/srv/shoal.data".into()),
+            must_exist: Some(true),
             size: Some(Size(64 << 30)),
             cache: Some(Size(1 << 20)),
             overlay: Some(Size(64 << 20)),
@@ -140,11 +149,14 @@ mod tests {
             durability: Some("relaxed:50".into()),
             poll: Some(20),
             resp_io: Some("uring".into()),
+            resp_pending: Some(Size(64 << 20)),
+            resp_tls: Some("off".into()),
             log: Some("debug".into()),
             own_space: Some(vec!["films".into()]),
             trace_space: Some("trace".into()),
             discard: Some(true),
             pause_moving: Some(true),
+            stop_timeout: Some(9),
         };
         assert_eq!(config, expected);
         let table: toml::Table = text.parse().unwrap();

@@ -1,6 +1,8 @@
 //! The files with credentials: what `shoal serve` shows and believes, read again when they change, and what a command
 //! shows to a server.
 
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -15,8 +17,11 @@ use crate::failure::Usage;
 /// How often the files are looked at.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Permissions of everybody who is neither the owner nor of the file's group.
-const OTHERS: u32 = 0o007;
+/// Permissions of everybody but the owner.
+const NOT_THE_OWNER: u32 = 0o077;
+
+/// The name of a token file's content in messages.
+const TOKENS: &str = "tokens";
 
 /// Where a server's credentials are.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +43,7 @@ impl CredentialFiles {
         let tls = match (&self.certificates, &self.key) {
             (Some(certificates), Some(key)) => Some(TlsPem {
                 certificates: read(certificates)?,
-                key: read(key)?,
+                key: read_key(key)?,
                 client_roots: self.client_roots.as_deref().map(read).transpose()?,
                 allow_tls12: self.allow_tls12,
             }),
@@ -101,31 +106,43 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| Usage(format!("cannot read {}: {error}", path.display())).into())
 }
 
-/// The content of a file with tokens, which nobody else may read.
-fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let metadata =
-        path.metadata().map_err(|error| Usage(format!("cannot read {}: {error}", path.display())))?;
-    if metadata.permissions().mode() & OTHERS != 0 {
-        let path = path.display();
-        return Err(Usage(format!("{path} has tokens and is open to other users; chmod 600 {path}")).into());
+/// The content of a file that holds `what`. Nobody but its owner may have a right to it, not even its group.
+pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
+    let cannot = |error| Usage(format!("cannot read {}: {error}", path.display()));
+    // The rights are those of the file that is read, whatever the name stands for a moment later.
+    let mut file = File::open(path).map_err(cannot)?;
+    let mode = file.metadata().map_err(cannot)?.permissions().mode();
+    if mode & NOT_THE_OWNER != 0 {
+        let (path, mode) = (path.display(), mode & 0o777);
+        let problem = format!(
+            "{path} holds {what} and is open to its group or to other users (mode {mode:03o}); chmod 600 {path}"
+        );
+        return Err(Usage(problem).into());
     }
-    read(path)
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).map_err(cannot)?;
+    Ok(content)
 }
 
 fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
-    let text = read_secret(path)?;
+    let text = read_secret(path, TOKENS)?;
     Tokens::parse(&text).map_err(|error| Usage(format!("{}: {error}", path.display())).into())
 }
 
 /// What a command shows to a server: the first token of the file.
 pub(crate) fn read_token(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let text = read_secret(path)?;
+    let text = read_secret(path, TOKENS)?;
     let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let token = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"));
     token.map(<[u8]>::to_vec).ok_or_else(|| Usage(format!("{} has no token", path.display())).into())
 }
 
-/// The content of a PEM file.
+/// The content of a PEM file with a private key.
+pub(crate) fn read_key(path: &Path) -> anyhow::Result<Vec<u8>> {
+    read_secret(path, "a private key")
+}
+
+/// The content of a PEM file with certificates.
 pub(crate) fn read_pem(path: &Path) -> anyhow::Result<Vec<u8>> {
     read(path)
 }
@@ -141,16 +158,44 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         write(&path, "# mine\n\n 0123456789abcdef \nfedcba9876543210\n").unwrap();
-        set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        let error = read_token(&path).unwrap_err();
-        assert!(error.is::<Usage>() && error.to_string().contains("chmod 600"), "{error}");
         let files = CredentialFiles { tokens: Some(path.clone()), ..CredentialFiles::default() };
-        assert!(files.read().is_err());
+        for mode in [0o644, 0o640, 0o620, 0o601] {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let error = read_token(&path).unwrap_err();
+            assert!(error.is::<Usage>() && error.to_string().contains("chmod 600"), "{mode:o}: {error}");
+            assert!(files.read().is_err(), "{mode:o}");
+        }
         set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         assert_eq!(read_token(&path).unwrap(), b"0123456789abcdef");
         assert!(files.read().unwrap().asks());
         write(&path, "# none\n").unwrap();
         assert!(read_token(&path).is_err() && files.read().is_err());
+    }
+
+    /// Only tokens were looked at, and only for users outside of the file's group.
+    #[test]
+    fn private_keys_are_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificates, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        write(&certificates, made.cert.pem()).unwrap();
+        write(&key, made.signing_key.serialize_pem()).unwrap();
+        let files = CredentialFiles {
+            certificates: Some(certificates),
+            key: Some(key.clone()),
+            ..CredentialFiles::default()
+        };
+        for mode in [0o644, 0o640, 0o604] {
+            set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+            let error = files.read().err().unwrap();
+            let text = error.to_string();
+            assert!(error.is::<Usage>() && text.contains("a private key"), "{mode:o}: {text}");
+            assert!(text.contains(&format!("mode {mode:o}")) && read_key(&key).is_err(), "{mode:o}: {text}");
+        }
+        for mode in [0o600, 0o400] {
+            set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+            assert!(files.read().unwrap().is_encrypted() && read_key(&key).is_ok(), "{mode:o}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`config`],
-//! [`size`], [`space_map`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`logging`].
+//! [`size`], [`space_map`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: what it does, programs can do through `shoal-client` or `shoal-engine`.
 
@@ -12,6 +12,7 @@ mod commands;
 mod conditions;
 mod config;
 mod credentials;
+mod damage;
 mod failure;
 mod logging;
 mod objects;
@@ -20,6 +21,7 @@ mod range;
 mod signals;
 mod size;
 mod space_map;
+mod stopping;
 mod store_file;
 mod target;
 mod tree;
@@ -34,8 +36,14 @@ use crate::args::{Cli, Command};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// What commands log: warnings, and how far the close of a store is where that takes long.
+const DEFAULT_LOG: &str = "warn,shoal_engine::close=info";
+
 fn main() -> ExitCode {
-    failure::conclude(run(Cli::parse()))
+    shoal_device::file::survive_size_limit();
+    let code = failure::conclude(run(Cli::parse()));
+    logging::finish();
+    code
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
@@ -59,11 +67,15 @@ fn run(cli: Cli) -> anyhow::Result<()> {
 }
 
 async fn dispatch(cli: Cli) -> anyhow::Result<()> {
-    if !matches!(cli.command, Command::Serve(_)) {
-        logging::start(cli.log.as_deref().unwrap_or("warn"))?;
+    match &cli.command {
+        // It has a configuration file that may say what is logged.
+        Command::Serve(_) => {}
+        Command::Space(_) => logging::start_server(cli.log.as_deref().unwrap_or("warn"))?,
+        _ => logging::start(cli.log.as_deref().unwrap_or(DEFAULT_LOG))?,
     }
     match cli.command {
-        Command::Serve(arguments) => commands::serve::run(arguments, cli.log).await,
+        Command::Serve(arguments) => commands::serve::run(*arguments, cli.log).await,
+        Command::Format(arguments) => commands::format::run(arguments).await,
         Command::Put(arguments) => commands::put::run(arguments).await,
         Command::Get(arguments) => commands::get::run(arguments).await,
         Command::Ls(arguments) => commands::ls::run(arguments).await,

@@ -49,8 +49,11 @@ impl Output {
     }
 }
 
-/// A line on standard error. Where nobody reads that there is nobody to tell.
+/// A line on standard error; of a server behind those of its log. Where nobody reads that there is nobody to tell.
 pub(crate) fn warn(text: &str) {
+    if crate::logging::say(text) {
+        return;
+    }
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -99,6 +102,10 @@ pub(crate) fn object_json(key: &[u8], info: &ObjectInfo) -> Value {
     object.insert("version".into(), info.version.into());
     object.insert("modified".into(), show_time(info.modified_ns).into());
     object.insert("modified_ns".into(), info.modified_ns.into());
+    if let (Some(ttl_ns), Some(at_ns)) = (info.ttl_ns, info.expire_time_ns) {
+        object.insert("ttl_ns".into(), ttl_ns.into());
+        object.insert("expire_time_ns".into(), at_ns.into());
+    }
     object.insert("content_type".into(), info.metadata.content_type.clone().into());
     let user = info.metadata.user.iter().map(|(name, value)| {
         let mut entry = Map::new();

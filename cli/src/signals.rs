@@ -4,6 +4,7 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::EXIT_FAILED;
+use crate::logging;
 
 /// Calls `stop` at the first signal and ends the program at the second, whatever it is doing then. From now on no signal
 /// ends it by itself.
@@ -14,6 +15,7 @@ pub(crate) fn stop_in_order(stop: impl FnOnce() + Send + 'static) -> anyhow::Res
         either(&mut interrupt, &mut terminate).await;
         stop();
         either(&mut interrupt, &mut terminate).await;
+        logging::finish();
         std::process::exit(EXIT_FAILED.into());
     });
     Ok(())

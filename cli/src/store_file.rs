@@ -1,6 +1,7 @@
 //! The data file: created and formatted where it does not exist, opened where it does.
 //!
-//! The only place of this crate that touches the device and the engine's opening.
+//! The only place of this crate that touches the device and the engine's opening. What is there already, a block device above
+//! all, is formatted by [`format`] alone, which only `shoal format` calls.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind};
@@ -12,8 +13,8 @@ use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use serde::Deserialize;
 use shoal_base::BLOCK_BYTES_U64;
-use shoal_device::Device;
 use shoal_device::file::{self, FileOptions, IoMode, OpenError};
+use shoal_device::{Device, blank};
 use shoal_engine::{Environment, FormatOptions, OpenOptions, SpaceTrace, Store};
 
 use crate::size::Size;
@@ -56,20 +57,22 @@ impl From<Io> for IoMode {
     }
 }
 
-/// What may happen to a data file that does not exist.
+/// What a command does with a data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Creation {
-    /// It is an error: the command needs something to be there.
+pub(crate) enum Access {
+    /// It is read, and nothing is written to it, whether that could be done or not.
     #[default]
-    Refused,
-    /// It is created.
-    Allowed,
+    Read,
+    /// It is written, and must be there.
+    Write,
+    /// It is written, and created where there is nothing.
+    Create,
 }
 
 /// How to open a store, and how to lay out a new one.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreOptions {
-    pub(crate) creation: Creation,
+    pub(crate) access: Access,
     /// For a new store: how large it may grow.
     pub(crate) size: Option<Size>,
     /// For a new store.
@@ -90,7 +93,7 @@ pub(crate) struct StoreOptions {
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {
-            creation: Creation::Refused,
+            access: Access::Read,
             size: None,
             tablets: None,
             cache: Size(1 << 30),
@@ -104,33 +107,37 @@ impl Default for StoreOptions {
     }
 }
 
-/// Opens the store in the file or device at `path`, and creates it first where it does not exist and may be created.
+/// Opens the store in the file or device at `path`. A file that does not exist is created first, where `options` say so; what is
+/// there is never formatted.
 pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<Store> {
     let what = || format!("cannot open the store {}", path.display());
     let environment = Environment::default();
-    let device = match Place::look(path).with_context(what)? {
-        Place::Nothing if options.creation == Creation::Refused => {
-            bail!("there is no store {}; `shoal serve`, `put` and `import` create one", path.display())
+    match Place::look(path).with_context(what)? {
+        Place::Nothing if options.access != Access::Create => {
+            bail!(
+                "there is no store {}; `shoal format` creates one, as do `serve`, `put` and `import`",
+                path.display()
+            )
         }
         Place::Nothing => {
             create(path, options, &environment).await?;
-            open_device(path, options, false).with_context(what)?
         }
-        Place::Blank => {
-            let device = open_device(path, options, false).with_context(what)?;
-            if !Store::probe(&device).await.with_context(what)? {
-                format(path, &device, options, &environment).await?;
-            }
-            device
-        }
-        Place::Filled => {
+        Place::Empty => bail!(
+            "{0} is a file of 0 bytes: there is no store in it. Where one is to be, `shoal format {0}` makes it; where one was, \
+             restore it from your backup",
+            path.display()
+        ),
+        Place::There => {
             if options.size.is_some() || options.tablets.is_some() {
                 let when = "they were chosen when it was created";
                 tracing::warn!("{} exists: its size and its tablets stay, {when}", path.display());
             }
-            open_device(path, options, false).with_context(what)?
         }
-    };
+    }
+    let device = open_device(path, options, false).with_context(what)?;
+    if !Store::probe(&device).await.with_context(what)? {
+        return Err(no_store(path, &device, &environment).await.context(what()));
+    }
     tracing::info!("{}", device.inner().describe());
     if options.cache < HUGE_PAGES_FROM {
         // A hint only: where the kernel does not know it, the process takes more memory.
@@ -143,6 +150,7 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         space_trace,
         discard: options.discard,
         pause_moving: options.pause_moving,
+        read_only: options.access == Access::Read,
         cache_bytes: usize::try_from(options.cache.0).unwrap_or(usize::MAX),
         overlay_bytes: options.overlay.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
         ..OpenOptions::default()
@@ -157,40 +165,101 @@ fn trace_to(path: &Path) -> anyhow::Result<Arc<SpaceTrace>> {
     Ok(Arc::new(SpaceTrace::new(Box::new(BufWriter::new(file)))))
 }
 
-/// Opens the file or device at `path` as it is: nothing is created, and nobody else may have it open.
-pub(crate) fn open_existing(path: &Path, io: Io) -> anyhow::Result<Device> {
+/// What to do about a file or device that has nothing but zeros where superblocks lie.
+async fn no_store(path: &Path, device: &Device, environment: &Environment) -> anyhow::Error {
+    let path = path.display();
+    match blank::look(device, &*environment.entropy).await {
+        Ok(content) if content.is_blank() => {
+            anyhow!("there is no store in it, it is blank: `shoal format {path}` makes one")
+        }
+        Ok(content) => anyhow!(
+            "where the superblocks of a store lie there are zeros, but {content}. Where that was a store, restore it from your \
+             backup; `shoal format --force={path} {path}` makes a new one and destroys what is there"
+        ),
+        Err(error) => anyhow!("there is no store in it, and not all of it can be read: {error}"),
+    }
+}
+
+/// Opens the file or device at `path` as it is: nothing is created. Nobody else may have it open, or, where it is only read,
+/// nobody who writes.
+pub(crate) fn open_existing(path: &Path, access: Access, io: Io) -> anyhow::Result<Device> {
     let what = || format!("cannot open the store {}", path.display());
     if Place::look(path).with_context(what)? == Place::Nothing {
         bail!("there is no store {}", path.display());
     }
-    open_device(path, &StoreOptions { io, ..StoreOptions::default() }, false).with_context(what)
+    open_device(path, &StoreOptions { access, io, ..StoreOptions::default() }, false).with_context(what)
+}
+
+/// What became of a place that was to be formatted.
+#[derive(Clone, Debug)]
+pub(crate) enum Formatted {
+    /// A new store is there, laid out so.
+    New(FormatOptions),
+    /// A store was there, and nothing was changed.
+    Kept,
+}
+
+/// Makes a new store in the file or on the device at `path`, which must be blank unless it is to be overwritten. `if_blank`: a
+/// store that is there already is what was wanted.
+pub(crate) async fn format(
+    path: &Path,
+    options: &StoreOptions,
+    overwrite: bool,
+    if_blank: bool,
+) -> anyhow::Result<Formatted> {
+    let what = || format!("cannot format {}", path.display());
+    let environment = Environment::default();
+    if Place::look(path).with_context(what)? == Place::Nothing {
+        return Ok(Formatted::New(create(path, options, &environment).await?));
+    }
+    let device = open_device(path, options, false).with_context(what)?;
+    if if_blank && matches!(Store::probe(&device).await, Ok(true)) {
+        return Ok(Formatted::Kept);
+    }
+    let layout = FormatOptions { overwrite, ..layout(path, &device, options)? };
+    match Store::format(&device, &layout, &environment).await {
+        Ok(()) => Ok(Formatted::New(layout)),
+        Err(error @ shoal_engine::Error::NotBlank(_)) => Err(anyhow!(
+            "{}: {error}. `shoal format --force={1} {1}` formats it all the same, and destroys what it holds",
+            what(),
+            path.display()
+        )),
+        Err(error) => Err(error).with_context(what),
+    }
 }
 
 /// Creates the file under a temporary name and gives it its own when it is formatted: a start that was cut short leaves
 /// nothing that looks like a damaged store, and a file that has content is never formatted.
-async fn create(path: &Path, options: &StoreOptions, environment: &Environment) -> anyhow::Result<()> {
+async fn create(
+    path: &Path,
+    options: &StoreOptions,
+    environment: &Environment,
+) -> anyhow::Result<FormatOptions> {
     let what = || format!("cannot create the store {}", path.display());
+    if is_place_of_devices(folder_of(path)) {
+        bail!("there is no device {}, and no file is made in its place", path.display());
+    }
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".unfinished");
     let device = open_device(Path::new(&unfinished), options, true).with_context(what)?;
-    format(path, &device, options, environment).await?;
+    // What an earlier start left that was cut short; a device has no business here.
+    let overwrite = device.inner().can_grow();
+    let layout = FormatOptions { overwrite, ..layout(path, &device, options)? };
+    Store::format(&device, &layout, environment).await.with_context(what)?;
     fs::rename(&unfinished, path).with_context(what)?;
-    File::open(folder_of(path)).and_then(|folder| folder.sync_all()).with_context(what)
+    File::open(folder_of(path)).and_then(|folder| folder.sync_all()).with_context(what)?;
+    Ok(layout)
 }
 
-async fn format(
-    path: &Path,
-    device: &Device,
-    options: &StoreOptions,
-    environment: &Environment,
-) -> anyhow::Result<()> {
-    let layout = layout(path, device, options)?;
-    let what = || format!("cannot create the store {}", path.display());
-    Store::format(device, &layout, environment).await.with_context(what)
+/// Whether a file that is created in `folder` would lie in memory, beside the devices: somebody mistyped a device's name.
+fn is_place_of_devices(folder: &Path) -> bool {
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    folder.starts_with("/dev") && !folder.starts_with("/dev/shm")
 }
 
 fn open_device(path: &Path, options: &StoreOptions, create: bool) -> anyhow::Result<Device> {
-    let file_options = FileOptions { create, io: options.io.into(), ..FileOptions::default() };
+    let read_only = options.access == Access::Read;
+    let file_options = FileOptions { create, read_only, io: options.io.into(), ..FileOptions::default() };
     let in_use = |error| match error {
         OpenError::InUse { .. } => anyhow!("{error}; a server that runs on it is reached with --server"),
         error => error.into(),
@@ -203,10 +272,10 @@ fn open_device(path: &Path, options: &StoreOptions, create: bool) -> anyhow::Res
 enum Place {
     /// Nothing yet.
     Nothing,
-    /// An empty file, or a block device: may have to be formatted.
-    Blank,
-    /// A file with something in it: never formatted.
-    Filled,
+    /// A file of 0 bytes.
+    Empty,
+    /// A file with something in it, or a block device.
+    There,
 }
 
 impl Place {
@@ -216,10 +285,10 @@ impl Place {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::Nothing),
             Err(error) => return Err(error.into()),
         };
-        if metadata.file_type().is_block_device() || (metadata.is_file() && metadata.len() == 0) {
-            Ok(Self::Blank)
-        } else if metadata.is_file() {
-            Ok(Self::Filled)
+        if metadata.is_file() && metadata.len() == 0 {
+            Ok(Self::Empty)
+        } else if metadata.is_file() || metadata.file_type().is_block_device() {
+            Ok(Self::There)
         } else {
             bail!("it is neither a file nor a block device")
         }
@@ -230,7 +299,8 @@ fn layout(path: &Path, device: &Device, options: &StoreOptions) -> anyhow::Resul
     let bytes = if device.inner().can_grow() {
         match options.size {
             Some(size) => size.0,
-            None => default_bytes(path)?,
+            // A file that is there was made so long by somebody.
+            None => default_bytes(path)?.max(device.blocks() * BLOCK_BYTES_U64 / SIZE_UNIT * SIZE_UNIT),
         }
     } else {
         let whole = device.blocks() * BLOCK_BYTES_U64;
@@ -279,16 +349,22 @@ mod tests {
     }
 
     #[test]
-    fn tells_blank_places_from_filled_ones() {
+    fn a_name_that_no_device_has_becomes_no_file() {
+        assert!(is_place_of_devices(Path::new("/dev")) && is_place_of_devices(Path::new("/dev/mapper")));
+        assert!(!is_place_of_devices(Path::new("/dev/shm")) && !is_place_of_devices(Path::new("/srv")));
+    }
+
+    #[test]
+    fn tells_empty_places_from_filled_ones() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
         assert_eq!(Place::look(&path).unwrap(), Place::Nothing);
         fs::write(&path, b"").unwrap();
-        assert_eq!(Place::look(&path).unwrap(), Place::Blank);
+        assert_eq!(Place::look(&path).unwrap(), Place::Empty);
         fs::write(&path, [0; 4096]).unwrap();
         assert_eq!(
             Place::look(&path).unwrap(),
-            Place::Filled,
+            Place::There,
             "zeros may be a store that lost its superblock"
         );
         assert!(Place::look(folder.path()).is_err());

@@ -6,10 +6,11 @@ use clap::Args;
 use shoal_client::ConnectOptions;
 use shoal_engine::{DEFAULT_BUCKET, check_bucket};
 
-use crate::credentials::{read_pem, read_token};
+use crate::credentials::{read_key, read_pem, read_token};
+use crate::failure::Usage;
 use crate::objects::Objects;
 use crate::size::Size;
-use crate::store_file::{self, Creation, StoreOptions};
+use crate::store_file::{self, Access, StoreOptions};
 
 /// Where a server is looked for unless told otherwise.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7411";
@@ -48,16 +49,22 @@ pub(crate) struct StoreArguments {
     /// Work on this data file (or device) itself, while no server runs on it.
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     data: Option<PathBuf>,
+    /// With --data: write nothing to it. Commands that only read never do, so it is for those who want to be told where one would.
+    #[arg(long, requires = "data")]
+    read_only: bool,
     /// With --data: memory for cached pages and values.
     #[arg(long, value_name = "SIZE", requires = "data", default_value = "256M")]
     cache: Size,
 }
 
 impl StoreArguments {
-    /// Connects to the server, or opens the data file (and creates it first where `creation` allows).
-    pub(crate) async fn open(&self, creation: Creation) -> anyhow::Result<Objects> {
+    /// Connects to the server, or opens the data file for `access`.
+    pub(crate) async fn open(&self, access: Access) -> anyhow::Result<Objects> {
+        if self.read_only && access != Access::Read {
+            return Err(Usage("this command writes: it cannot be done with --read-only".into()).into());
+        }
         if let Some(path) = &self.data {
-            let options = StoreOptions { cache: self.cache, creation, ..StoreOptions::default() };
+            let options = StoreOptions { cache: self.cache, access, ..StoreOptions::default() };
             let store = store_file::open(path, &options).await?;
             return Ok(Objects::embedded(store, path.clone()));
         }
@@ -71,7 +78,7 @@ impl StoreArguments {
         if options.server.starts_with("https://") {
             options.ca_pem = self.ca_file.as_deref().map(read_pem).transpose()?;
             if let (Some(certificate), Some(key)) = (&self.client_cert, &self.client_key) {
-                options.identity_pem = Some((read_pem(certificate)?, read_pem(key)?.into()));
+                options.identity_pem = Some((read_pem(certificate)?, read_key(key)?.into()));
             }
         }
         Ok(options)

@@ -2,8 +2,8 @@
 
 use shoal_base::task::block_on;
 use shoal_engine::{
-    Change, Error, Identity, Look, Lsn, Metadata, Object, Once, OpenOptions, PutOptions, RejectRules, Result,
-    Store,
+    Change, Error, Expiry, Identity, Look, Lsn, Metadata, Object, Once, OpenOptions, PutOptions, RejectRules,
+    Result, Store,
 };
 
 use super::common::{key, tiny};
@@ -19,7 +19,7 @@ fn options() -> OpenOptions {
 
 fn put(name: u64, number: u64) -> Change {
     let value = value(name, number, 60).to_vec().into();
-    Change::Put { value, metadata: Metadata::default(), expiry_ns: None }
+    Change::Put { value, metadata: Metadata::default(), expiry: Expiry::Never }
 }
 
 fn number_of(object: Option<&Object>) -> u64 {

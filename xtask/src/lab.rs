@@ -123,7 +123,7 @@ const ABUSE: Sizes = &[
     ("HTTP2_S", 20, 600),
 ];
 
-const EXPERIMENTS: [Experiment; 18] = [
+const EXPERIMENTS: [Experiment; 19] = [
     engine("model", "T1", "model::", &[("SEQUENCES", 20_000, 1_000_000)]),
     engine("crash", "T2", "explore::crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore::every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
@@ -135,6 +135,7 @@ const EXPERIMENTS: [Experiment; 18] = [
     engine("full", "R3", "full::", &[]),
     engine("threads", "R6", "concurrency::", &[]),
     engine("histories", "T11", "histories::", &[("HISTORIES", 700, 20_000)]),
+    engine("transactions", "T11", "transactions::", &[("TRANSACTIONS", 400, 10_000)]),
     Experiment {
         name: "schedules",
         row: "T10",

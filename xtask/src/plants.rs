@@ -40,6 +40,8 @@ const HUNTS: &[Hunt] = &[
     ("PromiseAhead", STORE, "explore::crash_states"),
     ("NeverSealed", STORE, "crash::the_last_batch_of_an_idle_store_is_promised"),
     ("StepDivided", STORE, "explore::crash_states"),
+    ("ReadsNotValidated", STORE, "transactions::histories_are_serializable"),
+    ("WatchesForgotten", STORE, "transactions::histories_are_serializable"),
     ("OldSuperblockNamed", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
     ("LogNotChecked", STORE, "explore::crash_states"),
     ("GhostsReplayed", STORE, "crash::a_ghost_of_an_older_life_is_never_replayed"),
@@ -51,6 +53,7 @@ const HUNTS: &[Hunt] = &[
     ("TakenNotPublished", STORE, "explore::crash_states"),
     ("FreedNotPublished", STORE, "explore::crash_states"),
     ("OneSlot", STORE, "explore::crash_states"),
+    ("OldSlotStays", STORE, "upgrade::every_crash_of_an_upgrade_recovers"),
     ("SuperblockNotFlushed", STORE, "explore::crash_states"),
     ("OldestSuperblock", STORE, "explore::crash_states"),
     ("SuperblockNotChecked", STORE, "explore::crash_states"),
@@ -62,6 +65,8 @@ const HUNTS: &[Hunt] = &[
     ("DeletesNotReplayed", STORE, "explore::crash_states"),
     ("UnfinishedKept", STORE, "explore::crash_states"),
     ("ExpiryGoesBack", STORE, "updating::an_object_whose_time_is_over_does_not_exist"),
+    ("RelativeByWall", STORE, "clocks::a_time_to_live_is_elapsed_time"),
+    ("StepBackForgotten", STORE, "clocks::an_absolute_deadline_follows_the_wall_clock"),
     ("ReusedAtOnce", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
     ("ReusedUnderReaders", STORE, "packed::a_slow_reader_of_a_packed_value"),
     ("ReserveGivenAway", STORE, "full::fills_up_and_is_empty_again"),
@@ -89,6 +94,8 @@ const HUNTS: &[Hunt] = &[
     ("ForeignFreed", UNITS, "hostile::child::a_child_lies_where_pages_may_lie"),
     ("GrownNotZeroed", STORE, "full::what_a_file_grew_by_is_zeroed_and_flushed_before_its_use"),
     ("PageWithoutEnd", STORE, "model::conforms_with_background_threads"),
+    ("LostNotNamed", STORE, "past_damage::many_blocks_together"),
+    ("LossesForgotten", STORE, "losses::what_a_repair_loses_is_told_and_remembered"),
 ];
 
 /// What the command line says.

@@ -418,6 +418,7 @@ fn run_space(arguments: SpaceArguments) -> anyhow::Result<()> {
         cases: arguments.cases,
         variants: arguments.variants,
         time: seconds(arguments.seconds)?,
+        looks: None,
         replay: arguments.replay,
         start: arguments.start,
         plot: arguments.plot,

@@ -13,20 +13,22 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Value, json};
-use shoal_engine::{CheckOptions, CheckProblem, CheckReport};
+use serde_json::{Map, Value, json};
+use shoal_engine::{CheckOptions, CheckProblem, CheckReport, DamagedRange, Losses};
 
-use crate::failure::Reported;
-use crate::output::{Output, show_count, show_key, warn};
+use crate::failure::{Reported, Usage};
+use crate::output::{Output, set_bytes, show_count, show_key, warn};
 use crate::size::Size;
-use crate::store_file::{self, Io};
+use crate::store_file::{self, Access, Io};
 
 const EXAMPLES: &str = "\
 Examples:
   shoal check --data shoal.data            read and verify everything; nothing is written
   shoal check --data shoal.data --repair   also rebuild the free space from the trees
+  shoal check --data shoal.data --acknowledge   repair, and give up what stays lost
 
-Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is, 2 wrong usage.";
+Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is, or a repair lost something that nobody acknowledged,
+2 wrong usage.";
 
 /// Between two pictures of the spinner.
 const SPINNER_INTERVAL: Duration = Duration::from_millis(200);
@@ -36,16 +38,23 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The data file or device. No server may run on it.
+    /// The data file or device, which need not be writable without --repair. No server may run on it.
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
     /// Rebuild the free space from the trees and lost objects from the log, and open a log that was damaged without what
     /// follows the damage.
     #[arg(long)]
     repair: bool,
+    /// Repair, then give up what is lost: keys of damaged ranges that were not written since do not exist from then on, and no mark of
+    /// them stays.
+    #[arg(long)]
+    acknowledge: bool,
     /// Repair even where --cache has no room for all that the log has behind damage; the oldest of that is lost then.
-    #[arg(long, requires = "repair")]
+    #[arg(long)]
     in_part: bool,
+    /// Write nothing, which is so without --repair and --acknowledge anyway: for those who want to be sure.
+    #[arg(long, conflicts_with_all = ["repair", "acknowledge"])]
+    read_only: bool,
     /// Print one JSON object, and no progress.
     #[arg(long)]
     json: bool,
@@ -58,7 +67,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let device = store_file::open_existing(&arguments.data, arguments.io)?;
+    let repairs = arguments.repair || arguments.acknowledge;
+    if arguments.in_part && !repairs {
+        return Err(Usage("--in-part is for --repair and --acknowledge".into()).into());
+    }
+    let access = if repairs { Access::Write } else { Access::Read };
+    let device = store_file::open_existing(&arguments.data, access, arguments.io)?;
     let what = || format!("cannot check {}", arguments.data.display());
     let started = Instant::now();
     let sofar = Arc::new(Sofar::default());
@@ -67,15 +81,16 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         let sofar = sofar.clone();
         CheckOptions {
             repair,
+            acknowledge: repair && arguments.acknowledge,
             in_part: arguments.in_part,
             cache_bytes: usize::try_from(arguments.cache.0).unwrap_or(usize::MAX),
             progress: Some(Arc::new(move |objects, bytes| sofar.set(objects, bytes))),
             before_writing: Some(Arc::new(warn)),
         }
     };
-    let found = shoal_engine::check(device.clone(), &options(arguments.repair)).await.with_context(what)?;
+    let found = shoal_engine::check(device.clone(), &options(repairs)).await.with_context(what)?;
     // Whether repair helped is not for repair to say: everything is checked once more.
-    let left = if arguments.repair && !found.is_clean() {
+    let left = if repairs && (found.problem_count > 0 || !found.remembered.is_none()) {
         Some(shoal_engine::check(device, &options(false)).await.with_context(what))
     } else {
         None
@@ -125,6 +140,12 @@ impl Outcome {
         lines.extend(
             self.found.restored.iter().map(|name| format!("restored: {}", show_key(name.as_bytes()))),
         );
+        for range in &self.found.lost_records {
+            lines.push(format!("lost: records {} to {} of the log", range.start, range.end - 1));
+        }
+        for (word, names) in self.losses_by_name() {
+            lines.extend(names.iter().map(|name| format!("{word}: {}", show_key(name.as_bytes()))));
+        }
         if let Some(left) = &self.left {
             lines.extend(problem_lines("left", left));
         }
@@ -148,7 +169,14 @@ impl Outcome {
             show_count(report.free_blocks),
             self.elapsed.as_secs_f64(),
         ));
+        if !report.remembered.is_none() {
+            lines.push(format!(
+                "repaired with losses: {}; --acknowledge says that somebody has seen this",
+                report.remembered
+            ));
+        }
         lines.push(match (self.found.problem_count, &self.left) {
+            (0, _) if !report.remembered.is_none() => "no other problems".into(),
             (0, _) => "no problems".into(),
             (count, None) => format!("{} found", problems(count)),
             (count, Some(left)) => {
@@ -158,9 +186,17 @@ impl Outcome {
         lines
     }
 
+    /// Names of what the repair lost, by what became of it.
+    fn losses_by_name(&self) -> [(&'static str, &Vec<String>); 3] {
+        let CheckReport { lost, reverted, resurrected, .. } = &self.found;
+        [("lost", lost), ("reverted", reverted), ("resurrected", resurrected)]
+    }
+
     fn json(&self) -> Value {
         let report = self.last();
-        json!({
+        let losses = |losses: &Losses| json!({ "lost": losses.lost, "reverted": losses.reverted, "resurrected": losses.resurrected });
+        let ranges = self.found.lost_records.iter();
+        let mut object = json!({
             "clean": self.is_clean(),
             "problems_found": self.found.problem_count,
             "problems": self.found.problems.iter().map(problem_json).collect::<Vec<_>>(),
@@ -170,6 +206,8 @@ impl Outcome {
             "notes": self.found.notes,
             "restored": self.found.restored,
             "restored_count": self.found.restored_count,
+            "damaged_ranges": report.damaged_ranges.iter().map(range_json).collect::<Vec<_>>(),
+            "acknowledged": self.found.given_up.iter().map(range_json).collect::<Vec<_>>(),
             "may_be_lost": report.may_be_lost,
             "may_be_lost_more": report.may_be_lost_more,
             "objects": report.objects,
@@ -179,7 +217,14 @@ impl Outcome {
             "owned_blocks": report.owned_blocks,
             "free_blocks": report.free_blocks,
             "seconds": self.elapsed.as_secs_f64(),
-        })
+            "losses": losses(&self.found.losses),
+            "lost_records": ranges.map(|range| json!([range.start, range.end - 1])).collect::<Vec<_>>(),
+            "losses_remembered": losses(&report.remembered),
+        });
+        for (word, names) in self.losses_by_name() {
+            object[word] = json!(names);
+        }
+        object
     }
 }
 
@@ -200,6 +245,25 @@ fn problem_lines(word: &str, report: &CheckReport) -> impl Iterator<Item = Strin
 
 fn problem_json(problem: &CheckProblem) -> Value {
     json!({ "what": problem.what, "block": place(problem) })
+}
+
+/// A range of keys of one tablet, with the buckets that its ends lie in.
+fn range_json(range: &DamagedRange) -> Value {
+    let mut object = Map::new();
+    object.insert("tablet".into(), range.tablet.0.into());
+    let mut end = |name: &str, encoded: Option<&[u8]>| match encoded {
+        Some(encoded) => {
+            let mut parts = encoded.splitn(2, |&byte| byte == 0);
+            set_bytes(&mut object, &format!("{name}_bucket"), parts.next().unwrap_or_default());
+            set_bytes(&mut object, name, parts.next().unwrap_or_default());
+        }
+        None => _ = object.insert(name.into(), Value::Null),
+    };
+    end("from", Some(&range.from));
+    end("to", range.to.as_deref());
+    object.insert("block".into(), range.block.into());
+    object.insert("why".into(), range.why.clone().into());
+    object.into()
 }
 
 /// Where it is: the engine says block 0 for what has no place of its own.

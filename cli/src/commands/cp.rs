@@ -1,16 +1,17 @@
 //! `shoal cp`: an object gets a copy under another key.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use shoal_client::{ByteRange, PutOptions};
+use shoal_client::{ByteRange, Expiry, PutOptions};
 
 use crate::commands::{about, no_such_object};
 use crate::conditions::Conditions;
 use crate::objects::Objects;
 use crate::output::bytes_of;
-use crate::store_file::Creation;
+use crate::store_file::Access;
 use crate::target::{Target, bucket};
 
 const EXAMPLES: &str = "\
@@ -39,7 +40,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Creation::Refused).await?;
+    let objects = arguments.target.store.open(Access::Write).await?;
     let result = cp(&objects, &arguments).await;
     let closed = objects.close().await;
     result?;
@@ -59,6 +60,11 @@ async fn cp(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
         rules: arguments.conditions.rules(),
         metadata: source.info().metadata.clone(),
         modified_ns: Some(source.info().modified_ns),
+        // A moment of the wall clock becomes the time that is left.
+        expiry: source
+            .info()
+            .ttl_ns
+            .map_or(Expiry::Never, |ttl_ns| Expiry::After(Duration::from_nanos(ttl_ns.max(1)))),
     };
     let first = source.next().await.with_context(reading)?.unwrap_or_default();
     if first.len() as u64 == source.info().bytes {

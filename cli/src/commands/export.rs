@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use crate::commands::stop_on_signal;
 use crate::objects::Objects;
 use crate::output::bytes_of;
-use crate::store_file::Creation;
+use crate::store_file::Access;
 use crate::target::Target;
 use crate::tree::folder::Folder;
 use crate::tree::progress::{self, Progress};
@@ -37,7 +37,10 @@ time are left alone, others are replaced; what is not in the store is not touche
 with .., or through a symlink) are refused and reported. Modes, times and symlinks come back as import found them, except
 that set-user-id and set-group-id of files are dropped, as the owner is not kept.
 
-Exit code: 0 when everything was written, 1 when something failed or was refused.";
+Where a part of the index is damaged everything else is exported, and the ranges of keys that are missing are named (--json: as
+\"damaged\").
+
+Exit code: 0 when everything was written, 1 when something failed, was refused, or is damaged.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES, allow_missing_positional = true)]
@@ -59,7 +62,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Creation::Refused).await?;
+    let objects = arguments.target.store.open(Access::Read).await?;
     let report = Arc::new(Report::new(EXPORT, progress::bar(arguments.json)));
     let target = Folder::target(&arguments.dir, report.clone())
         .with_context(|| format!("cannot write into {}", arguments.dir.display()))?;

@@ -15,7 +15,7 @@ use crate::objects::{GetStream, Objects};
 use crate::output::bytes_of;
 use crate::range::RangeArgument;
 use crate::size::Size;
-use crate::store_file::Creation;
+use crate::store_file::Access;
 use crate::target::Target;
 
 /// How often an object is asked for again that changed between the question for its length and the one for its end.
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Creation::Refused).await?;
+    let objects = arguments.target.store.open(Access::Read).await?;
     let result = get(&objects, &arguments).await;
     let closed = objects.close().await;
     result?;

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 
 use crate::commands::stop_on_signal;
 use crate::output::bytes_of;
-use crate::store_file::Creation;
+use crate::store_file::Access;
 use crate::target::Target;
 use crate::tree::load::Load;
 use crate::tree::progress::{self, Progress};
@@ -56,7 +56,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Walk::new(&arguments.dir, &prefix).with_context(|| format!("cannot read {}", arguments.dir.display()))
     };
     let (walk, counting_walk) = (begin()?, begin()?);
-    let objects = arguments.target.store.open(Creation::Allowed).await?;
+    let objects = arguments.target.store.open(Access::Create).await?;
     let report = Arc::new(Report::new(IMPORT, progress::bar(arguments.json)));
     stop_on_signal(&report)?;
 

@@ -4,12 +4,13 @@ use std::ffi::OsString;
 
 use bytes::Bytes;
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use shoal_client::{ListEntry, ListPage, ListRequest};
 
+use crate::damage::Damage;
 use crate::objects::Objects;
 use crate::output::{Output, bytes_of, object_json, set_bytes, show_time};
-use crate::store_file::Creation;
+use crate::store_file::Access;
 use crate::target::Target;
 
 const EXAMPLES: &str = "\
@@ -17,7 +18,10 @@ Examples:
   shoal ls                          all keys
   shoal ls photos/ --long           with size, time and version
   shoal ls --delimiter /            only the top level, folders ending with /
-  shoal ls --json | jq .bytes       one JSON object a line";
+  shoal ls --json | jq .bytes       one JSON object a line
+
+Where a part of the index is damaged everything else is listed, standard error names the ranges of keys that are missing (--json: a line
+with \"damaged\" each, too), and the exit code is 1.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -39,7 +43,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Creation::Refused).await?;
+    let objects = arguments.target.store.open(Access::Read).await?;
     let result = ls(&objects, &arguments).await;
     let closed = objects.close().await;
     result?;
@@ -53,18 +57,26 @@ async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
         delimiter: Bytes::copy_from_slice(bytes_of(&arguments.delimiter)),
         ..ListRequest::default()
     };
-    let mut output = Output::new();
+    let (mut output, mut damage) = (Output::new(), Damage::default());
     loop {
-        let page = objects.list(&request).await?;
+        let mut page = objects.list(&request).await?;
+        damage.add(std::mem::take(&mut page.damaged));
         let next = page.next.clone();
         for line in merged(page) {
             print(&mut output, arguments, line)?;
         }
         match next {
             Some(next) => request.start_after = next,
-            None => return output.finish(),
+            None => break,
         }
     }
+    if arguments.json {
+        for range in damage.json() {
+            output.json(&json!({ "damaged": range }))?;
+        }
+    }
+    output.finish()?;
+    damage.conclude("are missing here")
 }
 
 /// A key, or the common prefix of several.

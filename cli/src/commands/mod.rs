@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod export;
+pub(crate) mod format;
 pub(crate) mod get;
 pub(crate) mod import;
 pub(crate) mod ls;

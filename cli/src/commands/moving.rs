@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
-use crate::store_file::Creation;
+use crate::store_file::Access;
 use crate::target::StoreArguments;
 
 const EXAMPLES: &str = "\
@@ -33,7 +33,7 @@ enum What {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.store.open(Creation::Refused).await?;
+    let objects = arguments.store.open(Access::Write).await?;
     let paused = objects.pause_moving(arguments.what == What::Pause).await;
     let closed = objects.close().await;
     paused.context("cannot tell the store")?;

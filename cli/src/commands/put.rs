@@ -4,18 +4,19 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
-use shoal_client::{Metadata, PutOptions};
+use shoal_client::{Expiry, Metadata, PutOptions};
 use tokio::sync::mpsc;
 
 use crate::commands::about;
 use crate::conditions::Conditions;
 use crate::objects::Objects;
 use crate::output::bytes_of;
-use crate::store_file::Creation;
+use crate::store_file::Access;
 use crate::target::Target;
 
 /// Values up to here travel in one message.
@@ -29,6 +30,7 @@ Examples:
   echo hello | shoal put greeting -
   shoal put page index.html --content-type text/html --meta author=ann
   shoal put lock /dev/null --if-absent      fails where the key exists
+  shoal put session state --ttl 3600        exists for an hour
   shoal put config new.toml --if-version 17 fails where somebody was faster";
 
 #[derive(Args)]
@@ -44,10 +46,19 @@ pub(crate) struct Arguments {
     /// Metadata to store with the object, as NAME=VALUE; may be repeated (2 KiB in all).
     #[arg(long = "meta", value_name = "NAME=VALUE", value_parser = meta)]
     meta: Vec<(String, String)>,
+    /// The object exists for so many seconds from now on, in elapsed time. Without it, it does not end.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    ttl: Option<Duration>,
     #[command(flatten)]
     conditions: Conditions,
     #[command(flatten)]
     target: Target,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "write a number of seconds, as 60 or 0.5")?;
+    let time = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    if time.is_zero() { Err("a time to live is above 0".into()) } else { Ok(time) }
 }
 
 fn meta(text: &str) -> Result<(String, String), String> {
@@ -59,12 +70,13 @@ fn meta(text: &str) -> Result<(String, String), String> {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let pieces = Pieces::read(&arguments.file)?;
-    let objects = arguments.target.store.open(Creation::Allowed).await?;
+    let objects = arguments.target.store.open(Access::Create).await?;
     let user = arguments.meta.into_iter().map(|(name, value)| (name, Bytes::from(value))).collect();
     let options = PutOptions {
         rules: arguments.conditions.rules(),
         metadata: Metadata { content_type: arguments.content_type, user },
         modified_ns: None,
+        expiry: arguments.ttl.map_or(Expiry::Never, Expiry::After),
     };
     let key = bytes_of(&arguments.key);
     let bucket = &arguments.target.bucket;

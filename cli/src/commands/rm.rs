@@ -9,10 +9,11 @@ use shoal_client::{ListRequest, RejectRules};
 
 use crate::commands::about;
 use crate::conditions::Conditions;
+use crate::damage::Damage;
 use crate::failure::{Reported, one_line};
 use crate::objects::{Objects, is_lasting};
 use crate::output::{Output, bytes_of, show_count, warn};
-use crate::store_file::Creation;
+use crate::store_file::Access;
 use crate::target::Target;
 
 const EXAMPLES: &str = "\
@@ -21,7 +22,8 @@ Examples:
   shoal rm --prefix photos/              everything that begins with photos/
   shoal rm config --if-version 17        fails where somebody changed it
 
-To delete what does not exist is no failure; with --if-exists it is.";
+To delete what does not exist is no failure; with --if-exists it is. With --prefix, where a part of the index is damaged, everything
+else is deleted, standard error names the ranges of keys that may be left, and the exit code is 1.";
 
 const USAGE: &str = "shoal rm [OPTIONS] <KEYS>...\n       shoal rm [OPTIONS] --prefix <P>";
 
@@ -41,7 +43,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Creation::Refused).await?;
+    let objects = arguments.target.store.open(Access::Write).await?;
     let result = match &arguments.prefix {
         Some(prefix) => remove_prefix(&objects, &arguments.target.bucket, bytes_of(prefix)).await,
         None => remove_keys(&objects, &arguments).await,
@@ -80,11 +82,13 @@ async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8]) -> anyhow
         ..ListRequest::default()
     };
     let (mut deleted, mut failed) = (0, 0);
+    let mut damage = Damage::default();
     loop {
-        let page = objects
+        let mut page = objects
             .list(&request)
             .await
             .with_context(|| about("cannot list what begins with", bucket, prefix))?;
+        damage.add(std::mem::take(&mut page.damaged));
         let keys: Vec<Bytes> = page.entries.into_iter().map(|entry| entry.key).collect();
         for (key, result) in
             keys.iter().zip(objects.delete_many(bucket, keys.clone(), RejectRules::default()).await)
@@ -109,5 +113,7 @@ async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8]) -> anyhow
     let mut output = Output::new();
     output.line(&format!("{} deleted", show_count(deleted)))?;
     output.finish()?;
-    if failed > 0 { Err(Reported.into()) } else { Ok(()) }
+    let whole =
+        damage.conclude("could not be listed, and were not deleted: delete those whose names you know");
+    if failed > 0 { Err(Reported.into()) } else { whole }
 }

@@ -4,22 +4,24 @@ use std::fmt::Display;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use shoal_engine::{DEFAULT_BUCKET, Environment, Store};
-use shoal_redis::{Durability, ListenError, RedisOptions, Sockets};
-use shoal_server::{Security, ServeError, Server, ServerOptions};
+use shoal_redis::{Durability, Limits, ListenError, RedisOptions, Sockets, Tls};
+use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerOptions};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::credentials::CredentialFiles;
+use crate::credentials::{CredentialFiles, read_secret};
 use crate::failure::{Usage, output_error};
 use crate::logging;
 use crate::signals::stop_in_order;
 use crate::size::Size;
-use crate::store_file::{self, Creation, Io, StoreOptions};
+use crate::stopping::{self, STOP_TIMEOUT_S, StopTime, say_left_over};
+use crate::store_file::{self, Access, Io, StoreOptions};
 
 const DEFAULT_DATA: &str = "./shoal.data";
 const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
@@ -28,25 +30,35 @@ const DEFAULT_CACHE: Size = Size(1 << 30);
 /// Threads of the gRPC face: more than cores are no use.
 const GRPC_THREADS_MAX: i64 = 256;
 
+/// The danger of an address that asks for no credentials.
+const OPEN: &str = "whoever reaches it may read, change and delete everything";
+const UNENCRYPTED: &str = "tokens and values go through the network as plain text";
+
 const EXAMPLES: &str = "\
 Examples:
   shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411 (gRPC) and 7412 (Redis)
   shoal serve --data /srv/shoal.data --size 200G --cache 4G
-  shoal serve --data /dev/nvme1n1                    a whole device; a new one must be blank (zeros)
+  shoal format /dev/nvme1n1                          a whole device: once, it must be blank; and then
+  shoal serve --data /dev/nvme1n1 --must-exist
   shoal serve --listen 0.0.0.0:7411 --tls-cert cert.pem --tls-key key.pem --token-file tokens
   shoal serve --config shoal.toml
 
 Every option may also stand in the configuration file (TOML, same names: data = \"/srv/shoal.data\", cache = \"4G\") or in an
 environment variable. The command line goes before the environment, the environment before the file.
 
-Ctrl-C or SIGTERM stops the server in order; a second one at once, which loses nothing that was acknowledged.";
+Ctrl-C or SIGTERM stops the server in order, within --stop-timeout; a second one at once, which loses nothing that was
+acknowledged.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The data file, or a block device; a file is created at the first start [default: ./shoal.data].
+    /// The data file, or a block device that `shoal format` made a store of. A file that does not exist is created; what is there is
+    /// never formatted [default: ./shoal.data].
     #[arg(long, value_name = "FILE", env = "SHOAL_DATA", hide_env_values = true)]
     data: Option<PathBuf>,
+    /// Create nothing: a data file that does not exist is an error.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_MUST_EXIST", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    must_exist: Option<bool>,
     /// For a new data file: how large it may grow. It starts small and grows ahead of need
     /// [default: 80 % of the disk's free space, at most 64G].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SIZE", hide_env_values = true)]
@@ -73,7 +85,7 @@ pub(crate) struct Arguments {
     /// credentials are read again when they change, and at SIGHUP.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CERT", hide_env_values = true)]
     tls_cert: Option<PathBuf>,
-    /// The certificate's private key, PEM.
+    /// The certificate's private key, PEM. The file may be open to its owner only.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_KEY", hide_env_values = true)]
     tls_key: Option<PathBuf>,
     /// Let in who shows a certificate of these roots, PEM.
@@ -82,8 +94,8 @@ pub(crate) struct Arguments {
     /// Speak TLS 1.2 too, beside 1.3.
     #[arg(long, value_name = "BOOL", env = "SHOAL_TLS12", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     tls12: Option<bool>,
-    /// Let in who shows one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. The file may not be
-    /// open to other users.
+    /// Let in who shows one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. The file may be
+    /// open to its owner only.
     #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
     token_file: Option<PathBuf>,
     /// The bucket that the keys of io.grpc.KeyValueService are the objects of [default: default].
@@ -126,13 +138,14 @@ pub(crate) struct Arguments {
     /// Leave values where they are: nothing is moved to make whole free space, until the next start without this.
     #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_MOVING", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pause_moving: Option<bool>,
-    /// The address of the Redis protocol, or off [default: 127.0.0.1:7412].
+    /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off where gRPC asks for credentials and there is no
+    /// --password-file].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_RESP", hide_env_values = true)]
     resp: Option<String>,
     /// The bucket that Redis keys are the objects of [default: redis].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_RESP_BUCKET", hide_env_values = true)]
     resp_bucket: Option<String>,
-    /// The file with the password that Redis clients must give; without one nobody is asked.
+    /// The file with the password that Redis clients must give, open to its owner only; without one nobody is asked.
     #[arg(long, value_name = "FILE", env = "SHOAL_PASSWORD_FILE", hide_env_values = true)]
     password_file: Option<PathBuf>,
     /// When a write of a Redis client is acknowledged: when it is durable (sync), or at once, while nothing
@@ -147,6 +160,18 @@ pub(crate) struct Arguments {
     /// it (uring) [default: epoll].
     #[arg(long, value_name = "epoll|uring", env = "SHOAL_RESP_IO", hide_env_values = true)]
     resp_io: Option<String>,
+    /// Answers that a connection of a Redis client does not take, and commands that it sent behind them, may be so many bytes; beyond
+    /// that it gets an error and is closed [default: 256M].
+    #[arg(long, value_name = "SIZE", env = "SHOAL_RESP_PENDING", hide_env_values = true)]
+    resp_pending: Option<Size>,
+    /// Whether Redis clients speak TLS, with the files of --tls-cert, --tls-key and --tls-client-ca [default: on where there is
+    /// --tls-cert].
+    #[arg(long, value_name = "on|off", env = "SHOAL_RESP_TLS", hide_env_values = true)]
+    resp_tls: Option<String>,
+    /// How many seconds a stop may take: requests under way are finished, and what the log holds is brought into the trees. What is
+    /// not done by then is done by the next start, as after a crash [default: 25].
+    #[arg(long, value_name = "SECONDS", env = "SHOAL_STOP_TIMEOUT", hide_env_values = true)]
+    stop_timeout: Option<u64>,
     /// The configuration file.
     #[arg(long, value_name = "FILE", env = "SHOAL_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
@@ -165,18 +190,23 @@ struct Settings {
     web_origins: Vec<String>,
     /// How the Redis face is run, and its address as it was given; none where it is off.
     resp: Option<(String, RedisOptions)>,
+    /// Whether Redis clients speak TLS; none: where gRPC's do.
+    resp_tls: Option<bool>,
     /// It was switched off because it would let in whom gRPC does not.
     is_resp_open: bool,
+    stop_timeout: Duration,
     log: String,
 }
 
 impl Settings {
     fn new(arguments: Arguments, log: Option<String>) -> anyhow::Result<Self> {
         let file = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+        let is_resp_named = arguments.resp.is_some() || file.resp.is_some();
+        let must_exist = arguments.must_exist.or(file.must_exist).unwrap_or(false);
         let settings = Self {
             data: arguments.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA.into()),
             store: StoreOptions {
-                creation: Creation::Allowed,
+                access: if must_exist { Access::Write } else { Access::Create },
                 size: arguments.size.or(file.size),
                 tablets: arguments.tablets.or(file.tablets),
                 cache: arguments.cache.or(file.cache).unwrap_or(DEFAULT_CACHE),
@@ -207,18 +237,53 @@ impl Settings {
                 arguments.durability.or(file.durability).as_deref(),
                 Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
                 arguments.resp_io.or(file.resp_io).as_deref(),
+                arguments.resp_pending.or(file.resp_pending),
             )?,
+            stop_timeout: Duration::from_secs(
+                arguments.stop_timeout.or(file.stop_timeout).unwrap_or(STOP_TIMEOUT_S),
+            ),
             log: log.or(file.log).unwrap_or_else(|| "info".into()),
+            resp_tls: arguments.resp_tls.or(file.resp_tls).as_deref().map(parse_switch).transpose()?,
             is_resp_open: false,
         };
-        Ok(settings.with_redis_asking())
+        if settings.resp_tls == Some(true) && settings.credentials.certificates.is_none() {
+            return Err(Usage("--resp-tls on needs --tls-cert and --tls-key".into()).into());
+        }
+        settings.with_redis_asking(is_resp_named)
     }
 
-    /// Where gRPC asks callers who they are, the Redis face asks too, or is not there: it would be a way around.
-    fn with_redis_asking(self) -> Self {
+    /// Where gRPC asks callers who they are, the Redis face asks too, or is not there: it would be a way around, with --insecure
+    /// as well, which says nothing against the credentials that were given. Who named its address is told so.
+    fn with_redis_asking(self, is_resp_named: bool) -> anyhow::Result<Self> {
         let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
-        let is_open = self.resp.as_ref().is_some_and(|(_, options)| options.password.is_none());
-        if asks && is_open { Self { resp: None, is_resp_open: true, ..self } } else { self }
+        let is_open = asks && !self.asks_redis_certificates();
+        let Some((address, _)) =
+            self.resp.as_ref().filter(|(_, options)| is_open && options.password.is_none())
+        else {
+            return Ok(self);
+        };
+        if is_resp_named {
+            let problem = format!(
+                "refusing to serve the Redis protocol on {address}: it would let in everybody who reaches it, and gRPC asks for \
+                 credentials; give --password-file, or --resp off"
+            );
+            return Err(Usage(problem).into());
+        }
+        Ok(Self { resp: None, is_resp_open: true, ..self })
+    }
+
+    /// Whether every Redis client shows a certificate that proves who it is: where a token would do instead, it need not.
+    fn asks_redis_certificates(&self) -> bool {
+        let is_tls = self.resp_tls.unwrap_or(true);
+        is_tls && self.credentials.client_roots.is_some() && self.credentials.tokens.is_none()
+    }
+}
+
+fn parse_switch(text: &str) -> Result<bool, Usage> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(Usage(format!("{other:?} is neither on nor off"))),
     }
 }
 
@@ -230,6 +295,7 @@ fn resp(
     durability: Option<&str>,
     poll: Duration,
     sockets: Option<&str>,
+    pending: Option<Size>,
 ) -> anyhow::Result<Option<(String, RedisOptions)>> {
     let defaults = RedisOptions::default();
     let options = RedisOptions {
@@ -242,10 +308,23 @@ fn resp(
             Some("uring") => Sockets::Uring,
             Some(other) => return Err(Usage(format!("{other:?} is no way; write epoll or uring")).into()),
         },
+        limits: pending.map_or(Ok(defaults.limits), pending_limits)?,
         ..RedisOptions::default()
     };
     let address = address.unwrap_or_else(|| DEFAULT_RESP.into());
     Ok((address != "off").then_some((address, options)))
+}
+
+/// The bounds of the Redis face where so much may wait at a connection.
+fn pending_limits(pending: Size) -> Result<Limits, Usage> {
+    let defaults = Limits::default();
+    let least = 2 * defaults.answer_bytes_max as u64;
+    match usize::try_from(pending.0) {
+        Ok(bytes) if pending.0 >= least => Ok(Limits { pending_bytes_max: bytes, ..defaults }),
+        _ => {
+            Err(Usage(format!("--resp-pending {} is too little; at least {least} bytes may wait", pending.0)))
+        }
+    }
 }
 
 /// What may be compressed.
@@ -277,8 +356,7 @@ fn parse_durability(text: &str) -> Result<Durability, Usage> {
 
 /// The first line of the file.
 fn password(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let text = std::fs::read(path)
-        .map_err(|error| Usage(format!("cannot read the password file {}: {error}", path.display())))?;
+    let text = read_secret(path, "a password")?;
     let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if line.is_empty() {
@@ -289,9 +367,12 @@ fn password(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
     let settings = Settings::new(arguments, log)?;
-    logging::start(&settings.log)?;
+    logging::start_server(&settings.log)?;
     let (stop, stopped) = oneshot::channel();
+    let time = Arc::new(StopTime::new(settings.stop_timeout));
+    let begun = Arc::clone(&time);
     stop_in_order(move || {
+        begun.begin();
         tracing::info!("stopping; another signal stops at once, which loses nothing that was acknowledged");
         // Nobody listens where the server is not running yet or no more.
         let _ = stop.send(());
@@ -304,27 +385,69 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     }
     let security = Security::new(settings.credentials.read()?);
     let server = bind(&settings, &security).await?;
-    let redis = bind_redis(&settings).await?;
+    let redis = bind_redis(&settings, &security).await?;
+    warn_of_openness(&settings, &security, &server, redis.as_ref());
     let store = store_file::open(&settings.data, &settings.store).await?;
+    let losses = store.stat().losses;
+    if !losses.is_none() {
+        let data = settings.data.display();
+        tracing::warn!(
+            "{data} was repaired with losses: {losses}; `shoal check --data {data} --acknowledge` says that somebody has seen this"
+        );
+    }
     let watching = tokio::spawn(settings.credentials.clone().watch(security));
-    let served = serve(&store, server, redis, stopped).await;
+    // A task of its own: what it still waits for when the time is over is not waited for here.
+    let serving = tokio::spawn(serve(store.clone(), server, redis, stopped));
+    let served = tokio::select! {
+        served = serving => served.context("the server ended by an error of the program")?,
+        () = time.over() => {
+            say_left_over(&settings.data, "requests under way did not end in time");
+            // Requests that hold the store go on until the program ends.
+            std::mem::forget(store);
+            return Ok(());
+        }
+    };
+    // Where it ended by itself.
+    time.begin();
     watching.abort();
     tracing::info!("closing {}", settings.data.display());
-    let closed = store.close().await;
+    let closed = stopping::close(store, &time, &settings.data).await;
     served?;
-    closed.with_context(|| format!("cannot close the store {} in order", settings.data.display()))
+    closed
+}
+
+/// Says what --insecure opens: addresses that other machines reach, where nothing proves who calls or nothing is encrypted.
+fn warn_of_openness(
+    settings: &Settings,
+    security: &Security,
+    server: &Server,
+    redis: Option<&shoal_redis::Server>,
+) {
+    let is_reachable = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
+    let grpc = server.address();
+    if is_reachable(grpc) && !security.is_safe() {
+        let risk = if security.asks() { UNENCRYPTED } else { OPEN };
+        tracing::warn!("--insecure: gRPC listens on {grpc}, which other machines reach; {risk}");
+    }
+    let Some((redis, (_, options))) = redis.zip(settings.resp.as_ref()) else { return };
+    let redis = redis.address();
+    if is_reachable(redis) && options.password.is_none() && !settings.asks_redis_certificates() {
+        tracing::warn!(
+            "--insecure: the Redis protocol listens on {redis}, which other machines reach; {OPEN}"
+        );
+    }
 }
 
 /// Serves `store` until it is told to stop, or cannot. The store is open still when this returns.
 async fn serve(
-    store: &Store,
+    store: Store,
     server: Server,
     redis: Option<shoal_redis::Server>,
     stopped: oneshot::Receiver<()>,
 ) -> anyhow::Result<()> {
     announce(&server, redis.as_ref())?;
     let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
-    let served = server.run(store.clone(), async { drop(stopped.await) }).await;
+    let served = server.run(store, async { drop(stopped.await) }).await;
     // Waits for its threads, which finish the turn that they are in.
     tokio::task::spawn_blocking(move || drop(redis)).await.context("the Redis face did not stop")?;
     Ok(served?)
@@ -335,7 +458,8 @@ fn announce(server: &Server, redis: Option<&shoal_redis::Server>) -> anyhow::Res
     let scheme = if server.is_encrypted() { "https" } else { "http" };
     let mut lines = format!("gRPC  {scheme}://{}\n", server.address());
     if let Some(redis) = redis {
-        lines += &format!("Redis redis://{}\n", redis.address());
+        let scheme = if redis.is_encrypted() { "rediss" } else { "redis" };
+        lines += &format!("Redis {scheme}://{}\n", redis.address());
     }
     let mut stdout = std::io::stdout();
     stdout.write_all(lines.as_bytes()).and_then(|()| stdout.flush()).map_err(output_error)
@@ -351,10 +475,15 @@ async fn resolve(given: &str, example: &str) -> anyhow::Result<SocketAddr> {
 }
 
 /// Takes the address of the Redis face, where it is on.
-async fn bind_redis(settings: &Settings) -> anyhow::Result<Option<shoal_redis::Server>> {
+async fn bind_redis(settings: &Settings, security: &Security) -> anyhow::Result<Option<shoal_redis::Server>> {
     let Some((address, options)) = &settings.resp else { return Ok(None) };
     let listen = resolve(address, DEFAULT_RESP).await?;
-    let options = RedisOptions { listen, insecure: settings.insecure, ..options.clone() };
+    let security = security.clone();
+    let tls = settings.resp_tls.unwrap_or(security.is_encrypted()).then(|| Tls {
+        config: Arc::new(move || security.tls_of_others()),
+        asks_certificates: settings.asks_redis_certificates(),
+    });
+    let options = RedisOptions { listen, insecure: settings.insecure, tls, ..options.clone() };
     match shoal_redis::Server::bind(options) {
         Err(error @ (ListenError::NotLoopback(_) | ListenError::Bucket(_))) => {
             Err(Usage(error.to_string()).into())
@@ -375,7 +504,10 @@ async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server
         gzip_answers: settings.gzip.answers,
         threads: settings.grpc_threads,
         web_origins: settings.web_origins.clone(),
-        ..ServerOptions::default()
+        limits: ServerLimits {
+            drain_max: StopTime::new(settings.stop_timeout).drain_max(),
+            ..ServerLimits::default()
+        },
     };
     match Server::bind(options).await {
         Err(error @ (ServeError::NotLoopback(_) | ServeError::Bucket(_))) => {
@@ -387,11 +519,15 @@ async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn arguments() -> Arguments {
         Arguments {
             data: None,
+            must_exist: None,
             size: None,
             cache: None,
             overlay: None,
@@ -418,6 +554,9 @@ mod tests {
             durability: None,
             poll: None,
             resp_io: None,
+            resp_pending: None,
+            resp_tls: None,
+            stop_timeout: None,
             config: None,
         }
     }
@@ -443,7 +582,9 @@ mod tests {
 
         let defaults = Settings::new(arguments(), None).unwrap();
         assert_eq!((defaults.listen.as_str(), defaults.store.cache), (DEFAULT_LISTEN, DEFAULT_CACHE));
-        assert_eq!(defaults.store.creation, Creation::Allowed);
+        assert_eq!(defaults.store.access, Access::Create);
+        let given = Arguments { must_exist: Some(true), ..arguments() };
+        assert_eq!(Settings::new(given, None).unwrap().store.access, Access::Write);
     }
 
     #[tokio::test]
@@ -476,19 +617,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_may_wait_at_a_connection_is_an_option() {
+        let pending = |bytes| {
+            let given = Arguments { resp_pending: Some(Size(bytes)), ..arguments() };
+            Settings::new(given, None).map(|settings| settings.resp.unwrap().1.limits.pending_bytes_max)
+        };
+        assert_eq!(pending(64 << 20).unwrap(), 64 << 20);
+        assert!(pending(8 << 20).unwrap_err().is::<Usage>());
+    }
+
     /// It was a way around tokens and certificates.
     #[test]
     fn the_redis_face_is_no_way_around_credentials() {
         let folder = tempfile::tempdir().unwrap();
         let password = folder.path().join("password");
         std::fs::write(&password, "tide pool\n").unwrap();
+        set_permissions(&password, Permissions::from_mode(0o600)).unwrap();
         let file = || Some(folder.path().join("secrets"));
         for (token_file, tls_client_ca) in [(file(), None), (None, file())] {
             let given = || Arguments {
+                insecure: Some(true),
                 token_file: token_file.clone(),
                 tls_client_ca: tls_client_ca.clone(),
                 ..arguments()
             };
+            let settings = Settings::new(given(), None).unwrap();
+            // Certificates are shown to the Redis face, too; tokens cannot be.
+            assert_eq!(settings.resp.is_none(), token_file.is_some());
+            let given = || Arguments { resp_tls: Some("off".into()), ..given() };
             let settings = Settings::new(given(), None).unwrap();
             assert!(settings.resp.is_none() && settings.is_resp_open);
             let with_password = Arguments { password_file: Some(password.clone()), ..given() };
@@ -496,6 +653,14 @@ mod tests {
             assert!(settings.resp.is_some() && !settings.is_resp_open);
             let settings = Settings::new(Arguments { resp: Some("off".into()), ..given() }, None).unwrap();
             assert!(settings.resp.is_none() && !settings.is_resp_open);
+            // An address that was asked for was ignored.
+            for named in ["0.0.0.0:7412", "127.0.0.1:7412"] {
+                let named = || Some(named.to_owned());
+                let error = Settings::new(Arguments { resp: named(), ..given() }, None).err().unwrap();
+                assert!(error.is::<Usage>() && error.to_string().contains("--password-file"), "{error}");
+                let given = Arguments { resp: named(), password_file: Some(password.clone()), ..given() };
+                assert_eq!(Settings::new(given, None).unwrap().resp.map(|(address, _)| address), named());
+            }
         }
     }
 
@@ -504,6 +669,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("password");
         std::fs::write(&path, "tide pool\r\nnot this\n").unwrap();
+        set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        let error = password(&path).unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("chmod 600"), "{error}");
+        set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         assert_eq!(password(&path).unwrap(), b"tide pool");
         std::fs::write(&path, "\n").unwrap();
         assert!(password(&path).unwrap_err().is::<Usage>());

@@ -14,7 +14,7 @@ use crate::objects::Objects;
 use crate::output::{Output, bytes_of, object_json, show_count, show_key, show_time};
 use crate::size::Size;
 use crate::space_map::{SpaceMap, read_space};
-use crate::store_file::Creation;
+use crate::store_file::Access;
 use crate::target::Target;
 
 const EXAMPLES: &str = "\
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Creation::Refused).await?;
+    let objects = arguments.target.store.open(Access::Read).await?;
     let result = stat(&objects, &arguments).await;
     let closed = objects.close().await;
     result?;
@@ -93,6 +93,9 @@ fn print_object(output: &mut Output, key: &[u8], info: &ObjectInfo) -> anyhow::R
     output.line(&format!("bytes         {}", info.bytes))?;
     output.line(&format!("version       {}", info.version))?;
     output.line(&format!("modified      {}", show_time(info.modified_ns)))?;
+    if let (Some(ttl_ns), Some(at_ns)) = (info.ttl_ns, info.expire_time_ns) {
+        output.line(&format!("time left     {:.1} s, until {}", ttl_ns as f64 / 1e9, show_time(at_ns)))?;
+    }
     if !info.metadata.content_type.is_empty() {
         output.line(&format!("content type  {}", show_key(info.metadata.content_type.as_bytes())))?;
     }

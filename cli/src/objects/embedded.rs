@@ -9,8 +9,8 @@ use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_buffer::Buffer;
 use shoal_client::{
-    ByteRange, Error, Figure, ListEntry, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutItem,
-    PutOptions, RejectRules, Result, Stat,
+    ByteRange, DamagedRange, Error, Expiry, Figure, ListEntry, ListPage, ListRequest, Metadata, Object,
+    ObjectInfo, PutItem, PutOptions, RejectRules, Result, Stat,
 };
 use shoal_engine::{ObjectKey, Store};
 use tokio::task::JoinSet;
@@ -141,6 +141,7 @@ impl Embedded {
             entries: page.entries.into_iter().map(entry).collect(),
             common_prefixes: page.common_prefixes.into_iter().map(Bytes::from).collect(),
             next: page.next.map(Bytes::from),
+            damaged: page.damaged.into_iter().map(from_damaged).collect(),
         })
     }
 
@@ -266,7 +267,11 @@ fn to_put_options(options: PutOptions) -> shoal_engine::PutOptions {
         rules: to_rules(options.rules),
         metadata: shoal_engine::Metadata { content_type: options.metadata.content_type, user },
         modified_ns: options.modified_ns,
-        ..shoal_engine::PutOptions::default()
+        expiry: match options.expiry {
+            Expiry::Never => shoal_engine::Expiry::Never,
+            Expiry::After(time) => shoal_engine::Expiry::After(time),
+            Expiry::At(at_ns) => shoal_engine::Expiry::At(at_ns),
+        },
     }
 }
 
@@ -280,7 +285,14 @@ fn from_info(info: &shoal_engine::ObjectInfo) -> ObjectInfo {
             content_type: info.metadata.content_type.clone(),
             user: info.metadata.user.iter().map(|(name, bytes)| (name.clone(), value(bytes))).collect(),
         },
+        ttl_ns: info.expiry.map(|deadline| deadline.left_ns()),
+        expire_time_ns: info.expiry.map(|deadline| deadline.at_ns()),
     }
+}
+
+fn from_damaged(range: shoal_engine::DamagedRange) -> DamagedRange {
+    let shoal_engine::DamagedRange { tablet, from, to, block, why } = range;
+    DamagedRange { tablet: tablet.0.into(), from: from.into(), to: to.map(Bytes::from), block, why }
 }
 
 fn from_error(error: shoal_engine::Error) -> Error {
@@ -295,7 +307,7 @@ fn from_error(error: shoal_engine::Error) -> Error {
         Engine::Corrupt { .. } => Error::Corrupt(text),
         Engine::Io(_) => Error::Device(text),
         Engine::Unknown(what) => Error::Unknown(what),
-        Engine::Poisoned(_) | Engine::Closed => Error::ReadOnly(text),
+        Engine::Poisoned(_) | Engine::ReadOnly | Engine::Closed => Error::ReadOnly(text),
         Engine::Changed { .. } => Error::Changed,
         // `Invalid`, `Unopenable`, and what later versions of the engine may add.
         _ => Error::Invalid(text),

@@ -113,7 +113,7 @@ mod tests {
 
     fn info(attributes: &Attributes, bytes: u64) -> ObjectInfo {
         let (metadata, modified_ns) = attributes.for_object();
-        ObjectInfo { version: 1, bytes, modified_ns: modified_ns.unwrap(), metadata }
+        ObjectInfo { version: 1, bytes, modified_ns: modified_ns.unwrap(), metadata, ..ObjectInfo::default() }
     }
 
     #[test]
@@ -141,6 +141,7 @@ mod tests {
                 content_type: String::new(),
                 user: vec![("mode".into(), Bytes::copy_from_slice(mode.as_bytes()))],
             },
+            ..ObjectInfo::default()
         };
         let kind =
             |key: &str, info: &ObjectInfo| Attributes::of_object(key.as_bytes(), info).map(|it| it.kind);

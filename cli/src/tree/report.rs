@@ -8,6 +8,9 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use shoal_client::DamagedRange;
+
+use crate::damage::Damage;
 use crate::failure::Reported;
 use crate::output::{Output, show_count, warn};
 use crate::size::Size;
@@ -45,6 +48,8 @@ pub(crate) struct Report {
     refused: AtomicU64,
     failed: AtomicU64,
     told: Mutex<Told>,
+    /// What a listing went past.
+    damage: Mutex<Damage>,
     /// How much there is in all, where somebody counted: items and bytes.
     total: Mutex<Option<(u64, u64)>>,
     stop: AtomicBool,
@@ -88,6 +93,7 @@ impl Report {
             refused: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             told: Mutex::default(),
+            damage: Mutex::default(),
             total: Mutex::new(None),
             stop: AtomicBool::new(false),
             stopped: Mutex::new(None),
@@ -150,6 +156,11 @@ impl Report {
     pub(crate) fn failed(&self, name: &str, why: &str) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         self.tell(name, why);
+    }
+
+    /// A listing went past damage.
+    pub(crate) fn damaged(&self, ranges: Vec<DamagedRange>) {
+        self.damage.lock().add(ranges);
     }
 
     fn tell(&self, name: &str, why: &str) {
@@ -228,6 +239,7 @@ impl Report {
             self.summary().iter().try_for_each(|line| output.line(line))?;
         }
         output.finish()?;
+        let whole = self.damage.lock().conclude("are missing here");
         let bad = self.failed.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed);
         if let Some(why) = &*self.stopped.lock() {
             eprintln!(
@@ -236,7 +248,7 @@ impl Report {
             );
             return Err(Reported.into());
         }
-        if bad > 0 { Err(Reported.into()) } else { Ok(()) }
+        if bad > 0 { Err(Reported.into()) } else { whole }
     }
 
     fn summary(&self) -> Vec<String> {
@@ -285,6 +297,7 @@ impl Report {
             "mb_per_s": bytes as f64 / 1e6 / seconds,
             "stopped": *self.stopped.lock(),
             "failures": self.told.lock().failures,
+            "damaged": self.damage.lock().json(),
         })
     }
 }

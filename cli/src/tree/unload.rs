@@ -83,6 +83,7 @@ impl Unload {
                 Ok(page) => page,
                 Err(error) => return self.report.stop(&format!("cannot list the store: {error}")),
             };
+            self.report.damaged(page.damaged);
             for entry in page.entries {
                 if self.report.is_stopped() {
                     return;

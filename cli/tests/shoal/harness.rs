@@ -143,14 +143,16 @@ pub(crate) struct Faces {
 impl Faces {
     /// Starts what `command` says, and waits until it says where it listens.
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut address = |face: &str| {
+        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut its = Self { child, grpc: String::new(), resp: String::new() };
+        let mut lines = BufReader::new(its.child.stdout.take().unwrap()).lines();
+        let mut url = |face: &str| {
             let line = lines.next().unwrap().unwrap();
             line.strip_prefix(face).unwrap_or_else(|| panic!("{line:?} names no {face}")).trim().to_owned()
         };
-        let (grpc, resp) = (address("gRPC"), address("Redis redis://"));
-        Self { child, grpc, resp }
+        its.grpc = url("gRPC");
+        its.resp = url("Redis").split_once("://").unwrap().1.to_owned();
+        its
     }
 
     /// A server of a store of this size below the build's folder, which is on a disk, with a cache of 32 MiB.

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ fn acknowledged_writes_survive_kills() {
     rounds(&Settings {
         rounds: 3,
         files: 1_000,
-        reopen_max: Duration::from_secs(20),
+        reopen_max: Duration::from_secs(100),
         data: None,
         direct: false,
         seed: clock(),
@@ -69,7 +70,7 @@ fn rounds_of_the_laboratory() {
     rounds(&Settings {
         rounds: kills.unwrap_or(1),
         files: 300,
-        reopen_max: Duration::from_secs(20),
+        reopen_max: Duration::from_secs(100),
         data: Some(folder.path().join("data")),
         direct: kills.is_some(),
         seed: number("LAB_SEED").unwrap_or_else(clock),
@@ -264,6 +265,11 @@ struct World {
 impl World {
     fn new(settings: &Settings, folder: &Path) -> Self {
         let data = settings.data.clone().unwrap_or_else(|| folder.join("data"));
+        // A server makes a file, but no store of a device.
+        if fs::metadata(&data).is_ok_and(|found| found.file_type().is_block_device()) {
+            let done = run(&["format".into(), "--size".into(), "4G".into(), data.clone().into_os_string()]);
+            assert_eq!(done.code, 0, "{}", done.stderr);
+        }
         let tree = folder.join("tree");
         let dice = SeededEntropy::new(settings.seed);
         let files = make_tree(&tree, settings.files, &dice);

@@ -1,6 +1,6 @@
 //! Runs the built binary as people and programs do: [`harness`] starts servers and commands, [`usage`] is about wrong command
 //! lines and configurations, [`objects`] about single objects, [`tree`] about whole folders, [`serve`] about the server, [`check`]
-//! about damage, [`kill`] about what a kill leaves, [`linear`] about what clients are told over kills, [`keys`] about
+//! and [`damage`] about damage, [`format`](mod@format) about new stores, [`read_only`] about stores that cannot be written, [`kill`] about what a kill leaves, [`linear`] about what clients are told over kills, [`keys`] about
 //! strange keys, [`memory`] and [`load`] about load and more than that, [`abuse`] about clients and devices that are a burden, [`simulate`] about models, [`space`] about maps and dumps, [`space_service`] about the
 //! allocator between processes.
 
@@ -9,6 +9,9 @@
 
 mod abuse;
 mod check;
+mod damage;
+mod disk;
+mod format;
 mod harness;
 mod keys;
 mod kill;
@@ -17,9 +20,11 @@ mod load;
 mod memory;
 mod objects;
 mod process;
+mod read_only;
 mod serve;
 mod simulate;
 mod space;
 mod space_service;
+mod stopping;
 mod tree;
 mod usage;

@@ -3,7 +3,7 @@
 use std::fs;
 
 /// Where a test that takes so long hangs: no machine is so slow.
-pub(crate) const HANGS_AFTER: std::time::Duration = std::time::Duration::from_secs(600);
+pub(crate) const HANGS_AFTER: std::time::Duration = std::time::Duration::from_secs(150);
 
 /// In which Linux counts processor time for others, whatever it does itself (USER_HZ).
 const TICKS_A_SECOND: f64 = 100.0;

@@ -70,7 +70,7 @@ fn redis_clients_are_served_beside_grpc() {
     let (grpc, redis) = (lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap());
     let address = redis.strip_prefix("Redis redis://").expect("where the Redis face listens");
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
     stream.write_all(b"SET greeting hello\r\nGET greeting\r\nQUIT\r\n").unwrap();
     let mut answers = String::new();
     stream.read_to_string(&mut answers).unwrap();
@@ -96,6 +96,7 @@ fn write_credentials(folder: &Path) {
     for (name, content) in contents {
         fs::write(folder.join(name), content).unwrap();
     }
+    fs::set_permissions(folder.join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 fn write_tokens(path: &Path, tokens: &str) {
@@ -131,7 +132,7 @@ fn credentials_are_read_again() {
     write_tokens(Path::new(&path("tokens")), "incorrect-horse-battery\n");
     write_credentials(folder.path());
     signal(&child, Signal::HUP);
-    let replaced = (0..100).any(|_| {
+    let replaced = (0..2_000).any(|_| {
         std::thread::sleep(Duration::from_millis(50));
         ls("root.pem", "tokens").code == 0
     });
@@ -145,14 +146,124 @@ fn credentials_are_read_again() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+/// An open server said nothing, and who tried tokens or passwords left no trace.
+#[test]
+fn open_addresses_and_strangers_are_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).into_os_string().into_string().unwrap();
+    write_tokens(Path::new(&path("tokens")), "correct-horse-battery");
+    write_tokens(Path::new(&path("others")), "incorrect-horse-battery");
+    write_tokens(Path::new(&path("password")), "tide pool");
+    let start = |more: &[&str]| {
+        let mut serve = command(&["serve", "--insecure", "--listen", "0.0.0.0:0", "--resp", "0.0.0.0:0"]);
+        serve.args(["--size", "256M", "--cache", "16M", "--data", &path("data")]).args(more);
+        let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut port = |start| {
+            let line = lines.next().unwrap().unwrap();
+            line.strip_prefix(start).expect("where it listens").parse::<u16>().unwrap()
+        };
+        let (grpc, resp) = (port("gRPC  http://0.0.0.0:"), port("Redis redis://0.0.0.0:"));
+        (child, grpc, resp)
+    };
+    let log = |mut child: std::process::Child| {
+        signal(&child, Signal::TERM);
+        let mut log = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{log}");
+        log
+    };
+    let (open, ..) = start(&[]);
+    let open = log(open);
+    for face in ["gRPC listens on 0.0.0.0", "the Redis protocol listens on 0.0.0.0"] {
+        assert!(open.lines().any(|line| line.contains(face) && line.contains("delete everything")), "{open}");
+    }
+
+    let (asks, grpc, resp) = start(&["--token-file", &path("tokens"), "--password-file", &path("password")]);
+    let url = format!("http://127.0.0.1:{grpc}");
+    assert_eq!(run(&["stat", "--server", &url, "--token-file", &path("others")]).code, 1);
+    let nobody = run(&["stat", "--server", &url]);
+    assert!(nobody.code == 1 && nobody.stderr.contains("wants a token"), "{}", nobody.stderr);
+    assert!(!nobody.stderr.contains("certificate"), "a way that is not configured: {}", nobody.stderr);
+    let mut stream = TcpStream::connect(("127.0.0.1", resp)).unwrap();
+    stream.write_all(b"AUTH tide\r\nQUIT\r\n").unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert!(answers.starts_with("-WRONGPASS"), "{answers}");
+    let asks = log(asks);
+    for said in
+        ["plain text", "not one that the server knows", "shows no credentials", "a wrong user or password"]
+    {
+        assert!(asks.contains(said), "{said}: {asks}");
+    }
+    assert!(!asks.contains("the Redis protocol listens") && !asks.contains("horse"), "{asks}");
+
+    // An address that is asked for is served or refused, never ignored.
+    for resp in ["0.0.0.0:0", "127.0.0.1:0"] {
+        let done = run(&[
+            "serve",
+            "--insecure",
+            "--listen",
+            "127.0.0.1:0",
+            "--resp",
+            resp,
+            "--token-file",
+            &path("tokens"),
+        ]);
+        assert!(done.code == 2 && done.stderr.contains("--password-file"), "{} {}", done.code, done.stderr);
+    }
+}
+
+/// The certificate that one command of openssl makes, which is its own root (the README has it). Where there is no openssl, a
+/// test of the server has one that is made alike.
+#[test]
+fn a_certificate_of_openssl_works_with_itself_as_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).into_os_string().into_string().unwrap();
+    let mut openssl = std::process::Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]);
+    openssl.args(["-keyout", &path("key.pem"), "-out", &path("cert.pem")]);
+    openssl.args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]);
+    let Ok(made) = openssl.stdin(Stdio::null()).output() else { return };
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    write_tokens(Path::new(&path("tokens")), "correct-horse-battery");
+    let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
+    serve.args(["--data", &path("data"), "--token-file", &path("tokens")]);
+    serve.args(["--tls-cert", &path("cert.pem"), "--tls-key", &path("key.pem")]);
+    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim().strip_prefix("gRPC  https://127.0.0.1:").expect("where gRPC listens").to_owned();
+    for host in ["localhost", "127.0.0.1"] {
+        let url = format!("https://{host}:{port}");
+        let stat = ["stat", "--server", &url, "--token-file", &path("tokens")];
+        let done = run(&[&stat[..], &["--ca-file", &path("cert.pem")]].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let done = run(&stat);
+        assert!(done.code == 1 && done.stderr.contains("--ca-file"), "{}", done.stderr);
+    }
+    signal(&child, Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 #[test]
 fn credentials_that_others_may_read_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokens");
     fs::write(&path, "correct-horse-battery").unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    let done = run(&["serve", "--listen", "127.0.0.1:0", "--token-file", path.to_str().unwrap()]);
-    assert!(done.code == 2 && done.stderr.contains("chmod 600"), "{} {}", done.code, done.stderr);
+    for mode in [0o644, 0o640] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let path = path.to_str().unwrap();
+        for option in ["--token-file", "--password-file"] {
+            let done = run(&["serve", "--listen", "127.0.0.1:0", option, path]);
+            assert!(done.code == 2 && done.stderr.contains("chmod 600"), "{} {}", done.code, done.stderr);
+        }
+        let done = run(&["serve", "--listen", "127.0.0.1:0", "--tls-cert", path, "--tls-key", path]);
+        assert!(done.code == 2 && done.stderr.contains("a private key"), "{} {}", done.code, done.stderr);
+        // What a command shows to a server, too.
+        let done = run(&["stat", "--server", "http://127.0.0.1:1", "--token-file", path]);
+        assert!(done.code == 2 && done.stderr.contains("chmod 600"), "{} {}", done.code, done.stderr);
+    }
     let done = run(&["serve", "--listen", "127.0.0.1:0", "--tls-cert", "cert.pem"]);
     assert!(done.code == 2 && done.stderr.contains("--tls-key"), "{} {}", done.code, done.stderr);
 }

@@ -85,7 +85,7 @@ func (x Operation_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Operation_Action.Descriptor instead.
 func (Operation_Action) EnumDescriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{35, 0}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{36, 0}
 }
 
 // Kinds of failure. A write that failed with anything but UNKNOWN_OUTCOME had no effect.
@@ -190,7 +190,7 @@ func (x Failure_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Failure_Kind.Descriptor instead.
 func (Failure_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{46, 0}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{47, 0}
 }
 
 // The rules of RejectRules.
@@ -251,7 +251,7 @@ func (x Failure_Rule) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Failure_Rule.Descriptor instead.
 func (Failure_Rule) EnumDescriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{46, 1}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{47, 1}
 }
 
 // Conditions of a write. Each one that is set and applies rejects the write (FAILED_PRECONDITION, with a Failure).
@@ -447,7 +447,11 @@ type ObjectInfo struct {
 	// Modification time in nanoseconds since the Unix epoch.
 	ModifiedNs uint64 `protobuf:"varint,3,opt,name=modified_ns,json=modifiedNs,proto3" json:"modified_ns,omitempty"`
 	// Content type and user metadata; absent where there is none.
-	Metadata      *Metadata `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Metadata *Metadata `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Nanoseconds until its time is over, as the server counts them when it answers; absent: its time does not end.
+	TtlNs *uint64 `protobuf:"varint,5,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
+	// What the wall clock shows when its time is over, unless somebody sets it before; in nanoseconds since the Unix epoch.
+	ExpireTimeNs  *uint64 `protobuf:"varint,6,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -508,6 +512,20 @@ func (x *ObjectInfo) GetMetadata() *Metadata {
 		return x.Metadata
 	}
 	return nil
+}
+
+func (x *ObjectInfo) GetTtlNs() uint64 {
+	if x != nil && x.TtlNs != nil {
+		return *x.TtlNs
+	}
+	return 0
+}
+
+func (x *ObjectInfo) GetExpireTimeNs() uint64 {
+	if x != nil && x.ExpireTimeNs != nil {
+		return *x.ExpireTimeNs
+	}
+	return 0
 }
 
 // Which bytes of a value are wanted. What lies behind the end of the value is left out.
@@ -580,6 +598,10 @@ type PutRequest struct {
 	ModifiedNs *uint64 `protobuf:"varint,5,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
 	// Create or get: where if_exists (and no other rule) rejects, the call succeeds and answers with the object that is there.
 	ReturnExisting bool `protobuf:"varint,9,opt,name=return_existing,json=returnExisting,proto3" json:"return_existing,omitempty"`
+	// Its time is over so many nanoseconds after the server took it, in elapsed time; above 0. Absent: see expire_time_ns.
+	TtlNs *uint64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
+	// Its time is over when the wall clock shows this, in nanoseconds since the Unix epoch. Not together with ttl_ns. Absent, as ttl_ns: never.
+	ExpireTimeNs *uint64 `protobuf:"varint,11,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
 	// The value. Last, so that a sender can write it from where it lies.
 	Value         []byte `protobuf:"bytes,15,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -656,6 +678,20 @@ func (x *PutRequest) GetReturnExisting() bool {
 		return x.ReturnExisting
 	}
 	return false
+}
+
+func (x *PutRequest) GetTtlNs() uint64 {
+	if x != nil && x.TtlNs != nil {
+		return *x.TtlNs
+	}
+	return 0
+}
+
+func (x *PutRequest) GetExpireTimeNs() uint64 {
+	if x != nil && x.ExpireTimeNs != nil {
+		return *x.ExpireTimeNs
+	}
+	return 0
 }
 
 func (x *PutRequest) GetValue() []byte {
@@ -1187,8 +1223,11 @@ type ListResponse struct {
 	CommonPrefixes [][]byte `protobuf:"bytes,2,rep,name=common_prefixes,json=commonPrefixes,proto3" json:"common_prefixes,omitempty"`
 	// Where there may be more: the start_after of the next page. A page may be short, or even empty, and yet have this.
 	NextStartAfter []byte `protobuf:"bytes,3,opt,name=next_start_after,json=nextStartAfter,proto3,oneof" json:"next_start_after,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Damaged ranges that the page goes past, in order: objects that were stored there and not written since are not among the entries.
+	// Each page names those that overlap it, so several pages may name the same.
+	Damaged       []*DamagedRange `protobuf:"bytes,4,rep,name=damaged,proto3" json:"damaged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListResponse) Reset() {
@@ -1242,6 +1281,96 @@ func (x *ListResponse) GetNextStartAfter() []byte {
 	return nil
 }
 
+func (x *ListResponse) GetDamaged() []*DamagedRange {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
+// A range of keys of one tablet of which nobody knows what they hold: their part of the index is damaged, cannot be read, or was lost.
+// A read or a condition on a key in it fails (CORRUPT); a put or a delete without a condition works, and settles the key.
+type DamagedRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tablet; keys of others in the same range are not concerned.
+	Tablet uint32 `protobuf:"varint,1,opt,name=tablet,proto3" json:"tablet,omitempty"`
+	// The first key of the range; empty where it begins in front of the bucket's first key.
+	From []byte `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// The first key behind it; none where it reaches behind the bucket's last key.
+	To []byte `protobuf:"bytes,3,opt,name=to,proto3,oneof" json:"to,omitempty"`
+	// Where the damaged page lies, as a block number; 0 where that is not known.
+	Block uint64 `protobuf:"varint,4,opt,name=block,proto3" json:"block,omitempty"`
+	// Why it cannot be read.
+	Why           string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DamagedRange) Reset() {
+	*x = DamagedRange{}
+	mi := &file_shoal_v1_object_store_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DamagedRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DamagedRange) ProtoMessage() {}
+
+func (x *DamagedRange) ProtoReflect() protoreflect.Message {
+	mi := &file_shoal_v1_object_store_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DamagedRange.ProtoReflect.Descriptor instead.
+func (*DamagedRange) Descriptor() ([]byte, []int) {
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DamagedRange) GetTablet() uint32 {
+	if x != nil {
+		return x.Tablet
+	}
+	return 0
+}
+
+func (x *DamagedRange) GetFrom() []byte {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *DamagedRange) GetTo() []byte {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *DamagedRange) GetBlock() uint64 {
+	if x != nil {
+		return x.Block
+	}
+	return 0
+}
+
+func (x *DamagedRange) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // One object of a listing.
 type ListEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1255,7 +1384,7 @@ type ListEntry struct {
 
 func (x *ListEntry) Reset() {
 	*x = ListEntry{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[15]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1396,7 @@ func (x *ListEntry) String() string {
 func (*ListEntry) ProtoMessage() {}
 
 func (x *ListEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[15]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1409,7 @@ func (x *ListEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntry.ProtoReflect.Descriptor instead.
 func (*ListEntry) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{15}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListEntry) GetKey() []byte {
@@ -1312,7 +1441,7 @@ type KeyStatus struct {
 
 func (x *KeyStatus) Reset() {
 	*x = KeyStatus{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[16]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1453,7 @@ func (x *KeyStatus) String() string {
 func (*KeyStatus) ProtoMessage() {}
 
 func (x *KeyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[16]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1466,7 @@ func (x *KeyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyStatus.ProtoReflect.Descriptor instead.
 func (*KeyStatus) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{16}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KeyStatus) GetCode() int32 {
@@ -1374,7 +1503,7 @@ type MultiGetRequest struct {
 
 func (x *MultiGetRequest) Reset() {
 	*x = MultiGetRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[17]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1515,7 @@ func (x *MultiGetRequest) String() string {
 func (*MultiGetRequest) ProtoMessage() {}
 
 func (x *MultiGetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[17]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1528,7 @@ func (x *MultiGetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiGetRequest.ProtoReflect.Descriptor instead.
 func (*MultiGetRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{17}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MultiGetRequest) GetBucket() string {
@@ -1429,7 +1558,7 @@ type MultiGetItem struct {
 
 func (x *MultiGetItem) Reset() {
 	*x = MultiGetItem{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[18]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1441,7 +1570,7 @@ func (x *MultiGetItem) String() string {
 func (*MultiGetItem) ProtoMessage() {}
 
 func (x *MultiGetItem) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[18]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1454,7 +1583,7 @@ func (x *MultiGetItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiGetItem.ProtoReflect.Descriptor instead.
 func (*MultiGetItem) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{18}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MultiGetItem) GetKey() []byte {
@@ -1482,7 +1611,7 @@ type MultiGetResponse struct {
 
 func (x *MultiGetResponse) Reset() {
 	*x = MultiGetResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[19]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1623,7 @@ func (x *MultiGetResponse) String() string {
 func (*MultiGetResponse) ProtoMessage() {}
 
 func (x *MultiGetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[19]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1636,7 @@ func (x *MultiGetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiGetResponse.ProtoReflect.Descriptor instead.
 func (*MultiGetResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{19}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MultiGetResponse) GetResults() []*MultiGetResult {
@@ -1534,7 +1663,7 @@ type MultiGetResult struct {
 
 func (x *MultiGetResult) Reset() {
 	*x = MultiGetResult{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[20]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1675,7 @@ func (x *MultiGetResult) String() string {
 func (*MultiGetResult) ProtoMessage() {}
 
 func (x *MultiGetResult) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[20]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1688,7 @@ func (x *MultiGetResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiGetResult.ProtoReflect.Descriptor instead.
 func (*MultiGetResult) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{20}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MultiGetResult) GetStatus() *KeyStatus {
@@ -1595,7 +1724,8 @@ type MultiPutRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The bucket; empty: "default".
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// At most 1,000, and at most 4 MiB in all.
+	// At most 1,000, and their values at most 4 MiB together. Those of an atomic call that have the same key are written in
+	// their order, so that the last one stays; all conditions are about the objects as they were before the call.
 	Items []*MultiPutItem `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
 	// All of them as one step: where one condition does not hold, or after a crash in between, none is done.
 	Atomic        bool `protobuf:"varint,3,opt,name=atomic,proto3" json:"atomic,omitempty"`
@@ -1605,7 +1735,7 @@ type MultiPutRequest struct {
 
 func (x *MultiPutRequest) Reset() {
 	*x = MultiPutRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[21]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1747,7 @@ func (x *MultiPutRequest) String() string {
 func (*MultiPutRequest) ProtoMessage() {}
 
 func (x *MultiPutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[21]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1760,7 @@ func (x *MultiPutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiPutRequest.ProtoReflect.Descriptor instead.
 func (*MultiPutRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{21}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MultiPutRequest) GetBucket() string {
@@ -1665,6 +1795,10 @@ type MultiPutItem struct {
 	Metadata *Metadata `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Modification time; absent: the server's clock.
 	ModifiedNs *uint64 `protobuf:"varint,4,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
+	// Its time is over so many nanoseconds after the server took it, in elapsed time; above 0. Absent: see expire_time_ns.
+	TtlNs *uint64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
+	// Its time is over when the wall clock shows this, in nanoseconds since the Unix epoch. Not together with ttl_ns. Absent, as ttl_ns: never.
+	ExpireTimeNs *uint64 `protobuf:"varint,11,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
 	// The value.
 	Value         []byte `protobuf:"bytes,15,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1673,7 +1807,7 @@ type MultiPutItem struct {
 
 func (x *MultiPutItem) Reset() {
 	*x = MultiPutItem{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[22]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1819,7 @@ func (x *MultiPutItem) String() string {
 func (*MultiPutItem) ProtoMessage() {}
 
 func (x *MultiPutItem) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[22]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1832,7 @@ func (x *MultiPutItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiPutItem.ProtoReflect.Descriptor instead.
 func (*MultiPutItem) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{22}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MultiPutItem) GetKey() []byte {
@@ -1729,6 +1863,20 @@ func (x *MultiPutItem) GetModifiedNs() uint64 {
 	return 0
 }
 
+func (x *MultiPutItem) GetTtlNs() uint64 {
+	if x != nil && x.TtlNs != nil {
+		return *x.TtlNs
+	}
+	return 0
+}
+
+func (x *MultiPutItem) GetExpireTimeNs() uint64 {
+	if x != nil && x.ExpireTimeNs != nil {
+		return *x.ExpireTimeNs
+	}
+	return 0
+}
+
 func (x *MultiPutItem) GetValue() []byte {
 	if x != nil {
 		return x.Value
@@ -1747,7 +1895,7 @@ type MultiPutResponse struct {
 
 func (x *MultiPutResponse) Reset() {
 	*x = MultiPutResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[23]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1907,7 @@ func (x *MultiPutResponse) String() string {
 func (*MultiPutResponse) ProtoMessage() {}
 
 func (x *MultiPutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[23]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1920,7 @@ func (x *MultiPutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiPutResponse.ProtoReflect.Descriptor instead.
 func (*MultiPutResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{23}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MultiPutResponse) GetResults() []*MultiPutResult {
@@ -1795,7 +1943,7 @@ type MultiPutResult struct {
 
 func (x *MultiPutResult) Reset() {
 	*x = MultiPutResult{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[24]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1955,7 @@ func (x *MultiPutResult) String() string {
 func (*MultiPutResult) ProtoMessage() {}
 
 func (x *MultiPutResult) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[24]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1968,7 @@ func (x *MultiPutResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiPutResult.ProtoReflect.Descriptor instead.
 func (*MultiPutResult) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{24}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MultiPutResult) GetStatus() *KeyStatus {
@@ -1850,7 +1998,7 @@ type MultiDeleteRequest struct {
 
 func (x *MultiDeleteRequest) Reset() {
 	*x = MultiDeleteRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[25]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +2010,7 @@ func (x *MultiDeleteRequest) String() string {
 func (*MultiDeleteRequest) ProtoMessage() {}
 
 func (x *MultiDeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[25]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +2023,7 @@ func (x *MultiDeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiDeleteRequest.ProtoReflect.Descriptor instead.
 func (*MultiDeleteRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{25}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MultiDeleteRequest) GetBucket() string {
@@ -1905,7 +2053,7 @@ type MultiDeleteItem struct {
 
 func (x *MultiDeleteItem) Reset() {
 	*x = MultiDeleteItem{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[26]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +2065,7 @@ func (x *MultiDeleteItem) String() string {
 func (*MultiDeleteItem) ProtoMessage() {}
 
 func (x *MultiDeleteItem) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[26]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2078,7 @@ func (x *MultiDeleteItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiDeleteItem.ProtoReflect.Descriptor instead.
 func (*MultiDeleteItem) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{26}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MultiDeleteItem) GetKey() []byte {
@@ -1958,7 +2106,7 @@ type MultiDeleteResponse struct {
 
 func (x *MultiDeleteResponse) Reset() {
 	*x = MultiDeleteResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[27]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2118,7 @@ func (x *MultiDeleteResponse) String() string {
 func (*MultiDeleteResponse) ProtoMessage() {}
 
 func (x *MultiDeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[27]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +2131,7 @@ func (x *MultiDeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiDeleteResponse.ProtoReflect.Descriptor instead.
 func (*MultiDeleteResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{27}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MultiDeleteResponse) GetResults() []*MultiDeleteResult {
@@ -2008,7 +2156,7 @@ type MultiDeleteResult struct {
 
 func (x *MultiDeleteResult) Reset() {
 	*x = MultiDeleteResult{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[28]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2168,7 @@ func (x *MultiDeleteResult) String() string {
 func (*MultiDeleteResult) ProtoMessage() {}
 
 func (x *MultiDeleteResult) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[28]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2181,7 @@ func (x *MultiDeleteResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MultiDeleteResult.ProtoReflect.Descriptor instead.
 func (*MultiDeleteResult) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{28}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *MultiDeleteResult) GetStatus() *KeyStatus {
@@ -2074,7 +2222,7 @@ type PutStreamRequest struct {
 
 func (x *PutStreamRequest) Reset() {
 	*x = PutStreamRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[29]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2234,7 @@ func (x *PutStreamRequest) String() string {
 func (*PutStreamRequest) ProtoMessage() {}
 
 func (x *PutStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[29]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2247,7 @@ func (x *PutStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStreamRequest.ProtoReflect.Descriptor instead.
 func (*PutStreamRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{29}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PutStreamRequest) GetPart() isPutStreamRequest_Part {
@@ -2173,14 +2321,18 @@ type PutStreamHeader struct {
 	// Content type and user metadata; absent: none.
 	Metadata *Metadata `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Modification time; absent: the server's clock.
-	ModifiedNs    *uint64 `protobuf:"varint,5,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
+	ModifiedNs *uint64 `protobuf:"varint,5,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
+	// Its time is over so many nanoseconds after the server took it, in elapsed time; above 0. Absent: see expire_time_ns.
+	TtlNs *uint64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
+	// Its time is over when the wall clock shows this, in nanoseconds since the Unix epoch. Not together with ttl_ns. Absent, as ttl_ns: never.
+	ExpireTimeNs  *uint64 `protobuf:"varint,11,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PutStreamHeader) Reset() {
 	*x = PutStreamHeader{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[30]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2344,7 @@ func (x *PutStreamHeader) String() string {
 func (*PutStreamHeader) ProtoMessage() {}
 
 func (x *PutStreamHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[30]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2357,7 @@ func (x *PutStreamHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStreamHeader.ProtoReflect.Descriptor instead.
 func (*PutStreamHeader) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{30}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PutStreamHeader) GetBucket() string {
@@ -2243,6 +2395,20 @@ func (x *PutStreamHeader) GetModifiedNs() uint64 {
 	return 0
 }
 
+func (x *PutStreamHeader) GetTtlNs() uint64 {
+	if x != nil && x.TtlNs != nil {
+		return *x.TtlNs
+	}
+	return 0
+}
+
+func (x *PutStreamHeader) GetExpireTimeNs() uint64 {
+	if x != nil && x.ExpireTimeNs != nil {
+		return *x.ExpireTimeNs
+	}
+	return 0
+}
+
 // The value is complete. A stream that ends without this message (a client that died or gave up) stores nothing.
 type PutStreamEnd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2254,7 +2420,7 @@ type PutStreamEnd struct {
 
 func (x *PutStreamEnd) Reset() {
 	*x = PutStreamEnd{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[31]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2432,7 @@ func (x *PutStreamEnd) String() string {
 func (*PutStreamEnd) ProtoMessage() {}
 
 func (x *PutStreamEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[31]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2445,7 @@ func (x *PutStreamEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStreamEnd.ProtoReflect.Descriptor instead.
 func (*PutStreamEnd) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{31}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PutStreamEnd) GetBytes() uint64 {
@@ -2306,7 +2472,7 @@ type GetStreamRequest struct {
 
 func (x *GetStreamRequest) Reset() {
 	*x = GetStreamRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[32]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2484,7 @@ func (x *GetStreamRequest) String() string {
 func (*GetStreamRequest) ProtoMessage() {}
 
 func (x *GetStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[32]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2497,7 @@ func (x *GetStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStreamRequest.ProtoReflect.Descriptor instead.
 func (*GetStreamRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{32}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetStreamRequest) GetBucket() string {
@@ -2375,7 +2541,7 @@ type GetStreamResponse struct {
 
 func (x *GetStreamResponse) Reset() {
 	*x = GetStreamResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[33]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2387,7 +2553,7 @@ func (x *GetStreamResponse) String() string {
 func (*GetStreamResponse) ProtoMessage() {}
 
 func (x *GetStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[33]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2400,7 +2566,7 @@ func (x *GetStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStreamResponse.ProtoReflect.Descriptor instead.
 func (*GetStreamResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{33}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetStreamResponse) GetInfo() *ObjectInfo {
@@ -2431,7 +2597,7 @@ type OperationsRequest struct {
 
 func (x *OperationsRequest) Reset() {
 	*x = OperationsRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2443,7 +2609,7 @@ func (x *OperationsRequest) String() string {
 func (*OperationsRequest) ProtoMessage() {}
 
 func (x *OperationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[34]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2456,7 +2622,7 @@ func (x *OperationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationsRequest.ProtoReflect.Descriptor instead.
 func (*OperationsRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{34}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *OperationsRequest) GetBucket() string {
@@ -2492,6 +2658,10 @@ type Operation struct {
 	Range *ByteRange `protobuf:"bytes,7,opt,name=range,proto3" json:"range,omitempty"`
 	// Who a put or a delete is that may be repeated; absent: nobody.
 	Identity *WriteIdentity `protobuf:"bytes,8,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Of a put: its time is over so many nanoseconds after the server took it, as in PutRequest.
+	TtlNs *uint64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
+	// Of a put: its time is over when the wall clock shows this, as in PutRequest.
+	ExpireTimeNs *uint64 `protobuf:"varint,11,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
 	// The value of a put, at most 64 KiB.
 	Value         []byte `protobuf:"bytes,15,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2500,7 +2670,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2512,7 +2682,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[35]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2525,7 +2695,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{35}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Operation) GetNumber() uint64 {
@@ -2584,6 +2754,20 @@ func (x *Operation) GetIdentity() *WriteIdentity {
 	return nil
 }
 
+func (x *Operation) GetTtlNs() uint64 {
+	if x != nil && x.TtlNs != nil {
+		return *x.TtlNs
+	}
+	return 0
+}
+
+func (x *Operation) GetExpireTimeNs() uint64 {
+	if x != nil && x.ExpireTimeNs != nil {
+		return *x.ExpireTimeNs
+	}
+	return 0
+}
+
 func (x *Operation) GetValue() []byte {
 	if x != nil {
 		return x.Value
@@ -2604,7 +2788,7 @@ type WriteIdentity struct {
 
 func (x *WriteIdentity) Reset() {
 	*x = WriteIdentity{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2616,7 +2800,7 @@ func (x *WriteIdentity) String() string {
 func (*WriteIdentity) ProtoMessage() {}
 
 func (x *WriteIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[36]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2629,7 +2813,7 @@ func (x *WriteIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteIdentity.ProtoReflect.Descriptor instead.
 func (*WriteIdentity) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{36}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WriteIdentity) GetSession() uint64 {
@@ -2657,7 +2841,7 @@ type OperationsResponse struct {
 
 func (x *OperationsResponse) Reset() {
 	*x = OperationsResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2853,7 @@ func (x *OperationsResponse) String() string {
 func (*OperationsResponse) ProtoMessage() {}
 
 func (x *OperationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[37]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2866,7 @@ func (x *OperationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationsResponse.ProtoReflect.Descriptor instead.
 func (*OperationsResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{37}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *OperationsResponse) GetResults() []*OperationResult {
@@ -2715,7 +2899,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2727,7 +2911,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[38]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2740,7 +2924,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{38}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *OperationResult) GetNumber() uint64 {
@@ -2801,7 +2985,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2997,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[39]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +3010,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{39}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{40}
 }
 
 // Figures about the store and the server.
@@ -2854,7 +3038,7 @@ type StatResponse struct {
 
 func (x *StatResponse) Reset() {
 	*x = StatResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +3050,7 @@ func (x *StatResponse) String() string {
 func (*StatResponse) ProtoMessage() {}
 
 func (x *StatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[40]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +3063,7 @@ func (x *StatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatResponse.ProtoReflect.Descriptor instead.
 func (*StatResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{40}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StatResponse) GetServerVersion() string {
@@ -2949,7 +3133,7 @@ type MovingRequest struct {
 
 func (x *MovingRequest) Reset() {
 	*x = MovingRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3145,7 @@ func (x *MovingRequest) String() string {
 func (*MovingRequest) ProtoMessage() {}
 
 func (x *MovingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[41]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3158,7 @@ func (x *MovingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovingRequest.ProtoReflect.Descriptor instead.
 func (*MovingRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{41}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *MovingRequest) GetPause() bool {
@@ -2993,7 +3177,7 @@ type MovingResponse struct {
 
 func (x *MovingResponse) Reset() {
 	*x = MovingResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3005,7 +3189,7 @@ func (x *MovingResponse) String() string {
 func (*MovingResponse) ProtoMessage() {}
 
 func (x *MovingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[42]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3018,7 +3202,7 @@ func (x *MovingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovingResponse.ProtoReflect.Descriptor instead.
 func (*MovingResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{42}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{43}
 }
 
 // One figure.
@@ -3036,7 +3220,7 @@ type Figure struct {
 
 func (x *Figure) Reset() {
 	*x = Figure{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3048,7 +3232,7 @@ func (x *Figure) String() string {
 func (*Figure) ProtoMessage() {}
 
 func (x *Figure) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[43]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3061,7 +3245,7 @@ func (x *Figure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figure.ProtoReflect.Descriptor instead.
 func (*Figure) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{43}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Figure) GetName() string {
@@ -3094,7 +3278,7 @@ type FreeSpaceRequest struct {
 
 func (x *FreeSpaceRequest) Reset() {
 	*x = FreeSpaceRequest{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +3290,7 @@ func (x *FreeSpaceRequest) String() string {
 func (*FreeSpaceRequest) ProtoMessage() {}
 
 func (x *FreeSpaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[44]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3119,7 +3303,7 @@ func (x *FreeSpaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeSpaceRequest.ProtoReflect.Descriptor instead.
 func (*FreeSpaceRequest) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{44}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{45}
 }
 
 // Some of the free runs, in ascending order. There is at least one message.
@@ -3140,7 +3324,7 @@ type FreeSpaceResponse struct {
 
 func (x *FreeSpaceResponse) Reset() {
 	*x = FreeSpaceResponse{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3336,7 @@ func (x *FreeSpaceResponse) String() string {
 func (*FreeSpaceResponse) ProtoMessage() {}
 
 func (x *FreeSpaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[45]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3349,7 @@ func (x *FreeSpaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreeSpaceResponse.ProtoReflect.Descriptor instead.
 func (*FreeSpaceResponse) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{45}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *FreeSpaceResponse) GetBlockBytes() uint32 {
@@ -3211,7 +3395,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +3407,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_shoal_v1_object_store_proto_msgTypes[46]
+	mi := &file_shoal_v1_object_store_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +3420,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{46}
+	return file_shoal_v1_object_store_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Failure) GetKind() Failure_Kind {
@@ -3278,18 +3462,22 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x04user\x18\x02 \x03(\v2\x16.shoal.v1.UserMetadataR\x04user\"8\n" +
 	"\fUserMetadata\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\"\x8d\x01\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"\xf2\x01\n" +
 	"\n" +
 	"ObjectInfo\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x1f\n" +
 	"\vmodified_ns\x18\x03 \x01(\x04R\n" +
 	"modifiedNs\x12.\n" +
-	"\bmetadata\x18\x04 \x01(\v2\x12.shoal.v1.MetadataR\bmetadata\"F\n" +
+	"\bmetadata\x18\x04 \x01(\v2\x12.shoal.v1.MetadataR\bmetadata\x12\x1a\n" +
+	"\x06ttl_ns\x18\x05 \x01(\x04H\x00R\x05ttlNs\x88\x01\x01\x12)\n" +
+	"\x0eexpire_time_ns\x18\x06 \x01(\x04H\x01R\fexpireTimeNs\x88\x01\x01B\t\n" +
+	"\a_ttl_nsB\x11\n" +
+	"\x0f_expire_time_ns\"F\n" +
 	"\tByteRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x19\n" +
 	"\x05bytes\x18\x02 \x01(\x04H\x00R\x05bytes\x88\x01\x01B\b\n" +
-	"\x06_bytes\"\x9a\x02\n" +
+	"\x06_bytes\"\xff\x02\n" +
 	"\n" +
 	"PutRequest\x12\x16\n" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12\x10\n" +
@@ -3298,9 +3486,14 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\bmetadata\x18\x04 \x01(\v2\x12.shoal.v1.MetadataR\bmetadata\x12$\n" +
 	"\vmodified_ns\x18\x05 \x01(\x04H\x00R\n" +
 	"modifiedNs\x88\x01\x01\x12'\n" +
-	"\x0freturn_existing\x18\t \x01(\bR\x0ereturnExisting\x12\x14\n" +
+	"\x0freturn_existing\x18\t \x01(\bR\x0ereturnExisting\x12\x1a\n" +
+	"\x06ttl_ns\x18\n" +
+	" \x01(\x04H\x01R\x05ttlNs\x88\x01\x01\x12)\n" +
+	"\x0eexpire_time_ns\x18\v \x01(\x04H\x02R\fexpireTimeNs\x88\x01\x01\x12\x14\n" +
 	"\x05value\x18\x0f \x01(\fR\x05valueB\x0e\n" +
-	"\f_modified_nsJ\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\t\"\x94\x01\n" +
+	"\f_modified_nsB\t\n" +
+	"\a_ttl_nsB\x11\n" +
+	"\x0f_expire_time_nsJ\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\t\"\x94\x01\n" +
 	"\vPutResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x120\n" +
 	"\bexisting\x18\x02 \x01(\v2\x14.shoal.v1.ObjectInfoR\bexisting\x12#\n" +
@@ -3339,12 +3532,20 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\tdelimiter\x18\x03 \x01(\fR\tdelimiter\x12\x1f\n" +
 	"\vstart_after\x18\x04 \x01(\fR\n" +
 	"startAfter\x12\x1b\n" +
-	"\tpage_size\x18\x05 \x01(\rR\bpageSize\"\xaa\x01\n" +
+	"\tpage_size\x18\x05 \x01(\rR\bpageSize\"\xdc\x01\n" +
 	"\fListResponse\x12-\n" +
 	"\aentries\x18\x01 \x03(\v2\x13.shoal.v1.ListEntryR\aentries\x12'\n" +
 	"\x0fcommon_prefixes\x18\x02 \x03(\fR\x0ecommonPrefixes\x12-\n" +
-	"\x10next_start_after\x18\x03 \x01(\fH\x00R\x0enextStartAfter\x88\x01\x01B\x13\n" +
-	"\x11_next_start_after\"G\n" +
+	"\x10next_start_after\x18\x03 \x01(\fH\x00R\x0enextStartAfter\x88\x01\x01\x120\n" +
+	"\adamaged\x18\x04 \x03(\v2\x16.shoal.v1.DamagedRangeR\adamagedB\x13\n" +
+	"\x11_next_start_after\"~\n" +
+	"\fDamagedRange\x12\x16\n" +
+	"\x06tablet\x18\x01 \x01(\rR\x06tablet\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\fR\x04from\x12\x13\n" +
+	"\x02to\x18\x03 \x01(\fH\x00R\x02to\x88\x01\x01\x12\x14\n" +
+	"\x05block\x18\x04 \x01(\x04R\x05block\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03whyB\x05\n" +
+	"\x03_to\"G\n" +
 	"\tListEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12(\n" +
 	"\x04info\x18\x02 \x01(\v2\x14.shoal.v1.ObjectInfoR\x04info\"f\n" +
@@ -3368,15 +3569,20 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x0fMultiPutRequest\x12\x16\n" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12,\n" +
 	"\x05items\x18\x02 \x03(\v2\x16.shoal.v1.MultiPutItemR\x05items\x12\x16\n" +
-	"\x06atomic\x18\x03 \x01(\bR\x06atomic\"\xdb\x01\n" +
+	"\x06atomic\x18\x03 \x01(\bR\x06atomic\"\xc0\x02\n" +
 	"\fMultiPutItem\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12+\n" +
 	"\x05rules\x18\x02 \x01(\v2\x15.shoal.v1.RejectRulesR\x05rules\x12.\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x12.shoal.v1.MetadataR\bmetadata\x12$\n" +
 	"\vmodified_ns\x18\x04 \x01(\x04H\x00R\n" +
-	"modifiedNs\x88\x01\x01\x12\x14\n" +
+	"modifiedNs\x88\x01\x01\x12\x1a\n" +
+	"\x06ttl_ns\x18\n" +
+	" \x01(\x04H\x01R\x05ttlNs\x88\x01\x01\x12)\n" +
+	"\x0eexpire_time_ns\x18\v \x01(\x04H\x02R\fexpireTimeNs\x88\x01\x01\x12\x14\n" +
 	"\x05value\x18\x0f \x01(\fR\x05valueB\x0e\n" +
-	"\f_modified_nsJ\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\t\"F\n" +
+	"\f_modified_nsB\t\n" +
+	"\a_ttl_nsB\x11\n" +
+	"\x0f_expire_time_nsJ\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\t\"F\n" +
 	"\x10MultiPutResponse\x122\n" +
 	"\aresults\x18\x01 \x03(\v2\x18.shoal.v1.MultiPutResultR\aresults\"W\n" +
 	"\x0eMultiPutResult\x12+\n" +
@@ -3400,15 +3606,20 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2\x19.shoal.v1.PutStreamHeaderH\x00R\x06header\x12\x16\n" +
 	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x12*\n" +
 	"\x03end\x18\x03 \x01(\v2\x16.shoal.v1.PutStreamEndH\x00R\x03endB\x06\n" +
-	"\x04part\"\xe0\x01\n" +
+	"\x04part\"\xc5\x02\n" +
 	"\x0fPutStreamHeader\x12\x16\n" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\x12+\n" +
 	"\x05rules\x18\x03 \x01(\v2\x15.shoal.v1.RejectRulesR\x05rules\x12.\n" +
 	"\bmetadata\x18\x04 \x01(\v2\x12.shoal.v1.MetadataR\bmetadata\x12$\n" +
 	"\vmodified_ns\x18\x05 \x01(\x04H\x00R\n" +
-	"modifiedNs\x88\x01\x01B\x0e\n" +
-	"\f_modified_nsJ\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\t\"$\n" +
+	"modifiedNs\x88\x01\x01\x12\x1a\n" +
+	"\x06ttl_ns\x18\n" +
+	" \x01(\x04H\x01R\x05ttlNs\x88\x01\x01\x12)\n" +
+	"\x0eexpire_time_ns\x18\v \x01(\x04H\x02R\fexpireTimeNs\x88\x01\x01B\x0e\n" +
+	"\f_modified_nsB\t\n" +
+	"\a_ttl_nsB\x11\n" +
+	"\x0f_expire_time_nsJ\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\t\"$\n" +
 	"\fPutStreamEnd\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"\x92\x01\n" +
 	"\x10GetStreamRequest\x12\x16\n" +
@@ -3425,7 +3636,7 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\x06bucket\x18\x01 \x01(\tR\x06bucket\x123\n" +
 	"\n" +
 	"operations\x18\x02 \x03(\v2\x13.shoal.v1.OperationR\n" +
-	"operations\"\xbc\x03\n" +
+	"operations\"\xa1\x04\n" +
 	"\tOperation\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x122\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x1a.shoal.v1.Operation.ActionR\x06action\x12\x10\n" +
@@ -3435,7 +3646,10 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\vmodified_ns\x18\x06 \x01(\x04H\x00R\n" +
 	"modifiedNs\x88\x01\x01\x12)\n" +
 	"\x05range\x18\a \x01(\v2\x13.shoal.v1.ByteRangeR\x05range\x123\n" +
-	"\bidentity\x18\b \x01(\v2\x17.shoal.v1.WriteIdentityR\bidentity\x12\x14\n" +
+	"\bidentity\x18\b \x01(\v2\x17.shoal.v1.WriteIdentityR\bidentity\x12\x1a\n" +
+	"\x06ttl_ns\x18\n" +
+	" \x01(\x04H\x01R\x05ttlNs\x88\x01\x01\x12)\n" +
+	"\x0eexpire_time_ns\x18\v \x01(\x04H\x02R\fexpireTimeNs\x88\x01\x01\x12\x14\n" +
 	"\x05value\x18\x0f \x01(\fR\x05value\"H\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\a\n" +
@@ -3444,7 +3658,9 @@ const file_shoal_v1_object_store_proto_rawDesc = "" +
 	"\n" +
 	"\x06DELETE\x10\x03\x12\b\n" +
 	"\x04HEAD\x10\x04B\x0e\n" +
-	"\f_modified_ns\"E\n" +
+	"\f_modified_nsB\t\n" +
+	"\a_ttl_nsB\x11\n" +
+	"\x0f_expire_time_ns\"E\n" +
 	"\rWriteIdentity\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\"I\n" +
@@ -3551,7 +3767,7 @@ func file_shoal_v1_object_store_proto_rawDescGZIP() []byte {
 }
 
 var file_shoal_v1_object_store_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_shoal_v1_object_store_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_shoal_v1_object_store_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_shoal_v1_object_store_proto_goTypes = []any{
 	(Operation_Action)(0),       // 0: shoal.v1.Operation.Action
 	(Failure_Kind)(0),           // 1: shoal.v1.Failure.Kind
@@ -3571,38 +3787,39 @@ var file_shoal_v1_object_store_proto_goTypes = []any{
 	(*DeleteResponse)(nil),      // 15: shoal.v1.DeleteResponse
 	(*ListRequest)(nil),         // 16: shoal.v1.ListRequest
 	(*ListResponse)(nil),        // 17: shoal.v1.ListResponse
-	(*ListEntry)(nil),           // 18: shoal.v1.ListEntry
-	(*KeyStatus)(nil),           // 19: shoal.v1.KeyStatus
-	(*MultiGetRequest)(nil),     // 20: shoal.v1.MultiGetRequest
-	(*MultiGetItem)(nil),        // 21: shoal.v1.MultiGetItem
-	(*MultiGetResponse)(nil),    // 22: shoal.v1.MultiGetResponse
-	(*MultiGetResult)(nil),      // 23: shoal.v1.MultiGetResult
-	(*MultiPutRequest)(nil),     // 24: shoal.v1.MultiPutRequest
-	(*MultiPutItem)(nil),        // 25: shoal.v1.MultiPutItem
-	(*MultiPutResponse)(nil),    // 26: shoal.v1.MultiPutResponse
-	(*MultiPutResult)(nil),      // 27: shoal.v1.MultiPutResult
-	(*MultiDeleteRequest)(nil),  // 28: shoal.v1.MultiDeleteRequest
-	(*MultiDeleteItem)(nil),     // 29: shoal.v1.MultiDeleteItem
-	(*MultiDeleteResponse)(nil), // 30: shoal.v1.MultiDeleteResponse
-	(*MultiDeleteResult)(nil),   // 31: shoal.v1.MultiDeleteResult
-	(*PutStreamRequest)(nil),    // 32: shoal.v1.PutStreamRequest
-	(*PutStreamHeader)(nil),     // 33: shoal.v1.PutStreamHeader
-	(*PutStreamEnd)(nil),        // 34: shoal.v1.PutStreamEnd
-	(*GetStreamRequest)(nil),    // 35: shoal.v1.GetStreamRequest
-	(*GetStreamResponse)(nil),   // 36: shoal.v1.GetStreamResponse
-	(*OperationsRequest)(nil),   // 37: shoal.v1.OperationsRequest
-	(*Operation)(nil),           // 38: shoal.v1.Operation
-	(*WriteIdentity)(nil),       // 39: shoal.v1.WriteIdentity
-	(*OperationsResponse)(nil),  // 40: shoal.v1.OperationsResponse
-	(*OperationResult)(nil),     // 41: shoal.v1.OperationResult
-	(*StatRequest)(nil),         // 42: shoal.v1.StatRequest
-	(*StatResponse)(nil),        // 43: shoal.v1.StatResponse
-	(*MovingRequest)(nil),       // 44: shoal.v1.MovingRequest
-	(*MovingResponse)(nil),      // 45: shoal.v1.MovingResponse
-	(*Figure)(nil),              // 46: shoal.v1.Figure
-	(*FreeSpaceRequest)(nil),    // 47: shoal.v1.FreeSpaceRequest
-	(*FreeSpaceResponse)(nil),   // 48: shoal.v1.FreeSpaceResponse
-	(*Failure)(nil),             // 49: shoal.v1.Failure
+	(*DamagedRange)(nil),        // 18: shoal.v1.DamagedRange
+	(*ListEntry)(nil),           // 19: shoal.v1.ListEntry
+	(*KeyStatus)(nil),           // 20: shoal.v1.KeyStatus
+	(*MultiGetRequest)(nil),     // 21: shoal.v1.MultiGetRequest
+	(*MultiGetItem)(nil),        // 22: shoal.v1.MultiGetItem
+	(*MultiGetResponse)(nil),    // 23: shoal.v1.MultiGetResponse
+	(*MultiGetResult)(nil),      // 24: shoal.v1.MultiGetResult
+	(*MultiPutRequest)(nil),     // 25: shoal.v1.MultiPutRequest
+	(*MultiPutItem)(nil),        // 26: shoal.v1.MultiPutItem
+	(*MultiPutResponse)(nil),    // 27: shoal.v1.MultiPutResponse
+	(*MultiPutResult)(nil),      // 28: shoal.v1.MultiPutResult
+	(*MultiDeleteRequest)(nil),  // 29: shoal.v1.MultiDeleteRequest
+	(*MultiDeleteItem)(nil),     // 30: shoal.v1.MultiDeleteItem
+	(*MultiDeleteResponse)(nil), // 31: shoal.v1.MultiDeleteResponse
+	(*MultiDeleteResult)(nil),   // 32: shoal.v1.MultiDeleteResult
+	(*PutStreamRequest)(nil),    // 33: shoal.v1.PutStreamRequest
+	(*PutStreamHeader)(nil),     // 34: shoal.v1.PutStreamHeader
+	(*PutStreamEnd)(nil),        // 35: shoal.v1.PutStreamEnd
+	(*GetStreamRequest)(nil),    // 36: shoal.v1.GetStreamRequest
+	(*GetStreamResponse)(nil),   // 37: shoal.v1.GetStreamResponse
+	(*OperationsRequest)(nil),   // 38: shoal.v1.OperationsRequest
+	(*Operation)(nil),           // 39: shoal.v1.Operation
+	(*WriteIdentity)(nil),       // 40: shoal.v1.WriteIdentity
+	(*OperationsResponse)(nil),  // 41: shoal.v1.OperationsResponse
+	(*OperationResult)(nil),     // 42: shoal.v1.OperationResult
+	(*StatRequest)(nil),         // 43: shoal.v1.StatRequest
+	(*StatResponse)(nil),        // 44: shoal.v1.StatResponse
+	(*MovingRequest)(nil),       // 45: shoal.v1.MovingRequest
+	(*MovingResponse)(nil),      // 46: shoal.v1.MovingResponse
+	(*Figure)(nil),              // 47: shoal.v1.Figure
+	(*FreeSpaceRequest)(nil),    // 48: shoal.v1.FreeSpaceRequest
+	(*FreeSpaceResponse)(nil),   // 49: shoal.v1.FreeSpaceResponse
+	(*Failure)(nil),             // 50: shoal.v1.Failure
 }
 var file_shoal_v1_object_store_proto_depIdxs = []int32{
 	5,  // 0: shoal.v1.Metadata.user:type_name -> shoal.v1.UserMetadata
@@ -3614,74 +3831,75 @@ var file_shoal_v1_object_store_proto_depIdxs = []int32{
 	6,  // 6: shoal.v1.GetResponse.info:type_name -> shoal.v1.ObjectInfo
 	6,  // 7: shoal.v1.HeadResponse.info:type_name -> shoal.v1.ObjectInfo
 	3,  // 8: shoal.v1.DeleteRequest.rules:type_name -> shoal.v1.RejectRules
-	18, // 9: shoal.v1.ListResponse.entries:type_name -> shoal.v1.ListEntry
-	6,  // 10: shoal.v1.ListEntry.info:type_name -> shoal.v1.ObjectInfo
-	49, // 11: shoal.v1.KeyStatus.failure:type_name -> shoal.v1.Failure
-	21, // 12: shoal.v1.MultiGetRequest.items:type_name -> shoal.v1.MultiGetItem
-	7,  // 13: shoal.v1.MultiGetItem.range:type_name -> shoal.v1.ByteRange
-	23, // 14: shoal.v1.MultiGetResponse.results:type_name -> shoal.v1.MultiGetResult
-	19, // 15: shoal.v1.MultiGetResult.status:type_name -> shoal.v1.KeyStatus
-	6,  // 16: shoal.v1.MultiGetResult.info:type_name -> shoal.v1.ObjectInfo
-	25, // 17: shoal.v1.MultiPutRequest.items:type_name -> shoal.v1.MultiPutItem
-	3,  // 18: shoal.v1.MultiPutItem.rules:type_name -> shoal.v1.RejectRules
-	4,  // 19: shoal.v1.MultiPutItem.metadata:type_name -> shoal.v1.Metadata
-	27, // 20: shoal.v1.MultiPutResponse.results:type_name -> shoal.v1.MultiPutResult
-	19, // 21: shoal.v1.MultiPutResult.status:type_name -> shoal.v1.KeyStatus
-	29, // 22: shoal.v1.MultiDeleteRequest.items:type_name -> shoal.v1.MultiDeleteItem
-	3,  // 23: shoal.v1.MultiDeleteItem.rules:type_name -> shoal.v1.RejectRules
-	31, // 24: shoal.v1.MultiDeleteResponse.results:type_name -> shoal.v1.MultiDeleteResult
-	19, // 25: shoal.v1.MultiDeleteResult.status:type_name -> shoal.v1.KeyStatus
-	33, // 26: shoal.v1.PutStreamRequest.header:type_name -> shoal.v1.PutStreamHeader
-	34, // 27: shoal.v1.PutStreamRequest.end:type_name -> shoal.v1.PutStreamEnd
-	3,  // 28: shoal.v1.PutStreamHeader.rules:type_name -> shoal.v1.RejectRules
-	4,  // 29: shoal.v1.PutStreamHeader.metadata:type_name -> shoal.v1.Metadata
-	7,  // 30: shoal.v1.GetStreamRequest.range:type_name -> shoal.v1.ByteRange
-	6,  // 31: shoal.v1.GetStreamResponse.info:type_name -> shoal.v1.ObjectInfo
-	38, // 32: shoal.v1.OperationsRequest.operations:type_name -> shoal.v1.Operation
-	0,  // 33: shoal.v1.Operation.action:type_name -> shoal.v1.Operation.Action
-	3,  // 34: shoal.v1.Operation.rules:type_name -> shoal.v1.RejectRules
-	4,  // 35: shoal.v1.Operation.metadata:type_name -> shoal.v1.Metadata
-	7,  // 36: shoal.v1.Operation.range:type_name -> shoal.v1.ByteRange
-	39, // 37: shoal.v1.Operation.identity:type_name -> shoal.v1.WriteIdentity
-	41, // 38: shoal.v1.OperationsResponse.results:type_name -> shoal.v1.OperationResult
-	19, // 39: shoal.v1.OperationResult.status:type_name -> shoal.v1.KeyStatus
-	6,  // 40: shoal.v1.OperationResult.info:type_name -> shoal.v1.ObjectInfo
-	46, // 41: shoal.v1.StatResponse.figures:type_name -> shoal.v1.Figure
-	1,  // 42: shoal.v1.Failure.kind:type_name -> shoal.v1.Failure.Kind
-	2,  // 43: shoal.v1.Failure.rule:type_name -> shoal.v1.Failure.Rule
-	8,  // 44: shoal.v1.ObjectStore.Put:input_type -> shoal.v1.PutRequest
-	10, // 45: shoal.v1.ObjectStore.Get:input_type -> shoal.v1.GetRequest
-	12, // 46: shoal.v1.ObjectStore.Head:input_type -> shoal.v1.HeadRequest
-	14, // 47: shoal.v1.ObjectStore.Delete:input_type -> shoal.v1.DeleteRequest
-	16, // 48: shoal.v1.ObjectStore.List:input_type -> shoal.v1.ListRequest
-	20, // 49: shoal.v1.ObjectStore.MultiGet:input_type -> shoal.v1.MultiGetRequest
-	24, // 50: shoal.v1.ObjectStore.MultiPut:input_type -> shoal.v1.MultiPutRequest
-	28, // 51: shoal.v1.ObjectStore.MultiDelete:input_type -> shoal.v1.MultiDeleteRequest
-	32, // 52: shoal.v1.ObjectStore.PutStream:input_type -> shoal.v1.PutStreamRequest
-	35, // 53: shoal.v1.ObjectStore.GetStream:input_type -> shoal.v1.GetStreamRequest
-	37, // 54: shoal.v1.ObjectStore.Operations:input_type -> shoal.v1.OperationsRequest
-	42, // 55: shoal.v1.ObjectStore.Stat:input_type -> shoal.v1.StatRequest
-	47, // 56: shoal.v1.ObjectStore.FreeSpace:input_type -> shoal.v1.FreeSpaceRequest
-	44, // 57: shoal.v1.ObjectStore.Moving:input_type -> shoal.v1.MovingRequest
-	9,  // 58: shoal.v1.ObjectStore.Put:output_type -> shoal.v1.PutResponse
-	11, // 59: shoal.v1.ObjectStore.Get:output_type -> shoal.v1.GetResponse
-	13, // 60: shoal.v1.ObjectStore.Head:output_type -> shoal.v1.HeadResponse
-	15, // 61: shoal.v1.ObjectStore.Delete:output_type -> shoal.v1.DeleteResponse
-	17, // 62: shoal.v1.ObjectStore.List:output_type -> shoal.v1.ListResponse
-	22, // 63: shoal.v1.ObjectStore.MultiGet:output_type -> shoal.v1.MultiGetResponse
-	26, // 64: shoal.v1.ObjectStore.MultiPut:output_type -> shoal.v1.MultiPutResponse
-	30, // 65: shoal.v1.ObjectStore.MultiDelete:output_type -> shoal.v1.MultiDeleteResponse
-	9,  // 66: shoal.v1.ObjectStore.PutStream:output_type -> shoal.v1.PutResponse
-	36, // 67: shoal.v1.ObjectStore.GetStream:output_type -> shoal.v1.GetStreamResponse
-	40, // 68: shoal.v1.ObjectStore.Operations:output_type -> shoal.v1.OperationsResponse
-	43, // 69: shoal.v1.ObjectStore.Stat:output_type -> shoal.v1.StatResponse
-	48, // 70: shoal.v1.ObjectStore.FreeSpace:output_type -> shoal.v1.FreeSpaceResponse
-	45, // 71: shoal.v1.ObjectStore.Moving:output_type -> shoal.v1.MovingResponse
-	58, // [58:72] is the sub-list for method output_type
-	44, // [44:58] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	19, // 9: shoal.v1.ListResponse.entries:type_name -> shoal.v1.ListEntry
+	18, // 10: shoal.v1.ListResponse.damaged:type_name -> shoal.v1.DamagedRange
+	6,  // 11: shoal.v1.ListEntry.info:type_name -> shoal.v1.ObjectInfo
+	50, // 12: shoal.v1.KeyStatus.failure:type_name -> shoal.v1.Failure
+	22, // 13: shoal.v1.MultiGetRequest.items:type_name -> shoal.v1.MultiGetItem
+	7,  // 14: shoal.v1.MultiGetItem.range:type_name -> shoal.v1.ByteRange
+	24, // 15: shoal.v1.MultiGetResponse.results:type_name -> shoal.v1.MultiGetResult
+	20, // 16: shoal.v1.MultiGetResult.status:type_name -> shoal.v1.KeyStatus
+	6,  // 17: shoal.v1.MultiGetResult.info:type_name -> shoal.v1.ObjectInfo
+	26, // 18: shoal.v1.MultiPutRequest.items:type_name -> shoal.v1.MultiPutItem
+	3,  // 19: shoal.v1.MultiPutItem.rules:type_name -> shoal.v1.RejectRules
+	4,  // 20: shoal.v1.MultiPutItem.metadata:type_name -> shoal.v1.Metadata
+	28, // 21: shoal.v1.MultiPutResponse.results:type_name -> shoal.v1.MultiPutResult
+	20, // 22: shoal.v1.MultiPutResult.status:type_name -> shoal.v1.KeyStatus
+	30, // 23: shoal.v1.MultiDeleteRequest.items:type_name -> shoal.v1.MultiDeleteItem
+	3,  // 24: shoal.v1.MultiDeleteItem.rules:type_name -> shoal.v1.RejectRules
+	32, // 25: shoal.v1.MultiDeleteResponse.results:type_name -> shoal.v1.MultiDeleteResult
+	20, // 26: shoal.v1.MultiDeleteResult.status:type_name -> shoal.v1.KeyStatus
+	34, // 27: shoal.v1.PutStreamRequest.header:type_name -> shoal.v1.PutStreamHeader
+	35, // 28: shoal.v1.PutStreamRequest.end:type_name -> shoal.v1.PutStreamEnd
+	3,  // 29: shoal.v1.PutStreamHeader.rules:type_name -> shoal.v1.RejectRules
+	4,  // 30: shoal.v1.PutStreamHeader.metadata:type_name -> shoal.v1.Metadata
+	7,  // 31: shoal.v1.GetStreamRequest.range:type_name -> shoal.v1.ByteRange
+	6,  // 32: shoal.v1.GetStreamResponse.info:type_name -> shoal.v1.ObjectInfo
+	39, // 33: shoal.v1.OperationsRequest.operations:type_name -> shoal.v1.Operation
+	0,  // 34: shoal.v1.Operation.action:type_name -> shoal.v1.Operation.Action
+	3,  // 35: shoal.v1.Operation.rules:type_name -> shoal.v1.RejectRules
+	4,  // 36: shoal.v1.Operation.metadata:type_name -> shoal.v1.Metadata
+	7,  // 37: shoal.v1.Operation.range:type_name -> shoal.v1.ByteRange
+	40, // 38: shoal.v1.Operation.identity:type_name -> shoal.v1.WriteIdentity
+	42, // 39: shoal.v1.OperationsResponse.results:type_name -> shoal.v1.OperationResult
+	20, // 40: shoal.v1.OperationResult.status:type_name -> shoal.v1.KeyStatus
+	6,  // 41: shoal.v1.OperationResult.info:type_name -> shoal.v1.ObjectInfo
+	47, // 42: shoal.v1.StatResponse.figures:type_name -> shoal.v1.Figure
+	1,  // 43: shoal.v1.Failure.kind:type_name -> shoal.v1.Failure.Kind
+	2,  // 44: shoal.v1.Failure.rule:type_name -> shoal.v1.Failure.Rule
+	8,  // 45: shoal.v1.ObjectStore.Put:input_type -> shoal.v1.PutRequest
+	10, // 46: shoal.v1.ObjectStore.Get:input_type -> shoal.v1.GetRequest
+	12, // 47: shoal.v1.ObjectStore.Head:input_type -> shoal.v1.HeadRequest
+	14, // 48: shoal.v1.ObjectStore.Delete:input_type -> shoal.v1.DeleteRequest
+	16, // 49: shoal.v1.ObjectStore.List:input_type -> shoal.v1.ListRequest
+	21, // 50: shoal.v1.ObjectStore.MultiGet:input_type -> shoal.v1.MultiGetRequest
+	25, // 51: shoal.v1.ObjectStore.MultiPut:input_type -> shoal.v1.MultiPutRequest
+	29, // 52: shoal.v1.ObjectStore.MultiDelete:input_type -> shoal.v1.MultiDeleteRequest
+	33, // 53: shoal.v1.ObjectStore.PutStream:input_type -> shoal.v1.PutStreamRequest
+	36, // 54: shoal.v1.ObjectStore.GetStream:input_type -> shoal.v1.GetStreamRequest
+	38, // 55: shoal.v1.ObjectStore.Operations:input_type -> shoal.v1.OperationsRequest
+	43, // 56: shoal.v1.ObjectStore.Stat:input_type -> shoal.v1.StatRequest
+	48, // 57: shoal.v1.ObjectStore.FreeSpace:input_type -> shoal.v1.FreeSpaceRequest
+	45, // 58: shoal.v1.ObjectStore.Moving:input_type -> shoal.v1.MovingRequest
+	9,  // 59: shoal.v1.ObjectStore.Put:output_type -> shoal.v1.PutResponse
+	11, // 60: shoal.v1.ObjectStore.Get:output_type -> shoal.v1.GetResponse
+	13, // 61: shoal.v1.ObjectStore.Head:output_type -> shoal.v1.HeadResponse
+	15, // 62: shoal.v1.ObjectStore.Delete:output_type -> shoal.v1.DeleteResponse
+	17, // 63: shoal.v1.ObjectStore.List:output_type -> shoal.v1.ListResponse
+	23, // 64: shoal.v1.ObjectStore.MultiGet:output_type -> shoal.v1.MultiGetResponse
+	27, // 65: shoal.v1.ObjectStore.MultiPut:output_type -> shoal.v1.MultiPutResponse
+	31, // 66: shoal.v1.ObjectStore.MultiDelete:output_type -> shoal.v1.MultiDeleteResponse
+	9,  // 67: shoal.v1.ObjectStore.PutStream:output_type -> shoal.v1.PutResponse
+	37, // 68: shoal.v1.ObjectStore.GetStream:output_type -> shoal.v1.GetStreamResponse
+	41, // 69: shoal.v1.ObjectStore.Operations:output_type -> shoal.v1.OperationsResponse
+	44, // 70: shoal.v1.ObjectStore.Stat:output_type -> shoal.v1.StatResponse
+	49, // 71: shoal.v1.ObjectStore.FreeSpace:output_type -> shoal.v1.FreeSpaceResponse
+	46, // 72: shoal.v1.ObjectStore.Moving:output_type -> shoal.v1.MovingResponse
+	59, // [59:73] is the sub-list for method output_type
+	45, // [45:59] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_shoal_v1_object_store_proto_init() }
@@ -3690,30 +3908,32 @@ func file_shoal_v1_object_store_proto_init() {
 		return
 	}
 	file_shoal_v1_object_store_proto_msgTypes[0].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[3].OneofWrappers = []any{}
 	file_shoal_v1_object_store_proto_msgTypes[4].OneofWrappers = []any{}
 	file_shoal_v1_object_store_proto_msgTypes[5].OneofWrappers = []any{}
 	file_shoal_v1_object_store_proto_msgTypes[7].OneofWrappers = []any{}
 	file_shoal_v1_object_store_proto_msgTypes[12].OneofWrappers = []any{}
 	file_shoal_v1_object_store_proto_msgTypes[14].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[22].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[28].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[29].OneofWrappers = []any{
+	file_shoal_v1_object_store_proto_msgTypes[15].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[23].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[29].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[30].OneofWrappers = []any{
 		(*PutStreamRequest_Header)(nil),
 		(*PutStreamRequest_Chunk)(nil),
 		(*PutStreamRequest_End)(nil),
 	}
-	file_shoal_v1_object_store_proto_msgTypes[30].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[32].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[35].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[38].OneofWrappers = []any{}
-	file_shoal_v1_object_store_proto_msgTypes[46].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[31].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[33].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[36].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[39].OneofWrappers = []any{}
+	file_shoal_v1_object_store_proto_msgTypes[47].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_shoal_v1_object_store_proto_rawDesc), len(file_shoal_v1_object_store_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,14 +1,25 @@
 //! Time as an argument.
+//!
+//! Three clocks. The *wall clock* says what people say, and is set forth and back while programs run. *Monotonic time* measures how long
+//! something took within one process. *Boot time* is elapsed time that goes on while the machine is suspended, and that two processes of
+//! the same boot share: with the boot's id it tells how long a store was closed.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Source of wall-clock and monotonic time.
+use rustix::time::{ClockId, clock_gettime};
+
+/// Source of wall-clock, monotonic and boot time.
 pub trait Clock: Send + Sync {
-    /// Nanoseconds since the Unix epoch.
+    /// Nanoseconds since the Unix epoch; goes back where somebody sets the clock.
     fn wall_ns(&self) -> u64;
     /// Nanoseconds since an arbitrary moment; never goes back.
     fn monotonic_ns(&self) -> u64;
+    /// Nanoseconds since the machine was started, suspension included; never goes back.
+    fn boot_ns(&self) -> u64;
+    /// Which start of the machine [`Self::boot_ns`] counts from; zeros where it is not known.
+    fn boot_id(&self) -> [u8; 16];
 }
 
 /// The machine's clocks.
@@ -39,31 +50,123 @@ impl Clock for SystemClock {
     fn monotonic_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
-}
 
-/// A clock that moves only when told to; both times are the same number.
-#[derive(Default)]
-pub struct ManualClock(AtomicU64);
-
-impl ManualClock {
-    /// A clock that stands at `ns`.
-    #[must_use]
-    pub fn new(ns: u64) -> Self {
-        Self(AtomicU64::new(ns))
+    fn boot_ns(&self) -> u64 {
+        let time = clock_gettime(ClockId::Boottime);
+        let (seconds, nanoseconds) = (time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u64);
+        seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
     }
 
-    /// Moves the clock `ns` nanoseconds on.
+    fn boot_id(&self) -> [u8; 16] {
+        static ID: LazyLock<[u8; 16]> = LazyLock::new(|| {
+            let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+            id_of(&text)
+        });
+        *ID
+    }
+}
+
+/// The id that a text of 32 hexadecimal digits, with hyphens, stands for; zeros where it is none.
+fn id_of(text: &str) -> [u8; 16] {
+    let digits: String = text.trim().chars().filter(|&digit| digit != '-').collect();
+    if digits.len() == 32 { u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes() } else { [0; 16] }
+}
+
+/// Clocks that move only when told to.
+pub struct ManualClock {
+    wall: AtomicU64,
+    /// Boot time; monotonic time, too.
+    boot: AtomicU64,
+    boots: AtomicU64,
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl ManualClock {
+    /// Clocks that all stand at `ns`.
+    #[must_use]
+    pub fn new(ns: u64) -> Self {
+        Self { wall: AtomicU64::new(ns), boot: AtomicU64::new(ns), boots: AtomicU64::new(1) }
+    }
+
+    /// `ns` nanoseconds go by, on all clocks.
     pub fn advance(&self, ns: u64) {
-        self.0.fetch_add(ns, Ordering::Relaxed);
+        self.wall.fetch_add(ns, Ordering::Relaxed);
+        self.boot.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Somebody sets the wall clock; no time goes by.
+    pub fn set_wall(&self, ns: u64) {
+        self.wall.store(ns, Ordering::Relaxed);
+    }
+
+    /// Somebody sets the wall clock `by_ns` nanoseconds forth, or back to the epoch at most; no time goes by.
+    pub fn step_wall(&self, by_ns: i64) {
+        let _ = self
+            .wall
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |wall| Some(wall.saturating_add_signed(by_ns)));
+    }
+
+    /// The machine starts anew: boot time begins at 0. Monotonic time, too, so no store may be open.
+    pub fn reboot(&self) {
+        self.boots.fetch_add(1, Ordering::Relaxed);
+        self.boot.store(0, Ordering::Relaxed);
     }
 }
 
 impl Clock for ManualClock {
     fn wall_ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.wall.load(Ordering::Relaxed)
     }
 
     fn monotonic_ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.boot.load(Ordering::Relaxed)
+    }
+
+    fn boot_ns(&self) -> u64 {
+        self.boot.load(Ordering::Relaxed)
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        u128::from(self.boots.load(Ordering::Relaxed)).to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_and_odd_ones_are_none() {
+        let id = id_of("00112233-4455-6677-8899-aabbccddeeff\n");
+        assert_eq!((id[0], id[1], id[15]), (0x00, 0x11, 0xff));
+        for odd in ["", "00112233-4455-6677-8899-aabbccddee", "0011223344556677889900aabbccddeezz"] {
+            assert_eq!(id_of(odd), [0; 16]);
+        }
+    }
+
+    #[test]
+    fn the_machine_says_which_boot_it_is_and_how_long_it_runs() {
+        let (one, other) = (SystemClock::new(), SystemClock::new());
+        let before = one.boot_ns();
+        assert!(before > 0 && other.boot_ns() >= before);
+        assert_eq!(one.boot_id(), other.boot_id());
+    }
+
+    #[test]
+    fn a_wall_clock_steps_without_time_going_by() {
+        let clock = ManualClock::new(100);
+        clock.step_wall(-30);
+        clock.advance(5);
+        assert_eq!((clock.wall_ns(), clock.boot_ns(), clock.monotonic_ns()), (75, 105, 105));
+        clock.step_wall(-1_000);
+        let boot = clock.boot_id();
+        clock.reboot();
+        assert_eq!((clock.wall_ns(), clock.boot_ns()), (0, 0));
+        assert_ne!(clock.boot_id(), boot);
     }
 }

@@ -10,6 +10,7 @@ pub mod amplification;
 pub mod apples;
 pub mod cluster;
 mod data_file;
+mod enough;
 pub mod grpc;
 pub mod histogram;
 pub mod lessons;

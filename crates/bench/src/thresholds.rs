@@ -8,7 +8,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use shoal_device::{Device, IoMode};
 use shoal_engine::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 
 use crate::data_file::NewFile;
+use crate::enough::Enough;
 use crate::histogram::Histogram;
 use crate::machine;
 use crate::plot::{Axis, LineChart, Mark};
@@ -41,6 +42,8 @@ const LOG_BLOCKS: u32 = 4096;
 const SLOW_NS: u64 = 1_000_000;
 /// Requests that the slow device serves at once.
 const PARALLEL: usize = 32;
+/// Between two looks at how much was done.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 const METRICS: &[Metric] = &[
     Metric { name: "puts_per_s", unit: "1/s", head: "puts/s" },
@@ -173,19 +176,23 @@ fn open(
 fn measure(store: &Store, bytes: usize, clients: usize, time: Duration) -> Result<Vec<Option<f64>>> {
     let is_counted = AtomicBool::new(false);
     let is_over = AtomicBool::new(false);
+    let puts_counted = AtomicU64::new(0);
     let all = Mutex::new((Histogram::default(), Ok(())));
     let mut counted = Duration::ZERO;
     let mut blocks = 0;
     thread::scope(|scope| {
         for client in 0..clients {
-            let (is_counted, is_over, all) = (&is_counted, &is_over, &all);
+            let (is_counted, is_over, puts_counted, all) = (&is_counted, &is_over, &puts_counted, &all);
             scope.spawn(move || {
                 let mut latencies = Histogram::default();
                 let done = put_until(store, bytes, (client, clients), is_over, |took| {
                     if is_counted.load(Ordering::Relaxed) {
                         latencies.record(took);
+                        puts_counted.fetch_add(1, Ordering::Relaxed);
                     }
                 });
+                // A client that failed ends the row.
+                is_over.store(true, Ordering::Relaxed);
                 let mut all = all.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 all.0.merge(&latencies);
                 if all.1.is_ok() {
@@ -196,10 +203,12 @@ fn measure(store: &Store, bytes: usize, clients: usize, time: Duration) -> Resul
         thread::sleep(time / 10);
         let before = store.stat().device.blocks_written;
         is_counted.store(true, Ordering::Relaxed);
-        let began = Instant::now();
-        thread::sleep(time);
+        let enough = Enough::after(time);
+        while !is_over.load(Ordering::Relaxed) && !enough.is_reached(puts_counted.load(Ordering::Relaxed)) {
+            thread::sleep(LOOK_EVERY);
+        }
         is_counted.store(false, Ordering::Relaxed);
-        counted = began.elapsed();
+        counted = enough.elapsed();
         blocks = store.stat().device.blocks_written - before;
         is_over.store(true, Ordering::Relaxed);
     });
@@ -272,6 +281,14 @@ mod tests {
             self.0.wall_ns()
         }
 
+        fn boot_ns(&self) -> u64 {
+            self.0.boot_ns()
+        }
+
+        fn boot_id(&self) -> [u8; 16] {
+            self.0.boot_id()
+        }
+
         fn monotonic_ns(&self) -> u64 {
             self.0.monotonic_ns() * 100
         }
@@ -284,7 +301,7 @@ mod tests {
             version: "test".into(),
             json: true,
             cases: vec!["sim-1ms-c16".into()],
-            time: Duration::from_millis(30),
+            time: Duration::ZERO,
             data: None,
             io: IoMode::Auto,
             plot: Some(folder.path().into()),

@@ -110,6 +110,26 @@ fn external_memory_is_released_when_it_is_cut_off() {
 }
 
 #[test]
+fn a_buffer_that_owns_its_chunks_keeps_nobody_elses_memory() {
+    let shared = Bytes::from(vec![1; 600]);
+    let mut buffer = Buffer::new();
+    buffer.own();
+    buffer.append_copy(b"head");
+    buffer.append_external(shared.clone());
+    buffer.append_static(b"static");
+    buffer.append_external(shared.slice(..100));
+    buffer.append_copy(b"tail");
+    buffer.truncate_front(14);
+    let bytes = buffer.to_vec();
+    assert_eq!(buffer.external_lengths().collect::<Vec<_>>(), [590, 100]);
+    buffer.own();
+    assert_eq!((buffer.external_lengths().count(), buffer.to_vec()), (0, bytes));
+    assert!(shared.is_unique());
+    buffer.append_copy(b"more");
+    assert_eq!(buffer.len(), 590 + 6 + 100 + 4 + 4);
+}
+
+#[test]
 fn writing_into_external_memory_copies_it_first() {
     let shared = Bytes::from(vec![1; 600]);
     let mut buffer = Buffer::from(shared.clone());

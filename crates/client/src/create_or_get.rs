@@ -34,7 +34,10 @@ impl Client {
         value: Bytes,
         options: PutOptions,
     ) -> Result<CreateOrGet> {
+        let (ttl_ns, expire_time_ns) = options.expiry.fields();
         let request = v1::PutRequest {
+            ttl_ns,
+            expire_time_ns,
             bucket: bucket.into(),
             key: Bytes::copy_from_slice(key),
             rules: wire::rules(RejectRules { if_exists: true, ..RejectRules::default() }),

@@ -42,6 +42,7 @@ mod outgoing;
 mod resp;
 mod retry;
 mod transport;
+mod trust;
 mod wire;
 
 pub use bucket::Bucket;

@@ -4,7 +4,7 @@ use shoal_api::v1;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::object::{ListEntry, ListPage, ListRequest};
+use crate::object::{DamagedRange, ListEntry, ListPage, ListRequest};
 use crate::wire;
 
 impl Client {
@@ -29,6 +29,7 @@ impl Client {
                     entries: answer.entries.into_iter().map(entry).collect::<Result<_, _>>()?,
                     common_prefixes: answer.common_prefixes,
                     next: answer.next_start_after,
+                    damaged: answer.damaged.into_iter().map(damaged).collect(),
                 })
             })
             .await
@@ -39,6 +40,11 @@ impl Client {
     pub fn list_all(&self, request: ListRequest) -> ListAll {
         ListAll { client: self.clone(), request: Some(request) }
     }
+}
+
+fn damaged(range: v1::DamagedRange) -> DamagedRange {
+    let v1::DamagedRange { tablet, from, to, block, why } = range;
+    DamagedRange { tablet, from, to, block, why }
 }
 
 /// The pages of a listing. No common snapshot: what is written meanwhile behind the last page given may be seen.

@@ -56,7 +56,10 @@ enum Reply<T> {
 }
 
 fn message(item: &PutItem) -> v1::MultiPutItem {
+    let (ttl_ns, expire_time_ns) = item.options.expiry.fields();
     v1::MultiPutItem {
+        ttl_ns,
+        expire_time_ns,
         key: item.key.clone(),
         rules: wire::rules(item.options.rules),
         metadata: wire::metadata(item.options.metadata.clone()),

@@ -1,6 +1,8 @@
 //! What the client's calls take and give. They say the same as the engine's types; a program that only uses the client
 //! does not link the engine.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::error::Result;
@@ -52,6 +54,31 @@ pub struct PutOptions {
     pub metadata: Metadata,
     /// Modification time in nanoseconds since the Unix epoch; the server's clock where it is none.
     pub modified_ns: Option<u64>,
+    /// When the object's time is over.
+    pub expiry: Expiry,
+}
+
+/// When an object's time is to be over; from then on it does not exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expiry {
+    /// Never.
+    #[default]
+    Never,
+    /// So long after the store took it, in elapsed time, whatever becomes of the wall clock; above 0.
+    After(Duration),
+    /// When the server's wall clock shows this, in nanoseconds since the Unix epoch.
+    At(u64),
+}
+
+impl Expiry {
+    /// As the messages say it: a time to live, or a moment, both in nanoseconds.
+    pub(crate) fn fields(self) -> (Option<u64>, Option<u64>) {
+        match self {
+            Self::Never => (None, None),
+            Self::After(time) => (Some(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)), None),
+            Self::At(at_ns) => (None, Some(at_ns)),
+        }
+    }
 }
 
 /// The one interface over both transports: gRPC ([`Client::bucket`](crate::Client::bucket)) and the Redis protocol
@@ -109,6 +136,10 @@ pub struct ObjectInfo {
     pub modified_ns: u64,
     /// Content type and user metadata.
     pub metadata: Metadata,
+    /// Nanoseconds that its time had left when the store answered; none: its time does not end.
+    pub ttl_ns: Option<u64>,
+    /// What the wall clock shows when its time is over, unless somebody sets it before, in nanoseconds since the Unix epoch.
+    pub expire_time_ns: Option<u64>,
 }
 
 /// Which bytes of a value are wanted.
@@ -177,6 +208,25 @@ pub struct ListPage {
     pub common_prefixes: Vec<Bytes>,
     /// Where there may be more: the `start_after` of the next page. A page may be short and yet have this.
     pub next: Option<Bytes>,
+    /// Damaged ranges that the page goes past, in order: objects that were stored there and not written since are not among the
+    /// entries. Each page names those that overlap it, so several pages may name the same.
+    pub damaged: Vec<DamagedRange>,
+}
+
+/// A range of keys of one tablet of which nobody knows what they hold. A read or a condition on a key in it fails; a put or a delete
+/// without a condition works, and settles the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedRange {
+    /// The tablet; keys of others in the same range are not concerned.
+    pub tablet: u32,
+    /// The first key of the range; empty where it begins in front of the bucket's first key.
+    pub from: Bytes,
+    /// The first key behind it; none where it reaches behind the bucket's last key.
+    pub to: Option<Bytes>,
+    /// Where the damaged page lies, as a block number; 0 where that is not known.
+    pub block: u64,
+    /// Why it cannot be read.
+    pub why: String,
 }
 
 /// Figures about the store and the server.

@@ -106,10 +106,14 @@ pub(crate) fn besides_put(options: &PutOptions, identity: Option<Identity>) -> O
     let rules = wire::rules(options.rules);
     let metadata = &options.metadata;
     let has_metadata = !metadata.content_type.is_empty() || !metadata.user.is_empty();
-    if rules.is_none() && !has_metadata && options.modified_ns.is_none() && identity.is_none() {
+    let (ttl_ns, expire_time_ns) = options.expiry.fields();
+    let ends = ttl_ns.or(expire_time_ns).is_some();
+    if rules.is_none() && !has_metadata && options.modified_ns.is_none() && identity.is_none() && !ends {
         return None;
     }
     Some(v1::Operation {
+        ttl_ns,
+        expire_time_ns,
         rules,
         metadata: wire::metadata(metadata.clone()),
         modified_ns: options.modified_ns,
@@ -212,6 +216,8 @@ fn info(message: &[u8]) -> Result<ObjectInfo, Status> {
             (2, field) => info.bytes = number_of(field)?,
             (3, field) => info.modified_ns = number_of(field)?,
             (4, field) => info.metadata = wire::metadata_of(decoded(field)?),
+            (5, field) => info.ttl_ns = Some(number_of(field)?),
+            (6, field) => info.expire_time_ns = Some(number_of(field)?),
             _ => {}
         }
     }
@@ -227,7 +233,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::object::Metadata;
+    use crate::object::{Expiry, Metadata};
 
     fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
         prop::collection::vec(any::<u8>(), 0..most).prop_map(Bytes::from)
@@ -244,6 +250,7 @@ mod tests {
                 rules: RejectRules { if_version_not: version, ..RejectRules::default() },
                 metadata: Metadata { content_type: "t".repeat(key.len() % 3), user: Vec::new() },
                 modified_ns,
+                expiry: version.map_or(Expiry::Never, Expiry::At),
             };
             let identity = session.map(|session| Identity { session, sequence: 5 });
             let besides = besides_put(&options, identity);
@@ -270,7 +277,15 @@ mod tests {
             with_info in any::<bool>(), value_omitted in any::<bool>(), code in 0..4_i32
         ) {
             let metadata = v1::Metadata { content_type: "t".into(), user: Vec::new() };
-            let info = v1::ObjectInfo { version, bytes: 9, modified_ns: 8, metadata: Some(metadata) };
+            let (ttl_ns, expire_time_ns) = (Some(version), Some(7));
+            let info = v1::ObjectInfo {
+                version,
+                bytes: 9,
+                modified_ns: 8,
+                metadata: Some(metadata),
+                ttl_ns,
+                expire_time_ns,
+            };
             let result = v1::OperationResult {
                 number,
                 status: (code > 0).then(|| v1::KeyStatus { code, message: "m".into(), failure: None }),

@@ -80,7 +80,10 @@ impl Client {
         options: PutOptions,
         identity: Option<Identity>,
     ) -> Result<PutResult, Failed> {
+        let (ttl_ns, expire_time_ns) = options.expiry.fields();
         let request = v1::PutRequest {
+            ttl_ns,
+            expire_time_ns,
             bucket: bucket.into(),
             key,
             rules: wire::rules(options.rules),

@@ -42,7 +42,10 @@ impl Client {
     /// is said by the first [`PutStream::write`] that notices it.
     #[must_use]
     pub fn put_stream(&self, bucket: &str, key: &[u8], options: PutOptions) -> PutStream {
+        let (ttl_ns, expire_time_ns) = options.expiry.fields();
         let header = v1::PutStreamHeader {
+            ttl_ns,
+            expire_time_ns,
             bucket: bucket.into(),
             key: Bytes::copy_from_slice(key),
             rules: wire::rules(options.rules),

@@ -18,7 +18,7 @@ use shoal_api::{
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{self, Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{self, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::identity::Identity;
 use crate::options::{ConnectOptions, Secret};
 use crate::retry::{Failed, Outcome};
+use crate::trust::{Trust, explained};
 use crate::wire;
 
 /// HTTP/2 window of one stream, in bytes: a chunk and a bit, so that a stream is not stopped in the middle of one.
@@ -66,10 +67,10 @@ impl Transport {
         let endpoint = if is_tls { with_tls(endpoint, options)? } else { endpoint };
         let authorization = options.token.as_ref().map(authorization).transpose()?;
         // The first connection is opened now, so that a wrong address is noticed here and not by the first call.
-        let first = endpoint
-            .connect()
-            .await
-            .map_err(|error| Error::Unavailable { server: server.to_string(), reason: innermost(&error) })?;
+        let first = endpoint.connect().await.map_err(|error| Error::Unavailable {
+            server: server.to_string(),
+            reason: explained(innermost(&error)),
+        })?;
         let more = (1..options.connections).map(|_| endpoint.connect_lazy());
         let channels = std::iter::once(first).chain(more).collect();
         Ok(Self {
@@ -195,7 +196,10 @@ impl Transport {
     /// Waits until the connection takes a call. Nothing was sent where this fails.
     async fn ready(&self, grpc: &mut Grpc<Channel>) -> Result<(), Failed> {
         grpc.ready().await.map_err(|error| Failed {
-            error: Error::Unavailable { server: self.server.to_string(), reason: innermost(&error) },
+            error: Error::Unavailable {
+                server: self.server.to_string(),
+                reason: explained(innermost(&error)),
+            },
             outcome: Outcome::NotApplied,
         })
     }
@@ -213,15 +217,18 @@ impl<M: ServerStreaming> Parts<M> {
 
 /// `endpoint` over TLS.
 fn with_tls(endpoint: Endpoint, options: &ConnectOptions) -> Result<Endpoint> {
-    let tls = match &options.ca_pem {
-        Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
-        None => ClientTlsConfig::new().with_native_roots(),
-    };
     let tls = match &options.identity_pem {
-        Some((certificate, key)) => tls.identity(transport::Identity::from_pem(certificate, key.as_bytes())),
-        None => tls,
+        Some((certificate, key)) => {
+            ClientTlsConfig::new().identity(transport::Identity::from_pem(certificate, key.as_bytes()))
+        }
+        None => ClientTlsConfig::new(),
     };
-    endpoint.tls_config(tls).map_err(|error| Error::Invalid(format!("certificates: {}", innermost(&error))))
+    let bad = |why: String| Error::Invalid(format!("certificates: {why}"));
+    let endpoint = match &options.ca_pem {
+        Some(pem) => endpoint.tls_config_with_verifier(tls, Arc::new(Trust::new(pem).map_err(bad)?)),
+        None => endpoint.tls_config(tls.with_native_roots()),
+    };
+    endpoint.map_err(|error| bad(innermost(&error)))
 }
 
 fn authorization(token: &Secret) -> Result<MetadataValue<Ascii>> {

@@ -36,6 +36,8 @@ pub(crate) fn info(info: Option<v1::ObjectInfo>) -> Result<ObjectInfo, Failed> {
         bytes: info.bytes,
         modified_ns: info.modified_ns,
         metadata: metadata_of(info.metadata.unwrap_or_default()),
+        ttl_ns: info.ttl_ns,
+        expire_time_ns: info.expire_time_ns,
     })
 }
 

@@ -1,7 +1,8 @@
 //! Opens a regular file or a raw block device: checks, lock, direct I/O, and the choice of the driver.
 //!
 //! The lock is taken on the descriptor that does the I/O, so that it lives exactly as long as the last request. A raw
-//! device is moreover opened with `O_EXCL`: the kernel then refuses one that is mounted or part of something else.
+//! device is moreover opened with `O_EXCL`: the kernel then refuses one that is mounted or part of something else. Who only
+//! reads shares the lock with others who only read, and asks the kernel the same without keeping the device for itself.
 
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
@@ -46,8 +47,10 @@ pub enum IoMode {
 /// How to open a file or block device.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// Create the file, empty, where there is none.
+    /// Create the file, empty, where there is none. Not with `read_only`.
     pub create: bool,
+    /// Only reads: works on what cannot be written, and beside others who only read. Every other request fails.
+    pub read_only: bool,
     /// How requests are run.
     pub io: IoMode,
     /// Bypass the page cache (`O_DIRECT`). Where the file system refuses, the page cache is used, with one line in the
@@ -59,7 +62,7 @@ pub struct FileOptions {
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { create: false, io: IoMode::Auto, direct: true, threads: THREADS_DEFAULT }
+        Self { create: false, read_only: false, io: IoMode::Auto, direct: true, threads: THREADS_DEFAULT }
     }
 }
 
@@ -110,6 +113,12 @@ pub enum OpenError {
     },
 }
 
+/// Has a file that reaches the process's limit of file sizes (`RLIMIT_FSIZE`) give an error, as a full disk does; without it the
+/// system ends the process by a signal. For programs, at their start: it holds for the whole process.
+pub fn survive_size_limit() {
+    sys::ignore_size_signal();
+}
+
 /// Opens `path`, locks it and starts what runs its requests. Blocks while a lock is being let go, half a second at
 /// most. A part of a block at the end of the file is left alone.
 ///
@@ -143,15 +152,18 @@ fn at(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> OpenError 
 }
 
 fn open_storage(path: &Path, options: &FileOptions) -> Result<Storage, OpenError> {
-    let (mut file, kind) = open_locked(path, options.create)?;
+    let (mut file, kind) = open_locked(path, options)?;
     if kind == Kind::Raw {
         let sector_bytes = sector_bytes(&file, path)?;
         check_sectors(sector_bytes, path)?;
+        if !options.read_only && sys::raw_is_read_only(&file).map_err(at(path, "look at"))? {
+            return Err(at(path, "write to")(io::Error::from_raw_os_error(libc::EROFS)));
+        }
     }
     // The end of a block device is its size, too.
     let bytes = file.seek(SeekFrom::End(0)).map_err(at(path, "ask for the size of"))?;
     let direct = options.direct && use_direct(&file, path);
-    Ok(Storage::new(file, path.to_owned(), kind, direct, bytes))
+    Ok(Storage::new(file, path.to_owned(), kind, direct, options.read_only, bytes))
 }
 
 fn sector_bytes(file: &File, path: &Path) -> Result<u64, OpenError> {
@@ -167,10 +179,11 @@ fn check_sectors(sector_bytes: u64, path: &Path) -> Result<(), OpenError> {
 }
 
 /// Opens and locks, again and again for a while where somebody else has it.
-fn open_locked(path: &Path, create: bool) -> Result<(File, Kind), OpenError> {
+fn open_locked(path: &Path, options: &FileOptions) -> Result<(File, Kind), OpenError> {
+    let lock = |file: &File| if options.read_only { file.try_lock_shared() } else { file.try_lock() };
     for attempt in 1.. {
-        let (error, busy) = match open_descriptor(path, create) {
-            Ok((file, kind)) => match file.try_lock() {
+        let (error, busy) = match open_descriptor(path, options) {
+            Ok((file, kind)) => match lock(&file) {
                 Ok(()) => return Ok((file, kind)),
                 Err(TryLockError::WouldBlock) => (OpenError::InUse { path: path.to_owned() }, true),
                 Err(TryLockError::Error(error)) => (at(path, "lock")(error), false),
@@ -188,7 +201,8 @@ fn open_locked(path: &Path, create: bool) -> Result<(File, Kind), OpenError> {
     unreachable!("the last attempt returns")
 }
 
-fn open_descriptor(path: &Path, create: bool) -> Result<(File, Kind), OpenError> {
+fn open_descriptor(path: &Path, options: &FileOptions) -> Result<(File, Kind), OpenError> {
+    let create = options.create && !options.read_only;
     let wrong_kind = || OpenError::WrongKind { path: path.to_owned() };
     let expected = match std::fs::metadata(path) {
         Ok(metadata) => kind_of(metadata.file_type()).ok_or_else(wrong_kind)?,
@@ -201,9 +215,19 @@ fn open_descriptor(path: &Path, create: bool) -> Result<(File, Kind), OpenError>
         }
         Err(error) => return Err(at(path, "look at")(error)),
     };
-    let flags = if expected == Kind::Raw { libc::O_EXCL } else { 0 };
-    let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
-    let file = opened.map_err(|error| not_opened(error, path))?;
+    let open = |flags| {
+        let opened = OpenOptions::new().read(true).write(!options.read_only).custom_flags(flags).open(path);
+        opened.map_err(|error| not_opened(error, path))
+    };
+    let file = match (expected, options.read_only) {
+        (Kind::Regular, _) => open(0)?,
+        (Kind::Raw, false) => open(libc::O_EXCL)?,
+        (Kind::Raw, true) => {
+            // Several may read: whether somebody has it exclusively is asked, and the answer not kept.
+            drop(open(libc::O_EXCL)?);
+            open(0)?
+        }
+    };
     // Somebody may have put something else there meanwhile.
     let found = kind_of(file.metadata().map_err(at(path, "look at"))?.file_type());
     let kind = found.filter(|kind| *kind == expected).ok_or_else(wrong_kind)?;

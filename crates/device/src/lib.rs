@@ -3,12 +3,14 @@
 //! Reading order: [`memory`] (who owns the bytes of a request), [`request`] (a request, its future, a batch),
 //! this file (the interface), then the implementations: [`file`] opens files and raw devices, which are driven by
 //! [`uring`] or [`threads`]; [`mem`] keeps blocks in memory; [`sim`] does so too, and records what a crash could leave.
+//! [`blank`] says whether a device holds anything.
 //!
 //! Two ways of running a request, chosen by who runs the future: on a thread that may block
 //! ([`shoal_base::task::block_on`]) the request is executed by the calling thread, without a hand-off; elsewhere it is
 //! submitted and completes on another thread. Memory that the kernel may still touch belongs to the request, never to
 //! the future: dropping a future leaves the request and its memory to the device until it completed.
 
+pub mod blank;
 pub mod file;
 pub mod mem;
 pub mod memory;
@@ -21,12 +23,14 @@ mod counters;
 mod local;
 mod recycle;
 mod ring;
+mod signature;
 mod storage;
 mod sys;
 mod transfer;
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use file::{FileOptions, IoMode, OpenError, open};
@@ -131,11 +135,47 @@ pub trait BlockDevice: Send + Sync {
     /// The system's error; a raw device that is shorter gives one too.
     fn grow(&self, blocks: u64) -> io::Result<()>;
 
+    /// As [`grow`](Self::grow), but the file system need not have room for what is new before it is written.
+    ///
+    /// # Errors
+    /// As [`grow`](Self::grow).
+    fn extend(&self, blocks: u64) -> io::Result<()> {
+        self.grow(blocks)
+    }
+
+    /// Gives back what lies behind block `blocks`, which nobody uses: a growth that was begun and failed. A device that cannot
+    /// get shorter keeps it.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn shrink(&self, blocks: u64) -> io::Result<()> {
+        let _ = blocks;
+        Ok(())
+    }
+
+    /// What happened to the file that it was opened by, where that is not at its place any more: it was deleted, renamed or
+    /// replaced. What is written then would be gone with this process, or be missed by the next one. Asks the file system,
+    /// so it may block.
+    fn displaced(&self) -> Option<String> {
+        None
+    }
+
     /// What the device is and how it is driven, in a few words for the log.
     fn describe(&self) -> String;
 
+    /// The file or block device that it was opened by; none where there is no such thing.
+    fn path(&self) -> Option<PathBuf> {
+        None
+    }
+
     /// Whether [`grow`](Self::grow) can succeed (a file) or not (a raw device, an image in memory).
     fn can_grow(&self) -> bool;
+
+    /// Whether it may hold what others wrote (a file, a raw device), and is to be [looked at](crate::blank::look) before
+    /// anything new is laid out on it. What is in memory is its maker's.
+    fn may_hold_foreign(&self) -> bool {
+        false
+    }
 
     /// Counts since it was opened.
     fn counters(&self) -> DeviceCounters;

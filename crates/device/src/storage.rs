@@ -1,11 +1,14 @@
 //! An open file or raw block device: its size, its lock, and requests run by plain system calls.
 //!
 //! Both ways of driving a file ([`crate::uring`], [`crate::threads`]) stand on this. Invariants: the descriptor holds
-//! an exclusive lock from [`Storage::new`] until the last user of the storage is gone; the size only grows.
+//! an exclusive lock, or a shared one where it only reads, from [`Storage::new`] until the last user of the storage is gone;
+//! what is in use never gets shorter.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::path::PathBuf;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -29,7 +32,12 @@ pub(crate) struct Storage {
     file: File,
     path: PathBuf,
     kind: Kind,
+    /// Device and number of the file, where the path led to it when it was opened. None: a block device, or a file system that does
+    /// not answer alike for path and descriptor.
+    identity: Option<(u64, u64)>,
     direct: bool,
+    /// Everything but reads is refused.
+    read_only: bool,
     /// Stored with release after the file is long enough, loaded with acquire by the range check.
     blocks: AtomicU64,
     /// Growers wait for each other, nobody else for them.
@@ -41,12 +49,24 @@ pub(crate) struct Storage {
 
 impl Storage {
     /// Takes over `file`, which is locked, `bytes` bytes long, and open with direct I/O or without.
-    pub(crate) fn new(file: File, path: PathBuf, kind: Kind, direct: bool, bytes: u64) -> Self {
+    pub(crate) fn new(
+        file: File,
+        path: PathBuf,
+        kind: Kind,
+        direct: bool,
+        read_only: bool,
+        bytes: u64,
+    ) -> Self {
+        let of_file =
+            (kind == Kind::Regular).then(|| file.metadata().ok().as_ref().map(identity_of)).flatten();
+        let of_path = std::fs::metadata(&path).ok().as_ref().map(identity_of);
         Self {
             file,
             path,
             kind,
+            identity: of_file.filter(|identity| of_path == Some(*identity)),
             direct,
+            read_only,
             blocks: AtomicU64::new(bytes / BLOCK_BYTES_U64),
             growing: Mutex::new(()),
             dsync: AtomicBool::new(true),
@@ -58,6 +78,10 @@ impl Storage {
         &self.file
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn dsync(&self) -> &AtomicBool {
         &self.dsync
     }
@@ -67,7 +91,7 @@ impl Storage {
     }
 
     pub(crate) fn can_grow(&self) -> bool {
-        self.kind == Kind::Regular
+        self.kind == Kind::Regular && !self.read_only
     }
 
     pub(crate) fn counters(&self) -> DeviceCounters {
@@ -78,11 +102,21 @@ impl Storage {
     pub(crate) fn describe(&self, driver: &str) -> String {
         let kind = if self.kind == Kind::Regular { "file" } else { "block device" };
         let cache = if self.direct { "O_DIRECT" } else { "page cache" };
-        format!("{kind} {} ({driver}, {cache})", self.path.display())
+        let access = if self.read_only { ", read-only" } else { "" };
+        format!("{kind} {} ({driver}, {cache}{access})", self.path.display())
     }
 
-    /// Lets `ticket` through if it is in range, else completes it with the error.
+    /// Nothing, unless the request would change what may only be read.
+    fn check_access(&self, op: Op) -> io::Result<()> {
+        if self.read_only && op != Op::Read { Err(io::Error::from_raw_os_error(libc::EROFS)) } else { Ok(()) }
+    }
+
+    /// Lets `ticket` through if it is in range and allowed, else completes it with the error.
     pub(crate) fn admit(&self, ticket: Ticket) -> Option<Ticket> {
+        if let Err(error) = self.check_access(ticket.op()) {
+            self.finish(ticket, Err(error));
+            return None;
+        }
         match ticket.check_range(self.blocks()) {
             Ok(()) => Some(ticket),
             Err(error) => {
@@ -118,6 +152,10 @@ impl Storage {
         if let Err(error) = request.check_range(self.blocks()) {
             self.counters.count(request.op(), request.blocks(), false);
             return Err(error);
+        }
+        if let Err(error) = self.check_access(request.op()) {
+            self.counters.count(request.op(), request.blocks(), false);
+            return Err(request.error(&error));
         }
         let (request, result) = match request.op() {
             Op::Discard { blocks } => {
@@ -164,11 +202,21 @@ impl Storage {
 
     /// See [`crate::BlockDevice::grow`]. New parts of a file are allocated, so that a full file system is noticed here.
     pub(crate) fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.lengthen(blocks, true)
+    }
+
+    /// See [`crate::BlockDevice::extend`].
+    pub(crate) fn extend(&self, blocks: u64) -> io::Result<()> {
+        self.lengthen(blocks, false)
+    }
+
+    fn lengthen(&self, blocks: u64, allocates: bool) -> io::Result<()> {
         let _one_grower = self.growing.lock();
         let old = self.blocks();
         if blocks <= old {
             return Ok(());
         }
+        self.check_access(Op::Write)?;
         if self.kind == Kind::Raw {
             let message = format!("a block device of {old} blocks cannot grow to {blocks}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -176,13 +224,58 @@ impl Storage {
         let too_large = || io::Error::from(io::ErrorKind::FileTooLarge);
         let bytes = blocks.checked_mul(BLOCK_BYTES_U64).ok_or_else(too_large)?;
         let old_bytes = old * BLOCK_BYTES_U64;
-        match sys::allocate(&self.file, old_bytes, bytes - old_bytes) {
+        let length = self.file.metadata()?.len();
+        let allocated = || sys::allocate(&self.file, old_bytes, bytes - old_bytes);
+        match if allocates { allocated() } else { self.file.set_len(bytes) } {
             Err(error) if is_unsupported(&error) => self.file.set_len(bytes)?,
-            result => result?,
+            Err(error) => {
+                // A file system that is full may have allocated a part: it goes back to whoever else writes there.
+                if let Err(kept) = self.file.set_len(length) {
+                    tracing::warn!(path = %self.path.display(), error = %kept, "cannot give back what a growth took");
+                }
+                return Err(error);
+            }
+            Ok(()) => {}
         }
         self.blocks.store(blocks, Ordering::Release);
         Ok(())
     }
+
+    /// See [`crate::BlockDevice::shrink`].
+    pub(crate) fn shrink(&self, blocks: u64) -> io::Result<()> {
+        let _one_grower = self.growing.lock();
+        if self.kind == Kind::Raw || blocks >= self.blocks() {
+            return Ok(());
+        }
+        // First: nobody is let through behind the new end.
+        self.blocks.store(blocks, Ordering::Release);
+        self.file.set_len(blocks * BLOCK_BYTES_U64)
+    }
+
+    /// See [`crate::BlockDevice::displaced`].
+    pub(crate) fn displaced(&self) -> Option<String> {
+        let identity = self.identity?;
+        let path = self.path.display();
+        let what = match std::fs::metadata(&self.path) {
+            Ok(metadata) if identity_of(&metadata) == identity => return None,
+            Ok(_) => "was replaced by another one",
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                let links = self.file.metadata().map_or(0, |metadata| metadata.nlink());
+                if links == 0 { "was deleted" } else { "was renamed" }
+            }
+            // Who cannot look there learns nothing about the file.
+            Err(_) => return None,
+        };
+        let (process, descriptor) = (std::process::id(), self.file.as_raw_fd());
+        Some(format!(
+            "the data file {path} {what} while it is open: what it holds can be exported, or copied from \
+             /proc/{process}/fd/{descriptor}, as long as this process lives"
+        ))
+    }
+}
+
+fn identity_of(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 fn is_unsupported(error: &io::Error) -> bool {

@@ -20,6 +20,9 @@ pub(crate) const IOVECS_PER_CALL_MAX: usize = 1024;
 /// Discards a range of a block device: number 119 of the group in which `BLKSSZGET` is 104, encoded alike.
 const BLKDISCARD: libc::Ioctl = libc::BLKSSZGET + (119 - 104);
 
+/// Asks whether a block device takes no writes: number 94 of the same group.
+const BLKROGET: libc::Ioctl = libc::BLKSSZGET - (104 - 94);
+
 /// The part of a request's memory that is still to be transferred. Empty segments are left out.
 pub(crate) struct Iovecs {
     list: SmallVec<[libc::iovec; 4]>,
@@ -135,9 +138,23 @@ pub(crate) fn raw_sector_bytes(file: &File) -> io::Result<u64> {
     Ok(u64::from(bytes.unsigned_abs()))
 }
 
+/// Whether a raw block device takes no writes. It may be opened for writing all the same.
+pub(crate) fn raw_is_read_only(file: &File) -> io::Result<bool> {
+    let mut read_only: libc::c_int = 0;
+    // SAFETY: the kernel writes an `int` to the address given.
+    checked_int(unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET, &raw mut read_only) })?;
+    Ok(read_only != 0)
+}
+
 /// Tells a raw block device that a range holds nothing of value.
 pub(crate) fn raw_discard(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let range = [offset, bytes];
     // SAFETY: the kernel reads two 64-bit numbers from the address given.
     checked_int(unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) })
+}
+
+/// Has writes beyond `RLIMIT_FSIZE` fail with `EFBIG` instead of ending the process by SIGXFSZ.
+pub(crate) fn ignore_size_signal() {
+    // SAFETY: no handler runs; the signal is ignored.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

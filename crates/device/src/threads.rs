@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -199,12 +200,32 @@ impl BlockDevice for ThreadsDevice {
         self.storage.grow(blocks)
     }
 
+    fn extend(&self, blocks: u64) -> io::Result<()> {
+        self.storage.extend(blocks)
+    }
+
+    fn shrink(&self, blocks: u64) -> io::Result<()> {
+        self.storage.shrink(blocks)
+    }
+
+    fn displaced(&self) -> Option<String> {
+        self.storage.displaced()
+    }
+
     fn describe(&self) -> String {
         self.storage.describe(&format!("{} threads", self.pool.threads.len()))
     }
 
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.storage.path().to_owned())
+    }
+
     fn can_grow(&self) -> bool {
         self.storage.can_grow()
+    }
+
+    fn may_hold_foreign(&self) -> bool {
+        true
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -234,12 +235,32 @@ impl BlockDevice for UringDevice {
         self.shared.storage.grow(blocks)
     }
 
+    fn extend(&self, blocks: u64) -> io::Result<()> {
+        self.shared.storage.extend(blocks)
+    }
+
+    fn shrink(&self, blocks: u64) -> io::Result<()> {
+        self.shared.storage.shrink(blocks)
+    }
+
+    fn displaced(&self) -> Option<String> {
+        self.shared.storage.displaced()
+    }
+
     fn describe(&self) -> String {
         self.shared.storage.describe("io_uring")
     }
 
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.shared.storage.path().to_owned())
+    }
+
     fn can_grow(&self) -> bool {
         self.shared.storage.can_grow()
+    }
+
+    fn may_hold_foreign(&self) -> bool {
+        true
     }
 
     fn counters(&self) -> DeviceCounters {

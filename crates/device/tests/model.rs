@@ -190,7 +190,7 @@ fn start(batch: shoal_device::Batch, way: Way) {
 }
 
 fn file(folder: &Path, io: IoMode, direct: bool) -> Device {
-    let options = FileOptions { create: true, io, direct, threads: 3 };
+    let options = FileOptions { create: true, io, direct, threads: 3, ..FileOptions::default() };
     let device = open(&folder.join("data"), &options).unwrap();
     let wanted = if io == IoMode::Uring { "io_uring" } else { "3 threads" };
     assert!(device.inner().describe().contains(wanted), "{device:?}");

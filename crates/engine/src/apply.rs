@@ -11,7 +11,8 @@ use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{Lsn, Run, TabletId, blocks_for};
 use smallvec::SmallVec;
 
-use crate::entry::{Entry, Home, expiry_of, split_leaf_entry};
+use crate::damage::{DamagedRange, Unread};
+use crate::entry::{Entry, Home, end_of, split_leaf_entry};
 use crate::error::{Error, Result};
 use crate::log::commit::{Item, ValueWrite};
 use crate::log::format::RecordKind;
@@ -24,11 +25,15 @@ use crate::plant::{Plant, planted};
 use crate::publish::Changes;
 use crate::space::Extents;
 use crate::store::{Inner, OperationCounters};
+use crate::superblock;
 use crate::tablet::{Tablet, View};
 use crate::tree::{Applied, Apply, Change, Merge, Old, Root, Tree};
-use crate::tree_io::{Pages, PoolPages, PoolSink, tree_of};
+use crate::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::value::prepare::{Filler, fits_leaf, home_of, manifest_blocks};
 use crate::value::read::Located;
+
+/// How often an apply is tried whose pages the device cannot read, before they are given up.
+const READS_TRIED: u32 = 3;
 
 /// How often a moved run may be halved to find a hole for it.
 const HOLE_HALVES: usize = 3;
@@ -133,7 +138,34 @@ impl Inner {
         let Some(frozen) = &view.frozen else { return Ok(()) };
         let pressure = Pressure::Load { fresh_bytes: frozen.size().bytes };
         let moves = self.choose_moves(tablet, view.root, pressure).await;
-        self.run_apply(tablet, &view, applied, moves).await.map(|_| ())
+        let mut outcome = self.run_apply(tablet, &view, applied, moves, self.unread()).await;
+        for tried in 1..READS_TRIED {
+            let Err(Error::Io(error)) = &outcome else { break };
+            if !is_of_medium(error) || self.poison.check().is_err() {
+                break;
+            }
+            // A page that stays unreadable while the device reads others is lost as a damaged one is (R19): otherwise nothing of the
+            // tablet could be applied any more, and its log would fill up.
+            let is_given_up = tried + 1 == READS_TRIED && self.answers().await;
+            let unread = if is_given_up { Unread::IsLost } else { Unread::Fails };
+            outcome = self.run_apply(tablet, &view, applied, Moves::default(), unread).await;
+        }
+        outcome.map(|_| ())
+    }
+
+    /// What becomes of pages that an apply cannot read at once.
+    pub(crate) fn unread(&self) -> Unread {
+        if self.gives_up { Unread::IsLost } else { Unread::Fails }
+    }
+
+    /// Whether the device reads at least one of the blocks that hold superblocks.
+    pub(crate) async fn answers(&self) -> bool {
+        for block in superblock::copies(0).into_iter().chain(superblock::copies(1)) {
+            if self.device.read(block, shoal_device::IoBuf::unfilled(1)).await.ok().is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Rewrites packed runs of one tablet in which too little is alive, without anything else; says whether they take less
@@ -153,7 +185,7 @@ impl Inner {
         if moves.is_empty() {
             return Ok(false);
         }
-        self.run_apply(tablet, &view, view.applied, moves).await?;
+        self.run_apply(tablet, &view, view.applied, moves, self.unread()).await?;
         // What was hoped for may not come out: short runs are rounded up, and free space is in pieces. Then enough is enough.
         let totals = tablet.view().totals;
         let gained = totals.packed_blocks < view.totals.packed_blocks;
@@ -171,14 +203,15 @@ impl Inner {
         view: &View,
         applied: Lsn,
         moves: Moves,
+        unread: Unread,
     ) -> Result<u64> {
         let frozen = view.frozen.as_deref();
         let mut work = Work::new(self, tablet.id, moves.hole_blocks);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.account.doubt(block, doubt));
         let (steps, _promise) = moves.into_steps();
         let ops = work.bring_home(frozen, steps).await?;
-        let mut merge = ReplaceEntries::new(std::mem::take(&mut work.account));
-        let (root, pages) = self.merge_tree(tablet, view.root, applied, &mut merge, &ops).await?;
+        let mut merge = ReplaceEntries::new(self, std::mem::take(&mut work.account));
+        let (root, pages) = self.merge_tree((tablet, view.root, applied), unread, &mut merge, &ops).await?;
         let mut totals = view.totals;
         totals.value_bytes = (totals.value_bytes + merge.bytes_added).saturating_sub(merge.bytes_removed);
         totals.expiring = totals
@@ -189,7 +222,8 @@ impl Inner {
             true => (root, None),
             false => {
                 let ops = merge.account.into_ops();
-                let (root, pages) = self.merge_tree(tablet, root, applied, &mut account, &ops).await?;
+                let (root, pages) =
+                    self.merge_tree((tablet, root, applied), unread, &mut account, &ops).await?;
                 (root, Some(pages))
             }
         };
@@ -211,7 +245,7 @@ impl Inner {
             tablet: Some((tablet.id, root, applied, account.totals)),
             taken: std::mem::take(&mut work.taken),
             freed: std::mem::take(&mut work.freed),
-            device_blocks: None,
+            ..Changes::default()
         };
         if planted(Plant::FreedBeforePublish) {
             self.space.give_back(&std::mem::take(&mut freed));
@@ -252,17 +286,20 @@ impl Inner {
     /// Merges `ops` into the tree under `root`: the new root, and the pages that were taken and freed for it, all written.
     pub(crate) async fn merge_tree<M: Merge>(
         &self,
-        tablet: &Tablet,
-        root: Root,
-        lsn: Lsn,
+        (tablet, root, lsn): (&Tablet, Root, Lsn),
+        unread: Unread,
         merge: &mut M,
         ops: &[M::Op],
     ) -> Result<(Root, Pages<'_>)> {
-        let source = PoolPages::new(&self.pool).giving_up(self.gives_up);
+        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
         let mut sink = PoolSink::new(self);
         let tree = tree_of(self.identity, tablet.id);
         let apply = Apply { tree, lsn, source: &source, sink: &mut sink, merge };
-        let applied = match apply.run(root, ops).await {
+        let ran = match unread {
+            Unread::IsAbsent => apply.run_and_settle(root, ops).await,
+            Unread::Fails | Unread::IsLost => apply.run(root, ops).await,
+        };
+        let applied = match ran {
             Ok(applied) => applied,
             Err(error) => {
                 let error = self.apply_failed(&error);
@@ -271,7 +308,7 @@ impl Inner {
                 return Err(error);
             }
         };
-        report_lost(tablet, &applied);
+        self.report_lost(tablet, &applied);
         let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
         let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
         OperationCounters::add(&self.counters.pages_written, written);
@@ -366,6 +403,7 @@ impl<'a> Work<'a> {
     }
 
     async fn add_record(&mut self, record: Arc<Record>) -> Result<()> {
+        self.inner.closing_step()?;
         let op = self.ops.len();
         if record.kind() == RecordKind::Delete {
             self.ops.push(Op { what: What::Record(record), body: None, value_bytes: 0 });
@@ -620,7 +658,8 @@ impl HomeWrites {
 }
 
 /// The newest record replaces what the tree has, and what it replaces is noted.
-struct ReplaceEntries {
+struct ReplaceEntries<'a> {
+    inner: &'a Inner,
     /// Entries that are not in the new tree and may own runs.
     old: Vec<(Lsn, Entry)>,
     /// Runs that were taken for values that did not move after all.
@@ -635,9 +674,10 @@ struct ReplaceEntries {
     moved_bytes: u64,
 }
 
-impl ReplaceEntries {
-    fn new(account: AccountOps) -> Self {
+impl<'a> ReplaceEntries<'a> {
+    fn new(inner: &'a Inner, account: AccountOps) -> Self {
         Self {
+            inner,
             old: Vec::new(),
             unplaced: Vec::new(),
             account,
@@ -655,7 +695,7 @@ impl ReplaceEntries {
         match split_leaf_entry(old).and_then(|(version, body)| Ok((version, Entry::decode(body)?.0))) {
             Ok((version, entry)) => {
                 self.bytes_removed += entry.value_bytes;
-                self.expiring_removed += u64::from(entry.expiry_ns.is_some());
+                self.expiring_removed += u64::from(entry.end.is_some());
                 match entry.home {
                     Home::Inline => {}
                     Home::Packed { .. } if planted(Plant::DeadStayCounted) => {}
@@ -682,7 +722,7 @@ impl ReplaceEntries {
     }
 }
 
-impl Merge for ReplaceEntries {
+impl Merge for ReplaceEntries<'_> {
     type Op = Op;
 
     fn key<'a>(&self, op: &'a Op) -> &'a [u8] {
@@ -690,6 +730,7 @@ impl Merge for ReplaceEntries {
     }
 
     fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
+        self.inner.closing_step()?;
         let (version, body) = match &op.what {
             What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
             What::Move(moved) => {
@@ -718,25 +759,34 @@ impl Merge for ReplaceEntries {
             return Ok(Change::Delete);
         }
         self.bytes_added += op.value_bytes;
-        self.expiring_added += u64::from(expiry_of(body).is_some());
+        self.expiring_added += u64::from(end_of(body).is_some());
         new.extend_from_slice(&version.0.to_le_bytes());
         new.extend_from_slice(body);
         Ok(Change::Put)
     }
 }
 
-/// Says which keys an apply found lost (R19).
-fn report_lost(tablet: &Tablet, applied: &Applied) {
-    for lost in &applied.lost {
-        tracing::error!(
-            "tablet {}: page {} of level {} is damaged ({}): about {} objects from {} up to {} answer with an error from now on",
-            tablet.id,
-            lost.page.block,
-            lost.level,
-            lost.why,
-            lost.entries,
-            lost.low.escape_ascii(),
-            lost.high.as_ref().map_or("the end".into(), |high| high.escape_ascii().to_string()),
-        );
+impl Inner {
+    /// Says which keys an apply found lost (R19).
+    fn report_lost(&self, tablet: &Tablet, applied: &Applied) {
+        for lost in &applied.lost {
+            tracing::error!(
+                "tablet {}: page {} of level {} is damaged ({}): about {} objects from {} up to {} answer with an error from now on",
+                tablet.id,
+                lost.page.block,
+                lost.level,
+                lost.why,
+                lost.entries,
+                lost.low.escape_ascii(),
+                lost.high.as_ref().map_or("the end".into(), |high| high.escape_ascii().to_string()),
+            );
+            self.met.note(&DamagedRange {
+                tablet: tablet.id,
+                from: lost.low.clone(),
+                to: lost.high.clone(),
+                block: lost.page.block,
+                why: lost.why.clone(),
+            });
+        }
     }
 }

@@ -240,7 +240,7 @@ fn a_value_in_several_runs_moves_as_a_whole() {
     let checksums = value.chunks(65_536).map(crc32c).collect();
     let home = Home::Extents { offset: 0, runs: SmallVec::from_slice(&[first, second]), checksums };
     let meta = Meta::Inline(SmallVec::new());
-    let entry = Entry { modified_ns: 1, expiry_ns: None, value_bytes: 66_000, meta, home };
+    let entry = Entry { modified_ns: 1, end: None, value_bytes: 66_000, meta, home };
     let items = [(key(1).encoded().to_vec(), leaf_entry(1, &entry, &[]))];
     let items: Vec<_> = items.iter().map(|(key, entry)| (&key[..], entry.clone())).collect();
     let page = made.page(pages::leaf(made.tree(), leaf, &items));

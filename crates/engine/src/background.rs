@@ -1,5 +1,5 @@
 //! The store's threads: the committer, the applier, the one that grows the file ahead of need, the one that moves values
-//! and tidies packed runs, the reaper, and the scrubber.
+//! and tidies packed runs, the reaper, the scrubber, and the one that looks whether the data file is still there.
 //!
 //! They hold the store weakly and end with it. Each does one kind of work; all of that work can also be done by a caller.
 //! A thread that panics poisons the store: others wait for what it does, and must learn that it will never come.
@@ -81,6 +81,7 @@ pub(crate) struct Worker {
     moving: Bell,
     reap: Bell,
     scrub: Bell,
+    watch: Bell,
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -95,6 +96,7 @@ impl Worker {
             moving: Bell::default(),
             reap: Bell::default(),
             scrub: Bell::default(),
+            watch: Bell::default(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
         })
@@ -105,13 +107,14 @@ impl Worker {
     /// # Errors
     /// As the system.
     pub(crate) fn start(self: &Arc<Self>, inner: &Arc<Inner>) -> std::io::Result<()> {
-        let works: [(&str, Work); 6] = [
+        let works: [(&str, Work); 7] = [
             ("shoal-commit", committer),
             ("shoal-apply", applier),
             ("shoal-grow", grower),
             ("shoal-move", mover),
             ("shoal-reap", reaper),
             ("shoal-scrub", scrubber),
+            ("shoal-watch", watcher),
         ];
         let keeper: Option<(&str, Work)> = (inner.own.len() > 0).then_some(("shoal-own", keeper));
         for (name, work) in works.into_iter().chain(keeper) {
@@ -150,6 +153,7 @@ impl Worker {
         self.wake_move();
         self.reap.ring();
         self.scrub.ring();
+        self.watch.ring();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.thread().id() != thread::current().id() {
@@ -298,11 +302,18 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
         let mut wait = GROWER_PERIOD;
+        inner.note_rate();
+        if inner.poison.reason().is_none() && inner.wants_log() {
+            match later("the log could not be prepared", block_on(inner.prepare_log(0))) {
+                Some(true) => continue,
+                Some(false) | None => wait = RETRY_AFTER,
+            }
+        }
         if inner.poison.reason().is_none() && inner.wants_growth() {
             match later("the data file could not grow", block_on(inner.grow_unless_freed())) {
                 Some(true) => continue,
-                Some(false) => {}
-                None => wait = RETRY_AFTER * 10,
+                // There may be room later.
+                Some(false) | None => wait = RETRY_AFTER * 10,
             }
         }
         drop(inner);
@@ -320,6 +331,7 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
         if inner.poison.reason().is_some() {
             return;
         }
+        later("where the clocks stand could not be written down", block_on(inner.keep_time()));
         let reaped = block_on(inner.reap_due());
         let wait = match later("objects whose time is over could not be deleted", reaped) {
             Some(true) => Duration::ZERO,
@@ -337,6 +349,27 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
         }
         drop(inner);
         worker.reap.wait(wait);
+    }
+}
+
+/// Looks whether the data file is where it was opened: what is written to one that was deleted would end with this process.
+fn watcher(store: &Weak<Inner>, worker: &Worker) {
+    let _ = worker.watch.thread.set(thread::current());
+    while !worker.is_stopped() {
+        let Some(inner) = store.upgrade() else { return };
+        if inner.poison.reason().is_some() {
+            return;
+        }
+        let period = Duration::from_nanos(inner.tuning.file_look_ns);
+        if let Some(what) = inner.device.inner().displaced() {
+            inner.poison.set_displaced(what);
+            // What is queued is refused by whoever leads next.
+            inner.committer.moved.notify();
+            block_on(inner.committer.lead(inner.now_ns()));
+            return;
+        }
+        drop(inner);
+        worker.watch.wait(period);
     }
 }
 

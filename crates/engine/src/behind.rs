@@ -22,8 +22,9 @@ use crate::check::{CheckReport, name};
 use crate::entry::{Entry, Home};
 use crate::error::Result;
 use crate::key::ObjectKey;
-use crate::log::format::{EncodedRecord, RecordKind};
+use crate::log::format::{BatchHeader, EncodedRecord, RecordKind};
 use crate::log::ring::Ring;
+use crate::losses::NotDone;
 use crate::open::Recovery;
 use crate::plant::{Plant, planted};
 use crate::salvage::{Batches, Found, batch_before, body, contents, read_batch};
@@ -42,13 +43,13 @@ pub(crate) struct Behind {
     steps: Vec<Changes>,
     bytes: usize,
     /// Numbers of the records that are lost: where the log was cut, and promised ones behind its newest whole batch.
-    lost: Vec<Range<u64>>,
+    pub lost: Vec<Range<u64>>,
     /// Whether more could have been held.
     pub is_full: bool,
-    /// The clock of expiry as the newest of these batches had it (R18).
-    pub expiry_clock_ns: u64,
-    /// Objects whose newest record cannot be done again, and why.
-    left_out: Vec<(Vec<u8>, &'static str)>,
+    /// Headers of these batches, the newest first: what they say of time counts (R18).
+    pub headers: Vec<BatchHeader>,
+    /// Objects whose newest record cannot be done again, whether it deletes, and why; the newest first.
+    left_out: Vec<(Vec<u8>, bool, &'static str)>,
 }
 
 /// Reads what lies behind the cut of the log, up to `bytes_max` bytes of keys and values.
@@ -81,7 +82,7 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
             break;
         }
         lost_to = batch.header.first_lsn.0;
-        behind.expiry_clock_ns = behind.expiry_clock_ns.max(batch.header.expiry_clock_ns);
+        behind.headers.push(batch.header);
         let place = LogPlace {
             position: batch.header.position,
             chain: batch.header.chain,
@@ -97,7 +98,10 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
     // Where nothing between the two is whole they are one.
     let (lost, tail) =
         if lost_to == end { (first..promised.max(end), 0..0) } else { (first..lost_to, end..promised) };
-    behind.lost = [lost, tail].into_iter().filter(|range| !range.is_empty()).collect();
+    // What every tree has taken over is not lost.
+    let applied = superblock.tablets.iter().map(|tablet| tablet.applied.0).min().unwrap_or(0);
+    let unapplied = |range: Range<u64>| range.start.max(applied + 1)..range.end;
+    behind.lost = [lost, tail].into_iter().map(unapplied).filter(|range| !range.is_empty()).collect();
     behind
 }
 
@@ -148,7 +152,7 @@ impl Behind {
         decided: &mut HashSet<Vec<u8>>,
     ) {
         let mut changes = Changes::new();
-        let mut keys: Vec<Vec<u8>> = Vec::new();
+        let mut keys: Vec<(Vec<u8>, bool)> = Vec::new();
         let mut why = None;
         for (lsn, record) in step.iter().rev() {
             let Some(tablet) = recovery.superblock.tablets.get(usize::from(record.tablet.0)) else {
@@ -156,25 +160,26 @@ impl Behind {
                 continue;
             };
             let key = record.bytes.get(record.key.0 as usize..record.key.1 as usize).unwrap_or(&[]).to_vec();
-            if *lsn <= tablet.applied || decided.contains(&key) || keys.contains(&key) {
+            if *lsn <= tablet.applied || decided.contains(&key) || keys.iter().any(|(other, _)| *other == key)
+            {
                 continue;
             }
             match change(recovery, *lsn, record).await {
                 Ok(change) => changes.extend(ObjectKey::of_encoded(&key).map(|object| (object, change))),
                 Err(reason) => why = Some(reason),
             }
-            keys.push(key);
+            keys.push((key, record.kind == RecordKind::Delete));
         }
         if why.is_none() && changes.len() < keys.len() {
             why = Some("it names an object that cannot be");
         }
-        self.bytes += keys.iter().map(Vec::len).sum::<usize>();
+        self.bytes += keys.iter().map(|(key, _)| key.len()).sum::<usize>();
         if let Some(why) = why.filter(|_| !planted(Plant::StepsInPart)) {
-            self.left_out.extend(keys.into_iter().map(|key| (key, why)));
+            self.left_out.extend(keys.into_iter().map(|(key, deletes)| (key, deletes, why)));
             return;
         }
         self.bytes += changes.iter().map(|(_, change)| change.value_bytes()).sum::<usize>();
-        decided.extend(keys);
+        decided.extend(keys.into_iter().map(|(key, _)| key));
         changes.reverse();
         if !changes.is_empty() {
             self.steps.push(changes);
@@ -207,11 +212,12 @@ async fn change(
 }
 
 impl Store {
-    /// Does again what the log has behind the damage, the oldest step first, and says in `report` what was done and what is lost.
+    /// Does again what the log has behind the damage, the oldest step first, and says in `report` what was done and what is lost; gives
+    /// the objects whose newest record was not done again.
     ///
     /// # Errors
     /// [`Error::Poisoned`], once the device failed.
-    pub(crate) async fn do_again(&self, behind: Behind, report: &mut CheckReport) -> Result<()> {
+    pub(crate) async fn do_again(&self, behind: Behind, report: &mut CheckReport) -> Result<NotDone> {
         for lost in &behind.lost {
             report.notes.push(format!(
                 "repair: the log's records {} to {} are lost: an object that was written there, and not later, is as it was \
@@ -227,9 +233,10 @@ impl Store {
                 behind.held_mib()
             ));
         }
-        let mut again = 0;
-        for (key, why) in &behind.left_out {
-            report.was_not_done_again(&name(key), why);
+        let (mut again, mut not_done) = (0, NotDone::new());
+        for (key, deletes, why) in behind.left_out {
+            report.was_not_done_again(&name(&key), why);
+            not_done.entry(key).or_insert(deletes);
         }
         for changes in behind.steps.into_iter().rev() {
             match self.do_step(&changes).await {
@@ -239,8 +246,10 @@ impl Store {
                     users.for_each(|(key, _)| report.was_restored(name(key.encoded())));
                 }
                 Err(error) => {
-                    for (key, _) in &changes {
+                    for (key, change) in &changes {
                         report.was_not_restored(&name(key.encoded()), &error);
+                        let deletes = matches!(change, Change::Delete);
+                        not_done.entry(key.encoded().to_vec()).or_insert(deletes);
                     }
                     self.0.poison.check()?;
                 }
@@ -251,7 +260,7 @@ impl Store {
                 "repair: {again} step(s) that lay behind the damage in the log were done again"
             ));
         }
-        Ok(())
+        Ok(not_done)
     }
 
     async fn do_step(&self, changes: &Changes) -> Result<()> {

@@ -8,7 +8,7 @@ use shoal_device::{Device, IoBuf};
 use shoal_space::FreeImage;
 
 use crate::entry::Entry;
-use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord};
+use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord, Stamp};
 use crate::log::read::read_log;
 use crate::log::ring::Ring;
 use crate::superblock::{Found, Superblock, read_newest};
@@ -130,7 +130,7 @@ impl ByHand {
             first_lsn: head.first_lsn,
             durable_lsn: Lsn(head.first_lsn.0 - 1),
             superblock: superblock.number,
-            expiry_clock_ns: 0,
+            stamp: Stamp::Now { store_ns: 0, wall_ns: 0 },
             chain: head.chain,
             record_bytes: record_bytes as u32,
         };

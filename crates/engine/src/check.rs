@@ -3,6 +3,7 @@
 //! runs from what is alive, objects that a tree lost from the log (`salvage.rs`). For users: `docs/repair.md`.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use shoal_base::{Lsn, Run, TabletId};
@@ -10,9 +11,12 @@ use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::FreeImage;
 
+use crate::acknowledge::damaged_ranges;
+use crate::damage::{self, DamagedRange};
 use crate::entry::{Entry, split_leaf_entry};
 use crate::error::{Error, Result};
 use crate::log::format::RecordKind;
+use crate::losses::Losses;
 use crate::open::{Recovery, owned_runs};
 use crate::options::{Environment, OpenOptions};
 use crate::owners::{Owners, image_without};
@@ -34,6 +38,8 @@ pub struct CheckOptions {
     /// linked to its newest batch are done again under new versions. An interrupted repair of a cut log can only be repeated on
     /// a copy that was made before it.
     pub repair: bool,
+    /// Repair, and then give up what is lost: keys of damaged ranges that were not written since do not exist from now on.
+    pub acknowledge: bool,
     /// Repair even where memory has no room for all that the log has behind damage: the oldest of that is lost then. Without
     /// it such a repair writes nothing, and a note says so.
     pub in_part: bool,
@@ -80,22 +86,40 @@ pub struct CheckReport {
     pub may_be_lost: BTreeSet<String>,
     /// Whether there are more of them than are listed.
     pub may_be_lost_more: bool,
+    /// Ranges of encoded keys of which nobody knows what they hold, in order: all of them; where there are more than 1,000, neighbours of
+    /// one tablet are one.
+    pub damaged_ranges: Vec<DamagedRange>,
+    /// The same of what an acknowledgement gave up: nothing exists there but what was written since.
+    pub given_up: Vec<DamagedRange>,
     /// Objects that a repair wrote anew from the log, or learned from it to be deleted; at most 1,000 are listed.
     pub restored: Vec<String>,
     /// How many it restored in all.
     pub restored_count: u64,
+    /// What this repair lost.
+    pub losses: Losses,
+    /// Numbers of the log's records that it lost, from the first up to and without the last: which objects they wrote or deleted is not
+    /// known. A record counts as lost unless every tree has taken its number over.
+    pub lost_records: Vec<Range<u64>>,
+    /// Objects that it lost and whose names are known; at most 1,000 are listed, as of the next two.
+    pub lost: Vec<String>,
+    /// Objects that went back to an older state.
+    pub reverted: Vec<String>,
+    /// Objects whose deletion was undone.
+    pub resurrected: Vec<String>,
+    /// What repairs before this check lost, and nobody acknowledged.
+    pub remembered: Losses,
 }
 
 /// What a report lists of each kind, at most.
-const PROBLEMS_MAX: usize = 1000;
+pub(crate) const PROBLEMS_MAX: usize = 1000;
 /// Notes about objects that could not be restored.
 const NOT_RESTORED_MAX: usize = 1000;
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether nothing is wrong, and nothing was lost that nobody acknowledged.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.problem_count == 0
+        self.problem_count == 0 && self.losses.is_none() && self.remembered.is_none()
     }
 
     pub(crate) fn problem(&mut self, what: String, block: u64) {
@@ -115,9 +139,27 @@ impl CheckReport {
 
     pub(crate) fn was_restored(&mut self, object: String) {
         self.restored_count += 1;
-        if self.restored.len() < PROBLEMS_MAX {
-            self.restored.push(object);
-        }
+        list(&mut self.restored, object);
+    }
+
+    pub(crate) fn were_lost(&mut self, records: &Range<u64>) {
+        self.losses.lost += records.end - records.start;
+        self.lost_records.push(records.clone());
+    }
+
+    pub(crate) fn was_lost(&mut self, object: String) {
+        self.losses.lost += 1;
+        list(&mut self.lost, object);
+    }
+
+    pub(crate) fn was_reverted(&mut self, object: String) {
+        self.losses.reverted += 1;
+        list(&mut self.reverted, object);
+    }
+
+    pub(crate) fn was_resurrected(&mut self, object: String) {
+        self.losses.resurrected += 1;
+        list(&mut self.resurrected, object);
     }
 
     pub(crate) fn was_not_done_again(&mut self, object: &str, why: &str) {
@@ -135,6 +177,12 @@ impl CheckReport {
     }
 }
 
+fn list(names: &mut Vec<String>, name: String) {
+    if names.len() < PROBLEMS_MAX {
+        names.push(name);
+    }
+}
+
 /// Checks the store on `device`, which nobody else has open. Without `repair` nothing is written.
 ///
 /// # Errors
@@ -145,7 +193,8 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
     let open =
         OpenOptions { cache_bytes, background: false, accept_damaged_log: true, ..OpenOptions::default() };
     let recovery = Recovery::read(device.clone(), &open, &Environment::default()).await?;
-    let mut report = CheckReport { notes: recovery.notes.clone(), ..CheckReport::default() };
+    let remembered = recovery.superblock.losses;
+    let mut report = CheckReport { notes: recovery.notes.clone(), remembered, ..CheckReport::default() };
     for note in &recovery.damage {
         report.problem(note.clone(), 0);
     }
@@ -158,6 +207,11 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
         let tree = tree_of(superblock.identity, TabletId(id));
         tree.walk(&PoolPages::new(pool), tablet.root, &mut visitor).await?;
         let (count, is_whole) = visitor.finish();
+        if !is_whole {
+            for range in damaged_ranges(pool, tree, tablet.root).await? {
+                damage::add(&mut report.damaged_ranges, range, PROBLEMS_MAX);
+            }
+        }
         check_packed(pool, tree, &count, is_whole, tablet, &mut report).await;
     }
     // The published image describes the trees alone: what the log's records own is added at every recovery.
@@ -166,9 +220,11 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
     owners.compare(&recovery.image, superblock, &mut report);
     report.free_blocks = recovery.image.free_blocks();
     report.owned_blocks = owners.blocks();
+    report.damaged_ranges.sort();
     check_log(&recovery, options, &mut report).await;
-    if options.repair
-        && !report.is_clean()
+    let is_repaired = report.problem_count > 0 || options.acknowledge && !report.remembered.is_none();
+    if (options.repair || options.acknowledge)
+        && is_repaired
         && let Err(error) = repair(device, recovery, open, options, &mut report).await
     {
         report.notes.push(format!("repair: it did not get to its end: {error}"));

@@ -18,7 +18,7 @@ fn key(which: u32) -> ObjectKey {
 }
 
 fn entry(value_bytes: u64, home: Home) -> Entry {
-    Entry { modified_ns: 1, expiry_ns: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }
+    Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }
 }
 
 fn inline(value: &[u8]) -> Vec<u8> {

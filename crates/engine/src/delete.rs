@@ -19,6 +19,7 @@ impl Store {
     pub async fn delete(&self, key: &ObjectKey, rules: RejectRules) -> Result<DeleteResult> {
         let inner = &*self.0;
         inner.check_writable()?;
+        inner.pass(key).await;
         inner.check_rules(key, rules).await?;
         let write = inner.delete_write(key).await?;
         let written = inner.commit(key, rules, write).await?;

@@ -39,6 +39,36 @@ const HOME_MANIFEST: u8 = 2;
 const HOME_PACKED: u8 = 3;
 const META_IN_FRONT: u8 = 1 << 2;
 const HAS_EXPIRY: u8 = 1 << 3;
+/// The expiry is a moment of store time, not of the wall clock.
+const IS_RELATIVE: u8 = 1 << 4;
+
+/// When an object's time is over, in nanoseconds (R18, `expiry.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum End {
+    /// Of store time: a time to live was given.
+    Store(u64),
+    /// Since the Unix epoch: a moment of the wall clock was given.
+    Wall(u64),
+}
+
+impl End {
+    fn ns(self) -> u64 {
+        match self {
+            Self::Store(ns) | Self::Wall(ns) => ns,
+        }
+    }
+
+    /// # Errors
+    /// [`Truncated`], also where there is no such kind.
+    fn take(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<Self>, Truncated> {
+        match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
+            (false, false) => Ok(None),
+            (true, false) => Ok(Some(Self::Wall(reader.u64()?))),
+            (true, true) => Ok(Some(Self::Store(reader.u64()?))),
+            (false, true) => Err(Truncated),
+        }
+    }
+}
 
 /// Where the stored bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +89,7 @@ pub(crate) enum Home {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub modified_ns: u64,
-    pub expiry_ns: Option<u64>,
+    pub end: Option<End>,
     pub value_bytes: u64,
     pub meta: Meta,
     pub home: Home,
@@ -106,13 +136,15 @@ impl Entry {
         if matches!(self.meta, Meta::InFront(_)) {
             flags |= META_IN_FRONT;
         }
-        if self.expiry_ns.is_some() {
-            flags |= HAS_EXPIRY;
+        match self.end {
+            None => {}
+            Some(End::Wall(_)) => flags |= HAS_EXPIRY,
+            Some(End::Store(_)) => flags |= HAS_EXPIRY | IS_RELATIVE,
         }
         out.push(flags);
         out.extend_from_slice(&self.modified_ns.to_le_bytes());
-        if let Some(expiry) = self.expiry_ns {
-            out.extend_from_slice(&expiry.to_le_bytes());
+        if let Some(end) = self.end {
+            out.extend_from_slice(&end.ns().to_le_bytes());
         }
         put_varint(out, self.value_bytes);
         match &self.meta {
@@ -149,14 +181,14 @@ impl Entry {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
         let modified_ns = reader.u64()?;
-        let expiry_ns = if flags & HAS_EXPIRY != 0 { Some(reader.u64()?) } else { None };
+        let end = End::take(flags, &mut reader)?;
         let value_bytes = reader.varint()?;
         let meta = if flags & META_IN_FRONT != 0 {
             Meta::InFront(u32::try_from(reader.varint()?).map_err(|_| Truncated)?)
         } else {
             Meta::Inline(SmallVec::from_slice(reader.prefixed()?))
         };
-        let mut entry = Self { modified_ns, expiry_ns, value_bytes, meta, home: Home::Inline };
+        let mut entry = Self { modified_ns, end, value_bytes, meta, home: Home::Inline };
         // No value is longer: sums of lengths do not overflow, and memory is taken for what there can be only.
         if value_bytes > VALUE_BYTES_MAX || entry.meta_in_front() > META_IN_FRONT_BYTES_MAX {
             return Err(Truncated);
@@ -207,13 +239,14 @@ impl Entry {
 }
 
 /// When the time of an entry with this body is over, without decoding the rest of it.
-pub(crate) fn expiry_of(body: &[u8]) -> Option<u64> {
+pub(crate) fn end_of(body: &[u8]) -> Option<End> {
     let mut reader = Reader::new(body);
-    if reader.u8().ok()? & HAS_EXPIRY == 0 {
+    let flags = reader.u8().ok()?;
+    if flags & HAS_EXPIRY == 0 {
         return None;
     }
     reader.u64().ok()?;
-    reader.u64().ok()
+    End::take(flags, &mut reader).ok()?
 }
 
 fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {

@@ -46,6 +46,9 @@ pub enum Error {
     /// An earlier failure of the device made the store read-only.
     #[error("the store is read-only since the device failed: {0}; restart it to recover from the device")]
     Poisoned(String),
+    /// The store was opened with [`OpenOptions::read_only`](crate::OpenOptions::read_only).
+    #[error("the store was opened read-only: nothing can be written to it")]
+    ReadOnly,
     /// The object changed while it was read in pieces.
     #[error("the object changed while it was read (version {read} is gone); read it again")]
     Changed {
@@ -55,6 +58,9 @@ pub enum Error {
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
+    /// The device holds something already, so no store is laid out on it.
+    #[error("{0}; nothing was changed")]
+    NotBlank(String),
     /// The device does not hold a store that this program can open.
     #[error("{0}")]
     Unopenable(String),

@@ -158,7 +158,7 @@ fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
 fn a_flush_that_fails_while_the_file_grows_poisons() {
     let (held, store) = opened(true);
     held.sim.inject(Fault::fail(FaultOp::Flush, EIO));
-    let grown = block_on(store.0.grow());
+    let grown = block_on(store.0.grow(0));
     assert!(matches!(grown, Err(Error::Io(_))), "{grown:?}");
     assert!(matches!(store.0.check_writable(), Err(Error::Poisoned(_))));
     let record = queue(&store);

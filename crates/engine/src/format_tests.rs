@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
 
-use crate::layout::Layout;
-use crate::log::format::{BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, RecordKind, encode_record};
+use crate::clock_record::{CLOCK_RECORD_BYTES, ClockRecord, WallMark};
+use crate::features::Features;
+use crate::layout::{Layout, Places};
+use crate::log::format::{BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
+use crate::losses::Losses;
 use crate::packed::{Footer, Owner, RunEntry, Totals, put_footer, put_item, run_key};
-use crate::superblock::{LogPlace, SpacePlace, Superblock, TabletRecord};
+use crate::superblock::{
+    FORMAT_VERSION, FORMAT_VERSION_OLDEST, LogPlace, SpacePlace, Superblock, TabletRecord,
+};
 use crate::tree::{PageRef, Root, Tree};
 use crate::value::manifest::Manifest;
 
@@ -38,15 +43,24 @@ fn number(bytes: &[u8], (offset, length): (usize, usize)) -> u64 {
 
 fn superblock() -> Superblock {
     Superblock {
+        version: FORMAT_VERSION,
+        features: Features { compatible: 1014, read_only: 1015, incompatible: 0 },
         identity: [7; 16],
         log_seed: 6,
-        layout: Layout { blocks_max: 9_007, group_blocks: 64, log_blocks: 33, space_area_blocks: 21 },
+        layout: Layout {
+            blocks_max: 9_007,
+            group_blocks: 64,
+            log_blocks: 33,
+            space_area_blocks: 21,
+            places: Places { log: 200, space_areas: [300, 100], data: 400 },
+        },
         number: 1001,
         epoch: 1002,
         epoch_position: 900,
         durable_lsn: Lsn(1004),
         lsn_ceiling: Lsn(1005),
         device_blocks: 8_008,
+        log_prepared: 31,
         log_tail: LogPlace { position: 899, chain: 1010, first_lsn: Lsn(1011) },
         space: SpacePlace {
             area: 1,
@@ -56,7 +70,18 @@ fn superblock() -> Superblock {
             deltas: 3,
             snapshot_number: 1012,
         },
-        expiry_clock_ns: 1013,
+        wall_high_ns: 1013,
+        clock: ClockRecord {
+            store_ns: 1016,
+            wall_ns: 1017,
+            boot_ns: 1018,
+            boot_id: [8; 16],
+            marks: vec![
+                WallMark { wall_ns: 1020, lsn: Lsn(1021) },
+                WallMark { wall_ns: 1019, lsn: Lsn(1022) },
+            ],
+        },
+        losses: Losses { since_number: 900, lost: 1023, reverted: 1024, resurrected: 1025 },
         tablets: vec![
             TabletRecord {
                 slot_first: 0,
@@ -90,7 +115,7 @@ fn superblock_lies_where_the_document_says() {
     let block = value.encode();
     assert_eq!(rows["crc"], (BLOCK_BYTES - 4, 4));
     for (field, expected) in [
-        ("version", 2),
+        ("version", 3),
         ("count", 2),
         ("number", 1001),
         ("epoch", 1002),
@@ -100,7 +125,7 @@ fn superblock_lies_where_the_document_says() {
         ("log_seed", 6),
         ("blocks_max", 9_007),
         ("device_blocks", 8_008),
-        ("expiry_clock", 1013),
+        ("wall_high", 1013),
         ("log_tail.position", 899),
         ("log_tail.first_lsn", 1011),
         ("snapshot_number", 1012),
@@ -113,10 +138,31 @@ fn superblock_lies_where_the_document_says() {
         ("space.snapshot_blocks", 17),
         ("space.used_blocks", 20),
         ("space.deltas", 3),
+        ("features.compatible", 1014),
+        ("features.read_only", 1015),
+        ("features.incompatible", 0),
+        ("log_first", 200),
+        ("space_area_0", 300),
+        ("space_area_1", 100),
+        ("data_first", 400),
+        ("losses.since", 900),
+        ("losses.lost", 1023),
+        ("losses.reverted", 1024),
+        ("losses.resurrected", 1025),
+        ("log_prepared", 31),
+        ("clock.store", 1016),
+        ("clock.wall", 1017),
+        ("clock.boot", 1018),
+        ("clock.marks", 2),
     ] {
         assert_eq!(number(&block, rows[field]), expected, "{field}");
     }
     assert_eq!(rows["tablets"], (256, 32 * 96));
+    assert_eq!(rows["clock.store"].0 + CLOCK_RECORD_BYTES, rows["clock.mark"].0 + rows["clock.mark"].1);
+    assert_eq!(block[rows["clock.boot_id"].0..][..16], [8; 16]);
+    let marks = rows["clock.mark"].0;
+    let mark = [0, 8, 16, 24].map(|at| number(&block, (marks + at, 8)));
+    assert_eq!(mark, [1020, 1021, 1019, 1022]);
     let tablet = table(doc, "tablet");
     let second = &block[256 + 96..];
     for (field, expected) in [
@@ -136,7 +182,43 @@ fn superblock_lies_where_the_document_says() {
     ] {
         assert_eq!(number(second, tablet[field]), expected, "{field}");
     }
+    assert_eq!((tablet["components"], &second[80..96]), ((80, 16), &[0; 16][..]));
     assert_eq!(Superblock::decode(&block).as_ref(), Some(&value));
+}
+
+/// Version 2 is version 3 with zeros where version 3 has something new, and its areas lie one behind the other.
+#[test]
+fn version_2_is_read_and_written() {
+    let doc = include_str!("../../../docs/format/superblock.md");
+    let rows = table(doc, "superblock");
+    let mut value = superblock();
+    value.version = FORMAT_VERSION_OLDEST;
+    let block = value.encode();
+    assert_eq!(number(&block, rows["version"]), 2);
+    let newer = rows["features.compatible"].0..rows["tablets"].0;
+    assert!(block[newer].iter().chain(&block[rows["clock.store"].0..BLOCK_BYTES - 4]).all(|&byte| byte == 0));
+    let read = Superblock::decode(&block).unwrap();
+    value.features = Features::default();
+    value.clock = ClockRecord::default();
+    value.losses = Losses::default();
+    value.log_prepared = value.layout.log_blocks;
+    value.layout.places = Places::one_after_the_other(33, 21);
+    assert_eq!(value.layout.places, Places { log: 34, space_areas: [67, 88], data: 109 });
+    assert_eq!(read, value);
+}
+
+/// What this program does not understand is not read as if it were not there.
+#[test]
+fn incompatible_features_are_no_superblock_of_ours() {
+    let mut value = superblock();
+    value.features.incompatible = 1 << 7;
+    assert_eq!(Superblock::decode(&value.encode()), None);
+    let mut block = superblock().encode();
+    // The reference to a component page of the second tablet.
+    block[256 + 96 + 80] = 1;
+    let crc = shoal_base::checksum::crc32c(&block[..BLOCK_BYTES - 4]);
+    block[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(Superblock::decode(&block), None);
 }
 
 /// An apply would free a root that lies outside of what objects and pages may use (found by mutants, T13).
@@ -177,14 +259,14 @@ fn batches_and_records_lie_where_the_document_says() {
         first_lsn: Lsn(5),
         durable_lsn: Lsn(4),
         superblock: 6,
-        expiry_clock_ns: 7,
+        stamp: Stamp::Now { store_ns: 7, wall_ns: 9 },
         chain: 8,
         record_bytes: encoded.bytes.len() as u32,
     };
     let (buf, crc) = builder.finish(&header, 1);
     for (field, expected) in [
         ("crc", u64::from(crc)),
-        ("magic", 0x4741_4253),
+        ("magic", 0x4841_4253),
         ("epoch", 2),
         ("position", 3),
         ("blocks", 1),
@@ -192,13 +274,14 @@ fn batches_and_records_lie_where_the_document_says() {
         ("first_lsn", 5),
         ("durable_lsn", 4),
         ("superblock", 6),
-        ("expiry_clock", 7),
+        ("store_time", 7),
+        ("wall_time", 9),
         ("chain", 8),
         ("record_bytes", encoded.bytes.len() as u64),
     ] {
         assert_eq!(number(&buf, batch[field]), expected, "{field}");
     }
-    assert_eq!(batch["zero"].0 + batch["zero"].1, BATCH_HEADER_BYTES);
+    assert_eq!(batch["wall_time"].0 + batch["wall_time"].1, BATCH_HEADER_BYTES);
     let bytes = &buf[BATCH_HEADER_BYTES..];
     for (field, expected) in
         [("bytes", encoded.bytes.len() as u64 - 4), ("kind", 2), ("flags", 0), ("tablet", 3)]

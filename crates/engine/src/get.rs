@@ -10,11 +10,12 @@ use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
 use shoal_pool::Hint;
 
-use crate::entry::{Entry, Home, Meta, decode_metadata, split_leaf_entry};
+use crate::damage::DamagedRange;
+use crate::entry::{End, Entry, Home, Meta, decode_metadata, split_leaf_entry};
 use crate::error::{Error, Result};
 use crate::key::ObjectKey;
 use crate::log::format::RecordKind;
-use crate::object::{ByteRange, Object, ObjectInfo};
+use crate::object::{ByteRange, Deadline, Object, ObjectInfo};
 use crate::overlay::Record;
 use crate::plant::{Plant, planted};
 use crate::store::{Inner, OperationCounters, Store};
@@ -44,17 +45,18 @@ pub(crate) struct Shown<'a> {
     pub modified_ns: u64,
     /// Content type and user metadata, encoded.
     pub metadata: &'a [u8],
-    pub expiry_ns: Option<u64>,
+    pub end: Option<End>,
     /// Whether no newer write of the key is in flight.
     pub is_settled: bool,
 }
 
 impl Shown<'_> {
     /// What is known about the object; none where it cannot be read.
-    pub(crate) fn info(&self) -> Option<ObjectInfo> {
+    pub(crate) fn info(&self, inner: &Inner) -> Option<ObjectInfo> {
         let metadata = decode_metadata(self.metadata).ok()?;
-        let Self { version, modified_ns, expiry_ns, .. } = *self;
-        Some(ObjectInfo { version, bytes: self.value.len() as u64, modified_ns, expiry_ns, metadata })
+        let Self { version, modified_ns, end, .. } = *self;
+        let expiry = inner.deadline(end);
+        Some(ObjectInfo { version, bytes: self.value.len() as u64, modified_ns, expiry, metadata })
     }
 }
 
@@ -113,7 +115,7 @@ impl Store {
         inner.check_open().ok()?;
         let (bytes, shown) = inner.show_found(key, |found: Option<Shown<'_>>| match found {
             None => Some(show(None)),
-            Some(found) => found.info().map(|info| show(Some((&info, found.value)))),
+            Some(found) => found.info(inner).map(|info| show(Some((&info, found.value)))),
         })?;
         let shown = shown?;
         inner.count(&inner.counters.gets);
@@ -146,7 +148,7 @@ impl Inner {
     /// The entry of a key under `view`; none where it does not exist, or its time is over.
     pub(crate) async fn find(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
         let found = self.find_stored(view, key).await?;
-        Ok(found.filter(|found| !self.expiry.is_over(&found.entry)))
+        Ok(found.filter(|found| !self.is_over(found.entry.end, found.version)))
     }
 
     /// The newest durable record of a key in the overlays of `view`, and whether nothing newer is in flight.
@@ -207,7 +209,7 @@ impl Inner {
         if entry.home != Home::Inline {
             return None;
         }
-        if self.expiry.is_over(&entry) {
+        if self.is_over(entry.end, version) {
             return Some((0, show(None)));
         }
         let (in_front, value) = inline.split_at_checked(entry.meta_in_front() as usize)?;
@@ -215,8 +217,8 @@ impl Inner {
             Meta::Inline(bytes) => bytes,
             Meta::InFront(_) => in_front,
         };
-        let Entry { modified_ns, expiry_ns, .. } = entry;
-        let shown = Shown { value, version, modified_ns, metadata, expiry_ns, is_settled };
+        let Entry { modified_ns, end, .. } = entry;
+        let shown = Shown { value, version, modified_ns, metadata, end, is_settled };
         Some((value.len() as u64, show(Some(shown))))
     }
 
@@ -229,13 +231,35 @@ impl Inner {
     }
 
     /// The entry of a key in the tree of `view`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] with the range, where the page that would tell is damaged, lost, or cannot be read.
     pub(crate) async fn find_in_tree(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
         let tree = tree_of(self.identity, view.tablet);
-        let Some(found) = tree.lookup(&PoolPages::new(&self.pool), view.root, key).await? else {
-            return Ok(None);
+        let found = match tree.lookup(&PoolPages::new(&self.pool), view.root, key).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(self.not_known(view, key, error).await),
         };
         let (page, range) = found.into_parts();
         entry_of_leaf(&page.into_bytes().slice(range)).map(Some)
+    }
+
+    /// What a reader is told of a key that the tree could not look up: the range that is damaged or cannot be read, where it still is.
+    async fn not_known(&self, view: &View, key: &[u8], error: Error) -> Error {
+        if !is_unreadable(&error) {
+            return error;
+        }
+        let tree = tree_of(self.identity, view.tablet);
+        let pages = PoolPages::new(&self.pool).giving_up(true);
+        match tree.gap_at(pages, view.root, key).await {
+            Some(gap) => {
+                let range = DamagedRange::new(view.tablet, gap);
+                self.met.note(&range);
+                range.error()
+            }
+            None => error,
+        }
     }
 
     /// Reads a part of an object's value.
@@ -244,13 +268,13 @@ impl Inner {
             let metadata = self.metadata_of(found, None).await?;
             let from = u64::from(found.entry.meta_in_front()) + first;
             let value = found.inline.slice(from as usize..(from + bytes) as usize).into();
-            return Ok(Object { info: info_of(found, metadata), value });
+            return Ok(Object { info: self.info_of(found, metadata), value });
         }
         let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
         let metadata = self.metadata_of(found, Some(&located)).await?;
         let from = u64::from(found.entry.meta_in_front()) + first;
         let value = read::read(&self.device, &self.pool, &located, from, bytes, Hint::Lookup).await?;
-        Ok(Object { info: info_of(found, metadata), value })
+        Ok(Object { info: self.info_of(found, metadata), value })
     }
 
     /// What is known about an object; reads from the device only where metadata lies in front of the value.
@@ -261,7 +285,7 @@ impl Inner {
         } else {
             self.metadata_of(found, None).await?
         };
-        Ok(info_of(found, metadata))
+        Ok(self.info_of(found, metadata))
     }
 
     async fn metadata_of(
@@ -285,13 +309,29 @@ impl Inner {
     }
 }
 
-fn info_of(found: &FoundEntry, metadata: crate::object::Metadata) -> ObjectInfo {
-    ObjectInfo {
-        version: found.version,
-        bytes: found.entry.value_bytes,
-        modified_ns: found.entry.modified_ns,
-        expiry_ns: found.entry.expiry_ns,
-        metadata,
+impl Inner {
+    pub(crate) fn info_of(&self, found: &FoundEntry, metadata: crate::object::Metadata) -> ObjectInfo {
+        ObjectInfo {
+            version: found.version,
+            bytes: found.entry.value_bytes,
+            modified_ns: found.entry.modified_ns,
+            expiry: self.deadline(found.entry.end),
+            metadata,
+        }
+    }
+
+    /// What is said of a deadline now.
+    pub(crate) fn deadline(&self, end: Option<End>) -> Option<Deadline> {
+        end.map(|end| self.expiry.deadline(end, &self.committer))
+    }
+}
+
+/// Whether stored bytes are damaged, or the device cannot read them.
+pub(crate) fn is_unreadable(error: &Error) -> bool {
+    match error {
+        Error::Corrupt { .. } => true,
+        Error::Io(device) => !device.is_write(),
+        _ => false,
     }
 }
 

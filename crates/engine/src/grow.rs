@@ -3,87 +3,315 @@
 //! Writing into a hole or an unwritten extent makes every flush pay for the file system's journal (p99 of 40 to 120 ms instead
 //! of 4 to 8); so what the allocator gets was written once.
 
-use shoal_base::{BLOCK_BYTES, Run};
-use shoal_device::{Device, IoBuf};
 use std::sync::Arc;
+
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_base::{BLOCK_BYTES, Run};
+use shoal_device::{Device, DeviceError, IoBuf};
 
 use crate::error::{Error, Result};
 use crate::plant::{Plant, planted};
 use crate::publish::Changes;
 use crate::store::{Inner, OperationCounters};
+use crate::tablet::Tablet;
 
 /// Blocks that are zeroed by one request.
 const ZERO_BLOCKS: u64 = 256;
+/// Steps are halved down to this part of a whole one: 1 MiB of 256.
+const STEP_PARTS_MAX: u64 = 256;
+/// That the file cannot grow is said at most this often, however often that changes.
+const SAY_AGAIN_NS: u64 = 60_000_000_000;
+
+/// Free blocks ahead of need, at least: 4 MiB.
+const AHEAD_MIN: u64 = 1_024;
+/// And this part of what the file has for objects.
+const HELD_SHARE: u64 = 8;
+/// And what so many seconds of writing take.
+const AHEAD_S: u64 = 2;
+/// Between two looks at the rate of writing, at least.
+const RATE_PERIOD_NS: u64 = 250_000_000;
+/// The log's ring is prepared further when what is prepared is so full.
+const PREPARE_FROM_PERMILLE: usize = 250;
+
+/// How growing went so far: on a full file system steps get shorter, and it is said once.
+#[derive(Default)]
+pub(crate) struct Growth {
+    /// Blocks of the next step at most; 0: a whole step.
+    step_max: AtomicU64,
+    limit: Mutex<Limit>,
+    /// When the rate of writing was looked at last, and what had been written by then.
+    seen: Mutex<(u64, u64)>,
+    /// Blocks that [`AHEAD_S`] seconds take.
+    ahead: AtomicU64,
+}
+
+#[derive(Default)]
+struct Limit {
+    /// Not even the shortest step fits.
+    is_reached: bool,
+    said_ns: Option<u64>,
+    /// Times that it was reached and not said.
+    unsaid: u64,
+}
+
+impl Growth {
+    /// Not even the shortest step fits; how often that was so without a word, where it is to be said now.
+    fn reached(&self, now_ns: u64) -> Option<u64> {
+        let mut limit = self.limit.lock();
+        if std::mem::replace(&mut limit.is_reached, true) {
+            return None;
+        }
+        if limit.said_ns.is_some_and(|said_ns| now_ns.saturating_sub(said_ns) < SAY_AGAIN_NS) {
+            limit.unsaid += 1;
+            return None;
+        }
+        limit.said_ns = Some(now_ns);
+        Some(std::mem::take(&mut limit.unsaid))
+    }
+
+    /// A step of so many blocks fits.
+    fn grew(&self, blocks: u64, step_blocks: u64) {
+        self.limit.lock().is_reached = false;
+        let next = blocks.saturating_mul(2);
+        self.step_max.store(if next >= step_blocks { 0 } else { next }, Ordering::Relaxed);
+    }
+
+    /// So many blocks were written until now.
+    fn note(&self, now_ns: u64, blocks: u64) {
+        let mut seen = self.seen.lock();
+        let took_ns = now_ns.saturating_sub(seen.0);
+        if took_ns < RATE_PERIOD_NS {
+            return;
+        }
+        let written = u128::from(blocks.saturating_sub(seen.1)) * u128::from(AHEAD_S * 1_000_000_000);
+        let ahead = u64::try_from(written / u128::from(took_ns)).unwrap_or(u64::MAX);
+        *seen = (now_ns, blocks);
+        // A rate that falls is forgotten slowly: a pause is no end.
+        let before = self.ahead.load(Ordering::Relaxed);
+        self.ahead.store(ahead.max(before - before / 8), Ordering::Relaxed);
+    }
+
+    fn ahead_of_rate(&self) -> u64 {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
+    fn step_max(&self, step_blocks: u64) -> u64 {
+        match self.step_max.load(Ordering::Relaxed) {
+            0 => step_blocks,
+            blocks => blocks.min(step_blocks),
+        }
+    }
+}
+
+/// Why a step failed.
+enum StepError {
+    /// There is no room for it in the file system, in a quota, or within the process's limit of file sizes.
+    NoRoom(String),
+    Other(Error),
+}
+
+fn is_full(code: Option<i32>) -> bool {
+    // ENOSPC, EFBIG, EDQUOT of Linux.
+    matches!(code, Some(28 | 27 | 122))
+}
 
 impl Inner {
-    /// Whether the file should grow now: less than a step of it is free.
+    /// Blocks that are to be free ahead of need: what two seconds of writing at the present rate take, an eighth of what the file has,
+    /// and 4 MiB, up to a whole step; more only for the rate.
+    fn growth_ahead(&self) -> u64 {
+        let whole = self.tuning.growth_blocks;
+        let held = self.space.data_blocks() / HELD_SHARE;
+        held.clamp(AHEAD_MIN.min(whole), whole).max(self.growth.ahead_of_rate())
+    }
+
+    /// Whether anything was ever written: an empty store takes no more of the disk than it was made with.
+    fn holds_anything(&self) -> bool {
+        let holds = |tablet: &Tablet| tablet.view().root.page.is_some() || tablet.first_unapplied().is_some();
+        self.tablets.all().iter().any(|tablet| holds(tablet))
+    }
+
+    /// Whether the file should grow now: less is free than is to be free ahead of need.
     pub(crate) fn wants_growth(&self) -> bool {
         self.device.inner().can_grow()
-            && self.space.allocator().free_blocks() < self.tuning.growth_blocks
+            && self.space.available() < self.growth_ahead()
+            && self.holds_anything()
             && self
                 .publisher
                 .try_take()
                 .is_some_and(|publisher| publisher.superblock.device_blocks < self.layout.blocks_max)
     }
 
-    /// Grows the file by one step, unless applying what the overlays hold frees enough; false where it has its full size.
+    /// Whether more of the log's ring should be prepared: what is prepared is a quarter full.
+    pub(crate) fn wants_log(&self) -> bool {
+        self.committer.prepared() < self.layout.log_blocks
+            && self.log_fill_permille() >= PREPARE_FROM_PERMILLE
+    }
+
+    /// Looks at how much is written, for who grows ahead of need.
+    pub(crate) fn note_rate(&self) {
+        let counters = &self.counters;
+        let written =
+            [&counters.extent_blocks_written, &counters.home_blocks_written, &counters.pages_written];
+        let blocks = written.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+        self.growth.note(self.now_ns(), blocks);
+    }
+
+    /// Prepares the log for a step that reserves `blocks` blocks.
+    ///
+    /// # Errors
+    /// [`Error::Full`] where there is no room for that; as the device.
+    pub(crate) async fn prepare_for_step(&self, blocks: u32) -> Result<()> {
+        self.prepare_log(blocks.saturating_mul(4)).await?;
+        let prepared = u64::from(self.committer.prepared());
+        if u64::from(blocks) * 2 > prepared && !self.committer.suits(blocks) {
+            return Err(Error::Full { needed: u64::from(blocks), available: prepared / 2 });
+        }
+        Ok(())
+    }
+
+    /// Prepares as much again of the log's ring as is prepared, and at least `blocks` blocks in all: zeroes it, so that a commit
+    /// pays for no allocation of the file system and finds room there, and publishes that. False where there is no
+    /// room for it; then the ring stays as short as it is.
+    ///
+    /// # Errors
+    /// As [`grow`](Self::grow).
+    pub(crate) async fn prepare_log(&self, blocks: u32) -> Result<bool> {
+        let _turn = self.grower.take().await;
+        let from = self.committer.prepared();
+        let to = from.saturating_mul(2).max(blocks).min(self.layout.log_blocks);
+        if to <= from {
+            return Ok(true);
+        }
+        let first = self.layout.log_first();
+        let (begin, end) = (first + u64::from(from), first + u64::from(to));
+        match zero(&self.device, begin, end).await {
+            Ok(()) => {}
+            Err(Error::Io(error)) if matches!(&error, DeviceError::Io { code, .. } if is_full(*code)) => {
+                drop(self.device.discard(begin, end - begin).await.ok());
+                self.say_full(self.space.data_blocks(), &error.to_string());
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+        OperationCounters::add(&self.counters.growth_blocks_written, end - begin);
+        let flush = async { self.device.flush().await.ok().map_err(Error::Io) };
+        if let Err(error) = self.poison.flushed(flush).await {
+            self.committer.moved.notify();
+            return Err(error);
+        }
+        self.publish(Changes { log_prepared: Some(to), ..Changes::default() }).await?;
+        self.committer.is_prepared(to);
+        Ok(true)
+    }
+
+    /// Grows the file by one step, unless applying what the overlays hold frees enough; false where it has its full size or
+    /// there is no room for it.
     ///
     /// # Errors
     /// As the device.
     pub(crate) async fn grow_unless_freed(&self) -> Result<bool> {
         self.free_what_is_dead().await?;
-        if self.wants_growth() { self.grow().await } else { Ok(true) }
+        if self.wants_growth() { Ok(self.grow(0).await? > 0) } else { Ok(true) }
     }
 
-    /// Grows the file for a write that found no room.
+    /// Grows the file for a write that found no room for `blocks` blocks. A disk that is full under the file is to the caller a full
+    /// store.
     pub(crate) async fn grow_for(&self, blocks: u64) -> Result<()> {
         if !self.device.inner().can_grow() {
             return Ok(());
         }
-        let mut gained = 0;
-        while gained <= blocks {
-            match self.grow().await {
-                Ok(true) => gained += self.tuning.growth_blocks,
-                Ok(false) => return Ok(()),
+        loop {
+            match self.grow(self.space.missing(blocks)).await {
+                Ok(0) => return Ok(()),
+                Ok(_) if self.space.missing(blocks) == 0 => return Ok(()),
+                Ok(_) => {}
                 Err(error) => {
-                    // The disk under the file is full: to the caller that is a full store.
                     tracing::warn!("the data file could not grow: {error}");
                     return Ok(());
                 }
             }
         }
-        Ok(())
     }
 
-    /// Grows the file by one step; false where it has its full size.
+    /// Grows the file by one step: `wanted` blocks, and what is to be free ahead of need; or by a shorter one where there is no room for
+    /// it. Gives the blocks gained: none where it has its full size, or where there is no room.
     ///
     /// # Errors
     /// As the device; nothing changed then, except that a flush which failed poisons the store.
-    pub(crate) async fn grow(&self) -> Result<bool> {
+    pub(crate) async fn grow(&self, wanted: u64) -> Result<u64> {
         let _turn = self.grower.take().await;
         let from = self.publisher.take().await.superblock.device_blocks;
-        let to = (from + self.tuning.growth_blocks).min(self.layout.blocks_max);
-        if to <= from {
-            return Ok(false);
+        let whole = self.tuning.growth_blocks.min(u64::from(u32::MAX));
+        let wanted = wanted.max(self.growth_ahead()).min(whole);
+        let rest = self.layout.blocks_max.saturating_sub(from);
+        let mut step = self.growth.step_max(whole).min(wanted).min(rest);
+        if step == 0 {
+            return Ok(0);
         }
-        let failed = |message: String| Error::Unopenable(format!("growing to {to} blocks: {message}"));
-        self.device.inner().grow(to).map_err(|error| failed(error.to_string()))?;
-        if !planted(Plant::GrownNotZeroed) {
-            zero(&self.device, from, to).await?;
+        let least = (whole / STEP_PARTS_MAX).max(1).min(rest);
+        loop {
+            match self.take_step(from, from + step).await {
+                Ok(()) => break,
+                Err(StepError::Other(error)) => return Err(error),
+                Err(StepError::NoRoom(why)) if step <= least => {
+                    self.growth.step_max.store(least, Ordering::Relaxed);
+                    self.say_full(from, &why);
+                    return Ok(0);
+                }
+                Err(StepError::NoRoom(_)) => step = (step / 2).max(least),
+            }
         }
-        OperationCounters::add(&self.counters.growth_blocks_written, to - from);
+        self.growth.grew(step, whole);
+        OperationCounters::add(&self.counters.growth_blocks_written, step);
         let flush = async { self.device.flush().await.ok().map_err(Error::Io) };
         if let Err(error) = self.poison.flushed(flush).await {
             // The store is read-only now: whoever waits for room learns that none will come.
             self.committer.moved.notify();
             return Err(error);
         }
-        let run = Run::new(from, u32::try_from(to - from).map_err(|_| failed("too much at once".into()))?);
+        let to = from + step;
+        let run = Run::new(from, u32::try_from(step).unwrap_or(u32::MAX));
         self.publish(Changes { freed: vec![run], device_blocks: Some(to), ..Changes::default() }).await?;
         self.space.grown(to);
         self.space.give_back(&[run]);
         self.committer.moved.notify();
-        Ok(true)
+        Ok(step)
+    }
+
+    /// Makes the file `to` blocks long and zeroes what is new. Where that fails the file has `from` blocks again: what it
+    /// took of the file system goes back to others.
+    async fn take_step(&self, from: u64, to: u64) -> std::result::Result<(), StepError> {
+        if let Err(error) = self.device.inner().grow(to) {
+            let what = error.to_string();
+            return Err(match is_full(error.raw_os_error()) {
+                true => StepError::NoRoom(what),
+                false => StepError::Other(Error::Unopenable(format!("growing to {to} blocks: {what}"))),
+            });
+        }
+        if planted(Plant::GrownNotZeroed) {
+            return Ok(());
+        }
+        let Err(error) = zero(&self.device, from, to).await else { return Ok(()) };
+        if let Err(kept) = self.device.inner().shrink(from) {
+            tracing::warn!("what a growth took of the file system could not be given back: {kept}");
+        }
+        Err(match &error {
+            Error::Io(DeviceError::Io { code, .. }) if is_full(*code) => StepError::NoRoom(error.to_string()),
+            _ => StepError::Other(error),
+        })
+    }
+
+    /// The file system is full: that is said when it begins, and not for each write that is refused.
+    fn say_full(&self, blocks: u64, why: &str) {
+        let Some(unsaid) = self.growth.reached(self.now_ns()) else { return };
+        let mib = blocks * BLOCK_BYTES as u64 / (1 << 20);
+        let before =
+            if unsaid > 0 { format!(" ({unsaid} times since it was last said)") } else { String::new() };
+        tracing::warn!(
+            "the data file has {mib} MiB and cannot grow: {why}{before}; writes that find no room in it are refused until \
+             objects are deleted, or there is room in the file system, which is looked for again and again"
+        );
     }
 }
 
@@ -104,4 +332,49 @@ pub(crate) async fn zero(device: &Device, from: u64, to: u64) -> Result<()> {
         at += blocks;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_file_system_is_said_once() {
+        let growth = Growth::default();
+        let said = (0..195).filter(|&put| growth.reached(put * 1_000_000_000).is_some()).count();
+        assert_eq!(said, 1);
+        // It grows and is full again, ten times in a minute.
+        let again = |now_ns| {
+            growth.grew(1, 256);
+            growth.reached(now_ns)
+        };
+        let begin = 195_000_000_000;
+        assert_eq!(again(begin), Some(0));
+        for turn in 1..=9 {
+            assert_eq!(again(begin + turn * 6_000_000_000), None);
+        }
+        assert_eq!(again(begin + 61_000_000_000), Some(9));
+    }
+
+    #[test]
+    fn two_seconds_of_writing_are_kept_free() {
+        let growth = Growth::default();
+        growth.note(1_000_000_000, 0);
+        growth.note(1_500_000_000, 1_000);
+        assert_eq!(growth.ahead_of_rate(), 4_000, "1,000 blocks in half a second");
+        growth.note(1_600_000_000, 9_000);
+        assert_eq!(growth.ahead_of_rate(), 4_000, "too soon to say");
+        growth.note(2_000_000_000, 1_000);
+        assert_eq!(growth.ahead_of_rate(), 3_500, "a pause");
+    }
+
+    #[test]
+    fn steps_get_longer_again() {
+        let growth = Growth::default();
+        assert_eq!(growth.step_max(256), 256);
+        growth.grew(3, 256);
+        assert_eq!(growth.step_max(256), 6);
+        growth.grew(200, 256);
+        assert_eq!(growth.step_max(256), 256);
+    }
 }

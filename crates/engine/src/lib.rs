@@ -30,6 +30,7 @@
 
 #![allow(unexpected_cfgs)] // Fuzzers set `fuzzing`.
 
+mod acknowledge;
 mod admission;
 mod apply;
 mod background;
@@ -37,11 +38,15 @@ mod behind;
 #[cfg(test)]
 mod by_hand;
 mod check;
+mod clock_record;
+mod close;
+mod damage;
 mod delete;
 mod entry;
 mod error;
 mod event;
 mod expiry;
+mod features;
 mod fence;
 mod free_space;
 mod get;
@@ -52,6 +57,7 @@ mod key;
 mod layout;
 mod list;
 mod log;
+mod losses;
 mod moving;
 mod near;
 mod object;
@@ -85,10 +91,13 @@ mod sync {
 }
 mod tablet;
 mod together;
+mod transact;
 mod tree;
 mod tree_io;
+mod turns;
 mod update;
 mod value;
+mod watch;
 mod write;
 
 #[cfg(test)]
@@ -107,13 +116,17 @@ mod refusal_tests;
 mod warm_tests;
 
 pub use check::{CheckOptions, CheckProblem, CheckReport, check};
+pub use close::Closed;
+pub use damage::DamagedRange;
 pub use error::{Error, Result};
 pub use free_space::FreeSpace;
 pub use key::{Bucket, DEFAULT_BUCKET, ObjectKey, check_bucket};
+pub use list::DAMAGED_RANGES_MAX;
+pub use losses::Losses;
 pub use near::Near;
 pub use object::{
-    ByteRange, DeleteResult, ListPage, ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult,
-    RejectRules,
+    ByteRange, Deadline, DeleteResult, Expiry, ListPage, ListRequest, Metadata, Object, ObjectInfo,
+    PutOptions, PutResult, RejectRules,
 };
 pub use options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use own_space::OWN_SPACES_MAX;
@@ -128,5 +141,7 @@ pub use stat::StoreStat;
 pub use store::Store;
 pub use stream::{GetStream, PutStream};
 pub use together::Together;
+pub use transact::{Decision, Transacted};
 pub use update::{Change, Look, Updated};
 pub use value::room::Room;
+pub use watch::Watch;

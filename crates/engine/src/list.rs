@@ -3,6 +3,10 @@
 //! Every tablet gives a stream of its own: active overlay, frozen overlay and tree under one view, the newest winning. A
 //! page is read under one view a tablet; the next page continues from the last key under newer views (R23), so a listing
 //! is no snapshot of the whole bucket.
+//!
+//! Damage is gone past, be it wrong bytes or a block that the device cannot read: a page of a listing has everything else, and names each
+//! range of keys that it went past (R19). Records of the overlays that lie in such a range are given all the same. Where a page met
+//! much damage it ends early, behind the last key that it gives.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,26 +16,27 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::limits::LIST_PAGE_MAX;
 
+use crate::damage::{self, DamagedRange};
 use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::get::{FoundEntry, entry_of_leaf, entry_of_record};
-use crate::key::check_bucket;
+use crate::key::{ObjectKey, check_bucket};
 use crate::log::commit::Committer;
 use crate::log::format::RecordKind;
-use crate::object::{ListPage, ListRequest};
+use crate::object::{ListPage, ListRequest, Metadata};
 use crate::overlay::{Overlay, Record};
 use crate::packed::RESERVED;
 use crate::plant::{Plant, planted};
 use crate::store::{Inner, Store};
 use crate::tablet::View;
-use crate::tree::{Cursor, Root};
+use crate::tree::{Cursor, Gap, Root};
 use crate::tree_io::{PoolPages, tree_of};
 
 impl Store {
-    /// One page of the keys of a bucket, in order.
+    /// One page of the keys of a bucket, in order, and the damaged ranges among them.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Corrupt`], [`Error::Io`].
+    /// [`Error::Invalid`], [`Error::Closed`]; [`Error::Io`] where the device failed otherwise than with a read.
     pub async fn list(&self, request: &ListRequest) -> Result<ListPage> {
         let inner = &*self.0;
         inner.check_open()?;
@@ -45,6 +50,10 @@ impl Store {
 
 /// Records of an overlay that are looked at under its lock at a time.
 const CHUNK_RECORDS: usize = 512;
+
+/// Damaged ranges that one page names one by one; a page that met so many ends where it can. Beyond them, where it has nothing to end
+/// behind, neighbours of one tablet are named as one.
+pub const DAMAGED_RANGES_MAX: usize = 64;
 
 /// The work on one page.
 struct Lister<'a> {
@@ -74,17 +83,18 @@ impl<'a> Lister<'a> {
             .map(|tablet| TabletStream::new(self.inner, tablet.view(), end.as_deref(), expected))
             .collect();
         let mut merge = Merge::new(streams);
+        let from = start.clone();
         merge.seek(start).await?;
         while let Some((key, found)) = merge.next().await? {
             if !key.starts_with(&under) {
                 break;
             }
-            if self.inner.expiry.is_over(&found.entry) {
+            if self.inner.is_over(found.entry.end, found.version) {
                 continue;
             }
-            if self.page.entries.len() + self.page.common_prefixes.len() == self.request.limit
-                && !planted(Plant::PageWithoutEnd)
-            {
+            let given = self.page.entries.len() + self.page.common_prefixes.len();
+            let met_much = given > 0 && merge.damaged.len() >= DAMAGED_RANGES_MAX;
+            if (given == self.request.limit || met_much) && !planted(Plant::PageWithoutEnd) {
                 self.page.next = Some(self.last_given());
                 break;
             }
@@ -98,12 +108,44 @@ impl<'a> Lister<'a> {
                     }
                 }
                 None => {
-                    let info = self.inner.info(&found).await?;
+                    let info = match self.inner.info(&found).await {
+                        Ok(info) => info,
+                        // The object is there, and a part of what is known about it: it can be deleted as others can.
+                        Err(error @ (Error::Corrupt { .. } | Error::Io(_))) => {
+                            if let Some(range) = unreadable_metadata(self.inner, &key, &error) {
+                                merge.add_damaged(self.inner, range);
+                            }
+                            self.inner.info_of(&found, Metadata::default())
+                        }
+                        Err(error) => return Err(error),
+                    };
                     self.page.entries.push((key[self.base.len()..].to_vec(), info));
                 }
             }
         }
+        if !merge.damaged.is_empty() && !self.inner.answers().await {
+            // Nothing can be read now: an empty page would look as if nothing were there.
+            return Err(Error::Busy("its device does not read anything, not even superblocks"));
+        }
+        // A bucket that ends within damage has nothing behind it, and streams look ahead: what lies behind the page is the next one's.
+        let last = self.page.next.as_ref().map(|next| [&self.base[..], next, &[0]].concat());
+        let to = last.as_deref().or(end.as_deref());
+        let damaged = std::mem::take(&mut merge.damaged);
+        let of_page = damaged.into_iter().filter(|range| range.overlaps(&from, to));
+        self.page.damaged = of_page.map(|range| self.within_bucket(range)).collect();
+        self.page.damaged.sort();
         Ok(self.page)
+    }
+
+    /// A range of encoded keys, as one of the bucket's keys.
+    fn within_bucket(&self, range: DamagedRange) -> DamagedRange {
+        let key = |encoded: &[u8]| encoded.strip_prefix(&self.base[..]).map(<[u8]>::to_vec);
+        DamagedRange {
+            from: key(&range.from).unwrap_or_default(),
+            // One that ends behind the bucket's last key has no end in it.
+            to: range.to.as_deref().and_then(key),
+            ..range
+        }
     }
 
     /// The least full key that may be given.
@@ -137,6 +179,14 @@ impl<'a> Lister<'a> {
         let at = key[from..].windows(delimiter.len()).position(|window| window == &delimiter[..])?;
         Some(key[..from + at + delimiter.len()].to_vec())
     }
+}
+
+/// The damage of an object whose metadata lie in front of its value and cannot be read: it is the range of one key.
+fn unreadable_metadata(inner: &Inner, key: &[u8], error: &Error) -> Option<DamagedRange> {
+    let block = if let Error::Corrupt { block, .. } = error { *block } else { 0 };
+    let tablet = inner.tablet_of(&ObjectKey::of_encoded(key)?).id;
+    let (from, to) = (key.to_vec(), Some([key, &[0]].concat()));
+    Some(DamagedRange { tablet, from, to, block, why: format!("the object's metadata: {error}") })
 }
 
 /// Shows every stored object that may have an end of its time to `look`, those whose time is over among them, in the order of
@@ -180,29 +230,48 @@ struct Merge<'a> {
     streams: Vec<TabletStream<'a>>,
     heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
     waiting: Vec<Option<FoundEntry>>,
+    /// The damage that was met, of encoded keys.
+    damaged: Vec<DamagedRange>,
 }
 
 impl<'a> Merge<'a> {
     fn new(streams: Vec<TabletStream<'a>>) -> Self {
         let waiting = streams.iter().map(|_| None).collect();
-        Self { streams, heap: BinaryHeap::new(), waiting }
+        Self { streams, heap: BinaryHeap::new(), waiting, damaged: Vec::new() }
+    }
+
+    /// Notes damage; see [`DAMAGED_RANGES_MAX`].
+    fn add_damaged(&mut self, inner: &Inner, range: DamagedRange) {
+        inner.met.note(&range);
+        damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
     }
 
     async fn seek(&mut self, start: Vec<u8>) -> Result<()> {
         self.heap.clear();
         for index in 0..self.streams.len() {
-            self.streams[index].seek(&start).await?;
+            let sought = self.streams[index].seek(&start).await;
+            self.take_damaged(index);
+            sought?;
             self.pull(index).await?;
         }
         Ok(())
     }
 
     async fn pull(&mut self, index: usize) -> Result<()> {
-        if let Some((key, found)) = self.streams[index].next().await? {
+        let next = self.streams[index].next().await;
+        self.take_damaged(index);
+        if let Some((key, found)) = next? {
             self.waiting[index] = Some(found);
             self.heap.push(Reverse((key, index)));
         }
         Ok(())
+    }
+
+    fn take_damaged(&mut self, index: usize) {
+        let inner = self.streams[index].inner;
+        for range in std::mem::take(&mut self.streams[index].damaged) {
+            self.add_damaged(inner, range);
+        }
     }
 
     async fn next(&mut self) -> Result<Option<(Vec<u8>, FoundEntry)>> {
@@ -219,7 +288,10 @@ struct TabletStream<'a> {
     cursor: Cursor<PoolPages<'a>>,
     /// The tree's next entry.
     leaf: Option<(Vec<u8>, FoundEntry)>,
-    _view: Arc<View>,
+    /// The damage that was met since it was asked for.
+    damaged: Vec<DamagedRange>,
+    inner: &'a Inner,
+    view: Arc<View>,
 }
 
 impl<'a> TabletStream<'a> {
@@ -244,14 +316,15 @@ impl<'a> TabletStream<'a> {
             .map(|overlay| RecordQueue::new(overlay, &inner.committer, chunk))
             .collect();
         let tree = tree_of(inner.identity, view.tablet);
-        let source = PoolPages::new(&inner.pool);
+        // What the device cannot read is as good as damaged here: the rest is given.
+        let source = PoolPages::new(&inner.pool).giving_up(true);
         // Reserved keys lie behind all objects.
         let cursor = Cursor::new(tree, source, root, &[], end.or(Some(&[RESERVED])));
         let cursor = match expected {
             Some(entries) => cursor.with_expected(entries),
             None => cursor,
         };
-        Self { queues, cursor, leaf: None, _view: view }
+        Self { queues, cursor, leaf: None, damaged: Vec::new(), inner, view }
     }
 
     async fn seek(&mut self, start: &[u8]) -> Result<()> {
@@ -263,12 +336,21 @@ impl<'a> TabletStream<'a> {
     }
 
     async fn pull_leaf(&mut self) -> Result<()> {
-        self.leaf = match self.cursor.next().await? {
-            Some(item) => {
-                let (page, range) = item.found().into_parts();
-                Some((item.key.to_vec(), entry_of_leaf(&page.into_bytes().slice(range))?))
-            }
-            None => None,
+        self.leaf = loop {
+            let gap = match self.cursor.next().await {
+                Ok(Some(item)) => {
+                    let (page, range) = item.found().into_parts();
+                    match entry_of_leaf(&page.into_bytes().slice(range)) {
+                        Ok(found) => break Some((item.key.to_vec(), found)),
+                        Err(error) => gap_of_entry(item.key, &error),
+                    }
+                }
+                Ok(None) => break None,
+                Err(error @ Error::Corrupt { .. }) => self.cursor.take_gap().ok_or(error)?,
+                Err(error) => return Err(error),
+            };
+            // Neighbours are one: a part of a tree that is all damage takes no more memory than one page of it.
+            damage::add(&mut self.damaged, DamagedRange::new(self.view.tablet, gap), DAMAGED_RANGES_MAX);
         };
         Ok(())
     }
@@ -305,6 +387,11 @@ impl<'a> TabletStream<'a> {
             }
         }
     }
+}
+
+/// What an entry hides that cannot be understood: its own key.
+fn gap_of_entry(key: &[u8], error: &Error) -> Gap {
+    Gap { block: 0, low: key.to_vec(), high: Some([key, &[0]].concat()), why: error.to_string() }
 }
 
 /// The records of an overlay in order, a chunk at a time: its lock is never held for long.

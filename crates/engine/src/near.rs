@@ -14,11 +14,12 @@ use shoal_base::Lsn;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::stripes;
 
+use crate::entry::End;
 use crate::get::Shown;
 use crate::key::ObjectKey;
 use crate::object::ObjectInfo;
 use crate::overlay::hash_of;
-use crate::store::{OperationCounters, Store};
+use crate::store::{Inner, OperationCounters, Store};
 
 /// Counters of writes; keys share them by their hash. 128 KiB: more would fit in no core's cache.
 const WRITE_COUNTS: usize = stripes(16 << 10);
@@ -30,6 +31,8 @@ const KEPT_BYTES_MAX: usize = PLACE_BYTES - 36;
 const WAYS: usize = 2;
 /// Stands for no end of its time.
 const FOREVER: u64 = u64::MAX;
+/// Of a deadline in a place: it is one of store time.
+const IS_STORE_TIME: u64 = 1 << 63;
 
 /// How often keys were written.
 pub(crate) struct WriteCounts(Box<[AtomicU64]>);
@@ -58,13 +61,34 @@ impl WriteCounts {
     }
 }
 
+/// A deadline in eight bytes; none where it does not fit: nobody lives so long.
+fn packed(end: Option<End>) -> Option<u64> {
+    match end {
+        None => Some(FOREVER),
+        Some(End::Wall(ns)) => Some(ns).filter(|&ns| ns < IS_STORE_TIME),
+        Some(End::Store(ns)) => {
+            Some(ns | IS_STORE_TIME).filter(|&word| ns < IS_STORE_TIME && word != FOREVER)
+        }
+    }
+}
+
+/// The reverse of [`packed`].
+fn unpacked(word: u64) -> Option<End> {
+    match word {
+        FOREVER => None,
+        word if word & IS_STORE_TIME != 0 => Some(End::Store(word & !IS_STORE_TIME)),
+        word => Some(End::Wall(word)),
+    }
+}
+
 /// A value, or none yet.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Place {
     /// The count of writes from before the value was looked up.
     count: u64,
-    expiry_ns: u64,
+    /// See [`packed`].
+    end: u64,
     version: u64,
     modified_ns: u64,
     key_bytes: u16,
@@ -78,7 +102,7 @@ const _: () = assert!(size_of::<Place>() == PLACE_BYTES, "a place is four cache 
 impl Place {
     const EMPTY: Self = Self {
         count: 0,
-        expiry_ns: FOREVER,
+        end: FOREVER,
         version: 0,
         modified_ns: 0,
         key_bytes: 0,
@@ -100,7 +124,7 @@ impl Place {
             version: Lsn(self.version),
             modified_ns: self.modified_ns,
             metadata: &[],
-            expiry_ns: Some(self.expiry_ns).filter(|&expiry_ns| expiry_ns != FOREVER),
+            end: unpacked(self.end),
             is_settled: true,
         }
     }
@@ -150,6 +174,7 @@ impl Places {
         if key.len() + value.len() > KEPT_BYTES_MAX || !found.metadata.is_empty() {
             return;
         }
+        let Some(end) = packed(found.end) else { return };
         let set = self.set_of(hash);
         let at = match at {
             Some(at) => at,
@@ -173,7 +198,7 @@ impl Places {
         place.bytes[..key.len()].copy_from_slice(key);
         place.bytes[key.len()..][..value.len()].copy_from_slice(value);
         (place.key_bytes, place.value_bytes) = (key.len() as u16, value.len() as u16);
-        (place.count, place.expiry_ns) = (count, found.expiry_ns.unwrap_or(FOREVER));
+        (place.count, place.end) = (count, end);
         (place.version, place.modified_ns) = (found.version.0, found.modified_ns);
         self.tags[at] = tag_of(hash);
     }
@@ -207,7 +232,7 @@ impl Near {
     /// As [`Store::show_at_once`], from near memory where the value lies there.
     #[inline]
     pub fn show<T>(&mut self, key: &ObjectKey, show: impl FnOnce(Option<&[u8]>) -> T) -> Option<T> {
-        self.show_found(key, |found| Some(show(found.map(|found| found.value))))
+        self.show_found(key, |_, found| Some(show(found.map(|found| found.value))))
     }
 
     /// As [`Store::show_object_at_once`], likewise.
@@ -217,9 +242,9 @@ impl Near {
         key: &ObjectKey,
         show: impl FnOnce(Option<(&ObjectInfo, &[u8])>) -> T,
     ) -> Option<T> {
-        self.show_found(key, |found| match found {
+        self.show_found(key, |inner, found| match found {
             None => Some(show(None)),
-            Some(found) => found.info().map(|info| show(Some((&info, found.value)))),
+            Some(found) => found.info(inner).map(|info| show(Some((&info, found.value)))),
         })
     }
 
@@ -227,7 +252,7 @@ impl Near {
     fn show_found<T>(
         &mut self,
         key: &ObjectKey,
-        show: impl FnOnce(Option<&Shown<'_>>) -> Option<T>,
+        show: impl FnOnce(&Inner, Option<&Shown<'_>>) -> Option<T>,
     ) -> Option<T> {
         let inner = &*self.store.0;
         inner.check_open().ok()?;
@@ -237,18 +262,18 @@ impl Near {
         let at = self.places.find(hash, key.encoded());
         if let Some(place) = at.and_then(|at| self.places.places.get(at))
             && place.count == count
-            && (place.expiry_ns == FOREVER || place.expiry_ns > inner.expiry.now_ns())
+            && !inner.is_over(unpacked(place.end), Lsn(place.version))
         {
             self.gets += 1;
             self.bytes += u64::from(place.value_bytes);
-            return show(Some(&place.shown()));
+            return show(inner, Some(&place.shown()));
         }
         let places = &mut self.places;
         let (bytes, shown) = inner.show_found(key, |found: Option<Shown<'_>>| {
             if let Some(found) = found.as_ref().filter(|found| found.is_settled) {
                 places.keep(at, hash, key.encoded(), found, count);
             }
-            show(found.as_ref())
+            show(inner, found.as_ref())
         })?;
         let shown = shown?;
         self.gets += 1;
@@ -274,7 +299,7 @@ mod tests {
     use shoal_device::{Device, MemDevice};
 
     use super::*;
-    use crate::object::PutOptions;
+    use crate::object::{Expiry, PutOptions};
     use crate::options::{Environment, FormatOptions, OpenOptions};
     use crate::update::{Change, Look};
     use crate::{ByteRange, block_on};
@@ -372,14 +397,18 @@ mod tests {
         let clock = Arc::new(ManualClock::new(1_000));
         let store = store(Environment { clock: clock.clone(), ..Environment::default() });
         let mut near = store.near(1 << 20);
-        let expiry_ns = Some(1_000_000);
-        put(&store, "a", b"one", PutOptions { expiry_ns, ..PutOptions::default() });
-        for _ in 0..3 {
-            assert_eq!(shown(&mut near, "a"), Some(b"one".to_vec()));
+        let life = std::time::Duration::from_millis(1);
+        for (name, expiry) in [("a", Expiry::At(1_001_000)), ("b", Expiry::After(life))] {
+            put(&store, name, b"one", PutOptions { expiry, ..PutOptions::default() });
+            for _ in 0..3 {
+                assert_eq!(shown(&mut near, name), Some(b"one".to_vec()));
+            }
+            assert!(is_near(&near, name));
         }
-        assert!(is_near(&near, "a"));
-        clock.advance(1_000_000);
-        assert_eq!(shown(&mut near, "a"), None);
+        clock.advance(999_999);
+        assert!(shown(&mut near, "a").is_some() && shown(&mut near, "b").is_some());
+        clock.advance(1);
+        assert!(shown(&mut near, "a").is_none() && shown(&mut near, "b").is_none());
     }
 
     /// While a newer value of the key is in flight the older one is what a get gives, and must not be kept: nothing tells when
@@ -395,7 +424,7 @@ mod tests {
                 Change::Put {
                     value: Buffer::from(b"new".to_vec()),
                     metadata: Default::default(),
-                    expiry_ns: None,
+                    expiry: Expiry::Never,
                 },
                 (),
             )

@@ -1,7 +1,12 @@
 //! What the store's operations take and give.
 
+use std::time::Duration;
+
 use shoal_base::Lsn;
 use shoal_buffer::Buffer;
+
+use crate::damage::DamagedRange;
+use crate::entry::End;
 
 /// Conditions on a write, as RAMCloud's reject rules: any that applies rejects it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,8 +60,61 @@ pub struct PutOptions {
     pub metadata: Metadata,
     /// Modification time in nanoseconds since the Unix epoch; the store's clock where it is none.
     pub modified_ns: Option<u64>,
-    /// When the object's time is over, in nanoseconds since the Unix epoch; none: never. From then on it does not exist.
-    pub expiry_ns: Option<u64>,
+    /// When the object's time is over.
+    pub expiry: Expiry,
+}
+
+/// When a write wants its object's time to be over; from then on the object does not exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expiry {
+    /// Never.
+    #[default]
+    Never,
+    /// So long after the store took the write. Elapsed time counts, whatever becomes of the wall clock meanwhile.
+    After(Duration),
+    /// When the wall clock shows this, in nanoseconds since the Unix epoch.
+    At(u64),
+    /// Together with the object that this was read from.
+    Same(Deadline),
+}
+
+impl From<Option<Deadline>> for Expiry {
+    fn from(deadline: Option<Deadline>) -> Self {
+        deadline.map_or(Self::Never, Self::Same)
+    }
+}
+
+/// When an object's time is over, as it was seen at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    pub(crate) end: End,
+    pub(crate) left_ns: u64,
+    pub(crate) at_ns: u64,
+}
+
+impl Deadline {
+    /// A deadline that is only given on: what is left of it is not asked.
+    pub(crate) fn given_on(end: End) -> Self {
+        Self { end, left_ns: 0, at_ns: 0 }
+    }
+
+    /// Whether a time to live was given ([`Expiry::After`]), and not a moment of the wall clock.
+    #[must_use]
+    pub fn is_relative(&self) -> bool {
+        matches!(self.end, End::Store(_))
+    }
+
+    /// Nanoseconds that were left when this was looked at.
+    #[must_use]
+    pub fn left_ns(&self) -> u64 {
+        self.left_ns
+    }
+
+    /// What the wall clock shows when the time is over, unless it is set before, in nanoseconds since the Unix epoch.
+    #[must_use]
+    pub fn at_ns(&self) -> u64 {
+        self.at_ns
+    }
 }
 
 /// What a put did.
@@ -85,8 +143,8 @@ pub struct ObjectInfo {
     pub bytes: u64,
     /// Modification time in nanoseconds since the Unix epoch.
     pub modified_ns: u64,
-    /// When its time is over, in nanoseconds since the Unix epoch; none: never.
-    pub expiry_ns: Option<u64>,
+    /// When its time is over; none: never.
+    pub expiry: Option<Deadline>,
     /// Content type and user metadata.
     pub metadata: Metadata,
 }
@@ -148,4 +206,8 @@ pub struct ListPage {
     pub common_prefixes: Vec<Vec<u8>>,
     /// Where there may be more: the `start_after` of the next page.
     pub next: Option<Vec<u8>>,
+    /// The damaged ranges that the page goes past, in order: what was stored there, and not written since, is not among its keys. Keys are
+    /// those of the bucket; a range that reaches over the bucket's ends begins with the empty key, or has no end. Each page names those
+    /// that overlap it, so that one may be named by several.
+    pub damaged: Vec<DamagedRange>,
 }

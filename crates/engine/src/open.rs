@@ -1,29 +1,34 @@
-//! Making, opening and closing a store. Opening is recovery: newest superblock, space image, then the log from its tail back
+//! Making and opening a store (`close.rs` closes it). Opening is recovery: newest superblock, space image, then the log from its tail back
 //! into the overlays (engine.md; R1, R2, R5, R10, R15).
 
 use std::sync::Arc;
 
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::slot::SLOT_COUNT;
-use shoal_base::sync::atomic::{AtomicBool, Ordering};
+use shoal_base::sync::atomic::AtomicBool;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
 use shoal_device::Device;
+use shoal_device::blank::{DENSE_BLOCKS, look};
 use shoal_pool::{Pool, PoolOptions};
 use shoal_space::{FreeImage, Space};
 
 use crate::admission::Admission;
 use crate::background::Worker;
 use crate::check::{Trees, rebuild_image};
+use crate::close::Closing;
+use crate::damage::Met;
 use crate::entry::{Entry, Home};
 use crate::error::{Error, Result};
 use crate::event::Baton;
-use crate::expiry::ExpiryClock;
-use crate::grow::zero;
+use crate::expiry::{FoundTime, Numbered, first_record};
+use crate::features::Features;
+use crate::grow::{Growth, zero};
 use crate::layout::Layout;
 use crate::log::commit::{CommitStart, Committer};
 use crate::log::format::RecordKind;
 use crate::log::read::{FoundBatch, FoundLog, read_log};
 use crate::log::ring::{BatchIndex, Ring};
+use crate::losses::Losses;
 use crate::moving::Mover;
 use crate::near::WriteCounts;
 use crate::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX};
@@ -38,16 +43,23 @@ use crate::scrub::ScrubCounters;
 use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space_image;
 use crate::space_trace::SpaceTrace;
-use crate::store::{Inner, OperationCounters, Store, uninterrupted};
+use crate::store::{Inner, OperationCounters, Store};
 use crate::stream::HeldStreams;
-use crate::superblock::{self, Found, LogPlace, Superblock, TabletRecord};
+use crate::superblock::{self, FORMAT_VERSION, Found, LogPlace, Superblock, TabletRecord};
 use crate::tablet::{Tablet, TabletMap};
 use crate::tree::Root;
+use crate::turns::Turns;
 use crate::value::prepare::manifest_blocks;
 use crate::value::read::{Located, verify_direct};
+use crate::watch::Watches;
 
 /// Frames that a pool has at least, however small the configured cache: an apply and a few reads need them.
 const FRAMES_MIN: usize = 64;
+
+/// Blocks of the log's ring that a new file gets: 8 MiB.
+const PREPARED_FIRST: u32 = 2_048;
+/// Blocks for objects that a new file gets, besides the least: 8 MiB.
+const INITIAL_BLOCKS: u64 = 1_984;
 
 impl Store {
     /// Whether `device` holds a store, as opposed to nothing but zeros.
@@ -58,25 +70,35 @@ impl Store {
         Ok(matches!(superblock::read_newest(device).await?, Found::Newest(_)))
     }
 
-    /// Lays a new, empty store out on `device`, which must not hold one. What it writes is durable when it returns.
+    /// Lays a new, empty store out on `device`, which must be blank. What it writes is durable when it returns.
+    ///
+    /// A file or a raw device is looked at in many places before ([`shoal_device::blank`]), a device in memory only where
+    /// superblocks lie. [`FormatOptions::overwrite`] formats what is not blank, too.
     ///
     /// # Errors
-    /// [`Error::Unopenable`] where the device holds something; [`Error::Invalid`] for a layout that cannot be; as the
-    /// device.
+    /// [`Error::NotBlank`] where the device holds something: the message names it; [`Error::Invalid`] for a layout that cannot be;
+    /// [`Error::Unopenable`] where a file cannot get its size; as the device.
     pub async fn format(device: &Device, options: &FormatOptions, environment: &Environment) -> Result<()> {
         if !(1..=TABLETS_MAX).contains(&options.tablets) {
             return Err(Error::Invalid(format!("a store has 1 to {TABLETS_MAX} tablets")));
         }
-        if Self::probe(device).await? {
-            return Err(Error::Unopenable("the device holds a store already; nothing was changed".into()));
+        if !options.overwrite {
+            refuse_what_is_there(device, environment).await?;
         }
         let layout = Layout::new(options)?;
         let can_grow = device.inner().can_grow();
         let least = layout.data_first() + 64;
+        let prepared = match options.log_prepared {
+            _ if !can_grow => layout.log_blocks,
+            wanted => wanted.unwrap_or(PREPARED_FIRST).clamp(8, layout.log_blocks),
+        };
         let device_blocks = if can_grow {
-            let wanted = options.initial_blocks.unwrap_or(least + 16_384);
+            let wanted = options.initial_blocks.unwrap_or(least + INITIAL_BLOCKS);
             let blocks = wanted.clamp(least, layout.blocks_max);
-            device.inner().grow(blocks).map_err(|error| {
+            // What is not prepared of the log takes no room yet.
+            let extended =
+                device.inner().extend(layout.data_first()).and_then(|()| device.inner().grow(blocks));
+            extended.map_err(|error| {
                 Error::Unopenable(format!("the data file could not get {blocks} blocks of 4 KiB: {error}"))
             })?;
             blocks
@@ -88,12 +110,23 @@ impl Store {
                 "the device has {device_blocks} blocks of 4 KiB; this layout needs at least {least}"
             )));
         }
-        zero(device, 0, if can_grow { device_blocks } else { layout.data_first() }).await?;
+        let zeroed = if can_grow { device_blocks } else { layout.data_first() };
+        let behind_log = layout.log_first() + u64::from(layout.log_blocks);
+        zero(device, 0, layout.log_first() + u64::from(prepared)).await?;
+        zero(device, behind_log, zeroed).await?;
+        if options.overwrite {
+            // Nobody shall find what was there by what it left at the start or the end, and take the device for it.
+            let blocks = device.blocks();
+            zero(device, zeroed, DENSE_BLOCKS.min(blocks)).await?;
+            zero(device, blocks.saturating_sub(DENSE_BLOCKS).max(zeroed), blocks).await?;
+        }
         device.flush().await.ok()?;
         let mut identity = [0; 16];
         identity[..8].copy_from_slice(&environment.entropy.next_u64().to_le_bytes());
         identity[8..].copy_from_slice(&environment.entropy.next_u64().to_le_bytes());
         let mut superblock = Superblock {
+            version: FORMAT_VERSION,
+            features: Features::default(),
             identity,
             log_seed: environment.entropy.next_u64(),
             layout,
@@ -103,9 +136,12 @@ impl Store {
             durable_lsn: Lsn::NONE,
             lsn_ceiling: Lsn::NONE,
             device_blocks,
+            log_prepared: prepared,
             log_tail: LogPlace { position: 0, chain: 0, first_lsn: Lsn(1) },
             space: superblock::SpacePlace::default(),
-            expiry_clock_ns: 0,
+            wall_high_ns: 0,
+            clock: first_record(&*environment.clock),
+            losses: Losses::default(),
             tablets: even_tablets(options.tablets),
         };
         superblock.space = space_image::write_first(device, &superblock).await?;
@@ -113,7 +149,8 @@ impl Store {
         superblock::write(device, &superblock).await
     }
 
-    /// Opens the store on `device` and recovers what a crash left.
+    /// Opens the store on `device` and recovers what a crash left. With [`OpenOptions::read_only`] the device is not written:
+    /// what a crash left in the log is recovered in memory, as often as the store is opened so.
     ///
     /// # Errors
     /// [`Error::Unopenable`] where there is no store that this program can open; [`Error::Corrupt`] where something that
@@ -124,41 +161,6 @@ impl Store {
         store.restore_own_space().await?;
         Ok(store)
     }
-
-    /// Finishes what is under way, seals the log and ends the store's threads. Later calls give [`Error::Closed`].
-    ///
-    /// # Errors
-    /// As the device.
-    pub async fn close(&self) -> Result<()> {
-        let inner = &*self.0;
-        if inner.check_writable().is_ok()
-            && let Err(error) = self.save_own_space().await
-        {
-            tracing::warn!("which groups belong to which bucket could not be saved: {error}");
-        }
-        if inner.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        // Whoever waits for room learns that none will come.
-        inner.committer.moved.notify();
-        // A write asks under its overlay's lock whether the store is open: who was told so before has queued its record now.
-        inner.tablets.all().iter().for_each(|tablet| drop(tablet.view().active.lock()));
-        if let Some(worker) = &inner.worker {
-            worker.stop();
-        }
-        uninterrupted(async {
-            inner.committer.lead(inner.now_ns()).await;
-            if inner.poison.reason().is_some() {
-                return Ok(());
-            }
-            inner.committer.seal().await;
-            // Who was queued while the seal was written found somebody committing and relies on it.
-            inner.committer.lead(inner.now_ns()).await;
-            let published = inner.publish_last().await;
-            inner.space.end_trace();
-            published
-        })
-    }
 }
 
 impl Drop for Inner {
@@ -167,6 +169,37 @@ impl Drop for Inner {
             worker.stop();
         }
     }
+}
+
+/// Nothing, where `device` is blank as far as it was looked at.
+///
+/// # Errors
+/// [`Error::NotBlank`]; as the device.
+async fn refuse_what_is_there(device: &Device, environment: &Environment) -> Result<()> {
+    let found = Store::probe(device).await;
+    if matches!(found, Ok(true)) {
+        return Err(Error::NotBlank("it holds a Shoal store already".into()));
+    }
+    if device.inner().may_hold_foreign() {
+        let content = look(device, &*environment.entropy).await?;
+        if !content.is_blank() {
+            return Err(Error::NotBlank(content.to_string()));
+        }
+    }
+    match found {
+        Err(Error::Unopenable(_)) => Err(Error::NotBlank("it holds something".into())),
+        found => found.map(drop),
+    }
+}
+
+/// What to say where the log is damaged: which command does what about it.
+fn damaged_log(device: &Device, damage: &str) -> String {
+    let path = device.inner().path().map_or("FILE".into(), |path| path.display().to_string());
+    format!(
+        "the log: {damage}. Acknowledged writes may be lost, so the store is not opened. `shoal check --data {path}` \
+         says what is damaged and changes nothing; `shoal check --data {path} --repair` does again what the log still \
+         has, cuts the rest off and says what is lost"
+    )
 }
 
 /// Tablets of equal shares of the slots.
@@ -229,9 +262,7 @@ impl Recovery {
         if let Some(damage) = log.damage.take() {
             if !options.accept_damaged_log {
                 return Err(Error::Corrupt {
-                    what: format!(
-                        "the log: {damage}. Acknowledged writes are lost; `shoal check --repair` opens the store with what is left of them"
-                    ),
+                    what: damaged_log(&device, &damage),
                     block: superblock.layout.log_first(),
                 });
             }
@@ -267,6 +298,11 @@ impl Recovery {
     /// Replays the log, begins a new epoch and starts the store.
     async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
         let Self { device, pool, mut superblock, log, image, notes, damage, is_cut } = self;
+        // What is only read stays of its version, and may have features that this program cannot write.
+        let is_older =
+            if options.read_only { superblock.version < FORMAT_VERSION } else { superblock.upgrade()? };
+        let has_older =
+            !options.read_only && superblock::has_older(&device).await && !planted(Plant::OldSlotStays);
         for note in notes.iter().chain(&damage) {
             tracing::warn!("recovery: {note}");
         }
@@ -290,17 +326,17 @@ impl Recovery {
         let tablets = TabletMap::new(tablets)?;
         let mut index = BatchIndex::new(log.head);
         let head = log.head;
-        let mut expiry_floor_ns = superblock.expiry_clock_ns;
+        let mut time = FoundTime::of(&superblock, is_older);
         let mut last = Lsn(head.first_lsn.0.saturating_sub(1));
         for batch in log.batches {
             let next = LogPlace { position: batch.at.position + u64::from(batch.header.blocks), ..head };
             index.push(batch.at, next);
-            expiry_floor_ns = expiry_floor_ns.max(batch.header.expiry_clock_ns);
+            time.note(&batch.header);
             replay(&device, &pool, batch, &tablets, &space, &unknown, &admission).await?;
         }
         last = last.max(superblock.durable_lsn);
         // R2: what was replayed may sit in the device's cache only.
-        if !planted(Plant::ReplayNotFlushed) {
+        if !options.read_only && !planted(Plant::ReplayNotFlushed) {
             device.flush().await.ok()?;
         }
         // R5: numbers up to the ceiling may have been seen by somebody.
@@ -309,21 +345,31 @@ impl Recovery {
         } else {
             last.max(superblock.lsn_ceiling).next()
         };
+        // Without an opening of its own, what was found stays the newest.
+        let found = options.read_only.then(|| superblock.clone());
         superblock.number += 1;
         // The epoch that is left out says for ever that records are missing in front of this one (`salvage.rs`).
         superblock.epoch += if is_cut { 2 } else { 1 };
         superblock.epoch_position = head.position;
-        let expiry_floor_ns = if planted(Plant::ExpiryGoesBack) { 0 } else { expiry_floor_ns };
-        let expiry = ExpiryClock::new(environment.clock.clone(), expiry_floor_ns);
-        superblock.expiry_clock_ns = expiry.now_ns();
+        let expiry = time.open(environment.clock.clone(), Lsn(next_lsn.0 - 1));
+        (superblock.clock, superblock.wall_high_ns) = expiry.record(&Numbered(Lsn(next_lsn.0 - 1)));
         superblock.durable_lsn = Lsn(head.first_lsn.0 - 1);
         superblock.lsn_ceiling = Lsn(next_lsn.0 + CEILING_STEP);
         if superblock.log_tail.position == head.position {
             superblock.log_tail = head;
         }
-        superblock::write(&device, &superblock).await?;
+        if !options.read_only {
+            superblock::write(&device, &superblock).await?;
+        }
+        if has_older {
+            superblock.number += 1;
+            superblock::write(&device, &superblock).await?;
+            tracing::info!(
+                "the store was upgraded to format version {FORMAT_VERSION}; older programs cannot open it any more"
+            );
+        }
         index.push_head(LogPlace { first_lsn: next_lsn, ..head });
-        let poison = Arc::new(Poison::default());
+        let poison = Arc::new(if options.read_only { Poison::read_only() } else { Poison::default() });
         let start = CommitStart {
             ring: Ring { first: layout.log_first(), blocks: layout.log_blocks },
             seed: superblock.log_seed,
@@ -331,12 +377,13 @@ impl Recovery {
             head: LogPlace { first_lsn: next_lsn, ..head },
             index,
             tail: superblock.log_tail.position,
+            prepared: superblock.log_prepared,
             ceiling: superblock.lsn_ceiling,
             superblock: superblock.number,
             batch_bytes_max: options.tuning.batch_bytes_max,
             expiry: expiry.clone(),
         };
-        let worker = options.background.then(Worker::new);
+        let worker = (options.background && !options.read_only).then(Worker::new);
         let mut tuning = options.tuning;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
         let run_blocks_max = run_blocks_max(&tuning, space.reserve());
@@ -356,9 +403,11 @@ impl Recovery {
             admission,
             poison,
             gives_up: options.accept_damaged_log,
+            losses: superblock.losses,
             expiry,
             expiring: Expiring::default(),
-            publisher: Baton::new(Publisher { superblock }),
+            met: Met::default(),
+            publisher: Baton::new(Publisher { superblock: found.unwrap_or(superblock) }),
             applier: Baton::new(()),
             grower: Baton::new(()),
             room: Baton::new(()),
@@ -368,10 +417,17 @@ impl Recovery {
             scrubbed: ScrubCounters::default(),
             discard: options.discard,
             writes: WriteCounts::default(),
+            closing: Closing::default(),
+            growth: Growth::default(),
+            watches: Watches::default(),
+            turns: Turns::default(),
             closed: AtomicBool::new(false),
             counters: OperationCounters::default(),
         });
         inner.space.begin_trace();
+        if options.read_only {
+            return Ok(Store(inner));
+        }
         // The first batch of the epoch: the log says where numbers go on, and names the superblock (R9).
         inner.committer.seal().await;
         if let Some(reason) = inner.poison.reason() {

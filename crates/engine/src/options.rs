@@ -34,8 +34,13 @@ pub struct FormatOptions {
     pub tablets: u16,
     /// Blocks of the log's ring; none: in proportion to `blocks_max`.
     pub log_blocks: Option<u32>,
+    /// Blocks of the ring that a file gets at first, at least 8; the others follow as writes need them. None: 8 MiB. Ignored where
+    /// the device cannot grow.
+    pub log_prepared: Option<u32>,
     /// Blocks that a file gets at first, zeroed; it grows from there. Ignored where the device cannot grow.
     pub initial_blocks: Option<u64>,
+    /// Formats what is not blank, too, and destroys what it holds; also the first and the last 16 MiB are zeroed then.
+    pub overwrite: bool,
 }
 
 impl FormatOptions {
@@ -44,7 +49,14 @@ impl FormatOptions {
     pub fn for_blocks(blocks_max: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(4, std::num::NonZero::get);
         let tablets = u16::try_from(cores.clamp(4, usize::from(TABLETS_MAX))).unwrap_or(TABLETS_MAX);
-        Self { blocks_max, tablets, log_blocks: None, initial_blocks: None }
+        Self {
+            blocks_max,
+            tablets,
+            log_blocks: None,
+            log_prepared: None,
+            initial_blocks: None,
+            overwrite: false,
+        }
     }
 
     /// Blocks of the log's ring: 1/128 of the device, at least 64 KiB and at most 256 MiB, so that it is read back in
@@ -65,6 +77,10 @@ pub struct OpenOptions {
     /// Whether the store runs its own threads (committer, apply, growth). Without them whoever writes does their work
     /// too, on its own thread: for tests that must be deterministic.
     pub background: bool,
+    /// Writes nothing to the device, which need not be writable: what the log holds is recovered in memory, every write is refused
+    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and no threads are run. What such a store shows of writes that a crash left
+    /// unflushed may be gone after a power cut: only an opening for writing makes it durable.
+    pub read_only: bool,
     /// Opens a log that lost promised records, dropping what follows the damage. The loss is reported in the log.
     pub accept_damaged_log: bool,
     /// Buckets whose values lie in groups of their own, apart from everybody else's; at most
@@ -88,6 +104,7 @@ impl Default for OpenOptions {
             cache_bytes: 1 << 30,
             overlay_bytes: None,
             background: true,
+            read_only: false,
             accept_damaged_log: false,
             own_space: Vec::new(),
             space_trace: None,
@@ -136,8 +153,10 @@ pub struct Tuning {
     pub scrub_bytes_per_s: u64,
     /// Bytes that an apply has under way at the device at a time: a commit's flush waits for them.
     pub apply_bytes_in_flight: usize,
-    /// Blocks that a file grows by, at least.
+    /// Blocks that a file grows by; fewer where the file system has no room for so many.
     pub growth_blocks: u64,
+    /// How often it is looked whether the data file is still at its place, in nanoseconds.
+    pub file_look_ns: u64,
     /// Idle time after which the log's last batch is sealed, in nanoseconds.
     pub seal_after_ns: u64,
 }
@@ -157,6 +176,7 @@ impl Default for Tuning {
             scrub_bytes_per_s: 8 << 20,
             apply_bytes_in_flight: 1 << 20,
             growth_blocks: 65_536,
+            file_look_ns: 3_000_000_000,
             seal_after_ns: 10_000_000,
         }
     }

@@ -42,6 +42,8 @@ pub(crate) enum Plant {
     FreedNotPublished,
     /// 3.2: every superblock is written to the same slot.
     OneSlot,
+    /// R9: an upgrade leaves a superblock of the old version in the slot that it does not write first.
+    OldSlotStays,
     /// R9: what a superblock frees is used again before it is durable.
     SuperblockNotFlushed,
     /// 3.2: of two valid superblocks the older one counts.
@@ -50,6 +52,10 @@ pub(crate) enum Plant {
     SuperblockNotChecked,
     /// A superblock has one copy.
     SecondCopyForgotten,
+    /// R22: what a transaction reads that writes nothing need not be of one moment.
+    ReadsNotValidated,
+    /// R22: a write does not tell those who watch its key.
+    WatchesForgotten,
     /// R2: what was replayed is served although only the device's cache may have it.
     ReplayNotFlushed,
     /// R5: an opening numbers from the log's tail on.
@@ -62,8 +68,12 @@ pub(crate) enum Plant {
     DeletesNotReplayed,
     /// R7: the last batch is kept although a value that it names is not on the device.
     UnfinishedKept,
-    /// R18: the clock of expiry begins anew with each opening.
+    /// R18: the clocks of expiry begin anew with each opening.
     ExpiryGoesBack,
+    /// R18: a time to live is counted by the wall clock.
+    RelativeByWall,
+    /// R18: nobody remembers how far the wall clock was ahead before it was set back.
+    StepBackForgotten,
     /// R9: what an apply freed is used again before a flushed batch names the superblock.
     ReusedAtOnce,
     /// R9, R16: what an apply freed is used again although readers of the older tree are there.
@@ -118,6 +128,10 @@ pub(crate) enum Plant {
     GrownNotZeroed,
     /// R23: a page of a listing goes on to the end of the bucket, under one view.
     PageWithoutEnd,
+    /// R19: a listing goes past the leaf of a lost range without naming it.
+    LostNotNamed,
+    /// A repair reports what it lost, and the store does not remember it.
+    LossesForgotten,
 }
 
 /// Whether this bug is at work.

@@ -5,6 +5,7 @@ use std::future::Future;
 use shoal_base::{Lsn, Run, TabletId};
 
 use crate::error::{Error, Result};
+use crate::losses::Losses;
 use crate::packed::Totals;
 use crate::plant::{Plant, planted};
 use crate::space_image;
@@ -31,6 +32,10 @@ pub(crate) struct Changes {
     pub freed: Vec<Run>,
     /// A new size of the device.
     pub device_blocks: Option<u64>,
+    /// More of the log's ring is prepared.
+    pub log_prepared: Option<u32>,
+    /// What a repair lost, beyond what the superblock tells of already.
+    pub losses: Option<Losses>,
 }
 
 impl Inner {
@@ -99,10 +104,16 @@ impl Inner {
         }
         next.log_tail = self.committer.place_of(Lsn(tail));
         next.durable_lsn = self.committer.durable();
-        next.expiry_clock_ns = self.expiry.now_ns();
+        (next.clock, next.wall_high_ns) = self.expiry.record(&self.committer);
         next.lsn_ceiling = Lsn(assigned.0 + step).max(if step == 0 { Lsn::NONE } else { newest.lsn_ceiling });
         if let Some(blocks) = changes.device_blocks {
             next.device_blocks = blocks;
+        }
+        if let Some(blocks) = changes.log_prepared {
+            next.log_prepared = blocks;
+        }
+        if let Some(more) = changes.losses {
+            next.losses = next.losses.and(more, next.number);
         }
         let taken = if planted(Plant::TakenNotPublished) { &[] } else { &changes.taken[..] };
         let freed = if planted(Plant::FreedNotPublished) { &[] } else { &changes.freed[..] };

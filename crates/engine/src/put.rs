@@ -18,6 +18,7 @@ use crate::overlay::Record;
 use crate::pending::Pending;
 use crate::space::{Extents, Promise, TREE_BLOCKS_PER_RECORD};
 use crate::store::{Inner, OperationCounters, Store};
+use crate::update::Placed;
 use crate::value::prepare::{self, Content, Way, lay_out, manifest_blocks, way_of};
 use crate::value::room::Room;
 use crate::write::{Part, Prepared, Write, memory_bytes};
@@ -36,6 +37,7 @@ impl Store {
     pub async fn put(&self, key: &ObjectKey, value: Buffer, options: PutOptions) -> Result<PutResult> {
         let inner = &*self.0;
         inner.check_writable()?;
+        inner.pass(key).await;
         inner.check_rules(key, options.rules).await?;
         let write = inner.put_write(key, &value, &options).await?;
         let written = inner.commit(key, options.rules, write).await?;
@@ -51,6 +53,7 @@ impl Store {
     pub async fn begin_put(&self, key: &ObjectKey, value: Buffer, options: PutOptions) -> Result<Pending> {
         let inner = &*self.0;
         inner.check_writable()?;
+        inner.pass(key).await;
         inner.check_rules(key, options.rules).await?;
         let write = inner.put_write(key, &value, &options).await?;
         let record = write.prepared.record.clone();
@@ -70,6 +73,7 @@ impl Store {
     pub async fn begin_put_room(&self, key: &ObjectKey, room: Room, options: PutOptions) -> Result<Pending> {
         let inner = &*self.0;
         inner.check_writable()?;
+        inner.pass(key).await;
         inner.check_rules(key, options.rules).await?;
         let (filled, value_bytes, copied) = room.into_filled();
         OperationCounters::add(&inner.counters.value_bytes_copied, copied as u64);
@@ -123,8 +127,8 @@ impl Inner {
         }
         let (entry, meta) = self.new_entry(key, options, value.len() as u64)?;
         // Results of writes (R17) are noted once a place, not once a write (`together`).
-        if let Some(expiry_ns) = options.expiry_ns.filter(|_| !key.is_system()) {
-            self.expiring.note(expiry_ns, key.encoded());
+        if let Some(end) = entry.end.filter(|_| !key.is_system()) {
+            self.expiring.note(end, key.encoded());
         }
         OperationCounters::add(&self.counters.value_bytes_written, value.len() as u64);
         let way = match way_of(key.encoded().len(), meta.len(), value.len(), &self.tuning) {
@@ -158,7 +162,13 @@ impl Inner {
         };
         let modified_ns = options.modified_ns.unwrap_or_else(|| self.environment.clock.wall_ns());
         Ok((
-            Entry { modified_ns, expiry_ns: options.expiry_ns, value_bytes, meta, home: Home::Inline },
+            Entry {
+                modified_ns,
+                end: self.expiry.end_of(options.expiry, &self.committer),
+                value_bytes,
+                meta,
+                home: Home::Inline,
+            },
             encoded,
         ))
     }
@@ -288,6 +298,17 @@ impl Inner {
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
         record.promise(promise.blocks());
         Prepared { record: Arc::new(record), promise, extents, writes, kept: None }
+    }
+
+    /// The record of a put whose value is on the device.
+    pub(crate) async fn prepare_placed(
+        &self,
+        key: &ObjectKey,
+        placed: &Placed,
+        part: Part,
+    ) -> Result<Prepared> {
+        let (_, promise) = self.claim(|| self.space.claim_value(0, 0, TREE_BLOCKS_PER_RECORD)).await?;
+        Ok(self.prepared(key, &[&placed.entry], promise, placed.extents.clone(), Vec::new(), part))
     }
 
     /// Waits for room for a record on its own.

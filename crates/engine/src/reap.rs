@@ -10,10 +10,12 @@ use std::collections::BTreeSet;
 
 use shoal_base::sync::Mutex;
 
+use crate::entry::End;
 use crate::error::Result;
 use crate::key::ObjectKey;
 use crate::list::walk_expiring;
-use crate::store::{Inner, OperationCounters};
+use crate::publish::Changes;
+use crate::store::{Inner, OperationCounters, Store};
 use crate::update::Reaped;
 
 /// Bytes of keys that the reaper remembers, with what a place in its list costs.
@@ -25,11 +27,32 @@ const DELETED_MAX: usize = 1_000;
 /// Objects that the walk looks at at a time: it reads leaves that nobody asked for.
 const WALKED_MAX: usize = 256;
 
+/// Deadlines of one kind and the keys that have them, the soonest first.
+type Deadlines = BTreeSet<(u64, Box<[u8]>)>;
+
 #[derive(Default)]
 struct Due {
-    soonest: BTreeSet<(u64, Box<[u8]>)>,
+    /// By store time.
+    store: Deadlines,
+    /// By the wall clock.
+    wall: Deadlines,
     bytes: usize,
     forgot: bool,
+}
+
+impl Due {
+    /// Takes the latest one of the kind of which there are more.
+    fn take_latest(&mut self) -> Option<(u64, Box<[u8]>)> {
+        let kind = if self.store.len() > self.wall.len() { &mut self.store } else { &mut self.wall };
+        kind.pop_last()
+    }
+}
+
+/// The moments at which deadlines of both kinds are due now.
+#[derive(Clone, Copy)]
+struct Now {
+    store_ns: u64,
+    wall_ns: u64,
 }
 
 /// What is due, the soonest first.
@@ -38,29 +61,42 @@ pub(crate) struct Expiring(Mutex<Due>);
 
 impl Expiring {
     /// Remembers that an object's time ends. Where there is no room, the latest is forgotten.
-    pub(crate) fn note(&self, expiry_ns: u64, key: &[u8]) {
+    pub(crate) fn note(&self, end: End, key: &[u8]) {
         let mut due = self.0.lock();
-        if due.soonest.insert((expiry_ns, key.into())) {
+        let is_new = match end {
+            End::Store(ns) => due.store.insert((ns, key.into())),
+            End::Wall(ns) => due.wall.insert((ns, key.into())),
+        };
+        if is_new {
             due.bytes += key.len() + PLACE_BYTES;
         }
         while due.bytes > REMEMBERED_BYTES_MAX
-            && let Some((_, latest)) = due.soonest.pop_last()
+            && let Some((_, latest)) = due.take_latest()
         {
             due.bytes -= latest.len() + PLACE_BYTES;
             due.forgot = true;
         }
     }
 
-    /// Some whose time was over at `now_ns`.
-    fn take(&self, now_ns: u64) -> Vec<Box<[u8]>> {
+    /// Whether nothing is remembered.
+    pub(crate) fn is_empty(&self) -> bool {
+        let due = self.0.lock();
+        due.store.is_empty() && due.wall.is_empty()
+    }
+
+    /// Some whose time is over now.
+    fn take(&self, now: Now) -> Vec<Box<[u8]>> {
         let mut due = self.0.lock();
+        let Due { store, wall, bytes, .. } = &mut *due;
         let mut over = Vec::new();
-        while over.len() < DELETED_MAX
-            && due.soonest.first().is_some_and(|(expiry_ns, _)| *expiry_ns <= now_ns)
-            && let Some((_, key)) = due.soonest.pop_first()
-        {
-            due.bytes -= key.len() + PLACE_BYTES;
-            over.push(key);
+        for (deadlines, now_ns) in [(store, now.store_ns), (wall, now.wall_ns)] {
+            while over.len() < DELETED_MAX
+                && deadlines.first().is_some_and(|(ns, _)| *ns <= now_ns)
+                && let Some((_, key)) = deadlines.pop_first()
+            {
+                *bytes -= key.len() + PLACE_BYTES;
+                over.push(key);
+            }
         }
         over
     }
@@ -76,19 +112,35 @@ impl Expiring {
     }
 }
 
+impl Store {
+    /// Writes down where the clocks of expiry stand, where that is due, and deletes objects whose time is over, as far as they are known
+    /// from what was written since the opening. A store with threads of its own does it by itself.
+    ///
+    /// # Errors
+    /// As a delete.
+    pub async fn reap(&self) -> Result<()> {
+        let inner = &*self.0;
+        inner.check_writable()?;
+        inner.keep_time().await?;
+        while inner.reap_due().await? {}
+        Ok(())
+    }
+}
+
 impl Inner {
     /// Deletes what is due; says whether there may be more.
     ///
     /// # Errors
     /// As a delete.
     pub(crate) async fn reap_due(&self) -> Result<bool> {
-        let over = self.expiring.take(self.expiry.now_ns());
+        let now = Now { store_ns: self.expiry.store_ns(), wall_ns: self.expiry.wall_ns(&self.committer) };
+        let over = self.expiring.take(now);
         for key in &over {
             let Some(key) = ObjectKey::of_encoded(key) else { continue };
             let reaped = self.delete_if_over(&key).await.inspect_err(|_| self.expiring.forget())?;
             match reaped {
                 Reaped::Deleted => OperationCounters::add(&self.counters.expired, 1),
-                Reaped::Later { expiry_ns } => self.expiring.note(expiry_ns, key.encoded()),
+                Reaped::Later { end } => self.expiring.note(end, key.encoded()),
                 Reaped::Stays => {}
             }
         }
@@ -101,11 +153,25 @@ impl Inner {
     /// As a listing.
     pub(crate) async fn walk_for_expiring(&self, from: Vec<u8>) -> Result<Option<Vec<u8>>> {
         walk_expiring(self, from, WALKED_MAX, |key, entry| {
-            if let Some(expiry_ns) = entry.expiry_ns {
-                self.expiring.note(expiry_ns, key);
+            if let Some(end) = entry.end {
+                self.expiring.note(end, key);
             }
         })
         .await
+    }
+
+    /// Looks at the clocks, and writes down where they stand where that is due: after a step of the wall clock, and every ten
+    /// seconds, while anything has a deadline.
+    ///
+    /// # Errors
+    /// As a publish.
+    pub(crate) async fn keep_time(&self) -> Result<()> {
+        self.expiry.tick(&self.committer);
+        let is_in_trees = || self.tablets.all().iter().any(|tablet| !tablet.view().totals.is_for_ever());
+        if self.expiry.wants_saving(!self.expiring.is_empty() || is_in_trees()) {
+            self.publish(Changes::default()).await?;
+        }
+        Ok(())
     }
 }
 
@@ -130,7 +196,7 @@ mod tests {
         let options = || OpenOptions { background: false, ..OpenOptions::default() };
         let mut store = block_on(Store::open(device.clone(), options(), environment())).unwrap();
         let key = ObjectKey::new("default", b"k").unwrap();
-        let remembered = |store: &Store| store.0.expiring.0.lock().soonest.len() as u64;
+        let remembered = |store: &Store| store.0.expiring.0.lock().store.len() as u64;
         for sequence in 0..10 * RESULTS_KEPT {
             if sequence == 5 * RESULTS_KEPT {
                 // What an opening does not know any more, the walk finds.
@@ -160,13 +226,18 @@ mod tests {
         let room = REMEMBERED_BYTES_MAX / (PLACE_BYTES + 8);
         for number in 0..room as u64 + 1_000 {
             // From late to soon.
-            expiring.note((1 << 40) - number, &number.to_le_bytes());
+            let ns = (1 << 40) - number;
+            let end = if number % 2 == 0 { End::Store(ns) } else { End::Wall(ns) };
+            expiring.note(end, &number.to_le_bytes());
         }
         assert!(expiring.take_forgot() && !expiring.take_forgot());
         assert!(expiring.0.lock().bytes <= REMEMBERED_BYTES_MAX);
-        let first = expiring.take(u64::MAX);
-        assert_eq!(first[0][..], (room as u64 + 999).to_le_bytes());
+        let last = (room as u64 + 999) & !1;
+        let first = expiring.take(Now { store_ns: u64::MAX, wall_ns: 0 });
+        assert_eq!(first[0][..], last.to_le_bytes());
         assert_eq!(first.len(), DELETED_MAX);
-        assert!(expiring.take(0).is_empty());
+        let first = expiring.take(Now { store_ns: 0, wall_ns: u64::MAX });
+        assert_eq!(first[0][..], (last + 1).to_le_bytes());
+        assert!(expiring.take(Now { store_ns: 0, wall_ns: 0 }).is_empty());
     }
 }

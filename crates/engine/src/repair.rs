@@ -4,10 +4,15 @@
 use shoal_device::Device;
 
 use crate::behind::{Behind, read_behind};
-use crate::check::{CheckOptions, CheckReport, Trees, rebuild_image};
+use crate::check::{CheckOptions, CheckReport, PROBLEMS_MAX, Trees, rebuild_image};
+use crate::damage;
 use crate::error::Result;
+use crate::expiry::FoundTime;
+use crate::log::format::BatchHeader;
+use crate::losses::Losses;
 use crate::open::Recovery;
 use crate::options::{Environment, OpenOptions};
+use crate::plant::{Plant, planted};
 use crate::salvage::{Known, held_bytes_max, read_known, read_ring};
 use crate::space_image;
 use crate::store::Store;
@@ -58,9 +63,16 @@ pub(crate) async fn repair_holding(
     let cannot_be_repeated = recovery.is_cut && (behind.has_steps() || known.has_any());
     let announce = options.before_writing.as_deref().filter(|_| cannot_be_repeated);
     // It consumes the recovery: its pool and its records are gone before the opening makes others.
-    rewrite_image(&device, recovery, behind.expiry_clock_ns, announce, report).await?;
+    behind.lost.iter().for_each(|records| report.were_lost(records));
+    if options.acknowledge && !report.remembered.is_none() {
+        report.notes.push(format!("acknowledged: what repairs lost before ({})", report.remembered));
+    }
+    rewrite_image(&device, recovery, &behind.headers, announce, options.acknowledge, report).await?;
     let store = Store::open(device, open, Environment::default()).await?;
-    let restored = restore(&store, behind, known, report).await;
+    let mut restored = restore(&store, behind, known, report).await;
+    if restored.is_ok() && options.acknowledge {
+        restored = acknowledge(&store, report).await;
+    }
     let closed = store.close().await;
     if report.restored_count > 0 {
         let count = report.restored_count;
@@ -69,22 +81,33 @@ pub(crate) async fn repair_holding(
     restored.and(closed)
 }
 
-/// Publishes a new image from the trees, and a clock of expiry that is not behind `expiry_clock_ns`.
+/// Publishes a new image from the trees, what batches behind the damage, the newest first, say of time, and what is lost with the log's
+/// damage: the opening that follows cuts the log. Where `acknowledges`, what was lost before is not remembered any more.
 async fn rewrite_image(
     device: &Device,
     recovery: Recovery,
-    expiry_clock_ns: u64,
+    behind: &[BatchHeader],
     announce: Option<&(dyn Fn(&str) + Send + Sync)>,
+    acknowledges: bool,
     report: &mut CheckReport,
 ) -> Result<()> {
-    let Recovery { pool, mut superblock, .. } = recovery;
+    let Recovery { pool, mut superblock, log, .. } = recovery;
+    // The opening that follows writes the other slot before it writes to the log.
+    let is_older = superblock.upgrade()?;
     let image = rebuild_image(device, &pool, &superblock, Trees::AsFarAsTheyGo).await?;
     if let Some(announce) = announce {
         announce(NOT_TWICE);
     }
-    superblock.expiry_clock_ns = superblock.expiry_clock_ns.max(expiry_clock_ns);
+    let mut time = FoundTime::of(&superblock, is_older);
+    log.batches.iter().for_each(|batch| time.note(&batch.header));
+    behind.iter().rev().for_each(|header| time.note(header));
+    (superblock.clock, superblock.wall_high_ns) = time.into_parts();
     let before = superblock.number;
     superblock.number += 1;
+    let remembered = if acknowledges { Losses::default() } else { superblock.losses };
+    if !planted(Plant::LossesForgotten) {
+        superblock.losses = remembered.and(report.losses, superblock.number);
+    }
     superblock.space = space_image::rewrite(device, &superblock, &image).await?;
     device.flush().await.ok()?;
     superblock::write(device, &superblock).await?;
@@ -112,14 +135,36 @@ async fn restore(store: &Store, behind: Behind, known: Known, report: &mut Check
         report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
     }
     // Before older records are looked at: an object that was written again needs none.
-    store.do_again(behind, report).await?;
+    let not_done = store.do_again(behind, report).await?;
     apply(store, report).await?;
     store.salvage(known, report).await?;
     apply(store, report).await?;
+    store.account_losses(not_done, report).await?;
     report.notes.push(
         "repair: the log's records were applied where that was possible; damaged objects stay and answer with an error"
             .into(),
     );
+    Ok(())
+}
+
+/// Gives up what is lost for good, tablet by tablet.
+///
+/// # Errors
+/// [`Error::Poisoned`](crate::Error::Poisoned), once the device failed.
+async fn acknowledge(store: &Store, report: &mut CheckReport) -> Result<()> {
+    for tablet in store.0.tablets.all() {
+        let ranges = store.0.acknowledge(tablet).await;
+        for range in noted(store, "what was lost could not be given up", ranges, report)? {
+            damage::add(&mut report.given_up, range, PROBLEMS_MAX);
+        }
+    }
+    report.given_up.sort();
+    for range in &report.given_up {
+        report.notes.push(format!(
+            "acknowledged: {} do not exist any more, but for those that were written since",
+            range.words()
+        ));
+    }
     Ok(())
 }
 

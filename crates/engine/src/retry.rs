@@ -5,14 +5,17 @@
 //! [`RESULTS_KEPT`] such objects in a tablet, used in turn, so a newer write overwrites the result of an old one; what nobody
 //! used for [`RESULT_LIFE_NS`] expires. It takes no memory besides.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated};
 use shoal_base::slot::hash_slot;
 
+use crate::entry::End;
 use crate::error::Result;
 use crate::key::ObjectKey;
-use crate::object::{Metadata, Object, PutOptions, PutResult, RejectRules};
+use crate::object::{Expiry, Metadata, Object, PutOptions, PutResult, RejectRules};
 use crate::store::{Inner, Store};
 use crate::together::Together;
 use crate::update::{Change, Look};
@@ -24,6 +27,9 @@ pub const RESULTS_KEPT: u64 = 64;
 /// How long a result is kept, in nanoseconds, where nothing overwrites it: half an hour, as RAMCloud's leases. A repetition
 /// that comes later is taken for a new write.
 pub const RESULT_LIFE_NS: u64 = 30 * 60 * 1_000_000_000;
+
+/// As writes say it.
+const RESULT_EXPIRY: Expiry = Expiry::After(Duration::from_nanos(RESULT_LIFE_NS));
 
 /// The longest answer that is kept, in bytes. That a longer one was given is kept, too.
 pub const RESULT_BYTES_MAX: usize = 512;
@@ -65,14 +71,14 @@ impl Slot {
         Self { sequence: identity.sequence, writes, answer }
     }
 
-    /// The change that keeps it until `expiry_ns` by the clock of expiry.
-    pub(crate) fn change(&self, expiry_ns: u64) -> Change {
+    /// The change that keeps it for [`RESULT_LIFE_NS`].
+    pub(crate) fn change(&self) -> Change {
         let mut bytes = Vec::with_capacity(13 + self.answer.as_ref().map_or(0, Bytes::len));
         bytes.extend_from_slice(&self.sequence.to_le_bytes());
         bytes.extend_from_slice(&self.writes.to_le_bytes());
         bytes.push(u8::from(self.answer.is_some()));
         bytes.extend_from_slice(self.answer.as_deref().unwrap_or_default());
-        Change::Put { value: bytes.into(), metadata: Metadata::default(), expiry_ns: Some(expiry_ns) }
+        Change::Put { value: bytes.into(), metadata: Metadata::default(), expiry: RESULT_EXPIRY }
     }
 
     /// # Errors
@@ -95,6 +101,11 @@ impl Slot {
 }
 
 impl Inner {
+    /// About when a result that is written now is over.
+    pub(crate) fn end_of_result(&self) -> End {
+        End::Store(self.expiry.store_ns().saturating_add(RESULT_LIFE_NS))
+    }
+
     /// Where the result of a write lies whose first key is `key`.
     pub(crate) fn slot_key(&self, key: &ObjectKey, identity: Identity) -> ObjectKey {
         let tablet = self.tablet_of(key);
@@ -161,7 +172,7 @@ impl Store {
     }
 
     /// Writes where `rules` allow it; the version, and the one before where the rules had it looked up.
-    async fn write_once(
+    pub(crate) async fn write_once(
         &self,
         identity: Identity,
         key: &ObjectKey,

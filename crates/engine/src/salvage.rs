@@ -23,7 +23,7 @@ use crate::key::ObjectKey;
 use crate::log::format::{BatchHeader, EncodedRecord, RecordKind, check_batch, peek_header};
 use crate::log::read::decode_records;
 use crate::log::ring::Ring;
-use crate::object::{PutOptions, RejectRules};
+use crate::object::{Deadline, PutOptions, RejectRules};
 use crate::open::Recovery;
 use crate::store::{Inner, Store};
 use crate::superblock::{LogPlace, TabletRecord};
@@ -217,7 +217,7 @@ pub(crate) fn contents(
     let options = PutOptions {
         metadata,
         modified_ns: Some(entry.modified_ns),
-        expiry_ns: entry.expiry_ns,
+        expiry: entry.end.map(Deadline::given_on).into(),
         ..PutOptions::default()
     };
     Ok((value.to_vec(), options))
@@ -298,7 +298,7 @@ mod tests {
     use shoal_device::sim::{Image, SimDevice, SimOptions};
 
     use super::*;
-    use crate::log::format::encode_record;
+    use crate::log::format::{Stamp, encode_record};
     use crate::superblock::{Found as FoundSuperblock, Superblock, read_newest};
     use crate::{ByteRange, CheckOptions, Environment, FormatOptions, OpenOptions, block_on, check};
 
@@ -584,7 +584,7 @@ mod tests {
             first_lsn: Lsn(position),
             durable_lsn: Lsn(0),
             superblock: 1,
-            expiry_clock_ns: 0,
+            stamp: Stamp::Now { store_ns: 0, wall_ns: 0 },
             chain: 0,
             record_bytes: 0,
         };

@@ -20,7 +20,7 @@ fn key(which: u32) -> ObjectKey {
 fn inline(value: &[u8]) -> Vec<u8> {
     let meta = Meta::Inline(SmallVec::new());
     let value_bytes = value.len() as u64;
-    leaf_entry(1, &Entry { modified_ns: 1, expiry_ns: None, value_bytes, meta, home: Home::Inline }, value)
+    leaf_entry(1, &Entry { modified_ns: 1, end: None, value_bytes, meta, home: Home::Inline }, value)
 }
 
 /// What a scrub of the store says, without its words for the log.

@@ -106,6 +106,7 @@ impl Store {
         if puts.is_empty()
             || puts.len() > SHORT_PUTS_MAX
             || !inner.has_committer()
+            || inner.turns.is_any_closed() && puts.iter().any(|(key, _)| inner.is_closed(key.borrow()))
             || !puts.iter().all(|(key, value)| self.is_short(key.borrow(), value.len()))
         {
             return None;
@@ -136,11 +137,15 @@ impl Store {
 }
 
 impl Inner {
+    fn is_closed(&self, key: &ObjectKey) -> bool {
+        self.turns.is_closed(overlay::hash_of(key.encoded()))
+    }
+
     fn make_short(&self, key: &ObjectKey, value: &[u8], modified_ns: u64) -> Made<'_> {
         let (tablet, encoded) = (self.tablet_of(key), key.encoded());
         let entry = Entry {
             modified_ns,
-            expiry_ns: None,
+            end: None,
             value_bytes: value.len() as u64,
             meta: Meta::Inline(SmallVec::new()),
             home: Home::Inline,

@@ -114,6 +114,17 @@ impl SpaceManager {
         &self.space
     }
 
+    /// Blocks for objects and pages that the device has.
+    pub(crate) fn data_blocks(&self) -> u64 {
+        self.data_end.load(Ordering::Acquire).saturating_sub(self.data_first)
+    }
+
+    /// Blocks that are missing for a value of `blocks` blocks.
+    pub(crate) fn missing(&self, blocks: u64) -> u64 {
+        let promised = self.promised.load(Ordering::Acquire);
+        (blocks + promised + self.reserve).saturating_sub(self.space.free_blocks())
+    }
+
     /// Blocks that values may take now.
     pub(crate) fn available(&self) -> u64 {
         let promised = self.promised.load(Ordering::Acquire);

@@ -4,6 +4,7 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
 
+use crate::losses::Losses;
 use crate::packed::Totals;
 use crate::store::Store;
 
@@ -34,6 +35,8 @@ pub struct StoreStat {
     pub tablets: u16,
     /// Why the store is read-only, where it is.
     pub poisoned: Option<String>,
+    /// What repairs lost and nobody acknowledged.
+    pub losses: Losses,
     /// Operations since it was opened.
     pub puts: u64,
     /// See `puts`.
@@ -90,6 +93,10 @@ pub struct StoreStat {
     pub bytes_discarded: u64,
     /// Objects that were deleted because their time was over.
     pub expired: u64,
+    /// How often somebody set the wall clock since the store was opened, and by how much in all, in nanoseconds; below 0: back.
+    pub clock_steps: u64,
+    /// See `clock_steps`.
+    pub clock_skew_ns: i64,
     /// Bytes of the values in the trees.
     pub live_value_bytes: u64,
     /// Blocks that trees, values and records not yet applied own; not log and superblocks.
@@ -122,6 +129,9 @@ impl StoreStat {
     pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![
             ("store.tablets", "count", u64::from(self.tablets)),
+            ("losses.lost", "count", self.losses.lost),
+            ("losses.reverted", "count", self.losses.reverted),
+            ("losses.resurrected", "count", self.losses.resurrected),
             ("space.device", "blocks", self.device_blocks),
             ("space.device_max", "blocks", self.blocks_max),
             ("space.pending", "blocks", self.pending_blocks),
@@ -143,6 +153,9 @@ impl StoreStat {
             ("operations.gets", "count", self.gets),
             ("operations.deletes", "count", self.deletes),
             ("operations.expired", "count", self.expired),
+            ("clock.steps", "count", self.clock_steps),
+            ("clock.ahead", "ms", self.clock_skew_ns.max(0) as u64 / 1_000_000),
+            ("clock.behind", "ms", self.clock_skew_ns.min(0).unsigned_abs() / 1_000_000),
             ("operations.value_bytes_written", "bytes", self.value_bytes_written),
             ("operations.value_bytes_read", "bytes", self.value_bytes_read),
             ("operations.value_bytes_copied", "bytes", self.value_bytes_copied),
@@ -218,6 +231,8 @@ impl Store {
             totals.packed_live_bytes += view.totals.packed_live_bytes;
             totals.value_bytes += view.totals.value_bytes;
         }
+        inner.expiry.tick(&inner.committer);
+        let (clock_steps, clock_skew_ns) = inner.expiry.skew();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &inner.counters;
         StoreStat {
@@ -232,7 +247,8 @@ impl Store {
             log_used_blocks: inner.committer.used_blocks(),
             log_blocks: u64::from(inner.layout.log_blocks),
             tablets: inner.tablets.all().len() as u16,
-            poisoned: inner.poison.reason().map(str::to_owned),
+            poisoned: inner.poison.failure().map(str::to_owned),
+            losses: inner.losses,
             puts: get(&counters.puts),
             gets: get(&counters.gets),
             deletes: get(&counters.deletes),
@@ -261,6 +277,8 @@ impl Store {
             bytes_evacuated: get(&inner.mover.bytes_moved),
             bytes_discarded: get(&inner.mover.bytes_discarded),
             expired: get(&counters.expired),
+            clock_steps,
+            clock_skew_ns,
             live_value_bytes: totals.value_bytes,
             allocated_blocks: device_blocks
                 .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),

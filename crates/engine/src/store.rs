@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use shoal_base::TabletId;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_base::task::{block_on, may_block};
 use shoal_device::Device;
@@ -10,15 +11,20 @@ use shoal_pool::Pool;
 
 use crate::admission::{Admission, Admitted};
 use crate::background::Worker;
+use crate::close::Closing;
+use crate::damage::{DamagedRange, Met};
 use crate::error::{Error, Result};
 use crate::event::Baton;
 use crate::expiry::ExpiryClock;
+use crate::grow::Growth;
 use crate::key::ObjectKey;
 use crate::layout::Layout;
 use crate::log::commit::Committer;
+use crate::losses::Losses;
 use crate::moving::Mover;
 use crate::near::WriteCounts;
 use crate::options::{Environment, Tuning};
+use crate::overlay::hash_of;
 use crate::own_space::OwnSpace;
 use crate::pending::is_put_off;
 use crate::poison::Poison;
@@ -28,10 +34,27 @@ use crate::scrub::ScrubCounters;
 use crate::space::{Shortage, SpaceManager};
 use crate::stream::HeldStreams;
 use crate::tablet::{Tablet, TabletMap};
+use crate::turns::Turns;
+use crate::watch::Watches;
 
 /// An open store. Cheap to clone; all clones are the same store.
 #[derive(Clone)]
 pub struct Store(pub(crate) Arc<Inner>);
+
+impl Store {
+    /// The tablet that an object belongs to: damaged ranges are ranges of one tablet's keys.
+    #[must_use]
+    pub fn tablet_id(&self, key: &ObjectKey) -> TabletId {
+        self.0.tablet_of(key).id
+    }
+
+    /// The damaged ranges that were met since the store was opened, of encoded keys; at most about 64, neighbours as one. A
+    /// [listing](Store::list) of everything finds all of them.
+    #[must_use]
+    pub fn damage_met(&self) -> Vec<DamagedRange> {
+        self.0.met.all()
+    }
+}
 
 /// What the operations share.
 pub(crate) struct Inner {
@@ -51,10 +74,14 @@ pub(crate) struct Inner {
     pub poison: Arc<Poison>,
     /// A repair: a page that the device cannot read is lost, and not there again the next time.
     pub gives_up: bool,
+    /// What repairs lost before this opening, and nobody acknowledged.
+    pub losses: Losses,
     /// Decides whose time is over (R18).
     pub expiry: Arc<ExpiryClock>,
     /// Whose time ends soonest.
     pub expiring: Expiring,
+    /// Damaged ranges that were met since it was opened.
+    pub met: Met,
     pub publisher: Baton<Publisher>,
     /// One apply at a time.
     pub applier: Baton<()>,
@@ -73,6 +100,14 @@ pub(crate) struct Inner {
     pub discard: bool,
     /// How often keys were written, for who keeps values near.
     pub writes: WriteCounts,
+    /// How far its closing is.
+    pub closing: Closing,
+    /// How growing the file went so far.
+    pub growth: Growth,
+    /// The keys that are watched.
+    pub watches: Watches,
+    /// Who queues for keys.
+    pub turns: Turns,
     pub closed: AtomicBool,
     pub counters: OperationCounters,
 }
@@ -130,6 +165,13 @@ impl Inner {
         self.tablets.of_slot(key.slot())
     }
 
+    /// Waits where a step at the front of its line has closed it (`turns.rs`). Before anything else is taken.
+    pub(crate) async fn pass(&self, key: &ObjectKey) {
+        if self.turns.is_any_closed() {
+            self.turns.pass(hash_of(key.encoded())).await;
+        }
+    }
+
     pub(crate) fn now_ns(&self) -> u64 {
         self.environment.clock.monotonic_ns()
     }
@@ -167,12 +209,20 @@ impl Inner {
         blocks: u32,
     ) -> Result<Room<'_>> {
         let attempt = || self.try_admit(records, memory_bytes, blocks);
+        if !self.committer.suits(blocks) {
+            uninterrupted(self.prepare_for_step(blocks))?;
+        }
         loop {
             if let Some(room) = attempt() {
                 if self.wants_apply() {
                     match &self.worker {
                         Some(worker) => worker.wake_apply(),
-                        None if self.is_nearly_full() => uninterrupted(self.apply_fullest())?,
+                        None if self.is_nearly_full() => {
+                            if self.wants_log() {
+                                uninterrupted(self.prepare_log(0))?;
+                            }
+                            uninterrupted(self.apply_fullest())?;
+                        }
                         None => {}
                     }
                 }
@@ -184,6 +234,7 @@ impl Inner {
                     // One record never needs more than the other half.
                     let _waiting = (records > 1).then(|| self.admission.wait());
                     worker.wake_apply();
+                    worker.wake_grow();
                     let waited = self
                         .committer
                         .moved
@@ -191,6 +242,9 @@ impl Inner {
                     return waited.await;
                 }
                 None => {
+                    if self.wants_log() {
+                        uninterrupted(self.prepare_log(0))?;
+                    }
                     uninterrupted(self.apply_all())?;
                     // What is missing now another thread holds. It queues it, and then there is something to apply, or gives it back.
                     let is_applied =
@@ -220,7 +274,7 @@ impl Inner {
     }
 
     pub(crate) fn log_fill_permille(&self) -> usize {
-        (self.committer.used_blocks() * 1000 / u64::from(self.layout.log_blocks)) as usize
+        self.committer.fill_permille()
     }
 
     /// Claims space, making room where there is none: pending frees, applies, growth, rewriting of packed runs.

@@ -15,9 +15,11 @@ use crate::key::ObjectKey;
 use crate::log::commit::ValueWrite;
 use crate::object::{ByteRange, ObjectInfo, PutOptions, PutResult};
 use crate::put::Filler;
-use crate::space::{Extents, TREE_BLOCKS_PER_RECORD};
+use crate::retry::Identity;
+use crate::space::Extents;
 use crate::store::Store;
 use crate::tablet::View;
+use crate::update::{Change, Placed};
 use crate::value::prepare::{home_of, manifest_blocks};
 use crate::value::read::{self, Located};
 use crate::write::Part;
@@ -34,6 +36,8 @@ pub struct PutStream {
     store: Store,
     key: ObjectKey,
     options: PutOptions,
+    /// Who the write is, where its sender says so.
+    identity: Option<Identity>,
     /// Bytes that are not on the device yet; they become a single put where nothing more comes.
     pending: Vec<u8>,
     /// Metadata that goes in front of the value was taken into `pending`.
@@ -58,6 +62,7 @@ impl Store {
             store: self.clone(),
             key: key.clone(),
             options,
+            identity: None,
             pending: Vec::new(),
             started: false,
             meta_in_front: 0,
@@ -67,6 +72,20 @@ impl Store {
             checksums: Vec::new(),
             under_way: Vec::new(),
         })
+    }
+
+    /// As [`Self::put_stream`], done once ([`Self::update_once`]): the repetition is known when it is finished, and then what it
+    /// carried is thrown away.
+    ///
+    /// # Errors
+    /// As [`Self::put_stream`].
+    pub fn put_stream_once(
+        &self,
+        identity: Identity,
+        key: &ObjectKey,
+        options: PutOptions,
+    ) -> Result<PutStream> {
+        Ok(PutStream { identity: Some(identity), ..self.put_stream(key, options)? })
     }
 
     /// The object to be read piece by piece; none where there is no such object.
@@ -110,11 +129,14 @@ impl PutStream {
     /// The value is complete: makes it durable and visible.
     ///
     /// # Errors
-    /// As [`Store::put`].
+    /// As [`Store::put`], and as [`Store::put_once`] where it has an identity.
     pub async fn finish(mut self) -> Result<PutResult> {
         if !self.started && self.pending.len() as u64 <= VALUE_BYTES_SINGLE_MAX {
             let value = Buffer::from(std::mem::take(&mut self.pending));
-            return self.store.put(&self.key, value, self.options.clone()).await;
+            return match self.identity {
+                Some(identity) => self.store.put_once(identity, &self.key, value, self.options.clone()).await,
+                None => self.store.put(&self.key, value, self.options.clone()).await,
+            };
         }
         if !self.pending.is_empty() {
             self.write_piece().await?;
@@ -131,15 +153,18 @@ impl PutStream {
         let home = home_of(&inner.device, &self.runs, 0, checksums, manifest.as_ref(), &mut writes);
         inner.write_values(writes).await?;
         entry.home = home;
-        if let Some(expiry_ns) = self.options.expiry_ns {
-            inner.expiring.note(expiry_ns, self.key.encoded());
+        if let Some(end) = entry.end {
+            inner.expiring.note(end, self.key.encoded());
         }
         let mut head = Vec::with_capacity(96);
         entry.encode(&mut head);
-        let (_, promise) = inner.claim(|| inner.space.claim_value(0, 0, TREE_BLOCKS_PER_RECORD)).await?;
-        let extents = self.extents.drain(..).chain(manifest).collect();
-        let prepared = inner.prepared(&self.key, &[&head], promise, extents, Vec::new(), Part::LAST);
-        let write = inner.admit_write(prepared).await?;
+        let placed = Placed { entry: head, extents: self.extents.drain(..).chain(manifest).collect() };
+        if let Some(identity) = self.identity {
+            let change = Change::Placed(placed);
+            let (version, _) = store.write_once(identity, &self.key, self.options.rules, change).await?;
+            return Ok(PutResult { version });
+        }
+        let write = inner.admit_write(inner.prepare_placed(&self.key, &placed, Part::LAST).await?).await?;
         let written = inner.commit(&self.key, self.options.rules, write).await?;
         inner.count(&inner.counters.puts);
         Ok(PutResult { version: written.version })
@@ -152,7 +177,10 @@ impl PutStream {
         inner.check_writable()?;
         if !self.started {
             self.started = true;
-            inner.check_rules(&self.key, self.options.rules).await?;
+            // A repetition of a write that was done gets its answer, whatever its rules say of what it left.
+            if self.identity.is_none() {
+                inner.check_rules(&self.key, self.options.rules).await?;
+            }
             let (entry, meta) = inner.new_entry(&self.key, &self.options, 0)?;
             self.meta_in_front = entry.meta_in_front() as usize;
             if self.meta_in_front > 0 {

@@ -11,9 +11,12 @@ use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_device::{Device, IoBuf};
 use shoal_space::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX};
 
+use crate::clock_record::{CLOCK_RECORD_BYTES, ClockRecord};
 use crate::error::{Error, Result};
-use crate::layout::{Layout, SUPERBLOCK_COPIES};
+use crate::features::{COMPONENT_PAGES, Features};
+use crate::layout::{Layout, Places, SUPERBLOCK_COPIES};
 use crate::log::format::COUNTER_MAX;
+use crate::losses::Losses;
 use crate::options::TABLETS_MAX;
 use crate::packed::Totals;
 use crate::plant::{Plant, planted};
@@ -22,11 +25,20 @@ use crate::tree::{PageRef, Root};
 /// "SHOALSB" and a line end that text transfers would change.
 const MAGIC: [u8; 8] = *b"SHOALSB\n";
 /// Version of all formats on the device together.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
+/// The oldest one that is opened: the first opening for writing makes it [`FORMAT_VERSION`] (`docs/operate/upgrade.md`).
+pub(crate) const FORMAT_VERSION_OLDEST: u32 = 2;
 const CRC_OFFSET: usize = BLOCK_BYTES - 4;
+/// Version and number lie here in every version, those to come too.
+const VERSION_OFFSET: usize = 8;
+const NUMBER_OFFSET: usize = 32;
+const FEATURES_OFFSET: usize = 164;
 const TABLETS_OFFSET: usize = 256;
 const TABLET_BYTES: usize = 96;
-const _: () = assert!(TABLETS_OFFSET + TABLET_BYTES * TABLETS_MAX as usize <= CRC_OFFSET);
+/// Of a tablet's record: the reference to a component page.
+const COMPONENTS_OFFSET: usize = 80;
+const CLOCK_OFFSET: usize = TABLETS_OFFSET + TABLET_BYTES * TABLETS_MAX as usize;
+const _: () = assert!(CLOCK_OFFSET + CLOCK_RECORD_BYTES <= CRC_OFFSET);
 
 /// A place in the log: where the next batch begins and what it must say of the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +107,9 @@ impl TabletRecord {
 /// Everything a superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
+    /// Version of the formats: 2 until the first opening for writing, then 3.
+    pub version: u32,
+    pub features: Features,
     pub identity: [u8; 16],
     /// Secret seed of the log's checksums (R24).
     pub log_seed: u64,
@@ -110,20 +125,37 @@ pub(crate) struct Superblock {
     pub lsn_ceiling: Lsn,
     /// Blocks of the device that are zeroed and usable.
     pub device_blocks: u64,
+    /// Blocks of the log's ring, from its start on, that were written once: batches lie in these only.
+    pub log_prepared: u32,
     pub log_tail: LogPlace,
     pub space: SpacePlace,
-    /// The expiry clock, nanoseconds since the Unix epoch (R18).
-    pub expiry_clock_ns: u64,
+    /// What the wall clock showed at most since its last step back, nanoseconds since the Unix epoch (R18). In version 2, the
+    /// clock of expiry, which never went back.
+    pub wall_high_ns: u64,
+    pub clock: ClockRecord,
+    pub losses: Losses,
     pub tablets: Vec<TabletRecord>,
 }
 
 impl Superblock {
+    /// Makes this the superblock of a store that this program may write: of the newest version. Says whether it was of an older one
+    /// (see [`has_older`]).
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`] where the store has a feature that this program cannot write.
+    pub(crate) fn upgrade(&mut self) -> Result<bool> {
+        self.features.check_writable()?;
+        let is_older = self.version < FORMAT_VERSION;
+        self.version = FORMAT_VERSION;
+        Ok(is_older)
+    }
+
     /// The block's bytes.
     pub(crate) fn encode(&self) -> IoBuf {
         assert!(self.tablets.len() <= usize::from(TABLETS_MAX), "the table of tablets fits");
         let mut head = Vec::with_capacity(TABLETS_OFFSET);
         head.extend_from_slice(&MAGIC);
-        head.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        head.extend_from_slice(&self.version.to_le_bytes());
         head.extend_from_slice(&(self.tablets.len() as u32).to_le_bytes());
         head.extend_from_slice(&self.identity);
         for field in [
@@ -135,7 +167,7 @@ impl Superblock {
             self.log_seed,
             self.layout.blocks_max,
             self.device_blocks,
-            self.expiry_clock_ns,
+            self.wall_high_ns,
             self.log_tail.position,
             self.log_tail.first_lsn.0,
             self.space.snapshot_number,
@@ -155,8 +187,13 @@ impl Superblock {
         ] {
             head.extend_from_slice(&field.to_le_bytes());
         }
-        assert!(head.len() <= TABLETS_OFFSET, "the head fits before the tablets");
+        assert_eq!(head.len(), FEATURES_OFFSET, "version 2 ends here");
         let mut block = IoBuf::new(1);
+        if self.version > FORMAT_VERSION_OLDEST {
+            self.encode_newer(&mut head);
+            block[CLOCK_OFFSET..CLOCK_OFFSET + CLOCK_RECORD_BYTES].copy_from_slice(&self.clock.encode());
+        }
+        assert!(head.len() <= TABLETS_OFFSET, "the head fits before the tablets");
         block[..head.len()].copy_from_slice(&head);
         for (index, tablet) in self.tablets.iter().enumerate() {
             let mut bytes = Vec::with_capacity(TABLET_BYTES);
@@ -184,13 +221,23 @@ impl Superblock {
         block
     }
 
-    /// What `block` says; none where it is no valid superblock of this format.
-    pub(crate) fn decode(block: &[u8]) -> Option<Self> {
-        if block.len() != BLOCK_BYTES || block.get(..8) != Some(&MAGIC[..]) {
-            return None;
+    /// What version 3 has in front of the tablets.
+    fn encode_newer(&self, head: &mut Vec<u8>) {
+        for field in [self.features.compatible, self.features.read_only, self.features.incompatible] {
+            head.extend_from_slice(&field.to_le_bytes());
         }
-        let crc = Reader::new(block.get(CRC_OFFSET..)?).u32().ok()?;
-        if crc != crc32c(block.get(..CRC_OFFSET)?) && !planted(Plant::SuperblockNotChecked) {
+        let Places { log, space_areas: [first, second], data } = self.layout.places;
+        let Losses { since_number, lost, reverted, resurrected } = self.losses;
+        for field in [log, first, second, data, since_number, lost, reverted, resurrected] {
+            head.extend_from_slice(&field.to_le_bytes());
+        }
+        let is_whole = self.log_prepared == self.layout.log_blocks;
+        head.extend_from_slice(&if is_whole { 0 } else { self.log_prepared }.to_le_bytes());
+    }
+
+    /// What `block` says; none where it is no valid superblock of a version, or with features, that this program knows.
+    pub(crate) fn decode(block: &[u8]) -> Option<Self> {
+        if !is_whole(block) || needs(block).is_some() {
             return None;
         }
         Self::decode_fields(block).ok().filter(Self::is_sensible)
@@ -198,23 +245,16 @@ impl Superblock {
 
     fn decode_fields(block: &[u8]) -> std::result::Result<Self, Truncated> {
         let mut reader = Reader::new(block);
-        reader.bytes(8)?;
-        if reader.u32()? != FORMAT_VERSION {
-            return Err(Truncated);
-        }
+        reader.bytes(VERSION_OFFSET)?;
+        let version = reader.u32()?;
         let tablets = reader.u32()?;
         let mut identity = [0; 16];
         identity.copy_from_slice(reader.bytes(16)?);
         let [number, epoch, epoch_position, durable, ceiling, log_seed] = fields(&mut reader)?;
-        let [blocks_max, device_blocks, expiry_clock_ns, position, first_lsn, snapshot_number] =
+        let [blocks_max, device_blocks, wall_high_ns, position, first_lsn, snapshot_number] =
             fields(&mut reader)?;
         let chain = reader.u32()?;
-        let layout = Layout {
-            blocks_max,
-            group_blocks: reader.u32()?,
-            log_blocks: reader.u32()?,
-            space_area_blocks: reader.u32()?,
-        };
+        let (group_blocks, log_blocks, space_area_blocks) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let space = SpacePlace {
             area: (reader.u32()? & 1) as u8,
             snapshot_pieces: reader.u32()?,
@@ -223,10 +263,26 @@ impl Superblock {
             deltas: reader.u32()?,
             snapshot_number,
         };
+        let mut places = Places::one_after_the_other(log_blocks, space_area_blocks);
+        let mut log_prepared = log_blocks;
+        let (mut features, mut losses, mut clock) =
+            (Features::default(), Losses::default(), ClockRecord::default());
+        if version > FORMAT_VERSION_OLDEST {
+            features = decode_features(&mut reader)?;
+            let [log, first, second, data] = fields(&mut reader)?;
+            places = Places { log, space_areas: [first, second], data };
+            let [since_number, lost, reverted, resurrected] = fields(&mut reader)?;
+            losses = Losses { since_number, lost, reverted, resurrected };
+            log_prepared = Some(reader.u32()?).filter(|&blocks| blocks > 0).unwrap_or(log_blocks);
+            clock = ClockRecord::decode(block.get(CLOCK_OFFSET..CRC_OFFSET).ok_or(Truncated)?)?;
+        }
+        let layout = Layout { blocks_max, group_blocks, log_blocks, space_area_blocks, places };
         let tablets = (0..tablets.min(u32::from(TABLETS_MAX)) as usize)
             .map(|index| decode_tablet(block.get(TABLETS_OFFSET + index * TABLET_BYTES..).unwrap_or(&[])))
             .collect::<std::result::Result<Vec<_>, _>>()?;
         Ok(Self {
+            version,
+            features,
             identity,
             log_seed,
             layout,
@@ -236,9 +292,12 @@ impl Superblock {
             durable_lsn: Lsn(durable),
             lsn_ceiling: Lsn(ceiling),
             device_blocks,
+            log_prepared,
             log_tail: LogPlace { position, chain, first_lsn: Lsn(first_lsn) },
             space,
-            expiry_clock_ns,
+            wall_high_ns,
+            clock,
+            losses,
             tablets,
         })
     }
@@ -257,8 +316,13 @@ impl Superblock {
             tail.position,
             tail.first_lsn.0,
             self.space.snapshot_number,
+            self.losses.since_number,
+            self.losses.lost,
+            self.losses.reverted,
+            self.losses.resurrected,
         ];
-        layout.log_blocks >= 8
+        (8..=layout.log_blocks).contains(&self.log_prepared)
+            && layout.is_sensible()
             && layout.group_blocks.is_power_of_two()
             && (GROUP_BLOCKS_MIN..=GROUP_BLOCKS_MAX).contains(&layout.group_blocks)
             && groups <= SPACE_BLOCKS_MAX / u64::from(GROUP_BLOCKS_MAX)
@@ -269,9 +333,45 @@ impl Superblock {
             // The first record has number 1.
             && tail.first_lsn > Lsn::NONE
             && counters.iter().all(|&counter| counter <= COUNTER_MAX)
+            && self.clock.is_sensible()
             && !self.tablets.is_empty()
             && self.tablets.iter().all(|tablet| tablet.is_sensible(&usable))
     }
+}
+
+/// Whether `block` is what a program wrote as a superblock, of whichever version.
+fn is_whole(block: &[u8]) -> bool {
+    let (Some(body), Some(crc)) = (block.get(..CRC_OFFSET), block.get(CRC_OFFSET..BLOCK_BYTES)) else {
+        return false;
+    };
+    block.get(..8) == Some(&MAGIC[..])
+        && (Reader::new(crc).u32() == Ok(crc32c(body)) || planted(Plant::SuperblockNotChecked))
+}
+
+/// Why this program can do nothing with the store of a superblock, whatever else it says: its version, or a feature.
+fn needs(block: &[u8]) -> Option<String> {
+    let version = Reader::new(block.get(VERSION_OFFSET..)?).u32().ok()?;
+    let is_known = (FORMAT_VERSION_OLDEST..=FORMAT_VERSION).contains(&version);
+    if !is_known {
+        let newer = if version > FORMAT_VERSION { ", or a newer one" } else { "" };
+        return Some(format!(
+            "this store has format version {version}; this program knows versions {FORMAT_VERSION_OLDEST} and {FORMAT_VERSION}: \
+             use the version of shoal that wrote it{newer}"
+        ));
+    }
+    if version == FORMAT_VERSION_OLDEST {
+        return None;
+    }
+    let mut features = decode_features(&mut Reader::new(block.get(FEATURES_OFFSET..)?)).ok()?;
+    let (tablets, _) = block.get(TABLETS_OFFSET..CLOCK_OFFSET)?.as_chunks::<TABLET_BYTES>();
+    if tablets.iter().any(|tablet| tablet[COMPONENTS_OFFSET..].iter().any(|&byte| byte != 0)) {
+        features.incompatible |= COMPONENT_PAGES;
+    }
+    features.unreadable()
+}
+
+fn decode_features(reader: &mut Reader<'_>) -> std::result::Result<Features, Truncated> {
+    Ok(Features { compatible: reader.u32()?, read_only: reader.u32()?, incompatible: reader.u32()? })
 }
 
 fn fields<const N: usize>(reader: &mut Reader<'_>) -> std::result::Result<[u64; N], Truncated> {
@@ -305,10 +405,11 @@ pub(crate) enum Found {
     Newest(Box<Superblock>),
 }
 
-/// Reads all copies and picks the newest valid one.
+/// Reads all copies and picks the newest valid one. A newer one that only another program understands is not passed over: what the
+/// store holds since is nothing that this program could know.
 pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
     let mut newest: Option<Superblock> = None;
-    let mut foreign = None;
+    let mut foreign: Option<(u64, String)> = None;
     let mut blank = true;
     let mut unreadable = None;
     for block in SUPERBLOCK_COPIES.into_iter().flatten() {
@@ -336,12 +437,20 @@ pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
                 newest = Some(superblock);
             }
             Some(_) => {}
-            None => foreign = foreign.or_else(|| foreign_message(&bytes)),
+            None => {
+                let found = foreign_copy(&bytes);
+                if found.as_ref().is_some_and(|found| foreign.as_ref().is_none_or(|best| best.0 <= found.0)) {
+                    foreign = found;
+                }
+            }
         }
     }
+    let foreign = foreign
+        .filter(|(number, _)| newest.as_ref().is_none_or(|newest| *number > newest.number))
+        .map(|(_, message)| message);
     match (newest, foreign, unreadable) {
+        (_, Some(message), _) => Err(Error::Unopenable(message)),
         (Some(newest), ..) => Ok(Found::Newest(Box::new(newest))),
-        (None, Some(message), _) => Err(Error::Unopenable(message)),
         (None, None, Some(error)) => Err(error.into()),
         (None, None, None) if blank => Ok(Found::Nothing),
         (None, None, None) => Err(Error::Unopenable(
@@ -351,16 +460,28 @@ pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
     }
 }
 
-/// What to say of a block that is no superblock of this version, where it is recognisable.
-fn foreign_message(block: &[u8]) -> Option<String> {
+/// Whether any copy of a superblock is of an older version. A program that knows no newer one would start from it as if nothing had
+/// happened since; so an opening writes both slots before anything else (R9). The newest copy alone does not tell: of an
+/// upgrade that was interrupted one copy of a slot may be new and the other one old.
+pub(crate) async fn has_older(device: &Device) -> bool {
+    for block in SUPERBLOCK_COPIES.into_iter().flatten().filter(|&block| block < device.blocks()) {
+        if let Ok(bytes) = device.read(block, IoBuf::unfilled(1)).await.ok()
+            && Superblock::decode(&bytes).is_some_and(|superblock| superblock.version < FORMAT_VERSION)
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// Number of a superblock that this program does not understand, and what to say of it; 0 where it is damaged besides.
+fn foreign_copy(block: &[u8]) -> Option<(u64, String)> {
     if block.get(..8) != Some(&MAGIC[..]) {
         return None;
     }
-    let version = Reader::new(block.get(8..)?).u32().ok()?;
-    let newer = if version > FORMAT_VERSION { ", or a newer one" } else { "" };
-    (version != FORMAT_VERSION).then(|| {
-        format!("this store has format version {version}; this program knows version {FORMAT_VERSION}: use the version of shoal that wrote it{newer}")
-    })
+    let message = needs(block)?;
+    let number = if is_whole(block) { Reader::new(block.get(NUMBER_OFFSET..)?).u64().ok()? } else { 0 };
+    Some((number, message))
 }
 
 /// The blocks of both copies of superblock `number`.

@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 use shoal_base::{BLOCK_BYTES, Run, TabletId};
+use shoal_device::DeviceError;
 use shoal_pool::{Hint, Keep, Pinned, Pool, PoolError, Unit, Writer, WriterOptions};
 
 use crate::error::{Error, Result};
@@ -34,10 +35,17 @@ impl<'a> PoolPages<'a> {
         Self { pool, gives_up: false }
     }
 
-    /// The same; where `gives_up`, a page that the device cannot read is damaged.
+    /// The same; where `gives_up`, a page that the device says it cannot read is damaged.
     pub(crate) fn giving_up(self, gives_up: bool) -> Self {
         Self { gives_up, ..self }
     }
+}
+
+/// Whether the device says of these blocks that it cannot read them, and not that it cannot be reached or has no memory.
+pub(crate) fn is_of_medium(error: &DeviceError) -> bool {
+    /// EIO, ENODATA, EILSEQ, EBADMSG, EUCLEAN, EREMOTEIO: what Linux makes of unreadable sectors and of failed integrity checks.
+    const CODES: [i32; 6] = [5, 61, 84, 74, 117, 121];
+    matches!(error, DeviceError::Io { code: Some(code), .. } if !error.is_write() && CODES.contains(code))
 }
 
 /// A page in a pinned frame.
@@ -92,7 +100,7 @@ impl PageSource for PoolPages<'_> {
             PoolError::Corrupt { block, .. } => {
                 Error::Corrupt { what: format!("a page of level {level} of an index tree"), block }
             }
-            PoolError::Device(error) if self.gives_up && !error.is_write() => {
+            PoolError::Device(error) if self.gives_up && is_of_medium(&error) => {
                 Error::Corrupt { what: format!("a page of level {level} ({error})"), block: page.block }
             }
             error => pool_error(error),

@@ -7,31 +7,54 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use shoal_base::Lsn;
 use shoal_buffer::Buffer;
+use smallvec::SmallVec;
 
+use crate::entry::{End, Entry, Home, Meta};
 use crate::error::Result;
-use crate::get::{FoundEntry, check_single, entry_of_record};
+use crate::get::{FoundEntry, check_single, entry_of_record, is_unreadable};
 use crate::key::ObjectKey;
 use crate::log::format::RecordKind;
-use crate::object::{Metadata, Object, PutOptions};
+use crate::object::{Expiry, Metadata, Object, PutOptions};
 use crate::overlay::Record;
 use crate::pending::Pending;
 use crate::plant::{Plant, planted};
+use crate::space::Extents;
 use crate::store::{Inner, Store};
 use crate::tablet::{Tablet, View};
-use crate::write::Write;
+use crate::turns::Tries;
+use crate::write::{Part, Write};
 
 /// What a decision looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Nothing: the decision is the same whatever there is, and need not see it.
     Nothing,
+    /// Whether it exists, and nothing else: the object that is shown has no metadata, no value, and where its state is in flight no
+    /// version. One of which nobody knows whether it exists, because its part of the tree is damaged, counts as existing, with
+    /// version 0: so a delete of it deletes it.
+    Existence,
     /// What is known about the object; its value stays empty, and the version of a state in flight is not known yet.
     Info,
     /// Its value too.
     Value,
     /// What is known about the object, the version included: waits where the newest state is in flight.
     Version,
+    /// Its value and its version: waits as for that.
+    Whole,
+}
+
+impl Look {
+    /// Whether the value is looked at.
+    pub(crate) fn wants_value(self) -> bool {
+        matches!(self, Self::Value | Self::Whole)
+    }
+
+    fn wants_version(self) -> bool {
+        matches!(self, Self::Version | Self::Whole)
+    }
 }
 
 /// What an update does.
@@ -45,8 +68,8 @@ pub enum Change {
         value: Buffer,
         /// What its user says about it.
         metadata: Metadata,
-        /// When its time is over, in nanoseconds since the Unix epoch; none: never.
-        expiry_ns: Option<u64>,
+        /// When its time is over.
+        expiry: Expiry,
     },
     /// The object is this from now on, with all that may be said of a put; the rules among it do not count.
     PutWith {
@@ -55,8 +78,25 @@ pub enum Change {
         /// The rest.
         options: Box<PutOptions>,
     },
+    /// The object is this from now on; its value is on the device already. Only a stream of the store makes one.
+    #[doc(hidden)]
+    Placed(Placed),
     /// It does not exist from now on.
     Delete,
+}
+
+/// A value that a stream has written, and the entry that names it. Where it is not stored its space is given back with the last
+/// clone.
+#[derive(Clone)]
+pub struct Placed {
+    pub(crate) entry: Vec<u8>,
+    pub(crate) extents: Vec<Arc<Extents>>,
+}
+
+impl std::fmt::Debug for Placed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Placed").finish_non_exhaustive()
+    }
 }
 
 impl Change {
@@ -64,7 +104,7 @@ impl Change {
     pub(crate) fn value_bytes(&self) -> usize {
         match self {
             Self::Put { value, .. } | Self::PutWith { value, .. } => value.len(),
-            Self::Keep | Self::Delete => 0,
+            Self::Keep | Self::Placed(_) | Self::Delete => 0,
         }
     }
 }
@@ -78,11 +118,20 @@ pub struct Updated<T> {
     pub pending: Option<Pending>,
 }
 
+/// What stands for an object of which nobody knows whether it exists.
+fn unknown() -> FoundEntry {
+    let (meta, home) = (Meta::Inline(SmallVec::new()), Home::Inline);
+    let entry = Entry { modified_ns: 0, end: None, value_bytes: 0, meta, home };
+    FoundEntry { version: Lsn::NONE, entry, inline: Bytes::new() }
+}
+
 /// The newest state of a key, and where it was seen.
 pub(crate) struct Seen {
     pub view: Arc<View>,
     /// The record in an overlay; none: what the tree says.
     pub record: Option<Arc<Record>>,
+    /// What was there, where its time ends: it is another state from then on.
+    pub expires: Option<(End, Lsn)>,
 }
 
 /// What became of an object that the reaper looked at.
@@ -91,7 +140,7 @@ pub(crate) enum Reaped {
     Deleted,
     /// It was written again, and its time ends later.
     Later {
-        expiry_ns: u64,
+        end: End,
     },
     /// There is none, or its time does not end.
     Stays,
@@ -113,7 +162,10 @@ impl Store {
         let inner = &*self.0;
         inner.check_open()?;
         let tablet = inner.tablet_of(key).clone();
+        inner.pass(key).await;
+        let mut tries = Tries::new(&inner.turns);
         loop {
+            tries.go_on([key].into_iter()).await;
             let (seen, found) = inner.look(&tablet, key, look).await?;
             let object = match &found {
                 Some(found) => Some(inner.object_for(found, look).await?),
@@ -126,14 +178,18 @@ impl Store {
                     let pending = pending.filter(|pending| !pending.is_durable());
                     return Ok(Updated { answer, pending });
                 }
-                Change::Put { value, metadata, expiry_ns } => {
-                    let options = PutOptions { metadata, expiry_ns, ..PutOptions::default() };
+                Change::Put { value, metadata, expiry } => {
+                    let options = PutOptions { metadata, expiry, ..PutOptions::default() };
                     inner.check_writable()?;
                     inner.put_write(key, &value, &options).await?
                 }
                 Change::PutWith { value, options } => {
                     inner.check_writable()?;
                     inner.put_write(key, &value, &options).await?
+                }
+                Change::Placed(placed) => {
+                    inner.check_writable()?;
+                    inner.admit_write(inner.prepare_placed(key, &placed, Part::LAST).await?).await?
                 }
                 Change::Delete => {
                     inner.check_writable()?;
@@ -142,11 +198,13 @@ impl Store {
             };
             let kind = write.prepared.record.kind();
             if let Some(record) = inner.insert_unless_changed(&tablet, key, &seen, write)? {
+                drop(tries);
                 inner.hand_over_or_lead().await;
                 let counters = &inner.counters;
                 inner.count(if kind == RecordKind::Put { &counters.puts } else { &counters.deletes });
                 return Ok(Updated { answer, pending: Some(Pending::new(self.clone(), record)) });
             }
+            tries.conflict();
         }
     }
 }
@@ -157,11 +215,11 @@ impl Inner {
         let tablet = self.tablet_of(key).clone();
         loop {
             let (seen, found) = self.look_stored(&tablet, key, Look::Info).await?;
-            let Some(expiry_ns) = found.and_then(|found| found.entry.expiry_ns) else {
+            let Some((end, version)) = found.and_then(|found| Some((found.entry.end?, found.version))) else {
                 return Ok(Reaped::Stays);
             };
-            if expiry_ns > self.expiry.now_ns() && !planted(Plant::ReaperUnconditional) {
-                return Ok(Reaped::Later { expiry_ns });
+            if !self.is_over(Some(end), version) && !planted(Plant::ReaperUnconditional) {
+                return Ok(Reaped::Later { end });
             }
             self.check_writable()?;
             let write = self.delete_write(key).await?;
@@ -179,8 +237,10 @@ impl Inner {
         key: &ObjectKey,
         look: Look,
     ) -> Result<(Seen, Option<FoundEntry>)> {
-        let (seen, found) = self.look_stored(tablet, key, look).await?;
-        Ok((seen, found.filter(|found| !self.expiry.is_over(&found.entry))))
+        let (mut seen, found) = self.look_stored(tablet, key, look).await?;
+        let found = found.filter(|found| !self.is_over(found.entry.end, found.version));
+        seen.expires = found.as_ref().and_then(|found| Some((found.entry.end?, found.version)));
+        Ok((seen, found))
     }
 
     /// The newest state of a key. Waits where it is in flight and `look` needs what is on the device, or its number.
@@ -197,21 +257,28 @@ impl Inner {
             let found = match &record {
                 Some(record) if record.kind() == RecordKind::Delete => None,
                 Some(record) => Some(entry_of_record(record)?),
-                None => self.find_in_tree(&view, key.encoded()).await?,
+                None => match self.find_in_tree(&view, key.encoded()).await {
+                    Err(error) if look == Look::Existence && is_unreadable(&error) => Some(unknown()),
+                    found => found?,
+                },
             };
             if let (Some(record), Some(found)) = (&record, &found)
                 && !record.is_durable(self.committer.durable())
-                && (look == Look::Version || !found.is_inline())
+                && look != Look::Existence
+                && (look.wants_version() || !found.is_inline())
             {
                 self.wait_for_other(record).await?;
                 continue;
             }
-            return Ok((Seen { view, record }, found));
+            return Ok((Seen { view, record, expires: None }, found));
         }
     }
 
     pub(crate) async fn object_for(&self, found: &FoundEntry, look: Look) -> Result<Object> {
-        if look == Look::Value {
+        if look == Look::Existence {
+            return Ok(Object { info: self.info_of(found, Metadata::default()), value: Buffer::new() });
+        }
+        if look.wants_value() {
             check_single(found.entry.value_bytes)?;
             return self.read_object(found, 0, found.entry.value_bytes).await;
         }
@@ -233,7 +300,7 @@ impl Inner {
                 continue;
             }
             self.check_writable()?;
-            if !seen.is_unchanged(&view, &active, key) {
+            if !seen.is_unchanged(self, &view, &active, key) {
                 return Ok(None);
             }
             let record = write.prepared.record.clone();

@@ -8,7 +8,7 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::task::may_block;
 
 use crate::admission::Admitted;
-use crate::entry::expiry_of;
+use crate::entry::{End, end_of};
 use crate::error::{Error, Result};
 use crate::key::ObjectKey;
 use crate::log::commit::{Item, Step, ValueWrite};
@@ -76,6 +76,8 @@ enum Verdict {
     Reject(Newest),
     /// The entry in flight has no number yet, and the answer depends on it.
     Wait(Arc<Record>),
+    /// Only the tree could tell, and it cannot.
+    Unknown(Error),
 }
 
 impl Inner {
@@ -135,13 +137,14 @@ impl Inner {
         let tablet = self.tablet_of(key).clone();
         loop {
             let view = tablet.view();
-            let tree = self.tree_version(&view, key).await?;
+            let tree = self.tree_version(&view, key).await;
             let verdict = {
                 let active = view.active.lock();
                 judge(self, &active, &view, key, tree, rules)
             };
             match verdict {
                 Verdict::Accept(_) => return Ok(()),
+                Verdict::Unknown(error) => return Err(error),
                 Verdict::Reject(newest) => return Err(self.rejected(newest).await?),
                 Verdict::Wait(record) => {
                     self.wait_for_other(&record).await?;
@@ -160,7 +163,7 @@ impl Inner {
     ) -> Result<Option<Lsn>> {
         loop {
             let view = tablet.view();
-            let tree = if rules.is_empty() { None } else { self.tree_version(&view, key).await? };
+            let tree = if rules.is_empty() { Ok(None) } else { self.tree_version(&view, key).await };
             let verdict = {
                 let mut active = view.active.lock();
                 if active.is_frozen() {
@@ -176,6 +179,7 @@ impl Inner {
             };
             match verdict {
                 Verdict::Accept(_) => unreachable!("accepted writes are queued under the lock"),
+                Verdict::Unknown(error) => return Err(error),
                 Verdict::Reject(newest) => return Err(self.rejected(newest).await?),
                 Verdict::Wait(record) => {
                     self.wait_for_other(&record).await?;
@@ -235,6 +239,7 @@ impl Inner {
         hash: u64,
     ) -> Growth {
         let count = self.writes.of(hash);
+        self.watches.note(hash, record.key(), record.kind());
         let growth = view.active.insert(active, record, hash, self.committer.durable());
         if planted(Plant::DroppedFreedAtOnce) {
             active.take_superseded().iter().for_each(|record| self.space.give_back(record.owned()));
@@ -270,18 +275,19 @@ impl Inner {
     /// The version of `key` in the tree of `view`.
     async fn tree_version(&self, view: &View, key: &ObjectKey) -> Result<Option<Lsn>> {
         let leaf = self.find_in_tree(view, key.encoded()).await?;
-        Ok(leaf.filter(|leaf| !self.expiry.is_over(&leaf.entry)).map(|leaf| leaf.version))
+        Ok(leaf.filter(|leaf| !self.is_over(leaf.entry.end, leaf.version)).map(|leaf| leaf.version))
     }
 }
 
 /// Decides under the overlay's lock. The tree's answer was looked up before, under the root of the same view: while the active
-/// overlay is not frozen, overlays and root together say the same as then (R6).
+/// overlay is not frozen, overlays and root together say the same as then (R6). Where the tree could not answer, a record in an overlay still
+/// can.
 fn judge(
     inner: &Inner,
     active: &overlay::Inner,
     view: &View,
     key: &ObjectKey,
-    tree: Option<Lsn>,
+    tree: Result<Option<Lsn>>,
     rules: RejectRules,
 ) -> Verdict {
     if rules.is_empty() {
@@ -292,9 +298,13 @@ fn judge(
         frozen.lock().newest(key.encoded()).cloned()
     });
     let Some(record) = newest else {
+        let tree = match tree {
+            Ok(tree) => tree,
+            Err(error) => return Verdict::Unknown(error),
+        };
         return if rules.reject(tree) { Verdict::Reject(Newest::Tree(tree)) } else { Verdict::Accept(tree) };
     };
-    let exists = record.kind() == RecordKind::Put && !inner.is_over(&record);
+    let exists = record.kind() == RecordKind::Put && !inner.is_record_over(&record);
     let lsn = record.lsn_raw();
     if exists && lsn == UNNUMBERED {
         // Its number will be above all that were given; only "at most" a larger number than those is open.
@@ -323,8 +333,14 @@ pub(crate) fn memory_bytes(record: &Record) -> usize {
 
 impl Inner {
     /// Whether the time of what a put's record holds is over.
-    fn is_over(&self, record: &Record) -> bool {
-        expiry_of(record.body_bytes()).is_some_and(|expiry| expiry <= self.expiry.now_ns())
+    fn is_record_over(&self, record: &Record) -> bool {
+        self.is_over(end_of(record.body_bytes()), Lsn(record.lsn_raw()))
+    }
+
+    /// Whether the time of this version of an object is over; [`UNNUMBERED`] where it has no number yet.
+    #[inline]
+    pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
+        end.is_some() && self.expiry.is_over(end, version, &self.committer)
     }
 
     /// Counts an operation.

@@ -141,13 +141,18 @@ impl Pool {
         }
     }
 
-    /// Writes every page that is dirty now, and waits for these and all other writes. For a shutdown nobody may write
+    /// Writes every page that is dirty now, and waits for these and all other writes. `Ok` says that everything that was dirty at
+    /// the call has been written; a device with a cache of its own is to be flushed then. It does not answer for earlier writes: a page
+    /// whose write failed stays dirty and is written again here, and only how that ends counts. For a shutdown nobody may write
     /// meanwhile.
     ///
     /// # Errors
-    /// The first error of a write since the last flush: then something is still dirty.
+    /// The device's, where a write of this call failed: then something is still dirty, and the next call tries it again. An
+    /// error that was given once is not given again.
     pub async fn flush_all(&self) -> Result<(), PoolError> {
         let inner = self.inner();
+        // Of writes before this call: what they did not write is still dirty.
+        drop(self.take_write_error());
         loop {
             self.written().await;
             let (mut pages, mut is_whole) = (Vec::new(), true);
@@ -169,9 +174,15 @@ impl Pool {
             }
             let requests = self.write_back(pages, After::Stay, false, None);
             self.written().await;
-            let failed = requests.iter().find_map(|request| request.error());
-            failed.or_else(|| self.take_write_error()).map_or(Ok(()), Err)?;
-            if is_whole && !self.has_failed_aside() {
+            if let Some(error) = requests.iter().find_map(|request| request.error()) {
+                drop(self.take_write_error());
+                return Err(error);
+            }
+            let has_failed_aside = self.has_failed_aside();
+            if has_failed_aside && let Some(error) = self.take_write_error() {
+                return Err(error);
+            }
+            if is_whole && !has_failed_aside {
                 return Ok(());
             }
         }

@@ -3,10 +3,13 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use shoal_base::BLOCK_BYTES;
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
-use shoal_engine::{Error, Pending};
+use shoal_engine::{Error, Pending, Watch};
 use shoal_resp::Reply;
 use smallvec::SmallVec;
+
+use crate::command::Call;
 
 /// An answer.
 #[derive(Debug)]
@@ -15,6 +18,8 @@ pub(crate) enum Answer {
     Ok,
     /// Another short text.
     Simple(&'static str),
+    /// A line that is not known beforehand.
+    Line(String),
     /// An error with its code.
     Error(Cow<'static, str>),
     Integer(i64),
@@ -27,8 +32,16 @@ pub(crate) enum Answer {
     Array(Vec<Answer>),
     Map(Vec<(Answer, Answer)>),
     Set(Vec<Answer>),
+    /// Nothing, where an array could be.
+    NullArray,
+    /// The answers of a transaction's commands.
+    Transaction(Vec<Answer>),
     /// The version of the write that the answer waits for.
     Version,
+    /// In a transaction: the version of its write of the key with this number; when all are placed, the version that is so many
+    /// before the last one.
+    VersionOf(usize),
+    VersionBefore(u64),
 }
 
 impl Answer {
@@ -59,11 +72,72 @@ impl Answer {
                 Self::Error(text) => text.len(),
                 Self::Bulk(bytes) => bytes.len(),
                 Self::Value(value) => value.len(),
-                Self::Verbatim(text) => text.len(),
-                Self::Array(answers) | Self::Set(answers) => answers.iter().map(Self::bytes).sum(),
+                Self::Verbatim(text) | Self::Line(text) => text.len(),
+                Self::Array(answers) | Self::Set(answers) | Self::Transaction(answers) => {
+                    answers.iter().map(Self::bytes).sum()
+                }
                 Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
-                Self::Ok | Self::Simple(_) | Self::Integer(_) | Self::Null | Self::Version => 0,
+                Self::Ok | Self::Simple(_) | Self::Integer(_) | Self::Null | Self::NullArray => 0,
+                Self::Version | Self::VersionOf(_) | Self::VersionBefore(_) => 0,
             }
+    }
+
+    /// Memory of the cache that cannot be used again as long as the answer waits.
+    pub(crate) fn pinned_bytes(&self) -> usize {
+        match self {
+            Self::Value(value) => pinned_bytes(value),
+            Self::Array(answers) | Self::Set(answers) | Self::Transaction(answers) => {
+                answers.iter().map(Self::pinned_bytes).sum()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Copies what lies in the cache.
+    pub(crate) fn own(&mut self) {
+        match self {
+            Self::Value(value) => value.own(),
+            Self::Array(answers) | Self::Set(answers) | Self::Transaction(answers) => {
+                answers.iter_mut().for_each(Self::own);
+            }
+            _ => {}
+        }
+    }
+
+    /// Says of versions of a transaction's writes how many writes are behind them.
+    pub(crate) fn placed(self, behind: &[u64]) -> Self {
+        match self {
+            Self::VersionOf(number) => Self::VersionBefore(behind.get(number).copied().unwrap_or_default()),
+            Self::Array(answers) if matches!(answers.first(), Some(Self::VersionOf(_))) => {
+                Self::Array(answers.into_iter().map(|answer| answer.placed(behind)).collect())
+            }
+            other => other,
+        }
+    }
+
+    /// Whether it tells the version of the write that it waits for.
+    pub(crate) fn wants_version(&self) -> bool {
+        match self {
+            Self::Version | Self::VersionBefore(_) => true,
+            Self::Transaction(answers) => answers.iter().any(Self::wants_version),
+            Self::Array(answers) => matches!(answers.first(), Some(Self::VersionBefore(_))),
+            _ => false,
+        }
+    }
+
+    /// The answer, where it tells the version of the write that it waited for.
+    pub(crate) fn with_version(self, version: u64) -> Self {
+        match self {
+            Self::Version => Self::Integer(version as i64),
+            Self::VersionBefore(behind) => Self::Integer(version.saturating_sub(behind) as i64),
+            Self::Transaction(answers) => {
+                Self::Transaction(answers.into_iter().map(|answer| answer.with_version(version)).collect())
+            }
+            Self::Array(answers) if matches!(answers.first(), Some(Self::VersionBefore(_))) => {
+                Self::Array(answers.into_iter().map(|answer| answer.with_version(version)).collect())
+            }
+            other => other,
+        }
     }
 
     /// Writes the same answer of so many commands; only `OK` and errors are the same for several.
@@ -83,6 +157,7 @@ impl Answer {
         match self {
             Self::Ok => reply.ok(1),
             Self::Simple(text) => reply.simple(text),
+            Self::Line(text) => reply.simple(&text),
             Self::Error(text) => reply.error(&text),
             Self::Integer(value) => reply.integer(value),
             Self::Null => reply.null(),
@@ -92,7 +167,8 @@ impl Answer {
             },
             Self::Value(value) => reply.value(*value),
             Self::Verbatim(text) => reply.verbatim(&text),
-            Self::Array(answers) => {
+            Self::NullArray => reply.null_array(),
+            Self::Array(answers) | Self::Transaction(answers) => {
                 reply.array(answers.len());
                 answers.into_iter().for_each(|answer| answer.write(reply));
             }
@@ -107,9 +183,17 @@ impl Answer {
                     value.write(reply);
                 }
             }
-            Self::Version => unreachable!("a version is known when the write that it belongs to is durable"),
+            Self::Version | Self::VersionOf(_) | Self::VersionBefore(_) => {
+                unreachable!("a version is known when the write that it belongs to is durable")
+            }
         }
     }
+}
+
+/// Memory of the cache that the chunks of a message pin, counted in frames: a chunk may begin and end inside one.
+pub(crate) fn pinned_bytes(message: &Buffer) -> usize {
+    let frames = |bytes: usize| bytes.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES;
+    message.external_lengths().map(frames).sum()
 }
 
 /// Why a command failed: the text of its error.
@@ -133,9 +217,10 @@ impl From<Error> for Failed {
         let code = match error {
             Error::Full { .. } => "OOM",
             Error::Busy(_) => "TRYAGAIN",
-            Error::Poisoned(_) => "READONLY",
+            Error::Poisoned(_) | Error::ReadOnly => "READONLY",
             Error::Unknown(_) => "UNKNOWN",
             Error::Closed => "LOADING",
+            Error::Corrupt { .. } => "DAMAGED",
             _ => "ERR",
         };
         Self(Cow::Owned(format!("{code} {error}")))
@@ -143,22 +228,31 @@ impl From<Error> for Failed {
 }
 
 /// A command is through but for what must be durable before its answer leaves.
-#[derive(Debug)]
 pub(crate) struct Finished {
     pub answer: Answer,
     pub pending: SmallVec<[Pending; 1]>,
+    /// What its connection does then.
+    pub effect: Option<Box<Effect>>,
+}
+
+/// What a command does to its connection.
+pub(crate) enum Effect {
+    /// It watches keys.
+    Watch(Vec<Watch>),
+    /// It runs these commands, which are about the connection; their answers are those with these numbers of the transaction's.
+    Run(Vec<(usize, Call)>),
 }
 
 impl Finished {
     /// An answer that leaves when `pending` is durable.
     pub(crate) fn after(answer: Answer, pending: impl IntoIterator<Item = Pending>) -> Self {
-        Self { answer, pending: pending.into_iter().collect() }
+        Self { answer, pending: pending.into_iter().collect(), effect: None }
     }
 }
 
 impl From<Answer> for Finished {
     fn from(answer: Answer) -> Self {
-        Self { answer, pending: SmallVec::new() }
+        Self { answer, pending: SmallVec::new(), effect: None }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::answer::{Answer, Failed, Outcome};
 use crate::command::{Command, Order, Task};
 
 /// What a command that runs is taken to answer, for each of its keys: how much it will be is not known.
-const ANSWER_BYTES_GUESS: usize = 64 << 10;
+pub(crate) const ANSWER_BYTES_GUESS: usize = 64 << 10;
 
 /// Bytes of the answer of one of [`Begun::Written`].
 const OK_BYTES: usize = 5;
@@ -97,6 +97,13 @@ pub(crate) struct Queue {
     /// One that is about all keys runs; it began alone, so there is one at most.
     all_runs: bool,
     bytes: usize,
+    /// Memory of the cache that answers keep which wait for earlier ones.
+    pinned: usize,
+    /// What is begun from here on is not answered.
+    is_muted: bool,
+    /// What was taken out of `begun`, and the numbers, counted on, of what is not answered.
+    popped: u64,
+    muted: VecDeque<u64>,
 }
 
 impl Queue {
@@ -113,6 +120,25 @@ impl Queue {
         self.bytes
     }
 
+    /// Memory of the cache that answers keep which wait.
+    pub(crate) fn pinned_bytes(&self) -> usize {
+        self.pinned
+    }
+
+    /// Copies what answers that wait have in the cache.
+    pub(crate) fn own_answers(&mut self) {
+        if std::mem::take(&mut self.pinned) == 0 {
+            return;
+        }
+        for begun in &mut self.begun {
+            match begun {
+                Begun::Ready { answer, .. } => answer.own(),
+                Begun::Waiting { through, .. } => through.answer.own(),
+                Begun::Running { .. } | Begun::Written { .. } => {}
+            }
+        }
+    }
+
     /// Whether a command runs that has not found its place in the order of writes, or has not read.
     pub(crate) fn is_running(&self) -> bool {
         self.running > 0
@@ -125,14 +151,24 @@ impl Queue {
 
     /// Whether a command may begin beside those that were begun.
     pub(crate) fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
-        match command.order {
+        self.may_begin_keys(command.keys.of(words).map(|key| hash64(key)), command.order, command.writes)
+    }
+
+    /// The same for keys by their hashes.
+    pub(crate) fn may_begin_keys(
+        &self,
+        mut keys: impl Iterator<Item = u64>,
+        order: Order,
+        writes: bool,
+    ) -> bool {
+        match order {
             Order::Free => true,
             Order::All => self.begun.is_empty(),
             Order::Keys if self.all_runs => false,
             Order::Keys if self.running == 0 => true,
-            Order::Keys => !command.keys.of(words).any(|key| {
-                let uses = self.uses.get(&hash64(key)).copied().unwrap_or_default();
-                uses.writing > 0 || command.writes && uses.reading > 0
+            Order::Keys => !keys.any(|key| {
+                let uses = self.uses.get(&key).copied().unwrap_or_default();
+                uses.writing > 0 || writes && uses.reading > 0
             }),
         }
     }
@@ -142,10 +178,32 @@ impl Queue {
         command.keys.of(words).map(|key| hash64(key)).collect()
     }
 
+    /// Whether what is begun from here on is answered.
+    pub(crate) fn set_muted(&mut self, is_muted: bool) {
+        self.is_muted = is_muted;
+    }
+
+    fn push(&mut self, begun: Begun) {
+        if self.is_muted {
+            self.muted.push_back(self.popped + self.begun.len() as u64);
+        }
+        self.begun.push_back(begun);
+    }
+
     /// A command goes on as a task. `bytes`: of its words.
     pub(crate) fn run(&mut self, task: Task, keys: SmallVec<[u64; 2]>, command: &Command, bytes: usize) {
-        let &Command { order, writes, .. } = command;
         let bytes = bytes.saturating_add(ANSWER_BYTES_GUESS.saturating_mul(keys.len().max(1)));
+        self.run_as(task, keys, (command.order, command.writes), bytes);
+    }
+
+    /// The same for what is no single command. `bytes`: of its words and its answer.
+    pub(crate) fn run_as(
+        &mut self,
+        task: Task,
+        keys: SmallVec<[u64; 2]>,
+        (order, writes): (Order, bool),
+        bytes: usize,
+    ) {
         for &key in &keys {
             let uses = self.uses.entry(key).or_default();
             *(if writes { &mut uses.writing } else { &mut uses.reading }) += 1;
@@ -155,7 +213,7 @@ impl Queue {
         self.writing += usize::from(writes);
         self.bytes += bytes;
         self.commands += 1;
-        self.begun.push_back(Begun::Running { task, keys, order, writes, bytes });
+        self.push(Begun::Running { task, keys, order, writes, bytes });
     }
 
     /// A command is through.
@@ -163,8 +221,9 @@ impl Queue {
         self.writing += usize::from(through.writes);
         let bytes = through.answer.bytes();
         self.bytes += bytes;
+        self.pinned += through.answer.pinned_bytes();
         self.commands += 1;
-        self.begun.push_back(Begun::Waiting { through, bytes });
+        self.push(Begun::Waiting { through, bytes });
     }
 
     /// So many writes are through that answer `OK` when they are durable, `last` the last of them.
@@ -172,15 +231,16 @@ impl Queue {
         self.writing += writes;
         self.commands += writes;
         self.bytes += writes * OK_BYTES;
-        self.begun.push_back(Begun::Written { last, writes });
+        self.push(Begun::Written { last, writes });
     }
 
     /// A command has its answer.
     pub(crate) fn ready(&mut self, answer: Answer) {
         let bytes = answer.bytes();
         self.bytes += bytes;
+        self.pinned += answer.pinned_bytes();
         self.commands += 1;
-        self.begun.push_back(Begun::Ready { answer, bytes });
+        self.push(Begun::Ready { answer, bytes });
     }
 
     /// Goes on with those that run; `finish` says what becomes of one that is through.
@@ -215,18 +275,24 @@ impl Queue {
                     Begun::Waiting { bytes: through.answer.bytes(), through }
                 }
             };
-            if let Begun::Waiting { bytes, .. } | Begun::Ready { bytes, .. } = begun {
+            if let Begun::Waiting { bytes, through: Through { answer, .. } }
+            | Begun::Ready { bytes, answer } = begun
+            {
                 self.bytes += *bytes;
+                self.pinned += answer.pinned_bytes();
             }
         }
     }
 
-    /// Takes the first answer, where it may leave, and of how many commands it is. Only the first waits: what is behind it
+    /// Takes the first answer, where it may leave, and for how many commands it is given: none where they are not answered. Only the first waits: what is behind it
     /// cannot be answered before it, and the log is in order.
     pub(crate) fn pop(&mut self, context: &mut Context<'_>) -> Option<(Answer, usize)> {
         let (answer, bytes, times) = match self.begun.front_mut()? {
             Begun::Running { .. } => return None,
-            Begun::Ready { answer, bytes } => (std::mem::replace(answer, Answer::Null), *bytes, 1),
+            Begun::Ready { answer, bytes } => {
+                self.pinned -= answer.pinned_bytes();
+                (std::mem::replace(answer, Answer::Null), *bytes, 1)
+            }
             Begun::Written { last, writes } => {
                 let Poll::Ready(durable) = last.poll_durable(context) else { return None };
                 self.writing -= *writes;
@@ -237,6 +303,7 @@ impl Queue {
             Begun::Waiting { through: Through { answer, pending, writes }, bytes } => {
                 let Poll::Ready(durable) = poll_durable(pending, context) else { return None };
                 self.writing -= usize::from(*writes);
+                self.pinned -= answer.pinned_bytes();
                 let answer = std::mem::replace(answer, Answer::Null);
                 let answer =
                     durable.map_or_else(|Failed(text)| Answer::Error(text), |version| known(answer, version));
@@ -246,7 +313,9 @@ impl Queue {
         self.begun.pop_front();
         self.commands -= times;
         self.bytes -= bytes;
-        Some((answer, times))
+        let is_muted = self.muted.pop_front_if(|number| *number == self.popped).is_some();
+        self.popped += 1;
+        Some((answer, if is_muted { 0 } else { times }))
     }
 }
 
@@ -268,11 +337,11 @@ fn poll_durable(
     Poll::Ready(Ok(version))
 }
 
-/// The answer, where it is the version itself.
+/// The answer, where it tells the version.
 fn known(answer: Answer, version: Option<Lsn>) -> Answer {
-    match (answer, version) {
-        (Answer::Version, Some(version)) => Answer::Integer(version.0 as i64),
-        (answer, _) => answer,
+    match version {
+        Some(version) => answer.with_version(version.0),
+        None => answer,
     }
 }
 

@@ -15,14 +15,17 @@ use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 use shoal_engine::{ByteRange, Pending, Room};
 use shoal_resp::{Reply, Request, RequestLimits, RequestParser};
 
-use crate::answer::{Answer, Failed, Finished, Outcome};
-use crate::begun::{Queue, Through};
-use crate::command::{self, Call, Command, FaceRef, Order, Run, Session, TOO_LONG};
+use crate::answer::{Answer, Failed, Finished, Outcome, pinned_bytes};
+use crate::backlog::Backlog;
+use crate::begun::{ANSWER_BYTES_GUESS, Queue, Through};
+use crate::command::transactions::{self, Transaction};
+use crate::command::{self, Call, Command, FaceRef, Order, Replies, Run, Session, TOO_LONG};
 use crate::mailbox::{ConnectionWaker, Token};
 use crate::pace::Pace;
 use crate::sets::place_sets;
 use crate::shared::Shared;
-use crate::socket::Wanted;
+use crate::socket::{BLOCK_BYTES, Wanted};
+use crate::tls::{Opened, Sealing};
 
 /// An unfinished command of fewer bytes lies in memory of its own: what it was received into may be much more.
 const DETACHED_BYTES_MAX: usize = 16 << 10;
@@ -34,6 +37,8 @@ const ROOMS_BYTES_MAX: usize = 16 << 20;
 const ROOM_LOOK_BYTES_MIN: usize = 64 << 10;
 /// What an unfinished command may have before anybody asks how much all of them have.
 const UNFINISHED_BYTES_FREE: usize = 64 << 10;
+/// Who takes nothing for so long while as much waits as may does not read at all; who takes something is waited for.
+const TAKES_NOTHING_MIN: Duration = Duration::from_secs(1);
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +47,16 @@ pub(crate) enum End {
     Gone,
     /// All was said.
     Done,
+    /// Another connection ended it.
+    Killed,
     /// It did not take its answers for too long.
     Silent,
     /// It began a command and sends hardly anything of the rest.
     Slow,
     /// It needs more memory than there is for all connections of the thread.
     TooMuch,
+    /// It has shown nothing in time.
+    Overdue,
 }
 
 /// The room of a value that is being received.
@@ -79,10 +88,15 @@ pub(crate) struct Connection {
     held: Option<(Vec<Bytes>, &'static Command)>,
     held_bytes: usize,
     out: Buffer,
+    /// What stands between it and its socket, where they speak TLS.
+    sealing: Option<Box<Sealing>>,
     /// What of `out` and of the queue is counted among the thread's answers.
     counted_answers: usize,
-    /// Whether further commands wait until it takes its answers.
-    held_up: bool,
+    /// What of its answers is counted among the cache's memory that the thread's answers keep; of that, what the network has.
+    pinned: usize,
+    pinned_sending: usize,
+    /// What waits where it does not take its answers.
+    backlog: Backlog,
     /// Whether more was wanted from the socket in its last turn.
     is_listened_to: bool,
     /// Nothing more comes.
@@ -90,7 +104,7 @@ pub(crate) struct Connection {
     /// How fast the command comes that is under way.
     pace: Pace,
     /// Its last command.
-    last: Option<&'static Command>,
+    last: Option<(&'static Command, usize)>,
 }
 
 impl Connection {
@@ -116,8 +130,11 @@ impl Connection {
             held: None,
             held_bytes: 0,
             out: Buffer::new(),
+            sealing: None,
             counted_answers: 0,
-            held_up: false,
+            pinned: 0,
+            pinned_sending: 0,
+            backlog: Backlog::default(),
             is_listened_to: false,
             ended: false,
             pace: Pace::default(),
@@ -133,7 +150,68 @@ impl Connection {
         self.session.client.id
     }
 
+    /// Whether somebody ended it (CLIENT KILL).
+    pub(crate) fn is_to_end(&self) -> bool {
+        self.session.client.is_to_end()
+    }
+
+    /// Speaks TLS from the first byte.
+    pub(crate) fn set_sealing(&mut self, sealing: Option<Box<Sealing>>) {
+        self.sealing = sealing;
+    }
+
+    /// Where what is received goes to that is opened before it is understood.
+    pub(crate) fn sealed_received(&mut self) -> Option<&mut Buffer> {
+        self.sealing.as_mut().map(|sealing| sealing.raw())
+    }
+
+    /// Opens what was received so.
+    pub(crate) fn open_received(&mut self) {
+        let Some(sealing) = &mut self.sealing else { return };
+        self.came = true;
+        match sealing.open(&mut self.received) {
+            Opened::Open => {}
+            Opened::Ended => self.ended = true,
+            Opened::Broken => {
+                self.received.clear();
+                self.out.clear();
+                self.session.closing = true;
+            }
+        }
+    }
+
+    /// Whether it has not shown in time that it may come in.
+    pub(crate) fn is_overdue(&self, shared: &Shared) -> bool {
+        let client = &self.session.client;
+        let age_ms = (shared.now_ns / 1_000_000).saturating_sub(client.since_ms);
+        let most = shared.face.options.limits.unauthenticated_max.as_millis();
+        !client.is_authenticated() && u128::from(age_ms) > most
+    }
+
     /// What is to be sent.
+    pub(crate) fn outgoing(&mut self) -> &mut Buffer {
+        let ends = self.says_no_more();
+        match &mut self.sealing {
+            None => &mut self.out,
+            Some(sealing) => {
+                sealing.seal(&mut self.out, ends);
+                sealing.sealed()
+            }
+        }
+    }
+
+    /// Bytes that are sealed and not handed over for sending; none where nothing is sealed.
+    pub(crate) fn sealed_bytes(&mut self) -> Option<usize> {
+        self.sealing.as_mut().map(|sealing| sealing.sealed().len())
+    }
+
+    /// Whether there are answers that are not sealed, and nothing else is to be sent.
+    pub(crate) fn has_more_to_seal(&mut self) -> bool {
+        !self.out.is_empty() && self.sealed_bytes() == Some(0)
+    }
+
+    /// What is to be sent, as it is.
+    #[cfg(test)]
     pub(crate) fn out(&mut self) -> &mut Buffer {
         &mut self.out
     }
@@ -146,6 +224,10 @@ impl Connection {
 
     /// What is to be received.
     pub(crate) fn wanted(&self) -> Wanted {
+        // What waits lies in memory of its own: not in a block that holds others' commands.
+        if self.backlog.is_held_up && self.room.is_none() {
+            return Wanted { missing: BLOCK_BYTES + 1, head_only: false };
+        }
         // Of a value that lies in its room only the two bytes of its end are missing.
         let missing = if self.room.is_some() { 0 } else { self.parser.missing_bytes(&self.received) };
         Wanted { missing, head_only: self.expects_value && self.received.is_empty() }
@@ -154,7 +236,7 @@ impl Connection {
     /// The room of the long value that is under way, which misses bytes, and where what is behind it goes. What was received of the
     /// value before is copied there.
     pub(crate) fn room(&mut self, shared: &mut Shared) -> Option<(&mut Room, &mut Buffer)> {
-        if self.room.is_none() && !self.gave_up_room {
+        if self.room.is_none() && !self.gave_up_room && !self.backlog.is_held_up && !self.session.closing {
             self.open_room(shared);
         }
         let filling = self.room.as_mut().filter(|filling| filling.room.missing() > 0)?;
@@ -164,6 +246,9 @@ impl Connection {
     fn open_room(&mut self, shared: &mut Shared) {
         let Some(([name, key], length)) = self.parser.last_word() else { return };
         if length < ROOM_VALUE_BYTES_MIN || !self.session.authenticated || !command::is(name, "set") {
+            return;
+        }
+        if self.session.transaction.is_some() {
             return;
         }
         let Ok(key) = shared.face.bucket.key(key) else { return };
@@ -227,6 +312,7 @@ impl Connection {
     /// So many bytes came.
     pub(crate) fn note_received(&mut self, bytes: usize) {
         self.pace.came(bytes);
+        self.backlog.came(bytes);
     }
 
     /// Nothing more comes.
@@ -243,6 +329,7 @@ impl Connection {
     pub(crate) fn forget(&mut self, shared: &mut Shared) {
         shared.received -= std::mem::take(&mut self.counted);
         shared.answers -= std::mem::take(&mut self.counted_answers);
+        shared.pinned -= std::mem::take(&mut self.pinned);
         self.close_room(shared);
     }
 
@@ -257,9 +344,86 @@ impl Connection {
             // What was begun may be through already, and then what waits for it may begin.
             if begun_all || (self.queue.len(), self.queue.bytes()) == before {
                 self.is_listened_to = begun_all && !self.session.closing && !self.ended;
-                return self.is_listened_to;
+                // Before its client can know of it.
+                if self.last.is_some() && self.session.authenticated {
+                    self.session.client.set_authenticated();
+                }
+                self.session.show_transaction();
+                return self.is_listened_to || self.is_read_on(shared);
             }
         }
+    }
+
+    /// Whether it is read from although nothing more of it is begun: a client may write all that it has to say before it takes an
+    /// answer. What comes behind the last command that is understood is thrown away.
+    fn is_read_on(&mut self, shared: &mut Shared) -> bool {
+        if self.ended {
+            return false;
+        }
+        if self.session.closing {
+            self.close_room(shared);
+            self.backlog.throw_away(&mut self.received);
+            return self.backlog.may_throw_away();
+        }
+        let limits = &shared.face.options.limits;
+        self.is_held_up_by_client(limits.answer_bytes_max) && self.pending_bytes() < limits.pending_bytes_max
+    }
+
+    /// Whether it waits for nothing but its client, who has not taken its answers.
+    fn is_held_up_by_client(&self, answers_max: usize) -> bool {
+        self.backlog.is_held_up && self.out.len() + self.backlog.unsent >= answers_max
+    }
+
+    /// What waits for its client to take answers, the answers among it.
+    fn pending_bytes(&self) -> usize {
+        self.received.len()
+            + self.parser.held_bytes()
+            + self.held_bytes
+            + self.out.len()
+            + self.backlog.unsent
+    }
+
+    /// Bytes of commands that wait for its client to take answers; none where they do not.
+    pub(crate) fn waiting_bytes(&self, shared: &Shared) -> Option<usize> {
+        let answers_max = shared.face.options.limits.answer_bytes_max;
+        let waits = !self.session.closing && self.is_held_up_by_client(answers_max);
+        (waits && !self.received.is_empty()).then(|| self.received.len())
+    }
+
+    /// Whether as much waits as may, and its client does not take anything, `stuck_ns` long: it never will.
+    pub(crate) fn is_over_full(&self, shared: &Shared, stuck_ns: u64) -> bool {
+        u128::from(stuck_ns) >= TAKES_NOTHING_MIN.as_nanos()
+            && self.waiting_bytes(shared).is_some()
+            && self.pending_bytes() >= shared.face.options.limits.pending_bytes_max
+    }
+
+    /// Nothing of what waits is executed: its client is told so behind its answers, and it ends.
+    pub(crate) fn refuse(&mut self, shared: &mut Shared) {
+        let most = shared.face.options.limits.pending_bytes_max;
+        self.held = None;
+        self.held_bytes = 0;
+        self.parser = RequestParser::new(RequestLimits::default(), true);
+        self.received.clear();
+        self.close_room(shared);
+        self.session.closing = true;
+        self.backlog.refuse(shared.now_ns);
+        self.answer(Answer::Error(
+            format!(
+                "ERR this connection's commands and untaken answers have more than {most} bytes, or those of all connections \
+                 more than there may be: nothing behind here was executed; take answers while you send"
+            )
+            .into(),
+        ));
+    }
+
+    /// Whether it was refused, and its client takes nothing of what is left.
+    pub(crate) fn is_given_up(&self, stuck_ns: u64, now_ns: u64) -> bool {
+        self.backlog.is_given_up(stuck_ns, now_ns)
+    }
+
+    /// Whether its client sends although it does not take its answers; asked once a period.
+    pub(crate) fn fed_ns(&mut self, shared: &Shared, period: Duration) -> u64 {
+        self.backlog.fed_ns(shared.now_ns, period, shared.face.options.limits.pace_min)
     }
 
     /// Begins commands as far as they are there and may begin; false where one of them, or the client, must be waited for.
@@ -270,8 +434,9 @@ impl Connection {
             if self.session.closing {
                 return true;
             }
-            self.held_up = self.out.len() + self.queue.bytes() >= answers_max;
-            if self.held_up || self.queue.len() >= commands_max {
+            let answers = self.out.len() + self.backlog.unsent + self.queue.bytes();
+            self.backlog.is_held_up = answers >= answers_max;
+            if self.backlog.is_held_up || self.queue.len() >= commands_max {
                 return false;
             }
             if self.has_value() {
@@ -291,10 +456,15 @@ impl Connection {
                 None => match self.parser.next(&mut self.received) {
                     Ok(Some(Request::Words(words))) => match self.admit(shared, words) {
                         Some(admitted) => admitted,
-                        None => continue,
+                        None => {
+                            self.session.replies.next();
+                            continue;
+                        }
                     },
                     Ok(Some(Request::TooLong)) => {
+                        self.session.spoil();
                         self.answer(Answer::error(TOO_LONG));
+                        self.session.replies.next();
                         continue;
                     }
                     Ok(None) => return true,
@@ -305,7 +475,7 @@ impl Connection {
                     }
                 },
             };
-            if !self.queue.may_begin(&words, command) {
+            if !self.may_begin(&words, command) {
                 self.held_bytes = memory_of(&words);
                 self.held = Some((words, command));
                 return false;
@@ -340,7 +510,12 @@ impl Connection {
     /// memory is taken but for records. Says whether there were any.
     fn begin_at_once(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
         // In the relaxed mode reads see what is in flight, and writes do not wait.
-        if !self.session.authenticated || shared.face.is_relaxed() || self.queue.is_running() {
+        let is_answered = self.session.replies == Replies::All;
+        if !self.session.authenticated || !is_answered || shared.face.is_relaxed() || self.queue.is_running()
+        {
+            return false;
+        }
+        if self.session.transaction.is_some() {
             return false;
         }
         let chunk = self.received.first_chunk();
@@ -360,7 +535,7 @@ impl Connection {
                     if shared.near.show(&key, show).is_none() {
                         break;
                     }
-                    self.last = Some(command::get());
+                    self.last = Some((command::get(), 0));
                 }
                 Some(_) if command::is(glance.name, "set") && self.queue.len() + writes < commands_max => {
                     let most = commands_max - self.queue.len() - writes;
@@ -368,7 +543,7 @@ impl Connection {
                     let Some(placed) = place_sets(shared, &self.parser, glance, behind, most) else { break };
                     (bytes, count) = (placed.bytes, placed.sets);
                     written = Some((placed.last, writes + count));
-                    self.last = Some(command::set());
+                    self.last = Some((command::set(), 0));
                 }
                 _ => break,
             }
@@ -392,7 +567,18 @@ impl Connection {
         true
     }
 
-    /// The command that the words are, or none where it was answered already.
+    /// Whether a command may begin beside those that were begun. What EXEC does is about the keys of what was queued.
+    fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
+        match &self.session.transaction {
+            Some(transaction) if transactions::is_exec(words, command) => {
+                let keys = transaction.keys.iter().copied();
+                self.queue.may_begin_keys(keys, transaction.order(), transaction.writes)
+            }
+            _ => self.queue.may_begin(words, command),
+        }
+    }
+
+    /// The command that the words are, or none where it was answered already: refused, or queued in a transaction.
     fn admit(&mut self, shared: &mut Shared, words: Vec<Bytes>) -> Option<(Vec<Bytes>, &'static Command)> {
         shared.commands += 1;
         self.pace.forget();
@@ -402,12 +588,14 @@ impl Connection {
             if command::is(name, "post") || command::is(name, "host:") {
                 self.session.closing = true;
             } else {
+                self.session.spoil();
                 self.answer(command::unknown(&words));
             }
             return None;
         };
         if !command.takes(words.len()) {
             let text = format!("ERR wrong number of arguments for '{}' command", command.name);
+            self.session.spoil();
             self.answer(Answer::Error(text.into()));
             return None;
         }
@@ -415,7 +603,54 @@ impl Connection {
             self.answer(Answer::error("NOAUTH Authentication required."));
             return None;
         }
+        if let Some(transaction) = &mut self.session.transaction {
+            if !transactions::is_at_once(&words, command) {
+                let queued = transaction.queue(words, command, shared.face.options.limits.command_bytes_max);
+                self.answer(queued);
+                return None;
+            }
+            if command.name == "watch" {
+                self.answer(Answer::error("ERR WATCH inside MULTI is not allowed"));
+                return None;
+            }
+        }
         Some((words, command))
+    }
+
+    /// Begins what was queued since MULTI; the words are EXEC's.
+    fn begin_transaction(&mut self, shared: &mut Shared, words: &[Bytes], transaction: Transaction) {
+        let watches = std::mem::take(&mut self.session.watches);
+        let identity = match command::identity_of(words) {
+            _ if transaction.is_spoiled => return self.answer(Answer::error(transactions::ABORTED)),
+            Ok(identity) => identity,
+            Err(Failed(text)) => return self.answer(Answer::Error(text)),
+        };
+        let (order, writes) = (transaction.order(), transaction.writes);
+        let bytes = transaction.bytes() + ANSWER_BYTES_GUESS;
+        let keys = transaction.keys.iter().copied().collect();
+        let task = transactions::execute(shared.face.clone(), transaction, watches, identity);
+        self.poll_first(shared, Box::pin(task), writes, |queue, task| {
+            queue.run_as(task, keys, (order, writes), bytes);
+        });
+    }
+
+    /// A task that begins: it is through at once, or goes on in the queue.
+    fn poll_first(
+        &mut self,
+        shared: &mut Shared,
+        mut task: command::Task,
+        writes: bool,
+        run: impl FnOnce(&mut Queue, command::Task),
+    ) {
+        let waker = Waker::from(self.waker.clone());
+        match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(outcome) => match finish(shared, &mut self.session, outcome, writes) {
+                Ok(answer) => self.answer(answer),
+                Err(through) => self.queue.wait(through),
+            },
+            Poll::Pending => run(&mut self.queue, task),
+        }
+        self.parser.set_authenticated(self.session.authenticated);
     }
 
     fn begin(
@@ -425,11 +660,36 @@ impl Connection {
         command: &'static Command,
         room: Option<Room>,
     ) {
-        self.last = Some(command);
+        self.begin_one(shared, words, command, room);
+        self.session.replies.next();
+    }
+
+    fn begin_one(
+        &mut self,
+        shared: &mut Shared,
+        words: Vec<Bytes>,
+        command: &'static Command,
+        room: Option<Room>,
+    ) {
+        let part = command.part_of(words.get(1).map(|word| &word[..]));
+        self.last = Some((command, part));
+        let is_answered = self.session.replies == Replies::All;
+        self.queue.set_muted(!is_answered);
         self.expects_value = room.is_some() || is_set_of_long(&words, command);
         self.gave_up_room = false;
+        if transactions::is_exec(&words, command)
+            && let Some(transaction) = self.session.transaction.take()
+        {
+            self.session.client.used(command, part);
+            return self.begin_transaction(shared, &words, *transaction);
+        }
+        if command.name == "watch" && self.session.watches.len() + words.len() > transactions::WATCHES_MAX {
+            let most = transactions::WATCHES_MAX;
+            let text = format!("ERR a connection watches at most {most} keys: UNWATCH forgets them");
+            return self.answer(Answer::Error(text.into()));
+        }
         let newest = self.queue.is_writing() || shared.face.is_relaxed();
-        if command.name == "get" && !newest && self.get_from_memory(shared, &words) {
+        if command.name == "get" && is_answered && !newest && self.get_from_memory(shared, &words) {
             return;
         }
         let keys = Queue::keys(&words, command);
@@ -439,22 +699,14 @@ impl Connection {
         let call = Call { face: shared.face.clone().into(), words, room, command, newest, before };
         match command.run {
             Run::Now(run) => {
-                self.session.client.used(command);
+                self.session.client.used(command, part);
                 let answer = run(&mut self.session, &call).unwrap_or_else(|Failed(text)| Answer::Error(text));
                 self.parser.set_authenticated(self.session.authenticated);
                 self.answer(answer);
             }
-            Run::Task(run) => {
-                let mut task = run(call);
-                let waker = Waker::from(self.waker.clone());
-                match task.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    Poll::Ready(outcome) => match finish(shared, outcome, command.writes) {
-                        Ok(answer) => self.answer(answer),
-                        Err(through) => self.queue.wait(through),
-                    },
-                    Poll::Pending => self.queue.run(task, keys, command, word_bytes),
-                }
-            }
+            Run::Task(run) => self.poll_first(shared, run(call), command.writes, |queue, task| {
+                queue.run(task, keys, command, word_bytes);
+            }),
         }
     }
 
@@ -487,6 +739,9 @@ impl Connection {
 
     /// An answer behind those of what was begun before.
     fn answer(&mut self, answer: Answer) {
+        if self.session.replies != Replies::All {
+            return;
+        }
         if self.queue.is_empty() {
             answer.write(&mut Reply::new(&mut self.out, self.session.protocol));
         } else {
@@ -503,23 +758,25 @@ impl Connection {
         }
         let waker = Waker::from(self.waker.clone());
         let mut context = Context::from_waker(&waker);
-        self.queue.poll_running(&mut context, |outcome, writes| finish(shared, outcome, writes));
+        let session = &mut self.session;
+        self.queue.poll_running(&mut context, |outcome, writes| finish(shared, session, outcome, writes));
+        self.parser.set_authenticated(self.session.authenticated);
         while let Some((answer, times)) = self.queue.pop(&mut context) {
+            if times == 0 {
+                continue;
+            }
             answer.write_times(times, &mut Reply::new(&mut self.out, self.session.protocol));
         }
     }
 
-    /// Keeps the thread's count of unfinished commands, `unread` bytes that its network has for it among them, and ends who
-    /// takes too much of it.
-    ///
-    /// # Errors
-    /// [`End::TooMuch`].
-    pub(crate) fn count_received(&mut self, shared: &mut Shared, unread: usize) -> Result<(), End> {
+    /// Keeps the thread's count of unfinished commands, `unread` bytes that its network has for it among them; says whether it is
+    /// too much with what came for this one.
+    pub(crate) fn count_received(&mut self, shared: &mut Shared, unread: usize) -> bool {
         let left = self.received.len() + self.parser.held_bytes() + self.held_bytes;
         let filled = self.room.as_ref().map_or(0, |filling| filling.room.filled());
-        let now = left + filled + unread;
+        let now = left + filled + unread + self.session.held_bytes();
         if now == 0 && self.counted == 0 {
-            return Ok(());
+            return false;
         }
         if self.came && left < DETACHED_BYTES_MAX {
             // Little that is left must not hold the memory that many requests were received into, however little it is.
@@ -530,17 +787,37 @@ impl Connection {
         shared.received = shared.received - self.counted + now;
         let grew = now > self.counted;
         self.counted = now;
-        if grew
-            && now > UNFINISHED_BYTES_FREE
-            && shared.received > shared.face.options.limits.received_bytes_max
-        {
-            return Err(End::TooMuch);
+        grew && now > UNFINISHED_BYTES_FREE && shared.received > shared.face.options.limits.received_bytes_max
+    }
+
+    /// What is to be sent is handed to a network that keeps it until it was taken.
+    pub(crate) fn hand_over(&mut self, shared: &mut Shared) {
+        if self.backlog.unsent == 0 && !self.out.is_empty() && self.sealing.is_none() {
+            self.count_pinned(shared);
+            self.pinned_sending = pinned_bytes(&self.out);
         }
-        Ok(())
+    }
+
+    /// Keeps the thread's count of the cache's memory that answers keep which wait; where it would be too much, copies this
+    /// connection's.
+    fn count_pinned(&mut self, shared: &mut Shared) {
+        let mut now = self.pinned_sending + pinned_bytes(&self.out) + self.queue.pinned_bytes();
+        if now > self.pinned && shared.pinned - self.pinned + now > shared.pinned_max {
+            self.out.own();
+            self.queue.own_answers();
+            now = self.pinned_sending;
+        }
+        shared.pinned = shared.pinned - self.pinned + now;
+        self.pinned = now;
     }
 
     /// Keeps the thread's count of answers, `unsent` bytes that its socket has among them; gives this connection's.
     pub(crate) fn count_answers(&mut self, shared: &mut Shared, unsent: usize) -> usize {
+        self.backlog.unsent = unsent;
+        if unsent == 0 {
+            self.pinned_sending = 0;
+        }
+        self.count_pinned(shared);
         let now = unsent + self.out.len() + self.queue.bytes();
         shared.answers = shared.answers - self.counted_answers + now;
         self.counted_answers = now;
@@ -549,21 +826,29 @@ impl Connection {
 
     /// Whether all was said and sent: nothing more is understood or comes, and nothing is under way.
     pub(crate) fn is_done(&self) -> bool {
-        let waits = self.held.is_some() || self.has_value() || self.held_up;
+        self.says_no_more() && self.out.is_empty()
+    }
+
+    fn says_no_more(&self) -> bool {
+        let waits = self.held.is_some() || self.has_value() || self.backlog.is_held_up;
         let said_all = self.session.closing || (self.ended && !waits);
-        said_all && self.out.is_empty() && self.queue.is_empty()
+        said_all && self.queue.is_empty()
     }
 
     /// Whether commands waited only for room among the answers, and there is some again.
     pub(crate) fn wants_more(&self, shared: &Shared) -> bool {
-        self.held_up && self.out.len() + self.queue.bytes() < shared.face.options.limits.answer_bytes_max
+        let answers = self.out.len() + self.backlog.unsent + self.queue.bytes();
+        self.backlog.is_held_up && answers < shared.face.options.limits.answer_bytes_max
     }
 
-    /// Notes for CLIENT LIST what it said last, and when.
+    /// Notes for CLIENT LIST what it said last, and when, and what it has in memory.
     pub(crate) fn show(&self, now_ns: u64) {
-        self.session.client.last_ms.store(now_ns / 1_000_000, Ordering::Relaxed);
-        if let Some(last) = self.last {
-            self.session.client.used(last);
+        let client = &self.session.client;
+        client.last_ms.store(now_ns / 1_000_000, Ordering::Relaxed);
+        client.received_bytes.store(self.counted, Ordering::Relaxed);
+        client.answer_bytes.store(self.counted_answers, Ordering::Relaxed);
+        if let Some((last, part)) = self.last {
+            self.session.client.used(last, part);
         }
     }
 }
@@ -599,13 +884,22 @@ fn reply_value(reply: &mut Reply<'_>, value: Option<Bytes>) {
 }
 
 /// What became of a command whose task is through: its answer, or what it waits for.
-fn finish(shared: &mut Shared, outcome: Outcome, writes: bool) -> Result<Answer, Through> {
-    let Finished { answer, mut pending } = match outcome {
+fn finish(
+    shared: &mut Shared,
+    session: &mut Session,
+    outcome: Outcome,
+    writes: bool,
+) -> Result<Answer, Through> {
+    let Finished { mut answer, mut pending, effect } = match outcome {
         Ok(finished) => finished,
         Err(failed) => failed.into(),
     };
-    pending.retain(|pending| !pending.is_durable() || matches!(answer, Answer::Version));
-    if pending.is_empty() || (!matches!(answer, Answer::Version) && shared.relax(&mut pending)) {
+    if let Some(effect) = effect {
+        session.effect(*effect, &mut answer);
+    }
+    let wants_version = answer.wants_version();
+    pending.retain(|pending| wants_version || !pending.is_durable());
+    if pending.is_empty() || (!wants_version && shared.relax(&mut pending)) {
         return Ok(answer);
     }
     Err(Through { answer, pending, writes })
@@ -621,7 +915,7 @@ mod tests {
     use shoal_engine::{Bucket, Environment, FormatOptions, OpenOptions, Store, block_on};
 
     use super::*;
-    use crate::clients::Entered;
+    use crate::clients::{Addresses, Entered};
     use crate::face::Face;
     use crate::mailbox::Mailbox;
     use crate::options::{Limits, RedisOptions};
@@ -641,12 +935,13 @@ mod tests {
         let options = RedisOptions { limits, ..RedisOptions::default() };
         let bucket = Bucket::new(&options.bucket).unwrap();
         let face = Face::new(store, options, bucket, address, Environment::default());
-        let client = Entered::new(&face, address, address, 0).unwrap();
         let waker = Arc::new(ConnectionWaker {
             mailbox: Mailbox::new().unwrap(),
             token: Token { place: 0, generation: 1 },
             queued: AtomicBool::new(false),
         });
+        let addresses = Addresses { peer: address, local: address, socket: 0 };
+        let client = Entered::new(&face, addresses, 0, waker.clone()).unwrap();
         let face: FaceRef = Rc::new(face);
         (Connection::new(Session::new(client, true), waker, &face), Shared::new(face))
     }
@@ -661,7 +956,7 @@ mod tests {
             let block = Bytes::from(block);
             connection.received().append_external(block.clone());
             assert!(connection.advance(&mut shared));
-            connection.count_received(&mut shared, 0).unwrap();
+            assert!(!connection.count_received(&mut shared, 0));
             assert_eq!(connection.received.to_vec(), vec![b'x'; left]);
             assert_eq!(shared.received, left);
             assert!(block.is_unique(), "{left} bytes hold {}", block.len());
@@ -674,10 +969,10 @@ mod tests {
     fn what_the_network_has_for_it_is_counted() {
         let limits = Limits { received_bytes_max: 100_000, ..Limits::default() };
         let (mut connection, mut shared) = connection(limits);
-        assert_eq!(connection.count_received(&mut shared, 100_000), Ok(()));
+        assert!(!connection.count_received(&mut shared, 100_000));
         assert_eq!(shared.received, 100_000);
-        assert_eq!(connection.count_received(&mut shared, 50_000), Ok(()));
-        assert_eq!(connection.count_received(&mut shared, 100_001), Err(End::TooMuch));
+        assert!(!connection.count_received(&mut shared, 50_000));
+        assert!(connection.count_received(&mut shared, 100_001));
         connection.forget(&mut shared);
         assert_eq!(shared.received, 0);
     }

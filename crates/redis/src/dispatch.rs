@@ -4,7 +4,7 @@
 //! turn's end.
 
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use crate::clients::Entered;
+use crate::clients::{Addresses, Entered};
 use crate::command::Session;
 use crate::connection::{Connection, End};
 use crate::face::Face;
 use crate::mailbox::{ConnectionWaker, Mailbox, Token};
 use crate::network::{Network, Ready};
 use crate::shared::Shared;
-use crate::socket::KEEPALIVE;
+use crate::socket::{KEEPALIVE, Wanted};
+use crate::tls::Sealing;
 
 /// The thread looks for clients that do not take their answers so often.
 const PATIENCE_PERIOD: Duration = Duration::from_secs(1);
@@ -27,8 +28,12 @@ const PATIENCE_PERIOD: Duration = Duration::from_secs(1);
 const TURN_BYTES_MAX: usize = 1 << 20;
 /// New connections in one turn.
 const ACCEPTS_MAX: usize = 64;
+/// Connections that have shown nothing, which are closed where the process has no file for a new one.
+const EVICTED_FOR_FILES: usize = 64;
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A failed accept is told no more often.
+const TELL_PERIOD: Duration = Duration::from_secs(1);
 
 /// One place for a connection.
 struct Place<N: Network> {
@@ -62,11 +67,25 @@ pub(crate) struct Accepting {
     next: usize,
     /// Until when nothing is accepted.
     paused_until_ns: Option<u64>,
+    /// When a failure was told last, and how many were not told since.
+    told_ns: Option<u64>,
+    untold: u64,
 }
 
 impl Accepting {
     pub(crate) fn new(listener: Arc<TcpListener>, mailboxes: Vec<Arc<Mailbox>>) -> Self {
-        Self { listener, mailboxes, next: 0, paused_until_ns: None }
+        Self { listener, mailboxes, next: 0, paused_until_ns: None, told_ns: None, untold: 0 }
+    }
+
+    /// Whether a failure is told, as it may be now and then only: then how many were not since the last one.
+    fn tells(&mut self, now_ns: u64) -> Option<u64> {
+        let period_ns = TELL_PERIOD.as_nanos() as u64;
+        if self.told_ns.is_some_and(|told_ns| now_ns.saturating_sub(told_ns) < period_ns) {
+            self.untold += 1;
+            return None;
+        }
+        self.told_ns = Some(now_ns);
+        Some(std::mem::take(&mut self.untold))
     }
 }
 
@@ -184,6 +203,9 @@ impl<N: Network> Dispatch<N> {
         else {
             return;
         };
+        if connection.is_to_end() {
+            return self.end(index, End::Killed);
+        }
         if self.network.is_lingering(socket) {
             if self.network.drain(socket, self.shared.now_ns) {
                 self.end(index, End::Done);
@@ -191,10 +213,46 @@ impl<N: Network> Dispatch<N> {
             return;
         }
         match turn_of(&mut self.network, socket, connection, &mut self.shared) {
-            Ok(false) => {}
-            Ok(true) => self.again.push(index),
+            Ok(turn) => {
+                if turn.more {
+                    self.again.push(index);
+                }
+                if turn.too_much && !self.refuse_waiting() {
+                    self.end(index, End::TooMuch);
+                }
+            }
             Err(end) => self.end(index, end),
         }
+    }
+
+    /// Where all connections have too much in memory that came: refuses those whose commands wait for them to take their answers,
+    /// those with most first. False where that is not enough.
+    fn refuse_waiting(&mut self) -> bool {
+        let most = self.shared.face.options.limits.received_bytes_max;
+        while self.shared.received > most {
+            let waiting = self.places.iter().zip(0..).filter_map(|(place, index)| {
+                let (_, connection) = place.connection.as_deref()?;
+                Some((connection.waiting_bytes(&self.shared)?, index))
+            });
+            let Some((_, index)) = waiting.max() else { return false };
+            self.refuse(index);
+        }
+        true
+    }
+
+    /// Tells a connection that too much waits in it.
+    fn refuse(&mut self, index: u32) {
+        let place = self.places.get_mut(index as usize);
+        let Some((socket, connection)) = place.and_then(|place| place.connection.as_deref_mut()) else {
+            return;
+        };
+        tracing::warn!(
+            "connection {} is refused: it does not take its answers, and too much waits",
+            connection.client_id()
+        );
+        connection.refuse(&mut self.shared);
+        connection.count_received(&mut self.shared, self.network.unread(socket));
+        self.again.push(index);
     }
 
     /// Sends the answers of this turn. A connection that was held up by its own answers goes on in the next.
@@ -203,13 +261,27 @@ impl<N: Network> Dispatch<N> {
             let Some(place) = self.places.get_mut(index as usize) else { continue };
             place.touched = false;
             let Some((socket, connection)) = place.connection.as_deref_mut() else { continue };
-            if let Err(end) = self.network.send(socket, connection.out(), self.shared.now_ns) {
+            if N::KEEPS_WHAT_IS_SENT {
+                connection.hand_over(&mut self.shared);
+            }
+            if let Err(end) = send_to(&mut self.network, socket, connection, self.shared.now_ns) {
                 self.end(index, end);
                 continue;
             }
-            connection.show(self.shared.now_ns);
-            let unsent = self.network.unsent(socket);
+            let unsent = self.network.unsent(socket) + connection.sealed_bytes().unwrap_or(0);
             connection.count_answers(&mut self.shared, unsent);
+            connection.show(self.shared.now_ns);
+            if let Some(since_ns) = self.network.stuck_since_ns(socket) {
+                let stuck_ns = self.shared.now_ns.saturating_sub(since_ns);
+                if connection.is_given_up(stuck_ns, self.shared.now_ns) {
+                    self.end(index, End::TooMuch);
+                    continue;
+                }
+                if connection.is_over_full(&self.shared, stuck_ns) {
+                    self.refuse(index);
+                    continue;
+                }
+            }
             if connection.is_done() && unsent == 0 {
                 if connection.is_closing() {
                     self.network.linger(socket, self.shared.now_ns);
@@ -259,10 +331,17 @@ impl<N: Network> Dispatch<N> {
             let is_slow =
                 !self.network.is_lingering(socket) && connection.is_too_slow(&self.shared, PATIENCE_PERIOD);
             let stuck = self.network.stuck_since_ns(socket).map_or(0, |since| now_ns.saturating_sub(since));
-            if u128::from(stuck) > most {
+            let fed = now_ns.saturating_sub(connection.fed_ns(&self.shared, PATIENCE_PERIOD));
+            if stuck > 0 && connection.is_given_up(stuck, now_ns) {
+                self.end(index, End::TooMuch);
+            } else if connection.is_over_full(&self.shared, stuck) {
+                self.refuse(index);
+            } else if u128::from(stuck.min(fed)) > most {
                 self.end(index, End::Silent);
             } else if is_slow {
                 self.end(index, End::Slow);
+            } else if connection.is_overdue(&self.shared) {
+                self.end(index, End::Overdue);
             } else if self.network.is_lingering(socket) && self.network.drain(socket, now_ns) {
                 self.end(index, End::Done);
             }
@@ -296,7 +375,10 @@ impl<N: Network> Dispatch<N> {
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
+                    if let Some(untold) = accepting.tells(self.shared.now_ns) {
+                        tracing::warn!("cannot accept a connection: {error} ({untold} more were not told)");
+                    }
+                    self.shared.face.clients.evict(EVICTED_FOR_FILES);
                     self.network.stop_listening(&accepting.listener);
                     let pause = ACCEPT_PAUSE.as_nanos() as u64;
                     accepting.paused_until_ns = Some(self.shared.now_ns + pause);
@@ -320,10 +402,10 @@ impl<N: Network> Dispatch<N> {
         let peer = address(rustix::net::getpeername(&socket)?.ok_or(rustix::io::Errno::NOTCONN)?)?;
         let local = address(rustix::net::getsockname(&socket)?)?;
         let face = self.shared.face.clone();
-        let Some(client) = Entered::new(&face, peer, local, self.shared.now_ns / 1_000_000) else {
-            let text = b"-ERR max number of clients reached\r\n";
-            let _ = rustix::net::send(&socket, text, rustix::net::SendFlags::NOSIGNAL);
-            return Ok(());
+        let addresses = Addresses { peer, local, socket: socket.as_raw_fd() };
+        let sealing = match &face.options.tls {
+            None => None,
+            Some(tls) => Some(Box::new(Sealing::new(tls).ok_or(std::io::ErrorKind::Unsupported)?)),
         };
         let index = match self.free.pop() {
             Some(index) => index,
@@ -340,6 +422,15 @@ impl<N: Network> Dispatch<N> {
             token,
             queued: AtomicBool::new(false),
         });
+        let now_ms = self.shared.now_ns / 1_000_000;
+        let Some(client) = Entered::new(&face, addresses, now_ms, waker.clone()) else {
+            self.free.push(index);
+            let text = b"-ERR max number of clients reached\r\n";
+            if face.options.tls.is_none() {
+                let _ = rustix::net::send(&socket, text, rustix::net::SendFlags::NOSIGNAL);
+            }
+            return Ok(());
+        };
         let socket = match self.network.add(socket, token) {
             Ok(socket) => socket,
             Err(error) => {
@@ -348,7 +439,9 @@ impl<N: Network> Dispatch<N> {
             }
         };
         let session = Session::new(client, face.options.password.is_none());
-        place.connection = Some(Box::new((socket, Connection::new(session, waker, &face))));
+        let mut connection = Connection::new(session, waker, &face);
+        connection.set_sealing(sealing);
+        place.connection = Some(Box::new((socket, connection)));
         Ok(())
     }
 
@@ -358,6 +451,10 @@ impl<N: Network> Dispatch<N> {
         let (socket, mut connection) = *ended;
         if matches!(end, End::Silent | End::Slow | End::TooMuch) {
             tracing::warn!("connection {} was closed: {end:?}", connection.client_id());
+        }
+        if end == End::Overdue {
+            self.shared.face.clients.overdue.fetch_add(1, Ordering::Relaxed);
+            tracing::info!("connection {} was closed: it showed no password in time", connection.client_id());
         }
         connection.forget(&mut self.shared);
         self.network.remove(socket);
@@ -372,14 +469,39 @@ fn connection_of<N: Network>(places: &mut [Place<N>], token: Token) -> Option<&m
     if place.generation == token.generation { place.connection.as_deref_mut() } else { None }
 }
 
-/// A turn of one connection: it goes on with what it can, and receives as long as it may and there is something; says
-/// whether it has more to do in the next turn.
+/// Sends what a connection has to say, as far as its socket takes it now.
+fn send_to<N: Network>(
+    network: &mut N,
+    socket: &mut N::Socket,
+    connection: &mut Connection,
+    now_ns: u64,
+) -> Result<(), End> {
+    loop {
+        let outgoing = connection.outgoing();
+        let is_nothing = outgoing.is_empty();
+        network.send(socket, outgoing, now_ns)?;
+        // What is sealed is a part of the answers: where all of it was taken, there may be more.
+        if is_nothing || !connection.has_more_to_seal() || network.unsent(socket) > 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// What a turn of a connection came to.
+struct Turn {
+    /// It has more to do in the next turn.
+    more: bool,
+    /// With what came for it, the connections have too much in memory.
+    too_much: bool,
+}
+
+/// A turn of one connection: it goes on with what it can, and receives as long as it may and there is something.
 fn turn_of<N: Network>(
     network: &mut N,
     socket: &mut N::Socket,
     connection: &mut Connection,
     shared: &mut Shared,
-) -> Result<bool, End> {
+) -> Result<Turn, End> {
     let mut left = TURN_BYTES_MAX;
     let more = loop {
         let wants = connection.advance(shared);
@@ -388,6 +510,17 @@ fn turn_of<N: Network>(
         }
         if left == 0 {
             break true;
+        }
+        if let Some(sealed) = connection.sealed_received() {
+            match network.receive(socket, sealed, Wanted::default())? {
+                Some(count) => {
+                    connection.note_received(count);
+                    connection.open_received();
+                    left = left.saturating_sub(count);
+                }
+                None => connection.set_ended(),
+            }
+            continue;
         }
         let room = N::RECEIVE_INTO.and_then(|receive| Some((receive, connection.room(shared)?)));
         let received = match room {
@@ -405,6 +538,21 @@ fn turn_of<N: Network>(
             None => connection.set_ended(),
         }
     };
-    connection.count_received(shared, network.unread(socket))?;
-    Ok(more)
+    let too_much = connection.count_received(shared, network.unread(socket));
+    Ok(Turn { more, too_much })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where file descriptors had run out there were twenty lines a second of it.
+    #[test]
+    fn failures_to_accept_are_told_once_a_second() {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let mut accepting = Accepting::new(listener, Vec::new());
+        let told: Vec<_> =
+            (0..50).filter_map(|at| accepting.tells(at * ACCEPT_PAUSE.as_nanos() as u64)).collect();
+        assert_eq!(told, [0, 19, 19], "50 failures in two and a half seconds");
+    }
 }

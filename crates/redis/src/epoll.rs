@@ -36,6 +36,7 @@ impl Network for Epoll {
     type Socket = Socket;
 
     const RECEIVE_INTO: Option<ReceiveInto<Socket>> = Some(Socket::receive_into);
+    const KEEPS_WHAT_IS_SENT: bool = false;
 
     fn new(bell: &OwnedFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use shoal_base::{Clock, Entropy};
 use shoal_buffer::Buffer;
 use shoal_engine::{
-    Bucket, ByteRange, Change, Environment, Look, Metadata, Object, ObjectKey, Pending, Store, Updated,
+    Bucket, ByteRange, Change, Environment, Expiry, Look, Metadata, Object, ObjectKey, Pending, Store,
+    Updated,
 };
 
 use crate::answer::{Answer, Failed, Finished, Outcome};
@@ -119,16 +120,16 @@ pub(crate) fn new_value(object: Option<&Object>, value: Vec<u8>) -> Change {
     Change::Put {
         value: Bytes::from(value).into(),
         metadata: object.map_or_else(Metadata::default, |object| object.info.metadata.clone()),
-        expiry_ns: object.and_then(|object| object.info.expiry_ns),
+        expiry: object.and_then(|object| object.info.expiry).into(),
     }
 }
 
 /// A change that gives the object another time to live.
-pub(crate) fn new_expiry(object: &Object, expiry_ns: Option<u64>) -> Change {
-    Change::Put { value: object.value.clone(), metadata: object.info.metadata.clone(), expiry_ns }
+pub(crate) fn new_expiry(object: &Object, expiry: Expiry) -> Change {
+    Change::Put { value: object.value.clone(), metadata: object.info.metadata.clone(), expiry }
 }
 
 /// A change that stores a value as SET does: nothing of the old object stays.
-pub(crate) fn set_value(value: &Bytes, expiry_ns: Option<u64>) -> Change {
-    Change::Put { value: Buffer::from(value.clone()), metadata: Metadata::default(), expiry_ns }
+pub(crate) fn set_value(value: &Bytes, expiry: Expiry) -> Change {
+    Change::Put { value: Buffer::from(value.clone()), metadata: Metadata::default(), expiry }
 }

@@ -14,6 +14,7 @@
 mod listen;
 mod options;
 
+mod backlog;
 mod begun;
 mod connection;
 mod dispatch;
@@ -24,16 +25,20 @@ mod pace;
 mod sets;
 mod shared;
 mod socket;
+mod tls;
 mod uring;
 
 mod answer;
 mod command;
 mod face;
+mod working;
 
 mod clients;
 mod cursors;
 mod glob;
 mod number;
+mod process;
 
 pub use listen::{ListenError, Running, Server};
 pub use options::{Durability, Limits, RedisOptions, Sockets};
+pub use tls::Tls;

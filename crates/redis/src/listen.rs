@@ -20,7 +20,7 @@ use crate::uring::Uring;
 /// Dispatch threads, at most.
 const THREADS_MAX: usize = 64;
 /// Connections that wait to be accepted.
-const BACKLOG: i32 = 4096;
+pub(crate) const BACKLOG: i32 = 4096;
 /// File descriptors that are wanted beside those of connections.
 const DESCRIPTORS_BESIDE: u64 = 256;
 
@@ -34,7 +34,7 @@ pub enum ListenError {
     /// Callers from other machines could come in, and nothing proves who they are.
     #[error(
         "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; \
-         listen on 127.0.0.1, give a password, or say --insecure if that network is trusted"
+         listen on 127.0.0.1, give --password-file, or say --insecure if that network is trusted"
     )]
     NotLoopback(SocketAddr),
     /// The bucket cannot be one.
@@ -68,7 +68,8 @@ impl Server {
     /// [`ListenError`].
     pub fn bind(options: RedisOptions) -> Result<Self, ListenError> {
         let address = options.listen;
-        let known = options.insecure || options.password.is_some();
+        let proven = options.tls.as_ref().is_some_and(|tls| tls.asks_certificates);
+        let known = options.insecure || options.password.is_some() || proven;
         if !known && !address.ip().to_canonical().is_loopback() {
             return Err(ListenError::NotLoopback(address));
         }
@@ -86,6 +87,12 @@ impl Server {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether clients speak TLS.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.options.tls.is_some()
     }
 
     /// Serves `store` on threads of its own until it is stopped. The store stays open: closing it is the caller's

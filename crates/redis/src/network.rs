@@ -37,6 +37,9 @@ pub(crate) trait Network: Sized {
     /// this network cannot choose where it receives to.
     const RECEIVE_INTO: Option<ReceiveInto<Self::Socket>>;
 
+    /// Whether what is sent stays in its memory until the socket took it, and not in the buffer that it was in.
+    const KEEPS_WHAT_IS_SENT: bool;
+
     /// The network of this thread; `bell` becomes readable when there is mail.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::tls::Tls;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 
 /// When a write is acknowledged.
@@ -35,6 +36,8 @@ pub struct RedisOptions {
     pub insecure: bool,
     /// What AUTH asks for.
     pub password: Option<Vec<u8>>,
+    /// The TLS that connections speak; none: plain text.
+    pub tls: Option<Tls>,
     /// The bucket whose objects are the keys.
     pub bucket: String,
     /// When a write is acknowledged.
@@ -55,6 +58,7 @@ impl Default for RedisOptions {
             listen: (Ipv4Addr::LOCALHOST, 7412).into(),
             insecure: false,
             password: None,
+            tls: None,
             bucket: "redis".into(),
             durability: Durability::Sync,
             threads: None,
@@ -68,18 +72,25 @@ impl Default for RedisOptions {
 /// Bounds of what is under way.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections; further ones are told so and closed.
+    /// Connections; for a further one the oldest that has not shown the password (without one: sent a command) makes room, and where
+    /// there is none it is told so and closed.
     pub connections_max: usize,
+    /// How long a connection may take to show the password, or without one to send a command; looked at every second.
+    pub unauthenticated_max: Duration,
     /// Bytes of one bulk string, and so of a value (Redis: `proto-max-bulk-len`).
     pub bulk_bytes_max: usize,
     /// Bytes of all words of one command.
     pub command_bytes_max: usize,
-    /// Bytes of unfinished commands in memory, of all connections of a thread; a connection that needs more is closed.
+    /// Bytes of commands in memory that are unfinished or wait, of all connections of a thread; where there are more, those whose
+    /// commands wait for them to take their answers are told so and closed, the largest first, and then who needs more.
     pub received_bytes_max: usize,
     /// Commands of one connection that were begun and not answered; further ones wait.
     pub commands_in_flight_max: usize,
     /// Bytes of answers that a connection has not taken; further commands of it wait.
     pub answer_bytes_max: usize,
+    /// Bytes of answers that a connection has not taken and of commands that wait for it to take them. It is read from so far,
+    /// and executes nothing more; beyond, it is told so and closed.
+    pub pending_bytes_max: usize,
     /// Bytes of answers that were not taken and of commands under way, of all connections of a thread; where there are more,
     /// the connections that do not take theirs are closed, those with most first.
     pub answers_bytes_max: usize,
@@ -97,11 +108,13 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: 10_000,
+            unauthenticated_max: Duration::from_secs(10),
             bulk_bytes_max: VALUE_BYTES_SINGLE_MAX as usize,
             command_bytes_max: 64 << 20,
             received_bytes_max: 512 << 20,
             commands_in_flight_max: 1024,
             answer_bytes_max: 8 << 20,
+            pending_bytes_max: 256 << 20,
             answers_bytes_max: 512 << 20,
             near_bytes_max: 16 << 20,
             silence_max: Duration::from_secs(60),

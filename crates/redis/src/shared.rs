@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use shoal_base::BLOCK_BYTES;
 use shoal_engine::{Near, Pending};
 use smallvec::SmallVec;
 
@@ -11,6 +12,9 @@ use crate::options::Durability;
 
 /// Acknowledged writes that need not be durable yet, of one thread in the relaxed mode.
 const RELAXED_WRITES_MAX: usize = 65_536;
+
+/// This part of the cache may be kept by answers that wait, those of all threads together; others hold copies.
+const PINNED_SHARE: usize = 8;
 
 /// What the connections of a thread share.
 pub(crate) struct Shared {
@@ -23,6 +27,9 @@ pub(crate) struct Shared {
     pub rooms: usize,
     /// Bytes of answers that were not taken, and of commands under way.
     pub answers: usize,
+    /// Memory of the cache that answers keep which were not taken or wait for others, and how much it may be.
+    pub pinned: usize,
+    pub pinned_max: usize,
     /// Commands since the counter was last added to.
     pub commands: u64,
     /// In the relaxed mode: acknowledged and perhaps not durable, with the time of the acknowledgement.
@@ -36,7 +43,19 @@ impl Shared {
         let now_ns = face.clock.monotonic_ns();
         let threads = face.options.threads.unwrap_or(1).max(1);
         let near = face.store.near(face.options.limits.near_bytes_max / threads);
-        Self { face, near, received: 0, rooms: 0, answers: 0, commands: 0, relaxed: VecDeque::new(), now_ns }
+        let pinned_max = face.store.stat().pool.frames * BLOCK_BYTES / PINNED_SHARE / threads;
+        Self {
+            face,
+            near,
+            received: 0,
+            rooms: 0,
+            answers: 0,
+            pinned: 0,
+            pinned_max,
+            commands: 0,
+            relaxed: VecDeque::new(),
+            now_ns,
+        }
     }
 
     /// Whether a write may be acknowledged although it is not durable; remembers it then.

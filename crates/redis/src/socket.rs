@@ -96,6 +96,9 @@ impl Socket {
             let room = piece.capacity();
             let result = rustix::net::recv(&self.fd, spare_capacity(&mut piece), RecvFlags::empty());
             return self.received(result.map(|(_, count)| count), room, |count| {
+                if count <= COPY_BYTES_MAX {
+                    return received.append_copy(&piece);
+                }
                 // Where little of it came, the rest of the memory is not held by it.
                 let bytes = if count < room / 2 { Bytes::copy_from_slice(&piece) } else { piece.into() };
                 received.append_external(bytes);

@@ -409,6 +409,7 @@ impl Network for Uring {
 
     /// The kernel chooses among the buffers that it was lent.
     const RECEIVE_INTO: Option<ReceiveInto<RingSocket>> = None;
+    const KEEPS_WHAT_IS_SENT: bool = true;
 
     fn new(bell: &OwnedFd) -> io::Result<Self> {
         let ring = IoUring::builder()

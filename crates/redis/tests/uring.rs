@@ -10,12 +10,20 @@ use crate::support::{Client, Seen, serve};
 /// How the servers of these tests reach the network.
 pub(crate) const SOCKETS: Sockets = Sockets::Uring;
 
+#[path = "serve/admission.rs"]
+mod admission;
+#[path = "serve/backlog.rs"]
+mod backlog;
+#[path = "serve/bits.rs"]
+mod bits;
 #[path = "serve/clients.rs"]
 mod clients;
 #[path = "serve/commands.rs"]
 mod commands;
 #[path = "serve/expiring.rs"]
 mod expiring;
+#[path = "serve/introspection.rs"]
+mod introspection;
 #[path = "serve/limits.rs"]
 mod limits;
 #[path = "serve/once.rs"]
@@ -24,6 +32,10 @@ mod once;
 mod pipelines;
 #[path = "serve/support.rs"]
 mod support;
+#[path = "serve/tls.rs"]
+mod tls;
+#[path = "serve/transactions.rs"]
+mod transactions;
 #[path = "serve/values.rs"]
 mod values;
 

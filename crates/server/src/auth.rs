@@ -8,6 +8,7 @@
 //! only where the operator said so.
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use shoal_engine::{Identity, Store};
@@ -45,13 +46,25 @@ pub enum Denied {
     #[error("callers from {0} are not let in: the server was not started with --insecure")]
     Address(IpAddr),
     /// It showed nothing.
-    #[error(
-        "the call shows no credentials: the server wants a token (authorization: Bearer ...) or a certificate"
-    )]
-    Missing,
+    #[error("the call shows no credentials: the server wants {}", ways(*.token, *.certificate))]
+    Missing {
+        /// A token would do.
+        token: bool,
+        /// A client certificate would do.
+        certificate: bool,
+    },
     /// It showed something that is not known.
     #[error("the token of the call is not one that the server knows")]
     Unknown,
+}
+
+/// What a caller may show: only what this server looks at.
+fn ways(token: bool, certificate: bool) -> &'static str {
+    match (token, certificate) {
+        (true, true) => "a token (authorization: Bearer ...) or a client certificate",
+        (_, false) => "a token (authorization: Bearer ...)",
+        (false, true) => "a client certificate",
+    }
 }
 
 /// The way to the store.
@@ -91,6 +104,41 @@ impl Gate {
     }
 }
 
+/// What the caller of a stream showed: it counts as long as the stream goes on.
+pub(crate) struct Shown {
+    pub(crate) gate: Gate,
+    pub(crate) address: IpAddr,
+    pub(crate) certificate: Option<Arc<str>>,
+    pub(crate) authorization: Option<http::HeaderValue>,
+}
+
+/// Ends when a caller may not come in any more, and says why.
+pub(crate) type Revoked = Pin<Box<dyn Future<Output = Denied> + Send>>;
+
+impl Shown {
+    /// Looks again whenever other credentials come into force.
+    pub(crate) fn revoked(self) -> Revoked {
+        let shared = self.gate.shared;
+        let mut changes = shared.security.changes();
+        Box::pin(async move {
+            loop {
+                let caller = Caller {
+                    address: self.address,
+                    certificate: self.certificate.as_ref(),
+                    authorization: self.authorization.as_ref().map(http::HeaderValue::as_bytes),
+                };
+                if let Err(denied) = shared.principal(caller) {
+                    return denied;
+                }
+                if changes.changed().await.is_err() {
+                    // Nobody is left who could change them.
+                    std::future::pending::<()>().await;
+                }
+            }
+        })
+    }
+}
+
 impl Shared {
     fn principal(&self, caller: Caller<'_>) -> Result<Principal, Denied> {
         self.security.with(|credentials| {
@@ -103,7 +151,10 @@ impl Shared {
                 let number = bearer(authorization).and_then(|token| credentials.tokens().find(token));
                 return number.map(Principal::Token).ok_or(Denied::Unknown);
             }
-            caller.certificate.cloned().map(Principal::Certificate).ok_or(Denied::Missing)
+            caller.certificate.cloned().map(Principal::Certificate).ok_or_else(|| Denied::Missing {
+                token: !credentials.tokens().is_empty(),
+                certificate: credentials.asks_certificates(),
+            })
         })
     }
 }
@@ -212,7 +263,14 @@ mod tests {
         assert_eq!(admit(Some("Bearer x"), None), Ok(Principal::Local), "nobody asks yet");
         security.replace(credentials);
         let name: Arc<str> = "a.example".into();
-        assert_eq!(admit(None, None), Err(Denied::Missing));
+        // Only what is configured is named.
+        let missing = admit(None, None).unwrap_err();
+        assert_eq!(missing, Denied::Missing { token: true, certificate: false });
+        assert!(!missing.to_string().contains("certificate"), "{missing}");
+        let both = Denied::Missing { token: true, certificate: true }.to_string();
+        let certificate = Denied::Missing { token: false, certificate: true }.to_string();
+        assert!(both.contains("token") && both.contains("certificate"), "{both}");
+        assert!(!certificate.contains("token") && certificate.contains("certificate"), "{certificate}");
         assert_eq!(admit(None, Some(&name)), Ok(Principal::Certificate(Arc::clone(&name))));
         for (authorization, expected) in [
             (format!("Bearer {TOKEN}-old"), Ok(Principal::Token(1))),

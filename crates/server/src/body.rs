@@ -18,6 +18,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 
+use crate::auth::Revoked;
 use crate::failure::Failure;
 use crate::flow::{Idle, Lease};
 use crate::pack::pack;
@@ -179,6 +180,8 @@ pub(crate) struct ResponseBody {
     rest: Data,
     /// When the call's time is over: it ends then, whatever is missing.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// When its caller may not have it any more: it ends then, too.
+    revoked: Option<Revoked>,
     web: Option<web::Encoder>,
     is_packed: bool,
     /// Whether it is not the client's turn while there is no frame: of a stream both ways, which may be idle.
@@ -215,7 +218,10 @@ impl ResponseBody {
     /// Notes whose turn it is.
     fn turn(&mut self, is_ours: bool) {
         self.idle = match (&self.held, is_ours && self.is_open_ended) {
-            (Some(held), true) => self.idle.take().or_else(|| Some(held.lease.idle())),
+            (Some(held), true) => match self.idle.take() {
+                Some(idle) if idle.is_all_of(&held.lease) => Some(idle),
+                _ => Some(held.lease.idle()),
+            },
             _ => None,
         };
     }
@@ -226,6 +232,11 @@ impl ResponseBody {
             return self;
         }
         Self { deadline: Some(Box::pin(sleep_until(deadline))), ..self }
+    }
+
+    /// Of a stream: ends when its caller may not have it any more.
+    pub(crate) fn while_allowed(self, revoked: Revoked) -> Self {
+        Self { revoked: Some(revoked), ..self }
     }
 
     /// Its messages are packed where that makes them shorter; those of tonic, which are short, stay as they are.
@@ -271,9 +282,21 @@ impl ResponseBody {
         if deadline.as_mut().poll(context).is_pending() {
             return;
         }
-        self.deadline = None;
+        self.cut(Failure::deadline());
+    }
+
+    /// Cuts it short where its caller has no credentials any more.
+    fn look_at_credentials(&mut self, context: &mut Context<'_>) {
+        let Some(revoked) = &mut self.revoked else { return };
+        if let Poll::Ready(denied) = revoked.as_mut().poll(context) {
+            self.cut(Failure::revoked(&denied));
+        }
+    }
+
+    fn cut(&mut self, failure: Failure) {
+        (self.deadline, self.revoked) = (None, None);
         self.rest = Data::default();
-        self.source = Source::Trailers(Some(failed(Failure::deadline())));
+        self.source = Source::Trailers(Some(failed(failure)));
     }
 }
 
@@ -299,6 +322,7 @@ impl Default for ResponseBody {
             held: None,
             rest: Data::default(),
             deadline: None,
+            revoked: None,
             web: None,
             is_packed: false,
             is_open_ended: false,
@@ -317,6 +341,7 @@ impl http_body::Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Data>, Status>>> {
         let this = &mut *self;
         this.look_at_deadline(context);
+        this.look_at_credentials(context);
         loop {
             if !this.rest.is_empty() {
                 return this.poll_piece(context).map(|piece| Some(Ok(piece)));
@@ -353,7 +378,7 @@ impl http_body::Body for ResponseBody {
                     trailers
                 }
                 Source::Trailers(trailers) => {
-                    this.deadline = None;
+                    (this.deadline, this.revoked) = (None, None);
                     match trailers.take() {
                         Some(trailers) => trailers,
                         None => return Poll::Ready(None),

@@ -1,8 +1,11 @@
 //! Between the messages and the store's types. The store checks what is in them: names, lengths, metadata.
 
+use std::time::Duration;
+
 use shoal_api::v1;
 use shoal_engine::{
-    ByteRange, DEFAULT_BUCKET, Lsn, Metadata, ObjectInfo, ObjectKey, PutOptions, RejectRules,
+    ByteRange, DEFAULT_BUCKET, DamagedRange, Expiry, Lsn, Metadata, ObjectInfo, ObjectKey, PutOptions,
+    RejectRules,
 };
 
 use crate::failure::Failure;
@@ -41,6 +44,19 @@ pub(crate) fn put_options(
     }
 }
 
+/// When a put's object ends: after a time to live that the server counts, or at a moment of the wall clock.
+pub(crate) fn expiry(ttl_ns: Option<u64>, expire_time_ns: Option<u64>) -> Result<Expiry, Failure> {
+    match (ttl_ns, expire_time_ns) {
+        (None, None) => Ok(Expiry::Never),
+        (Some(0), None) => Err(Failure::invalid("ttl_ns is 0: a time to live is above 0")),
+        (Some(ttl_ns), None) => Ok(Expiry::After(Duration::from_nanos(ttl_ns))),
+        (None, Some(at_ns)) => Ok(Expiry::At(at_ns)),
+        (Some(_), Some(_)) => {
+            Err(Failure::invalid("ttl_ns and expire_time_ns are both set: set one of them"))
+        }
+    }
+}
+
 pub(crate) fn range(range: Option<v1::ByteRange>) -> ByteRange {
     range.map_or(ByteRange::ALL, |range| ByteRange { first: range.first, bytes: range.bytes })
 }
@@ -59,7 +75,19 @@ pub(crate) fn info(info: &ObjectInfo) -> v1::ObjectInfo {
             .map(|(name, value)| v1::UserMetadata { name: name.clone(), value: value.clone().into() })
             .collect(),
     });
-    v1::ObjectInfo { version: info.version.0, bytes: info.bytes, modified_ns: info.modified_ns, metadata }
+    v1::ObjectInfo {
+        version: info.version.0,
+        bytes: info.bytes,
+        modified_ns: info.modified_ns,
+        metadata,
+        ttl_ns: info.expiry.map(|deadline| deadline.left_ns()),
+        expire_time_ns: info.expiry.map(|deadline| deadline.at_ns()),
+    }
+}
+
+pub(crate) fn damaged(range: DamagedRange) -> v1::DamagedRange {
+    let DamagedRange { tablet, from, to, block, why } = range;
+    v1::DamagedRange { tablet: tablet.0.into(), from: from.into(), to: to.map(Into::into), block, why }
 }
 
 #[cfg(test)]
@@ -71,6 +99,15 @@ mod tests {
         assert_eq!(capped(ByteRange::ALL, 5), ByteRange { first: 0, bytes: Some(5) });
         assert_eq!(capped(ByteRange { first: 3, bytes: Some(2) }, 5), ByteRange { first: 3, bytes: Some(2) });
         assert_eq!(capped(ByteRange { first: 3, bytes: Some(9) }, 5), ByteRange { first: 3, bytes: Some(5) });
+    }
+
+    #[test]
+    fn one_way_to_end_is_said() {
+        let second = Duration::from_secs(1);
+        assert_eq!(expiry(None, None).unwrap(), Expiry::Never);
+        assert_eq!(expiry(Some(1_000_000_000), None).unwrap(), Expiry::After(second));
+        assert_eq!(expiry(None, Some(5)).unwrap(), Expiry::At(5));
+        assert!(expiry(Some(0), None).is_err() && expiry(Some(1), Some(5)).is_err());
     }
 
     #[test]

@@ -10,9 +10,11 @@ use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use shoal_api::MESSAGE_BYTES_MAX;
 use tonic::Status;
+
+use crate::failure::Failure;
 
 /// Bytes in front of each message: a flag, and the length.
 const PREFIX_BYTES: usize = 5;
@@ -127,7 +129,8 @@ impl Gzip {
     fn unpack(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
         let mut plain = Vec::new();
         // One byte more than is allowed tells that there is more.
-        let mut unpacking = GzDecoder::new(message).take(self.message_bytes_max as u64 + 1);
+        // A message may have several members, one behind the other; what is behind them must be nothing.
+        let mut unpacking = MultiGzDecoder::new(message).take(self.message_bytes_max as u64 + 1);
         unpacking
             .read_to_end(&mut plain)
             .map_err(|error| Status::internal(format!("a message cannot be unpacked: {error}")))?;
@@ -135,8 +138,7 @@ impl Gzip {
     }
 
     fn too_long(&self) -> Status {
-        let most = self.message_bytes_max;
-        Status::out_of_range(format!("the message has more than the {most} bytes that are taken"))
+        Failure::too_long(self.message_bytes_max).into_status()
     }
 }
 
@@ -228,16 +230,32 @@ mod tests {
         assert!(decoders.end().is_ok());
     }
 
+    /// Only the first member was read, and half of the message was lost without a word.
+    #[test]
+    fn all_members_are_unpacked_and_nothing_may_follow_them() {
+        let members = [packed(b"tide "), packed(b""), packed(b"pool")].concat();
+        let decode = |message: &[u8]| decode(Decoders::new(false, true).unwrap(), &[&framed(1, message)]);
+        assert_eq!(decode(&members).unwrap(), framed(0, b"tide pool"));
+        for behind in [&b"x"[..], &[0; 20], &packed(b"more")[..15]] {
+            let error = decode(&[&members[..], behind].concat()).unwrap_err();
+            assert_eq!(error.code(), tonic::Code::Internal, "{behind:?}");
+        }
+        // All of them together are one message.
+        let half = packed(&vec![0; MESSAGE_BYTES_MAX / 2 + 1]);
+        let error = decode(&[&half[..], &half].concat()).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::ResourceExhausted);
+    }
+
     #[test]
     fn a_bomb_is_refused_where_it_passes_the_limit() {
         let bomb = framed(1, &packed(&vec![0; MESSAGE_BYTES_MAX + 1]));
         assert!(bomb.len() < 50_000);
         let refused = decode(Decoders::new(false, true).unwrap(), &[&bomb]).unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::OutOfRange);
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
         let whole = framed(1, &packed(&vec![0; MESSAGE_BYTES_MAX]));
         let plain = decode(Decoders::new(false, true).unwrap(), &[&whole]).unwrap();
         assert_eq!(plain.len(), PREFIX_BYTES + MESSAGE_BYTES_MAX);
         let refused = decode(Decoders::new(false, true).unwrap().bounded(1000), &[&whole]).unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::OutOfRange);
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout_at;
 use tonic::Status;
 
-use crate::auth::{Caller, Denied, Gate};
+use crate::auth::{Caller, Denied, Gate, Revoked, Shown};
 use crate::body::ResponseBody;
 use crate::connection::Peer;
 use crate::decode::Decoders;
@@ -24,17 +24,37 @@ use crate::moving::moving;
 use crate::multi_delete::multi_delete;
 use crate::multi_get::multi_get;
 use crate::multi_put::multi_put;
-use crate::operations::{OPERATIONS_LEASE_BYTES, operations};
+use crate::operations::operations;
 use crate::patience::Patience;
-use crate::route::{Call, HttpResponse, Room, client_streaming, read, refuse, server_streaming, write};
+use crate::route::{Call, HttpResponse, PART_BYTES_MAX, Room, read, refuse, server_streaming, write};
 use crate::security::Security;
 use crate::standard::Standard;
 use crate::stat::{Counters, stat};
 use crate::web::{self, Dialect, Origins};
-use crate::{delete, get, head, key_value, list, pack, put, stream, unary};
+use crate::{delete, get, head, key_value, list, pack, put, standard, stream, unary};
 
 /// How a client says that its messages are compressed.
 const ENCODING_HEADER: &str = "grpc-encoding";
+
+/// How the messages of a request are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    /// They are not.
+    Plain,
+    Gzip,
+    /// In a way that is not known, or not taken here.
+    Other,
+}
+
+impl Encoding {
+    fn of(headers: &http::HeaderMap, takes_gzip: bool) -> Self {
+        match headers.get(ENCODING_HEADER).map(http::HeaderValue::as_bytes) {
+            None | Some(b"identity") => Self::Plain,
+            Some(b"gzip") if takes_gzip => Self::Gzip,
+            Some(_) => Self::Other,
+        }
+    }
+}
 
 /// How a client says how long it will wait.
 const TIMEOUT_HEADER: &str = "grpc-timeout";
@@ -53,6 +73,8 @@ pub(crate) struct Dispatch {
     pub(crate) counters: Counters,
     pub(crate) flow: Flow,
     pub(crate) patience: Patience,
+    /// How long a message waits for room.
+    pub(crate) room_wait_max: Duration,
     /// Held while the free runs are read.
     pub(crate) free_space_permits: Arc<Semaphore>,
     /// True from when the server is told to stop.
@@ -80,7 +102,11 @@ impl Dispatch {
             Err(status) => return web::empty(status),
         };
         let is_packed = self.gzip_answers && pack::is_wanted(request.headers());
+        let encoding = Encoding::of(request.headers(), self.gzip);
         let mut answer = self.in_time(peer, flow, request, dialect).await.unwrap_or_else(refuse);
+        if encoding == Encoding::Other {
+            pack::announce_accepted(answer.headers_mut(), self.gzip);
+        }
         if is_packed {
             pack::announce(answer.headers_mut());
             answer = answer.map(ResponseBody::packed);
@@ -115,12 +141,13 @@ impl Dispatch {
     ) -> Result<impl Future<Output = Result<HttpResponse, Failure>>, Failure> {
         let headers = request.headers();
         let identity = identity(headers)?;
-        let is_packed = self.gzip && headers.get(ENCODING_HEADER).is_some_and(|named| named == "gzip");
+        let encoding = Encoding::of(headers, self.gzip);
+        let is_packed = encoding == Encoding::Gzip;
         let authorization = headers.get(http::header::AUTHORIZATION).cloned();
         let path = request.uri().clone();
         let lease = flow.lease();
         let mut request = request.map(|body| {
-            RequestBody::new(body, Arc::clone(&lease), self.patience)
+            RequestBody::new(body, Arc::clone(&lease), self.patience, self.room_wait_max)
                 .decoded(Decoders::new(dialect.is_text(), is_packed))
         });
         if is_packed {
@@ -131,12 +158,59 @@ impl Dispatch {
             certificate: peer.certificate.as_ref(),
             authorization: authorization.as_ref().map(http::HeaderValue::as_bytes),
         };
-        let admitted = self.gate.admit(caller, request).map_err(|denied| match denied {
-            Denied::Address(_) => Failure::denied(denied.to_string()),
-            Denied::Missing | Denied::Unknown => Failure::unauthenticated(denied.to_string()),
+        let admitted = self.gate.admit(caller, request).map_err(|denied| {
+            // The operator hears of who tries; how often a cause is logged is bounded by the program's log.
+            tracing::warn!(peer = %peer.address, "refused: {denied}");
+            match denied {
+                Denied::Address(_) => Failure::denied(denied.to_string()),
+                Denied::Missing { .. } | Denied::Unknown => Failure::unauthenticated(denied.to_string()),
+            }
         })?;
+        if encoding == Encoding::Other {
+            let problem = "the request names an encoding of its messages (grpc-encoding) that this server does not take; \
+                           grpc-accept-encoding has those that it takes";
+            return Err(Failure::encoding(problem));
+        }
+        peer.place.set_authenticated();
+        let revoked = is_stream(path.path()).then(|| {
+            let certificate = peer.certificate.clone();
+            Shown { gate: self.gate.clone(), address: peer.address.ip(), certificate, authorization }
+                .revoked()
+        });
         let call = Call { request: admitted.identified(identity), flow, lease };
-        Ok(async move { Ok(self.route(path.path(), call).await) })
+        Ok(async move { Ok(self.route_watched(path.path(), call, revoked).await) })
+    }
+
+    /// As [`Self::route`], where `revoked` ends a stream whose caller may not have it any more.
+    fn route_watched<'a>(
+        &'a self,
+        path: &'a str,
+        call: Call,
+        revoked: Option<Revoked>,
+    ) -> BoxFuture<'a, HttpResponse> {
+        let Some(revoked) = revoked else { return self.route(path, call) };
+        match path {
+            v1::PutStream::PATH => {
+                let room = Room { message_bytes_max: PART_BYTES_MAX, wait_max: self.room_wait_max };
+                let verb = |request| stream::put_stream(request, revoked);
+                unary::client_streaming::<v1::PutStream, _>(call, room, verb).boxed()
+            }
+            v1::Operations::PATH if call.request.identity().is_some() => {
+                let problem = "the operations of a stream have an identity each; the stream has none";
+                std::future::ready(refuse(Failure::invalid(problem))).boxed()
+            }
+            v1::Operations::PATH => {
+                let room =
+                    Room { message_bytes_max: OPERATIONS_MESSAGE_BYTES_MAX, wait_max: self.room_wait_max };
+                let lease = Arc::clone(&call.lease);
+                let verb = |request| operations(request, lease, self.draining.clone(), revoked);
+                std::future::ready(unary::exchange(call, room, verb)).boxed()
+            }
+            _ => {
+                let answer = self.route(path, call);
+                async move { answer.await.map(|body| body.while_allowed(revoked)) }.boxed()
+            }
+        }
     }
 
     /// The answer to come of the method at `path`. Each method's is on the heap, so that a short call is not as large as the
@@ -171,18 +245,8 @@ impl Dispatch {
             v1::MultiGet::PATH => unary::answer_whole(call, false, multi_get).boxed(),
             v1::MultiPut::PATH => unary::answer_whole(call, true, multi_put).boxed(),
             v1::MultiDelete::PATH => write::<v1::MultiDelete, _>(call, multi_delete).boxed(),
-            v1::PutStream::PATH => client_streaming::<v1::PutStream, _>(call, stream::put_stream).boxed(),
             v1::GetStream::PATH => {
                 unary::answer_stream::<v1::GetStream, _, _>(call, stream::get_stream).boxed()
-            }
-            v1::Operations::PATH => {
-                let room = Room {
-                    lease_bytes: OPERATIONS_LEASE_BYTES,
-                    message_bytes_max: OPERATIONS_MESSAGE_BYTES_MAX,
-                };
-                let answer =
-                    unary::exchange(call, room, |request| operations(request, self.draining.clone()));
-                std::future::ready(answer).boxed()
             }
             v1::Stat::PATH => {
                 read::<v1::Stat, _>(call, async |request| stat(&request, &self.counters, &self.flow)).boxed()
@@ -201,6 +265,12 @@ impl Dispatch {
             .boxed(),
         }
     }
+}
+
+/// Whether the method at `path` goes on for as long as its caller likes.
+fn is_stream(path: &str) -> bool {
+    matches!(path, v1::PutStream::PATH | v1::GetStream::PATH | v1::Operations::PATH | v1::FreeSpace::PATH)
+        || standard::is_stream(path)
 }
 
 /// Who a write is, where its sender says so: its session, and its number there.

@@ -8,6 +8,8 @@ use shoal_api::{Code, Described, v1};
 use shoal_engine::{Error, Lsn, ObjectKey, RejectRules};
 use tonic::Status;
 
+use crate::auth::Denied;
+
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failure(Described);
@@ -30,6 +32,17 @@ impl Failure {
         Self::new(Kind::Overloaded, Code::ResourceExhausted, message)
     }
 
+    /// A message with more bytes than are taken: nothing was done, and sending it again is no use.
+    pub(crate) fn too_long(message_bytes_max: usize) -> Self {
+        let message = format!("the message has more than the {message_bytes_max} bytes that are taken");
+        Self::new(Kind::Invalid, Code::ResourceExhausted, message)
+    }
+
+    /// A message that is packed in a way that is not taken.
+    pub(crate) fn encoding(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, Code::Unimplemented, message)
+    }
+
     pub(crate) fn busy(message: impl Into<String>) -> Self {
         Self::new(Kind::Busy, Code::Unavailable, message)
     }
@@ -46,6 +59,11 @@ impl Failure {
     /// The call's time is over; a write may have been applied.
     pub(crate) fn deadline() -> Self {
         Self::new(Kind::UnknownOutcome, Code::DeadlineExceeded, "the deadline of the call has passed")
+    }
+
+    /// The caller of a stream has no credentials any more.
+    pub(crate) fn revoked(denied: &Denied) -> Self {
+        Self::unauthenticated(format!("the stream ends: other credentials are in force; {denied}"))
     }
 
     pub(crate) fn too_slow(silence: Duration) -> Self {
@@ -94,7 +112,7 @@ impl Failure {
             Error::Corrupt { .. } => (Kind::Corrupt, Code::DataLoss),
             Error::Io(_) => (Kind::Device, Code::Internal),
             Error::Unknown(_) => (Kind::UnknownOutcome, Code::Unknown),
-            Error::Poisoned(_) => (Kind::ReadOnly, Code::Internal),
+            Error::Poisoned(_) | Error::ReadOnly => (Kind::ReadOnly, Code::Internal),
             Error::Changed { .. } => (Kind::Changed, Code::Aborted),
             Error::Closed | Error::Unopenable(_) => (Kind::Closed, Code::Unavailable),
             // Whether a write had an effect is not known of an error that this program does not know.
@@ -161,9 +179,9 @@ impl From<Error> for Failure {
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
         let described = Described::from_status(&status);
-        // A message over the limit: tonic says so without a detail of ours.
+        // A message over the limit: tonic says so with a code of its own and without a detail of ours.
         if described.failure.kind() == Kind::Unspecified && described.code == Code::OutOfRange {
-            return Self::invalid(described.message);
+            return Self::new(Kind::Invalid, Code::ResourceExhausted, described.message);
         }
         Self(described)
     }
@@ -201,6 +219,7 @@ mod tests {
     fn a_failure_of_ours_passes_through_a_status_unchanged() {
         let failure = Failure::too_slow(Duration::from_secs(3));
         assert_eq!(Failure::from(failure.clone().into_status()), failure);
-        assert_eq!(Failure::from(Status::out_of_range("long")).kind(), Kind::Invalid);
+        let long = Failure::from(Status::out_of_range("long"));
+        assert_eq!((long.kind(), long.into_status().code()), (Kind::Invalid, Code::ResourceExhausted));
     }
 }

@@ -1,12 +1,13 @@
 //! The server: what stands between a socket and the store.
 //!
-//! In reading order, which is the order in which a request passes: [`Server`] accepts connections; `connection` speaks
+//! In reading order, which is the order in which a request passes: [`Server`] accepts connections, as `admission` says; `connection` speaks
 //! HTTP on one and, with `tasks`, runs its requests, over TLS where `security` has a certificate; `dispatch` finds the route of a request, after `auth` has
 //! admitted it; `route` turns frames into messages, or `unary` where the value must not be copied; one file a verb does
 //! the work; `failure` says what went wrong, in one place for all of them, and `body` carries the answer. `web` and
 //! `decode` speak to browsers and take off compression, which `pack` puts on. `flow` bounds the memory of what is under way, `frames` and
 //! `patience` the time that a slow client may take. The rules of the protocol are in `docs/format/grpc.md`.
 
+mod admission;
 mod listen;
 mod moving;
 mod options;
@@ -50,6 +51,7 @@ mod body;
 mod convert;
 mod failure;
 mod flow;
+mod line;
 mod pack;
 mod patience;
 mod sending;

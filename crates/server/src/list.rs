@@ -3,7 +3,7 @@
 use prost::Message;
 use shoal_api::v1;
 use shoal_base::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
-use shoal_engine::{ListPage, ListRequest, check_bucket};
+use shoal_engine::{DamagedRange, ListPage, ListRequest, check_bucket};
 
 use crate::auth::Authenticated;
 use crate::convert;
@@ -71,13 +71,16 @@ fn response(page: ListPage, entries_bytes_max: usize) -> v1::ListResponse {
     // order of their bytes is that of the listing.
     let before_cut = |prefix: &Vec<u8>| cut.as_ref().is_none_or(|cut| prefix[..] < cut[..]);
     let common_prefixes = page.common_prefixes.into_iter().filter(before_cut).map(Into::into).collect();
-    v1::ListResponse { entries, common_prefixes, next_start_after: cut.or_else(|| page.next.map(Into::into)) }
+    let meets = |range: &DamagedRange| cut.as_ref().is_none_or(|cut| range.from[..] <= cut[..]);
+    let damaged = page.damaged.into_iter().filter(meets).map(convert::damaged).collect();
+    let next_start_after = cut.or_else(|| page.next.map(Into::into));
+    v1::ListResponse { entries, common_prefixes, next_start_after, damaged }
 }
 
 #[cfg(test)]
 mod tests {
     use shoal_api::v1::failure::Kind;
-    use shoal_engine::{Lsn, Metadata, ObjectInfo};
+    use shoal_engine::{Lsn, Metadata, ObjectInfo, TabletId};
 
     use super::*;
 
@@ -86,14 +89,39 @@ mod tests {
             version: Lsn(1),
             bytes: 1,
             modified_ns: 1,
-            expiry_ns: None,
+            expiry: None,
             metadata: Metadata::default(),
         };
         ListPage {
             entries: keys.iter().map(|key| (key.as_bytes().to_vec(), info.clone())).collect(),
             common_prefixes: prefixes.iter().map(|prefix| prefix.as_bytes().to_vec()).collect(),
             next: next.map(|next| next.as_bytes().to_vec()),
+            damaged: Vec::new(),
         }
+    }
+
+    fn damaged(from: &str, to: Option<&str>) -> DamagedRange {
+        let to = to.map(|to| to.as_bytes().to_vec());
+        DamagedRange { tablet: TabletId(3), from: from.into(), to, block: 9, why: "torn".into() }
+    }
+
+    #[test]
+    fn damaged_ranges_are_named_by_the_page_that_meets_them() {
+        let mut whole = page(&["a", "c", "e"], &[], None);
+        whole.damaged = vec![damaged("b", Some("bb")), damaged("d", None)];
+        let response_of = |bytes| response(whole.clone(), bytes).damaged;
+        let all = response_of(ENTRIES_BYTES_MAX);
+        assert_eq!(all.len(), 2);
+        let v1::DamagedRange { tablet, from, to, block, why } = &all[0];
+        assert_eq!(
+            (*tablet, &from[..], to.as_deref(), *block, &why[..]),
+            (3, &b"b"[..], Some(&b"bb"[..]), 9, "torn")
+        );
+        assert_eq!(all[1].to, None);
+        let one =
+            v1::ListEntry { key: "a".into(), info: Some(convert::info(&whole.entries[0].1)) }.encoded_len();
+        let cut = response_of(one * 2);
+        assert_eq!(cut.len(), 1, "the range behind the cut is the next page's");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
+use crate::admission::{Admission, Leaves};
 use crate::auth::Gate;
 use crate::connection;
 use crate::dispatch::Dispatch;
@@ -25,6 +26,9 @@ use crate::workers::Workers;
 
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Connections without credentials that are closed where the process has no file for a new one.
+const EVICTED_FOR_FILES: usize = 64;
 
 /// Pause between two looks at whether the store takes writes.
 const HEALTH_PAUSE: Duration = Duration::from_millis(500);
@@ -105,6 +109,7 @@ impl Server {
         let Self { listener, options, .. } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, gzip_answers, .. } = options;
         let ServerOptions { web_origins, threads, limits, .. } = options;
+        let mut changes = security.changes();
         let workers = Workers::start(threads).map_err(ServeError::Threads)?;
         let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
@@ -118,18 +123,28 @@ impl Server {
             counters: Counters::new(),
             flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
             patience: Patience::new(&limits),
+            room_wait_max: limits.room_wait_max,
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
             draining: drain.subscribe(),
         });
         let mut connections = Connections {
             tasks: JoinSet::new(),
             dispatch: Arc::clone(&dispatch),
+            admission: Admission::new(limits.connections_max, limits.unauthenticated_max),
             limits: Arc::new(limits),
             drain: drain.subscribe(),
             workers,
         };
+        let admission = Arc::clone(&connections.admission);
+        let doubt = async {
+            while changes.changed().await.is_ok() {
+                admission.doubt_all();
+            }
+            std::future::pending::<()>().await
+        };
         tokio::select! {
             () = shutdown => {}
+            () = doubt => {}
             () = connections.accept(&listener) => {}
             () = tell_health(&dispatch, &store) => {}
         }
@@ -160,6 +175,7 @@ async fn tell_health(dispatch: &Dispatch, store: &Store) {
 struct Connections {
     tasks: JoinSet<()>,
     dispatch: Arc<Dispatch>,
+    admission: Arc<Admission>,
     limits: Arc<Limits>,
     drain: watch::Receiver<bool>,
     workers: Workers,
@@ -173,6 +189,8 @@ impl Connections {
                 Ok((stream, peer)) => self.add(stream, peer),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
+                    let evicted = self.admission.evict(EVICTED_FOR_FILES) as u64;
+                    self.dispatch.counters.connections_evicted.fetch_add(evicted, Ordering::Relaxed);
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -182,11 +200,20 @@ impl Connections {
     fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
         while self.tasks.try_join_next().is_some() {}
         let counters = &self.dispatch.counters;
-        if self.tasks.len() >= self.limits.connections_max {
-            counters.connections_refused.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(%peer, "closed: there are too many connections");
-            return;
+        let entered = self.admission.enter();
+        let connections_max = self.limits.connections_max;
+        if entered.evicts {
+            counters.connections_evicted.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                %peer,
+                "there are {connections_max} connections: the oldest one without credentials is closed for a new one"
+            );
         }
+        let Some(place) = entered.place else {
+            counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%peer, "closed: there are {connections_max} connections, all of them with credentials");
+            return;
+        };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "closed: it ended at once");
             return;
@@ -196,7 +223,16 @@ impl Connections {
         let serve = async move |stream| {
             dispatch.counters.connections.fetch_add(1, Ordering::Relaxed);
             let _counted = Counted(&dispatch);
-            connection::serve(stream, peer, Arc::clone(&dispatch), &limits, drain).await;
+            let its = Arc::clone(&place);
+            let served = connection::serve(stream, peer, its, Arc::clone(&dispatch), &limits, drain);
+            match place.hold(served).await {
+                Ok(()) => {}
+                Err(Leaves::Evicted) => tracing::debug!(%peer, "closed: a new connection took its place"),
+                Err(Leaves::Overdue) => {
+                    dispatch.counters.connections_overdue.fetch_add(1, Ordering::Relaxed);
+                    tracing::info!(%peer, "closed: it showed no credentials in time");
+                }
+            }
         };
         let Some(worker) = self.workers.next() else {
             self.tasks.spawn(serve(stream));

@@ -1,11 +1,15 @@
 //! The messages of a stream, each in one piece: where it was received, if it lies within a frame of HTTP/2.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tonic::Status;
 
+use crate::failure::Failure;
+use crate::flow::{Lease, Turn};
 use crate::unary::{FrameBody, PREFIX_BYTES, length};
 
 /// Takes the messages off the body of a request.
@@ -16,23 +20,110 @@ pub(crate) struct Messages<B> {
     frame: Bytes,
     /// The beginning of a message that is longer than what was left of a frame, with its prefix.
     begun: BytesMut,
+    /// None in tests of what is taken apart here.
+    account: Option<Account>,
+}
+
+/// What the messages of a stream hold of the bytes in flight: they count as they come, until the next one is asked for.
+struct Account {
+    lease: Arc<Lease>,
+    room_wait_max: Duration,
+    /// Bytes of the frame and of the message that is begun.
+    held: usize,
+    /// Bytes of the message that was given last.
+    given: usize,
+    /// Whether a frame came for which there was no room.
+    is_over: bool,
+    /// Of the message that comes, and of the one that was given last.
+    turn: Turn,
+}
+
+impl Account {
+    fn came(&mut self, bytes: usize) {
+        self.lease.take(bytes);
+        self.held += bytes;
+        self.is_over = !self.lease.has_room();
+        self.turn.came(bytes, !self.is_over);
+    }
+
+    /// A message is there as a whole.
+    fn gives(&mut self, bytes: usize) {
+        self.held -= bytes;
+        self.given += bytes;
+    }
+
+    /// Who asks for the next message is through with the last one.
+    fn end_message(&mut self) {
+        if self.given > 0 {
+            self.lease.give(std::mem::take(&mut self.given));
+            self.turn = Turn::default();
+        }
+    }
+
+    /// Waits until there is room for more of the message; says what to tell its sender where there is none in time, or too many wait.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        if self.is_over && self.held > 0 {
+            let (lease, wait_max) = (&self.lease, self.room_wait_max);
+            // How much comes in all is not known.
+            let bytes = (self.held, usize::MAX);
+            ready!(self.turn.poll(lease, bytes, wait_max, context, || lease.has_room()))?;
+        }
+        self.is_over = false;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.lease.give(self.held + self.given);
+    }
 }
 
 impl<B: FrameBody> Messages<B> {
     pub(crate) fn new(body: B, message_bytes_max: usize) -> Self {
-        Self { body, message_bytes_max, frame: Bytes::new(), begun: BytesMut::new() }
+        Self { body, message_bytes_max, frame: Bytes::new(), begun: BytesMut::new(), account: None }
+    }
+
+    /// As [`Self::new`]; what comes counts for `lease`. A message that finds no room waits for it at most `room_wait_max`.
+    pub(crate) fn counted(
+        body: B,
+        message_bytes_max: usize,
+        lease: Arc<Lease>,
+        room_wait_max: Duration,
+    ) -> Self {
+        let account =
+            Account { lease, room_wait_max, held: 0, given: 0, is_over: false, turn: Turn::default() };
+        Self { account: Some(account), ..Self::new(body, message_bytes_max) }
     }
 
     /// The next message; none at the end of the stream.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        if let Some(account) = &mut self.account {
+            account.end_message();
+        }
         loop {
             match self.take() {
                 Ok(None) => {}
-                Ok(Some(message)) => return Poll::Ready(Some(Ok(message))),
+                Ok(Some(message)) => {
+                    if let Some(account) = &mut self.account {
+                        account.gives(PREFIX_BYTES + message.len());
+                    }
+                    return Poll::Ready(Some(Ok(message)));
+                }
                 Err(status) => return Poll::Ready(Some(Err(status))),
             }
+            if let Some(account) = &mut self.account
+                && let Err(failure) = ready!(account.poll_room(context))
+            {
+                return Poll::Ready(Some(Err(failure.into_status())));
+            }
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                Some(Ok(frame)) => self.frame = frame.into_data().unwrap_or_default(),
+                Some(Ok(frame)) => {
+                    self.frame = frame.into_data().unwrap_or_default();
+                    if let Some(account) = &mut self.account {
+                        account.came(self.frame.len());
+                    }
+                }
                 Some(Err(status)) => return Poll::Ready(Some(Err(status))),
                 None if self.begun.is_empty() => return Poll::Ready(None),
                 None => {
@@ -121,7 +212,7 @@ mod tests {
     #[test]
     fn long_and_packed_messages_are_refused() {
         let long = [&[0][..], &(MESSAGE_BYTES_MAX as u32 + 1).to_be_bytes()].concat();
-        assert_eq!(messages(&long, 2).unwrap_err().code(), tonic::Code::OutOfRange);
-        assert_eq!(messages(&[1, 0, 0, 0, 0], 9).unwrap_err().code(), tonic::Code::Unimplemented);
+        assert_eq!(messages(&long, 2).unwrap_err().code(), tonic::Code::ResourceExhausted);
+        assert_eq!(messages(&[1, 0, 0, 0, 0], 9).unwrap_err().code(), tonic::Code::Internal);
     }
 }

@@ -15,6 +15,11 @@ pub(crate) async fn multi_delete(
 ) -> Result<v1::MultiDeleteResponse, Failure> {
     let (message, admitted) = request.take();
     check(&message.bucket, message.items.len())?;
+    if admitted.identity().is_some() {
+        return Err(Failure::invalid(
+            "several deletes have no identity: each is a write of its own; send them one by one, or by Operations",
+        ));
+    }
     let deletes = message.items.into_iter().map(|item| delete_one(&admitted, &message.bucket, item));
     let failed = |failure: Failure| v1::MultiDeleteResult {
         status: Some(failure.into_key_status()),

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use prost::Message as _;
 use shoal_api::v1;
-use shoal_engine::{Bucket, Lsn, ObjectKey, Pending, PendingPuts, SHORT_PUTS_MAX, Store};
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_engine::{Bucket, Lsn, ObjectKey, Pending, PendingPuts, PutOptions, SHORT_PUTS_MAX, Store};
 
 use crate::assembly::{Assembly, Value};
 use crate::auth::Authenticated;
@@ -122,12 +123,16 @@ fn parse(message: &[u8]) -> Result<Parsed<'_>, Failure> {
     let mut bucket = "";
     let mut items = Vec::new();
     let mut is_atomic = false;
+    let mut value_bytes = 0;
     for field in Fields::of(message) {
         match field? {
             (1, field) => bucket = text_of(field)?,
             (2, field) => {
                 check_count(items.len() + 1)?;
-                items.push(parse_item(bytes_of(field)?)?);
+                let item = parse_item(bytes_of(field)?)?;
+                value_bytes += item.value.len();
+                check_values(value_bytes)?;
+                items.push(item);
             }
             (3, field) => is_atomic = number_of(field)? != 0,
             _ => {}
@@ -135,6 +140,16 @@ fn parse(message: &[u8]) -> Result<Parsed<'_>, Failure> {
     }
     let bucket = Bucket::new(convert::bucket(bucket)).map_err(|error| Failure::of(&error))?;
     Ok(if is_atomic { Parsed::Together } else { Parsed::Apart { bucket, items } })
+}
+
+/// Whether the values of a request may have so many bytes together.
+fn check_values(value_bytes: usize) -> Result<(), Failure> {
+    if value_bytes as u64 > VALUE_BYTES_SINGLE_MAX {
+        return Err(Failure::invalid(format!(
+            "the values of a request have at most {VALUE_BYTES_SINGLE_MAX} bytes together; these have more"
+        )));
+    }
+    Ok(())
 }
 
 fn parse_item(message: &[u8]) -> Result<Item<'_>, Failure> {
@@ -193,7 +208,8 @@ async fn begin_put(
     if item.rules.is_some() || item.value.len() > BEGUN_BYTES_MAX {
         return Ok(Begun::Apart(Box::new((key, item))));
     }
-    let options = convert::put_options(item.rules, item.metadata, item.modified_ns);
+    let expiry = convert::expiry(item.ttl_ns, item.expire_time_ns)?;
+    let options = PutOptions { expiry, ..convert::put_options(item.rules, item.metadata, item.modified_ns) };
     let begun = store.begin_put(&key, item.value.into(), options).await;
     begun.map(Begun::Placed).map_err(|error| Failure::of(&error))
 }
@@ -202,7 +218,8 @@ async fn put_one(
     admitted: &Authenticated<()>,
     (key, item): (ObjectKey, v1::MultiPutItem),
 ) -> Result<Lsn, Failure> {
-    let options = convert::put_options(item.rules, item.metadata, item.modified_ns);
+    let expiry = convert::expiry(item.ttl_ns, item.expire_time_ns)?;
+    let options = PutOptions { expiry, ..convert::put_options(item.rules, item.metadata, item.modified_ns) };
     let rules = options.rules;
     match admitted.store().put(&key, item.value.into(), options).await {
         Ok(done) => Ok(done.version),

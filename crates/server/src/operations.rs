@@ -17,16 +17,17 @@ use std::task::{Context, Poll};
 use futures_util::stream::{FuturesUnordered, poll_fn};
 use futures_util::{FutureExt, Stream, StreamExt};
 use shoal_api::v1::operation::Action;
-use shoal_api::{OPERATION_VALUE_BYTES_MAX, OPERATIONS_MESSAGE_BYTES_MAX, v1};
-use shoal_engine::{Change, Identity, Look, ObjectKey, Pending, Store};
+use shoal_api::{OPERATION_VALUE_BYTES_MAX, v1};
+use shoal_engine::{Change, Identity, Look, ObjectKey, Pending, PutOptions, Store};
 use tokio::sync::watch;
 
 use crate::asked::{Asked, Short};
 use crate::assembly::{Assembly, Value};
-use crate::auth::Authenticated;
+use crate::auth::{Authenticated, Revoked};
 use crate::body::Data;
 use crate::convert;
 use crate::failure::Failure;
+use crate::flow::Lease;
 use crate::messages::Messages;
 use crate::near::Nearby;
 use crate::unary::FrameBody;
@@ -53,17 +54,16 @@ const ANSWER_BYTES_GUESS: usize = 4 << 10;
 const RESULTS: u32 = 1;
 const VALUE: u32 = 15;
 
-/// What a stream may hold, in bytes: what is under way, values that are read, answers, a message in work and what has come of
-/// the next.
-pub(crate) const OPERATIONS_LEASE_BYTES: usize = UNDER_WAY_BYTES_MAX
-    + (READS_MAX + 1) * OPERATION_VALUE_BYTES_MAX
-    + READY_BYTES_MAX
-    + 3 * OPERATIONS_MESSAGE_BYTES_MAX;
+/// What is under way and answered counts in steps of so many bytes, so that a short operation changes no count that others look at.
+const STEP_BYTES: usize = 64 << 10;
 
-/// Does what the messages of `request` ask for; ends early, but in order, when `draining` becomes true.
+/// Does what the messages of `request` ask for; ends early, but in order, when `draining` becomes true or its
+/// caller is `revoked`.
 pub(crate) fn operations<B: FrameBody + Send + 'static>(
     request: Authenticated<Messages<B>>,
+    lease: Arc<Lease>,
     mut draining: watch::Receiver<bool>,
+    revoked: Revoked,
 ) -> impl Stream<Item = Result<Data, Failure>> + Send + 'static {
     let (messages, admitted) = request.take();
     let mut operations = Operations {
@@ -74,12 +74,16 @@ pub(crate) fn operations<B: FrameBody + Send + 'static>(
             // An error means that the server is gone altogether.
             let _ = draining.wait_for(|draining| *draining).await;
         }),
+        revoked,
         asked: Asked::default(),
         running: FuturesUnordered::new(),
         placed: VecDeque::new(),
         reads: 0,
         held_bytes: 0,
         ready: None,
+        answer_bytes: 0,
+        lease,
+        counted: 0,
     };
     poll_fn(move |context| operations.poll_next(context))
 }
@@ -131,6 +135,7 @@ struct Operations<B> {
     messages: Messages<B>,
     input: Input,
     drained: Pin<Box<dyn Future<Output = ()> + Send>>,
+    revoked: Revoked,
     /// What is left of the message in work.
     asked: Asked,
     running: FuturesUnordered<Running>,
@@ -141,10 +146,36 @@ struct Operations<B> {
     held_bytes: usize,
     /// The results since the last answer; none: there are none.
     ready: Option<Assembly>,
+    /// Of the answer that was given last, until the next one is asked for.
+    answer_bytes: usize,
+    lease: Arc<Lease>,
+    /// What of all this counts for the lease; what came of messages is counted where they are taken apart.
+    counted: usize,
 }
 
 impl<B: FrameBody> Operations<B> {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Data, Failure>>> {
+        let polled = self.turn(context);
+        self.answer_bytes = if let Poll::Ready(Some(Ok(answer))) = &polled { answer.len() } else { 0 };
+        self.count();
+        polled
+    }
+
+    /// Counts what it holds: only memory that is there.
+    fn count(&mut self) {
+        let ready_bytes = self.ready.as_ref().map_or(0, Assembly::len);
+        let read_bytes = self.reads * OPERATION_VALUE_BYTES_MAX;
+        let holds = self.held_bytes + read_bytes + ready_bytes + self.answer_bytes;
+        let now = holds.next_multiple_of(STEP_BYTES);
+        if now > self.counted {
+            self.lease.take(now - self.counted);
+        } else {
+            self.lease.give(self.counted - now);
+        }
+        self.counted = now;
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Data, Failure>>> {
         loop {
             let mut moved = self.poll_message(context);
             moved |= self.start(context);
@@ -193,6 +224,10 @@ impl<B: FrameBody> Operations<B> {
         }
         if self.drained.poll_unpin(context).is_ready() {
             self.refuse(Failure::stopping());
+            return true;
+        }
+        if let Poll::Ready(denied) = self.revoked.poll_unpin(context) {
+            self.refuse(Failure::revoked(&denied));
             return true;
         }
         if !self.asked.is_empty() || !self.has_room() {
@@ -277,7 +312,12 @@ impl<B: FrameBody> Operations<B> {
         let held = Held::of(short);
         self.held_bytes += held.bytes;
         self.reads += usize::from(held.is_read);
-        let begun = asked.key(short).and_then(|key| Ok((key, asked.whole(short)?)));
+        let no_room = held.is_read && !self.lease.has_room();
+        let begun = match no_room {
+            // A value that is read takes memory of its own.
+            true => Err(self.lease.no_room()),
+            false => asked.key(short).and_then(|key| Ok((key, asked.whole(short)?))),
+        };
         let (key, operation) = match begun {
             Ok(begun) => begun,
             Err(failure) => {
@@ -382,14 +422,17 @@ async fn get(store: &Store, key: &ObjectKey, operation: &v1::Operation) -> Resul
 }
 
 async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
-    let v1::Operation { number, rules, metadata, modified_ns, identity, value, .. } = operation;
+    let v1::Operation {
+        number, rules, metadata, modified_ns, identity, value, ttl_ns, expire_time_ns, ..
+    } = operation;
     if value.len() > OPERATION_VALUE_BYTES_MAX {
         return Err(Failure::invalid(format!(
             "a value in a stream of operations has at most {OPERATION_VALUE_BYTES_MAX} bytes; this one has {}",
             value.len()
         )));
     }
-    let options = convert::put_options(rules, metadata, modified_ns);
+    let expiry = convert::expiry(ttl_ns, expire_time_ns)?;
+    let options = PutOptions { expiry, ..convert::put_options(rules, metadata, modified_ns) };
     let rules = options.rules;
     let failed = |error| Failure::of_write(&error, &rules);
     let done = match (identity_of(identity), rules.is_empty()) {

@@ -48,19 +48,27 @@ impl Default for ServerOptions {
 }
 
 /// Bounds of what is under way. Together they bound the server's memory besides the store's own: `bytes_in_flight_max`, plus for
-/// each connection its HTTP/2 window of 4 MiB, and what HTTP/2 keeps of answers that it was handed (128 KiB a stream). What is in
+/// each connection its HTTP/2 window (256 KiB of each request that has not come as a whole, 32 MiB at most), and what HTTP/2 keeps of answers that it was handed (128 KiB a stream). What is in
 /// flight is counted once; long values are in memory as they came and as they go to the device, and the allocator keeps some of
 /// what was: up to three times as much was measured with values of 4 MiB (T16 of `docs/reliability.md`).
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections; further ones are closed at once.
+    /// Connections; for a further one the oldest whose other side has not shown credentials makes room, and where there is none it is
+    /// closed at once.
     pub connections_max: usize,
+    /// How long a connection may take from its beginning, TLS included, to its first request that is let in. Where nobody is
+    /// asked for credentials that is the first one that is understood.
+    pub unauthenticated_max: Duration,
     /// Requests at the same time on one connection; a client waits with further ones.
     pub streams_max: u32,
-    /// Bytes of requests and answers in memory; further requests are refused with RESOURCE_EXHAUSTED.
+    /// Bytes of requests and answers in memory. Further long requests wait for room, short ones and answers are refused with
+    /// RESOURCE_EXHAUSTED.
     pub bytes_in_flight_max: usize,
     /// The part of [`Self::bytes_in_flight_max`] that one connection may hold, so that a slow client cannot stop others.
     pub connection_bytes_in_flight_max: usize,
+    /// How long a message of more than 4 KiB waits in all, on its own or of a stream that its caller sends, where there is no room
+    /// for the rest of it; then the call is refused with RESOURCE_EXHAUSTED.
+    pub room_wait_max: Duration,
     /// How long the other side may be silent in the middle of a message or stream.
     pub silence_max: Duration,
     /// The least that must come of a request that was begun, in bytes a second.
@@ -78,9 +86,11 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: 1024,
+            unauthenticated_max: Duration::from_secs(10),
             streams_max: 256,
             bytes_in_flight_max: 512 << 20,
             connection_bytes_in_flight_max: 128 << 20,
+            room_wait_max: Duration::from_secs(30),
             silence_max: Duration::from_secs(60),
             pace_min: 1 << 10,
             pace_window: Duration::from_secs(30),

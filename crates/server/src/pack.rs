@@ -19,6 +19,12 @@ const PACKED_BYTES_MIN: usize = 1 << 10;
 const ACCEPT_HEADER: &str = "grpc-accept-encoding";
 const ENCODING_HEADER: &str = "grpc-encoding";
 
+/// Says what requests may be packed with, to who packed one otherwise.
+pub(crate) fn announce_accepted(headers: &mut HeaderMap, gzip: bool) {
+    let accepted = if gzip { "identity,gzip" } else { "identity" };
+    headers.insert(ACCEPT_HEADER, HeaderValue::from_static(accepted));
+}
+
 /// Whether the sender of a request with these headers unpacks gzip.
 pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
     let lists = headers.get_all(ACCEPT_HEADER).iter().filter_map(|list| list.to_str().ok());

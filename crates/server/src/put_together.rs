@@ -2,7 +2,7 @@
 
 use shoal_api::v1;
 use shoal_base::codec::{Reader, Truncated};
-use shoal_engine::{Change, Error, Look, Lsn, Object, Once, Together};
+use shoal_engine::{Change, Error, Look, Lsn, Object, Once, PutOptions, Together};
 
 use crate::auth::Authenticated;
 use crate::convert;
@@ -16,7 +16,9 @@ pub(crate) async fn put_together(
     let (mut keys, mut rules, mut changes) = (Vec::new(), Vec::new(), Vec::new());
     for item in message.items {
         let key = convert::object_key(&message.bucket, &item.key)?;
-        let options = convert::put_options(item.rules, item.metadata, item.modified_ns);
+        let expiry = convert::expiry(item.ttl_ns, item.expire_time_ns)?;
+        let options =
+            PutOptions { expiry, ..convert::put_options(item.rules, item.metadata, item.modified_ns) };
         keys.push((key, if options.rules.is_empty() { Look::Nothing } else { Look::Version }));
         rules.push(options.rules);
         changes.push(Change::PutWith { value: item.value.into(), options: Box::new(options) });

@@ -4,13 +4,15 @@
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::Either;
 use futures_util::{Stream, TryStreamExt};
 use prost::Message;
-use shoal_api::{CHUNK_BYTES_MAX, ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary};
-use tonic::server::{ClientStreamingService, Grpc, ServerStreamingService, UnaryService};
-use tonic::{Request, Response, Status, Streaming};
+use shoal_api::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary};
+use tonic::body::Body;
+use tonic::server::{Grpc, ServerStreamingService, UnaryService};
+use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use crate::auth::Authenticated;
@@ -18,8 +20,8 @@ use crate::body::ResponseBody;
 use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Lease, RequestBody, STREAM_LEASE_BYTES};
 
-/// The longest message of a stream of a caller, in bytes: a chunk or a header, and framing. Its lease has room for one.
-const PART_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
+/// The longest message of a stream of a caller, in bytes: a chunk or a header, and framing.
+pub(crate) const PART_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
 
 /// A request that was admitted, and what it holds.
 pub(crate) struct Call {
@@ -74,31 +76,7 @@ where
         Ok(Response::new(answer))
     };
     let response = grpc::<M>(MESSAGE_BYTES_MAX).unary(Once(Some(answer)), http).await;
-    response.map(|body| ResponseBody::new(body, lease))
-}
-
-/// Answers a method whose caller streams with `verb`.
-pub(crate) async fn client_streaming<M: ClientStreaming, F>(
-    call: Call,
-    verb: impl FnOnce(Authenticated<Streaming<M::Request>>) -> F,
-) -> HttpResponse
-where
-    F: Future<Output = Result<M::Response, Failure>>,
-{
-    let Call { request, flow, lease } = call;
-    if let Err(failure) = lease.grow(STREAM_LEASE_BYTES) {
-        return refuse(failure);
-    }
-    let (http, admitted) = request.take();
-    let answer = async |request: Request<Streaming<M::Request>>| {
-        let _working = flow.working();
-        let answer = verb(admitted.with(request.into_inner())).await.map_err(Failure::into_status)?;
-        Ok(Response::new(answer))
-    };
-    let response = grpc::<M>(PART_BYTES_MAX)
-        .client_streaming(Once(Some(answer)), http.map(|body| body.uncounted(PART_BYTES_MAX)))
-        .await;
-    response.map(|body| ResponseBody::new(body, lease))
+    retold(response).map(|body| ResponseBody::new(body, lease))
 }
 
 /// Answers a method that streams its answer with `verb`.
@@ -119,13 +97,21 @@ where
         Ok(Response::new(answers.map_err(Failure::into_status)))
     };
     let response = grpc::<M>(MESSAGE_BYTES_MAX).server_streaming(Once(Some(answer)), http).await;
-    response.map(|body| ResponseBody::new(body, lease))
+    retold(response).map(|body| ResponseBody::new(body, lease))
 }
 
-/// What a stream both ways may hold, and the longest message that its caller may send, in bytes.
+/// What tonic answers, with gRPC's own code for a message that is too long.
+fn retold(response: http::Response<Body>) -> http::Response<Body> {
+    match Status::from_header_map(response.headers()) {
+        Some(status) if status.code() == Code::OutOfRange => Failure::from(status).into_status().into_http(),
+        _ => response,
+    }
+}
+
+/// The longest message that the caller of a stream may send, in bytes, and how long one waits for room.
 pub(crate) struct Room {
-    pub(crate) lease_bytes: usize,
     pub(crate) message_bytes_max: usize,
+    pub(crate) wait_max: Duration,
 }
 
 /// Answers without looking at the request's body.
@@ -162,19 +148,6 @@ where
     type Future = Either<F, Ready<Result<Response<A>, Status>>>;
 
     fn call(&mut self, request: Request<R>) -> Self::Future {
-        self.answer(request)
-    }
-}
-
-impl<H, F, R, A> ClientStreamingService<R> for Once<H>
-where
-    H: FnOnce(Request<Streaming<R>>) -> F,
-    F: Future<Output = Result<Response<A>, Status>>,
-{
-    type Response = A;
-    type Future = Either<F, Ready<Result<Response<A>, Status>>>;
-
-    fn call(&mut self, request: Request<Streaming<R>>) -> Self::Future {
         self.answer(request)
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -100,6 +101,8 @@ fn is_same(token: &[u8], given: &[u8]) -> bool {
 #[derive(Clone, Default)]
 pub struct Credentials {
     tls: Option<Arc<ServerConfig>>,
+    /// The same for protocols that are not negotiated in the handshake.
+    tls_of_others: Option<Arc<ServerConfig>>,
     asks_certificates: bool,
     tokens: Tokens,
 }
@@ -113,7 +116,12 @@ impl Credentials {
     pub fn new(tls: Option<&TlsPem>, tokens: Tokens) -> Result<Self, BadCredentials> {
         let asks_certificates = tls.is_some_and(|tls| tls.client_roots.is_some());
         let tls = tls.map(|tls| config(tls, !tokens.is_empty()).map(Arc::new)).transpose()?;
-        Ok(Self { tls, asks_certificates, tokens })
+        let tls_of_others = tls.as_ref().map(|tls| {
+            let mut config = ServerConfig::clone(tls);
+            config.alpn_protocols.clear();
+            Arc::new(config)
+        });
+        Ok(Self { tls, tls_of_others, asks_certificates, tokens })
     }
 
     /// Whether connections are encrypted.
@@ -126,6 +134,11 @@ impl Credentials {
     #[must_use]
     pub fn asks(&self) -> bool {
         self.asks_certificates || !self.tokens.is_empty()
+    }
+
+    /// Whether a client certificate is a proof here.
+    pub(crate) fn asks_certificates(&self) -> bool {
+        self.asks_certificates
     }
 
     pub(crate) fn tokens(&self) -> &Tokens {
@@ -181,25 +194,39 @@ pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Arc<str> {
 
 /// The credentials that are in force. Clones share them.
 #[derive(Clone, Default)]
-pub struct Security(Arc<ArcSwap<Credentials>>);
+pub struct Security(Arc<InForce>);
+
+#[derive(Default)]
+struct InForce {
+    credentials: ArcSwap<Credentials>,
+    /// Told after others are in force.
+    changes: watch::Sender<()>,
+}
 
 impl Security {
     /// Begins with `credentials`.
     #[must_use]
     pub fn new(credentials: Credentials) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(credentials)))
+        let credentials = ArcSwap::from_pointee(credentials);
+        Self(Arc::new(InForce { credentials, changes: watch::Sender::default() }))
     }
 
     /// From now on `credentials` are in force: for new connections, and, as far as tokens are concerned, for the next request of
-    /// those that are open. A certificate counts as long as the connection lives in which it was shown, and no longer than it is
+    /// those that are open; a stream whose token is not known any more ends at once. A certificate counts as long as the connection lives in which it was shown, and no longer than it is
     /// valid.
     pub fn replace(&self, credentials: Credentials) {
-        self.0.store(Arc::new(credentials));
+        self.0.credentials.store(Arc::new(credentials));
+        self.0.changes.send_replace(());
+    }
+
+    /// Tells of every change from now on.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
     }
 
     /// Runs `look` on what is in force.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&Credentials) -> T) -> T {
-        look(&self.0.load())
+        look(&self.0.credentials.load())
     }
 
     /// Whether connections are encrypted, and whether callers have to prove who they are.
@@ -208,8 +235,22 @@ impl Security {
         self.with(|credentials| credentials.is_encrypted() && credentials.asks())
     }
 
-    pub(crate) fn is_encrypted(&self) -> bool {
+    /// Whether callers have to prove who they are.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.with(Credentials::asks)
+    }
+
+    /// Whether connections are encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
         self.with(Credentials::is_encrypted)
+    }
+
+    /// The TLS of a new connection that speaks another protocol than gRPC; none where it is plain text.
+    #[must_use]
+    pub fn tls_of_others(&self) -> Option<Arc<ServerConfig>> {
+        self.with(|credentials| credentials.tls_of_others.clone())
     }
 
     /// What takes a new connection; none where it is plain text.

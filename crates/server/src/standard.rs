@@ -17,6 +17,11 @@ use crate::route::{Call, HttpResponse};
 /// What health is told about: the server as a whole, and the services of its own.
 const SERVICES: [&str; 3] = ["", shoal_api::v1::OBJECT_STORE, shoal_api::key_value::KEY_VALUE_SERVICE];
 
+/// Whether `path` is a method of these that goes on for as long as its caller likes.
+pub(crate) fn is_stream(path: &str) -> bool {
+    path.starts_with("/grpc.")
+}
+
 type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
 type Handler = Box<dyn Fn(http::Request<RequestBody>) -> Answer + Send + Sync>;
 

@@ -15,6 +15,9 @@ pub(crate) struct Counters {
     pub(crate) started: Instant,
     pub(crate) connections: AtomicUsize,
     pub(crate) connections_refused: AtomicU64,
+    /// Closed for a new one, before their other side had shown credentials; and because it did not in time.
+    pub(crate) connections_evicted: AtomicU64,
+    pub(crate) connections_overdue: AtomicU64,
     pub(crate) requests: AtomicU64,
 }
 
@@ -24,6 +27,8 @@ impl Counters {
             started: Instant::now(),
             connections: AtomicUsize::new(0),
             connections_refused: AtomicU64::new(0),
+            connections_evicted: AtomicU64::new(0),
+            connections_overdue: AtomicU64::new(0),
             requests: AtomicU64::new(0),
         }
     }
@@ -52,6 +57,16 @@ pub(crate) fn stat(
                 "server.connections_refused",
                 "count",
                 counters.connections_refused.load(Ordering::Relaxed),
+            ),
+            figure(
+                "server.connections_evicted",
+                "count",
+                counters.connections_evicted.load(Ordering::Relaxed),
+            ),
+            figure(
+                "server.connections_overdue",
+                "count",
+                counters.connections_overdue.load(Ordering::Relaxed),
             ),
             figure("server.requests", "count", counters.requests.load(Ordering::Relaxed)),
             figure("server.requests_refused", "count", refused.count.load(Ordering::Relaxed)),

@@ -1,35 +1,53 @@
 //! Values that travel in pieces: put and get for what is longer than a message should be.
 
 use bytes::Bytes;
+use futures_util::future::poll_fn;
 use futures_util::{Stream, stream};
+use prost::Message;
+use shoal_api::fields::not_protobuf;
 use shoal_api::v1::put_stream_request::Part;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
 use shoal_base::limits::VALUE_BYTES_MAX;
-use shoal_engine::{Error, GetStream, PutStream};
-use tonic::Streaming;
+use shoal_engine::{Error, GetStream, PutOptions, PutStream};
 
-use crate::auth::Authenticated;
+use crate::auth::{Authenticated, Revoked};
 use crate::body::Data;
 use crate::convert;
 use crate::failure::Failure;
 use crate::get::check_version;
-use crate::unary::Parted;
+use crate::messages::Messages;
+use crate::unary::{FrameBody, Parted};
 
 /// Stores one object. Whatever ends before the end message has come leaves nothing behind: dropping the store's stream
 /// unfinished gives its space back.
 pub(crate) async fn put_stream(
-    request: Authenticated<Streaming<v1::PutStreamRequest>>,
+    request: Authenticated<Messages<impl FrameBody>>,
+    mut revoked: Revoked,
 ) -> Result<v1::PutResponse, Failure> {
     let (mut parts, admitted) = request.take();
-    let Some(Part::Header(header)) = next_part(&mut parts).await? else {
+    let first = tokio::select! {
+        first = next_part(&mut parts) => first?,
+        denied = &mut revoked => return Err(Failure::revoked(&denied)),
+    };
+    let Some(Part::Header(header)) = first else {
         return Err(Failure::invalid("the first message of the stream is not a header"));
     };
     let key = convert::object_key(&header.bucket, &header.key)?;
-    let options = convert::put_options(header.rules, header.metadata, header.modified_ns);
+    let expiry = convert::expiry(header.ttl_ns, header.expire_time_ns)?;
+    let options =
+        PutOptions { expiry, ..convert::put_options(header.rules, header.metadata, header.modified_ns) };
     let rules = options.rules;
     let failed = |error: Error| Failure::of_write(&error, &rules);
-    let mut value = admitted.store().put_stream(&key, options).map_err(failed)?;
-    let announced = receive(&mut parts, &mut value, failed).await?;
+    let value = match admitted.identity() {
+        Some(identity) => admitted.store().put_stream_once(identity, &key, options),
+        None => admitted.store().put_stream(&key, options),
+    };
+    let mut value = value.map_err(failed)?;
+    // Nothing is cut once the end has come: then it is stored.
+    let announced = tokio::select! {
+        received = receive(&mut parts, &mut value, failed) => received?,
+        denied = &mut revoked => return Err(Failure::revoked(&denied)),
+    };
     let done = value.finish().await.map_err(failed)?;
     tracing::trace!(%key, bytes = announced, "stored a stream");
     Ok(v1::PutResponse { version: done.version.0, ..Default::default() })
@@ -37,7 +55,7 @@ pub(crate) async fn put_stream(
 
 /// Takes the chunks up to the end message; gives their length, which the client must know too.
 async fn receive(
-    parts: &mut Streaming<v1::PutStreamRequest>,
+    parts: &mut Messages<impl FrameBody>,
     value: &mut PutStream,
     failed: impl Fn(Error) -> Failure + Copy,
 ) -> Result<u64, Failure> {
@@ -75,11 +93,11 @@ fn check_chunk(chunk_bytes: usize, value_bytes: u64) -> Result<(), Failure> {
 }
 
 /// The next part; none where the stream ended. Messages of no known part are of a later version and cannot be left out.
-async fn next_part(parts: &mut Streaming<v1::PutStreamRequest>) -> Result<Option<Part>, Failure> {
-    match parts.message().await? {
-        Some(v1::PutStreamRequest { part: Some(part) }) => Ok(Some(part)),
-        Some(_) => Err(Failure::invalid("a message of the stream has no part that is known here")),
-        None => Ok(None),
+async fn next_part(parts: &mut Messages<impl FrameBody>) -> Result<Option<Part>, Failure> {
+    let Some(message) = poll_fn(|context| parts.poll_next(context)).await else { return Ok(None) };
+    match v1::PutStreamRequest::decode(message?).map_err(not_protobuf)?.part {
+        Some(part) => Ok(Some(part)),
+        None => Err(Failure::invalid("a message of the stream has no part that is known here")),
     }
 }
 

@@ -14,7 +14,7 @@ use futures_util::{Stream, TryStreamExt};
 use http_body::Body;
 use prost::Message as _;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint, encoded_len_varint};
-use shoal_api::{MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary, key_value, v1};
+use shoal_api::{ClientStreaming, MESSAGE_BYTES_MAX, Method, ServerStreaming, Unary, key_value, v1};
 use tonic::Status;
 
 use crate::auth::Authenticated;
@@ -154,13 +154,33 @@ where
     S: Stream<Item = Result<Data, Failure>> + Send + 'static,
 {
     let Call { request, lease, .. } = call;
-    if let Err(failure) = lease.set(room.lease_bytes) {
-        return refuse(failure);
-    }
     let (http, admitted) = request.take();
     let body = http.into_body().unhurried(room.message_bytes_max);
-    let answers = verb(admitted.with(Messages::new(body, room.message_bytes_max)));
+    let messages = Messages::counted(body, room.message_bytes_max, Arc::clone(&lease), room.wait_max);
+    let answers = verb(admitted.with(messages));
     respond(ResponseBody::messages(answers, lease).open_ended())
+}
+
+/// Answers a method whose caller streams with `verb`.
+pub(crate) async fn client_streaming<M: ClientStreaming, F>(
+    call: Call,
+    room: Room,
+    verb: impl FnOnce(Authenticated<Messages<RequestBody>>) -> F,
+) -> HttpResponse
+where
+    F: Future<Output = Result<M::Response, Failure>>,
+{
+    let Call { request, flow, lease } = call;
+    let (http, admitted) = request.take();
+    let body = http.into_body().uncounted(room.message_bytes_max);
+    let messages = Messages::counted(body, room.message_bytes_max, Arc::clone(&lease), room.wait_max);
+    let working = flow.working();
+    let answer = verb(admitted.with(messages)).await;
+    drop(working);
+    match answer {
+        Ok(answer) => respond_one(encode(None, answer.into()), lease, true),
+        Err(failure) => refuse(failure),
+    }
 }
 
 /// Answers `call` with the messages that `verb` gives.
@@ -255,13 +275,14 @@ pub(crate) fn length(mut prefix: &[u8], message_bytes_max: usize) -> Result<Opti
         return Ok(None);
     }
     if prefix.get_u8() != 0 {
-        return Err(Status::unimplemented("the message is compressed, which this server does not take"));
+        // What the request's headers say was looked at before (`dispatch`).
+        return Err(Status::internal(
+            "the message says that it is compressed, and the request does not say how",
+        ));
     }
     let bytes = prefix.get_u32() as usize;
     if bytes > message_bytes_max {
-        return Err(Status::out_of_range(format!(
-            "the message has {bytes} bytes, and at most {message_bytes_max} are taken"
-        )));
+        return Err(Failure::too_long(message_bytes_max).into_status());
     }
     Ok(Some(bytes))
 }
@@ -502,8 +523,8 @@ mod tests {
         assert_eq!(code(&[0, 0, 0, 0]), tonic::Code::Internal);
         assert_eq!(code(&[0, 0, 0, 0, 2, 1]), tonic::Code::Internal);
         assert_eq!(code(&[0, 0, 0, 0, 0, 1]), tonic::Code::Internal);
-        assert_eq!(code(&[1, 0, 0, 0, 0]), tonic::Code::Unimplemented);
-        assert_eq!(code(&[0, 255, 0, 0, 0]), tonic::Code::OutOfRange);
+        assert_eq!(code(&[1, 0, 0, 0, 0]), tonic::Code::Internal, "packed, and the request does not say how");
+        assert_eq!(code(&[0, 255, 0, 0, 0]), tonic::Code::ResourceExhausted);
         // A value that claims to be longer than its message, and a group.
         assert_eq!(code(&framed(&[15 << 3 | 2, 9, 1])), tonic::Code::Internal);
         assert_eq!(code(&framed(&[20 << 3 & 0x7f | 3])), tonic::Code::Internal);

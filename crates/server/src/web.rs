@@ -25,7 +25,7 @@ const REMEMBER_S: &str = "7200";
 /// What a page may send, and see of an answer.
 const REQUEST_HEADERS: &str = "content-type,x-grpc-web,x-user-agent,grpc-timeout,authorization,grpc-encoding,\
                                shoal-session,shoal-sequence";
-const ANSWER_HEADERS: &str = "grpc-status,grpc-message,grpc-status-details-bin";
+const ANSWER_HEADERS: &str = "grpc-status,grpc-message,grpc-status-details-bin,grpc-accept-encoding";
 
 /// How a request speaks gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +44,11 @@ impl Dialect {
     pub(crate) fn of<B>(request: &Request<B>) -> Option<Self> {
         let content_type = request.headers().get(CONTENT_TYPE)?.as_bytes();
         let is_post = request.method() == Method::POST;
+        // The messages are protobuf: whoever writes them otherwise ("+json") is told so, and not misread.
         let named = |name: &[u8]| {
             let rest = content_type.strip_prefix(name)?;
-            matches!(rest.first(), None | Some(b'+' | b';')).then_some(())
+            let rest = rest.strip_prefix(b"+proto").unwrap_or(rest);
+            matches!(rest.trim_ascii_start().first(), None | Some(b';')).then_some(())
         };
         let dialect = named(b"application/grpc").map(|()| Self::Grpc);
         let dialect = dialect.or_else(|| named(b"application/grpc-web").map(|()| Self::Web { text: false }));
@@ -175,6 +177,12 @@ mod tests {
             ("POST", new, "application/grpc;charset=utf-8", Some(Dialect::Grpc)),
             ("POST", old, "application/grpc", None),
             ("GET", new, "application/grpc", None),
+            ("POST", new, "application/grpc+proto; charset=utf-8", Some(Dialect::Grpc)),
+            ("POST", new, "application/grpc+json", None),
+            ("POST", new, "application/grpc+protobuf", None),
+            ("POST", new, "application/grpc+", None),
+            ("POST", new, "application/grpc-web+json", None),
+            ("POST", new, "application/grpc-web-text+json", None),
             ("POST", new, "application/grpcx", None),
             ("POST", new, "application/json", None),
             ("POST", old, "application/grpc-web", Some(Dialect::Web { text: false })),

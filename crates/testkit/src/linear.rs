@@ -23,9 +23,23 @@ pub enum Action {
     Swap(u64, u64, bool),
 }
 
+/// What an operation does to a state.
+pub trait Act: Clone + fmt::Debug {
+    /// What the operations are about.
+    type State: Clone + Eq + std::hash::Hash;
+
+    /// What `state` becomes, where the operation's answer fits it. A pending one is held to nothing that it says of its outcome.
+    fn apply(&self, pending: bool, state: &Self::State) -> Option<Self::State>;
+
+    /// Whether it makes a difference which of the two takes effect first.
+    fn touches(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
 /// An operation of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct Entry<A = Action> {
     /// Which client asked: for the picture of a history only.
     pub client: u64,
     /// When it asked, on one clock for all clients.
@@ -34,7 +48,7 @@ pub struct Entry {
     /// action says about its outcome does not count.
     pub answered: Option<u64>,
     /// What it did.
-    pub action: Action,
+    pub action: A,
 }
 
 /// What the check says.
@@ -58,27 +72,33 @@ const STEPS_PER_ENTRY: usize = 20_000;
 /// What the key holds; none: nothing.
 type State = Option<u64>;
 
-/// What `state` becomes, where the action's answer fits it. A pending action is held to nothing it says.
-fn apply(action: Action, pending: bool, state: State) -> Option<State> {
-    match action {
-        Action::Read(seen) => (pending || seen == state).then_some(state),
-        Action::Write(value) => Some(Some(value)),
-        Action::Delete => Some(None),
-        Action::Create(value, done) => {
-            let does = state.is_none();
-            (pending || done == does).then_some(if does { Some(value) } else { state })
-        }
-        Action::Swap(from, to, done) => {
-            let does = state == Some(from);
-            (pending || done == does).then_some(if does { Some(to) } else { state })
+impl Act for Action {
+    type State = State;
+
+    fn apply(&self, pending: bool, &state: &State) -> Option<State> {
+        match *self {
+            Self::Read(seen) => (pending || seen == state).then_some(state),
+            Self::Write(value) => Some(Some(value)),
+            Self::Delete => Some(None),
+            Self::Create(value, done) => {
+                let does = state.is_none();
+                (pending || done == does).then_some(if does { Some(value) } else { state })
+            }
+            Self::Swap(from, to, done) => {
+                let does = state == Some(from);
+                (pending || done == does).then_some(if does { Some(to) } else { state })
+            }
         }
     }
 }
 
+/// What was done, what came of it, and the last operation where it is pending.
+type Tried<S> = (Box<[u64]>, S, Option<usize>);
+
 /// Where the search stands: calls and answers in the order of time, as a list from which operations are taken out while
 /// they are explained.
-struct Search<'a> {
-    entries: &'a [Entry],
+struct Search<'a, A> {
+    entries: &'a [Entry<A>],
     /// Calls and answers: the operation, and whether it is the answer.
     events: Vec<(usize, bool)>,
     /// By operation: the places of its call and its answer.
@@ -88,8 +108,8 @@ struct Search<'a> {
     end: usize,
 }
 
-impl<'a> Search<'a> {
-    fn new(entries: &'a [Entry]) -> Self {
+impl<'a, A: Act> Search<'a, A> {
+    fn new(entries: &'a [Entry<A>]) -> Self {
         let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(entries.len() * 2);
         for (number, entry) in entries.iter().enumerate() {
             events.push((entry.called, false, number));
@@ -144,14 +164,25 @@ impl<'a> Search<'a> {
         self.link(call);
     }
 
-    fn run(mut self, initial: State) -> Verdict {
+    /// Whether an operation may be the next one behind `last`. A pending one could as well take effect later, just before what it
+    /// makes a difference for: of all orders that are the same but for that, one is tried.
+    fn may_follow(&self, last: Option<usize>, number: usize) -> bool {
+        let Some(last) = last.filter(|&last| self.entries[last].answered.is_none()) else { return true };
+        let (last_action, entry) = (&self.entries[last].action, &self.entries[number]);
+        last_action.touches(&entry.action) || entry.answered.is_none() && number > last
+    }
+
+    fn run(mut self, initial: A::State) -> Verdict {
         let mut left = self.entries.iter().filter(|entry| entry.answered.is_some()).count();
         let all = left;
         let steps_max = self.entries.len().saturating_mul(STEPS_PER_ENTRY).max(STEPS_PER_ENTRY);
         let mut done = vec![0_u64; self.entries.len().div_ceil(64)];
-        let mut tried: HashSet<(Box<[u64]>, State)> = HashSet::new();
-        let mut path: Vec<(usize, State)> = Vec::new();
+        // What may come next depends on the last one, where that is pending.
+        let mut tried: HashSet<Tried<A::State>> = HashSet::new();
+        let mut path: Vec<(usize, A::State)> = Vec::new();
         let (mut state, mut at, mut explained) = (initial, self.first(), 0);
+        // Pending ones are tried behind the others: most of them never took effect, or it makes no difference.
+        let mut tries_pending = false;
         for _ in 0..steps_max {
             if left == 0 {
                 return Verdict::Linearizable;
@@ -160,16 +191,20 @@ impl<'a> Search<'a> {
             // Behind the last event: only pending calls were left to try in front of nothing, so go back.
             let event = (at != self.end).then(|| self.events[at]);
             if let Some((number, false)) = event {
-                let entry = self.entries[number];
+                let entry = &self.entries[number];
                 let pending = entry.answered.is_none();
-                if let Some(after) = apply(entry.action, pending, state) {
+                let may =
+                    pending == tries_pending && self.may_follow(path.last().map(|&(last, _)| last), number);
+                let after = if may { entry.action.apply(pending, &state) } else { None };
+                // A pending one that changes nothing here need not have taken effect.
+                if let Some(after) = after.filter(|after| !pending || *after != state) {
                     done[number / 64] |= 1 << (number % 64);
-                    if tried.insert((done.clone().into_boxed_slice(), after)) {
-                        path.push((number, state));
-                        state = after;
+                    let last = pending.then_some(number);
+                    if tried.insert((done.clone().into_boxed_slice(), after.clone(), last)) {
+                        path.push((number, std::mem::replace(&mut state, after)));
                         self.take_out(number);
                         left -= usize::from(!pending);
-                        at = self.first();
+                        (at, tries_pending) = (self.first(), false);
                         continue;
                     }
                     done[number / 64] &= !(1 << (number % 64));
@@ -177,21 +212,26 @@ impl<'a> Search<'a> {
                 at = self.next[at];
                 continue;
             }
+            if !tries_pending {
+                (at, tries_pending) = (self.first(), true);
+                continue;
+            }
             // An answer whose operation is not explained: something before it was explained wrongly.
             let Some((number, earlier)) = path.pop() else { return Verdict::Violated { explained } };
             state = earlier;
             done[number / 64] &= !(1 << (number % 64));
             self.put_back(number);
-            left += usize::from(self.entries[number].answered.is_some());
+            tries_pending = self.entries[number].answered.is_none();
+            left += usize::from(!tries_pending);
             at = self.next[self.places[number].0];
         }
         Verdict::GaveUp
     }
 }
 
-/// Checks the operations on one key, in any order; the key held `initial` before.
+/// Checks operations, in any order; what they are about (for [`Action`] one key) was `initial` before.
 #[must_use]
-pub fn check(entries: &[Entry], initial: Option<u64>) -> Verdict {
+pub fn check<A: Act>(entries: &[Entry<A>], initial: A::State) -> Verdict {
     Search::new(entries).run(initial)
 }
 
@@ -237,11 +277,11 @@ impl History {
 }
 
 /// A history as text: an operation a line, in the order of calls.
-struct Picture<'a>(&'a [Entry]);
+pub(crate) struct Picture<'a, A = Action>(pub &'a [Entry<A>]);
 
-impl fmt::Display for Picture<'_> {
+impl<A: fmt::Debug> fmt::Display for Picture<'_, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut entries: Vec<&Entry> = self.0.iter().collect();
+        let mut entries: Vec<&Entry<A>> = self.0.iter().collect();
         entries.sort_by_key(|entry| entry.called);
         for entry in entries {
             let Entry { client, called, answered, action } = entry;

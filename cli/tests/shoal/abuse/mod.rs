@@ -1,9 +1,10 @@
 //! Clients and devices that are a burden, beside a client that is none: more connections than the server has files for
-//! ([`descriptors`], T18), clients of a byte a second ([`loris`], T19), HTTP/2 to wear the server out ([`http2`], T20), and a device
+//! ([`descriptors`], T18), clients of a byte a second ([`loris`], T19), HTTP/2 to wear the server out ([`http2`], T20), what they make the server log ([`log`]), and a device
 //! that is slow or stands still ([`slow_disk`], T17).
 
 mod descriptors;
 mod http2;
+mod log;
 mod loris;
 mod slow_disk;
 

@@ -1,7 +1,6 @@
 //! The cases, each of which reads from top to bottom.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use shoal_base::limits::KEY_BYTES_MAX;
 use super::bed::Bed;
 use super::link::{Link, alone};
 use super::{ClusterOptions, Row, Sink};
+use crate::enough::Enough;
 
 /// Bytes of an object and of a key, where a case does not say otherwise.
 const OBJECT_BYTES: usize = 100;
@@ -70,19 +70,20 @@ impl Random {
     }
 }
 
-/// Repeats `operation` for so long; it gives the bytes of values that it moved. `prepare` is not timed.
+/// Repeats `operation` for so long, and as often as a row needs; it gives the bytes of values that it moved. `prepare` is not timed.
 fn timed<T>(
     time: Duration,
     mut prepare: impl FnMut() -> T,
     mut operation: impl FnMut(T) -> Result<usize>,
 ) -> Result<Row> {
     let mut row = Row { objects: 1, ..Row::default() };
-    let began = Instant::now();
+    let warming = Instant::now();
     // A tenth of the time is not counted.
-    while began.elapsed() < time / 10 {
+    while warming.elapsed() < time / 10 {
         operation(prepare())?;
     }
-    while began.elapsed() < time + time / 10 {
+    let enough = Enough::after(time);
+    while !enough.is_reached(row.times.count()) {
         let prepared = prepare();
         let before = Instant::now();
         let bytes = operation(prepared)?;
@@ -134,8 +135,9 @@ fn read_dist(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -> Result
     // A reply of as many bytes as GET's, which is what is sent back.
     let reply = [format!("${OBJECT_BYTES}\r\n").as_bytes(), &[b'e'; OBJECT_BYTES], b"\r\n"].concat();
     let mut rows = [(); 3].map(|()| Row { objects: 1, ..Row::default() });
-    let began = Instant::now();
-    while began.elapsed() < 3 * options.time {
+    let enough = Enough::after(3 * options.time);
+    // All three have as many.
+    while !enough.is_reached(rows[0].times.count()) {
         for (index, row) in rows.iter_mut().enumerate() {
             let before = Instant::now();
             match index {
@@ -177,11 +179,11 @@ fn write_dist_random(bed: &Bed, options: &ClusterOptions, sink: &mut Sink<'_>) -
 
 /// `clients` threads, each with a connection and one command under way; `command` makes one from a random number.
 fn crowd(bed: &Bed, time: Duration, clients: usize, command: impl Fn(u64) -> Vec<u8> + Sync) -> Result<Row> {
-    let is_over = AtomicBool::new(false);
+    let enough = Enough::after(time);
     let client = |address: SocketAddr, number: u64| -> Result<Row> {
         let (mut link, mut random) = (Link::connect(address)?, Random(number * 1_000 + 11));
         let mut row = Row { objects: 1, ..Row::default() };
-        while !is_over.load(Ordering::Relaxed) {
+        while !enough.is_reached(row.times.count()) {
             let command = command(random.below(u64::MAX));
             let before = Instant::now();
             row.bytes += link.call(&command, 1)? as u64;
@@ -190,7 +192,6 @@ fn crowd(bed: &Bed, time: Duration, clients: usize, command: impl Fn(u64) -> Vec
         Ok(row)
     };
     let mut all = Row { objects: 1, ..Row::default() };
-    let began = Instant::now();
     let rows: Vec<Result<Row>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..clients as u64)
             .map(|number| {
@@ -198,14 +199,12 @@ fn crowd(bed: &Bed, time: Duration, clients: usize, command: impl Fn(u64) -> Vec
                 scope.spawn(move || client(bed.address, number))
             })
             .collect();
-        thread::sleep(time);
-        is_over.store(true, Ordering::Relaxed);
         threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| anyhow::bail!("a client panicked")))
             .collect()
     });
-    all.took = began.elapsed();
+    all.took = enough.elapsed();
     for row in rows {
         let row = row?;
         all.times.merge(&row.times);

@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::process::Remote;
+use crate::enough::Enough;
 use crate::histogram::Histogram;
 use crate::machine;
 
@@ -79,7 +80,7 @@ impl Tally {
     }
 }
 
-/// Keeps `in_flight` calls of `load` to `server` in flight for `time`, and waits for the last ones, which do not count.
+/// Keeps `in_flight` calls of `load` to `server` in flight for `time`, and until there are enough, and waits for the last ones, which do not count.
 ///
 /// # Errors
 /// That of the first call that failed, or gave something wrong.
@@ -97,17 +98,17 @@ pub(super) async fn drive(
         async move { (sent, call.await) }
     };
     let cpu = (server.cpu_time(), machine::cpu_time());
-    let began = Instant::now();
+    let enough = Enough::after(time);
     (0..in_flight).for_each(|_| calls.push(start(load)));
     while let Some((sent, ended)) = calls.next().await {
         tally.count(&ended?);
         tally.latencies.record(sent.elapsed());
-        if began.elapsed() >= time {
+        if enough.is_reached(tally.latencies.count()) {
             break;
         }
         calls.push(start(load));
     }
-    tally.took = began.elapsed();
+    tally.took = enough.elapsed();
     tally.server_cpu = server.cpu_time().saturating_sub(cpu.0);
     tally.client_cpu = machine::cpu_time().saturating_sub(cpu.1);
     while let Some((_, ended)) = calls.next().await {

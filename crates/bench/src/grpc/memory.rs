@@ -36,8 +36,8 @@ pub(super) const WRITE_WORK: Duration = Duration::from_millis(50);
 const SHARDS: usize = 64;
 
 /// As Shoal's server.
-const STREAM_WINDOW_BYTES: u32 = (1 << 20) + (64 << 10);
-const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 const FRAME_BYTES_MAX: u32 = 32 << 10;
 const STREAMS_MAX: u32 = 256;
 

@@ -11,6 +11,7 @@ use super::keys::{Key, Writing};
 use super::load::Tally;
 use super::many::{BUCKET, Many, Way, ended};
 use super::process::Remote;
+use crate::enough::OPERATIONS_MIN;
 use crate::machine;
 
 /// Gets, puts, or both in turn.
@@ -67,7 +68,7 @@ impl Pipelined {
             let now = Instant::now();
             tally.count(&ended(1));
             tally.latencies.record(now.duration_since(sent));
-            if now.duration_since(began) < time {
+            if now.duration_since(began) < time || tally.latencies.count() < OPERATIONS_MIN {
                 self.begin(state, now)?;
                 continue;
             }

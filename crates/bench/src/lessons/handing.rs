@@ -12,6 +12,7 @@ use anyhow::Result;
 use parking_lot::Mutex;
 
 use super::{Pair, compare, median};
+use crate::enough::Enough;
 
 /// Messages or buffers of a batch.
 const BATCH: usize = 32;
@@ -122,8 +123,8 @@ fn hand_over_once(time: Duration, by_queue: bool) -> f64 {
                 drop(transport);
             }
         });
-        let (began, mut count, mut waited) = (Instant::now(), 0_u32, Duration::ZERO);
-        while began.elapsed() < time {
+        let (enough, mut count, mut waited) = (Enough::after(time), 0_u32, Duration::ZERO);
+        while !enough.is_reached(u64::from(count)) {
             let before = Instant::now();
             if by_queue {
                 queue.lock().push(1)
@@ -139,6 +140,6 @@ fn hand_over_once(time: Duration, by_queue: bool) -> f64 {
             }
         }
         is_over.store(true, Ordering::Relaxed);
-        waited.as_nanos() as f64 / f64::from(count.max(1))
+        waited.as_nanos() as f64 / f64::from(count)
     })
 }

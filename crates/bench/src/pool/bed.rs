@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::page::{Page, THREADS, Versions, checked, stamp};
 use super::zipf::{Random, Zipf};
+use crate::enough::OPERATIONS_MIN;
 use crate::machine::cpu_time;
 
 /// What a thread does.
@@ -94,7 +95,6 @@ pub(crate) fn run<P: PagePool>(pool: &P, versions: &Versions, load: &Load) -> Ta
         let (start, cpu) = (Instant::now(), cpu_time());
         thread::sleep(load.time);
         shared.stop.store(true, Ordering::Relaxed);
-        let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_time() - cpu);
         let sum = |threads: Vec<thread::ScopedJoinHandle<'_, u64>>| -> f64 {
             threads
                 .into_iter()
@@ -102,6 +102,7 @@ pub(crate) fn run<P: PagePool>(pool: &P, versions: &Versions, load: &Load) -> Ta
                 .sum()
         };
         let (scans, gets) = (sum(scans), sum(gets));
+        let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_time() - cpu);
         Tally {
             scans_per_s: scans / seconds,
             gets_per_s: gets / seconds,
@@ -111,8 +112,9 @@ pub(crate) fn run<P: PagePool>(pool: &P, versions: &Versions, load: &Load) -> Ta
 }
 
 impl Shared<'_> {
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+    /// Whether a thread may end after `operations`.
+    fn is_over(&self, operations: u64) -> bool {
+        operations >= OPERATIONS_MIN && self.stop.load(Ordering::Relaxed)
     }
 
     fn read(&self, session: &mut impl Session, number: u64) {
@@ -144,14 +146,14 @@ fn scan(pool: &impl PagePool, shared: &Shared<'_>, thread: u64) -> u64 {
     shared.start.wait();
     loop {
         for number in first..end {
-            if shared.stopped() {
-                return count;
-            }
             match version {
                 Version::Spring2023 => shared.write(&mut session, number),
                 Version::Since2024 => shared.read(&mut session, number),
             }
             count += 1;
+            if shared.is_over(count) {
+                return count;
+            }
         }
     }
 }
@@ -162,7 +164,7 @@ fn get(pool: &impl PagePool, shared: &Shared<'_>, thread: u64) -> u64 {
     let mut random = Random::new(0x5EED + thread);
     let mut count = 0;
     shared.start.wait();
-    while !shared.stopped() {
+    while !shared.is_over(count) {
         let number = shared.zipf.number(random.next());
         match version {
             Version::Since2024 => {

@@ -5,11 +5,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use shoal_base::BLOCK_BYTES;
 use shoal_base::task::block_on;
+use shoal_base::{BLOCK_BYTES, SystemEntropy};
+use shoal_device::blank::look;
 use shoal_device::file::{FileOptions, open};
 use shoal_device::{Device, IoBuf, IoMode};
-use shoal_engine::Store;
 
 use super::naive::Disk;
 use super::page::{Page, stamp};
@@ -33,8 +33,9 @@ impl DataFile {
     pub(crate) fn check(path: &Path) -> Result<()> {
         if is_block_device(path) {
             let device = open(path, &FileOptions::default())?;
-            if !block_on(Store::probe(&device)).is_ok_and(|is_store| !is_store) {
-                bail!("{} is not blank (zeros); nothing was changed", path.display());
+            let content = block_on(look(&device, &SystemEntropy))?;
+            if !content.is_blank() {
+                bail!("{}: {content}; nothing was changed", path.display());
             }
         } else if path.exists() {
             bail!("{} exists: it is left alone", path.display());

@@ -84,6 +84,8 @@ pub struct SpaceOptions {
     /// How long a row may take, and as long for its preparation; none: as long as its allocator needs to show what it does,
     /// or half a second where it is to be quick.
     pub time: Option<Duration>,
+    /// How often a row, and its preparation, may look whether it is over; none: as often as they like. Tests end rows by this count.
+    pub looks: Option<u64>,
     /// A trace of a real store's allocations: it is replayed instead of the cases.
     pub replay: Option<PathBuf>,
     /// A dump of a real store's free space: the seed's load goes on from there, instead of the cases.
@@ -139,7 +141,7 @@ fn run_scaled(options: &SpaceOptions, scale: u64, out: &mut dyn Write) -> Result
         for &variant in ALLOCATORS.iter().filter(|variant| variants.contains(variant)) {
             let allocator = make(variant, start.blocks);
             let taken = start.set(&*allocator);
-            let mut run = Run::new(format!("{case} {variant}"), time(case, variant), 1);
+            let mut run = Run::new(format!("{case} {variant}"), time(case, variant), options.looks, 1);
             let mut figures = match case {
                 REPLAY => replay::replay(&*allocator, taken, path, &mut run)?,
                 _ => seed::seed(&*allocator, START_FREED_PERCENT, 1, &mut run),
@@ -153,7 +155,7 @@ fn run_scaled(options: &SpaceOptions, scale: u64, out: &mut dyn Write) -> Result
     for case in CASES.iter().filter(|_| real.is_empty()).filter(|case| wanted.contains(&case.name)) {
         for &variant in case.variants().iter().filter(|variant| variants.contains(variant)) {
             let time = time(case.name, variant);
-            let mut run = Run::new(format!("{} {variant}", case.name), time, scale);
+            let mut run = Run::new(format!("{} {variant}", case.name), time, options.looks, scale);
             let io_time = time.min(Duration::from_secs(2));
             let mut figures = case.run(variant, &mut run, io_time)?;
             figures.seconds = run.seconds();
@@ -177,6 +179,10 @@ mod tests {
     use super::*;
 
     const SCALE_TEST: u64 = 2048;
+    /// Rows end by this count.
+    const LOOKS_TEST: u64 = 200;
+    /// They would hang otherwise.
+    const HANG: Duration = Duration::from_secs(600);
 
     /// A trace and a dump are run with every allocator; the trace's own frees find what it took.
     #[test]
@@ -203,7 +209,8 @@ mod tests {
             json: true,
             cases: Vec::new(),
             variants: Vec::new(),
-            time: Some(Duration::from_secs(2)),
+            time: Some(HANG),
+            looks: None,
             replay,
             start,
             plot: None,
@@ -237,7 +244,8 @@ mod tests {
             json: true,
             cases: strings(cases),
             variants: strings(variants),
-            time: Some(Duration::from_secs(1)),
+            time: Some(HANG),
+            looks: Some(LOOKS_TEST),
             replay: None,
             start: None,
             plot: None,

@@ -108,11 +108,14 @@ fn together(
     let began = Instant::now();
     let work = |client: u64| -> Result<()> {
         let mut random = Random::new(SEED + client);
-        while began.elapsed() < time {
+        loop {
             io(&values[random.below(values.len() as u64) as usize])?;
             done.fetch_add(1, Ordering::Relaxed);
+            // At least one of each client.
+            if began.elapsed() >= time {
+                return Ok(());
+            }
         }
-        Ok(())
     };
     std::thread::scope(|scope| {
         let work = &work;

@@ -27,7 +27,7 @@ pub(crate) fn come_and_go(blocks: u64, is_own: bool, run: &mut Run) -> Figures {
     let mut heavy: Vec<Blocks> = Vec::new();
     let (mut heavy_blocks, mut other_blocks, mut round) = (0, 0, 0);
     let mut is_full = false;
-    while !is_full && !run.is_over() {
+    while !is_full {
         let is_heavy = heavy_blocks < other_blocks;
         let sizes = if is_heavy { HEAVY } else { OTHERS };
         let blocks = sizes.draw(&mut random);
@@ -46,6 +46,9 @@ pub(crate) fn come_and_go(blocks: u64, is_own: bool, run: &mut Run) -> Figures {
         round += 1;
         if round % 4096 == 0 {
             run.show(round, &allocator);
+            if run.is_over() {
+                break;
+            }
         }
     }
     if !is_full {

@@ -1,6 +1,7 @@
 //! One case with one allocator: how long it may take, how large its device is, and what is shown meanwhile.
 
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::allocator::Allocator;
@@ -22,6 +23,9 @@ pub(crate) struct Run {
     began: Instant,
     /// How long the preparation may take, and then what is measured.
     limit: Duration,
+    /// How often both may ask whether they are over; none: as often as they like.
+    looks_max: Option<u64>,
+    looks: AtomicU64,
     /// Devices are smaller by this factor where all has to be quick.
     scale: u64,
     shown: Instant,
@@ -29,14 +33,16 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(name: String, limit: Duration, scale: u64) -> Self {
+    pub(crate) fn new(name: String, limit: Duration, looks_max: Option<u64>, scale: u64) -> Self {
         let now = Instant::now();
-        Self { name, made: now, began: now, limit, scale, shown: now, has_shown: false }
+        let looks = AtomicU64::new(0);
+        Self { name, made: now, began: now, limit, looks_max, looks, scale, shown: now, has_shown: false }
     }
 
     /// The preparation is over: from here on counts what is measured.
     pub(crate) fn begin(&mut self) {
         self.began = Instant::now();
+        *self.looks.get_mut() = 0;
     }
 
     /// Seconds from the beginning, the preparation included.
@@ -54,8 +60,10 @@ impl Run {
         (count / self.scale as usize).max(1000)
     }
 
+    /// Whether there is no time left, or it was asked as often as it may be.
     pub(crate) fn is_over(&self) -> bool {
-        self.began.elapsed() > self.limit
+        let looks = self.looks.fetch_add(1, Ordering::Relaxed);
+        self.looks_max.is_some_and(|most| looks >= most) || self.began.elapsed() > self.limit
     }
 
     /// Shows how far it is, as the seed's log does: at most once a second, to a terminal only.

@@ -400,9 +400,9 @@ impl Bench<'_> {
         let mut worker = Worker::new(target.clone(), work.clone(), 0);
         let (mut time, mut cpu) = (Duration::ZERO, Duration::ZERO);
         let first = bed.store().stat().device;
-        while time < self.scale.time {
+        loop {
             let (began, used) = (Instant::now(), machine::cpu_time());
-            let run = worker.run(began + FOREVER, u64::from(INTERLEAVED));
+            let run = worker.turn(INTERLEAVED);
             match target {
                 Target::Embedded(_) => block_on(run)?,
                 Target::Server(_) => self.runtime.block_on(run)?,
@@ -410,6 +410,10 @@ impl Bench<'_> {
             time += began.elapsed();
             cpu += machine::cpu_time() - used;
             probe(worker.tally.operations, since(bed.store().stat().device, first))?;
+            // At least one turn.
+            if time >= self.scale.time {
+                break;
+            }
         }
         if let Work::Put { .. } = **work {
             bed.settle_unless(self.options.quick);
@@ -489,7 +493,7 @@ mod tests {
             data: Some(folder.path().join("data")),
             size: 128 << 20,
             cache: 16 << 20,
-            time: Some(Duration::from_millis(50)),
+            time: Some(Duration::ZERO),
             io: IoMode::Threads,
         };
         let mut out = Vec::new();

@@ -11,6 +11,7 @@ use shoal_engine::block_on;
 use tokio::runtime::Handle;
 
 use super::target::Target;
+use crate::enough::Enough;
 use crate::histogram::Histogram;
 use crate::payload::ObjectSet;
 
@@ -79,20 +80,20 @@ impl Worker {
         Self { target, work, random, page: Vec::new(), tally: Tally::default() }
     }
 
-    /// Does one operation after the other until `deadline`, `count` operations are done, or there is nothing left: then it
-    /// says false.
-    pub(crate) async fn run(&mut self, deadline: Instant, count: u64) -> Result<bool> {
-        let mut now = Instant::now();
+    /// Does one operation after the other until they are enough, or nothing is left.
+    async fn run(&mut self, enough: Enough) -> Result<()> {
+        while !enough.is_reached(self.tally.latencies.count()) && self.step().await? {}
+        Ok(())
+    }
+
+    /// Does `count` operations, or as many as are left.
+    pub(crate) async fn turn(&mut self, count: u32) -> Result<()> {
         for _ in 0..count {
-            if now >= deadline {
-                return Ok(true);
-            }
             if !self.step().await? {
-                return Ok(false);
+                break;
             }
-            now = Instant::now();
         }
-        Ok(true)
+        Ok(())
     }
 
     async fn step(&mut self) -> Result<bool> {
@@ -150,7 +151,7 @@ impl Worker {
     }
 }
 
-/// Lets `clients` clients do `work` for `time`, and gives what they did.
+/// Lets `clients` clients do `work` for `time`, and at least as many operations as a row needs, and gives what they did.
 pub(crate) fn run(
     target: &Target,
     runtime: &Handle,
@@ -158,13 +159,13 @@ pub(crate) fn run(
     clients: usize,
     time: Duration,
 ) -> Result<Tally> {
-    let deadline = Instant::now() + time;
+    let enough = Enough::after(time);
     let worker = |number: usize| Worker::new(target.clone(), work.clone(), number as u64);
     let results: Vec<Result<Tally>> = match target {
         Target::Embedded(_) => thread::scope(|scope| {
             let spawn = |number| {
                 let mut worker = worker(number);
-                scope.spawn(move || block_on(worker.run(deadline, u64::MAX)).map(|_| worker.tally))
+                scope.spawn(move || block_on(worker.run(enough)).map(|()| worker.tally))
             };
             let threads: Vec<_> = (0..clients).map(spawn).collect();
             let join = |thread: thread::ScopedJoinHandle<'_, _>| {
@@ -175,7 +176,7 @@ pub(crate) fn run(
         Target::Server(_) => {
             let spawn = |number| {
                 let mut worker = worker(number);
-                runtime.spawn(async move { worker.run(deadline, u64::MAX).await.map(|_| worker.tally) })
+                runtime.spawn(async move { worker.run(enough).await.map(|()| worker.tally) })
             };
             let tasks: Vec<_> = (0..clients).map(spawn).collect();
             runtime.block_on(async {

@@ -4,7 +4,7 @@
 use std::iter::FusedIterator;
 use std::slice;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::chunk::{Chunk, Owner};
 use super::list::BUILT_IN;
@@ -89,6 +89,22 @@ impl Buffer {
             }
         });
         closed.chain((self.tail_len > 0).then(|| Part::Internal(self.tail())))
+    }
+
+    /// Lengths of the external chunks, in order: what keeps memory of others.
+    pub fn external_lengths(&self) -> impl Iterator<Item = usize> {
+        let is_external = |chunk: &&Chunk| matches!(chunk.owner, Owner::Shared(_));
+        self.chunks.as_slice().iter().filter(is_external).map(|chunk| chunk.len)
+    }
+
+    /// Replaces each external chunk by a copy, so that no memory of others is kept any more.
+    pub fn own(&mut self) {
+        self.owes |= !self.chunks.is_empty();
+        for chunk in self.chunks.as_mut_slice() {
+            if let Owner::Shared(bytes) = &chunk.owner {
+                *chunk = Chunk::owned(BytesMut::from(&bytes[..]));
+            }
+        }
     }
 
     /// Writes `source` over the bytes from `offset` on, which must be there. A chunk whose memory is not the buffer's

@@ -12,15 +12,19 @@ use smallvec::SmallVec;
 
 use super::limit::ALLOCATION_BYTES_MAX;
 use super::{BASE, TARGETS, key};
-use crate::entry::{Entry, Home, Meta, encode_metadata};
-use crate::log::format::{BatchBuilder, BatchHeader, RecordKind, encode_record};
+use crate::clock_record::{ClockRecord, WallMark};
+use crate::entry::{End, Entry, Home, Meta, encode_metadata};
+use crate::features::Features;
+use crate::log::format::{BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
+use crate::losses::Losses;
 use crate::object::Metadata;
 use crate::packed::{Owner, RunEntry, put_footer, put_item};
+use crate::superblock::Superblock;
 use crate::tree::Tree;
 use crate::value::manifest::Manifest;
 
 /// An input that takes longer hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(20);
+const HANGS_AFTER: Duration = Duration::from_secs(100);
 
 /// How long each target is attacked with mutants: `LAB_HOSTILE_MS`, or a moment.
 fn mutants_for() -> Duration {
@@ -56,7 +60,7 @@ fn pages() -> Vec<Vec<u8>> {
 fn entries() -> Vec<Entry> {
     let entry = |value_bytes, home| Entry {
         modified_ns: 5,
-        expiry_ns: (value_bytes % 2 == 0).then_some(77),
+        end: [None, Some(End::Wall(77)), Some(End::Store(78))][(value_bytes % 3) as usize],
         value_bytes,
         meta: if value_bytes > 2_000 { Meta::InFront(300) } else { Meta::Inline(SmallVec::new()) },
         home,
@@ -102,7 +106,7 @@ fn batch(records: &[(RecordKind, Vec<u8>)]) -> Vec<u8> {
         first_lsn: Lsn(1),
         durable_lsn: Lsn(0),
         superblock: BASE.1.number,
-        expiry_clock_ns: 9,
+        stamp: Stamp::Now { store_ns: 9, wall_ns: 0 },
         chain: 0,
         record_bytes: record_bytes as u32,
     };
@@ -114,6 +118,24 @@ fn logs() -> Vec<Vec<u8>> {
     let deletes = [(RecordKind::Delete, Vec::new()), (RecordKind::Delete, Vec::new())];
     let both = [piece(0, &batch(&puts[..1])), piece(0, &batch(&deletes)), piece(0, &batch(&puts))].concat();
     vec![piece(0, &batch(&deletes)), both]
+}
+
+/// As it is, of the version before, and with everything that is zero in a new store.
+fn superblock_seeds() -> Vec<Vec<u8>> {
+    let base = &BASE.1;
+    let older = Superblock { version: 2, ..base.clone() };
+    let mark = |wall_ns, lsn| WallMark { wall_ns, lsn: Lsn(lsn) };
+    let clock = ClockRecord {
+        store_ns: 5,
+        wall_ns: 6,
+        boot_ns: 7,
+        boot_id: [8; 16],
+        marks: vec![mark(4_000, 1), mark(3_000, 9)],
+    };
+    let losses = Losses { since_number: 1, lost: 2, reverted: 3, resurrected: 4 };
+    let features = Features { compatible: 1, read_only: 0, incompatible: 0 };
+    let full = Superblock { clock, losses, features, ..base.clone() };
+    [base, &older, &full].map(|it| trimmed(&it.encode()[..BLOCK_BYTES - 4])).to_vec()
 }
 
 fn space_images() -> Vec<Vec<u8>> {
@@ -162,7 +184,7 @@ fn value_headers() -> Vec<Vec<u8>> {
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     match target {
-        "superblock" => vec![trimmed(&BASE.1.encode()[..BLOCK_BYTES - 4])],
+        "superblock" => superblock_seeds(),
         "page" => pages(),
         "log" => logs(),
         "space_image" => space_images(),

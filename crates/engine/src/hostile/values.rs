@@ -8,7 +8,7 @@ use shoal_device::{Device, MemDevice};
 use shoal_pool::{Hint, Pool, PoolOptions};
 
 use crate::block_on;
-use crate::entry::{Entry, Home, decode_metadata, encode_metadata, expiry_of, split_leaf_entry};
+use crate::entry::{Entry, Home, decode_metadata, encode_metadata, end_of, split_leaf_entry};
 use crate::packed::{Footer, Owner, RunEntry};
 use crate::tree::Tree;
 use crate::value::manifest::Manifest;
@@ -45,7 +45,7 @@ fn entry(body: &[u8]) {
     entry.encode(&mut again);
     again.extend_from_slice(inline);
     assert_eq!(Entry::decode(&again), Ok((entry.clone(), inline)));
-    assert_eq!(expiry_of(body), entry.expiry_ns);
+    assert_eq!(end_of(body), entry.end);
     if entry.home != Home::Inline {
         // Errors are fine.
         let _ = block_on(read_it(&entry));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use shoal_base::sync::Mutex;
-use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use shoal_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use shoal_base::{BLOCK_BYTES, Lsn, blocks_for};
 use shoal_device::{Device, IoBuf, IoFuture, memory::Guarded};
 use shoal_pool::{Pool, WriteMemory};
@@ -21,7 +21,7 @@ use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHea
 use super::ring::{BatchIndex, Ring};
 use crate::error::{Error, Result};
 use crate::event::{Baton, BatonGuard, Event};
-use crate::expiry::ExpiryClock;
+use crate::expiry::{ExpiryClock, Newest};
 use crate::overlay::{Record, UNNUMBERED};
 use crate::plant::{Plant, planted};
 use crate::poison::Poison;
@@ -113,6 +113,8 @@ pub(crate) struct Committer {
     named: AtomicU64,
     expiry: Arc<ExpiryClock>,
     tail: AtomicU64,
+    /// Blocks of the ring, from its start on, that batches may lie in; a batch that would pass them begins at the ring's start. Only grows.
+    prepared: AtomicU32,
     /// Where the next batch goes, as the index says. Release by the leader before it gives reserved blocks back; pairs with the acquire
     /// in `used_blocks`.
     head: AtomicU64,
@@ -137,6 +139,8 @@ pub(crate) struct CommitStart {
     pub head: LogPlace,
     pub index: BatchIndex,
     pub tail: u64,
+    /// Blocks of the ring that may be written to.
+    pub prepared: u32,
     pub ceiling: Lsn,
     pub superblock: u64,
     pub batch_bytes_max: usize,
@@ -167,6 +171,7 @@ impl Committer {
             named: AtomicU64::new(0),
             expiry: start.expiry,
             tail: AtomicU64::new(start.tail),
+            prepared: AtomicU32::new(start.prepared),
             head: AtomicU64::new(start.head.position),
             reserved: AtomicU64::new(0),
             sealed: AtomicBool::new(false),
@@ -203,6 +208,47 @@ impl Committer {
         self.head.load(Ordering::Acquire).saturating_sub(self.tail.load(Ordering::Acquire))
     }
 
+    /// Blocks of the ring that may be written to.
+    pub(crate) fn prepared(&self) -> u32 {
+        self.prepared.load(Ordering::Acquire)
+    }
+
+    /// The ring is prepared up to there, and a durable superblock says so.
+    pub(crate) fn is_prepared(&self, blocks: u32) {
+        self.prepared.fetch_max(blocks, Ordering::AcqRel);
+        self.moved.notify();
+    }
+
+    /// Blocks that batches may still take, in both parts of the ring: behind the head, and in front of the tail.
+    ///
+    /// With head and tail in one turn of the ring these are what is prepared without what lies between them. Once the head is a
+    /// turn ahead, what is not prepared lies between them, too, and is passed already. The tail is asked first: it follows
+    /// the head, so what is stale here gives less room, never more.
+    fn free_blocks(&self) -> u64 {
+        let tail = self.tail.load(Ordering::Acquire);
+        let head = self.head.load(Ordering::Acquire);
+        let ring = u64::from(self.ring.blocks);
+        let room = if head / ring == tail / ring { u64::from(self.prepared()) } else { ring };
+        room.saturating_sub(head.saturating_sub(tail))
+    }
+
+    /// How full what is prepared of the ring is, in thousandths.
+    pub(crate) fn fill_permille(&self) -> usize {
+        let prepared = u64::from(self.prepared());
+        (prepared.saturating_sub(self.free_blocks()) * 1000 / prepared) as usize
+    }
+
+    /// Blocks from `position` to the end of what is prepared.
+    fn rest(&self, position: u64) -> u32 {
+        let offset = (position % u64::from(self.ring.blocks)) as u32;
+        self.prepared().saturating_sub(offset)
+    }
+
+    /// Whether a step that reserves `blocks` blocks finds room once everything is applied, and leaves room for others.
+    pub(crate) fn suits(&self, blocks: u32) -> bool {
+        self.prepared() == self.ring.blocks || blocks.saturating_mul(4) <= self.prepared()
+    }
+
     /// Blocks of the ring that a record of so many bytes may take, with a batch of its own.
     pub(crate) fn blocks_of(record_bytes: usize) -> u32 {
         blocks_for((BATCH_HEADER_BYTES + record_bytes) as u64) as u32
@@ -222,11 +268,11 @@ impl Committer {
 
     /// Takes room in the ring for a record; false where there is none now.
     pub(crate) fn reserve(&self, blocks: u32) -> bool {
-        let limit = u64::from(self.ring.blocks - LOG_MARGIN_BLOCKS.min(self.ring.blocks / 2));
+        let margin = u64::from(LOG_MARGIN_BLOCKS.min(self.prepared() / 2));
         self.reserved
             .try_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
                 let wanted = reserved + u64::from(blocks);
-                (self.used_blocks() + wanted <= limit).then_some(wanted)
+                (wanted + margin <= self.free_blocks()).then_some(wanted)
             })
             .is_ok()
     }
@@ -394,7 +440,7 @@ impl Committer {
     /// Writes an empty batch that promises everything before it (R15) and names the newest superblock (R9).
     pub(crate) async fn seal(&self) {
         let mut leader = self.leader.take().await;
-        if !self.wants_seal() || self.ring_room() < 2 {
+        if !self.wants_seal() || self.free_blocks() < 2 {
             return;
         }
         if planted(Plant::NeverSealed) {
@@ -408,10 +454,6 @@ impl Committer {
         self.sealed.store(true, Ordering::Release);
         drop(leader);
         self.moved.notify();
-    }
-
-    fn ring_room(&self) -> u64 {
-        u64::from(self.ring.blocks).saturating_sub(self.used_blocks())
     }
 
     async fn commit_batch(&self, leader: &mut BatonGuard<'_, Leader>, now_ns: u64) {
@@ -464,7 +506,7 @@ impl Committer {
     fn drain(&self, leader: &mut Leader) -> Drained {
         let mut drained = Drained::new(self.poison.clone());
         let head = self.index.lock().head().position;
-        let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
+        let rest = self.rest(head) as usize * BLOCK_BYTES;
         let mut bytes = BATCH_HEADER_BYTES;
         let mut queue = self.queue.lock();
         while let Some(item) = queue.front() {
@@ -512,7 +554,7 @@ impl Committer {
         }
         let before = self.index.lock().head();
         let blocks = builder.blocks();
-        let position = if blocks > self.ring.rest(before.position) {
+        let position = if blocks > self.rest(before.position) {
             self.ring.turn(before.position)
         } else {
             before.position
@@ -535,7 +577,7 @@ impl Committer {
                 self.durable()
             },
             superblock: named,
-            expiry_clock_ns: self.expiry.now_ns(),
+            stamp: self.expiry.stamp(self),
             chain: before.chain,
             record_bytes: record_bytes as u32,
         };
@@ -606,6 +648,19 @@ impl Committer {
             flushed.map_err(Error::Io)
         };
         self.poison.flushed(flush).await
+    }
+}
+
+impl Newest for Committer {
+    fn with_newest(&self, mark: &mut dyn FnMut(Lsn)) {
+        let queue = self.queue.lock();
+        let records = |item: &Item| match item {
+            Item::Step { step, .. } => step.records.len() as u64,
+            Item::Marker(_) => 0,
+        };
+        // What is queued is numbered in this order, from there on.
+        let queued: u64 = queue.iter().map(records).sum();
+        mark(Lsn(self.assigned().0 + queued));
     }
 }
 

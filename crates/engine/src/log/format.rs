@@ -1,5 +1,6 @@
 //! Bytes of the log: batches and records (`docs/format/log.md`). The only place that encodes or decodes them.
 
+use crate::clock_record::CLOCK_MAX_NS;
 use crate::plant::{Plant, planted};
 use bytes::Bytes;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
@@ -9,7 +10,9 @@ use shoal_device::IoBuf;
 
 /// Bytes of a batch's header.
 pub(crate) const BATCH_HEADER_BYTES: usize = 80;
-const BATCH_MAGIC: u32 = 0x4741_4253; // "SBAG" read as little-endian
+/// "SBAG" and "SBAH" read as little-endian: batches of format version 2, and of today's.
+const BATCH_MAGIC_OLDER: u32 = 0x4741_4253;
+const BATCH_MAGIC: u32 = 0x4841_4253;
 /// Blocks that a batch may have: a length from a damaged header never makes recovery read more.
 pub(crate) const BATCH_BLOCKS_MAX: u32 = 4096;
 
@@ -23,6 +26,15 @@ const KIND_PUT: u8 = 1;
 const KIND_DELETE: u8 = 2;
 /// The record behind this one belongs to the same step (R22).
 const CONTINUES: u8 = 1 << 1;
+
+/// What a batch says of time (`expiry.rs`); in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stamp {
+    /// Of format version 2: the clock of expiry, since the Unix epoch.
+    Older { expiry_clock_ns: u64 },
+    /// Store time, and what the wall clock showed at that moment, since the Unix epoch.
+    Now { store_ns: u64, wall_ns: u64 },
+}
 
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +50,7 @@ pub(crate) struct BatchHeader {
     pub durable_lsn: Lsn,
     /// Number of the newest superblock that is durable (R9).
     pub superblock: u64,
-    pub expiry_clock_ns: u64,
+    pub stamp: Stamp,
     /// Checksum of the batch before (R1).
     pub chain: u32,
     /// Bytes of all records.
@@ -78,19 +90,24 @@ impl BatchBuilder {
         );
         assert_eq!(header.blocks, self.blocks(), "the batch fills its blocks");
         let mut bytes = Vec::with_capacity(BATCH_HEADER_BYTES - 4);
-        bytes.extend_from_slice(&BATCH_MAGIC.to_le_bytes());
+        let (magic, time, wall_ns) = match header.stamp {
+            Stamp::Older { expiry_clock_ns } => (BATCH_MAGIC_OLDER, expiry_clock_ns, 0),
+            Stamp::Now { store_ns, wall_ns } => (BATCH_MAGIC, store_ns, wall_ns),
+        };
+        bytes.extend_from_slice(&magic.to_le_bytes());
         for field in [header.epoch, header.position] {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
         for field in [header.blocks, header.records] {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
-        for field in [header.first_lsn.0, header.durable_lsn.0, header.superblock, header.expiry_clock_ns] {
+        for field in [header.first_lsn.0, header.durable_lsn.0, header.superblock, time] {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
-        for field in [header.chain, header.record_bytes, 0, 0] {
+        for field in [header.chain, header.record_bytes] {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
+        bytes.extend_from_slice(&wall_ns.to_le_bytes());
         assert_eq!(bytes.len(), BATCH_HEADER_BYTES - 4, "the header has a fixed length");
         self.buf[4..BATCH_HEADER_BYTES].copy_from_slice(&bytes);
         self.buf[self.at..].fill(0);
@@ -109,21 +126,31 @@ pub(crate) fn peek_header(block: &[u8]) -> Option<BatchHeader> {
     let fits = u64::from(header.record_bytes) + BATCH_HEADER_BYTES as u64 <= room;
     let counters =
         [header.epoch, header.position, header.first_lsn.0, header.durable_lsn.0, header.superblock];
-    let sensible = counters.iter().all(|&counter| counter <= COUNTER_MAX);
+    let is_time = match header.stamp {
+        Stamp::Older { .. } => true,
+        Stamp::Now { store_ns, wall_ns } => store_ns.max(wall_ns) <= CLOCK_MAX_NS,
+    };
+    let sensible = is_time && counters.iter().all(|&counter| counter <= COUNTER_MAX);
     (header.blocks >= 1 && header.blocks <= BATCH_BLOCKS_MAX && fits && sensible).then_some(header)
 }
 
 fn decode_header(reader: &mut Reader<'_>) -> Result<Option<BatchHeader>, Truncated> {
     reader.u32()?;
-    if reader.u32()? != BATCH_MAGIC {
+    let magic = reader.u32()?;
+    if magic != BATCH_MAGIC && magic != BATCH_MAGIC_OLDER {
         return Ok(None);
     }
     let (epoch, position) = (reader.u64()?, reader.u64()?);
     let (blocks, records) = (reader.u32()?, reader.u32()?);
     let (first_lsn, durable_lsn) = (Lsn(reader.u64()?), Lsn(reader.u64()?));
-    let (superblock, expiry_clock_ns) = (reader.u64()?, reader.u64()?);
+    let (superblock, time) = (reader.u64()?, reader.u64()?);
     let (chain, record_bytes) = (reader.u32()?, reader.u32()?);
-    reader.u64()?;
+    let wall_ns = reader.u64()?;
+    let stamp = if magic == BATCH_MAGIC_OLDER {
+        Stamp::Older { expiry_clock_ns: time }
+    } else {
+        Stamp::Now { store_ns: time, wall_ns }
+    };
     Ok(Some(BatchHeader {
         epoch,
         position,
@@ -132,7 +159,7 @@ fn decode_header(reader: &mut Reader<'_>) -> Result<Option<BatchHeader>, Truncat
         first_lsn,
         durable_lsn,
         superblock,
-        expiry_clock_ns,
+        stamp,
         chain,
         record_bytes,
     }))
@@ -166,6 +193,11 @@ pub(crate) struct EncodedRecord {
     pub body: u32,
     /// Whether the record behind it belongs to the same step.
     pub continues: bool,
+}
+
+/// Bytes of a record.
+pub(crate) fn record_bytes(key_bytes: usize, body_bytes: usize) -> usize {
+    RECORD_FIXED_BYTES + varint_bytes(key_bytes as u64) + key_bytes + body_bytes
 }
 
 /// Encodes a record; `body` is empty for a delete. `continues`: the record behind it belongs to the same step.
@@ -266,7 +298,7 @@ mod tests {
             first_lsn: Lsn(100),
             durable_lsn: Lsn(99),
             superblock: 5,
-            expiry_clock_ns: 1,
+            stamp: Stamp::Now { store_ns: 1, wall_ns: 2 },
             chain: 0xABCD,
             record_bytes,
         }

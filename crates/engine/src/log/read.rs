@@ -43,7 +43,8 @@ pub(crate) struct FoundLog {
 /// As the device.
 pub(crate) async fn read_log(device: &Device, superblock: &Superblock) -> Result<FoundLog> {
     let ring = Ring { first: superblock.layout.log_first(), blocks: superblock.layout.log_blocks };
-    let mut window = Window { device, ring, start: 0, bytes: IoBuf::new(0) };
+    let holds_nothing = holds_nothing(superblock);
+    let mut window = Window { device, ring, start: 0, bytes: IoBuf::new(0), holds_nothing };
     let mut found = FoundLog {
         batches: Vec::new(),
         head: superblock.log_tail,
@@ -72,6 +73,12 @@ pub(crate) async fn read_log(device: &Device, superblock: &Superblock) -> Result
         found.damage = find_damage(&mut window, superblock, &found, epoch).await?;
     }
     Ok(found)
+}
+
+/// Whether no record can lie behind the tail: every number up to the ceiling is in front of it, and a larger one would have needed a
+/// newer superblock first (R5). So it is after a close in order.
+fn holds_nothing(superblock: &Superblock) -> bool {
+    superblock.lsn_ceiling < superblock.log_tail.first_lsn
 }
 
 /// The batch at `head`, or at the ring's start where that would not fit; none where the log ends.
@@ -161,6 +168,8 @@ struct Window<'a> {
     ring: Ring,
     start: u64,
     bytes: IoBuf,
+    /// See [`holds_nothing`]: what cannot be read is not missed.
+    holds_nothing: bool,
 }
 
 impl Window<'_> {
@@ -189,13 +198,24 @@ impl Window<'_> {
 
     /// Whether a batch of one of these positions may begin there, in its place or not.
     async fn may_begin_batch(&mut self, position: u64, positions: Range<u64>) -> Result<bool> {
-        let header = peek_header(self.at(position, 1).await?);
+        let holds_nothing = self.holds_nothing;
+        let header = match self.at(position, 1).await {
+            Ok(bytes) => peek_header(bytes),
+            Err(Error::Io(_)) if holds_nothing => None,
+            Err(error) => return Err(error),
+        };
         Ok(header.is_some_and(|header| positions.contains(&header.position)))
     }
 
     /// The valid batch at `position`, if there is one.
     async fn batch(&mut self, position: u64, seed: u64) -> Result<Option<(BatchHeader, u32, &[u8])>> {
-        let Some(header) = peek_header(self.at(position, 1).await?) else { return Ok(None) };
+        let holds_nothing = self.holds_nothing;
+        let header = match self.at(position, 1).await {
+            Ok(bytes) => peek_header(bytes),
+            Err(Error::Io(_)) if holds_nothing => None,
+            Err(error) => return Err(error),
+        };
+        let Some(header) = header else { return Ok(None) };
         let bytes = self.at(position, u64::from(header.blocks)).await?;
         Ok(check_batch(bytes, seed).map(|(header, crc)| (header, crc, bytes)))
     }
@@ -206,7 +226,7 @@ mod tests {
     use shoal_base::TabletId;
 
     use super::*;
-    use crate::log::format::{BATCH_HEADER_BYTES, RecordKind, encode_record};
+    use crate::log::format::{BATCH_HEADER_BYTES, RecordKind, Stamp, encode_record};
 
     /// Nobody writes such a batch; taking it would take a part of a step (R22).
     #[test]
@@ -225,7 +245,7 @@ mod tests {
                 first_lsn: Lsn(1),
                 durable_lsn: Lsn(0),
                 superblock: 1,
-                expiry_clock_ns: 0,
+                stamp: Stamp::Now { store_ns: 0, wall_ns: 0 },
                 chain: 0,
                 record_bytes: (bytes.len() - BATCH_HEADER_BYTES) as u32,
             };

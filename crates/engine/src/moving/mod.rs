@@ -315,7 +315,7 @@ impl Inner {
             return Ok(self.end_walk().await);
         };
         if !moves.is_empty() {
-            let bytes = self.run_apply(of_tablet, &view, view.applied, moves).await?;
+            let bytes = self.run_apply(of_tablet, &view, view.applied, moves, self.unread()).await?;
             self.mover.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
         }
         drop(turn);

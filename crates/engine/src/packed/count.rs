@@ -40,7 +40,7 @@ impl Count {
     /// Counts the entry of an object.
     pub(crate) fn object(&mut self, entry: &Entry) {
         self.value_bytes += entry.value_bytes;
-        self.expiring += u64::from(entry.expiry_ns.is_some());
+        self.expiring += u64::from(entry.end.is_some());
         if let Home::Packed { run, at, .. } = entry.home {
             let alive = self.alive.entry(run).or_default();
             alive.values += 1;
@@ -214,14 +214,15 @@ impl Inner {
         }
         let lsn: Lsn = view.applied;
         let mut account = Account::new(recount.count.totals());
-        let (root, pages) = self.merge_tree(tablet, view.root, lsn, &mut account, &ops).await?;
+        let (root, pages) =
+            self.merge_tree((tablet, view.root, lsn), self.unread(), &mut account, &ops).await?;
         let mut freed: Vec<Run> = account.freed.iter().chain(&pages.freed).copied().collect();
         self.space.drop_foreign(&mut freed);
         let changes = Changes {
             tablet: Some((tablet.id, root, lsn, account.totals)),
             taken: pages.taken.clone(),
             freed: freed.clone(),
-            device_blocks: None,
+            ..Changes::default()
         };
         let published = self.publish(changes).await;
         // R20: as in an apply.
@@ -244,7 +245,7 @@ mod tests {
     fn packed(run: u64, at: u32, bytes: u64) -> Entry {
         Entry {
             modified_ns: 0,
-            expiry_ns: None,
+            end: None,
             value_bytes: bytes,
             meta: Meta::Inline(SmallVec::new()),
             home: Home::Packed { run, at, checksum: 0 },

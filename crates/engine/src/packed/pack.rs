@@ -167,7 +167,7 @@ mod tests {
             op,
             entry: Entry {
                 modified_ns: 1,
-                expiry_ns: None,
+                end: None,
                 value_bytes: stored.len() as u64,
                 meta: Meta::Inline(smallvec::SmallVec::new()),
                 home: Home::Inline,

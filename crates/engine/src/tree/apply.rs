@@ -113,6 +113,19 @@ impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
     /// [`Error::Invalid`] where a key or an entry is too large, [`Error::Io`] where the device failed, and what sink and
     /// merge give. The old tree is as it was.
     pub(crate) async fn run(self, root: Root, ops: &[M::Op]) -> Result<Applied> {
+        self.run_over(root, ops, false).await
+    }
+
+    /// As [`run`](Self::run); what the ranges hold that an operation meets and that are lost, or cannot be read, is absent from now on:
+    /// entries that are known stay, and the marks go.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) async fn run_and_settle(self, root: Root, ops: &[M::Op]) -> Result<Applied> {
+        self.run_over(root, ops, true).await
+    }
+
+    async fn run_over(self, root: Root, ops: &[M::Op], settles: bool) -> Result<Applied> {
         let top = root.top()?;
         if ops.is_empty() {
             return Ok(Applied { root, pages_written: 0, pages_released: 0, lost: Vec::new() });
@@ -127,6 +140,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
             path: Vec::new(),
             new: Vec::new(),
             lost: Vec::new(),
+            settles,
         };
         pass.run(top, root.entries).await
     }
@@ -183,6 +197,8 @@ struct Pass<'a, S: PageSource, K, M: Merge> {
     path: Vec<Open<S::Page>>,
     new: Vec<u8>,
     lost: Vec<LostRange>,
+    /// What is lost is absent from now on.
+    settles: bool,
 }
 
 impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
@@ -297,7 +313,12 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
             return Ok(());
         }
         if let Some(bounds) = view.lost().map_err(|damage| damage.at(at))? {
-            return self.merge_lost_leaf(&view, bounds, &subtree).await;
+            if !self.settles || subtree.ops.is_empty() {
+                return self.merge_lost_leaf(&view, bounds, &subtree).await;
+            }
+            self.levels.open(0, at, view.count(), &subtree.low).await?;
+            self.levels.touch(0);
+            return self.merge_leaf(Some(&view), &subtree.low, subtree.ops, false).await;
         }
         self.levels.open(0, at, view.count(), &subtree.low).await?;
         self.merge_leaf(Some(&view), &subtree.low, subtree.ops, false).await
@@ -366,6 +387,10 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         let Some(view) = old else { return Ok(()) };
         for index in range {
             let item = view.item(index).map_err(internal)?;
+            // A key that is known to be absent needs no word where nothing is lost.
+            if item.payload.is_empty() && self.settles && self.levels.leaves().is_whole() {
+                continue;
+            }
             self.levels.push_entry(view.prefix(), item.suffix, item.payload).await?;
         }
         Ok(())
@@ -412,7 +437,11 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         self.levels.close(0, false).await?;
         self.levels.release(subtree.child.page);
         let bounds = Bounds { low: &subtree.low, high: subtree.high.as_deref() };
-        self.merge_lost(None, bounds, subtree.ops).await?;
+        if self.settles {
+            self.merge_leaf(None, bounds.low, subtree.ops, false).await?;
+        } else {
+            self.merge_lost(None, bounds, subtree.ops).await?;
+        }
         self.lost.push(LostRange {
             page: subtree.child.page,
             level: subtree.level,

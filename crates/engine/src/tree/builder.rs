@@ -149,6 +149,11 @@ impl Builder {
         self.parts.push(Part::empty(0));
     }
 
+    /// Whether the leaves in the making are ordinary ones.
+    pub(super) fn is_whole(&self) -> bool {
+        self.lost.is_none()
+    }
+
     /// Appends an item; its key is `prefix` and `suffix`. Gives whether the first page must be written now.
     #[must_use]
     pub(super) fn push(&mut self, prefix: &[u8], suffix: &[u8], payload: &[u8], entries: u64) -> bool {

@@ -2,8 +2,8 @@
 //!
 //! It holds the pages on its way from the root to a leaf. A step costs a few comparisons; every so many, one page. Leaves
 //! ahead are asked for in batches that double up to a limit, so that a short scan reads little and a long one waits
-//! seldom (once under each page of level 1, of a few hundred leaves). Damage is reported once where the cursor meets it; the next call
-//! goes on behind it.
+//! seldom (once under each page of level 1, of a few hundred leaves). Damage is reported once where the cursor meets it, with the range
+//! of keys that it hides ([`Gap`]); the next call goes on behind it, or, in a leaf marked "base lost", with the entries that are there.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -13,6 +13,7 @@ use super::page::{Damage, PageView};
 use super::pages::{PageRef, PageSource, ReadHint};
 use super::{Root, Tree};
 use crate::error::{Error, Result};
+use crate::plant::{Plant, planted};
 
 /// Leaves that a cursor asks for ahead of need, at most.
 pub(crate) const READ_AHEAD_MAX: usize = 64;
@@ -56,8 +57,19 @@ struct Leaf<P> {
     at: PageRef,
     count: usize,
     next: usize,
-    /// It is marked "base lost", and the scanned range meets what was lost.
-    lost: bool,
+}
+
+/// A range of keys of which a damaged or lost page does not say what they hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Gap {
+    /// Where the page lies.
+    pub(crate) block: u64,
+    /// The first key of the range.
+    pub(crate) low: Vec<u8>,
+    /// The first key behind it; none: up to the end.
+    pub(crate) high: Option<Vec<u8>>,
+    /// Why it cannot be read.
+    pub(crate) why: String,
 }
 
 /// See the top of the file.
@@ -78,6 +90,8 @@ pub(crate) struct Cursor<S: PageSource> {
     path: Vec<Step<S::Page>>,
     leaf: Option<Leaf<S::Page>>,
     key: Vec<u8>,
+    /// What the damage that was reported last hides.
+    gap: Option<Gap>,
 }
 
 impl<S: PageSource> Cursor<S> {
@@ -96,6 +110,7 @@ impl<S: PageSource> Cursor<S> {
             path: Vec::new(),
             leaf: None,
             key: Vec::new(),
+            gap: None,
         }
     }
 
@@ -121,11 +136,47 @@ impl<S: PageSource> Cursor<S> {
         leaf.into_iter().chain(self.path.iter().rev().map(|step| step.at))
     }
 
+    /// What the damage hides that [`next`](Self::next) reported last.
+    pub(crate) fn take_gap(&mut self) -> Option<Gap> {
+        self.gap.take()
+    }
+
+    /// Notes what the damage of a page hides that lies under the first `depth` inner pages of the way.
+    fn damaged(&mut self, depth: usize, error: Error) -> Error {
+        if let Error::Corrupt { what, block } = &error {
+            let (low, high) = self.bounds(depth);
+            self.gap = Some(Gap { block: *block, low, high, why: what.clone() });
+        }
+        error
+    }
+
+    /// The bounds of the page that is read, or was to be, under the first `depth` inner pages of the way: what their separators
+    /// say, as far as these can be read.
+    fn bounds(&self, depth: usize) -> (Vec<u8>, Option<Vec<u8>>) {
+        let (mut low, mut high) = (None, None);
+        for step in self.path.iter().take(depth).rev() {
+            let Ok(view) = self.tree.parse(&step.page, step.at, step.level) else { continue };
+            let separator = |index: usize| {
+                let mut key = Vec::new();
+                view.separator(index, &mut key).ok().map(|()| key)
+            };
+            let child = step.next.saturating_sub(1);
+            if low.is_none() && child > 0 {
+                low = separator(child);
+            }
+            if high.is_none() && child + 1 < step.count {
+                high = separator(child + 1);
+            }
+        }
+        (low.unwrap_or_default(), high)
+    }
+
     /// The next entry; none at the end.
     ///
     /// # Errors
     /// [`Error::Corrupt`] once for each damaged page that lies in the range, after the entries before it; the next call goes
-    /// on behind it. Any other error, as [`Error::Io`], can be tried again: nothing is skipped.
+    /// on behind it, and [`take_gap`](Self::take_gap) has the range. The same once for each leaf that is marked "base lost", before its
+    /// entries. Any other error, as [`Error::Io`], can be tried again: nothing is skipped.
     pub(crate) async fn next(&mut self) -> Result<Option<Entry<'_, S::Page>>> {
         let range = loop {
             if self.sought.is_some() {
@@ -157,13 +208,12 @@ impl<S: PageSource> Cursor<S> {
             Err(damage) => {
                 let at = leaf.at;
                 self.leaf = None;
-                return Err(damage.at(at));
+                return Err(self.damaged(self.path.len(), damage.at(at)));
             }
         }
-        let (at, lost, at_end) = (leaf.at, leaf.lost, leaf.next < leaf.count);
+        self.done = leaf.next < leaf.count;
         self.leaf = None;
-        self.done = at_end;
-        if lost { Err(LOST.at(at)) } else { Ok(None) }
+        Ok(None)
     }
 
     /// Leaves `next` at an item exactly where that is not below the end of the range.
@@ -206,7 +256,7 @@ impl<S: PageSource> Cursor<S> {
     }
 
     async fn descend_to(&mut self, key: &[u8]) -> Result<()> {
-        let Some((mut at, mut level)) = self.root.top()? else {
+        let Some((mut at, mut level)) = self.root.top().map_err(|error| self.damaged(0, error))? else {
             self.done = true;
             return Ok(());
         };
@@ -217,7 +267,9 @@ impl<S: PageSource> Cursor<S> {
             }
             if self.path.get(depth).is_none_or(|step| step.at != at) {
                 self.forget_below(depth);
-                self.enter_inner(at, level).await?;
+                if let Err(error) = self.enter_inner(at, level).await {
+                    return Err(self.damaged(depth, error));
+                }
             }
             let Some(step) = self.path.get_mut(depth) else { return Ok(()) };
             let found = self
@@ -228,7 +280,7 @@ impl<S: PageSource> Cursor<S> {
                 // Nothing under a page whose items cannot be read.
                 step.next = step.count;
                 self.forget_below(depth + 1);
-                return Err(Damage("the items of an inner page cannot be read").at(at));
+                return Err(self.damaged(depth, Damage("the items of an inner page cannot be read").at(at)));
             };
             if step.next != child + 1 {
                 step.next = child + 1;
@@ -254,8 +306,25 @@ impl<S: PageSource> Cursor<S> {
         Ok(())
     }
 
-    /// Makes the page the leaf under the cursor, from its first item not below `from`.
+    /// Makes the page the leaf under the cursor, from its first item not below `from`. One that is marked "base lost", where the
+    /// scanned range meets what was lost, is damage, and the leaf under the cursor all the same.
     async fn enter_leaf(&mut self, at: PageRef, from: Option<&[u8]>) -> Result<()> {
+        let entered = self.read_leaf(at, from).await;
+        let lost = entered.map_err(|error| self.damaged(self.path.len(), error))?;
+        if planted(Plant::LostNotNamed) {
+            return Ok(());
+        }
+        let Some((low, high)) = lost else { return Ok(()) };
+        self.gap = Some(Gap { block: at.block, low, high, why: LOST.0.to_owned() });
+        Err(LOST.at(at))
+    }
+
+    /// Gives the range of keys that was lost with the leaf's base.
+    async fn read_leaf(
+        &mut self,
+        at: PageRef,
+        from: Option<&[u8]>,
+    ) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>> {
         let page = match self.leaf.take() {
             Some(leaf) if leaf.at == at => leaf.page,
             _ => self.source.page(at, 0, ReadHint::Scan).await?,
@@ -265,14 +334,15 @@ impl<S: PageSource> Cursor<S> {
             Some(key) => view.find(0, key).map_err(|damage| damage.at(at))?.0,
             None => 0,
         };
-        let lost = view.lost().map_err(|damage| damage.at(at))?.is_some_and(|bounds| {
+        let lost = view.lost().map_err(|damage| damage.at(at))?.filter(|bounds| {
             let ends_behind = bounds.high.is_none_or(|high| from.is_none_or(|from| from < high));
             ends_behind && self.end.as_deref().is_none_or(|end| bounds.low < end)
         });
+        let lost = lost.map(|bounds| (bounds.low.to_vec(), bounds.high.map(<[u8]>::to_vec)));
         let count = view.count();
         self.leaf_entries = count.max(1);
-        self.leaf = Some(Leaf { page, at, count, next, lost });
-        Ok(())
+        self.leaf = Some(Leaf { page, at, count, next });
+        Ok(lost)
     }
 
     /// Goes to the first leaf behind the last one.
@@ -296,26 +366,28 @@ impl<S: PageSource> Cursor<S> {
                     return Ok(());
                 }
                 Err(damage) => {
+                    // Which child it is cannot be said: all under the page that holds the item.
+                    let above = self.path.len() - 1;
                     self.skip_child();
-                    return Err(damage.at(at));
+                    return Err(self.damaged(above, damage.at(at)));
                 }
             };
             self.ask_ahead();
+            // Before the child is read: its bounds are those of the child before the next one.
+            self.skip_child();
+            let depth = self.path.len();
             let entered = match level {
                 1 => self.enter_leaf(child, None).await,
                 _ => self.enter_inner(child, level - 1).await,
             };
             match entered {
                 // The inner page is on the way now, behind its parent.
-                Ok(()) if level > 1 => self.skip_child_of_parent(),
-                Ok(()) => {
-                    self.skip_child();
-                    return Ok(());
-                }
+                Ok(()) if level > 1 => {}
+                Ok(()) => return Ok(()),
+                Err(error @ Error::Corrupt { .. }) if level > 1 => return Err(self.damaged(depth, error)),
+                Err(error @ Error::Corrupt { .. }) => return Err(error),
                 Err(error) => {
-                    if matches!(error, Error::Corrupt { .. }) {
-                        self.skip_child();
-                    }
+                    self.unskip_child();
                     return Err(error);
                 }
             }
@@ -328,9 +400,9 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    fn skip_child_of_parent(&mut self) {
-        if let Some(step) = self.path.iter_mut().rev().nth(1) {
-            step.next += 1;
+    fn unskip_child(&mut self) {
+        if let Some(step) = self.path.last_mut() {
+            step.next -= 1;
         }
     }
 

@@ -5,8 +5,8 @@ use std::ops::{Deref, Range};
 
 use super::page::Damage;
 use super::pages::{PageSource, ReadHint};
-use super::{Root, Tree};
-use crate::error::Result;
+use super::{Cursor, Gap, Root, Tree};
+use crate::error::{Error, Result};
 use crate::plant::{Plant, planted};
 
 /// The bytes of an entry, where they lie in their page: nothing is copied, and the page stays pinned as long as this lives.
@@ -79,6 +79,18 @@ impl Tree {
                 Some(bounds) if bounds.contains(key) && !planted(Plant::LostIsAbsent) => Err(LOST.at(at)),
                 _ => Ok(None),
             };
+        }
+    }
+}
+
+impl Tree {
+    /// The range of keys that the damage hides which a lookup of `key` met; none where it meets none now.
+    pub(crate) async fn gap_at<S: PageSource>(&self, source: S, root: Root, key: &[u8]) -> Option<Gap> {
+        let behind = [key, &[0]].concat();
+        let mut cursor = Cursor::new(*self, source, root, key, Some(&behind));
+        match cursor.next().await {
+            Err(Error::Corrupt { .. }) => cursor.take_gap(),
+            _ => None,
         }
     }
 }

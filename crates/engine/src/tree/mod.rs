@@ -36,7 +36,7 @@ mod tests;
 #[cfg(test)]
 pub(crate) use apply::LostRange;
 pub(crate) use apply::{Applied, Apply, Change, Merge, Old};
-pub(crate) use cursor::Cursor;
+pub(crate) use cursor::{Cursor, Gap};
 pub(crate) use format::Draft;
 #[cfg(test)]
 pub(crate) use format::{ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};

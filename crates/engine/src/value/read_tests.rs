@@ -26,7 +26,7 @@ fn filled() -> (Device, Pool, Vec<u8>) {
 }
 
 fn entry(value_bytes: u64, home: Home) -> Entry {
-    Entry { modified_ns: 1, expiry_ns: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }
+    Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }
 }
 
 /// The value in the blocks from `first` on.

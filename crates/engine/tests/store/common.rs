@@ -1,18 +1,58 @@
 //! What the engine's tests share: a tiny store whose rare paths are common, and a driver that keeps the oracle.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
-use shoal_base::{BLOCK_BYTES, ManualClock, SeededEntropy};
-use shoal_device::Device;
-use shoal_device::sim::{Image, SimDevice};
+use shoal_base::{BLOCK_BYTES, Clock, Entropy, ManualClock, SeededEntropy};
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
 use shoal_engine::{
-    ByteRange, Environment, Error, FormatOptions, Lsn, ObjectKey, OpenOptions, PutOptions, RejectRules,
-    Store, Tuning, block_on,
+    ByteRange, DamagedRange, Environment, Error, Expiry, FormatOptions, ListRequest, Lsn, ObjectKey,
+    OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on,
 };
 use shoal_testkit::{Condition, Effect, Model, Observed, Operation};
 
+/// No time goes by, and the wall clock shows another one whenever it is looked at, days ahead or back: nothing that these tests look at
+/// may depend on it (R18).
+struct Jumping {
+    steady: ManualClock,
+    dice: SeededEntropy,
+}
+
+impl Clock for Jumping {
+    fn wall_ns(&self) -> u64 {
+        const BEGIN_NS: u64 = 1_000_000_000_000_000_000;
+        const DAYS_NS: u64 = 60 * 86_400 * 1_000_000_000;
+        BEGIN_NS + self.dice.next_u64() % DAYS_NS
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.steady.monotonic_ns()
+    }
+
+    fn boot_ns(&self) -> u64 {
+        self.steady.boot_ns()
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        self.steady.boot_id()
+    }
+}
+
 pub(crate) fn environment(seed: u64) -> Environment {
-    Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(seed)) }
+    let clock = Jumping { steady: ManualClock::new(1_000), dice: SeededEntropy::new(seed) };
+    Environment { clock: Arc::new(clock), entropy: Arc::new(SeededEntropy::new(seed)) }
+}
+
+/// A time to live that no test outlives, for every other value; each opening finds the same boot, so it never ends.
+pub(crate) fn long_life(seed: u64) -> Expiry {
+    if seed.is_multiple_of(2) {
+        Expiry::After(Duration::from_secs(100 * 365 * 86_400))
+    } else {
+        Expiry::Never
+    }
 }
 
 /// Sizes so small that a handful of operations crosses freezes, applies, publishes and a turn of the log.
@@ -50,6 +90,58 @@ pub(crate) fn open(device: &Device, options: OpenOptions) -> shoal_engine::Resul
     block_on(Store::open(device.clone(), options, environment(99)))
 }
 
+/// A device on which everything but a read is an error of whoever asks for it.
+pub(crate) struct Unwritable(pub(crate) Arc<SimDevice>);
+
+impl Unwritable {
+    pub(crate) fn of(image: &Image) -> Device {
+        let options = SimOptions { record: false, ..SimOptions::default() };
+        Device::new(Arc::new(Self(SimDevice::with_options(image.clone(), options))))
+    }
+
+    fn reads(tickets: Vec<Ticket>) -> Vec<Ticket> {
+        for ticket in &tickets {
+            assert_eq!(ticket.op(), Op::Read, "block {} of a store that is open read-only", ticket.block());
+        }
+        tickets
+    }
+}
+
+impl BlockDevice for Unwritable {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        self.0.submit(Self::reads(tickets));
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        self.0.execute(Self::reads(tickets));
+    }
+
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> std::io::Result<()> {
+        panic!("a store that is open read-only asks for {blocks} blocks")
+    }
+
+    fn describe(&self) -> String {
+        "a device that cannot be written".into()
+    }
+
+    fn can_grow(&self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+/// Opens `image` read-only, on a device that takes nothing else.
+pub(crate) fn open_read_only(image: &Image, options: OpenOptions) -> shoal_engine::Result<Store> {
+    open(&Unwritable::of(image), OpenOptions { read_only: true, ..options })
+}
+
 pub(crate) fn key(name: &[u8]) -> ObjectKey {
     ObjectKey::new("default", name).unwrap()
 }
@@ -74,7 +166,7 @@ pub(crate) async fn perform(store: &Store, operation: &Operation) -> shoal_engin
     let rules = rules(operation.condition);
     match operation.effect {
         Effect::Put(value) => {
-            let options = PutOptions { rules, ..PutOptions::default() };
+            let options = PutOptions { rules, expiry: long_life(value.seed), ..PutOptions::default() };
             store.put(&key, value.to_vec().into(), options).await.map(|put| put.version)
         }
         Effect::Delete => store.delete(&key, rules).await.map(|delete| delete.version),
@@ -133,6 +225,64 @@ pub(crate) fn recover_all(store: &Store, model: &mut Model) -> Result<(), String
     Ok(())
 }
 
+/// What a listing over damage came to.
+pub(crate) struct Judged {
+    /// The keys that it left out, with the damaged ranges that name them.
+    pub missing: BTreeMap<Vec<u8>, DamagedRange>,
+    /// Whether any page named a range.
+    pub damaged: bool,
+}
+
+/// Lists everything in pages of `limit` and holds each page to `expected`, the keys that there are, with their versions where these are
+/// known: a page comes to its end and lies behind the one before, each key that it gives is expected, and each expected one that it leaves
+/// out lies in a damaged range of the key's tablet that this very page names.
+pub(crate) fn judge_listing(
+    store: &Store,
+    expected: &BTreeMap<Vec<u8>, Option<u64>>,
+    limit: usize,
+) -> Result<Judged, String> {
+    let mut request = ListRequest { bucket: "default".into(), limit, ..ListRequest::default() };
+    let mut judged = Judged { missing: BTreeMap::new(), damaged: false };
+    for _ in 0..=expected.len() + 1 {
+        let page = block_on(store.list(&request)).map_err(|error| format!("listing: {error}"))?;
+        let listed: BTreeMap<Vec<u8>, u64> =
+            page.entries.into_iter().map(|(key, info)| (key, info.version.0)).collect();
+        for (name, version) in &listed {
+            let is_right = match expected.get(name) {
+                Some(Some(right)) => right == version,
+                Some(None) => true,
+                None => false,
+            };
+            if !is_right {
+                return Err(format!("the listing has {} with version {version}", name.escape_ascii()));
+            }
+        }
+        let from = match request.start_after.is_empty() {
+            true => Bound::Unbounded,
+            false => Bound::Excluded(request.start_after.clone()),
+        };
+        let to = page.next.clone().map_or(Bound::Unbounded, Bound::Included);
+        if page.next.as_ref().is_some_and(|next| *next <= request.start_after) {
+            return Err("a page does not lie behind the one before".into());
+        }
+        judged.damaged |= !page.damaged.is_empty();
+        let left_out = expected.range((from, to)).map(|(name, _)| name);
+        for name in left_out.filter(|name| !listed.contains_key(*name)) {
+            let tablet = store.tablet_id(&key(name));
+            let named = page.damaged.iter().find(|range| range.tablet == tablet && range.contains(name));
+            let range = named.ok_or_else(|| {
+                format!("the listing left out {}, and no range names it", name.escape_ascii())
+            })?;
+            judged.missing.insert(name.clone(), range.clone());
+        }
+        match page.next {
+            Some(next) => request.start_after = next,
+            None => return Ok(judged),
+        }
+    }
+    Err("the listing does not end".into())
+}
+
 /// Seconds after which a test hangs: no machine that works is so slow.
 const HANGS_AFTER_S: u64 = 600;
 
@@ -142,7 +292,7 @@ pub(crate) fn within<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + S
     let thread = std::thread::spawn(move || {
         let _ = sender.send(body());
     });
-    match receiver.recv_timeout(std::time::Duration::from_secs(HANGS_AFTER_S)) {
+    match receiver.recv_timeout(Duration::from_secs(HANGS_AFTER_S)) {
         Ok(value) => {
             thread.join().unwrap();
             value

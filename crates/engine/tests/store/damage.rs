@@ -8,11 +8,11 @@ use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{
-    ByteRange, CheckOptions, Error, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on, check,
+    ByteRange, CheckOptions, Error, Metadata, PutOptions, RejectRules, Store, block_on, check,
 };
 use shoal_testkit::Value;
 
-use crate::common::{device, format, key, open, tiny};
+use crate::common::{device, format, judge_listing, key, open, tiny};
 
 const BLOCKS: u64 = 256;
 
@@ -109,30 +109,11 @@ fn read_all(subject: &Subject, store: &Store, what: &str) -> usize {
     errors + list_all(subject, store, what)
 }
 
-/// The listing is complete, or says that it is not.
+/// The listing is complete, but for what it names; gives how many keys it left out.
 fn list_all(subject: &Subject, store: &Store, what: &str) -> usize {
-    let mut request = ListRequest { bucket: "default".into(), limit: 40, ..ListRequest::default() };
-    let mut keys = Vec::new();
-    loop {
-        match block_on(store.list(&request)) {
-            Ok(page) => {
-                keys.extend(page.entries.into_iter().map(|(key, _)| key));
-                match page.next {
-                    Some(next) => request.start_after = next,
-                    None => break,
-                }
-            }
-            Err(error) if is_damage(&error) => return 1,
-            Err(error) => panic!("{what}: listing: {error}"),
-        }
-    }
-    assert!(
-        keys.iter().eq(subject.objects.keys()),
-        "{what}: listed {}, not {}",
-        keys.len(),
-        subject.objects.len()
-    );
-    0
+    let expected = subject.objects.keys().map(|name| (name.clone(), None)).collect();
+    let judged = judge_listing(store, &expected, 40).unwrap_or_else(|error| panic!("{what}: {error}"));
+    judged.missing.len().max(usize::from(judged.damaged))
 }
 
 /// Whether `check` finds anything.

@@ -5,6 +5,7 @@
 //! refused. All cores explore; a case is the same whoever takes it. `cargo test` explores for some seconds, `cargo x lab`
 //! as much as the targets say. A failure prints the command that repeats it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,9 @@ use shoal_device::sim::{Image, SimDevice, SimOptions, StateId};
 use shoal_engine::{Change, CheckOptions, Error, Look, Metadata, OpenOptions, Store, block_on, check};
 use shoal_testkit::{Condition, Effect, Model, OpId, Operation, Value, Workload, WorkloadOptions};
 
-use crate::common::{self, key, lab_number, on_all_cores, open, perform, read, recover_all, tiny};
+use crate::common::{
+    self, key, lab_number, on_all_cores, open, open_read_only, perform, read, recover_all, tiny,
+};
 
 /// What one case is made of. Everything else follows from the seed.
 #[derive(Clone, Copy)]
@@ -251,7 +254,7 @@ impl Driver {
         let put = |value: &Value| Change::Put {
             value: value.to_vec().into(),
             metadata: Metadata::default(),
-            expiry_ns: None,
+            expiry: common::long_life(value.seed),
         };
         let decide = |_: &[_]| (parts.values().map(|(_, value)| put(value)).collect(), ());
         match block_on(self.store().update_together(&named, decide)) {
@@ -346,6 +349,12 @@ fn compare(store: &Store, expected: &Expected) -> Result<Model, String> {
     Ok(model)
 }
 
+/// The same of a store that is opened read-only, on a device that takes no write: what an opening for writing must show, too.
+fn compare_read_only(image: &Image, expected: &Expected, options: &OpenOptions) -> Result<Expected, String> {
+    let store = open_read_only(image, options.clone()).map_err(|error| format!("did not open: {error}"))?;
+    Ok(Expected { model: compare(&store, expected)?, step: expected.step.clone() })
+}
+
 /// Opens a crash state and compares. `deep`: writes on, checks the ownership of every block, and opens again.
 fn recovers(image: Image, expected: &Expected, options: &OpenOptions, deep: bool) -> Result<(), String> {
     let device = quiet_device(image);
@@ -379,6 +388,9 @@ fn recovers(image: Image, expected: &Expected, options: &OpenOptions, deep: bool
 /// A state in so many goes on deeper than comparing.
 const DEEP_EVERY: u64 = 61;
 
+/// A state in so many is opened read-only before.
+const READ_ONLY_EVERY: u64 = 8;
+
 /// Explores one case; gives the number of states, or what is wrong with which state.
 fn explore(case: u64, only: Option<StateId>) -> Result<(u64, Counts), String> {
     let shape = Shape::of(case);
@@ -386,7 +398,14 @@ fn explore(case: u64, only: Option<StateId>) -> Result<(u64, Counts), String> {
     let options = shape.options();
     let judge = |id: StateId, marks: &[u64], image: Image, number: u64| {
         let Some(&mark) = marks.last() else { return Ok(()) };
-        recovers(image, &run.expected[mark as usize], &options, number.is_multiple_of(DEEP_EVERY))
+        let mut expected = Cow::Borrowed(&run.expected[mark as usize]);
+        if number.is_multiple_of(READ_ONLY_EVERY) {
+            let seen = compare_read_only(&image, &expected, &options).map_err(|violation| {
+                describe("crash_states", case, id, &format!("opened read-only: {violation}"))
+            })?;
+            expected = Cow::Owned(seen);
+        }
+        recovers(image, &expected, &options, number.is_multiple_of(DEEP_EVERY))
             .map_err(|violation| describe("crash_states", case, id, &violation))
     };
     let history = run.sim.history();

@@ -57,7 +57,9 @@ impl Run {
             }
             // What fails with anything but "unknown" had no effect.
             Err(Error::Full { .. } | Error::Io(_) | Error::Busy(_)) => self.model.refused(id).unwrap(),
-            Err(Error::Corrupt { .. }) if corrupt_is_fine => self.model.refused(id).unwrap(),
+            Err(error) if is_unread(&error) || corrupt_is_fine && matches!(error, Error::Corrupt { .. }) => {
+                self.model.refused(id).unwrap();
+            }
             Err(Error::Poisoned(_)) => {
                 self.read_only = true;
                 self.model.refused(id).unwrap();
@@ -92,8 +94,9 @@ impl Run {
     }
 }
 
-fn is_io(error: &Error) -> bool {
-    matches!(error, Error::Io(_))
+fn is_unread(error: &Error) -> bool {
+    // Where the index cannot be read nobody knows whether there is such an object; nothing is damaged by that.
+    matches!(error, Error::Io(_)) || matches!(error, Error::Corrupt { what, .. } if what.contains("os error"))
 }
 
 /// A run with one fault; false where the run was over before it struck.
@@ -112,12 +115,12 @@ fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> b
                     assert!(run.read_only, "a flush failed, and the store takes writes");
                 }
                 let name = Workload::key(turn % 6);
-                run.observe(&store, &name, |error| op == FaultOp::Read && is_io(error));
+                run.observe(&store, &name, |error| op == FaultOp::Read && is_unread(error));
                 if run.read_only && turn % 8 == 0 {
                     break;
                 }
             }
-            run.observe_all(&store, |error| op == FaultOp::Read && is_io(error));
+            run.observe_all(&store, |error| op == FaultOp::Read && is_unread(error));
         }
     }
     run.sim.mark(1);

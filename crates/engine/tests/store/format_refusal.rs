@@ -3,7 +3,7 @@
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{ByteRange, Error, Store, block_on};
+use shoal_engine::{ByteRange, Error, FormatOptions, Store, block_on};
 
 use crate::common::{self, device, format, key, open, tiny, tiny_format};
 
@@ -44,7 +44,7 @@ fn refused(image: &Image, says: &str) {
 fn format_refused(image: &Image) {
     let sim = SimDevice::from_image(image.clone());
     let formatted = block_on(Store::format(&device(&sim), &tiny_format(BLOCKS), &common::environment(9)));
-    assert!(matches!(formatted, Err(Error::Unopenable(_))), "{formatted:?}");
+    assert!(matches!(formatted, Err(Error::NotBlank(_))), "{formatted:?}");
     assert_eq!(sim.image(), *image, "a format that was refused changed the device");
 }
 
@@ -72,6 +72,35 @@ fn foreign_contents_are_left_alone() {
     format_refused(&image);
 }
 
+/// Found from outside: what lies anywhere but in the four blocks of superblocks was formatted over. A file may hold what others wrote,
+/// as a block device may; both go this way.
+#[test]
+fn what_lies_elsewhere_is_left_alone_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let mut headless = store();
+    (0..34).for_each(|block| headless.write(block, &[0; BLOCK_BYTES]));
+    let mut btrfs = Image::new(BLOCKS);
+    btrfs.write(16, &std::array::from_fn(|at| *b"_BHRfS_M".get(at.wrapping_sub(64)).unwrap_or(&0)));
+    let mut data = Image::new(BLOCKS);
+    data.write(2, &[b'x'; BLOCK_BYTES]);
+    for (image, says) in [(headless, "data"), (btrfs, "a btrfs file system"), (data, "byte 8192")] {
+        std::fs::write(&path, image.to_bytes()).unwrap();
+        let device = shoal_device::open(&path, &shoal_device::FileOptions::default()).unwrap();
+        let format = |overwrite| {
+            let options = FormatOptions { overwrite, ..tiny_format(BLOCKS) };
+            block_on(Store::format(&device, &options, &common::environment(9)))
+        };
+        let refused = format(false);
+        assert!(matches!(&refused, Err(Error::NotBlank(what)) if what.contains(says)), "{refused:?}");
+        assert!(std::fs::read(&path).unwrap() == image.to_bytes(), "it was changed");
+        format(true).unwrap();
+        let again = format(false);
+        assert!(matches!(&again, Err(Error::NotBlank(what)) if what.contains("a Shoal store")), "{again:?}");
+        drop(open(&device, tiny()).unwrap());
+    }
+}
+
 #[test]
 fn a_store_is_not_formatted_again() {
     format_refused(&store());
@@ -79,7 +108,7 @@ fn a_store_is_not_formatted_again() {
 
 #[test]
 fn other_formats_are_refused_with_their_version() {
-    for version in [1, 3, 7] {
+    for version in [1, 4, 7] {
         refuses_version(version);
     }
 }

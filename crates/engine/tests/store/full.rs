@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use shoal_device::sim::{Event, Fault, FaultOp, Image, SimDevice, SimOptions};
-use shoal_device::{Device, MemDevice};
+use shoal_device::{BlockDevice, Device, DeviceCounters, MemDevice, Ticket};
 use shoal_engine::{
     ByteRange, Environment, Error, FormatOptions, Identity, OpenOptions, PutOptions, RejectRules, Store,
     block_on,
@@ -346,4 +347,220 @@ fn what_was_overwritten_before_its_apply_is_free_again() {
         put(&store, which, which, 9_000).unwrap_or_else(|error| panic!("key {which}: {error}"));
     }
     holds(&store, 1, 299, 9_000);
+}
+
+/// A file system that has room for a part of a step only: steps of 256 MiB, all or nothing, left it unused.
+#[test]
+fn steps_of_growth_shrink_to_what_fits() {
+    for room in [1, 5, 37, 63, 64, 100, 200] {
+        let sim = growable(Image::new(1));
+        let device = Device::new(sim.clone());
+        block_on(Store::format(&device, &growing_format(2_000), &environment(1))).unwrap();
+        let limit = device.blocks() + room;
+        let full = Fault::fail(FaultOp::Grow, libc::ENOSPC).at(limit..u64::MAX).for_good();
+        sim.inject(full);
+        let store = open(&device, tiny()).unwrap();
+        let count = fill(&store, 9_000);
+        assert_eq!(device.blocks(), limit, "room for {room} blocks more");
+        for which in 0..count {
+            holds(&store, which, which, 9_000);
+        }
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "afterwards");
+    }
+}
+
+/// The system may notice only at the write that there is no room, or that the file may not get so long.
+#[test]
+fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
+    for code in [libc::ENOSPC, libc::EFBIG, libc::EDQUOT] {
+        let sim = growable(Image::new(1));
+        let device = Device::new(sim.clone());
+        block_on(Store::format(&device, &growing_format(2_000), &environment(1))).unwrap();
+        let limit = device.blocks() + 100;
+        sim.inject(Fault::fail(FaultOp::Write, code).at(limit..u64::MAX).for_good());
+        let store = open(&device, tiny()).unwrap();
+        let count = fill(&store, 9_000);
+        assert!(store.stat().poisoned.is_none() && store.stat().device_blocks == limit, "error {code}");
+        for which in 0..count {
+            holds(&store, which, which, 9_000);
+        }
+        block_on(store.close()).unwrap();
+    }
+}
+
+/// A device whose file was taken away.
+struct Displaced(Arc<SimDevice>, AtomicBool);
+
+impl BlockDevice for Displaced {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        self.0.submit(tickets);
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        self.0.execute(tickets);
+    }
+
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> std::io::Result<()> {
+        self.0.grow(blocks)
+    }
+
+    fn displaced(&self) -> Option<String> {
+        self.1.load(Ordering::Relaxed).then(|| "the data file was taken away".into())
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn can_grow(&self) -> bool {
+        false
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+#[test]
+fn a_data_file_that_is_taken_away_makes_the_store_read_only() {
+    within("a file that is taken away", || {
+        let displaced = Arc::new(Displaced(SimDevice::new(1_024), AtomicBool::new(false)));
+        let mut options = OpenOptions { background: true, ..tiny() };
+        options.tuning.file_look_ns = 1_000_000;
+        let store = store_on(&Device::new(displaced.clone()), 1_024, options);
+        put(&store, 1, 1, 500).unwrap();
+        displaced.1.store(true, Ordering::Relaxed);
+        while store.stat().poisoned.is_none() {
+            std::thread::yield_now();
+        }
+        assert!(store.stat().poisoned.unwrap().contains("taken away"));
+        assert!(matches!(put(&store, 2, 2, 500), Err(Error::Poisoned(_))));
+        holds(&store, 1, 1, 500);
+        block_on(store.close()).unwrap();
+    });
+}
+
+/// The first block behind the log's ring of [`short_log`], and what of it is prepared at first.
+const SHORT_LOG: std::ops::Range<u64> = 34..34 + 96;
+const PREPARED: u32 = 8;
+
+/// A store whose log is longer than what is prepared of it.
+fn short_log(sim: &Arc<SimDevice>) -> Device {
+    let device = Device::new(sim.clone());
+    let layout = FormatOptions { log_blocks: Some(96), log_prepared: Some(PREPARED), ..growing_format(900) };
+    block_on(Store::format(&device, &layout, &environment(1))).unwrap();
+    device
+}
+
+fn prepared(image: &Image) -> u32 {
+    let of = |block: u64| {
+        let bytes = image.block(block);
+        let number = u64::from_le_bytes(bytes[32..40].try_into().unwrap());
+        (number, u32::from_le_bytes(bytes[240..244].try_into().unwrap()))
+    };
+    match of(0).max(of(1)).1 {
+        0 => 96,
+        blocks => blocks,
+    }
+}
+
+/// More of the log's ring is zeroed and published while the log is written to, and power fails at any moment.
+#[test]
+fn a_log_is_prepared_as_it_is_needed_and_crashes() {
+    let base = growable(Image::new(1));
+    short_log(&base);
+    assert_eq!(prepared(&base.image()), PREPARED);
+    let sim = growable(base.image());
+    let mut options = tiny();
+    options.tuning.overlay_records_max = 200;
+    options.overlay_bytes = Some(256 << 10);
+    let store = open(&Device::new(sim.clone()), options.clone()).unwrap();
+    let shape = WorkloadOptions {
+        keys: 20,
+        sizes: vec![90, 1_500, 1_900, 9_000],
+        delete_percent: 10,
+        condition_percent: 0,
+    };
+    let mut workload = Workload::new(8, shape);
+    let mut model = Model::new();
+    let mut models = vec![model.clone()];
+    sim.mark(0);
+    for _ in 0..150 {
+        let operation = workload.next(&model);
+        step(&store, &mut model, &operation, false, |begun| {
+            models.push(begun.clone());
+            sim.mark(models.len() as u64 - 1);
+        });
+        models.push(model.clone());
+        sim.mark(models.len() as u64 - 1);
+    }
+    drop(store);
+    assert!(prepared(&sim.image()) > 2 * PREPARED, "{} blocks are prepared", prepared(&sim.image()));
+    let mut states = 0;
+    sim.history().for_each_crash_state(2, 3, |point, image| {
+        let Some(&mark) = point.marks.last() else { return };
+        states += 1;
+        let mut model = models[mark as usize].clone();
+        let device = Device::new(growable(image));
+        let store =
+            open(&device, options.clone()).unwrap_or_else(|error| panic!("state {}: {error}", point.id));
+        recover_all(&store, &mut model).unwrap_or_else(|violation| panic!("state {}: {violation}", point.id));
+        if states % 13 == 0 {
+            for _ in 0..30 {
+                let operation = workload.next(&model);
+                step(&store, &mut model, &operation, false, |_| {});
+            }
+            block_on(store.close()).unwrap();
+            drop(store);
+            assert_clean(&device, &format!("state {}", point.id));
+        }
+    });
+    assert!(states > 300, "only {states} states were explored");
+}
+
+/// Where there is no room to prepare more of it, the log turns over in what there is: no commit writes into a hole of the file, which
+/// would find no room.
+#[test]
+fn a_log_that_cannot_be_prepared_further_turns_over_in_what_it_has() {
+    for background in [false, true] {
+        within("a short log", move || {
+            let sim = growable(Image::new(1));
+            let device = short_log(&sim);
+            let hole = SHORT_LOG.start + u64::from(PREPARED)..SHORT_LOG.end;
+            sim.inject(Fault::fail(FaultOp::Write, libc::ENOSPC).at(hole.clone()).for_good());
+            let options = OpenOptions { background, ..tiny() };
+            let store = open(&device, options).unwrap();
+            for turn in 0..300_u64 {
+                put(&store, turn % 20, turn, [90, 1_500, 1_900, 9_000][(turn % 4) as usize]).unwrap();
+                if turn % 7 == 0 {
+                    delete(&store, turn % 20);
+                    put(&store, turn % 20, turn, 100).unwrap();
+                }
+            }
+            assert!(store.stat().poisoned.is_none());
+            block_on(store.close()).unwrap();
+            drop(store);
+            assert_eq!(prepared(&sim.image()), PREPARED);
+            // Zeros, or the rubbish that a discarded block reads as: no batch.
+            let image = sim.image();
+            let is_hole = |block| image.block(block).iter().all(|&byte| byte == image.block(block)[0]);
+            assert!(hole.clone().all(is_hole));
+            sim.clear_faults();
+            assert_clean(&device, "afterwards");
+            // There is room again.
+            let store = open(&device, OpenOptions { background, ..tiny() }).unwrap();
+            for turn in 0..100 {
+                put(&store, turn % 20, turn, 1_500).unwrap();
+            }
+            block_on(store.close()).unwrap();
+            drop(store);
+            assert_clean(&device, "with room again");
+        });
+    }
 }

@@ -5,18 +5,23 @@
 //! gives it a new version and adds an image: `cargo test -p shoal-engine --test store golden::write -- --ignored`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
-use shoal_engine::{ByteRange, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on};
+use shoal_engine::{ByteRange, Expiry, ListRequest, Metadata, PutOptions, RejectRules, Store, block_on};
 use shoal_testkit::Value;
 
 use crate::common::{assert_clean, format, key, open, tiny};
 
-const BLOCKS: u64 = 192;
+pub(crate) const BLOCKS: u64 = 192;
+/// An absolute deadline: in the year 2033.
+const AT_NS: u64 = 2_000_000_000_000_000_000;
+/// The oldest version that this program opens.
+const OLDEST: u32 = 2;
 /// The version that this program writes.
-const NEWEST: u32 = 2;
+const NEWEST: u32 = 3;
 const SIZES: [usize; 6] = [0, 30, 95, 700, 1_800, 5_000];
 
 fn path(version: u32) -> PathBuf {
@@ -39,8 +44,47 @@ fn held(which: u64) -> Option<(Value, Metadata)> {
     (which != 4 && which != 9).then_some((Value { key: which, seed, bytes }, metadata))
 }
 
+/// The image of `version`.
+pub(crate) fn image(version: u32) -> Image {
+    let bytes = std::fs::read(path(version)).unwrap();
+    let mut image = Image::new(BLOCKS);
+    for entry in bytes.chunks(8 + BLOCK_BYTES) {
+        let block = u64::from_le_bytes(entry[..8].try_into().unwrap());
+        image.write(block, entry[8..].try_into().unwrap());
+    }
+    image
+}
+
+/// What of what the images hold is not in `store` as it should be.
+pub(crate) fn find_missing(store: &Store) -> Result<(), String> {
+    for which in 0..21 {
+        let found = block_on(store.get(&key(&name(which)), ByteRange::ALL))
+            .map_err(|error| format!("object {which}: {error}"))?;
+        match (found, held(which)) {
+            (None, None) => {}
+            (Some(object), Some((value, metadata))) => {
+                value.check(&object.value.to_vec()).map_err(|wrong| format!("object {which}: {wrong}"))?;
+                if object.info.metadata != metadata {
+                    return Err(format!("object {which}: {:?}", object.info));
+                }
+            }
+            (found, _) => return Err(format!("object {which}: {:?}", found.map(|object| object.info))),
+        }
+    }
+    Ok(())
+}
+
+/// Deadlines of both kinds: the image of version 2 has none.
+fn expiry(which: u64) -> Expiry {
+    match which {
+        1 => Expiry::After(Duration::from_secs(1_000)),
+        2 => Expiry::At(AT_NS),
+        _ => Expiry::Never,
+    }
+}
+
 fn put(store: &Store, which: u64, value: Value, metadata: Metadata) {
-    let options = PutOptions { metadata, ..PutOptions::default() };
+    let options = PutOptions { metadata, expiry: expiry(which), ..PutOptions::default() };
     block_on(store.put(&key(&name(which)), value.to_vec().into(), options)).unwrap();
 }
 
@@ -74,38 +118,31 @@ fn write() {
     std::fs::write(path(NEWEST), bytes).unwrap();
 }
 
+/// Twice each: an image of an older version is of the newest one after the first opening.
 #[test]
 fn images_of_all_versions_open() {
-    for version in [NEWEST] {
-        let bytes = std::fs::read(path(version)).unwrap();
-        let mut image = Image::new(BLOCKS);
-        for entry in bytes.chunks(8 + BLOCK_BYTES) {
-            let block = u64::from_le_bytes(entry[..8].try_into().unwrap());
-            image.write(block, entry[8..].try_into().unwrap());
+    for version in OLDEST..=NEWEST {
+        let device = Device::new(SimDevice::from_image(image(version)));
+        for opening in 1..=2 {
+            let what = format!("version {version}, opening {opening}");
+            assert_clean(&device, &what);
+            let store = open(&device, tiny()).unwrap();
+            find_missing(&store).unwrap_or_else(|missing| panic!("{what}: {missing}"));
+            let mut names: Vec<_> = (0..21).filter(|&which| held(which).is_some()).map(name).collect();
+            names.sort();
+            let request = ListRequest { bucket: "default".into(), limit: 100, ..ListRequest::default() };
+            let listed = block_on(store.list(&request)).unwrap().entries;
+            assert!(listed.iter().map(|(key, _)| key).eq(&names), "{what}: the listing");
+            let deadline = |which| {
+                block_on(store.head(&key(&name(which)))).unwrap().unwrap().expiry.filter(|_| version > 2)
+            };
+            // The clocks are those of another boot, and stand where they stood.
+            let relative = deadline(1).map(|it| (it.is_relative(), it.left_ns()));
+            let absolute = deadline(2).map(|it| (it.is_relative(), it.at_ns()));
+            let expected = [(true, 1_000_000_000_000), (false, AT_NS)].map(|it| (version > 2).then_some(it));
+            assert_eq!([relative, absolute], expected, "{what}: deadlines");
+            block_on(store.close()).unwrap();
         }
-        let device = Device::new(SimDevice::from_image(image));
-        assert_clean(&device, &format!("version {version}"));
-        let store = open(&device, tiny()).unwrap();
-        let mut names = Vec::new();
-        for which in 0..21 {
-            let found = block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap();
-            match (found, held(which)) {
-                (None, None) => {}
-                (Some(object), Some((value, metadata))) => {
-                    value.check(&object.value.to_vec()).unwrap();
-                    assert_eq!(object.info.metadata, metadata, "version {version}, object {which}");
-                    names.push(name(which));
-                }
-                (found, _) => {
-                    panic!("version {version}, object {which}: {:?}", found.map(|object| object.info))
-                }
-            }
-        }
-        names.sort();
-        let request = ListRequest { bucket: "default".into(), limit: 100, ..ListRequest::default() };
-        let listed = block_on(store.list(&request)).unwrap().entries;
-        assert!(listed.iter().map(|(key, _)| key).eq(&names), "version {version}: the listing");
-        block_on(store.close()).unwrap();
         assert_clean(&device, &format!("version {version}, written on"));
     }
 }

@@ -15,7 +15,7 @@ use shoal_engine::{ByteRange, Error, Lsn, OpenOptions, PutOptions, RejectRules, 
 use shoal_testkit::Value;
 use shoal_testkit::linear::{Action, Entry, History};
 
-use crate::common::{format, key, lab_number, on_each_core, open, tiny};
+use crate::common::{format, key, lab_number, long_life, on_each_core, open, tiny};
 
 const BLOCKS: u64 = 1_024;
 const CLIENTS: u64 = 8;
@@ -26,7 +26,7 @@ const OPERATIONS: u64 = 84;
 const LIVES: u64 = 3;
 const SIZES: [usize; 6] = [16, 60, 300, 1_500, 3_000, 9_000];
 
-fn options() -> OpenOptions {
+pub(crate) fn options() -> OpenOptions {
     let mut options = tiny();
     options.background = true;
     options.tuning.overlay_records_max = 40;
@@ -34,7 +34,7 @@ fn options() -> OpenOptions {
     options
 }
 
-fn slow(image: Image) -> Arc<SimDevice> {
+pub(crate) fn slow(image: Image) -> Arc<SimDevice> {
     let latency =
         Latency { read_ns: 3_000, write_ns: 10_000, flush_ns: 20_000, slow_every: 50, slow_times: 20 };
     SimDevice::with_options(image, SimOptions { latency, ..SimOptions::default() })
@@ -75,7 +75,7 @@ fn read(store: &Store, number: u64) -> Result<Option<(u64, Lsn)>> {
 }
 
 fn write(store: &Store, number: u64, written: u64, rules: RejectRules) -> Result<Lsn> {
-    let options = PutOptions { rules, ..PutOptions::default() };
+    let options = PutOptions { rules, expiry: long_life(written), ..PutOptions::default() };
     let value = value(number, written).to_vec().into();
     block_on(store.put(&key(&name(number)), value, options)).map(|put| put.version)
 }
@@ -154,7 +154,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Histor
 }
 
 /// What a power cut leaves of `sim`: any state that is legal at the end.
-fn power_cut(sim: &SimDevice, dice: &SeededEntropy) -> Image {
+pub(crate) fn power_cut(sim: &SimDevice, dice: &SeededEntropy) -> Image {
     let mut states = Vec::new();
     sim.history().for_each_crash_state(8, dice.next_u64(), |point, image| {
         if point.marks.last() == Some(&1) {

@@ -26,7 +26,7 @@ const OBJECTS: u64 = 30;
 const REGIONS: [(&str, Range<u64>); 4] =
     [("superblock", 0..34), ("log", 34..58), ("space", 58..106), ("page", 106..BLOCKS)];
 /// A trial that takes longer hangs.
-const HANGS_AFTER: Duration = Duration::from_secs(20);
+const HANGS_AFTER: Duration = Duration::from_secs(100);
 
 fn name(which: u64) -> Vec<u8> {
     format!("{}{which}", "folder/".repeat((which % 3) as usize)).into_bytes()

@@ -1,14 +1,18 @@
 //! The whole store against oracles and models, through its public interface. One program for all of it: each one more would be
 //! linked again, in three profiles (`cargo test`, the laboratory's, and with planted bugs).
 //!
-//! [`common`] is what the others share. What a store does: [`model`], [`listing`], [`updating`], [`together`], [`packed`],
+//! [`common`] is what the others share. What a store does: [`model`], [`listing`], [`updating`], [`clocks`], [`together`],
+//! [`transactions`], [`packed`],
 //! [`moving`], [`full`], [`identity`]; what threads see of it: [`concurrency`], [`histories`], [`panics`]. What is left of it
-//! after a crash: [`crash`], [`explore`]; with devices that fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`],
-//! [`hostile`], [`scrub`], [`repair`]; from other programs: [`golden`], [`format_refusal`].
+//! after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; with devices that fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`],
+//! [`past_damage`], [`hostile`], [`scrub`], [`repair`]; from other programs: [`golden`], [`upgrade`], [`format_refusal`]; from what
+//! cannot be written: [`read_only`].
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod clocks;
+mod closing;
 mod common;
 mod concurrency;
 mod crash;
@@ -23,11 +27,16 @@ mod histories;
 mod hostile;
 mod identity;
 mod listing;
+mod losses;
 mod model;
 mod moving;
 mod packed;
 mod panics;
+mod past_damage;
+mod read_only;
 mod repair;
 mod scrub;
 mod together;
+mod transactions;
 mod updating;
+mod upgrade;

@@ -80,37 +80,40 @@ fn every_fault_is_found_in_one_pass() {
     assert_eq!(healthy.problem_count, 0, "{:?}", healthy.problems);
     assert!(healthy.objects > 140 && healthy.pages > 5 && healthy.bytes > 500_000, "{healthy:?}");
 
-    let faults = faults(&image);
-    for &(block, byte, mask) in &faults {
+    // Of a page that is lost the range is named, and no object by itself.
+    let is_page = |what: &str| what.contains("page of level");
+    let mut together = Vec::new();
+    for (block, byte, mask) in faults(&image) {
         let sim = SimDevice::from_image(image.clone());
         let store = open(&device(&sim), tiny()).unwrap();
         sim.corrupt(block, byte, mask);
         let report = block_on(store.scrub()).unwrap();
         assert!(report.problem_count >= 1, "byte {byte} of block {block} was not found");
         assert_eq!(store.stat().scrub_problems, report.problem_count);
+        if !report.problems.iter().any(|problem| is_page(&problem.what)) {
+            together.push((block, byte, mask));
+        }
     }
 
-    // All of them at once, in the store that is open and has much of it in its cache.
-    faults.iter().for_each(|&(block, byte, mask)| sim.corrupt(block, byte, mask));
+    // All others at once, in the store that is open and has much of it in its cache.
+    together.iter().for_each(|&(block, byte, mask)| sim.corrupt(block, byte, mask));
     let report = block_on(store.scrub()).unwrap();
     let told: String = report.problems.iter().map(|problem| problem.what.clone() + "\n").collect();
     let damaged = Device::new(SimDevice::from_image(sim.image()));
     let cold = open(&damaged, tiny()).unwrap();
-    let is_page = told.contains("page of level");
-    let (mut lost, mut named) = (0, 0);
+    let mut lost = 0;
     for which in 0..OBJECTS {
         if let Err(Error::Corrupt { .. }) = block_on(cold.get(&key(&name(which)), ByteRange::ALL)) {
             lost += 1;
             let is_named = told.contains(&format!("object default/{which:04}:"));
-            named += u64::from(is_named);
-            assert!(is_named || is_page, "{which} cannot be read, and was not named:\n{told}");
+            assert!(is_named, "{which} cannot be read, and was not named:\n{told}");
         }
     }
-    assert!(lost > 10 && named > 10, "{lost} objects lost, {named} named");
+    assert!(lost > 10, "{lost} objects lost");
     let stat = store.stat();
     assert_eq!(stat.scrub_passes, 2);
     assert_eq!(stat.scrub_bytes, healthy.bytes + report.bytes);
-    println!("{FAULTS} faults found; {lost} objects damaged, {named} of them named by themselves");
+    println!("{FAULTS} faults found; {} of them together, with {lost} objects damaged", together.len());
 }
 
 /// One copy of the newest superblock.

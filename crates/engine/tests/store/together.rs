@@ -8,8 +8,8 @@ use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Environment, Error, Identity, Look, Metadata, Object, ObjectKey, Once, OpenOptions,
-    PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, RejectRules, Store, block_on,
+    ByteRange, Change, Environment, Error, Expiry, Identity, Look, Metadata, Object, ObjectKey, Once,
+    OpenOptions, PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, RejectRules, Store, block_on,
 };
 
 use crate::common::{self, assert_clean, device, format, key, open, tiny};
@@ -18,7 +18,7 @@ const BLOCKS: u64 = 320;
 const KEYS: usize = 6;
 
 fn put(value: Vec<u8>) -> Change {
-    Change::Put { value: value.into(), metadata: Metadata::default(), expiry_ns: None }
+    Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }
 }
 
 /// The value that step `number` gives to its keys: of a length of its own, so that all homes occur.
@@ -330,6 +330,103 @@ fn a_rejected_write_stays_rejected() {
     assert_eq!(delete(), deleted);
 }
 
+/// Sends a value of `mebibytes` in pieces; its version.
+fn stream_once(
+    store: &Store,
+    identity: Identity,
+    name: &ObjectKey,
+    mebibytes: usize,
+    rules: RejectRules,
+) -> shoal_engine::Result<shoal_base::Lsn> {
+    let options = PutOptions { rules, ..PutOptions::default() };
+    let mut stream = store.put_stream_once(identity, name, options)?;
+    for piece in 0..mebibytes {
+        block_on(stream.write(&vec![piece as u8 + 1; 1 << 20]))?;
+    }
+    block_on(stream.finish()).map(|done| done.version)
+}
+
+/// A stream's identity was ignored: the repetition of one whose answer was lost wrote again, or was refused by its own first
+/// attempt.
+#[test]
+fn a_stream_with_an_identity_is_done_once() {
+    const BLOCKS: u64 = 16_384;
+    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+    format(&device, BLOCKS, 1);
+    let store = open(&device, tiny()).unwrap();
+    let if_exists = RejectRules { if_exists: true, ..RejectRules::default() };
+    // One that becomes a single put, and one whose value is on the device before its record is.
+    for (sequence, mebibytes) in [(1, 2), (2, 9)] {
+        let name = key(format!("long-{mebibytes}").as_bytes());
+        let identity = Identity { session: 4, sequence };
+        let send = |store: &Store| stream_once(store, identity, &name, mebibytes, if_exists).unwrap();
+        let version = send(&store);
+        let free = store.stat().free_blocks;
+        assert_eq!(send(&store), version, "its first answer, whatever its rules say of what it left");
+        assert_eq!(store.stat().free_blocks, free, "what the repetition carried is given back");
+        // A rule that rejects, and that is the answer for good.
+        let other = Identity { session: 5, sequence };
+        let refused = stream_once(&store, other, &name, mebibytes, if_exists).unwrap_err();
+        assert!(matches!(refused, Error::ConditionFailed { current: Some(current) } if current == version));
+        block_on(store.delete(&name, RejectRules::default())).unwrap();
+        let again = stream_once(&store, other, &name, mebibytes, if_exists).unwrap_err();
+        assert_eq!(again.to_string(), refused.to_string());
+        assert_eq!(send(&store), version, "done once, also where it was deleted since");
+        assert!(block_on(store.head(&name)).unwrap().is_none());
+    }
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = open(&device, tiny()).unwrap();
+    let name = key(b"long-9");
+    let third = Identity { session: 4, sequence: 3 };
+    let version = stream_once(&store, third, &name, 9, if_exists).unwrap();
+    drop(store);
+    // The crash leaves it in the log; its repetition is known all the same.
+    let store = open(&device, tiny()).unwrap();
+    assert_eq!(stream_once(&store, third, &name, 9, if_exists).unwrap(), version);
+    let info = block_on(store.head(&name)).unwrap().unwrap();
+    assert_eq!((info.version, info.bytes), (version, 9 << 20));
+    let mut stream = block_on(store.get_stream(&name, ByteRange::ALL)).unwrap().unwrap();
+    let mut bytes = Vec::new();
+    while let Some(piece) = block_on(stream.next()).unwrap() {
+        bytes.extend_from_slice(&piece.to_vec());
+    }
+    assert!(bytes.chunks(1 << 20).zip(1..).all(|(piece, number)| piece.iter().all(|&byte| byte == number)));
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, "streams that were repeated");
+}
+
+/// A stream and its result are one step: after every crash both are there or neither, and the repetition counts once.
+#[test]
+fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
+    const BLOCKS: u64 = 5_120;
+    let sim = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 5);
+    let sim = SimDevice::from_image(sim.image());
+    let store = open(&Device::new(sim.clone()), tiny()).unwrap();
+    let (name, identity) = (key(b"long"), Identity { session: 4, sequence: 1 });
+    let none = RejectRules::default();
+    sim.mark(0);
+    let version = stream_once(&store, identity, &name, 5, none).unwrap();
+    sim.mark(version.0);
+    drop(store);
+    let (mut states, mut repeated) = (0, 0);
+    sim.history().for_each_crash_state(2, 3, |point, image| {
+        let Some(&acknowledged) = point.marks.last() else { return };
+        states += 1;
+        let (_device, store) = reopened(image);
+        let there = block_on(store.head(&name)).unwrap().map(|info| info.version);
+        assert!(there == Some(version) || acknowledged == 0 && there.is_none(), "state {}", point.id);
+        let again = stream_once(&store, identity, &name, 5, none).unwrap();
+        repeated += u32::from(there.is_some());
+        assert!(there.is_none_or(|there| there == again), "state {}: written twice", point.id);
+        let info = block_on(store.head(&name)).unwrap().unwrap();
+        assert_eq!((info.version, info.bytes), (again, 5 << 20), "state {}", point.id);
+    });
+    assert!(states > 5 && repeated > 0, "{states} states were explored, {repeated} had the stream already");
+}
+
 /// Eight threads send the same write at the same time: one does it, the others wait for it and give its answer.
 #[test]
 fn repetitions_at_the_same_time_join_the_first() {
@@ -361,7 +458,7 @@ fn repetitions_at_the_same_time_join_the_first() {
 /// A step that needs more than half of the overlays waits for an apply that nothing else would have started.
 #[test]
 fn a_large_step_does_not_wait_for_ever() {
-    let done = common::within("a large step", || {
+    common::within("a large step", || {
         let device = Device::new(Arc::new(MemDevice::new(4_096)));
         format(&device, 4_096, 1);
         let mut options = tiny();
@@ -369,7 +466,6 @@ fn a_large_step_does_not_wait_for_ever() {
         options.tuning.overlay_records_max = 16;
         let store = open(&device, options).unwrap();
         let many: Vec<ObjectKey> = (0..14).map(|number| key(format!("many-{number}").as_bytes())).collect();
-        let begun = std::time::Instant::now();
         for number in 0..20 {
             for beside in 0..3 {
                 let beside = key(&[beside]);
@@ -381,7 +477,5 @@ fn a_large_step_does_not_wait_for_ever() {
                 block_on(pending.durable()).unwrap();
             }
         }
-        begun.elapsed()
     });
-    assert!(done.as_secs() < 5, "{done:?} for twenty steps");
 }

@@ -114,7 +114,6 @@ fn an_image_that_cannot_be_written_is_the_page() {
             assert_eq!(seen(&pool, 0), 5, "fetched, it is dirty again");
             change(&pool, 0, 5);
         }
-        let _ = run(pool.flush_all());
         run(pool.flush_all()).unwrap();
         assert_eq!((on_device(&device, 0), on_device(&device, 1)), (5, 6));
         assert_eq!(pool.counters().side_buffers_used, 0);
@@ -144,7 +143,6 @@ fn who_deletes_a_page_waits_for_its_image() {
     eventually(|| pool.counters().write_errors == 1);
     run(pool.delete(1)).unwrap();
     device.fail_writes(1, false);
-    let _ = run(pool.flush_all());
     run(pool.flush_all()).unwrap();
     assert_eq!(on_device(&device, 1), 6);
 }

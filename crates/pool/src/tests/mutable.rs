@@ -102,6 +102,32 @@ fn a_change_is_seen_and_reaches_the_device_before_its_frame_is_used() {
     assert_eq!(number(block_on(pool.read(1, Hint::Lookup)).unwrap().page()), 7);
 }
 
+/// The device failed once and is well again: a flush that leaves nothing dirty gave the old error all the same.
+#[test]
+fn a_flush_answers_for_its_own_writes_only() {
+    let (pool, device) = zeroed(4, 8);
+    put(&mut block_on(pool.write(1, Hint::Lookup)).unwrap(), 7);
+    device.fail_writes(1, true);
+    for block in 2..8 {
+        // Its frame is wanted, and its write fails.
+        let _ = block_on(pool.read(block, Hint::Lookup));
+    }
+    assert!(pool.counters().write_errors > 0, "nobody wanted its frame");
+    device.fail_writes(1, false);
+    run(pool.flush_all()).unwrap();
+    assert_eq!(on_device(&device, 1), 7, "what failed before is written by the flush");
+    run(pool.flush_all()).unwrap();
+
+    // An error of its own is given, once; the page stays dirty and is written by the next one.
+    put(&mut block_on(pool.write(1, Hint::Lookup)).unwrap(), 8);
+    device.fail_writes(1, true);
+    assert!(matches!(run(pool.flush_all()), Err(PoolError::Device(_))));
+    assert!(matches!(run(pool.flush_all()), Err(PoolError::Device(_))), "it is dirty still");
+    device.fail_writes(1, false);
+    run(pool.flush_all()).unwrap();
+    assert_eq!(on_device(&device, 1), 8);
+}
+
 #[test]
 fn a_flush_writes_neighbours_in_one_request_and_says_what_failed() {
     let (pool, device) = zeroed(8, 8);
@@ -353,6 +379,7 @@ proptest! {
         let mut last = 0;
         // Runs a future as an embedded caller does, or as a runtime does.
         macro_rules! wait { ($future:expr) => { if inline { block_on($future) } else { run($future) } } }
+        let mut failing = [false; 12];
         for step in steps {
             match step {
                 Step::Read(block) => if let Ok(page) = wait!(pool.read(block, Hint::Lookup)) {
@@ -389,9 +416,14 @@ proptest! {
                     for block in 0..12 {
                         prop_assert_eq!(on_device(&device, block), model[&block]);
                     }
+                } else {
+                    prop_assert!(failing.contains(&true), "the error is of a write that failed before");
                 },
                 Step::FailReads(block, fail) => device.fail_reads(block, fail),
-                Step::FailWrites(block, fail) => device.fail_writes(block, fail),
+                Step::FailWrites(block, fail) => {
+                    device.fail_writes(block, fail);
+                    failing[block as usize] = fail;
+                }
             }
         }
         drop(stream);
@@ -399,8 +431,6 @@ proptest! {
             device.fail_reads(block, false);
             device.fail_writes(block, false);
         }
-        // The first one may tell of writes that failed before.
-        let _ = run(pool.flush_all());
         run(pool.flush_all()).unwrap();
         for block in 0..12 {
             prop_assert_eq!(on_device(&device, block), model[&block]);

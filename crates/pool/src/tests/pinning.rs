@@ -57,7 +57,7 @@ fn pins_protect_and_exhaustion_is_an_error() {
 
 #[test]
 fn an_unpin_lets_a_waiting_fetch_go_on() {
-    let (pool, _device) = pool_with(PoolOptions { pin_wait_ms: 10_000, ..PoolOptions::new(8) }, 40);
+    let (pool, _device) = pool_with(PoolOptions { pin_wait_ms: 100_000, ..PoolOptions::new(8) }, 40);
     for blocking in [false, true] {
         let pins: Vec<_> =
             (0..8).map(|block| block_on(pool.fetch(page_unit(block, 0), Hint::Lookup)).unwrap()).collect();

@@ -1,11 +1,16 @@
-//! Single bits of strings. The first bit is the highest one of the first byte.
+//! Single bits of strings, and operations on all of them. The first bit is the highest one of the first byte.
 
-use shoal_engine::{Change, Look};
+use std::collections::HashSet;
 
-use super::strings::{bit, bit_offset, part};
+use shoal_engine::{Change, Expiry, Look, Object};
+
+use super::strings::{bit, bit_offset};
 use super::{Call, SYNTAX, is};
-use crate::answer::{Answer, Finished, Outcome};
-use crate::face::new_value;
+use crate::answer::{Answer, Failed, Finished, Outcome};
+use crate::face::{new_value, set_value};
+
+/// Bytes of all strings that one BITOP reads, and of its keys.
+const OPERANDS_BYTES_MAX: u64 = 64 << 20;
 
 pub(super) async fn getbit(call: Call) -> Outcome {
     let offset = bit_offset(call.word(2))?;
@@ -34,22 +39,234 @@ pub(super) async fn setbit(call: Call) -> Outcome {
         .await
 }
 
+/// Which bits of a string are meant: those from the first to the last, both among them, in bytes or in bits; negative ones count
+/// from the end.
+#[derive(Clone, Copy)]
+struct Part {
+    start: i64,
+    end: i64,
+    in_bits: bool,
+}
+
+impl Part {
+    const WHOLE: Self = Self { start: 0, end: -1, in_bits: false };
+
+    fn unit(word: &[u8]) -> Result<bool, Failed> {
+        match (is(word, "bit"), is(word, "byte")) {
+            (true, _) => Ok(true),
+            (_, true) => Ok(false),
+            _ => Err(SYNTAX.into()),
+        }
+    }
+
+    /// The first bit and the one behind the last, of a string of so many bytes; none where there is no such bit.
+    fn within(self, bytes: usize) -> Option<(usize, usize)> {
+        let scale = if self.in_bits { 1 } else { 8 };
+        let total = (bytes * 8 / scale) as i64;
+        if self.start < 0 && self.end < 0 && self.start > self.end {
+            return None;
+        }
+        let from_start = |place: i64| if place < 0 { place.saturating_add(total).max(0) } else { place };
+        let (first, last) = (from_start(self.start), from_start(self.end).min(total - 1));
+        let place = |unit: i64| usize::try_from(unit).ok().map(|unit| unit * scale);
+        if first > last { None } else { Some((place(first)?, place(last)? + scale)) }
+    }
+}
+
+/// The bits from `first` to `end` of `value`, byte by byte: where the byte's bits begin, the byte, and which of its bits are meant.
+fn masked(value: &[u8], first: usize, end: usize) -> impl Iterator<Item = (usize, u8, u8)> + '_ {
+    let bytes = value.get(first / 8..end.div_ceil(8)).unwrap_or_default();
+    bytes.iter().zip(first / 8..).map(move |(&byte, at)| {
+        let at = at * 8;
+        let before = 0xFF_u8.checked_shr(first.saturating_sub(at) as u32).unwrap_or(0);
+        let behind = 0xFF_u8.checked_shl((at + 8).saturating_sub(end) as u32).unwrap_or(0);
+        (at, byte, before & behind)
+    })
+}
+
 pub(super) async fn bitcount(call: Call) -> Outcome {
-    let range = match call.rest(2) {
-        [] => None,
-        [_, _] => Some((call.integer(2)?, call.integer(3)?)),
-        [_, _, unit] if is(unit, "byte") => Some((call.integer(2)?, call.integer(3)?)),
+    let part = match call.rest(2) {
+        [] => Part::WHOLE,
+        [_, _] => Part { start: call.integer(2)?, end: call.integer(3)?, in_bits: false },
+        [_, _, unit] => Part { start: call.integer(2)?, end: call.integer(3)?, in_bits: Part::unit(unit)? },
         _ => return Err(SYNTAX.into()),
     };
     let key = call.face.key(call.word(1))?;
     let (object, pending) = call.face.read(&key, call.newest).await?;
-    let count = object.map_or(0, |object| {
-        let value = object.value;
-        let (start, end) = range.unwrap_or((0, -1));
-        let Some(range) = part(start, end, value.len() as u64) else { return 0 };
-        let (first, bytes) = range.within(value.len() as u64);
-        let wanted = value.range(first as usize, bytes as usize).unwrap_or_default();
-        wanted.chunks().flatten().map(|byte| i64::from(byte.count_ones())).sum()
+    let value = object.map(|object| object.value.to_vec()).unwrap_or_default();
+    let count = part.within(value.len()).map_or(0, |(first, end)| {
+        masked(&value, first, end).map(|(_, byte, mask)| i64::from((byte & mask).count_ones())).sum()
     });
     Ok(Finished::after(Answer::Integer(count), pending))
+}
+
+pub(super) async fn bitpos(call: Call) -> Outcome {
+    let wanted = match call.integer(2)? {
+        0 => false,
+        1 => true,
+        _ => return Err("ERR The bit argument must be 1 or 0.".into()),
+    };
+    let has_end = call.words.len() > 4;
+    let part = match call.rest(3) {
+        [] => Part::WHOLE,
+        [_] => Part { start: call.integer(3)?, ..Part::WHOLE },
+        [_, _] => Part { start: call.integer(3)?, end: call.integer(4)?, in_bits: false },
+        [_, _, unit] => Part { start: call.integer(3)?, end: call.integer(4)?, in_bits: Part::unit(unit)? },
+        _ => return Err(SYNTAX.into()),
+    };
+    let key = call.face.key(call.word(1))?;
+    let (object, pending) = call.face.read(&key, call.newest).await?;
+    let position = match object {
+        // A string that is not there has as many bits that are 0 as one likes.
+        None => {
+            if wanted {
+                -1
+            } else {
+                0
+            }
+        }
+        Some(object) => position(&object.value.to_vec(), wanted, part, has_end),
+    };
+    Ok(Finished::after(Answer::Integer(position), pending))
+}
+
+/// Where the first such bit is; -1 where there is none. Behind the string, where no end was given, all bits are 0.
+fn position(value: &[u8], wanted: bool, part: Part, has_end: bool) -> i64 {
+    let Some((first, end)) = part.within(value.len()) else { return -1 };
+    let found = masked(value, first, end).find_map(|(at, byte, mask)| {
+        let bits = if wanted { byte & mask } else { !byte & mask };
+        (bits != 0).then(|| at + bits.leading_zeros() as usize)
+    });
+    match found {
+        Some(place) => place as i64,
+        None if !wanted && !has_end => value.len() as i64 * 8,
+        None => -1,
+    }
+}
+
+/// What BITOP does with the bits of its strings.
+#[derive(Clone, Copy, PartialEq)]
+enum Operation {
+    And,
+    Or,
+    Xor,
+    Not,
+}
+
+pub(super) async fn bitop(call: Call) -> Outcome {
+    let named =
+        [("and", Operation::And), ("or", Operation::Or), ("xor", Operation::Xor), ("not", Operation::Not)];
+    let operation = named.iter().find(|(name, _)| is(call.word(1), name)).ok_or(SYNTAX)?.1;
+    if operation == Operation::Not && call.words.len() != 4 {
+        return Err("ERR BITOP NOT must be called with a single source key.".into());
+    }
+    let keys = call.rest(2).iter().map(|word| call.face.key(word)).collect::<Result<Vec<_>, _>>()?;
+    // Before anything is read: all of it is in memory at a time.
+    let (mut bytes, mut looked) = (0, HashSet::new());
+    for key in keys.iter().skip(1) {
+        bytes += key.encoded().len() as u64;
+        if looked.insert(key.encoded()) {
+            bytes += call.face.head(key, false).await?.0.map_or(0, |info| info.bytes);
+        }
+        if bytes > OPERANDS_BYTES_MAX {
+            return Err(format!("ERR the strings have more than {OPERANDS_BYTES_MAX} bytes together").into());
+        }
+    }
+    let looks: Vec<_> = keys
+        .into_iter()
+        .enumerate()
+        .map(|(at, key)| (key, if at == 0 { Look::Info } else { Look::Value }))
+        .collect();
+    call.face
+        .update_together(&looks, |objects| {
+            let (target, sources) =
+                objects.split_first().map_or((None, objects), |(target, sources)| (target.as_ref(), sources));
+            let result = combine(operation, sources);
+            let bytes = result.len() as i64;
+            let change = match (result.is_empty(), target) {
+                (true, None) => Change::Keep,
+                (true, Some(_)) => Change::Delete,
+                (false, _) => set_value(&result.into(), Expiry::Never),
+            };
+            let kept = sources.iter().map(|_| Change::Keep);
+            (std::iter::once(change).chain(kept).collect(), Answer::Integer(bytes))
+        })
+        .await
+}
+
+/// The strings combined bit by bit; shorter ones have zeros behind them, as those that are not there.
+fn combine(operation: Operation, sources: &[Option<Object>]) -> Vec<u8> {
+    let bytes = sources.iter().flatten().map(|object| object.value.len()).max().unwrap_or(0);
+    let mut values = sources.iter().map(|object| {
+        let mut value = object.as_ref().map(|object| object.value.to_vec()).unwrap_or_default();
+        value.resize(bytes, 0);
+        value
+    });
+    let Some(mut result) = values.next() else { return Vec::new() };
+    if operation == Operation::Not {
+        result.iter_mut().for_each(|byte| *byte = !*byte);
+    }
+    for value in values {
+        for (byte, other) in result.iter_mut().zip(value) {
+            match operation {
+                Operation::And => *byte &= other,
+                Operation::Or => *byte |= other,
+                Operation::Xor | Operation::Not => *byte ^= other,
+            }
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(start: i64, end: i64, in_bits: bool) -> Part {
+        Part { start, end, in_bits }
+    }
+
+    #[test]
+    fn parts_are_in_bytes_or_bits() {
+        assert_eq!(Part::WHOLE.within(3), Some((0, 24)));
+        assert_eq!(Part::WHOLE.within(0), None);
+        assert_eq!(part(1, 1, false).within(3), Some((8, 16)));
+        assert_eq!(part(-2, 100, false).within(3), Some((8, 24)));
+        assert_eq!(part(2, 1, false).within(3), None);
+        assert_eq!(part(5, 9, true).within(2), Some((5, 10)));
+        assert_eq!(part(-3, -1, true).within(2), Some((13, 16)));
+        assert_eq!(part(i64::MIN, i64::MAX, true).within(2), Some((0, 16)));
+        assert_eq!(part(-1, -5, true).within(2), None);
+    }
+
+    #[test]
+    fn masks_hold_what_is_meant_as_bit_by_bit() {
+        let value = [0b1010_0110, 0b0000_1111, 0xFF, 0];
+        for first in 0..32 {
+            for end in first + 1..=32 {
+                let is_on = |at: usize| value[at / 8] & (0x80 >> (at % 8)) != 0;
+                let count = (first..end).filter(|&at| is_on(at)).count() as u32;
+                let masked: u32 =
+                    masked(&value, first, end).map(|(_, byte, mask)| (byte & mask).count_ones()).sum();
+                assert_eq!(masked, count, "{first} {end}");
+                for wanted in [false, true] {
+                    let place = (first..end).find(|&at| is_on(at) == wanted).map_or(-1, |at| at as i64);
+                    let part = part(first as i64, end as i64 - 1, true);
+                    assert_eq!(position(&value, wanted, part, true), place, "{first} {end}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn behind_the_string_all_is_zero_where_no_end_was_given() {
+        assert_eq!(position(&[0xFF; 3], false, Part::WHOLE, false), 24);
+        assert_eq!(position(&[0xFF; 3], false, Part::WHOLE, true), -1);
+        assert_eq!(position(&[0; 3], true, Part::WHOLE, false), -1);
+        assert_eq!(
+            position(&[0xFF; 3], false, part(3, -1, false), false),
+            -1,
+            "as Redis: nothing is looked at"
+        );
+    }
 }

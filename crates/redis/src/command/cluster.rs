@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use shoal_base::slot::{SLOT_COUNT, hash_slot};
 
+use super::parts::help;
 use super::session::reached_at;
 use super::{Call, Session, is, unknown_part, wrong_count_of_part};
 use crate::answer::{Answer, Failed};
@@ -19,7 +20,9 @@ pub(super) fn cluster(session: &mut Session, call: &Call) -> Result<Answer, Fail
     let id = || Answer::string(call.face.run_id.clone());
     let address = reached_at(session);
     let (host, port) = (Answer::string(address.ip().to_string()), Answer::Integer(address.port().into()));
-    if is(part, "slots") {
+    if is(part, "help") {
+        help(call)
+    } else if is(part, "slots") {
         counted(0)?;
         let node = Answer::Array(vec![host, port, id(), Answer::Array(Vec::new())]);
         Ok(Answer::Array(vec![Answer::Array(vec![Answer::Integer(0), Answer::Integer(SLOT_LAST), node])]))
@@ -51,7 +54,7 @@ pub(super) fn cluster(session: &mut Session, call: &Call) -> Result<Answer, Fail
         Ok(id())
     } else if is(part, "info") {
         counted(0)?;
-        let mut text = String::from("cluster_state:ok\r\n");
+        let mut text = String::from("cluster_enabled:1\r\ncluster_state:ok\r\n");
         let slots = SLOT_COUNT;
         let _ = write!(
             text,

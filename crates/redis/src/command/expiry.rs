@@ -1,6 +1,8 @@
 //! Time to live. A key whose time is over does not exist for anybody, whatever face they use.
 
-use shoal_engine::{Change, Look};
+use std::time::Duration;
+
+use shoal_engine::{Change, Deadline, Expiry, Look};
 
 use super::{Call, integer, is};
 use crate::answer::{Answer, Failed, Finished, Outcome};
@@ -8,7 +10,7 @@ use crate::face::new_expiry;
 
 /// How a moment is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expiry {
+pub(super) enum Unit {
     /// From now.
     Seconds,
     /// From now.
@@ -19,7 +21,7 @@ pub(super) enum Expiry {
     AtMilliseconds,
 }
 
-impl Expiry {
+impl Unit {
     /// As SET and GETEX name it.
     pub(super) fn of_word(word: &[u8]) -> Option<Self> {
         let words = [
@@ -29,6 +31,16 @@ impl Expiry {
             ("pxat", Self::AtMilliseconds),
         ];
         words.into_iter().find(|(name, _)| is(word, name)).map(|(_, unit)| unit)
+    }
+
+    /// What a write asks for; `moment_ms` is the moment of the amount, which is above 0.
+    fn expiry(self, amount: i64, moment_ms: i64) -> Expiry {
+        let amount = u64::try_from(amount).unwrap_or(0);
+        match self {
+            Self::Seconds => Expiry::After(Duration::from_secs(amount)),
+            Self::Milliseconds => Expiry::After(Duration::from_millis(amount)),
+            Self::AtSeconds | Self::AtMilliseconds => Expiry::At(to_ns(moment_ms)),
+        }
     }
 
     /// The moment in milliseconds since the Unix epoch; none where it cannot be.
@@ -44,7 +56,7 @@ impl Expiry {
     }
 }
 
-/// Now, as a number that may be subtracted from.
+/// Now by the wall clock, as a number that may be subtracted from.
 fn now_ms(call: &Call) -> i64 {
     i64::try_from(call.face.now_ms()).unwrap_or(i64::MAX)
 }
@@ -54,16 +66,23 @@ fn to_ns(moment_ms: i64) -> u64 {
     u64::try_from(moment_ms).unwrap_or(0).saturating_mul(1_000_000)
 }
 
-fn to_ms(expiry_ns: u64) -> i64 {
-    (expiry_ns / 1_000_000) as i64
+/// The moment of the wall clock, in milliseconds; the nearest one, as those of store time lie between two.
+fn at_ms(deadline: Deadline) -> i64 {
+    (deadline.at_ns().saturating_add(500_000) / 1_000_000) as i64
 }
 
-/// The moment that SET and its kin mean; it must lie behind the epoch.
-pub(super) fn absolute(call: &Call, unit: Expiry, amount: i64) -> Result<u64, Failed> {
+/// What is left, in milliseconds, rounded up: what is there has some time left.
+fn left_ms(deadline: Deadline) -> i64 {
+    deadline.left_ns().div_ceil(1_000_000) as i64
+}
+
+/// What SET and its kin mean; it must lie behind the epoch.
+pub(super) fn expiry_of(call: &Call, unit: Unit, amount: i64) -> Result<Expiry, Failed> {
     if amount <= 0 {
         return Err(call.invalid_expiry());
     }
-    unit.moment_ms(amount, now_ms(call)).map(to_ns).ok_or_else(|| call.invalid_expiry())
+    let moment = unit.moment_ms(amount, now_ms(call)).ok_or_else(|| call.invalid_expiry())?;
+    Ok(unit.expiry(amount, moment))
 }
 
 /// When EXPIRE and its kin do nothing.
@@ -111,22 +130,22 @@ impl Conditions {
 }
 
 pub(super) async fn expire(call: Call) -> Outcome {
-    expire_at(call, Expiry::Seconds).await
+    expire_at(call, Unit::Seconds).await
 }
 
 pub(super) async fn pexpire(call: Call) -> Outcome {
-    expire_at(call, Expiry::Milliseconds).await
+    expire_at(call, Unit::Milliseconds).await
 }
 
 pub(super) async fn expireat(call: Call) -> Outcome {
-    expire_at(call, Expiry::AtSeconds).await
+    expire_at(call, Unit::AtSeconds).await
 }
 
 pub(super) async fn pexpireat(call: Call) -> Outcome {
-    expire_at(call, Expiry::AtMilliseconds).await
+    expire_at(call, Unit::AtMilliseconds).await
 }
 
-async fn expire_at(call: Call, unit: Expiry) -> Outcome {
+async fn expire_at(call: Call, unit: Unit) -> Outcome {
     let amount = integer(call.word(2))?;
     let conditions = Conditions::parse(&call)?;
     let now = now_ms(&call);
@@ -135,10 +154,11 @@ async fn expire_at(call: Call, unit: Expiry) -> Outcome {
     call.face
         .update(&key, Look::Value, |object| {
             let Some(object) = object else { return (Change::Keep, Answer::Integer(0)) };
-            if !conditions.allow(object.info.expiry_ns.map(to_ms), moment) {
+            if !conditions.allow(object.info.expiry.map(at_ms), moment) {
                 return (Change::Keep, Answer::Integer(0));
             }
-            let change = if moment <= now { Change::Delete } else { new_expiry(object, Some(to_ns(moment))) };
+            let change =
+                if moment <= now { Change::Delete } else { new_expiry(object, unit.expiry(amount, moment)) };
             (change, Answer::Integer(1))
         })
         .await
@@ -148,38 +168,40 @@ pub(super) async fn persist(call: Call) -> Outcome {
     let key = call.face.key(call.word(1))?;
     call.face
         .update(&key, Look::Value, |object| match object {
-            Some(object) if object.info.expiry_ns.is_some() => (new_expiry(object, None), Answer::Integer(1)),
+            Some(object) if object.info.expiry.is_some() => {
+                (new_expiry(object, Expiry::Never), Answer::Integer(1))
+            }
             _ => (Change::Keep, Answer::Integer(0)),
         })
         .await
 }
 
 /// Answers what `tell` makes of the moment; -2 without a key, -1 without a moment.
-async fn moment(call: Call, tell: impl Fn(i64, &Call) -> i64) -> Outcome {
+async fn moment(call: Call, tell: impl Fn(Deadline) -> i64) -> Outcome {
     let key = call.face.key(call.word(1))?;
     let (info, pending) = call.face.head(&key, call.newest).await?;
-    let answer = match info.map(|info| info.expiry_ns) {
+    let answer = match info.map(|info| info.expiry) {
         None => -2,
         Some(None) => -1,
-        Some(Some(expiry_ns)) => tell(to_ms(expiry_ns), &call),
+        Some(Some(deadline)) => tell(deadline),
     };
     Ok(Finished::after(Answer::Integer(answer), pending))
 }
 
 pub(super) async fn ttl(call: Call) -> Outcome {
-    moment(call, |moment, call| (moment - now_ms(call)).max(0).saturating_add(500) / 1000).await
+    moment(call, |deadline| left_ms(deadline).saturating_add(500) / 1000).await
 }
 
 pub(super) async fn pttl(call: Call) -> Outcome {
-    moment(call, |moment, call| (moment - now_ms(call)).max(0)).await
+    moment(call, left_ms).await
 }
 
 pub(super) async fn expiretime(call: Call) -> Outcome {
-    moment(call, |moment, _| moment.saturating_add(500) / 1000).await
+    moment(call, |deadline| at_ms(deadline).saturating_add(500) / 1000).await
 }
 
 pub(super) async fn pexpiretime(call: Call) -> Outcome {
-    moment(call, |moment, _| moment).await
+    moment(call, at_ms).await
 }
 
 #[cfg(test)]
@@ -203,10 +225,10 @@ mod tests {
 
     #[test]
     fn moments_that_cannot_be_are_refused() {
-        assert_eq!(Expiry::Seconds.moment_ms(10, 1_000), Some(11_000));
-        assert_eq!(Expiry::Seconds.moment_ms(i64::MAX / 1000 + 1, 0), None);
-        assert_eq!(Expiry::Milliseconds.moment_ms(i64::MAX - 5, 10), None);
-        assert_eq!(Expiry::AtMilliseconds.moment_ms(i64::MAX, 10), Some(i64::MAX));
+        assert_eq!(Unit::Seconds.moment_ms(10, 1_000), Some(11_000));
+        assert_eq!(Unit::Seconds.moment_ms(i64::MAX / 1000 + 1, 0), None);
+        assert_eq!(Unit::Milliseconds.moment_ms(i64::MAX - 5, 10), None);
+        assert_eq!(Unit::AtMilliseconds.moment_ms(i64::MAX, 10), Some(i64::MAX));
         assert_eq!(to_ns(i64::MAX), u64::MAX);
         assert_eq!(to_ns(-5), 0);
     }

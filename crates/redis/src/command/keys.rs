@@ -3,6 +3,7 @@
 use shoal_engine::{Change, Look, Object, ObjectKey};
 use smallvec::SmallVec;
 
+use super::parts::help;
 use super::{
     Call, KEYS_A_TURN, NO_SUCH_KEY, SYNTAX, give_way, integer, is, unknown_part, wrong_count_of_part,
 };
@@ -15,7 +16,7 @@ pub(super) async fn del(call: Call) -> Outcome {
     let (mut count, mut pending) = (0, SmallVec::new());
     // Before anything is deleted: a command that is refused did nothing.
     let keys = call.rest(1).iter().map(|word| call.face.key(word)).collect::<Result<Vec<_>, _>>()?;
-    if call.face.has_identity() {
+    if call.face.is_one_step() {
         return call.face.delete_together(keys).await;
     }
     // What is too much for a step is refused before anything is done; one by one it may be possible.
@@ -32,11 +33,12 @@ pub(super) async fn del(call: Call) -> Outcome {
             Some(_) => (Change::Delete, 1),
             None => (Change::Keep, 0),
         };
-        let updated = call.face.store.update(&key, Look::Info, delete).await.map_err(Failed::from)?;
+        // A key in a damaged range counts: nobody knows whether it existed, and it does not any more.
+        let updated = call.face.store.update(&key, Look::Existence, delete).await.map_err(Failed::from)?;
         count += updated.answer;
         pending.extend(updated.pending);
     }
-    Ok(Finished { answer: Answer::Integer(count), pending })
+    Ok(Finished { pending, ..Answer::Integer(count).into() })
 }
 
 pub(super) async fn exists(call: Call) -> Outcome {
@@ -49,7 +51,7 @@ pub(super) async fn exists(call: Call) -> Outcome {
         count += i64::from(info.is_some());
         pending.extend(waits);
     }
-    Ok(Finished { answer: Answer::Integer(count), pending })
+    Ok(Finished { pending, ..Answer::Integer(count).into() })
 }
 
 pub(super) async fn kind(call: Call) -> Outcome {
@@ -58,9 +60,15 @@ pub(super) async fn kind(call: Call) -> Outcome {
     Ok(Finished::after(Answer::Simple(if info.is_some() { "string" } else { "none" }), pending))
 }
 
+/// As Redis where it does not count accesses either.
+const NOT_COUNTED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
+
 pub(super) async fn object(call: Call) -> Outcome {
     /// Longer strings are not embedded in Redis's objects.
     const EMBEDDED_BYTES_MAX: usize = 44;
+    if is(call.word(1), "help") {
+        return Ok(help(&call)?.into());
+    }
     let parts = ["encoding", "refcount", "idletime", "freq"];
     let Some(part) = parts.into_iter().find(|part| is(call.word(1), part)) else {
         return Err(unknown_part(&call));
@@ -73,7 +81,11 @@ pub(super) async fn object(call: Call) -> Outcome {
     let answer = match (part, object) {
         (_, None) => Answer::Null,
         ("refcount", _) => Answer::Integer(1),
-        ("idletime" | "freq", _) => Answer::Integer(0),
+        ("freq", _) => Answer::error(NOT_COUNTED),
+        // When it was read is not remembered: that would be a write for each read.
+        ("idletime", Some(object)) => Answer::Integer(
+            (call.face.clock.wall_ns().saturating_sub(object.info.modified_ns) / 1_000_000_000) as i64,
+        ),
         (_, Some(object)) if object.value.len() <= 20 && is_integer(&object) => Answer::text("int"),
         (_, Some(object)) if object.value.len() <= EMBEDDED_BYTES_MAX => Answer::text("embstr"),
         _ => Answer::text("raw"),
@@ -125,7 +137,7 @@ fn take_to(objects: &[Option<Object>], replace: bool, remove: bool) -> (Vec<Chan
         Some(_) if target.is_some() && !replace => kept(Answer::Integer(0)),
         Some(object) => {
             let (value, metadata) = (object.value.clone(), object.info.metadata.clone());
-            let put = Change::Put { value, metadata, expiry_ns: object.info.expiry_ns };
+            let put = Change::Put { value, metadata, expiry: object.info.expiry.into() };
             (vec![if remove { Change::Delete } else { Change::Keep }, put], Answer::Integer(1))
         }
     }

@@ -1,15 +1,20 @@
 //! The commands: the one table of them, and what each needs to run. One file per family.
 
+mod bitfield;
 mod bits;
+mod client;
 mod cluster;
 mod expiry;
 mod keys;
+mod listing;
 mod numbers;
 mod once;
+mod parts;
 mod scan;
 mod server;
 mod session;
 mod strings;
+pub(crate) mod transactions;
 mod versions;
 
 use std::future::Future;
@@ -24,8 +29,8 @@ use shoal_engine::{Pending, Room};
 use crate::answer::{Answer, Failed, Outcome};
 use crate::face::Face;
 
-pub(crate) use once::Caller;
-pub(crate) use session::Session;
+pub(crate) use once::{Caller, identity_of};
+pub(crate) use session::{Replies, Session};
 
 /// The face, as the tasks of one thread share it.
 pub(crate) type FaceRef = Rc<Arc<Face>>;
@@ -209,16 +214,22 @@ pub(crate) static COMMANDS: &[Command] = &[
     now("asking", 1, Order::Free, |_, _| Ok(Answer::Ok)),
     now("auth", -2, Order::All, session::auth),
     read("bitcount", -2, Keys::ONE, |call| Box::pin(bits::bitcount(call))),
-    now("client", -2, Order::All, session::client),
+    write("bitfield", -2, Keys::ONE, |call| Box::pin(bitfield::bitfield(call))),
+    read("bitfield_ro", -2, Keys::ONE, |call| Box::pin(bitfield::bitfield_ro(call))),
+    write("bitop", -4, Keys { first: 2, last: -1, step: 1 }, |call| Box::pin(bits::bitop(call))),
+    read("bitpos", -3, Keys::ONE, |call| Box::pin(bits::bitpos(call))),
+    now("client", -2, Order::All, client::client),
     now("cluster", -2, Order::Free, cluster::cluster),
-    now("command", -1, Order::Free, server::command),
+    now("command", -1, Order::Free, listing::command),
     now("config", -2, Order::Free, server::config),
     write("copy", -3, Keys::TWO, |call| Box::pin(keys::copy(call))),
     whole("dbsize", 1, false, |call| Box::pin(scan::dbsize(call))),
     write("decr", 2, Keys::ONE, |call| Box::pin(numbers::decr(call))),
     write("decrby", 3, Keys::ONE, |call| Box::pin(numbers::decrby(call))),
     write("del", -2, Keys::ALL, |call| Box::pin(keys::del(call))),
+    now("discard", 1, Order::All, transactions::discard),
     now("echo", 2, Order::Free, server::echo),
+    now("exec", 1, Order::All, transactions::exec),
     read("exists", -2, Keys::ALL, |call| Box::pin(keys::exists(call))),
     write("expire", -3, Keys::ONE, |call| Box::pin(expiry::expire(call))),
     write("expireat", -3, Keys::ONE, |call| Box::pin(expiry::expireat(call))),
@@ -241,6 +252,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     read("mget", -2, Keys::ALL, |call| Box::pin(strings::mget(call))),
     write("mset", -3, Keys::PAIRS, |call| Box::pin(strings::mset(call))),
     write("msetnx", -3, Keys::PAIRS, |call| Box::pin(strings::msetnx(call))),
+    now("multi", 1, Order::Free, transactions::multi),
     read("object", -2, Keys { first: 2, last: 2, step: 1 }, |call| Box::pin(keys::object(call))),
     write("persist", 2, Keys::ONE, |call| Box::pin(expiry::persist(call))),
     write("pexpire", -3, Keys::ONE, |call| Box::pin(expiry::pexpire(call))),
@@ -264,6 +276,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     write("setnx", 3, Keys::ONE, |call| Box::pin(strings::setnx(call))),
     write("setrange", 4, Keys::ONE, |call| Box::pin(strings::setrange(call))),
     write("shoal.cas", -4, Keys::ONE, |call| Box::pin(versions::cas(call))),
+    whole("shoal.damage", 1, false, |call| Box::pin(scan::damage(call))),
     read("shoal.getv", 2, Keys::ONE, |call| Box::pin(versions::getv(call))),
     write("shoal.session", -2, Keys { first: 4, last: -1, step: 1 }, |call| Box::pin(once::session(call))),
     read("strlen", 2, Keys::ONE, |call| Box::pin(strings::strlen(call))),
@@ -273,7 +286,16 @@ pub(crate) static COMMANDS: &[Command] = &[
     read("ttl", 2, Keys::ONE, |call| Box::pin(expiry::ttl(call))),
     read("type", 2, Keys::ONE, |call| Box::pin(keys::kind(call))),
     write("unlink", -2, Keys::ALL, |call| Box::pin(keys::del(call))),
+    now("unwatch", 1, Order::All, transactions::unwatch),
     now("wait", 3, Order::All, server::wait),
+    Command {
+        name: "watch",
+        arity: -2,
+        order: Order::All,
+        writes: false,
+        keys: Keys::ALL,
+        run: Run::Task(|call| Box::pin(transactions::watch(call))),
+    },
 ];
 
 /// GET, and SET, which nearly all commands are.

@@ -1,10 +1,9 @@
 //! The keys all together: walks over the bucket's listing. All of them see what is durable when they come to it, not one
 //! moment; what this connection was told before is durable when they begin. After every page the others of the thread have
-//! their turn.
+//! their turn. Damaged ranges are gone past: `SHOAL.DAMAGE` names them.
 
 use shoal_base::limits::LIST_PAGE_MAX;
-use shoal_engine::{Change, ListPage, ListRequest, Look, Object};
-use smallvec::SmallVec;
+use shoal_engine::{Change, DamagedRange, ListPage, ListRequest, Look, Object};
 
 use super::{Call, KEYS_A_TURN, SYNTAX, give_way, integer, is};
 use crate::answer::{Answer, Failed, Finished, Outcome};
@@ -128,13 +127,13 @@ pub(super) struct Counted {
 /// Counts keys, until there are `most` of them or no more.
 pub(super) async fn count(call: &Call, most: u64) -> Result<Counted, Failed> {
     let mut counted = Counted { keys: 0, expiring: 0, ttl_ms: 0, all: false };
-    let (now_ns, mut after) = (call.face.clock.wall_ns(), Vec::new());
+    let mut after = Vec::new();
     loop {
         let page = next_page(call, &[], after).await?;
         counted.keys += page.entries.len() as u64;
-        for expiry_ns in page.entries.iter().filter_map(|(_, info)| info.expiry_ns) {
+        for deadline in page.entries.iter().filter_map(|(_, info)| info.expiry) {
             counted.expiring += 1;
-            counted.ttl_ms = counted.ttl_ms.saturating_add(expiry_ns.saturating_sub(now_ns) / 1_000_000);
+            counted.ttl_ms = counted.ttl_ms.saturating_add(deadline.left_ns() / 1_000_000);
         }
         match page.next {
             Some(next) if counted.keys < most => after = next,
@@ -158,6 +157,34 @@ pub(super) async fn randomkey(call: Call) -> Outcome {
     Ok(Answer::Null.into())
 }
 
+/// The damaged ranges that a walk over all keys goes past, as maps: tablet, from, to (null: no end), block, why.
+pub(super) async fn damage(call: Call) -> Outcome {
+    let (mut ranges, mut after) = (Vec::<DamagedRange>::new(), Vec::new());
+    loop {
+        let page = next_page(&call, &[], after).await?;
+        for range in page.damaged {
+            // Pages name those that reach from one into the next twice.
+            if !ranges.iter_mut().rev().any(|known| known.join(&range)) {
+                ranges.push(range);
+            }
+        }
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    let maps = ranges.into_iter().map(|DamagedRange { tablet, from, to, block, why }| {
+        Answer::Map(vec![
+            (Answer::text("tablet"), Answer::Integer(tablet.0.into())),
+            (Answer::text("from"), Answer::Bulk(from.into())),
+            (Answer::text("to"), to.map_or(Answer::Null, |to| Answer::Bulk(to.into()))),
+            (Answer::text("block"), Answer::Integer(block as i64)),
+            (Answer::text("why"), Answer::string(why)),
+        ])
+    });
+    Ok(Answer::Array(maps.collect()).into())
+}
+
 /// Deletes all keys that were there when it began; each is gone when the answer leaves.
 pub(super) async fn flush(call: Call) -> Outcome {
     match call.rest(1) {
@@ -174,13 +201,14 @@ pub(super) async fn flush(call: Call) -> Outcome {
                 Some(_) => (Change::Delete, ()),
                 None => (Change::Keep, ()),
             };
-            let updated = call.face.store.update(&key, Look::Info, delete).await.map_err(Failed::from)?;
+            let updated =
+                call.face.store.update(&key, Look::Existence, delete).await.map_err(Failed::from)?;
             // The log is in order: what was queued last is durable last.
             last = updated.pending.or(last);
         }
         match page.next {
             Some(next) => after = next,
-            None => return Ok(Finished { answer: Answer::Ok, pending: SmallVec::from_iter(last) }),
+            None => return Ok(Finished::after(Answer::Ok, last)),
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
+use shoal_base::BLOCK_BYTES;
 
-use super::{
-    COMMANDS, Call, Command, Order, Session, find, integer, is, scan, unknown_part, wrong_count_of_part,
-};
+use super::parts::help;
+use super::{Call, Session, integer, is, scan, unknown_part, wrong_count_of_part};
 use crate::answer::{Answer, Failed, Outcome};
 use crate::glob;
 use crate::options::Durability;
+use crate::process::Usage;
 
 /// The version of Redis whose behaviour this is nearest to: clients ask for it to know which commands there are.
 pub(super) const VERSION: &str = "7.2.0";
@@ -44,91 +44,11 @@ pub(super) fn wait(_session: &mut Session, call: &Call) -> Result<Answer, Failed
     if timeout < 0 { Err("ERR timeout is negative".into()) } else { Ok(Answer::Integer(0)) }
 }
 
-pub(super) fn command(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    let (part, words) = (call.word(1), call.rest(2));
-    let named = |words: &[Bytes]| words.iter().map(|name| find(name)).collect::<Vec<_>>();
-    if call.words.len() == 1 {
-        return Ok(Answer::Array(COMMANDS.iter().map(described).collect()));
-    }
-    if is(part, "count") {
-        counted(call, 0)?;
-        Ok(Answer::Integer(COMMANDS.len() as i64))
-    } else if is(part, "info") {
-        let all = || COMMANDS.iter().map(Some).collect();
-        let commands = if words.is_empty() { all() } else { named(words) };
-        Ok(Answer::Array(commands.into_iter().map(|known| known.map_or(Answer::Null, described)).collect()))
-    } else if is(part, "docs") {
-        let all = || COMMANDS.iter().map(Some).collect();
-        let commands = if words.is_empty() { all() } else { named(words) };
-        Ok(Answer::Map(commands.into_iter().flatten().map(documented).collect()))
-    } else if is(part, "list") {
-        counted(call, 0)?;
-        Ok(Answer::Array(COMMANDS.iter().map(|command| Answer::text(command.name)).collect()))
-    } else if is(part, "getkeys") {
-        keys_of(words)
-    } else {
-        Err(unknown_part(call))
-    }
-}
-
-fn counted(call: &Call, count: usize) -> Result<(), Failed> {
-    if call.rest(2).len() == count { Ok(()) } else { Err(wrong_count_of_part(call)) }
-}
-
-fn keys_of(words: &[Bytes]) -> Result<Answer, Failed> {
-    let name = words.first().ok_or("ERR Unknown subcommand or wrong number of arguments for 'getkeys'")?;
-    let command = find(name).ok_or("ERR Invalid command specified")?;
-    if !command.takes(words.len()) {
-        return Err("ERR Invalid number of arguments specified for command".into());
-    }
-    let keys: Vec<Answer> = command.keys.of(words).map(|key| Answer::Bulk(key.clone())).collect();
-    if keys.is_empty() {
-        return Err("ERR The command has no key arguments".into());
-    }
-    Ok(Answer::Array(keys))
-}
-
-/// As COMMAND INFO shows a command.
-fn described(command: &'static Command) -> Answer {
-    let mut flags = Vec::new();
-    if command.keys.first > 0 || command.order == Order::All {
-        flags.push(if command.writes { "write" } else { "readonly" });
-    }
-    if command.keys.first > 0 {
-        flags.push("fast");
-    }
-    if command.is_for_strangers() {
-        flags.push("no-auth");
-    }
-    let keys = command.keys;
-    Answer::Array(vec![
-        Answer::text(command.name),
-        Answer::Integer(command.arity.into()),
-        Answer::Set(flags.iter().map(|flag| Answer::Simple(flag)).collect()),
-        Answer::Integer(keys.first as i64),
-        Answer::Integer(keys.last as i64),
-        Answer::Integer(keys.step as i64),
-        Answer::Set(Vec::new()),
-        Answer::Array(Vec::new()),
-        Answer::Array(Vec::new()),
-        Answer::Array(Vec::new()),
-    ])
-}
-
-/// As COMMAND DOCS shows a command.
-fn documented(command: &'static Command) -> (Answer, Answer) {
-    let group = if command.keys.first > 0 { "string" } else { "server" };
-    let about = vec![
-        (Answer::text("summary"), Answer::text("As in Redis; docs/format/resp.md says what differs.")),
-        (Answer::text("since"), Answer::text("1.0.0")),
-        (Answer::text("group"), Answer::text(group)),
-    ];
-    (Answer::text(command.name), Answer::Map(about))
-}
-
 /// There are no functions: the list is empty, and emptying it changes nothing.
 pub(super) fn function(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    if is(call.word(1), "flush") {
+    if is(call.word(1), "help") {
+        help(call)
+    } else if is(call.word(1), "flush") {
         Ok(Answer::Ok)
     } else if is(call.word(1), "list") {
         Ok(Answer::Array(Vec::new()))
@@ -147,6 +67,8 @@ pub(super) fn config(_session: &mut Session, call: &Call) -> Result<Answer, Fail
         let wanted = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
         let found = configuration(call).into_iter().filter(|(name, _)| wanted(name));
         Ok(Answer::Map(found.map(|(name, value)| (Answer::text(name), Answer::string(value))).collect()))
+    } else if is(part, "help") {
+        help(call)
     } else if is(part, "resetstat") {
         Ok(Answer::Ok)
     } else if is(part, "set") {
@@ -166,24 +88,39 @@ pub(super) fn config(_session: &mut Session, call: &Call) -> Result<Answer, Fail
     }
 }
 
-/// What Redis calls the settings that clients ask for.
+/// What Redis calls the settings that clients ask for, in the order of their names.
 fn configuration(call: &Call) -> Vec<(&'static str, String)> {
     let (options, address) = (&call.face.options, call.face.address);
     let fsync = if options.durability == Durability::Sync { "always" } else { "everysec" };
+    let number = |number: usize| number.to_string();
+    let text = str::to_owned;
     vec![
-        ("appendfsync", fsync.to_owned()),
-        ("appendonly", "yes".to_owned()),
+        ("activedefrag", text("no")),
+        ("appendfsync", text(fsync)),
+        ("appendonly", text("yes")),
         ("bind", address.ip().to_string()),
-        ("cluster-enabled", "yes".to_owned()),
-        ("databases", "1".to_owned()),
-        ("maxclients", options.limits.connections_max.to_string()),
-        ("maxmemory", "0".to_owned()),
-        ("maxmemory-policy", "noeviction".to_owned()),
+        ("client-query-buffer-limit", number(options.limits.pending_bytes_max)),
+        ("cluster-enabled", text("yes")),
+        ("daemonize", text("no")),
+        ("databases", text("1")),
+        ("io-threads", number(options.threads.unwrap_or(1))),
+        ("lazyfree-lazy-user-del", text("no")),
+        ("lazyfree-lazy-user-flush", text("no")),
+        ("lfu-decay-time", text("1")),
+        ("lfu-log-factor", text("10")),
+        ("maxclients", number(options.limits.connections_max)),
+        ("maxmemory", text("0")),
+        ("maxmemory-policy", text("noeviction")),
+        ("min-replicas-to-write", text("0")),
+        ("notify-keyspace-events", String::new()),
         ("port", address.port().to_string()),
-        ("proto-max-bulk-len", options.limits.bulk_bytes_max.to_string()),
+        ("proto-max-bulk-len", number(options.limits.bulk_bytes_max)),
+        ("protected-mode", text(if options.insecure { "no" } else { "yes" })),
+        ("replica-read-only", text("yes")),
         ("save", String::new()),
+        ("tcp-backlog", number(crate::listen::BACKLOG as usize)),
         ("tcp-keepalive", crate::socket::KEEPALIVE.as_secs().to_string()),
-        ("timeout", "0".to_owned()),
+        ("timeout", text("0")),
     ]
 }
 
@@ -194,14 +131,16 @@ type Section = fn(&Call, &mut String);
 const COUNTED_MAX: u64 = 10_000;
 
 pub(super) async fn info(call: Call) -> Outcome {
-    let sections: [(&str, Section); 7] = [
+    let sections: [(&str, Section); 9] = [
         ("server", about_server),
         ("clients", about_clients),
         ("memory", about_memory),
         ("persistence", about_persistence),
         ("stats", about_stats),
         ("replication", about_replication),
+        ("cpu", about_cpu),
         ("cluster", about_cluster),
+        ("damage", about_damage),
     ];
     let words = call.rest(1);
     let all = words.is_empty()
@@ -224,7 +163,7 @@ fn about_server(call: &Call, text: &mut String) {
     let up = face.clock.monotonic_ns().saturating_sub(face.since_ns) / 1_000_000_000;
     let _ = write!(
         text,
-        "# Server\r\nredis_version:{VERSION}\r\nshoal_version:{}\r\nredis_mode:standalone\r\nos:Linux\r\narch_bits:64\r\n\
+        "# Server\r\nredis_version:{VERSION}\r\nshoal_version:{}\r\nredis_mode:cluster\r\nos:Linux\r\narch_bits:64\r\n\
          process_id:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{up}\r\nuptime_in_days:{}\r\n",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
@@ -243,12 +182,33 @@ fn about_clients(call: &Call, text: &mut String) {
     );
 }
 
+/// What the process has in memory is what the system says; the other figures are parts of it.
 fn about_memory(call: &Call, text: &mut String) {
-    let stat = call.face.store.stat();
+    let (stat, usage) = (call.face.store.stat(), Usage::now());
+    let cached = stat.pool.frames_used * BLOCK_BYTES;
+    let clients = call.face.clients.list(None);
+    let waiting: usize = clients.iter().map(|client| client.waiting_bytes()).sum();
     let _ = write!(
         text,
-        "# Memory\r\nused_memory:{}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n",
-        stat.overlay_bytes
+        "# Memory\r\nused_memory:{resident}\r\nused_memory_human:{:.2}M\r\nused_memory_rss:{resident}\r\nused_memory_peak:{}\r\n\
+         used_memory_dataset:{}\r\nmem_clients_normal:{waiting}\r\nshoal_cache_bytes:{cached}\r\nshoal_cache_bytes_max:{}\r\n\
+         shoal_overlay_bytes:{}\r\nmem_fragmentation_ratio:1.00\r\nmaxmemory:0\r\nmaxmemory_human:0B\r\n\
+         maxmemory_policy:noeviction\r\n",
+        usage.resident_bytes as f64 / 1_048_576.0,
+        usage.resident_most_bytes,
+        cached as u64 + stat.overlay_bytes,
+        stat.pool.frames * BLOCK_BYTES,
+        stat.overlay_bytes,
+        resident = usage.resident_bytes,
+    );
+}
+
+fn about_cpu(_call: &Call, text: &mut String) {
+    let Usage { user_seconds, system_seconds, .. } = Usage::now();
+    let _ = write!(
+        text,
+        "# CPU\r\nused_cpu_sys:{system_seconds:.6}\r\nused_cpu_user:{user_seconds:.6}\r\nused_cpu_sys_children:0.000000\r\n\
+         used_cpu_user_children:0.000000\r\n"
     );
 }
 
@@ -266,9 +226,12 @@ fn about_stats(call: &Call, text: &mut String) {
     let face = &call.face;
     let (_, connections) = face.clients.counts();
     let commands = face.commands.load(Ordering::Relaxed);
+    let [refused, evicted, overdue] = [&face.clients.refused, &face.clients.evicted, &face.clients.overdue]
+        .map(|count| count.load(Ordering::Relaxed));
     let _ = write!(
         text,
         "# Stats\r\ntotal_connections_received:{connections}\r\ntotal_commands_processed:{commands}\r\n\
+         rejected_connections:{refused}\r\nevicted_connections:{evicted}\r\noverdue_connections:{overdue}\r\n\
          evicted_keys:0\r\n"
     );
 }
@@ -285,12 +248,32 @@ fn about_cluster(_call: &Call, text: &mut String) {
     text.push_str("# Cluster\r\ncluster_enabled:1\r\n");
 }
 
+/// What reads and listings met since the store was opened; `SHOAL.DAMAGE` looks at everything.
+fn about_damage(call: &Call, text: &mut String) {
+    let ranges = call.face.store.damage_met();
+    let _ = write!(text, "# Damage\r\ndamaged_ranges:{}\r\n", ranges.len());
+    for (number, range) in ranges.iter().enumerate() {
+        let to = range.to.as_ref().map_or(String::new(), |to| to.escape_ascii().to_string());
+        let (tablet, from, block) = (range.tablet, range.from.escape_ascii(), range.block);
+        let _ = write!(text, "damaged_range{number}:tablet={tablet},from={from},to={to},block={block}\r\n");
+    }
+}
+
+/// What is counted is right; of more keys than are counted the number is that of all buckets' objects, and the share of those with a
+/// time to live that of the counted ones: then it says so.
 async fn about_keyspace(call: &Call) -> Result<String, Failed> {
     let counted = scan::count(call, COUNTED_MAX).await?;
-    let keys = if counted.all { counted.keys } else { call.face.store.stat().objects.max(counted.keys) };
-    if keys == 0 {
+    if counted.keys == 0 {
         return Ok("# Keyspace\r\n".to_owned());
     }
     let average = counted.ttl_ms.checked_div(counted.expiring).unwrap_or(0);
-    Ok(format!("# Keyspace\r\ndb0:keys={keys},expires={},avg_ttl={average}\r\n", counted.expiring))
+    let line = |keys: u64, expires: u64| {
+        format!("# Keyspace\r\ndb0:keys={keys},expires={expires},avg_ttl={average}")
+    };
+    if counted.all {
+        return Ok(line(counted.keys, counted.expiring) + "\r\n");
+    }
+    let keys = call.face.store.stat().objects.max(counted.keys);
+    let expires = u128::from(counted.expiring) * u128::from(keys) / u128::from(counted.keys);
+    Ok(line(keys, expires as u64) + ",estimated=1\r\n")
 }

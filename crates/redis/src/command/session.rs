@@ -1,13 +1,16 @@
 //! Commands about the connection: who the client is, what it calls itself, which protocol it speaks.
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use shoal_engine::Watch;
 use shoal_resp::Protocol;
 
-use super::{Call, SYNTAX, integer, is, unknown_part, wrong_count_of_part};
-use crate::answer::{Answer, Failed};
-use crate::clients::{Client, Entered, Says};
+use super::transactions::Transaction;
+use super::{Call, Run, SYNTAX, integer, is};
+use crate::answer::{Answer, Effect, Failed};
+use crate::clients::{Entered, Says};
 use crate::face::Face;
 
 /// What the server knows about a connection.
@@ -17,11 +20,92 @@ pub(crate) struct Session {
     pub authenticated: bool,
     /// Nothing more is read; the connection ends when its answers have left.
     pub closing: bool,
+    /// Which commands are answered.
+    pub replies: Replies,
+    /// What was queued since MULTI.
+    pub transaction: Option<Box<Transaction>>,
+    /// The keys that it watches, each once.
+    pub watches: Vec<Watch>,
+}
+
+/// Which commands of a connection are answered (CLIENT REPLY).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Replies {
+    #[default]
+    All,
+    None,
+    /// The next ones are not, so many of them.
+    NotOf(u8),
+}
+
+impl Replies {
+    /// Another command is through.
+    pub(crate) fn next(&mut self) {
+        if let Self::NotOf(left) = self {
+            *self = if *left > 1 { Self::NotOf(*left - 1) } else { Self::All };
+        }
+    }
 }
 
 impl Session {
     pub(crate) fn new(client: Entered, authenticated: bool) -> Self {
-        Self { client, protocol: Protocol::V2, authenticated, closing: false }
+        let (transaction, watches) = (None, Vec::new());
+        Self {
+            client,
+            protocol: Protocol::V2,
+            authenticated,
+            closing: false,
+            replies: Replies::All,
+            transaction,
+            watches,
+        }
+    }
+
+    /// A command was refused as it came: what it was to be part of is, too.
+    pub(crate) fn spoil(&mut self) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.is_spoiled = true;
+        }
+    }
+
+    /// Notes for CLIENT LIST what was queued and how many keys are watched.
+    pub(crate) fn show_transaction(&self) {
+        let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.len() + 1);
+        self.client.queued.store(queued, Ordering::Relaxed);
+        self.client.watches.store(self.watches.len(), Ordering::Relaxed);
+    }
+
+    /// Memory of what was queued and of what is watched.
+    pub(crate) fn held_bytes(&self) -> usize {
+        /// What a watch takes besides its key, roughly.
+        const WATCH_BYTES: usize = 256;
+        let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes());
+        let watched = |watch: &Watch| WATCH_BYTES + watch.key().encoded().len();
+        queued + self.watches.iter().map(watched).sum::<usize>()
+    }
+
+    /// Does to the connection what a command wants; where that are commands of a transaction, their answers are put in their places.
+    pub(crate) fn effect(&mut self, effect: Effect, answer: &mut Answer) {
+        match effect {
+            Effect::Watch(watches) => {
+                for watch in watches {
+                    if !self.watches.iter().any(|known| known.key() == watch.key()) {
+                        self.watches.push(watch);
+                    }
+                }
+            }
+            Effect::Run(calls) => {
+                for (at, call) in calls {
+                    let Run::Now(run) = call.command.run else { continue };
+                    let said = run(self, &call).unwrap_or_else(|Failed(text)| Answer::Error(text));
+                    if let Answer::Transaction(answers) = answer
+                        && let Some(place) = answers.get_mut(at)
+                    {
+                        *place = said;
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -35,6 +119,9 @@ fn admit(session: &mut Session, face: &Face, user: &[u8], password: &[u8]) -> Re
         None => user == b"default",
     };
     if !right {
+        let client = &session.client;
+        // The operator hears of who tries; how often a cause is logged is bounded by the program's log.
+        tracing::warn!(peer = %client.address, "connection {}: a wrong user or password", client.id);
         return Err(WRONG_PASSWORD.into());
     }
     session.authenticated = true;
@@ -104,7 +191,7 @@ pub(super) fn hello(session: &mut Session, call: &Call) -> Result<Answer, Failed
         pair("version", Answer::text(super::server::VERSION)),
         pair("proto", Answer::Integer(version)),
         pair("id", Answer::Integer(session.client.id as i64)),
-        pair("mode", Answer::text("standalone")),
+        pair("mode", Answer::text("cluster")),
         pair("role", Answer::text("master")),
         pair("modules", Answer::Array(Vec::new())),
     ]))
@@ -112,9 +199,12 @@ pub(super) fn hello(session: &mut Session, call: &Call) -> Result<Answer, Failed
 
 pub(super) fn reset(session: &mut Session, call: &Call) -> Result<Answer, Failed> {
     session.protocol = Protocol::V2;
+    session.replies = Replies::All;
     session.client.speaks(Protocol::V2);
     session.authenticated = call.face.options.password.is_none();
     *session.client.says.lock() = Says::default();
+    session.transaction = None;
+    session.watches.clear();
     Ok(Answer::Simple("RESET"))
 }
 
@@ -124,89 +214,16 @@ pub(super) fn quit(session: &mut Session, _call: &Call) -> Result<Answer, Failed
 }
 
 /// A name that CLIENT LIST can show: printable, without spaces.
-fn name_of(word: &Bytes) -> Result<String, Failed> {
+pub(super) fn name_of(word: &Bytes) -> Result<String, Failed> {
     const WRONG: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
     printable(word).ok_or_else(|| WRONG.into())
 }
 
-fn printable(word: &[u8]) -> Option<String> {
+pub(super) fn printable(word: &[u8]) -> Option<String> {
     /// What a client says about itself stays in memory as long as it is connected.
     const SAID_BYTES_MAX: usize = 1024;
     let fits = word.len() <= SAID_BYTES_MAX && word.iter().all(|byte| (b'!'..=b'~').contains(byte));
     if fits { String::from_utf8(word.to_vec()).ok() } else { None }
-}
-
-pub(super) fn client(session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    let (part, words) = (call.word(1), call.rest(2));
-    let counted = |count: usize| if words.len() == count { Ok(()) } else { Err(wrong_count_of_part(call)) };
-    let client = &session.client;
-    if is(part, "id") {
-        counted(0)?;
-        Ok(Answer::Integer(client.id as i64))
-    } else if is(part, "getname") {
-        counted(0)?;
-        let name = client.says.lock().name.clone();
-        Ok(if name.is_empty() { Answer::Null } else { Answer::string(name) })
-    } else if is(part, "setname") {
-        counted(1)?;
-        client.says.lock().name = name_of(call.word(2))?;
-        Ok(Answer::Ok)
-    } else if is(part, "setinfo") {
-        counted(2)?;
-        set_info(client, call)
-    } else if is(part, "info") {
-        counted(0)?;
-        Ok(Answer::Verbatim(client.line(monotonic_ms(&call.face)) + "\n"))
-    } else if is(part, "list") {
-        list(call, words)
-    } else if is(part, "no-evict") || is(part, "no-touch") {
-        counted(1)?;
-        if is(call.word(2), "on") || is(call.word(2), "off") { Ok(Answer::Ok) } else { Err(SYNTAX.into()) }
-    } else {
-        Err(unknown_part(call))
-    }
-}
-
-fn set_info(client: &Client, call: &Call) -> Result<Answer, Failed> {
-    let (attribute, word) = (call.word(2), call.word(3));
-    let named = String::from_utf8_lossy(attribute).to_ascii_lowercase();
-    let wrong = || format!("ERR {named} cannot contain spaces, newlines or special characters.");
-    let mut says = client.says.lock();
-    let place = match named.as_str() {
-        "lib-name" => &mut says.library,
-        "lib-ver" => &mut says.library_version,
-        _ => {
-            let attribute = String::from_utf8_lossy(attribute);
-            return Err(format!("ERR Unrecognized option '{attribute}'").into());
-        }
-    };
-    *place = printable(word).ok_or_else(wrong)?;
-    Ok(Answer::Ok)
-}
-
-fn list(call: &Call, words: &[Bytes]) -> Result<Answer, Failed> {
-    let mut ids = None;
-    match words {
-        [] => {}
-        [option, kind] if is(option, "type") => {
-            if !["normal", "master", "replica", "slave", "pubsub"].iter().any(|known| is(kind, known)) {
-                let kind = String::from_utf8_lossy(kind);
-                return Err(format!("ERR Unknown client type '{kind}'").into());
-            }
-            if !is(kind, "normal") {
-                ids = Some(Vec::new());
-            }
-        }
-        [option, listed @ ..] if is(option, "id") && !listed.is_empty() => {
-            let wrong = |_| Failed::from("ERR Invalid client ID");
-            let id = |word: &Bytes| integer(word).map_err(wrong).map(|id| u64::try_from(id).unwrap_or(0));
-            ids = Some(listed.iter().map(id).collect::<Result<Vec<u64>, Failed>>()?);
-        }
-        _ => return Err(SYNTAX.into()),
-    }
-    let now = monotonic_ms(&call.face);
-    let clients = call.face.clients.list(ids.as_deref());
-    Ok(Answer::Verbatim(clients.iter().map(|client| client.line(now) + "\n").collect()))
 }
 
 /// Milliseconds of the clock that never goes back.

@@ -6,15 +6,17 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{ByteRange, Change, Look, Object, PutOptions};
+use shoal_engine::{ByteRange, Change, Expiry, Look, Object, PutOptions};
 
-use super::expiry::{Expiry, absolute};
+use super::expiry::{Unit, expiry_of};
 use super::{Call, KEYS_A_TURN, SYNTAX, TOO_LONG, give_way, integer, is};
 use crate::answer::{Answer, Failed, Finished, Outcome};
 use crate::face::{new_expiry, new_value, set_value};
 
 /// Bytes of all values in one answer to MGET: an answer stays in memory until the client took it.
 const MGET_BYTES_MAX: usize = 64 << 20;
+/// Of those so many bytes may lie in the cache while the others are read; further ones are copied.
+const MGET_PINNED_BYTES_MAX: usize = 1 << 20;
 /// Values that an MGET reads at a time.
 const MGET_READS_MAX: usize = 16;
 
@@ -39,7 +41,7 @@ struct SetOptions {
     if_exists: bool,
     get: bool,
     keep: bool,
-    expiry_ns: Option<u64>,
+    expiry: Expiry,
 }
 
 impl SetOptions {
@@ -48,7 +50,7 @@ impl SetOptions {
         let mut words = call.rest(3).iter();
         let mut expiry = None;
         while let Some(word) = words.next() {
-            match Expiry::of_word(word) {
+            match Unit::of_word(word) {
                 Some(unit) if expiry.is_none() && !options.keep => {
                     expiry = Some((unit, words.next().ok_or(SYNTAX)?));
                 }
@@ -60,7 +62,7 @@ impl SetOptions {
             }
         }
         if let Some((unit, amount)) = expiry {
-            options.expiry_ns = Some(absolute(call, unit, integer(amount)?)?);
+            options.expiry = expiry_of(call, unit, integer(amount)?)?;
         }
         Ok(options)
     }
@@ -80,7 +82,7 @@ pub(super) async fn set(mut call: Call) -> Outcome {
     let key = call.face.key(call.word(1))?;
     let value = call.word(2);
     if options.is_plain() {
-        let put = PutOptions { expiry_ns: options.expiry_ns, ..PutOptions::default() };
+        let put = PutOptions { expiry: options.expiry, ..PutOptions::default() };
         return call.face.put(&key, Buffer::from(value.clone()), put).await;
     }
     let look = if options.get { Look::Value } else { Look::Info };
@@ -95,8 +97,8 @@ pub(super) async fn set(mut call: Call) -> Outcome {
             if refused {
                 return (Change::Keep, answer);
             }
-            let kept = object.and_then(|object| object.info.expiry_ns).filter(|_| options.keep);
-            (set_value(value, options.expiry_ns.or(kept)), answer)
+            let kept = object.and_then(|object| object.info.expiry).filter(|_| options.keep);
+            (set_value(value, kept.map_or(options.expiry, Expiry::Same)), answer)
         })
         .await
 }
@@ -106,29 +108,29 @@ pub(super) async fn setnx(call: Call) -> Outcome {
     call.face
         .update(&key, Look::Info, |object| match object {
             Some(_) => (Change::Keep, Answer::Integer(0)),
-            None => (set_value(call.word(2), None), Answer::Integer(1)),
+            None => (set_value(call.word(2), Expiry::Never), Answer::Integer(1)),
         })
         .await
 }
 
 pub(super) async fn setex(call: Call) -> Outcome {
-    set_for(call, Expiry::Seconds).await
+    set_for(call, Unit::Seconds).await
 }
 
 pub(super) async fn psetex(call: Call) -> Outcome {
-    set_for(call, Expiry::Milliseconds).await
+    set_for(call, Unit::Milliseconds).await
 }
 
-async fn set_for(call: Call, unit: Expiry) -> Outcome {
-    let expiry_ns = Some(absolute(&call, unit, call.integer(2)?)?);
+async fn set_for(call: Call, unit: Unit) -> Outcome {
+    let expiry = expiry_of(&call, unit, call.integer(2)?)?;
     let key = call.face.key(call.word(1))?;
-    let options = PutOptions { expiry_ns, ..PutOptions::default() };
+    let options = PutOptions { expiry, ..PutOptions::default() };
     call.face.put(&key, Buffer::from(call.word(3).clone()), options).await
 }
 
 pub(super) async fn getset(call: Call) -> Outcome {
     let key = call.face.key(call.word(1))?;
-    let change = |object: Option<&Object>| (set_value(call.word(2), None), value_of(object));
+    let change = |object: Option<&Object>| (set_value(call.word(2), Expiry::Never), value_of(object));
     call.face.update(&key, Look::Value, change).await
 }
 
@@ -143,21 +145,21 @@ pub(super) async fn getdel(call: Call) -> Outcome {
 }
 
 pub(super) async fn getex(call: Call) -> Outcome {
-    let expiry_ns = match call.rest(2) {
+    let expiry = match call.rest(2) {
         [] => None,
-        [word] if is(word, "persist") => Some(None),
+        [word] if is(word, "persist") => Some(Expiry::Never),
         [word, amount] => {
-            let unit = Expiry::of_word(word).ok_or(SYNTAX)?;
-            Some(Some(absolute(&call, unit, integer(amount)?)?))
+            let unit = Unit::of_word(word).ok_or(SYNTAX)?;
+            Some(expiry_of(&call, unit, integer(amount)?)?)
         }
         _ => return Err(SYNTAX.into()),
     };
     let key = call.face.key(call.word(1))?;
     call.face
         .update(&key, Look::Value, |object| {
-            let change = match (object, expiry_ns) {
-                (Some(object), Some(expiry_ns)) if object.info.expiry_ns != expiry_ns => {
-                    new_expiry(object, expiry_ns)
+            let change = match (object, expiry) {
+                (Some(object), Some(expiry)) if object.info.expiry.is_some() || expiry != Expiry::Never => {
+                    new_expiry(object, expiry)
                 }
                 _ => Change::Keep,
             };
@@ -251,8 +253,7 @@ pub(super) async fn strlen(call: Call) -> Outcome {
 
 pub(super) async fn mget(call: Call) -> Outcome {
     let read = async |word: &Bytes| {
-        // A key that cannot be has no value.
-        let Ok(key) = call.face.key(word) else { return Ok((Answer::Null, None)) };
+        let key = call.face.key(word)?;
         if !call.newest
             && let Some(value) = call.face.store.get_at_once(&key)
         {
@@ -268,10 +269,13 @@ pub(super) async fn mget(call: Call) -> Outcome {
     let (mut answers, mut bytes) = (Vec::new(), 0);
     let mut reads = pin!(stream::iter(call.rest(1)).map(read).buffered(MGET_READS_MAX));
     while let Some(read) = reads.next().await {
-        let (answer, pending) = read?;
+        let (mut answer, pending) = read?;
         bytes += answer.bytes();
         if bytes > MGET_BYTES_MAX {
             return Err(format!("ERR the values have more than {MGET_BYTES_MAX} bytes together").into());
+        }
+        if bytes > MGET_PINNED_BYTES_MAX {
+            answer.own();
         }
         answers.push(answer);
         finished.pending.extend(pending);
@@ -306,7 +310,7 @@ async fn set_pairs(call: &Call, if_missing: bool) -> Outcome {
             if objects.iter().any(Option::is_some) && if_missing {
                 return (values.iter().map(|_| Change::Keep).collect(), Answer::Integer(0));
             }
-            (values.iter().map(|value| set_value(value, None)).collect(), done())
+            (values.iter().map(|value| set_value(value, Expiry::Never)).collect(), done())
         })
         .await
 }

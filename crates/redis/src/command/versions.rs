@@ -5,15 +5,22 @@
 //! not exist; it answers the new version, or null where the key has another one. Versions only grow and are never used
 //! twice.
 
-use shoal_engine::{ByteRange, Change, Error, Look, Lsn, Object, PutOptions, RejectRules, Updated};
+use shoal_engine::{ByteRange, Change, Error, Expiry, Look, Lsn, Object, PutOptions, RejectRules, Updated};
 
-use super::expiry::{Expiry, absolute};
+use super::expiry::{Unit, expiry_of};
 use super::{Call, SYNTAX, integer};
 use crate::answer::{Answer, Finished, Outcome};
 use crate::face::set_value;
 
 pub(super) async fn getv(call: Call) -> Outcome {
     let key = call.face.key(call.word(1))?;
+    if let Some(working) = call.face.working() {
+        let object = working.see(&key, Look::Whole)?;
+        let answer = object.map(|object| {
+            Answer::Array(vec![working.version_of(&key, &object), Answer::Value(Box::new(object.value))])
+        });
+        return Ok(answer.unwrap_or(Answer::Null).into());
+    }
     let object = if call.newest {
         // The version of a write in flight is not known yet.
         let keep = |object: Option<&Object>| (Change::Keep, object.map(|object| object.info.version));
@@ -35,11 +42,11 @@ pub(super) async fn getv(call: Call) -> Outcome {
 
 pub(super) async fn cas(call: Call) -> Outcome {
     let version = u64::try_from(call.integer(2)?).map_err(|_| "ERR a version is at least 0")?;
-    let expiry_ns = match call.rest(4) {
-        [] => None,
+    let expiry = match call.rest(4) {
+        [] => Expiry::Never,
         [unit, amount] => {
-            let unit = Expiry::of_word(unit).ok_or(SYNTAX)?;
-            Some(absolute(&call, unit, integer(amount)?)?)
+            let unit = Unit::of_word(unit).ok_or(SYNTAX)?;
+            expiry_of(&call, unit, integer(amount)?)?
         }
         _ => return Err(SYNTAX.into()),
     };
@@ -48,15 +55,15 @@ pub(super) async fn cas(call: Call) -> Outcome {
         0 => RejectRules { if_exists: true, ..RejectRules::default() },
         version => RejectRules { if_version_not: Some(Lsn(version)), ..RejectRules::default() },
     };
-    let options = PutOptions { rules, expiry_ns, ..PutOptions::default() };
-    if call.face.has_identity() {
+    let options = PutOptions { rules, expiry, ..PutOptions::default() };
+    if call.face.is_one_step() {
         let value = call.word(3);
         let keys = [(key, Look::Version)];
         let decide = |objects: &[Option<Object>]| {
             let current = objects.first().and_then(Option::as_ref).map(|object| object.info.version);
             match rules.reject(current) {
                 true => (vec![Change::Keep], Answer::Null),
-                false => (vec![set_value(value, expiry_ns)], Answer::Version),
+                false => (vec![set_value(value, expiry)], Answer::Version),
             }
         };
         return call.face.update_together(&keys, decide).await;

@@ -119,7 +119,7 @@ fn the_list_shows_what_clients_said_last() {
     let list = String::from_utf8(list).unwrap();
     let commands: Vec<&str> =
         list.lines().filter_map(|line| line.split(' ').find(|part| part.starts_with("cmd="))).collect();
-    assert_eq!(commands, ["cmd=get", "cmd=client"], "{list}");
+    assert_eq!(commands, ["cmd=get", "cmd=client|list"], "{list}");
 }
 
 #[test]
@@ -156,6 +156,14 @@ struct Trap {
 impl Clock for Trap {
     fn wall_ns(&self) -> u64 {
         self.clock.wall_ns()
+    }
+
+    fn boot_ns(&self) -> u64 {
+        self.clock.boot_ns()
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        self.clock.boot_id()
     }
 
     fn monotonic_ns(&self) -> u64 {

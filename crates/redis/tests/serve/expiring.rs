@@ -1,12 +1,14 @@
 //! Time to live.
 
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
+use shoal_base::ManualClock;
 use shoal_engine::{ByteRange, ListRequest, ObjectKey, block_on};
 use shoal_redis::RedisOptions;
 
-use crate::support::{Client, Seen, serve};
+use crate::support::{Client, Seen, serve, serve_timed};
 
 #[test]
 fn moments() {
@@ -70,10 +72,10 @@ fn what_is_over_does_not_exist_for_anybody() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.run("set stays 1");
-    client.run("set goes 1 px 30");
+    client.run("set goes 1 px 1000");
     let key = ObjectKey::new("redis", b"goes").unwrap();
-    assert!(block_on(served.store.head(&key)).unwrap().unwrap().expiry_ns.is_some());
-    sleep(Duration::from_millis(60));
+    assert!(block_on(served.store.head(&key)).unwrap().unwrap().expiry.is_some());
+    sleep(Duration::from_millis(1_100));
     assert!(block_on(served.store.get(&key, ByteRange::ALL)).unwrap().is_none());
     assert!(block_on(served.store.head(&key)).unwrap().is_none());
     let request = ListRequest { bucket: "redis".into(), limit: 10, ..ListRequest::default() };
@@ -88,4 +90,61 @@ fn what_is_over_does_not_exist_for_anybody() {
         ttl goes => :-1
         ",
     );
+}
+
+const SECOND: u64 = 1_000_000_000;
+const DAY: i64 = 86_400 * SECOND as i64;
+
+/// From outside: after the wall clock had been ahead by a day, SET with EX answered OK and GET nil, EXPIRE deleted the key, and a step
+/// back of 5 s lost a time to live of 3 s.
+#[test]
+fn a_wall_clock_that_jumps_takes_no_time_to_live() {
+    let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
+    let served = serve_timed(&clock);
+    let mut client = Client::new(&served);
+    client.script("set p 1 => +OK");
+    clock.step_wall(DAY);
+    client.script("get p => 1\n set q 1 => +OK\n expireat q 1800000010 => :1\n exists q => :0");
+    clock.step_wall(-DAY);
+    client.script(
+        "
+        set k v ex 60 => +OK
+        get k => v
+        ttl k => :60
+        pttl k => :60000
+        expiretime k => :1800000060
+        expire p 60 => :1
+        get p => 1
+        ttl p => :60
+        setex s 60 1 => +OK
+        psetex ps 60000 1 => +OK
+        set g 1 => +OK
+        getex g px 60000 => 1
+        ttl g => :60
+        set a 1 exat 1800000060 => +OK
+        ttl a => :60
+        persist s => :1
+        ttl s => :-1
+        expire s 60 => :1
+        dbsize => :6
+        ",
+    );
+    // Back and forth: what counts elapsed time does not move, what names a moment of the wall clock does.
+    clock.step_wall(-5 * SECOND as i64);
+    client.script("set short 1 ex 3 => +OK\n ttl k => :60\n expiretime k => :1800000055\n ttl a => :65\n expiretime a => :1800000060");
+    clock.step_wall(20 * SECOND as i64);
+    client.script(
+        "get short => 1\n ttl short => :3\n ttl k => :60\n expiretime k => :1800000075\n ttl a => :45",
+    );
+    clock.advance(2 * SECOND);
+    client.script("get short => 1\n append short x => :2\n ttl short => :1\n expire short 5 gt => :1\n expire short 4 gt => :0");
+    clock.advance(5 * SECOND);
+    client.script("get short => (nil)\n ttl k => :53\n rename k k2 => +OK\n ttl k2 => :53\n copy p p2 => :1\n ttl p2 => :53");
+    clock.step_wall(-DAY);
+    clock.advance(52 * SECOND);
+    client.script("ttl k2 => :1\n ttl g => :1\n dbsize => :7\n exists a => :1");
+    clock.advance(SECOND);
+    client.script("exists k2 p p2 s ps g => :0\n keys * => [a]\n dbsize => :1\n get p => (nil)");
+    let Seen::Bulk(text) = client.run("info keyspace") else { panic!("text") };
+    assert!(String::from_utf8(text).unwrap().contains("expires=1"));
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use shoal_redis::{Limits, RedisOptions};
 
-use crate::support::{Client, Seen, encode, serve};
+use crate::support::{Client, HANGS_AFTER, Seen, encode, serve};
 
 const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 
@@ -71,7 +71,7 @@ fn those_who_take_no_answers_are_closed_where_all_answers_are_too_many() {
         stream.write_all(&gets).unwrap();
         slow.push(stream);
     }
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + HANGS_AFTER;
     loop {
         assert!(matches!(other.run("get k"), Seen::Bulk(_)), "who takes them is not closed");
         let Seen::Bulk(list) = other.run("client list") else { panic!("text") };
@@ -120,7 +120,7 @@ fn more_connections_than_allowed_are_told_so() {
     assert_eq!(refused.next(), Some(Seen::Error("ERR max number of clients reached".into())));
     assert_eq!(refused.next(), None);
     clients.pop();
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + HANGS_AFTER;
     while Client::new(&served).next_is_error() {
         assert!(Instant::now() < until, "the place of who left is free");
     }
@@ -144,7 +144,7 @@ fn a_client_that_takes_no_answers_is_held_up_alone_and_then_closed() {
     slow.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
     let gets: Vec<u8> = (0..100).flat_map(|_| encode(&[b"get", b"k"])).collect();
     let _ = slow.write_all(&gets);
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + HANGS_AFTER;
     loop {
         assert_eq!(other.run("ping"), Seen::Simple("PONG".into()));
         let Seen::Bulk(list) = other.run("client list") else { panic!("text") };
@@ -172,7 +172,7 @@ fn half_a_command_is_waited_for_and_forgotten_with_its_connection() {
     assert_eq!(other.run("set k 1"), Seen::Simple("OK".into()));
     drop(slow);
     let value = vec![b'y'; 2 << 20];
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + HANGS_AFTER;
     loop {
         let mut client = Client::new(&served);
         if client.try_set(&value) {
@@ -211,7 +211,7 @@ fn ten_thousand_idle_connections() {
     let count = 9_900.min(raise_open_files().saturating_sub(OTHERS) / 2);
     let idle: Vec<TcpStream> = (0..count).map(|_| TcpStream::connect(served.address).unwrap()).collect();
     let mut client = Client::new(&served);
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + HANGS_AFTER;
     for number in 0..200 {
         assert_eq!(client.run(&format!("set k {number}")), Seen::Simple("OK".into()));
         assert_eq!(client.run("get k"), number.to_string().as_str().into());
@@ -251,7 +251,7 @@ fn connections_that_end_half_way() {
 
 /// Waits until so many connections are there.
 fn await_connections(client: &mut Client, count: usize) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + HANGS_AFTER;
     loop {
         let Seen::Bulk(list) = client.run("client list") else { panic!("text") };
         let there = list.iter().filter(|&&byte| byte == b'\n').count();
@@ -271,16 +271,13 @@ fn who_sends_a_byte_at_a_time_slows_nobody() {
     let mut slow: Vec<Client> = (0..SLOW).map(|_| Client::new(&served)).collect();
     let mut other = Client::new(&served);
     let command = encode(&[b"set", b"slow", b"0123456789"]);
-    let mut longest = Duration::ZERO;
     for byte in &command {
         for client in &mut slow {
             client.send(&[*byte]);
         }
-        let begun = Instant::now();
+        // All the others are in the middle of a command: who waited for one of them would wait for ever.
         assert_eq!(other.run("get nothing"), Seen::Null);
-        longest = longest.max(begun.elapsed());
     }
-    assert!(longest < Duration::from_secs(2), "{longest:?}");
     for client in &mut slow {
         assert_eq!(client.next(), Some(Seen::Simple("OK".into())));
     }

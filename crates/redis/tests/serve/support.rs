@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use shoal_base::ManualClock;
 use shoal_device::sim::{Image, Latency, SimDevice, SimOptions};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
@@ -18,6 +19,9 @@ pub(crate) struct Served {
     /// Dropped first: it ends the threads.
     _running: Running,
 }
+
+/// What has not come after so long never comes, on a machine however slow.
+pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(100);
 
 /// Blocks of a store.
 const BLOCKS: u64 = 32_768;
@@ -35,8 +39,20 @@ async fn format(device: &Device) {
 }
 
 fn open(device: &Device) -> Store {
+    open_in(device, Environment::default())
+}
+
+fn open_in(device: &Device, environment: Environment) -> Store {
     let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
-    block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
+    block_on(Store::open(device.clone(), options, environment)).unwrap()
+}
+
+/// Serves a new store; the store has these clocks, too.
+pub(crate) fn serve_timed(clock: &Arc<ManualClock>) -> Served {
+    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+    block_on(format(&device));
+    let environment = || Environment { clock: clock.clone(), ..Environment::default() };
+    serve_store(open_in(&device, environment()), RedisOptions::default(), environment())
 }
 
 /// A store on a slow device, with these keys, of which nothing is in memory.
@@ -120,7 +136,7 @@ impl Client {
     pub(crate) fn new(served: &Served) -> Self {
         let stream = TcpStream::connect(served.address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
         Self { reader: BufReader::new(stream) }
     }
 

@@ -1,7 +1,7 @@
 //! Calls whose time is over, and calls that are given up: they end, and hold nothing.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -13,7 +13,7 @@ use shoal_device::sim::{Latency, SimDevice, SimOptions};
 use shoal_server::Limits;
 use tokio::task::JoinSet;
 
-use crate::support::{Running, call, eventually, figure, header, send, testing, value};
+use crate::support::{FOR_EVER, Running, call, eventually, figure, header, send, testing, value};
 use crate::web::{Post, framed};
 
 /// A server on a device that takes `flush` for each flush.
@@ -43,10 +43,9 @@ async fn nothing_is_held(server: &Running) {
 #[tokio::test]
 async fn a_call_over_its_deadline_is_ended() {
     let server = slow(Duration::from_millis(400)).await;
-    let started = Instant::now();
+    // Without its deadline it would be answered when it is durable.
     let post = Post { timeout: Some("50m"), ..Post::new("/shoal.v1.ObjectStore/Put") };
     let answer = post.send(&server, &framed(&put("k", 100_000).encode_to_vec())).await;
-    assert!(started.elapsed() < Duration::from_millis(350), "{:?}", started.elapsed());
     assert_eq!(answer.status(), Some(4), "{answer:?}");
     nothing_is_held(&server).await;
     // Whether it was applied is open; it is whole if it was.
@@ -66,17 +65,17 @@ async fn a_call_over_its_deadline_is_ended() {
 /// A request of which a part is missing is waited for no longer than its deadline.
 #[tokio::test]
 async fn half_a_request_is_dropped_at_the_deadline() {
-    let server = Running::start().await;
+    // Nothing else would end it before this test gives up.
+    let limits = Limits { silence_max: FOR_EVER, pace_window: FOR_EVER, ..Limits::default() };
+    let server = Running::with(limits).await;
     let message = framed(&put("k", 1 << 20).encode_to_vec());
     let post = Post {
         timeout: Some("100m"),
         claimed: Some(message.len()),
         ..Post::new("/shoal.v1.ObjectStore/Put")
     };
-    let started = Instant::now();
     let answer = post.send(&server, &message[..message.len() / 2]).await;
     assert_eq!(answer.status(), Some(4), "{answer:?}");
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     nothing_is_held(&server).await;
     assert_eq!(server.client().await.head("", b"k").await.unwrap(), None);
     server.stop().await;

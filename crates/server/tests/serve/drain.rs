@@ -1,19 +1,31 @@
 //! The end of a server, and a new one in its place.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shoal_client::{ByteRange, Client, ConnectOptions, Error, PutOptions};
 use shoal_server::{Limits, ServerOptions};
 
-use crate::support::{Running, eventually, figure, objects, value};
+use crate::support::{FOR_EVER, Running, eventually, figure, objects, value};
+
+/// Waits until the server has begun one request more than the `before` of a look at its figures and the looks since.
+async fn stream_begins(client: &Client, before: u64) {
+    let looks = AtomicU64::new(0);
+    eventually("a stream", || async {
+        let looks = looks.fetch_add(1, Ordering::Relaxed) + 1;
+        figure(client, "server.requests").await > before + looks
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn what_is_under_way_is_finished() {
     let server = Running::start().await;
     let (client, store) = (server.client().await, server.store.clone());
+    let before = figure(&client, "server.requests").await;
     let mut put = client.put_stream("", b"k", PutOptions::default());
     put.write(value(2 << 20, 1)).await.unwrap();
-    eventually("a stream", || async { figure(&client, "server.bytes_in_flight").await > 1 << 20 }).await;
+    stream_begins(&client, before).await;
     let address = server.address;
     let stop = tokio::spawn(server.stop());
     // No new connections from here on.
@@ -34,20 +46,18 @@ async fn what_does_not_finish_is_cut() {
     let started = Instant::now();
     server.stop().await;
     let took = started.elapsed();
-    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(5), "{took:?}");
+    assert!(took >= Duration::from_millis(300), "{took:?}");
     assert!(put.finish().await.is_err());
     assert_eq!(objects(&store, "default").await, 0);
 }
 
 #[tokio::test]
 async fn idle_connections_do_not_hold_up_the_end() {
-    let server = Running::start().await;
+    let server = Running::with(Limits { drain_max: FOR_EVER, ..Limits::default() }).await;
     let client = server.client().await;
     client.stat().await.unwrap();
     let _silent = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    let started = Instant::now();
     server.stop().await;
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     // Nothing listens: it is known that the write was not applied.
     let error = client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
@@ -80,9 +90,10 @@ async fn threads_of_their_own_serve_and_end() {
         client.put("", &[i], value(70_000, i), PutOptions::default()).await.unwrap();
         assert!(client.get("", &[i], ByteRange::ALL).await.unwrap().unwrap().value == value(70_000, i));
     }
+    let before = figure(&client, "server.requests").await;
     let mut put = client.put_stream("", b"k", PutOptions::default());
     put.write(value(2 << 20, 1)).await.unwrap();
-    eventually("a stream", || async { figure(&client, "server.bytes_in_flight").await > 1 << 20 }).await;
+    stream_begins(&client, before).await;
     let stop = tokio::spawn(server.stop());
     put.finish().await.unwrap();
     stop.await.unwrap();

@@ -12,7 +12,7 @@ use shoal_testkit::http2::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Running, eventually, figure, value};
+use crate::support::{HANGS_AFTER, Running, eventually, figure, value};
 
 /// Somebody who burdens the server, and one who is served meanwhile.
 struct Scene {
@@ -40,11 +40,11 @@ impl Scene {
             for i in 0..150_u32 {
                 let key = i.to_be_bytes();
                 let put = self.client.put("", &key, value(1000, i as u8), PutOptions::default());
-                tokio::time::timeout(Duration::from_secs(5), put).await.expect("in time").unwrap();
+                tokio::time::timeout(HANGS_AFTER, put).await.expect("in time").unwrap();
                 assert!(self.client.get("", &key, ByteRange::ALL).await.unwrap().is_some());
             }
         };
-        let attack = async { tokio::time::timeout(Duration::from_secs(12), attack).await.expect("an end") };
+        let attack = async { tokio::time::timeout(HANGS_AFTER, attack).await.expect("an end") };
         let ((), result) = tokio::join!(good, attack);
         eventually("nothing is left of it", || async {
             figure(&self.client, "server.bytes_in_flight").await < 4096

@@ -91,7 +91,7 @@ async fn keys_and_values_are_bounded() {
         assert!(retrieve(&channel, &key).await.unwrap() == value(bytes, n + 100), "{bytes}");
     }
     assert_eq!(create(&channel, &"k".into(), value(4 * MIB + 1, 1)).await, Err(Code::InvalidArgument));
-    assert_eq!(create(&channel, &"k".into(), value(5 * MIB, 1)).await, Err(Code::OutOfRange));
+    assert_eq!(create(&channel, &"k".into(), value(5 * MIB, 1)).await, Err(Code::ResourceExhausted));
     assert_eq!(create(&channel, &"k".into(), value(5, 1)).await, Ok(()), "the connection serves still");
     server.stop().await;
 }

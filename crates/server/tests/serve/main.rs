@@ -3,9 +3,11 @@
 // Helpers of tests are not seen as tests.
 #![allow(clippy::unwrap_used)]
 
+mod admission;
 mod credentials;
 mod deadline;
 mod drain;
+mod expiring;
 mod flood;
 mod hostile;
 mod key_value;
@@ -13,9 +15,12 @@ mod limits;
 mod once;
 mod operations;
 mod pipeline;
+mod revoked;
+mod room;
 mod slow;
 mod standard;
 mod streams;
 mod support;
 mod verbs;
+mod waiting;
 mod web;

@@ -2,8 +2,9 @@
 
 use http::uri::PathAndQuery;
 use shoal_api::v1::failure::Kind;
+use shoal_api::v1::put_stream_request::Part;
 use shoal_api::{Method, SEQUENCE_HEADER, SESSION_HEADER, Unary, v1};
-use shoal_client::{ConnectOptions, Error, PutItem, PutOptions, RejectRules};
+use shoal_client::{ByteRange, ConnectOptions, Error, PutItem, PutOptions, RejectRules};
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
@@ -109,6 +110,107 @@ async fn an_identity_is_of_one_write() {
     }
     let refused = call_as::<v1::Put>(&channel, ("7", 2), put("k", "1", false)).await.unwrap_err();
     assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
+    server.stop().await;
+}
+
+/// A PutStream of these parts, with a session and a number in it.
+async fn stream_as(
+    channel: &Channel,
+    identity: (&'static str, u64),
+    parts: Vec<Part>,
+) -> Result<v1::PutResponse, Status> {
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    let codec = ProstCodec::<v1::PutStreamRequest, v1::PutResponse>::default();
+    let parts = parts.into_iter().map(|part| v1::PutStreamRequest { part: Some(part) });
+    let mut request = Request::new(futures_util::stream::iter(parts));
+    request.metadata_mut().insert(SESSION_HEADER, identity.0.parse().unwrap());
+    request.metadata_mut().insert(SEQUENCE_HEADER, identity.1.into());
+    let path = PathAndQuery::from_static(<v1::PutStream as Method>::PATH);
+    Ok(grpc.client_streaming(request, path, codec).await?.into_inner())
+}
+
+/// The identity of a stream was ignored: sent again, it was refused by what it had stored itself.
+#[tokio::test]
+async fn a_repeated_stream_gives_its_first_answer() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    for (sequence, chunks) in [(1, 1), (2, 6)] {
+        let key = format!("stream-{chunks}");
+        let parts = || {
+            let rules = Some(v1::RejectRules { if_exists: true, ..v1::RejectRules::default() });
+            let header = v1::PutStreamHeader {
+                bucket: "b".into(),
+                key: key.clone().into(),
+                rules,
+                ..v1::PutStreamHeader::default()
+            };
+            let chunk = |_| Part::Chunk(vec![7; 1 << 20].into());
+            let end = Part::End(v1::PutStreamEnd { bytes: chunks << 20 });
+            let chunks = (0..chunks).map(chunk);
+            std::iter::once(Part::Header(header)).chain(chunks).chain([end]).collect()
+        };
+        let first = stream_as(&channel, ("9", sequence), parts()).await.unwrap();
+        assert_eq!(stream_as(&channel, ("9", sequence), parts()).await.unwrap(), first);
+        let other = stream_as(&channel, ("9", sequence + 10), parts()).await.unwrap_err();
+        assert_eq!(kind(&other), Kind::ConditionFailed);
+    }
+    server.stop().await;
+}
+
+/// What cannot honour an identity refuses it: it was ignored.
+#[tokio::test]
+async fn an_identity_that_means_nothing_is_refused() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    call_as::<v1::Put>(&channel, ("7", 1), put("k", "1", false)).await.unwrap();
+    let item = v1::MultiDeleteItem { key: "k".into(), ..v1::MultiDeleteItem::default() };
+    let deletes = v1::MultiDeleteRequest { bucket: "b".into(), items: vec![item] };
+    let refused = call_as::<v1::MultiDelete>(&channel, ("7", 2), deletes).await.unwrap_err();
+    assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
+    let apart = v1::MultiPutRequest { atomic: false, ..puts(&[("k", false)]) };
+    let refused = call_as::<v1::MultiPut>(&channel, ("7", 2), apart).await.unwrap_err();
+    assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
+    assert!(server.client().await.head("b", b"k").await.unwrap().is_some(), "nothing was done");
+    let mut grpc = Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    let codec = ProstCodec::<v1::OperationsRequest, v1::OperationsResponse>::default();
+    let mut request = Request::new(futures_util::stream::pending());
+    request.metadata_mut().insert(SESSION_HEADER, 7.into());
+    request.metadata_mut().insert(SEQUENCE_HEADER, 3.into());
+    let path = PathAndQuery::from_static(<v1::Operations as Method>::PATH);
+    let refused = grpc.streaming(request, path, codec).await.err().unwrap();
+    assert_eq!(kind(&refused), Kind::Invalid, "{refused:?}");
+    server.stop().await;
+}
+
+/// In one step a key may come twice: the last of its items stays, each has a version of its own, and conditions are about what
+/// was there before.
+#[tokio::test]
+async fn of_a_key_that_comes_twice_in_a_step_the_last_stays() {
+    let server = Running::start().await;
+    let channel = server.channel().await;
+    let client = server.client().await;
+    for (sequence, last) in [(1, "short"), (2, "long")] {
+        let value = |text: &str| if text == "long" { vec![b'l'; 100_000] } else { text.as_bytes().to_vec() };
+        let item = |value: Vec<u8>| v1::MultiPutItem {
+            key: last.into(),
+            value: value.into(),
+            rules: Some(v1::RejectRules { if_exists: true, ..v1::RejectRules::default() }),
+            ..v1::MultiPutItem::default()
+        };
+        let beside =
+            v1::MultiPutItem { key: "beside".into(), value: "b".into(), ..v1::MultiPutItem::default() };
+        let items = vec![item(value("first")), beside, item(value(last))];
+        let step = || v1::MultiPutRequest { bucket: "b".into(), items: items.clone(), atomic: true };
+        let done = call_as::<v1::MultiPut>(&channel, ("7", sequence), step()).await.unwrap();
+        let versions: Vec<u64> = done.results.iter().map(|result| result.version).collect();
+        assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+        let object = client.get("b", last.as_bytes(), ByteRange::ALL).await.unwrap().unwrap();
+        assert_eq!((object.info.version, object.value.to_vec()), (versions[2], value(last)));
+        let again = call_as::<v1::MultiPut>(&channel, ("8", sequence), step()).await.unwrap_err();
+        assert_eq!(kind(&again), Kind::ConditionFailed, "it exists before the step");
+    }
     server.stop().await;
 }
 

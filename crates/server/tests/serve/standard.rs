@@ -18,11 +18,11 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::support::{Running, eventually, testing};
+use crate::support::{FOR_EVER, Running, eventually, testing};
 
 #[tokio::test]
 async fn health_answers() {
-    let server = Running::start().await;
+    let server = Running::with(Limits { drain_max: FOR_EVER, ..Limits::default() }).await;
     let mut health = HealthClient::new(server.channel().await);
     for service in ["", "shoal.v1.ObjectStore", "io.grpc.KeyValueService"] {
         let request = HealthCheckRequest { service: service.into() };
@@ -34,9 +34,7 @@ async fn health_answers() {
     // Who watches learns of the end, and does not hold it up.
     let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
-    let started = std::time::Instant::now();
     server.stop().await;
-    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
 }
 

@@ -165,7 +165,7 @@ async fn streams_that_break_the_rules_store_nothing() {
         (
             "a chunk of 3 MiB",
             vec![header("k"), chunk(value(3 << 20, 1)), end(3 << 20)],
-            Code::InvalidArgument,
+            Code::ResourceExhausted,
             Kind::Invalid,
         ),
         (

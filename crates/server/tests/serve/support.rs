@@ -76,7 +76,7 @@ impl Running {
 
     pub(crate) async fn stop(self) {
         self.stop.send(()).unwrap();
-        tokio::time::timeout(Duration::from_secs(20), self.ended).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(HANGS_AFTER, self.ended).await.unwrap().unwrap().unwrap();
     }
 }
 
@@ -138,15 +138,21 @@ pub(crate) fn end(bytes: u64) -> v1::PutStreamRequest {
     v1::PutStreamRequest { part: Some(v1::put_stream_request::Part::End(v1::PutStreamEnd { bytes })) }
 }
 
-/// Waits until `is` holds, for a while.
+/// A server that waits so long for something hangs where it should not wait.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(3_600);
+
+/// What has not come after so long never comes, on a machine however slow.
+pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(100);
+
+/// Waits until `is` holds.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, is: impl Fn() -> F) {
-    for _ in 0..200 {
-        if is().await {
-            return;
+    let looks = async {
+        while !is().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("not after 4 s: {what}");
+    };
+    let held = tokio::time::timeout(HANGS_AFTER, looks).await;
+    held.unwrap_or_else(|_| panic!("not after {} s: {what}", HANGS_AFTER.as_secs()));
 }
 
 /// How many objects the bucket has. (The store's own figure leaves out what its trees do not hold yet.)

@@ -1,7 +1,6 @@
 //! gRPC-Web, as a browser sends it: raw HTTP/1.1.
 
 use std::io::Read;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +14,7 @@ use shoal_server::ServerOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Running, call, value};
+use crate::support::{HANGS_AFTER, Running, call, value};
 
 /// A request by hand.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +156,7 @@ async fn read_answer(stream: &mut TcpStream, is_text: bool) -> Answer {
 }
 
 async fn read_more(stream: &mut TcpStream, bytes: &mut Vec<u8>) {
-    let read = tokio::time::timeout(Duration::from_secs(20), stream.read_buf(bytes)).await;
+    let read = tokio::time::timeout(HANGS_AFTER, stream.read_buf(bytes)).await;
     assert_ne!(
         read.expect("an answer").unwrap(),
         0,
@@ -278,16 +277,41 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
     let post_multi = Post { path: "/shoal.v1.ObjectStore/MultiPut", ..post };
     assert_eq!(post_multi.send(&server, &packed(&multi.encode_to_vec())).await.status(), Some(0));
     assert_eq!(client.get("", b"m", ByteRange::ALL).await.unwrap().unwrap().value, "v");
+    // A message of two members, of which the second one was lost.
+    let (front, back) = put.split_at(put.len() / 2);
+    let [front, back] = [front, back].map(|part| packed(part).split_off(5));
+    let members = [front, back].concat();
+    let body = [&[1][..], &(members.len() as u32).to_be_bytes(), &members].concat();
+    assert_eq!(post.send(&server, &body).await.status(), Some(0));
+    assert!(client.get("", b"k", ByteRange::ALL).await.unwrap().unwrap().value == value(100_000, 1));
     // A bomb, and what is no gzip.
     for path in ["/shoal.v1.ObjectStore/Put", "/shoal.v1.ObjectStore/MultiPut"] {
         let bomb = packed(&vec![0; MESSAGE_BYTES_MAX * 10]);
         assert!(bomb.len() < 1 << 20);
-        assert_eq!(Post { path, ..post }.send(&server, &bomb).await.status(), Some(11));
+        assert_eq!(Post { path, ..post }.send(&server, &bomb).await.status(), Some(8));
     }
     assert_eq!(post.send(&server, &[1, 0, 0, 0, 2, 5, 5]).await.status(), Some(13));
+    let answer = Post { encoding: Some("snappy"), ..post }.send(&server, &framed(&put)).await;
+    assert_eq!(answer.status(), Some(12));
+    assert!(answer.has("grpc-accept-encoding: identity,gzip"), "{}", answer.headers);
     server.stop().await;
+    // Where compression is off, every method says so, and what it takes: some said it of the message, without the header.
     let server = Running::start().await;
-    assert_eq!(post.send(&server, &packed(&put)).await.status(), Some(12));
+    let put = put_request(10).encode_to_vec();
+    for path in ["Put", "MultiPut", "List", "PutStream", "GetStream", "Operations"] {
+        let path: &'static str = format!("/shoal.v1.ObjectStore/{path}").leak();
+        let answer = Post { path, ..post }.send(&server, &packed(&put)).await;
+        assert_eq!(answer.status(), Some(12), "{path}");
+        assert!(answer.has("grpc-accept-encoding: identity"), "{path}: {}", answer.headers);
+        // Packed, and it does not say how.
+        let answer = Post { path, encoding: None, ..post }.send(&server, &packed(&put)).await;
+        assert_eq!(answer.status(), Some(13), "{path}");
+    }
+    // Messages in JSON were read as protobuf.
+    for content_type in ["application/grpc-web+json", "application/grpc-web-text+json"] {
+        let answer = Post { content_type, encoding: None, ..post }.send(&server, &framed(&put)).await;
+        assert_eq!(answer.http, 415, "{content_type}");
+    }
     assert_eq!(server.client().await.head("", b"k").await.unwrap(), None);
     server.stop().await;
 }

@@ -36,16 +36,20 @@ class UserMetadata(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class ObjectInfo(_message.Message):
-    __slots__ = ("version", "bytes", "modified_ns", "metadata")
+    __slots__ = ("version", "bytes", "modified_ns", "metadata", "ttl_ns", "expire_time_ns")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    TTL_NS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     version: int
     bytes: int
     modified_ns: int
     metadata: Metadata
-    def __init__(self, version: _Optional[int] = ..., bytes: _Optional[int] = ..., modified_ns: _Optional[int] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ...) -> None: ...
+    ttl_ns: int
+    expire_time_ns: int
+    def __init__(self, version: _Optional[int] = ..., bytes: _Optional[int] = ..., modified_ns: _Optional[int] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., ttl_ns: _Optional[int] = ..., expire_time_ns: _Optional[int] = ...) -> None: ...
 
 class ByteRange(_message.Message):
     __slots__ = ("first", "bytes")
@@ -56,13 +60,15 @@ class ByteRange(_message.Message):
     def __init__(self, first: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class PutRequest(_message.Message):
-    __slots__ = ("bucket", "key", "rules", "metadata", "modified_ns", "return_existing", "value")
+    __slots__ = ("bucket", "key", "rules", "metadata", "modified_ns", "return_existing", "ttl_ns", "expire_time_ns", "value")
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
     RETURN_EXISTING_FIELD_NUMBER: _ClassVar[int]
+    TTL_NS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     bucket: str
     key: bytes
@@ -70,8 +76,10 @@ class PutRequest(_message.Message):
     metadata: Metadata
     modified_ns: int
     return_existing: bool
+    ttl_ns: int
+    expire_time_ns: int
     value: bytes
-    def __init__(self, bucket: _Optional[str] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., return_existing: bool = ..., value: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, bucket: _Optional[str] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., return_existing: bool = ..., ttl_ns: _Optional[int] = ..., expire_time_ns: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("version", "existing", "value_omitted", "value")
@@ -154,14 +162,29 @@ class ListRequest(_message.Message):
     def __init__(self, bucket: _Optional[str] = ..., prefix: _Optional[bytes] = ..., delimiter: _Optional[bytes] = ..., start_after: _Optional[bytes] = ..., page_size: _Optional[int] = ...) -> None: ...
 
 class ListResponse(_message.Message):
-    __slots__ = ("entries", "common_prefixes", "next_start_after")
+    __slots__ = ("entries", "common_prefixes", "next_start_after", "damaged")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     COMMON_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     NEXT_START_AFTER_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[ListEntry]
     common_prefixes: _containers.RepeatedScalarFieldContainer[bytes]
     next_start_after: bytes
-    def __init__(self, entries: _Optional[_Iterable[_Union[ListEntry, _Mapping]]] = ..., common_prefixes: _Optional[_Iterable[bytes]] = ..., next_start_after: _Optional[bytes] = ...) -> None: ...
+    damaged: _containers.RepeatedCompositeFieldContainer[DamagedRange]
+    def __init__(self, entries: _Optional[_Iterable[_Union[ListEntry, _Mapping]]] = ..., common_prefixes: _Optional[_Iterable[bytes]] = ..., next_start_after: _Optional[bytes] = ..., damaged: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ...) -> None: ...
+
+class DamagedRange(_message.Message):
+    __slots__ = ("tablet", "to", "block", "why")
+    TABLET_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    tablet: int
+    to: bytes
+    block: int
+    why: str
+    def __init__(self, tablet: _Optional[int] = ..., to: _Optional[bytes] = ..., block: _Optional[int] = ..., why: _Optional[str] = ..., **kwargs) -> None: ...
 
 class ListEntry(_message.Message):
     __slots__ = ("key", "info")
@@ -226,18 +249,22 @@ class MultiPutRequest(_message.Message):
     def __init__(self, bucket: _Optional[str] = ..., items: _Optional[_Iterable[_Union[MultiPutItem, _Mapping]]] = ..., atomic: bool = ...) -> None: ...
 
 class MultiPutItem(_message.Message):
-    __slots__ = ("key", "rules", "metadata", "modified_ns", "value")
+    __slots__ = ("key", "rules", "metadata", "modified_ns", "ttl_ns", "expire_time_ns", "value")
     KEY_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
+    TTL_NS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     rules: RejectRules
     metadata: Metadata
     modified_ns: int
+    ttl_ns: int
+    expire_time_ns: int
     value: bytes
-    def __init__(self, key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., ttl_ns: _Optional[int] = ..., expire_time_ns: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class MultiPutResponse(_message.Message):
     __slots__ = ("results",)
@@ -296,18 +323,22 @@ class PutStreamRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[PutStreamHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., end: _Optional[_Union[PutStreamEnd, _Mapping]] = ...) -> None: ...
 
 class PutStreamHeader(_message.Message):
-    __slots__ = ("bucket", "key", "rules", "metadata", "modified_ns")
+    __slots__ = ("bucket", "key", "rules", "metadata", "modified_ns", "ttl_ns", "expire_time_ns")
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
+    TTL_NS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     bucket: str
     key: bytes
     rules: RejectRules
     metadata: Metadata
     modified_ns: int
-    def __init__(self, bucket: _Optional[str] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ...) -> None: ...
+    ttl_ns: int
+    expire_time_ns: int
+    def __init__(self, bucket: _Optional[str] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., ttl_ns: _Optional[int] = ..., expire_time_ns: _Optional[int] = ...) -> None: ...
 
 class PutStreamEnd(_message.Message):
     __slots__ = ("bytes",)
@@ -344,7 +375,7 @@ class OperationsRequest(_message.Message):
     def __init__(self, bucket: _Optional[str] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("number", "action", "key", "rules", "metadata", "modified_ns", "range", "identity", "value")
+    __slots__ = ("number", "action", "key", "rules", "metadata", "modified_ns", "range", "identity", "ttl_ns", "expire_time_ns", "value")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACTION_UNSPECIFIED: _ClassVar[Operation.Action]
@@ -365,6 +396,8 @@ class Operation(_message.Message):
     MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    TTL_NS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     number: int
     action: Operation.Action
@@ -374,8 +407,10 @@ class Operation(_message.Message):
     modified_ns: int
     range: ByteRange
     identity: WriteIdentity
+    ttl_ns: int
+    expire_time_ns: int
     value: bytes
-    def __init__(self, number: _Optional[int] = ..., action: _Optional[_Union[Operation.Action, str]] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., range: _Optional[_Union[ByteRange, _Mapping]] = ..., identity: _Optional[_Union[WriteIdentity, _Mapping]] = ..., value: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., action: _Optional[_Union[Operation.Action, str]] = ..., key: _Optional[bytes] = ..., rules: _Optional[_Union[RejectRules, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., modified_ns: _Optional[int] = ..., range: _Optional[_Union[ByteRange, _Mapping]] = ..., identity: _Optional[_Union[WriteIdentity, _Mapping]] = ..., ttl_ns: _Optional[int] = ..., expire_time_ns: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class WriteIdentity(_message.Message):
     __slots__ = ("session", "sequence")

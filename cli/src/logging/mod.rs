@@ -1,0 +1,117 @@
+//! The program's log: human-readable lines on standard error.
+//!
+//! A server writes them on a thread of its own ([`queue`]): whoever does not read its standard error holds nobody up. No cause may
+//! fill the log ([`limit`]), and what libraries say about the other side of a connection is below the default level.
+
+mod limit;
+mod queue;
+
+use std::io::{self, IsTerminal};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::failure::Usage;
+use crate::logging::limit::Limit;
+use crate::logging::queue::{LogQueue, QueueWriter};
+
+/// Libraries whose warnings are about what a peer sends: the operator can do nothing about them.
+const LIBRARIES: [&str; 8] =
+    ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls", "tonic", "tonic_reflection", "tower"];
+
+/// At the end of the program nothing is waited for that does not move for so long: nobody reads standard error.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where a server's lines go.
+static SERVER: OnceLock<Server> = OnceLock::new();
+
+struct Server {
+    queue: Arc<LogQueue>,
+    limit: Arc<Limit>,
+}
+
+/// Starts logging what `filter` says (a level, or filters by module), for a command: its lines are written at once. To be
+/// called once, as [`start_server`].
+pub(crate) fn start(filter: &str) -> anyhow::Result<()> {
+    init(parse(filter)?, Arc::default(), io::stderr);
+    Ok(())
+}
+
+/// As [`start`], for a server: a line is written by a thread of its own. The program ends with [`finish`].
+pub(crate) fn start_server(filter: &str) -> anyhow::Result<()> {
+    let filter = parse(filter)?;
+    let limit = Arc::<Limit>::default();
+    let queue = LogQueue::to_stderr(limit.clone())?;
+    init(filter, limit.clone(), QueueWriter(queue.clone()));
+    // The standard library's own hook would wait for who reads standard error.
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        tracing::error!("the thread {} panicked: {panic}", thread.name().unwrap_or("without a name"));
+    }));
+    // The program starts once.
+    let _ = SERVER.set(Server { queue, limit });
+    Ok(())
+}
+
+/// Writes `line` behind those of a server; false where no server's log was started.
+pub(crate) fn say(line: &str) -> bool {
+    let Some(server) = SERVER.get() else { return false };
+    server.queue.push(format!("{line}\n").into_bytes());
+    true
+}
+
+/// Waits until everything was written that was logged, as long as somebody reads it.
+pub(crate) fn finish() {
+    if let Some(server) = SERVER.get() {
+        server.limit.report_all();
+        server.queue.flush(FLUSH_PATIENCE);
+    }
+}
+
+fn init<W>(filter: EnvFilter, limit: Arc<Limit>, writer: W)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = fmt::layer().with_writer(writer).with_ansi(io::stderr().is_terminal()).with_target(false);
+    tracing_subscriber::registry().with(filter).with(limit::Limited(limit)).with(lines).init();
+}
+
+fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
+    EnvFilter::try_new(with_libraries(filter)).map_err(|error| {
+        Usage(format!("--log {filter:?}: {error}; write error, warn, info, debug or trace")).into()
+    })
+}
+
+/// `filter` with the libraries' warnings left out, unless it asks for debugging, for nothing at all, or names the library.
+fn with_libraries(filter: &str) -> String {
+    let level = |part: &str| part.trim().parse::<LevelFilter>().ok();
+    let is_plain = |level: LevelFilter| level >= LevelFilter::DEBUG || level == LevelFilter::OFF;
+    if filter.split(',').filter_map(level).any(is_plain) {
+        return filter.to_owned();
+    }
+    // Of two parts for one module the later one counts.
+    let quiet = LIBRARIES.map(|library| format!("{library}=error")).join(",");
+    format!("{quiet},{filter}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_quiet_unless_they_are_asked() {
+        assert!(with_libraries("info").starts_with("h2=error,"));
+        assert!(with_libraries("info").ends_with(",info"));
+        assert_eq!((with_libraries("debug"), with_libraries("off")), ("debug".into(), "off".into()));
+        assert_eq!(with_libraries("info, trace"), "info, trace");
+        let shown = |filter: &str| parse(filter).unwrap().to_string();
+        assert!(shown("info,h2=trace").contains("h2=trace") && !shown("info,h2=trace").contains("h2=error"));
+        assert!(shown("warn,shoal_engine=debug").contains("h2=error"));
+        assert!(parse("info,=").is_err() || parse("x=loud").is_err());
+    }
+}

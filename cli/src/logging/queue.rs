@@ -1,0 +1,218 @@
+//! Lines on their way to standard error: whoever logs puts one in a bounded queue, and a thread writes them. A pipe that nobody
+//! reads stops that thread and nobody else; what finds no room then is dropped, counted, and told of when there is room again.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use parking_lot::{Condvar, Mutex};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::limit::Limit;
+
+/// Lines that wait to be written, all together; further ones are dropped.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// How often the thread looks whether there is something to tell of lines that were left out.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Until standard error is tried again where it takes nothing and does not let us wait.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// The queue.
+pub(super) struct LogQueue {
+    state: Mutex<State>,
+    /// Something came.
+    filled: Condvar,
+    /// Something was written.
+    emptied: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    lines: VecDeque<Vec<u8>>,
+    /// Of these, and of the line that is being written.
+    bytes: usize,
+    /// Lines that found no room and were not told of.
+    dropped: u64,
+    /// Lines that left the queue, ever.
+    written: u64,
+}
+
+impl LogQueue {
+    /// A queue whose thread writes to standard error, and tells what `limit` left out.
+    pub(super) fn to_stderr(limit: Arc<Limit>) -> anyhow::Result<Arc<Self>> {
+        // A descriptor of its own: the standard library's lock is not held while this waits for who reads.
+        let stderr = io::stderr().as_fd().try_clone_to_owned().context("cannot write to standard error")?;
+        let queue = Arc::new(Self::new());
+        let (target, its) = (File::from(stderr), queue.clone());
+        let thread = std::thread::Builder::new().name("log".into());
+        thread
+            .spawn(move || its.run(target, &limit))
+            .context("cannot start the thread that writes the log")?;
+        Ok(queue)
+    }
+
+    fn new() -> Self {
+        Self { state: Mutex::default(), filled: Condvar::new(), emptied: Condvar::new() }
+    }
+
+    /// Takes a line, where there is room. Never waits for who reads.
+    pub(super) fn push(&self, line: Vec<u8>) {
+        let mut state = self.state.lock();
+        if state.bytes + line.len() > QUEUE_BYTES_MAX {
+            state.dropped += 1;
+            return;
+        }
+        state.bytes += line.len();
+        state.lines.push_back(line);
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    /// Waits until all lines were written, or none was for `patience`.
+    pub(super) fn flush(&self, patience: Duration) {
+        let mut state = self.state.lock();
+        let (mut written, mut since) = (state.written, Instant::now());
+        while state.bytes > 0 || state.dropped > 0 {
+            if state.written > written {
+                (written, since) = (state.written, Instant::now());
+            }
+            let Some(left) = patience.checked_sub(since.elapsed()) else { return };
+            let _ = self.emptied.wait_for(&mut state, left);
+        }
+    }
+
+    /// Writes lines for as long as the program runs.
+    fn run(&self, mut target: impl Write, limit: &Limit) {
+        loop {
+            match self.next() {
+                Some(line) => {
+                    write(&mut target, &line);
+                    let mut state = self.state.lock();
+                    state.bytes -= line.len();
+                    state.written += 1;
+                    drop(state);
+                    self.emptied.notify_all();
+                }
+                None => self.tell(limit),
+            }
+        }
+    }
+
+    /// The next line; none where there is none for a while, or there is something to tell.
+    fn next(&self) -> Option<Vec<u8>> {
+        let mut state = self.state.lock();
+        if state.lines.is_empty() && state.dropped == 0 {
+            let _ = self.filled.wait_for(&mut state, LOOK_PAUSE);
+        }
+        state.lines.pop_front()
+    }
+
+    /// Says what was dropped, and what was left out. The queue is empty: there is room for it.
+    fn tell(&self, limit: &Limit) {
+        let dropped = std::mem::take(&mut self.state.lock().dropped);
+        if dropped > 0 {
+            tracing::warn!(
+                target: "shoal::logging",
+                "{dropped} lines of the log were dropped: standard error was not read"
+            );
+            self.emptied.notify_all();
+        }
+        if limit.owes() {
+            limit.report();
+        }
+    }
+}
+
+/// Where nobody reads any more there is nobody to tell.
+fn write(target: &mut impl Write, mut line: &[u8]) {
+    while !line.is_empty() {
+        match target.write(line) {
+            Ok(count) => line = line.get(count..).filter(|_| count > 0).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Somebody who shares it has made it so.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY_PAUSE),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Gives the lines of `tracing` to the queue.
+pub(super) struct QueueWriter(pub(super) Arc<LogQueue>);
+
+/// One line, which comes in one piece.
+pub(super) struct Line<'a>(&'a LogQueue);
+
+impl<'a> MakeWriter<'a> for QueueWriter {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(&self.0)
+    }
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.push(bytes.to_vec());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// A pipe that nobody reads stops nobody; when it is read, what was taken comes out whole and in order.
+    #[test]
+    fn a_full_pipe_stops_nobody() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let queue = Arc::new(LogQueue::new());
+        let its = queue.clone();
+        std::thread::spawn(move || its.run(writer, &Limit::default()));
+        let line = |number: usize| format!("{number:0>999}\n").into_bytes();
+        // Twice as much as fits in the queue and in a pipe.
+        for number in 0..3_000 {
+            queue.push(line(number));
+        }
+        queue.flush(Duration::from_millis(50));
+        let (dropped, held) = {
+            let state = queue.state.lock();
+            (state.dropped as usize, state.bytes)
+        };
+        assert!(held <= QUEUE_BYTES_MAX && dropped > 0, "{held} bytes, {dropped} dropped");
+        let taken = 3_000 - dropped;
+        let mut text = vec![0; taken * 1_000];
+        reader.read_exact(&mut text).unwrap();
+        // The thread makes room while lines come, so a line may be taken behind one that was dropped.
+        let mut next = 0;
+        for whole in text.chunks(1_000) {
+            let number: usize = str::from_utf8(whole).unwrap().trim().parse().unwrap();
+            assert!(number >= next && whole == line(number), "{number} after {next}");
+            next = number + 1;
+        }
+        queue.flush(Duration::from_secs(60));
+        {
+            let state = queue.state.lock();
+            assert_eq!((state.bytes, state.dropped), (0, 0), "and the rest was told of");
+        }
+        queue.push(line(5));
+        reader.read_exact(&mut text[..1_000]).unwrap();
+        assert!(text[..1_000] == line(5));
+        // A pipe that was closed stops nobody either.
+        drop(reader);
+        (0..10).for_each(|number| queue.push(line(number)));
+        queue.flush(Duration::from_secs(60));
+        assert_eq!(queue.state.lock().bytes, 0);
+    }
+}

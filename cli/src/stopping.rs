@@ -1,0 +1,106 @@
+//! The end of `serve` in time: draining and closing together take no longer than the operator allows, because a supervisor
+//! kills what takes longer.
+//!
+//! The clock starts at the signal. Half of the time, 10 s at most, is for requests under way; the rest is for bringing what the log
+//! holds into the trees. What is not done by then is left to the next start, which replays the log as after a crash.
+
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use shoal_engine::{Store, block_on};
+use tokio::time::{sleep, timeout};
+
+/// Default of `--stop-timeout`, in seconds: supervisors kill after 30.
+pub(crate) const STOP_TIMEOUT_S: u64 = 25;
+/// Requests under way get no longer than this, however much time there is.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// How often it is looked whether the end began.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// How long the end may take, and since when it takes.
+pub(crate) struct StopTime {
+    limit: Duration,
+    began: OnceLock<Instant>,
+}
+
+impl StopTime {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { limit, began: OnceLock::new() }
+    }
+
+    /// The end begins; the first call counts.
+    pub(crate) fn begin(&self) {
+        let _ = self.began.set(Instant::now());
+    }
+
+    /// What requests under way may take of the time.
+    pub(crate) fn drain_max(&self) -> Duration {
+        DRAIN_MAX.min(self.limit / 2)
+    }
+
+    /// What is left of the time; all of it where the end has not begun.
+    pub(crate) fn left(&self) -> Duration {
+        let took = self.began.get().map_or(Duration::ZERO, Instant::elapsed);
+        self.limit.saturating_sub(took)
+    }
+
+    /// Waits until the end began and its time is over.
+    pub(crate) async fn over(&self) {
+        while self.began.get().is_none() || !self.left().is_zero() {
+            sleep(self.left().min(LOOK_PERIOD)).await;
+        }
+    }
+}
+
+/// Closes `store` in what is left of the time.
+pub(crate) async fn close(store: Store, time: &StopTime, path: &Path) -> anyhow::Result<()> {
+    let left = time.left();
+    // The last flushes of a close come after its deadline.
+    let for_applies = left.saturating_sub((left / 10).min(Duration::from_secs(1)));
+    let waiting = store.clone();
+    let closing = tokio::task::spawn_blocking(move || block_on(waiting.close_within(Some(for_applies))));
+    let Ok(joined) = timeout(left, closing).await else {
+        let what = "the device does not answer in time";
+        say_left_over(path, what);
+        // Its threads may never end: whoever dropped the store's last handle would wait for them.
+        std::mem::forget(store);
+        return Ok(());
+    };
+    let closed = joined.context("the store could not be closed")?;
+    let closed = closed.with_context(|| format!("cannot close the store {} in order", path.display()))?;
+    match closed.records_left {
+        0 => tracing::info!("closed {}: nothing is left in its log", path.display()),
+        count => say_left_over(path, &format!("{count} records are only in the log")),
+    }
+    Ok(())
+}
+
+/// The time was over, or something could not be applied. Nothing is lost by that.
+pub(crate) fn say_left_over(path: &Path, what: &str) {
+    tracing::warn!(
+        "stopped {} before everything was applied ({what}): nothing is lost, the next start replays the log as after a crash; \
+         --stop-timeout gives the stop more time",
+        path.display()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_runs_from_the_beginning_of_the_end() {
+        let time = StopTime::new(Duration::from_secs(25));
+        assert_eq!((time.left(), time.drain_max()), (Duration::from_secs(25), DRAIN_MAX));
+        time.begin();
+        assert!(time.left() <= Duration::from_secs(25));
+        let short = StopTime::new(Duration::from_secs(4));
+        assert_eq!(short.drain_max(), Duration::from_secs(2));
+        let none = StopTime::new(Duration::ZERO);
+        none.begin();
+        assert_eq!(none.left(), Duration::ZERO);
+        block_on(none.over());
+    }
+}

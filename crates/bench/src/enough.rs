@@ -1,0 +1,46 @@
+//! When a row was measured for long enough: its time is over, and it has enough operations for figures.
+//!
+//! The time alone would leave a row without figures where one operation takes longer than all of it, as on a busy machine. Tests give
+//! no time at all: then a row ends by the count, however fast the machine is.
+
+use std::time::{Duration, Instant};
+
+/// Operations that a row, or each of its clients, has at least.
+pub(crate) const OPERATIONS_MIN: u64 = 16;
+
+/// The end of a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Enough {
+    began: Instant,
+    time: Duration,
+}
+
+impl Enough {
+    /// A row that begins now and is measured for `time`.
+    pub(crate) fn after(time: Duration) -> Self {
+        Self { began: Instant::now(), time }
+    }
+
+    /// Whether the row may end after `operations`. The clock is not read before they are enough.
+    pub(crate) fn is_reached(&self, operations: u64) -> bool {
+        operations >= OPERATIONS_MIN && self.began.elapsed() >= self.time
+    }
+
+    /// Time since the beginning.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_without_time_ends_by_the_count_and_one_with_time_not_before_it() {
+        let enough = Enough::after(Duration::ZERO);
+        assert!(!enough.is_reached(0) && !enough.is_reached(OPERATIONS_MIN - 1));
+        assert!(enough.is_reached(OPERATIONS_MIN));
+        assert!(!Enough::after(Duration::from_secs(1 << 40)).is_reached(u64::MAX));
+    }
+}

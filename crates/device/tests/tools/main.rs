@@ -1,0 +1,8 @@
+//! Devices of the kernel, and what the tools of the machine make. What a machine lacks is skipped, and said.
+
+// Clippy's exception for tests does not reach the helpers of an integration test.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod machine;
+mod raw;
+mod signatures;

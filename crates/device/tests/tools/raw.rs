@@ -1,0 +1,95 @@
+//! Who may open a block device beside whom: the kernel decides (`O_EXCL`), and the lock.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use shoal_base::BLOCK_BYTES_U64;
+use shoal_base::task::block_on;
+use shoal_device::{Device, FileOptions, IoBuf, IoMode, OpenError, open};
+
+use crate::machine::{Loop, tool};
+
+/// `O_EXCL` of Linux; to a block device it means: for me alone.
+const O_EXCL: i32 = 0o200;
+
+fn backing(folder: &Path) -> PathBuf {
+    let path = folder.join("backing");
+    File::create(&path).unwrap().set_len(4_096 * BLOCK_BYTES_U64).unwrap();
+    path
+}
+
+fn to_write(path: &str) -> Result<Device, OpenError> {
+    open(Path::new(path), &FileOptions::default())
+}
+
+fn to_read(path: &str) -> Result<Device, OpenError> {
+    open(Path::new(path), &FileOptions { read_only: true, ..FileOptions::default() })
+}
+
+fn is_in_use(opened: Result<Device, OpenError>) -> bool {
+    matches!(opened, Err(OpenError::InUse { .. }))
+}
+
+/// A file system on it would be written over while the kernel uses it.
+#[test]
+fn a_mounted_device_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let backing = backing(folder.path());
+    let (Some(mkfs), Some(mount)) = (tool("mkfs.ext4"), tool("mount")) else { return };
+    assert!(Command::new(mkfs).args(["-q", "-F"]).arg(&backing).status().unwrap().success());
+    let Some(raw) = Loop::over(&backing, &[]) else { return };
+    let place = folder.path().join("place");
+    fs::create_dir(&place).unwrap();
+    if !Command::new(mount).arg(&raw.0).arg(&place).status().unwrap().success() {
+        eprintln!("SKIPPED: this machine lets nobody mount a file system");
+        return;
+    }
+    let refused = (is_in_use(to_write(&raw.0)), is_in_use(to_read(&raw.0)));
+    assert!(Command::new("umount").arg(&place).status().unwrap().success());
+    assert_eq!(refused, (true, true), "for writing, for reading");
+    to_write(&raw.0).unwrap();
+}
+
+#[test]
+fn a_device_that_somebody_has_exclusively_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(raw) = Loop::over(&backing(folder.path()), &[]) else { return };
+    let other = OpenOptions::new().read(true).custom_flags(O_EXCL).open(&raw.0).unwrap();
+    assert!(is_in_use(to_write(&raw.0)) && is_in_use(to_read(&raw.0)));
+    drop(other);
+    let ours = to_write(&raw.0).unwrap();
+    let other = OpenOptions::new().read(true).custom_flags(O_EXCL).open(&raw.0);
+    assert_eq!(other.unwrap_err().kind(), std::io::ErrorKind::ResourceBusy, "we have it exclusively, too");
+    assert!(is_in_use(to_write(&raw.0)) && is_in_use(to_read(&raw.0)));
+    drop(ours);
+    to_write(&raw.0).unwrap();
+}
+
+#[test]
+fn readers_share_a_device_and_exclude_a_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(raw) = Loop::over(&backing(folder.path()), &[]) else { return };
+    let readers = [to_read(&raw.0).unwrap(), to_read(&raw.0).unwrap()];
+    assert!(is_in_use(to_write(&raw.0)));
+    drop(readers);
+    to_write(&raw.0).unwrap();
+}
+
+#[test]
+fn a_device_that_cannot_be_written_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let backing = backing(folder.path());
+    fs::write(&backing, vec![9; 8 * BLOCK_BYTES_U64 as usize]).unwrap();
+    let Some(raw) = Loop::over(&backing, &["--read-only"]) else { return };
+    let refused = to_write(&raw.0).unwrap_err().to_string();
+    assert!(refused.starts_with(&format!("cannot write to {}: Read-only", raw.0)), "{refused}");
+    for io in [IoMode::Auto, IoMode::Threads] {
+        let options = FileOptions { read_only: true, io, ..FileOptions::default() };
+        let device = open(Path::new(&raw.0), &options).unwrap();
+        assert_eq!(block_on(device.read(7, IoBuf::new(1))).ok().unwrap()[5], 9);
+        assert!(block_on(device.write(7, IoBuf::new(1))).result.is_err());
+        assert!(format!("{device:?}").contains("read-only"), "{device:?}");
+    }
+}

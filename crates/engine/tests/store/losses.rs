@@ -1,0 +1,167 @@
+//! A repair that loses says so, and the store remembers it until somebody acknowledges it: every block of the log of a store that
+//! crashed is damaged, alone, and what the repair reports is held to what really changed (docs/repair.md).
+
+use std::collections::BTreeMap;
+
+use shoal_device::Device;
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_engine::{
+    ByteRange, CheckOptions, CheckReport, Losses, OpenOptions, PutOptions, RejectRules, Store, block_on,
+    check,
+};
+
+use crate::common::{format, key, open, tiny};
+
+const BLOCKS: u64 = 256;
+/// Where the log lies, and how long it is: docs/format/superblock.md.
+const LOG: std::ops::Range<u64> = 34..58;
+const KEYS: u64 = 12;
+
+/// In which turn each key was put last; none: it was deleted.
+type State = BTreeMap<u64, Option<u8>>;
+
+fn name(which: u64) -> Vec<u8> {
+    format!("object-{which:03}").into_bytes()
+}
+
+fn quiet(image: Image) -> Device {
+    Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))
+}
+
+/// Puts a value that tells its turn.
+fn put(store: &Store, state: &mut State, which: u64, turn: u8) {
+    let value = vec![turn; 700 + which as usize];
+    block_on(store.put(&key(&name(which)), value.into(), PutOptions::default())).unwrap();
+    state.insert(which, Some(turn));
+}
+
+fn delete(store: &Store, state: &mut State, which: u64) {
+    block_on(store.delete(&key(&name(which)), RejectRules::default())).unwrap();
+    state.insert(which, None);
+}
+
+/// A store with objects in its trees and newer puts and deletes in its log, which no tree has.
+fn subject(ends_in_order: bool) -> (Image, State) {
+    let sim =
+        SimDevice::with_options(Image::new(BLOCKS), SimOptions { record: false, ..SimOptions::default() });
+    let device = Device::new(sim.clone());
+    format(&device, BLOCKS, 31);
+    let mut state = State::new();
+    let options = || OpenOptions { background: false, ..tiny() };
+    let store = open(&device, options()).unwrap();
+    (0..KEYS).for_each(|which| put(&store, &mut state, which, 1));
+    block_on(store.close()).unwrap();
+    drop(store);
+    let store = open(&device, options()).unwrap();
+    (0..6).for_each(|which| put(&store, &mut state, which, 2));
+    (6..9).for_each(|which| delete(&store, &mut state, which));
+    put(&store, &mut state, 20, 3);
+    put(&store, &mut state, 0, 4);
+    if ends_in_order {
+        block_on(store.close()).unwrap();
+    }
+    let image = sim.image();
+    drop(store);
+    (image, state)
+}
+
+fn run(device: &Device, repair: bool, acknowledge: bool) -> CheckReport {
+    let options = CheckOptions { repair, acknowledge, ..CheckOptions::default() };
+    block_on(check(device.clone(), &options)).unwrap()
+}
+
+/// What the keys hold now, and what the store remembers.
+fn look(device: &Device) -> (State, Losses) {
+    let store = open(device, OpenOptions { read_only: true, ..tiny() }).unwrap();
+    let get = |which| block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap();
+    let state = (0..KEYS).chain([20]).map(|which| (which, get(which).map(|object| object.value.to_vec()[0])));
+    (state.collect(), store.stat().losses)
+}
+
+fn damaged(image: &Image, block: u64) -> Image {
+    let mut image = image.clone();
+    [60, 100, 2_000].iter().for_each(|&byte| image.flip(block, byte, 0x24));
+    image
+}
+
+#[test]
+fn what_a_repair_loses_is_told_and_remembered() {
+    let (image, expected) = subject(false);
+    assert_eq!(look(&quiet(image.clone())), (expected.clone(), Losses::default()));
+    let (mut with_losses, mut unnoticed, mut kinds) = (0, 0, [0; 3]);
+    for block in LOG {
+        if image.block(block).iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        let device = quiet(damaged(&image, block));
+        let found = run(&device, true, false);
+        let (state, remembered) = look(&device);
+        let changed: Vec<u64> = expected
+            .iter()
+            .filter(|(which, value)| state[which] != **value)
+            .map(|(&which, _)| which)
+            .collect();
+        for which in &changed {
+            kinds[match (expected[which], state[which]) {
+                (Some(_), None) => 0,
+                (Some(newest), Some(turn)) if turn < newest => 1,
+                (None, Some(1)) => 2,
+                (newest, turn) => panic!("block {block}: {which} is of turn {turn:?}, expected {newest:?}"),
+            }] += 1;
+        }
+        if found.problem_count == 0 {
+            // The last batch: nothing later says that it was there, so it may have been torn by the crash.
+            assert!(changed.iter().all(|&which| which == 0), "block {block}: {changed:?}");
+            unnoticed += usize::from(!changed.is_empty());
+            continue;
+        }
+        let Losses { lost, reverted, resurrected, .. } = found.losses;
+        let records: u64 = found.lost_records.iter().map(|range| range.end - range.start).sum();
+        assert_eq!((lost, reverted, resurrected), (records, 0, 0), "block {block}: no name is known");
+        assert!(
+            changed.len() as u64 <= records,
+            "block {block}: {changed:?} changed, {records} records are told"
+        );
+        assert_eq!(Losses { since_number: 0, ..remembered }, found.losses, "block {block}");
+        if found.losses.is_none() {
+            continue;
+        }
+        with_losses += 1;
+        // Nothing else is wrong, and still no check calls it clean, nor does another repair, until somebody acknowledges it.
+        for repair in [false, true] {
+            let again = run(&device, repair, false);
+            assert!(again.problem_count == 0 && again.losses.is_none(), "block {block}: {again:?}");
+            assert_eq!((again.remembered, again.is_clean()), (remembered, false), "block {block}");
+        }
+        let acknowledged = run(&device, false, true);
+        assert_eq!(acknowledged.remembered, remembered);
+        assert!(acknowledged.notes.iter().any(|note| note.starts_with("acknowledged: what repairs lost")));
+        assert!(run(&device, false, false).is_clean(), "block {block}");
+        assert_eq!(look(&device), (state, Losses::default()), "block {block}: nothing else changed");
+    }
+    assert_eq!(unnoticed, 1);
+    assert!(with_losses >= 5 && kinds.iter().all(|&count| count > 0), "{with_losses} with losses: {kinds:?}");
+}
+
+/// What nobody has seen cannot be acknowledged: a repair's own losses are remembered, whatever it was asked.
+#[test]
+fn what_is_lost_now_is_not_acknowledged_yet() {
+    let (image, _) = subject(false);
+    let block = LOG.rev().find(|&block| image.block(block).iter().any(|&byte| byte != 0)).unwrap();
+    let device = quiet(damaged(&image, block));
+    let found = run(&device, true, true);
+    assert!(!found.losses.is_none() && !run(&device, false, false).is_clean(), "{found:?}");
+    run(&device, false, true);
+    assert!(run(&device, false, false).is_clean());
+}
+
+/// Nothing in the log of a store that was closed is needed, so nothing of it can be lost.
+#[test]
+fn after_an_end_in_order_nothing_is_lost() {
+    let (image, expected) = subject(true);
+    for block in LOG {
+        let device = quiet(damaged(&image, block));
+        assert!(run(&device, true, false).losses.is_none(), "block {block}");
+        assert_eq!(look(&device), (expected.clone(), Losses::default()), "block {block}");
+    }
+}

@@ -1,0 +1,314 @@
+//! Listings, writes and repairs over damage, judged against a model (T28 of `docs/reliability.md`).
+//!
+//! Every block that holds a part of a tree or of a value is damaged, alone and with others, once by wrong bytes and once by a device that
+//! cannot read it. Then: every listing comes to its end, gives each key of the model with its version, or names a damaged range of the key's
+//! tablet in the page where the key is missing; nothing else is listed. A key in a named range can be put and deleted without a
+//! condition, and what asks for its state is told that nobody knows. The same again after applies, after a restart, after a repair, and,
+//! without any range, after the losses were acknowledged.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shoal_base::BLOCK_BYTES;
+use shoal_device::Device;
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_engine::{
+    ByteRange, Change, CheckOptions, CheckReport, DamagedRange, Error, ListRequest, Look, Metadata,
+    PutOptions, RejectRules, Store, block_on, check,
+};
+
+use crate::common::{self, format, key, lab_number, on_all_cores, open, tiny};
+
+const BLOCKS: u64 = 512;
+const EIO: i32 = 5;
+/// Where the log of 24 blocks ends and the space image begins: docs/format/superblock.md.
+const SPACE_FIRST: u64 = 34 + 24;
+const OBJECTS: u64 = 260;
+
+/// The version of each object.
+type Versions = BTreeMap<Vec<u8>, u64>;
+
+/// Long names: leaves hold few of them, so that there are inner pages of two levels.
+fn name(which: u64) -> Vec<u8> {
+    format!("folder-{:02}/{}object-{which:04}", which % 17, "long-name-".repeat(14)).into_bytes()
+}
+
+fn put(store: &Store, which: u64, bytes: usize) -> u64 {
+    let user = if which % 23 == 4 { vec![("large".into(), vec![b'm'; 900])] } else { Vec::new() };
+    let options = PutOptions { metadata: Metadata { user, ..Metadata::default() }, ..PutOptions::default() };
+    block_on(store.put(&key(&name(which)), vec![which as u8; bytes].into(), options)).unwrap().version.0
+}
+
+fn quiet(image: &Image) -> (Arc<SimDevice>, Device) {
+    let options = SimOptions { record: false, ..SimOptions::default() };
+    let sim = SimDevice::with_options(image.clone(), options);
+    (sim.clone(), Device::new(sim))
+}
+
+/// A closed store of some hundred objects, some of them deleted again, and the versions of what it holds.
+fn subject() -> (Image, Versions) {
+    let (sim, device) = quiet(&Image::new(BLOCKS));
+    format(&device, BLOCKS, 41);
+    let store = open(&device, tiny()).unwrap();
+    let mut versions = Versions::new();
+    for which in 0..OBJECTS {
+        let bytes = [20, 90, 60, 700, 40, 5_000][(which % 6) as usize];
+        versions.insert(name(which), put(&store, which, if which % 37 == 5 { bytes } else { bytes.min(90) }));
+    }
+    for which in (3..OBJECTS).step_by(19) {
+        block_on(store.delete(&key(&name(which)), RejectRules::default())).unwrap();
+        versions.remove(&name(which));
+    }
+    block_on(store.close()).unwrap();
+    drop(store);
+    (sim.image(), versions)
+}
+
+/// The blocks behind the space image that hold something.
+fn used(image: &Image) -> Vec<u64> {
+    let area = u64::from(u32::from_le_bytes(image.block(0)[140..144].try_into().unwrap()));
+    let data = SPACE_FIRST + 2 * area..image.blocks();
+    data.filter(|&block| image.block(block).iter().any(|&byte| byte != 0)).collect()
+}
+
+fn is_page(image: &Image, block: u64) -> bool {
+    image.block(block)[4..6] == *b"Sp"
+}
+
+/// As [`common::judge_listing`](crate::common::judge_listing), of versions that are known.
+fn judge_listing(
+    store: &Store,
+    versions: &Versions,
+    limit: usize,
+) -> Result<BTreeMap<Vec<u8>, DamagedRange>, String> {
+    let expected = versions.iter().map(|(name, version)| (name.clone(), Some(*version))).collect();
+    common::judge_listing(store, &expected, limit).map(|judged| judged.missing)
+}
+
+/// Common prefixes, against the model: what is not among them has all its keys in named ranges.
+fn judge_folders(store: &Store, versions: &Versions, missing: &BTreeMap<Vec<u8>, DamagedRange>) {
+    let mut request = ListRequest {
+        bucket: "default".into(),
+        delimiter: b"/".to_vec(),
+        limit: 3,
+        ..ListRequest::default()
+    };
+    let mut folders = Vec::new();
+    loop {
+        let page = block_on(store.list(&request)).unwrap();
+        folders.extend(page.common_prefixes);
+        match page.next {
+            Some(next) => request.start_after = next,
+            None => break,
+        }
+    }
+    for name in versions.keys().filter(|name| !missing.contains_key(*name)) {
+        assert!(folders.iter().any(|folder| name.starts_with(folder)), "{}", name.escape_ascii());
+    }
+}
+
+/// Damage of some blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    WrongBytes,
+    Unreadable,
+}
+
+fn damage(sim: &SimDevice, blocks: &[u64], how: How) {
+    for &block in blocks {
+        match how {
+            How::WrongBytes => sim.corrupt(block, 1_000, 1),
+            How::Unreadable => sim.inject(Fault::fail(FaultOp::Read, EIO).at(block..block + 1).for_good()),
+        }
+    }
+}
+
+/// What nobody knows is said; what needs nothing of it works.
+fn write_into(store: &Store, versions: &mut Versions, missing: &BTreeMap<Vec<u8>, DamagedRange>, what: &str) {
+    for (at, name) in missing.keys().enumerate() {
+        let object = key(name);
+        let told = |error: &Error| {
+            let words = error.to_string();
+            assert!(matches!(error, Error::Corrupt { .. }), "{what}: {words}");
+            assert!(words.contains("not known") && words.contains("check --repair"), "{what}: {words}");
+        };
+        told(&block_on(store.get(&object, ByteRange::ALL)).unwrap_err());
+        told(&block_on(store.head(&object)).unwrap_err());
+        let if_missing = PutOptions {
+            rules: RejectRules { if_exists: true, ..RejectRules::default() },
+            ..PutOptions::default()
+        };
+        told(&block_on(store.put(&object, vec![1].into(), if_missing.clone())).unwrap_err());
+        told(&block_on(store.update(&object, Look::Value, |_| (Change::Delete, ()))).unwrap_err());
+        match at % 4 {
+            // Some stay as they are.
+            3 => {}
+            0 => {
+                let put = block_on(store.put(&object, vec![7; 30].into(), PutOptions::default()));
+                versions.insert(
+                    name.clone(),
+                    put.unwrap_or_else(|error| panic!("{what}: put: {error}")).version.0,
+                );
+                assert_eq!(block_on(store.get(&object, ByteRange::ALL)).unwrap().unwrap().value.len(), 30);
+                assert!(matches!(
+                    block_on(store.put(&object, vec![1].into(), if_missing)),
+                    Err(Error::ConditionFailed { .. })
+                ));
+            }
+            1 => {
+                block_on(store.delete(&object, RejectRules::default()))
+                    .unwrap_or_else(|error| panic!("{what}: delete: {error}"));
+                versions.remove(name);
+                assert!(block_on(store.get(&object, ByteRange::ALL)).unwrap().is_none());
+            }
+            // As DEL of the Redis protocol does it.
+            _ => {
+                let delete = |object: Option<&shoal_engine::Object>| match object {
+                    Some(_) => (Change::Delete, 1),
+                    None => (Change::Keep, 0),
+                };
+                let updated = block_on(store.update(&object, Look::Existence, delete)).unwrap();
+                assert_eq!(updated.answer, 1, "{what}: it counts as one that was there");
+                block_on(updated.pending.unwrap().durable()).unwrap();
+                versions.remove(name);
+                let again = block_on(store.update(&object, Look::Existence, delete)).unwrap();
+                assert_eq!(again.answer, 0, "{what}: now it is known to be absent");
+            }
+        }
+    }
+}
+
+/// One store whose `blocks` are damaged; gives how many keys that hid.
+fn trial(image: &Image, versions: &Versions, blocks: &[u64], how: How) -> usize {
+    let what = format!("blocks {blocks:?}, {how:?}");
+    let (sim, device) = quiet(image);
+    damage(&sim, blocks, how);
+    let mut versions = versions.clone();
+    let listings = |store: &Store, versions: &Versions, when: &str| {
+        let judge = |limit| {
+            judge_listing(store, versions, limit)
+                .unwrap_or_else(|error| panic!("{what}, {when}, pages of {limit}: {error}"))
+        };
+        let missing = judge(1_000);
+        assert!(judge(7).keys().eq(missing.keys()) && judge(1).keys().eq(missing.keys()), "{what}, {when}");
+        missing
+    };
+    let store = open(&device, tiny()).unwrap_or_else(|error| panic!("{what}: opening: {error}"));
+    let missing = listings(&store, &versions, "as it is");
+    let hidden = missing.len();
+    judge_folders(&store, &versions, &missing);
+    for name in versions.keys() {
+        let head = block_on(store.head(&key(name)));
+        assert!(!missing.contains_key(name) || head.is_err(), "{what}: what is missing can be read");
+    }
+    assert_eq!(store.damage_met().is_empty(), missing.is_empty() && block_of_metadata(&store), "{what}");
+    write_into(&store, &mut versions, &missing, &what);
+    let missing = listings(&store, &versions, "with the overlay");
+    // Everything is applied: what is lost is marked, and what was written is there.
+    block_on(store.close()).unwrap_or_else(|error| panic!("{what}: closing: {error}"));
+    drop(store);
+    // Blocks that were given up are written again, and readable then, as sectors that a disk puts elsewhere are.
+    sim.clear_faults();
+    let store = open(&device, tiny()).unwrap_or_else(|error| panic!("{what}: opening again: {error}"));
+    let applied = listings(&store, &versions, "applied");
+    // What was only unreadable, and not met by an apply, is there again.
+    let is_back = |name: &Vec<u8>| how == How::Unreadable && missing.contains_key(name);
+    let differ = missing.keys().filter(|name| !applied.contains_key(*name) && !is_back(name)).count();
+    assert!(differ == 0 && applied.keys().all(|name| missing.contains_key(name)), "{what}");
+    drop(store);
+    repaired(&device, versions, &what);
+    hidden
+}
+
+/// Whether a whole listing names nothing.
+fn block_of_metadata(store: &Store) -> bool {
+    let request = ListRequest { bucket: "default".into(), limit: 1_000, ..ListRequest::default() };
+    block_on(store.list(&request)).unwrap().damaged.is_empty()
+}
+
+fn checked(device: &Device, options: &CheckOptions) -> CheckReport {
+    block_on(check(device.clone(), options)).unwrap()
+}
+
+/// A repair gives back what the log has; what is acknowledged is absent for good, and no mark is left.
+fn repaired(device: &Device, mut versions: Versions, what: &str) {
+    let found = checked(device, &CheckOptions { repair: true, ..CheckOptions::default() });
+    let store = open(device, tiny()).unwrap();
+    // What was restored has a new version: read it.
+    for name in versions.clone().keys() {
+        if let Ok(Some(info)) = block_on(store.head(&key(name))) {
+            versions.insert(name.clone(), info.version.0);
+        }
+    }
+    let missing =
+        judge_listing(&store, &versions, 100).unwrap_or_else(|error| panic!("{what}, repaired: {error}"));
+    drop(store);
+    assert!(missing.is_empty() || !found.is_clean(), "{what}");
+    checked(device, &CheckOptions { acknowledge: true, ..CheckOptions::default() });
+    let report = checked(device, &CheckOptions::default());
+    for problem in &report.problems {
+        assert!(problem.what.starts_with("object "), "{what}: acknowledged: {problem:?}");
+    }
+    let store = open(device, tiny()).unwrap();
+    versions.retain(|name, _| !missing.contains_key(name));
+    let still =
+        judge_listing(&store, &versions, 100).unwrap_or_else(|error| panic!("{what}, acknowledged: {error}"));
+    assert!(still.is_empty(), "{what}: {still:?}");
+    for name in missing.keys() {
+        assert!(block_on(store.get(&key(name), ByteRange::ALL)).unwrap().is_none(), "{what}");
+        let if_missing = PutOptions {
+            rules: RejectRules { if_exists: true, ..RejectRules::default() },
+            ..PutOptions::default()
+        };
+        block_on(store.put(&key(name), vec![1].into(), if_missing)).unwrap();
+    }
+    block_on(store.close()).unwrap();
+}
+
+#[test]
+fn every_block_alone() {
+    let (image, versions) = subject();
+    let blocks = used(&image);
+    let pages = blocks.iter().filter(|&&block| is_page(&image, block)).count();
+    assert!(pages > 30, "{pages} pages");
+    let hidden = std::sync::atomic::AtomicUsize::new(0);
+    let step = lab_number("PAST_DAMAGE_STEP", 3);
+    on_all_cores(2 * blocks.len() as u64 / step, |number| {
+        let at = (number * step) as usize;
+        let how = if at.is_multiple_of(2) { How::WrongBytes } else { How::Unreadable };
+        let count = trial(&image, &versions, &[blocks[at / 2]], how);
+        hidden.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(hidden.into_inner() > 100);
+}
+
+/// Many at once: whole neighbourhoods, and pages of all levels.
+#[test]
+fn many_blocks_together() {
+    let (image, versions) = subject();
+    let blocks: Vec<u64> = used(&image).into_iter().filter(|&block| is_page(&image, block)).collect();
+    on_all_cores(lab_number("PAST_DAMAGE_MANY", 8), |number| {
+        let chosen: Vec<u64> = blocks
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| (*at as u64 * 7 + number * 5).is_multiple_of(2 + number % 5))
+            .map(|(_, &block)| block)
+            .collect();
+        let how = if number % 2 == 0 { How::WrongBytes } else { How::Unreadable };
+        assert!(trial(&image, &versions, &chosen, how) > 5, "{number}");
+    });
+}
+
+/// A device that answers nothing is no damage: an empty listing would look as if nothing were there.
+#[test]
+fn a_device_that_reads_nothing_is_not_taken_for_damage() {
+    let (image, _) = subject();
+    let (sim, device) = quiet(&image);
+    let store = open(&device, tiny()).unwrap();
+    sim.inject(Fault::fail(FaultOp::Read, EIO).for_good());
+    let request = ListRequest { bucket: "default".into(), limit: 10, ..ListRequest::default() };
+    assert!(matches!(block_on(store.list(&request)), Err(Error::Busy(_))));
+    sim.clear_faults();
+    assert_eq!(block_on(store.list(&request)).unwrap().entries.len(), 10);
+    assert_eq!(BLOCK_BYTES, 4096);
+}

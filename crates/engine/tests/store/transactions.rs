@@ -1,0 +1,586 @@
+//! Transactions (R22): what they read is of one moment, what they write is one step, a watched key that changed stops them; over
+//! tablets, crashes and clients that come between. The histories of several clients go through the check of serializability.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use shoal_base::{Entropy, ManualClock, SeededEntropy};
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{
+    ByteRange, Change, Decision, Environment, Error, Expiry, Identity, Look, Lsn, Metadata, Object,
+    ObjectKey, OpenOptions, PutOptions, RejectRules, Result, Store, Transacted, Watch, block_on,
+};
+use shoal_testkit::Value;
+use shoal_testkit::linear::Entry;
+use shoal_testkit::serial::{History, Transaction};
+
+use crate::common::{assert_clean, format, key, lab_number, on_each_core, open, tiny, within};
+use crate::histories::{options, power_cut, slow};
+
+const BLOCKS: u64 = 1_024;
+/// Of both tablets.
+const KEYS: u8 = 6;
+const CLIENTS: u64 = 5;
+/// Transactions of a client between two crashes.
+const TRANSACTIONS: u64 = 40;
+const LIVES: u64 = 3;
+/// Values of all homes.
+const SIZES: [usize; 5] = [16, 60, 300, 1_500, 5_000];
+
+fn put(value: Vec<u8>) -> Change {
+    Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }
+}
+
+fn name(number: u8) -> ObjectKey {
+    key(format!("key-{number}").as_bytes())
+}
+
+fn names() -> Vec<(ObjectKey, Look)> {
+    (0..KEYS).map(|number| (name(number), Look::Value)).collect()
+}
+
+fn value(key: u8, number: u64) -> Value {
+    Value { key: key.into(), seed: number, bytes: SIZES[number as usize % SIZES.len()] }
+}
+
+/// The number of the write that stored this; every byte is checked.
+fn number_of(key: u8, object: Option<&Object>) -> Option<u64> {
+    let bytes = object?.value.to_vec();
+    let number =
+        u64::from_le_bytes(*bytes.first_chunk().expect("values of this test have 16 bytes at least"));
+    value(key, number).check(&bytes).unwrap_or_else(|wrong| panic!("key {key}: {wrong}"));
+    Some(number)
+}
+
+fn plain(store: &Store, key: &ObjectKey, value: &[u8]) {
+    block_on(store.put(key, value.to_vec().into(), PutOptions::default())).unwrap();
+}
+
+fn get(store: &Store, key: &ObjectKey) -> Option<Vec<u8>> {
+    block_on(store.get(key, ByteRange::ALL)).unwrap().map(|object| object.value.to_vec())
+}
+
+fn memory_store(background: bool) -> (Device, Store) {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    format(&device, 4_096, 1);
+    let store = open(&device, OpenOptions { background, ..tiny() }).unwrap();
+    (device, store)
+}
+
+/// What a transaction gave, when it is durable; none where a watched key changed.
+fn transact<T>(
+    store: &Store,
+    keys: &[(ObjectKey, Look)],
+    watches: &[Watch],
+    decide: impl FnMut(&[Option<Object>]) -> Decision<T>,
+) -> Result<Option<(T, Option<Lsn>)>> {
+    match block_on(store.transact(keys, watches, decide))? {
+        Transacted::Done(done) => {
+            let mut version = None;
+            for pending in done.pending {
+                version = Some(block_on(pending.durable())?);
+            }
+            Ok(Some((done.answer, version)))
+        }
+        Transacted::Changed => Ok(None),
+        Transacted::Left(_) | Transacted::Before { .. } => {
+            panic!("nothing was left, nothing has an identity")
+        }
+    }
+}
+
+/// Writes all of `keys` where no watched key changed; whether it did.
+fn write_all(store: &Store, keys: &[ObjectKey], watches: &[Watch]) -> bool {
+    let asked: Vec<_> = keys.iter().map(|key| (key.clone(), Look::Nothing)).collect();
+    let decide = |_: &[Option<Object>]| Decision::Do(keys.iter().map(|_| put(vec![7; 30])).collect(), ());
+    transact(store, &asked, watches, decide).unwrap().is_some()
+}
+
+/// Runs on a thread of its own: what is done there comes between.
+fn elsewhere(work: impl FnOnce() + Send) {
+    thread::scope(|scope| scope.spawn(work).join()).unwrap();
+}
+
+/// What all clients of a history share.
+struct World {
+    clock: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl World {
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// New values for some of the keys, or their deletes.
+    fn writes(&self, dice: &SeededEntropy, count: u64) -> Vec<(u8, Option<u64>)> {
+        let first = dice.below(u64::from(KEYS));
+        let one = |number| {
+            let written = 1 + self.writes.fetch_add(1, Ordering::Relaxed);
+            (((first + number * 2) % u64::from(KEYS)) as u8, (dice.below(4) > 0).then_some(written))
+        };
+        (0..count).map(one).collect()
+    }
+}
+
+fn change((key, new): (u8, Option<u64>)) -> Change {
+    new.map_or(Change::Delete, |number| put(value(key, number).to_vec()))
+}
+
+/// Reads all keys as one transaction, and writes these; what was read.
+fn all_keys(store: &Store, writes: &[(u8, Option<u64>)]) -> Result<Vec<(u8, Option<u64>)>> {
+    let decide = |objects: &[Option<Object>]| {
+        let reads = (0..KEYS).zip(objects).map(|(key, object)| (key, number_of(key, object.as_ref())));
+        let of = |key: u8| writes.iter().find(|(other, _)| *other == key).copied();
+        Decision::Do((0..KEYS).map(|key| of(key).map_or(Change::Keep, change)).collect(), reads.collect())
+    };
+    Ok(transact(store, &names(), &[], decide)?.expect("nothing is watched").0)
+}
+
+/// What a client does once: what it says of it, and how that ended; none: it did nothing.
+fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transaction, Result<()>)> {
+    let mut done = Transaction::default();
+    let result = match dice.below(8) {
+        0..=2 => all_keys(store, &[]).map(|reads| done.reads = reads),
+        3 | 4 => {
+            done.writes = world.writes(dice, 2);
+            all_keys(store, &done.writes).map(|reads| done.reads = reads)
+        }
+        5 => {
+            done.writes = world.writes(dice, 1);
+            let (number, new) = done.writes[0];
+            let options = PutOptions::default();
+            match new {
+                Some(new) => {
+                    let value = value(number, new).to_vec().into();
+                    block_on(store.put(&name(number), value, options)).map(drop)
+                }
+                None => block_on(store.delete(&name(number), RejectRules::default())).map(drop),
+            }
+        }
+        _ => {
+            // As a client of Redis does it: watch, read, decide, write where nothing changed.
+            done.writes = world.writes(dice, 2);
+            let watched = [dice.below(u64::from(KEYS)) as u8, done.writes[0].0];
+            let watches = watched.map(|number| block_on(store.watch(&name(number))));
+            // Before anything is done nothing is of unknown outcome.
+            let watches: Vec<Watch> = watches.into_iter().collect::<Result<_>>().ok()?;
+            for number in watched {
+                let object = block_on(store.get(&name(number), ByteRange::ALL)).unwrap();
+                done.guards.push((number, number_of(number, object.as_ref())));
+            }
+            let keys: Vec<_> = done.writes.iter().map(|(number, _)| (name(*number), Look::Nothing)).collect();
+            let changes: Vec<Change> = done.writes.iter().copied().map(change).collect();
+            let decide = |_: &[Option<Object>]| Decision::Do(changes.clone(), ());
+            transact(store, &keys, &watches, decide).map(|was_done| {
+                if was_done.is_none() {
+                    done = Transaction::default();
+                }
+            })
+        }
+    };
+    match result {
+        Err(Error::Poisoned(_) | Error::Busy(_) | Error::Full { .. }) => None,
+        Ok(()) | Err(Error::Unknown(_)) => Some((done, result)),
+        Err(error) => panic!("{done:?}: {error}"),
+    }
+}
+
+/// One client: gives what it noted, until the store is read-only.
+fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> History {
+    let mut history = History::default();
+    for _ in 0..TRANSACTIONS {
+        let called = world.now();
+        let Some((action, result)) = one(store, world, dice) else {
+            if store.stat().poisoned.is_some() {
+                break;
+            }
+            continue;
+        };
+        let answered = result.is_ok().then(|| world.now());
+        history.push(Entry { client: id, called, answered, action });
+    }
+    history
+}
+
+/// One history: several lives of one store, each ended by flushes that fail and a power cut, the last one by a close.
+fn history(seed: u64) -> History {
+    let dice = SeededEntropy::new(seed);
+    let base = SimDevice::new(BLOCKS);
+    format(&Device::new(base.clone()), BLOCKS, seed);
+    let mut image = base.image();
+    let world = World { clock: AtomicU64::new(0), writes: AtomicU64::new(0) };
+    let mut history = History::default();
+    for life in 0..LIVES {
+        let sim = slow(image);
+        let store = open(&Device::new(sim.clone()), options()).unwrap();
+        let is_last = life + 1 == LIVES;
+        if !is_last {
+            sim.inject(Fault::fail(FaultOp::Flush, libc::EIO).after(20 + dice.below(60)).for_good());
+        }
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|id| {
+                    let (store, world, dice) = (&store, &world, SeededEntropy::new(dice.next_u64()));
+                    scope.spawn(move || client(store, world, id, &dice))
+                })
+                .collect();
+            clients.into_iter().for_each(|client| history.merge(client.join().unwrap()));
+        });
+        if is_last {
+            block_on(store.close()).unwrap();
+        }
+        drop(store);
+        sim.mark(1);
+        image = power_cut(&sim, &dice);
+    }
+    let store = open(&Device::new(SimDevice::from_image(image)), tiny()).unwrap();
+    let called = world.now();
+    let action = Transaction { reads: all_keys(&store, &[]).unwrap(), ..Transaction::default() };
+    history.push(Entry { client: CLIENTS, called, answered: Some(world.now()), action });
+    history
+}
+
+#[test]
+fn histories_are_serializable() {
+    let (count, first) = (lab_number("TRANSACTIONS", 8), 20_000 * lab_number("SEED", 1));
+    let [transactions, pending] = [const { AtomicU64::new(0) }; 2];
+    let began = Instant::now();
+    on_each_core(2, count, |number| {
+        let seed = first + number;
+        let history = history(seed);
+        let counts = history.counts();
+        transactions.fetch_add(counts.0 as u64, Ordering::Relaxed);
+        pending.fetch_add(counts.1 as u64, Ordering::Relaxed);
+        history
+            .check()
+            .unwrap_or_else(|wrong| panic!("history {seed} (its timing does not repeat): {wrong}"));
+    });
+    let (transactions, pending) = (transactions.into_inner(), pending.into_inner());
+    println!(
+        "{count} histories, {transactions} transactions, {pending} of unknown outcome, in {:?}: all serializable",
+        began.elapsed(),
+    );
+    assert!(pending > 0 && transactions > 120 * count, "{pending} pending of {transactions} transactions");
+}
+
+/// Batches that are shorter than most transactions: a committer that divided them would divide these.
+fn short_batches() -> OpenOptions {
+    let mut options = tiny();
+    options.tuning.batch_bytes_max = 1 << 10;
+    options
+}
+
+/// After every crash all keys of both tablets are of one transaction, and no acknowledged one is lost.
+#[test]
+fn a_transaction_is_there_as_a_whole_or_not_at_all() {
+    let sim = SimDevice::new(320);
+    format(&Device::new(sim.clone()), 320, 5);
+    let sim = SimDevice::from_image(sim.image());
+    let store = open(&Device::new(sim.clone()), short_batches()).unwrap();
+    sim.mark(0);
+    let tablets: std::collections::BTreeSet<bool> = (0..KEYS).map(|key| name(key).slot() < 8192).collect();
+    assert_eq!(tablets.len(), 2, "the keys lie in both tablets");
+    for number in 1..=40_u64 {
+        let next = |objects: &[Option<Object>]| {
+            // Each counts what it reads up, so one that was done in part would go on wrongly.
+            let next = (0..KEYS).zip(objects).map(|(key, object)| {
+                (key, Some(number_of(key, object.as_ref()).map_or(1, |before| before + 1)))
+            });
+            Decision::Do(next.map(change).collect(), ())
+        };
+        transact(&store, &names(), &[], next).unwrap().unwrap();
+        sim.mark(number);
+    }
+    drop(store);
+    let mut states = 0;
+    sim.history().for_each_crash_state(6, 5, |point, image: Image| {
+        let Some(&acknowledged) = point.marks.last() else { return };
+        states += 1;
+        let device = Device::new(SimDevice::from_image(image));
+        let store = open(&device, tiny()).unwrap();
+        let read = all_keys(&store, &[]).unwrap();
+        assert!(read.windows(2).all(|pair| pair[0].1 == pair[1].1), "state {}: {read:?}", point.id);
+        assert!(read[0].1.unwrap_or(0) >= acknowledged, "state {}: {read:?}", point.id);
+        if states % 29 == 0 {
+            drop(store);
+            assert_clean(&device, &point.id.to_string());
+        }
+    });
+    assert!(states > 400, "only {states} states were explored");
+}
+
+/// What was read is compared again, also where nothing is written, and whatever home the values have.
+#[test]
+fn reads_are_of_one_moment() {
+    for bytes in [10, 1_000, 6_000] {
+        let (_device, store) = memory_store(true);
+        let keys = [name(0), name(1)];
+        keys.iter().for_each(|key| plain(&store, key, &vec![1; bytes]));
+        let asked = keys.clone().map(|key| (key, Look::Value));
+        let mut looks = 0;
+        let read = |objects: &[Option<Object>]| {
+            looks += 1;
+            if looks == 1 {
+                elsewhere(|| keys.iter().for_each(|key| plain(&store, key, &vec![2; bytes])));
+            }
+            let firsts = objects.iter().map(|object| object.as_ref().unwrap().value.to_vec()[0]);
+            Decision::Do(vec![Change::Keep, Change::Keep], firsts.collect::<Vec<u8>>())
+        };
+        let (read, _) = transact(&store, &asked, &[], read).unwrap().unwrap();
+        assert_eq!((read, looks), (vec![2, 2], 2), "{bytes} bytes");
+    }
+}
+
+#[test]
+fn versions_follow_each_other_and_what_is_left_does_nothing() {
+    let (_device, store) = memory_store(false);
+    let keys = [name(0), name(1), name(2)];
+    let asked = keys.clone().map(|key| (key, Look::Whole));
+    let left = block_on(store.transact(&asked, &[], |_| Decision::Leave("enough"))).unwrap();
+    assert!(matches!(left, Transacted::Left("enough")));
+    let decide = |_: &[Option<Object>]| Decision::Do(vec![put(vec![1]), Change::Keep, put(vec![2])], ());
+    let (_, last) = transact(&store, &asked, &[], decide).unwrap().unwrap();
+    let seen = |objects: &[Option<Object>]| {
+        let seen = objects.iter().flatten().map(|object| (object.info.version, object.value.to_vec()));
+        Decision::Do(vec![Change::Keep; 3], seen.collect::<Vec<_>>())
+    };
+    let (seen, _) = transact(&store, &asked, &[], seen).unwrap().unwrap();
+    let last = last.unwrap();
+    assert_eq!(seen, [(Lsn(last.0 - 1), vec![1]), (last, vec![2])]);
+}
+
+#[test]
+fn a_watched_key_that_was_written_stops_a_transaction() {
+    let (_device, store) = memory_store(true);
+    let (other, watched) = ([name(0), name(1)], name(2));
+    let done_after = |change: &dyn Fn()| {
+        let watch = block_on(store.watch(&watched)).unwrap();
+        change();
+        // Not told to others, and not by what others are told.
+        let done = write_all(&store, &other, std::slice::from_ref(&watch));
+        assert_eq!(done, !watch.is_changed());
+        done
+    };
+    let delete = || {
+        block_on(store.delete(&watched, RejectRules::default())).unwrap();
+    };
+    assert!(done_after(&|| {}));
+    assert!(done_after(&|| plain(&store, &name(3), b"another key")));
+    assert!(done_after(&delete), "there was nothing to delete");
+    assert!(!done_after(&|| plain(&store, &watched, b"value")));
+    assert!(!done_after(&|| plain(&store, &watched, b"value")), "the same value");
+    assert!(!done_after(&delete));
+    let comes_and_goes = || {
+        plain(&store, &watched, b"value");
+        delete();
+        block_on(store.close()).ok();
+    };
+    // Its version, and what is there, are the same: nothing.
+    let watch = block_on(store.watch(&watched)).unwrap();
+    plain(&store, &watched, b"value");
+    delete();
+    assert!(!write_all(&store, &other, &[watch]));
+    // Its own write counts, too, and so does what is in flight.
+    let watch = block_on(store.watch(&watched)).unwrap();
+    assert!(write_all(&store, std::slice::from_ref(&watched), std::slice::from_ref(&watch)));
+    assert!(!write_all(&store, &other, std::slice::from_ref(&watch)));
+    // Two who watch: each from its own moment.
+    let again = block_on(store.watch(&watched)).unwrap();
+    assert!(watch.is_changed() && !again.is_changed());
+    drop(watch);
+    assert!(write_all(&store, &other, std::slice::from_ref(&again)));
+    plain(&store, &watched, b"value");
+    assert!(!write_all(&store, &other, &[again]));
+    comes_and_goes();
+}
+
+/// A watch begins behind what was in flight: whoever reads then sees it, and does not overwrite it unseen.
+#[test]
+fn a_watch_waits_for_what_is_in_flight() {
+    let (_device, store) = memory_store(true);
+    for round in 0..200_u64 {
+        let value = round.to_le_bytes().to_vec();
+        let pending =
+            block_on(store.begin_put(&name(0), value.clone().into(), PutOptions::default())).unwrap();
+        let watch = block_on(store.watch(&name(0))).unwrap();
+        assert!(pending.is_durable() && !watch.is_changed());
+        assert_eq!(get(&store, &name(0)), Some(value));
+    }
+}
+
+#[test]
+fn a_watched_key_changes_when_its_time_is_over() {
+    let device = Device::new(Arc::new(MemDevice::new(4_096)));
+    let clock = Arc::new(ManualClock::new(1_000));
+    format(&device, 4_096, 1);
+    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(1)) };
+    let store = block_on(Store::open(device, tiny(), environment)).unwrap();
+    let short_lived = |until| {
+        let options = PutOptions { expiry: Expiry::At(until), ..PutOptions::default() };
+        block_on(store.put(&name(0), vec![1].into(), options)).unwrap();
+    };
+    let now = || shoal_base::Clock::wall_ns(&*clock);
+    short_lived(now() + 1_000);
+    let watch = block_on(store.watch(&name(0))).unwrap();
+    assert!(write_all(&store, &[name(1)], std::slice::from_ref(&watch)));
+    clock.advance(2_000);
+    assert!(!write_all(&store, &[name(1)], &[watch]));
+    // One that was over before stays what it is: nothing, also when it is deleted for good.
+    let watch = block_on(store.watch(&name(0))).unwrap();
+    let nothing = |_: &[Option<Object>]| Decision::Do(vec![Change::Keep], ());
+    assert!(transact(&store, &[(name(0), Look::Info)], &[], nothing).unwrap().is_some());
+    assert!(write_all(&store, &[name(1)], std::slice::from_ref(&watch)));
+    block_on(store.delete(&name(0), RejectRules::default())).unwrap();
+    assert!(write_all(&store, &[name(1)], &[watch]));
+    // What is there when it is looked at is there when it is written, or it is looked at again.
+    short_lived(now() + 1_000);
+    let mut seen = Vec::new();
+    let decide = |objects: &[Option<Object>]| {
+        seen.push(objects[0].is_some());
+        clock.advance(2_000);
+        Decision::Do(vec![put(vec![2])], ())
+    };
+    transact(&store, &[(name(0), Look::Info)], &[], decide).unwrap().unwrap();
+    assert_eq!(seen, [true, false]);
+}
+
+/// Writes of one key come between a transaction again and again; it queues, closes the line, and is done.
+#[test]
+fn nobody_comes_between_for_ever() {
+    within("a transaction among writers", || {
+        let (_device, store) = memory_store(true);
+        let (key, mut tries) = (name(0), 0);
+        let store = &store;
+        thread::scope(|scope| {
+            let mut late = Vec::new();
+            let decide = |_: &[Option<Object>]| {
+                tries += 1;
+                let name = &key;
+                let writer = scope.spawn(move || plain(store, name, b"between"));
+                if tries <= 6 {
+                    writer.join().unwrap();
+                } else {
+                    // Nobody waits for it here: it waits for this.
+                    late.push(writer);
+                }
+                Decision::Do(vec![put(b"done".to_vec())], ())
+            };
+            let asked = [(key.clone(), Look::Value)];
+            transact(store, &asked, &[], decide).unwrap().unwrap();
+            assert_eq!((tries, late.len()), (7, 1));
+            late.into_iter().for_each(|writer| writer.join().unwrap());
+        });
+        assert_eq!(get(store, &key), Some(b"between".to_vec()), "the writer at the gate went on");
+    });
+}
+
+/// Transactions of many threads on one key: all of them are done, none is lost.
+#[test]
+fn everybody_gets_a_turn() {
+    within("many transactions of one key", || {
+        for background in [false, true] {
+            let (_device, store) = memory_store(background);
+            let asked = [(name(0), Look::Value), (name(1), Look::Value)];
+            let count = |object: &Option<Object>| {
+                object.as_ref().map_or(0, |object| {
+                    u64::from_le_bytes(*object.value.to_vec().first_chunk().expect("a number"))
+                })
+            };
+            thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| {
+                        for _ in 0..50 {
+                            let next = |objects: &[Option<Object>]| {
+                                let next = objects.iter().map(|object| {
+                                    let mut value = (count(object) + 1).to_le_bytes().to_vec();
+                                    value.resize(3_000, 0);
+                                    put(value)
+                                });
+                                Decision::Do(next.collect(), ())
+                            };
+                            transact(&store, &asked, &[], next).unwrap().unwrap();
+                        }
+                    });
+                }
+            });
+            let read = |objects: &[Option<Object>]| {
+                Decision::Do(vec![Change::Keep; 2], objects.iter().map(count).collect::<Vec<_>>())
+            };
+            assert_eq!(transact(&store, &asked, &[], read).unwrap().unwrap().0, [400, 400]);
+        }
+    });
+}
+
+#[test]
+fn what_is_too_much_is_refused_before_anything_is_done() {
+    let (_device, store) = memory_store(true);
+    let refused = |keys: &[(ObjectKey, Look)], changes: &[Change]| {
+        let decide = |_: &[Option<Object>]| Decision::Do(changes.to_vec(), ());
+        match transact(&store, keys, &[], decide) {
+            Err(Error::Invalid(text)) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    let many = |count: u32| (0..count).map(|number| (key(&number.to_be_bytes()), Look::Nothing));
+    let keys: Vec<_> = many(70_000).collect();
+    let text = refused(&keys, &vec![put(vec![1]); keys.len()]);
+    assert_eq!(text, "one step writes 70000 objects; 65536 are allowed");
+    let keys: Vec<_> = many(400).collect();
+    let text = refused(&keys, &vec![put(vec![1; 90]); keys.len()]);
+    assert!(text.starts_with("400 objects in one step need"), "{text}");
+    assert_eq!(get(&store, &keys[0].0), None);
+    // It once claimed space for each object first, and said that the device is full.
+    let keys: Vec<_> = many(60_000).collect();
+    let before = store.stat().value_bytes_written;
+    let text = refused(&keys, &vec![put(vec![1]); keys.len()]);
+    assert!(text.starts_with("60000 objects in one step need"), "{text}");
+    assert_eq!(store.stat().value_bytes_written, before);
+    let keys: Vec<_> = many(400).collect();
+    // As many as fit are fine, and reading is not bounded by the log.
+    let decide = |_: &[Option<Object>]| Decision::Do(vec![put(vec![1; 90]); 60], ());
+    transact(&store, &keys[..60], &[], decide).unwrap().unwrap();
+    let asked: Vec<_> = keys.iter().map(|(key, _)| (key.clone(), Look::Value)).collect();
+    let found = |objects: &[Option<Object>]| {
+        Decision::Do(vec![Change::Keep; objects.len()], objects.iter().flatten().count())
+    };
+    assert_eq!(transact(&store, &asked, &[], found).unwrap().unwrap().0, 60);
+    // Nothing at all is fine, too.
+    transact(&store, &[], &[], |_| Decision::Do(Vec::new(), ())).unwrap().unwrap();
+}
+
+/// A transaction that is sent again is not done again, although it changed what it watches.
+#[test]
+fn a_transaction_with_an_identity_is_done_once() {
+    let (_device, store) = memory_store(true);
+    let (keys, identity) = (names(), Identity { session: 7, sequence: 1 });
+    let mut versions = Vec::new();
+    for round in 0..3 {
+        let watches: Vec<Watch> = vec![block_on(store.watch(&name(0))).unwrap()];
+        if round == 2 {
+            plain(&store, &name(0), b"between");
+        }
+        let decide = |_: &[Option<Object>]| {
+            Decision::Do((0..KEYS).map(|key| put(vec![key; 10])).collect(), b"answer".to_vec())
+        };
+        let keep = |answer: &Vec<u8>| answer.clone();
+        match block_on(store.transact_once(identity, &keys, &watches, decide, keep)).unwrap() {
+            Transacted::Done(done) if round == 0 => {
+                assert_eq!(done.pending.len(), 1);
+                for pending in done.pending {
+                    versions.push(block_on(pending.durable()).unwrap());
+                }
+            }
+            Transacted::Before { version, answer } if round > 0 => {
+                assert_eq!(answer.as_deref(), Some(&b"answer"[..]));
+                versions.push(version);
+            }
+            other => panic!("round {round}: {other:?}"),
+        }
+    }
+    assert!(versions.windows(2).all(|pair| pair[0] == pair[1]), "{versions:?}");
+    assert_eq!(get(&store, &name(0)), Some(b"between".to_vec()));
+}

@@ -1,0 +1,151 @@
+//! TLS between a connection and its socket: what came is opened before it is understood, what is answered is sealed before it is
+//! sent. Nothing here waits, and nothing knows of sockets.
+//!
+//! What is sealed and not sent is bounded: answers wait where they always do. The handshake is part of the time that a connection
+//! has before it must have said who it is.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use rustls::{ServerConfig, ServerConnection};
+use shoal_buffer::{Buffer, COPY_BYTES_MAX};
+
+/// Bytes that are sealed and not sent, of a connection: a few records more than a socket takes at a time.
+const SEALED_BYTES_MAX: usize = 256 << 10;
+
+/// The TLS that connections begin with: certificates may be replaced while the server runs.
+#[derive(Clone)]
+pub struct Tls {
+    /// What a connection begins with now; none where there is no certificate, and nobody is let in.
+    pub config: Arc<dyn Fn() -> Option<Arc<ServerConfig>> + Send + Sync>,
+    /// Whether nobody is let in without a certificate that proves who it is.
+    pub asks_certificates: bool,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("asks_certificates", &self.asks_certificates).finish_non_exhaustive()
+    }
+}
+
+/// The TLS of one connection.
+pub(crate) struct Sealing {
+    tls: ServerConnection,
+    /// What came and was not opened.
+    raw: Buffer,
+    /// What is to be sent.
+    sealed: Buffer,
+    /// The other side was told that nothing more is sent.
+    said_end: bool,
+}
+
+/// What opening came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// More may come.
+    Open,
+    /// The other side says that nothing more comes.
+    Ended,
+    /// What came is not TLS, or not from whom it should be; what is sealed says so.
+    Broken,
+}
+
+impl Sealing {
+    /// Begins with a new connection; none where it cannot be served.
+    pub(crate) fn new(tls: &Tls) -> Option<Self> {
+        let tls = ServerConnection::new((tls.config)()?).ok()?;
+        Some(Self { tls, raw: Buffer::new(), sealed: Buffer::new(), said_end: false })
+    }
+
+    /// Where what is received goes to.
+    pub(crate) fn raw(&mut self) -> &mut Buffer {
+        &mut self.raw
+    }
+
+    /// What is to be sent.
+    pub(crate) fn sealed(&mut self) -> &mut Buffer {
+        &mut self.sealed
+    }
+
+    /// Opens what came, and puts it behind `received`.
+    pub(crate) fn open(&mut self, received: &mut Buffer) -> Opened {
+        while !self.raw.is_empty() {
+            let mut chunk = self.raw.first_chunk();
+            // It takes nothing only where it is full of what was not read, and all of that is read below.
+            let Ok(taken @ 1..) = self.tls.read_tls(&mut chunk) else { return self.give_up() };
+            self.raw.truncate_front(taken);
+            let state = match self.tls.process_new_packets() {
+                Ok(state) => state,
+                Err(error) => {
+                    tracing::debug!("a connection is no TLS: {error}");
+                    return self.give_up();
+                }
+            };
+            let count = state.plaintext_bytes_to_read();
+            if count > 0 {
+                let mut bytes = vec![0; count];
+                if self.tls.reader().read_exact(&mut bytes).is_err() {
+                    return self.give_up();
+                }
+                match count {
+                    ..=COPY_BYTES_MAX => received.append_copy(&bytes),
+                    _ => received.append_external(Bytes::from(bytes)),
+                }
+            }
+            if state.peer_has_closed() {
+                self.raw.clear();
+                return Opened::Ended;
+            }
+        }
+        Opened::Open
+    }
+
+    fn give_up(&mut self) -> Opened {
+        self.raw.clear();
+        self.said_end = true;
+        Opened::Broken
+    }
+
+    /// Takes as much of `out` as may wait, and seals it. `ends`: behind it nothing more is sent.
+    pub(crate) fn seal(&mut self, out: &mut Buffer, ends: bool) {
+        loop {
+            self.flush();
+            if out.is_empty() || self.sealed.len() >= SEALED_BYTES_MAX {
+                break;
+            }
+            match self.tls.writer().write(out.first_chunk()) {
+                Ok(taken @ 1..) => out.advance(taken),
+                // Its own room is full, and it has nothing to send: the handshake is not through.
+                _ => break,
+            }
+        }
+        if ends && out.is_empty() && !self.said_end {
+            self.said_end = true;
+            self.tls.send_close_notify();
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        while self.tls.wants_write() {
+            // Memory takes everything.
+            let Ok(1..) = self.tls.write_tls(&mut Into(&mut self.sealed)) else { return };
+        }
+    }
+}
+
+/// Writes behind what is in a buffer.
+struct Into<'a>(&'a mut Buffer);
+
+impl Write for Into<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.append_copy(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

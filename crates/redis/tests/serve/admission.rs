@@ -1,0 +1,109 @@
+//! Connections that show no password: they have little time, and lock nobody out.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use shoal_redis::{Limits, RedisOptions};
+
+use crate::support::{Client, Seen, Served, encode, serve};
+
+/// Where a test hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
+
+fn with(limits: Limits, password: Option<&[u8]>) -> Served {
+    serve(RedisOptions { limits, password: password.map(<[u8]>::to_vec), ..RedisOptions::default() })
+}
+
+fn ok() -> Seen {
+    Seen::Simple("OK".into())
+}
+
+/// A connection that has said this.
+fn said(served: &Served, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(served.address).unwrap();
+    stream.set_read_timeout(Some(HANGS_AFTER)).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream
+}
+
+/// Waits until the server closes it.
+fn await_end(stream: &mut TcpStream) {
+    let mut bytes = [0; 1000];
+    while matches!(stream.read(&mut bytes).map_err(|error| error.kind()), Ok(1..)) {}
+    let end = stream.read(&mut bytes).map_err(|error| error.kind());
+    assert!(!matches!(end, Err(std::io::ErrorKind::WouldBlock)), "it was not closed");
+}
+
+/// Somebody with the password gets in although all places are taken, at once, and who is in stays.
+#[test]
+fn idle_connections_without_a_password_lock_nobody_out() {
+    const PLACES: usize = 40;
+    // They would stay for ever.
+    let limits = Limits {
+        connections_max: PLACES,
+        unauthenticated_max: Duration::from_secs(36_000),
+        ..Limits::default()
+    };
+    let served = with(limits, Some(b"tide"));
+    let mut known = Client::new(&served);
+    assert_eq!(known.run("auth tide"), ok());
+    let wrong = encode(&[b"auth", b"wrong"]);
+    let mut idle: Vec<TcpStream> = (0..PLACES)
+        .map(|number| said(&served, [&b""[..], b"*3\r\n$3\r\n", b"GET k\r\n", &wrong][number % 4]))
+        .collect();
+    for _ in 0..PLACES {
+        let mut late = Client::new(&served);
+        assert_eq!(late.run("auth tide"), ok());
+        assert_eq!(late.run("set k v"), ok());
+    }
+    idle.extend((0..3 * PLACES).map(|_| said(&served, b"")));
+    assert_eq!(
+        known.run("get k"),
+        Seen::Bulk(b"v".into()),
+        "who has shown the password is never closed for another"
+    );
+    idle.iter_mut().take(PLACES).for_each(await_end);
+    let mut late = Client::new(&served);
+    assert_eq!(late.run("auth tide"), ok());
+    let Seen::Bulk(info) = late.run("info stats") else { panic!("text") };
+    let info = String::from_utf8(info).unwrap();
+    assert!(info.contains("rejected_connections:0\r\n"), "{info}");
+    let evicted = info.lines().find_map(|line| line.strip_prefix("evicted_connections:")).unwrap();
+    assert!(evicted.parse::<usize>().unwrap() >= 2 * PLACES, "{info}");
+}
+
+/// Where all have shown the password, a further one is refused; where there is none, the first command counts.
+#[test]
+fn who_is_in_stays() {
+    for password in [Some(&b"tide"[..]), None] {
+        let limits = Limits { connections_max: 3, unauthenticated_max: HANGS_AFTER, ..Limits::default() };
+        let served = with(limits, password);
+        let mut clients: Vec<Client> = (0..3).map(|_| Client::new(&served)).collect();
+        for client in &mut clients {
+            let line = if password.is_some() { "auth tide" } else { "ping" };
+            assert!(matches!(client.run(line), Seen::Simple(_)));
+        }
+        // Its answer leaves before it counts.
+        clients.iter_mut().for_each(|client| assert!(matches!(client.run("ping"), Seen::Simple(_))));
+        let mut refused = Client::new(&served);
+        assert_eq!(refused.next(), Some(Seen::Error("ERR max number of clients reached".into())));
+        clients.iter_mut().for_each(|client| assert!(matches!(client.run("ping"), Seen::Simple(_))));
+    }
+}
+
+#[test]
+fn who_shows_no_password_in_time_is_closed() {
+    for password in [Some(&b"tide"[..]), None] {
+        let limits = Limits { unauthenticated_max: Duration::from_millis(300), ..Limits::default() };
+        let served = with(limits, password);
+        let mut known = Client::new(&served);
+        assert!(matches!(known.run(if password.is_some() { "auth tide" } else { "ping" }), Seen::Simple(_)));
+        let mut idle = vec![said(&served, b""), said(&served, b"*3\r\n$3\r\n")];
+        if password.is_some() {
+            idle.push(said(&served, b"PING\r\nGET k\r\n"));
+        }
+        idle.iter_mut().for_each(await_end);
+        assert!(matches!(known.run("ping"), Seen::Simple(_)), "who has shown it may be idle");
+    }
+}

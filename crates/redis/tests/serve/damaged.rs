@@ -1,0 +1,155 @@
+//! Commands over a store with a damaged leaf: whatever needs nothing of it goes on, and what does says so.
+
+use std::collections::BTreeSet;
+
+use shoal_device::Device;
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_engine::{
+    Environment, FormatOptions, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on,
+};
+use shoal_redis::RedisOptions;
+
+use crate::support::{Client, Seen, serve_store};
+
+const BLOCKS: u64 = 32_768;
+const KEYS: usize = 2_000;
+
+fn open(device: &Device) -> Store {
+    let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
+    block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
+}
+
+fn listed(store: &Store) -> BTreeSet<Vec<u8>> {
+    let mut request = ListRequest { bucket: "redis".into(), limit: 1_000, ..ListRequest::default() };
+    let mut keys = BTreeSet::new();
+    loop {
+        let page = block_on(store.list(&request)).unwrap();
+        keys.extend(page.entries.into_iter().map(|(key, _)| key));
+        match page.next {
+            Some(next) => request.start_after = next,
+            None => return keys,
+        }
+    }
+}
+
+/// A store of 2,000 keys with one leaf damaged, and the keys that it hides.
+fn damaged_store() -> (Store, BTreeSet<Vec<u8>>) {
+    let options = SimOptions { record: false, ..SimOptions::default() };
+    let sim = SimDevice::with_options(Image::new(BLOCKS), options);
+    let device = Device::new(sim.clone());
+    let format = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
+    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
+    let store = open(&device);
+    for number in 0..KEYS {
+        let key = ObjectKey::new("redis", format!("key{number:06}").as_bytes()).unwrap();
+        block_on(store.put(&key, b"value".to_vec().into(), PutOptions::default())).unwrap();
+    }
+    let all = listed(&store);
+    assert_eq!(all.len(), KEYS);
+    block_on(store.close()).unwrap();
+    drop(store);
+    let image = sim.image();
+    // A leaf begins with a checksum, "Sp", the version of its format, and level 0; which of them are of the newest tree, a look tells.
+    let leaves =
+        (0..BLOCKS).filter(|&block| image.block(block)[4..6] == *b"Sp" && image.block(block)[7] == 0);
+    for block in leaves {
+        sim.corrupt(block, 2_000, 1);
+        let store = open(&device);
+        let hidden: BTreeSet<Vec<u8>> = all.difference(&listed(&store)).cloned().collect();
+        if hidden.len() > 10 {
+            return (store, hidden);
+        }
+        drop(store);
+        sim.corrupt(block, 2_000, 1);
+    }
+    panic!("no leaf holds keys");
+}
+
+fn strings(seen: Seen) -> BTreeSet<Vec<u8>> {
+    let Seen::Array(items) = seen else { panic!("{seen:?}") };
+    let string = |item| if let Seen::Bulk(bytes) = item { bytes } else { panic!("{item:?}") };
+    items.into_iter().map(string).collect()
+}
+
+fn scanned(client: &mut Client) -> BTreeSet<Vec<u8>> {
+    let (mut cursor, mut keys) = ("0".to_owned(), BTreeSet::new());
+    loop {
+        let Seen::Array(mut parts) = client.run(&format!("SCAN {cursor} COUNT 100")) else {
+            panic!("two parts")
+        };
+        keys.extend(strings(parts.pop().unwrap()));
+        let Some(Seen::Bulk(next)) = parts.pop() else { panic!("a cursor") };
+        cursor = String::from_utf8(next).unwrap();
+        if cursor == "0" {
+            return keys;
+        }
+    }
+}
+
+#[track_caller]
+fn is_unknown(seen: &Seen) {
+    assert!(
+        matches!(seen, Seen::Error(text) if text.starts_with("DAMAGED ") && text.contains("not known")),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn commands_go_past_damage_and_settle_keys_in_it() {
+    let (store, hidden) = damaged_store();
+    let served = serve_store(store, RedisOptions::default(), Environment::default());
+    let mut client = Client::new(&served);
+    let left = (KEYS - hidden.len()) as i64;
+    assert_eq!(client.run("DBSIZE"), Seen::Integer(left));
+    let keys = strings(client.run("KEYS *"));
+    assert_eq!((keys.len() as i64, keys.intersection(&hidden).count()), (left, 0));
+    assert_eq!(scanned(&mut client), keys);
+    assert!(matches!(client.run("RANDOMKEY"), Seen::Bulk(key) if keys.contains(&key)));
+
+    // The one range is named, and holds every key that is missing.
+    let Seen::Array(ranges) = client.run("SHOAL.DAMAGE") else { panic!("an array") };
+    let [Seen::Array(range)] = &ranges[..] else { panic!("{ranges:?}") };
+    let field = |name: &str| &range[range.iter().position(|item| *item == name.into()).unwrap() + 1];
+    let (Seen::Integer(_), Seen::Bulk(from)) = (field("tablet"), field("from")) else { panic!("{range:?}") };
+    assert!(hidden.iter().all(|key| key >= from));
+    if let Seen::Bulk(to) = field("to") {
+        assert!(hidden.iter().all(|key| key < to));
+    }
+    let Seen::Bulk(info) = client.run("INFO damage") else { panic!("a text") };
+    let info = String::from_utf8(info).unwrap();
+    assert!(info.contains("damaged_ranges:1\r\n") && info.contains("damaged_range0:tablet="), "{info}");
+
+    // What asks for the state of a lost key is told that nobody knows it; what needs nothing of it is done.
+    let mut lost = hidden.iter().map(|key| String::from_utf8(key.clone()).unwrap());
+    let mut next = || lost.next().unwrap();
+    let key = next();
+    for command in ["GET", "EXISTS", "STRLEN", "TTL", "TYPE", "INCR", "GETDEL", "PERSIST"] {
+        is_unknown(&client.run(&format!("{command} {key}")));
+    }
+    for command in ["SETNX", "APPEND", "GETSET", "EXPIRE"] {
+        is_unknown(&client.run(&format!("{command} {key} 1")));
+    }
+    is_unknown(&client.run(&format!("SET {key} 1 NX")));
+    is_unknown(&client.run(&format!("MSETNX {key} 1 other 2")));
+    assert_eq!(client.run(&format!("DEL {key}")), Seen::Integer(1));
+    assert_eq!(client.run(&format!("DEL {key}")), Seen::Integer(0));
+    client.script(&format!(
+        "EXISTS {key} => :0\nSETNX {key} new => :1\nAPPEND {key} er => :5\nGET {key} => newer"
+    ));
+    let key = next();
+    client.script(&format!("SET {key} v => +OK\nGET {key} => v\nEXISTS {key} => :1\nINCR {key} => -ERR value is not an integer or out of range"));
+    let (one, two) = (next(), next());
+    client.script(&format!(
+        "UNLINK {one} {two} => :2\nUNLINK {one} {two} => :0\nMSET {one} 1 {two} 2 => +OK\nINCR {two} => :3"
+    ));
+    // A write that is done once keeps its result where that place was never lost, or is known now.
+    let key = next();
+    client.script(&format!(
+        "SHOAL.SESSION 77 1 DEL {key} => :1\nSHOAL.SESSION 77 1 DEL {key} => :1\nEXISTS {key} => :0"
+    ));
+
+    // All that can be named is deleted; other keys of the range stay unknown.
+    let other = next();
+    client.script("FLUSHALL => +OK\nDBSIZE => :0\nSET after 1 => +OK\nDBSIZE => :1");
+    is_unknown(&client.run(&format!("GET {other}")));
+}

@@ -1,0 +1,283 @@
+//! What clients ask about the server, about commands and about each other.
+
+use std::time::{Duration, Instant};
+
+use shoal_redis::{Durability, RedisOptions};
+
+use crate::support::{Client, Seen, serve};
+
+fn text(seen: Seen) -> String {
+    let Seen::Bulk(bytes) = seen else { panic!("{seen:?} is no text") };
+    String::from_utf8(bytes).unwrap()
+}
+
+/// The value of `name=` in a line of words, or of `name:` in lines.
+fn figure<'a>(text: &'a str, name: &str) -> &'a str {
+    let found = text.split([' ', '\r', '\n', ',']).find_map(|word| word.strip_prefix(name));
+    found.unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+#[test]
+fn connections_are_listed_with_what_they_do() {
+    let served = serve(RedisOptions::default());
+    let (mut one, mut other) = (Client::new(&served), Client::new(&served));
+    assert_eq!(other.run("config get save"), Seen::Array(vec!["save".into(), "".into()]));
+    other.send(b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$5000\r\nhalf");
+    let until = Instant::now() + Duration::from_secs(10);
+    let lines = loop {
+        let lines = text(one.run("client list"));
+        if lines.lines().any(|line| !line.contains("qbuf=0")) {
+            break lines;
+        }
+        assert!(Instant::now() < until, "{lines}");
+    };
+    let (mut first, mut second) = lines.trim_end().split_once('\n').unwrap();
+    // They were let in in any order.
+    if figure(first, "cmd=") != "client|list" {
+        (first, second) = (second, first);
+    }
+    assert_eq!(figure(first, "cmd="), "client|list");
+    assert_eq!(figure(second, "cmd="), "config|get");
+    for name in [
+        "id=",
+        "addr=",
+        "laddr=",
+        "fd=",
+        "name=",
+        "age=",
+        "idle=",
+        "flags=",
+        "db=",
+        "sub=",
+        "psub=",
+        "ssub=",
+        "multi=",
+        "watch=",
+        "qbuf=",
+        "qbuf-free=",
+        "argv-mem=",
+        "multi-mem=",
+        "rbs=",
+        "rbp=",
+        "obl=",
+        "oll=",
+        "omem=",
+        "tot-mem=",
+        "events=",
+        "cmd=",
+        "user=",
+        "redir=",
+        "resp=",
+        "lib-name=",
+        "lib-ver=",
+    ] {
+        figure(first, name);
+    }
+    assert!(figure(first, "fd=").parse::<i32>().unwrap() > 2);
+    assert_eq!(figure(&text(one.run("client info")), "cmd="), "client|info");
+    assert!(figure(&text(one.run("info clients")), "connected_clients:") == "2");
+}
+
+/// Who is ended hears nothing more; the others go on.
+#[test]
+fn connections_are_ended_by_others() {
+    let served = serve(RedisOptions::default());
+    let mut one = Client::new(&served);
+    let fresh = || {
+        let mut client = Client::new(&served);
+        let Seen::Integer(id) = client.run("client id") else { panic!("a number") };
+        let address = client.reader.get_ref().local_addr().unwrap().to_string();
+        (client, id, address)
+    };
+    let (mut by_id, id, _) = fresh();
+    let (mut by_address, _, address) = fresh();
+    let (mut by_old_form, _, old_address) = fresh();
+    let (mut stays, stays_id, stays_address) = fresh();
+    assert_eq!(one.run(&format!("client kill id {id}")), Seen::Integer(1));
+    assert_eq!(by_id.next(), None);
+    assert_eq!(one.run(&format!("client kill addr {address} type normal user default")), Seen::Integer(1));
+    assert_eq!(by_address.next(), None);
+    assert_eq!(one.run(&format!("client kill {old_address}")), Seen::Simple("OK".into()));
+    assert_eq!(by_old_form.next(), None);
+    for nobody in ["type pubsub", "maxage 1000", &format!("id {stays_id} addr 1.1.1.1:1"), "laddr 1.1.1.1:1"]
+    {
+        assert_eq!(one.run(&format!("client kill {nobody}")), Seen::Integer(0), "{nobody}");
+    }
+    one.script(
+        "client kill 1.1.1.1:1 => -ERR No such client
+         client kill id 0 => -ERR client-id should be greater than 0
+         client kill id x => -ERR client-id should be greater than 0
+         client kill user nobody => -ERR No such user 'nobody'
+         client kill type foo => -ERR Unknown client type 'foo'
+         client kill skipme maybe => -ERR syntax error
+         client kill id 1 addr => -ERR syntax error
+         client kill => -ERR wrong number of arguments for 'client|kill' command",
+    );
+    assert_eq!(stays.run("ping"), Seen::Simple("PONG".into()));
+    // One that takes no answers, and one that is in the middle of a command.
+    stays.send(b"*2\r\n$3\r\nget\r\n$100\r\nhalf");
+    assert_eq!(one.run(&format!("client kill addr {stays_address} skipme yes")), Seen::Integer(1));
+    assert_eq!(stays.next(), None);
+    // Itself: it hears of it.
+    let Seen::Integer(own) = one.run("client id") else { panic!("a number") };
+    assert_eq!(one.run(&format!("client kill id {own}")), Seen::Integer(0));
+    assert_eq!(one.run(&format!("client kill id {own} skipme no")), Seen::Integer(1));
+    assert_eq!(one.next(), None);
+}
+
+#[test]
+fn answers_are_left_out_as_asked() {
+    for durability in [Durability::Sync, Durability::Relaxed(Duration::from_millis(100))] {
+        let served = serve(RedisOptions { durability, ..RedisOptions::default() });
+        let mut client = Client::new(&served);
+        client.send(
+            b"set a 1\r\nclient reply skip\r\nset b 2\r\nset c 3\r\nclient reply off\r\nget a\r\nwhat\r\nincr a\r\nset d 4\r\nmget a b\r\n\
+              client reply skip\r\nget a\r\nclient reply on\r\nget a\r\nclient reply skip\r\nnonsense\r\nget b\r\n",
+        );
+        let ok = || Some(Seen::Simple("OK".into()));
+        assert_eq!(client.next(), ok(), "a");
+        assert_eq!(client.next(), ok(), "c");
+        assert_eq!(client.next(), ok(), "on");
+        assert_eq!(client.next(), Some("2".into()));
+        assert_eq!(client.next(), Some("2".into()));
+        assert_eq!(client.run("get d"), "4".into());
+        client.script(
+            "client reply maybe => -ERR syntax error
+             client reply => -ERR wrong number of arguments for 'client|reply' command
+             ping => +PONG",
+        );
+    }
+}
+
+#[test]
+fn objects_are_described() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    client.script(
+        "set k 12 => +OK
+         object encoding k => int
+         object refcount k => :1
+         object idletime k => :0
+         object idletime nothing => (nil)
+         object encoding => -ERR wrong number of arguments for 'object|encoding' command
+         object what k => -ERR unknown subcommand 'what'. Try OBJECT HELP.",
+    );
+    assert!(
+        matches!(client.run("object freq k"), Seen::Error(text) if text.starts_with("ERR An LFU maxmemory policy"))
+    );
+    for command in ["object", "client", "command", "config", "cluster", "function"] {
+        let Seen::Array(lines) = client.run(&format!("{command} help")) else { panic!("lines") };
+        let first =
+            format!("{} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", command.to_uppercase());
+        assert_eq!(lines[0], Seen::Simple(first));
+        assert!(lines.contains(&Seen::Simple("HELP".into())), "{lines:?}");
+    }
+}
+
+#[test]
+fn commands_tell_of_themselves_alike() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    let array = |seen| match seen {
+        Seen::Array(items) => items,
+        other => panic!("{other:?}"),
+    };
+    let Seen::Integer(count) = client.run("command count") else { panic!("a number") };
+    let all = array(client.run("command"));
+    assert_eq!(all.len() as i64, count);
+    assert_eq!(array(client.run("command info")).len(), all.len());
+    // Maps are arrays of twice as many in version 2.
+    assert_eq!(array(client.run("command docs")).len(), 2 * all.len());
+    let names: Vec<String> = array(client.run("command list")).into_iter().map(text).collect();
+    let whole = names.iter().filter(|name| !name.contains('|')).count();
+    assert_eq!(whole as i64, count);
+    assert!(names.contains(&"client|list".to_owned()));
+    client.script(
+        "command list filterby module json => []
+         command list filterby pattern xyz* => []
+         command list filterby pattern client|k* => [client|kill]
+         command list filterby pattern GET => [get]
+         command list filterby aclcat nothing => []
+         command list filterby size 3 => -ERR syntax error
+         command list foo => -ERR syntax error
+         command getkeys object encoding k => [k]
+         command getkeysandflags get k => [[k, [+RO, +access]]]
+         command getkeys ping => -ERR The command has no key arguments
+         command getkeys nothing k => -ERR Invalid command specified",
+    );
+    let bitmap: Vec<String> =
+        array(client.run("command list filterby aclcat bitmap")).into_iter().map(text).collect();
+    assert_eq!(bitmap, ["bitcount", "bitfield", "bitfield_ro", "bitop", "bitpos", "getbit", "setbit"]);
+    let info = array(client.run("command info client|list client|nothing get"));
+    assert!(matches!(&info[0], Seen::Array(about) if about[0] == "client|list".into()));
+    assert_eq!(info[1], Seen::Null);
+}
+
+#[test]
+fn settings_are_told_as_they_are() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    client.script(
+        "config get databases => [databases, 1]
+         config get MAXMEMORY appendonly => [appendonly, yes, maxmemory, 0]
+         config get proto-max-* timeou? => [proto-max-bulk-len, 4194304, timeout, 0]
+         config get nothing => []
+         config get => -ERR wrong number of arguments for 'config|get' command",
+    );
+    // A cluster of one node, whoever is asked.
+    client.script("config get cluster-enabled => [cluster-enabled, yes]");
+    let info = text(client.run("info"));
+    assert_eq!((figure(&info, "cluster_enabled:"), figure(&info, "redis_mode:")), ("1", "cluster"));
+    assert_eq!(figure(&text(client.run("cluster info")), "cluster_enabled:"), "1");
+    let hello = client.run("hello 2");
+    assert!(
+        matches!(&hello, Seen::Array(pairs) if pairs.windows(2).any(|pair| pair == ["mode".into(), "cluster".into()])),
+        "{hello:?}"
+    );
+}
+
+#[test]
+fn what_the_process_uses_is_told() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    let info = text(client.run("info"));
+    let number = |name: &str| figure(&info, name).parse::<f64>().unwrap();
+    assert!(number("used_memory:") > 1e6 && number("used_memory_peak:") >= number("used_memory:"));
+    assert!(number("used_cpu_user:") + number("used_cpu_sys:") >= 0.0);
+    assert!(number("used_memory:") >= number("shoal_overlay_bytes:"));
+}
+
+/// Counted as a whole, or said to be no more than an estimate.
+#[test]
+fn keys_are_counted_or_estimated() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    client.fill(9_000);
+    let counted = text(client.run("info keyspace"));
+    assert_eq!(counted, "# Keyspace\r\ndb0:keys=9000,expires=0,avg_ttl=0\r\n");
+    client.fill(11_000);
+    let estimated = text(client.run("info keyspace"));
+    assert!(estimated.trim_end().ends_with(",estimated=1"), "{estimated}");
+}
+
+#[test]
+fn keys_that_cannot_be_are_refused_alike() {
+    let served = serve(RedisOptions::default());
+    let mut client = Client::new(&served);
+    let long = vec![b'k'; 1025];
+    for key in [&long[..], b""] {
+        let refused = client.words(&[b"get", key]);
+        assert!(matches!(&refused, Seen::Error(_)), "{refused:?}");
+        for words in [
+            &[&b"mget"[..], b"a", key][..],
+            &[b"set", key, b"v"],
+            &[b"mset", b"a", b"1", key, b"2"],
+            &[b"exists", key],
+            &[b"del", b"a", key],
+            &[b"ttl", key],
+            &[b"bitop", b"not", b"a", key],
+        ] {
+            assert_eq!(client.words(words), refused, "{:?}", words[0].escape_ascii().to_string());
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Connections that show no credentials: they have little time, and lock nobody out.
+
+use std::time::Duration;
+
+use prost::Message;
+use shoal_api::v1;
+use shoal_client::{Client, ConnectOptions};
+use shoal_server::{Credentials, Limits, Security, ServerOptions, Tokens};
+use shoal_testkit::http2::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, PING, call, frame, greeting, header, message, take_frame,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{Running, eventually, figure};
+
+const TOKEN: &str = "correct-horse-battery";
+
+async fn serve(limits: Limits) -> Running {
+    let tokens = Tokens::parse(TOKEN.as_bytes()).unwrap();
+    let security = Security::new(Credentials::new(None, tokens).unwrap());
+    Running::told(ServerOptions { security, limits, ..ServerOptions::default() }).await
+}
+
+/// A client with the token, and one connection.
+async fn client(server: &Running) -> Client {
+    let options = ConnectOptions {
+        token: Some(TOKEN.into()),
+        connections: 1,
+        ..ConnectOptions::new(server.address.to_string())
+    };
+    Client::connect(options).await.unwrap()
+}
+
+/// A connection by hand, which the client's library would silently open anew.
+struct Raw {
+    stream: TcpStream,
+    received: Vec<u8>,
+    next: u32,
+}
+
+impl Raw {
+    async fn open(server: &Running) -> Self {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(&greeting(&[])).await.unwrap();
+        Self { stream, received: Vec::new(), next: 1 }
+    }
+
+    /// A request with this token; whether it was answered.
+    async fn asks(&mut self, token: &str) -> bool {
+        let id = self.next;
+        self.next += 2;
+        let headers =
+            [call("/shoal.v1.ObjectStore/Stat"), header("authorization", &format!("Bearer {token}"))];
+        let open = frame(HEADERS, END_HEADERS, id, &headers.concat());
+        let body = frame(DATA, END_STREAM, id, &message(&v1::StatRequest {}.encode_to_vec()));
+        if self.stream.write_all(&[open, body].concat()).await.is_err() {
+            return false;
+        }
+        loop {
+            while let Some(frame) = take_frame(&mut self.received) {
+                if (frame.kind, frame.stream) == (HEADERS, id) && frame.flags & END_STREAM != 0 {
+                    // Refused: nothing but headers.
+                    return true;
+                }
+                if (frame.kind, frame.stream) == (DATA, id) {
+                    return true;
+                }
+            }
+            if !matches!(self.stream.read_buf(&mut self.received).await, Ok(1..)) {
+                return false;
+            }
+        }
+    }
+}
+
+/// Somebody with a token gets in although all places are taken, at once, and who is in stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_without_credentials_lock_nobody_out() {
+    const PLACES: usize = 60;
+    // They would stay for ever.
+    let limits = Limits {
+        connections_max: PLACES,
+        unauthenticated_max: Duration::from_secs(3600),
+        ..Limits::default()
+    };
+    let server = serve(limits).await;
+    let mut known = Raw::open(&server).await;
+    assert!(known.asks(TOKEN).await);
+    let watcher = client(&server).await;
+    let mut idle = Vec::new();
+    for number in 0..PLACES - 2 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let ping = frame(PING, 0, 0, &[7; 8]);
+        let said = [Vec::new(), greeting(&[])[..9].to_vec(), greeting(&[]), [greeting(&[]), ping].concat()];
+        stream.write_all(&said[number % said.len()]).await.unwrap();
+        idle.push(stream);
+    }
+    eventually("all places are taken", || async {
+        figure(&watcher, "server.connections").await == PLACES as u64
+    })
+    .await;
+    // A wrong token is no credential.
+    let mut stranger = Raw::open(&server).await;
+    assert!(stranger.asks("incorrect-horse-battery").await);
+    for _ in 0..PLACES {
+        let late = client(&server).await;
+        late.stat().await.unwrap();
+    }
+    // More than there are places, of people who show nothing.
+    for _ in 0..3 * PLACES {
+        idle.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let late = client(&server).await;
+    assert!(figure(&late, "server.connections_evicted").await >= 2 * PLACES as u64);
+    assert_eq!(figure(&late, "server.connections_refused").await, 0);
+    assert!(known.asks(TOKEN).await, "who has shown a token is never closed for another one");
+    assert_eq!(idle[0].read(&mut [0; 100]).await.unwrap_or(0), 0, "the oldest one was closed");
+    drop((idle, known, stranger, watcher, late));
+    server.stop().await;
+}
+
+/// However it spends its time: with nothing, half a greeting, pings, or requests that are refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_shows_no_credentials_in_time_is_closed() {
+    let limits = Limits { unauthenticated_max: Duration::from_millis(500), ..Limits::default() };
+    let server = serve(limits).await;
+    let mut known = Raw::open(&server).await;
+    assert!(known.asks(TOKEN).await);
+    let (silent, half) = (
+        TcpStream::connect(server.address).await.unwrap(),
+        TcpStream::connect(server.address).await.unwrap(),
+    );
+    let mut refused = Raw::open(&server).await;
+    let pings = async {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(&greeting(&[])).await.unwrap();
+        while stream.write_all(&frame(PING, 0, 0, &[7; 8])).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let asks = async {
+        while refused.asks("incorrect-horse-battery").await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let closed = async |mut stream: TcpStream, said: &[u8]| {
+        stream.write_all(said).await.unwrap();
+        let mut bytes = Vec::new();
+        while matches!(stream.read_buf(&mut bytes).await, Ok(1..)) {}
+    };
+    let half_of_it = greeting(&[])[..9].to_vec();
+    let all = async {
+        tokio::join!(pings, asks, closed(silent, b""), closed(half, &half_of_it));
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("all of them are closed");
+    assert!(known.asks(TOKEN).await, "who has shown a token may be idle");
+    let late = client(&server).await;
+    assert_eq!(figure(&late, "server.connections_overdue").await, 4);
+    drop((known, late));
+    server.stop().await;
+}

@@ -1,0 +1,249 @@
+//! Strict serializability of transactions: is there an order of all of them, in which each takes effect at one moment between its
+//! call and its answer, that explains everything that was read? The search is that of [`crate::linear`], over the states of all keys
+//! together.
+//!
+//! A transaction that was answered took effect; one whose outcome is unknown may take effect as a whole at any moment after its call,
+//! or never, but then too only where its guards hold: what its client read of the keys that it watches. One that was told that a
+//! watched key changed did nothing and says nothing: it is not noted. No two writes store the same value, so a handful of clients is
+//! searched in no time.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+use crate::linear::{Act, Entry, Picture, Verdict, check};
+
+/// What a transaction did: keys by their numbers, values as numbers that no two writes share; none: there was no object, or the
+/// object was deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// What its client read of keys that it watched before.
+    pub guards: Vec<(u8, Option<u64>)>,
+    /// What it read, before its own writes.
+    pub reads: Vec<(u8, Option<u64>)>,
+    /// What it wrote; the last one of a key counts.
+    pub writes: Vec<(u8, Option<u64>)>,
+}
+
+impl Act for Transaction {
+    type State = BTreeMap<u8, u64>;
+
+    fn apply(&self, pending: bool, state: &Self::State) -> Option<Self::State> {
+        let holds = |(key, value): &(u8, Option<u64>)| state.get(key).copied() == *value;
+        // Nobody got the answer of a pending one, so what it read is open.
+        if !self.guards.iter().all(holds) || !(pending || self.reads.iter().all(holds)) {
+            return None;
+        }
+        let mut after = state.clone();
+        for &(key, value) in &self.writes {
+            match value {
+                Some(value) => after.insert(key, value),
+                None => after.remove(&key),
+            };
+        }
+        Some(after)
+    }
+
+    fn touches(&self, other: &Self) -> bool {
+        let wrote =
+            |transaction: &Self, key: u8| transaction.writes.iter().any(|(written, _)| *written == key);
+        let mut theirs = other.guards.iter().chain(&other.reads).chain(&other.writes);
+        let mut ours = self.guards.iter().chain(&self.reads);
+        theirs.any(|(key, _)| wrote(self, *key)) || ours.any(|(key, _)| wrote(other, *key))
+    }
+}
+
+/// A history of transactions; there was nothing before.
+#[derive(Clone, Debug, Default)]
+pub struct History(Vec<Entry<Transaction>>);
+
+impl History {
+    /// Notes a transaction.
+    pub fn push(&mut self, entry: Entry<Transaction>) {
+        self.0.push(entry);
+    }
+
+    /// Adds what another client noted.
+    pub fn merge(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// Transactions in all, and how many of them are pending.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.0.len(), self.0.iter().filter(|entry| entry.answered.is_none()).count())
+    }
+
+    /// Without the pending ones of which nobody can have noticed anything: all that they wrote are values that were never read. With
+    /// `deletes`, one that deletes may have been noticed, too: each of these doubles the search.
+    fn told(&self, deletes: bool) -> Vec<Entry<Transaction>> {
+        let read: HashSet<u64> = self
+            .0
+            .iter()
+            .flat_map(|entry| entry.action.guards.iter().chain(&entry.action.reads))
+            .filter_map(|(_, value)| *value)
+            .collect();
+        let noticed = |(_, value): &(u8, Option<u64>)| value.map_or(deletes, |value| read.contains(&value));
+        let told =
+            |entry: &&Entry<Transaction>| entry.answered.is_some() || entry.action.writes.iter().any(noticed);
+        self.0.iter().filter(told).cloned().collect()
+    }
+
+    /// Checks it.
+    ///
+    /// # Errors
+    /// The history, where no order explains it, or where the search gave up.
+    pub fn check(&self) -> Result<(), String> {
+        // A pending one may never have taken effect: where those of which a value was read explain everything, no other is asked.
+        let mut verdict = check(&self.told(false), BTreeMap::new());
+        if verdict != Verdict::Linearizable {
+            verdict = check(&self.told(true), BTreeMap::new());
+        }
+        match verdict {
+            Verdict::Linearizable => Ok(()),
+            verdict => Err(format!("{verdict:?}\n{self}")),
+        }
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Picture(&self.0), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_base::SeededEntropy;
+
+    use super::*;
+
+    type Values<'a> = &'a [(u8, Option<u64>)];
+
+    fn entry(
+        called: u64,
+        answered: Option<u64>,
+        guards: Values<'_>,
+        reads: Values<'_>,
+        writes: Values<'_>,
+    ) -> Entry<Transaction> {
+        let [guards, reads, writes] = [guards, reads, writes].map(<[_]>::to_vec);
+        Entry { client: called, called, answered, action: Transaction { guards, reads, writes } }
+    }
+
+    fn holds(entries: &[Entry<Transaction>]) -> bool {
+        let verdict = check(entries, BTreeMap::new());
+        assert_ne!(verdict, Verdict::GaveUp);
+        verdict == Verdict::Linearizable
+    }
+
+    #[test]
+    fn small_histories() {
+        let write = entry(0, Some(10), &[], &[], &[(0, Some(1)), (1, Some(2))]);
+        let read = |at, a, b| entry(at, Some(at + 1), &[], &[(0, a), (1, b)], &[]);
+        assert!(holds(&[write.clone(), read(3, None, None), read(11, Some(1), Some(2))]));
+        assert!(!holds(&[write.clone(), read(3, Some(1), None)]), "half of it");
+        assert!(!holds(&[write.clone(), read(11, None, None)]), "it was there before");
+        // Each key for itself is fine, both together are not: write skew.
+        let start = entry(0, Some(1), &[], &[], &[(0, Some(1)), (1, Some(1))]);
+        let skew = |key, value| entry(2, Some(9), &[], &[(0, Some(1)), (1, Some(1))], &[(key, value)]);
+        assert!(holds(&[start.clone(), skew(0, None)]));
+        assert!(!holds(&[start.clone(), skew(0, None), skew(1, None)]));
+        // Two readers see two writers in opposite orders.
+        let (first, second) =
+            (entry(0, Some(9), &[], &[], &[(0, Some(1))]), entry(0, Some(9), &[], &[], &[(1, Some(2))]));
+        assert!(holds(&[first.clone(), second.clone(), read(2, Some(1), None)]));
+        assert!(!holds(&[first, second, read(2, Some(1), None), read(2, None, Some(2))]));
+    }
+
+    #[test]
+    fn a_pending_one_is_there_as_a_whole_or_never() {
+        let pending = entry(0, None, &[], &[(0, Some(77))], &[(0, Some(1)), (1, Some(2))]);
+        let read = |at, a, b| entry(at, Some(at + 1), &[], &[(0, a), (1, b)], &[]);
+        assert!(holds(&[pending.clone(), read(5, None, None), read(8, Some(1), Some(2))]));
+        assert!(holds(&[pending.clone(), read(5, None, None), read(8, None, None)]));
+        assert!(!holds(&[pending.clone(), read(5, None, Some(2))]));
+        assert!(!holds(&[pending, read(5, Some(1), Some(2)), read(8, None, None)]));
+    }
+
+    /// What explains a read may be the delete of one that is pending.
+    #[test]
+    fn a_delete_of_a_pending_one_counts() {
+        let put = entry(0, Some(1), &[], &[], &[(0, Some(1))]);
+        let pending = entry(2, None, &[], &[], &[(0, None), (1, Some(2))]);
+        let read = entry(5, Some(6), &[], &[(0, None)], &[]);
+        assert_eq!(History(vec![put.clone(), pending, read.clone()]).check(), Ok(()));
+        assert!(History(vec![put, read]).check().is_err());
+    }
+
+    #[test]
+    fn guards_hold_where_a_transaction_takes_effect() {
+        let start = entry(0, Some(1), &[], &[], &[(0, Some(1))]);
+        let other = entry(4, Some(5), &[], &[], &[(0, Some(3))]);
+        let guarded = |answered| entry(6, answered, &[(0, Some(1))], &[], &[(0, Some(4))]);
+        let read = |value| entry(20, Some(21), &[], &[(0, value)], &[]);
+        assert!(holds(&[start.clone(), guarded(Some(9)), read(Some(4))]));
+        assert!(!holds(&[start.clone(), other.clone(), guarded(Some(9))]));
+        // Of one whose outcome is unknown: it did nothing then.
+        assert!(holds(&[start.clone(), other.clone(), guarded(None), read(Some(3))]));
+        assert!(!holds(&[start, other, guarded(None), read(Some(4))]));
+    }
+
+    /// A store that is right, used by clients that overlap. `skewed`: one transaction in eight reads one key later than the others.
+    fn simulate(seed: u64, clients: u64, count: usize, skewed: bool) -> Vec<Entry<Transaction>> {
+        let dice = SeededEntropy::new(seed);
+        let (mut state, mut now, mut value) = (BTreeMap::<u8, u64>::new(), 0, 0);
+        let mut running: Vec<Option<(u64, Transaction, u8)>> = vec![None; clients as usize];
+        let mut entries = Vec::new();
+        while entries.len() < count {
+            now += 1;
+            let client = dice.below(clients) as usize;
+            match &mut running[client] {
+                None => running[client] = Some((now, Transaction::default(), 0)),
+                Some((_, transaction, stage @ 0)) => {
+                    *stage = if skewed && dice.below(8) == 0 { 1 } else { 2 };
+                    let keys = 3 + u8::from(*stage == 2);
+                    transaction.reads = (0..keys).map(|key| (key, state.get(&key).copied())).collect();
+                    if *stage == 2 && dice.below(2) == 0 {
+                        for _ in 0..2 {
+                            value += 1;
+                            let (key, new) = (dice.below(4) as u8, (dice.below(4) > 0).then_some(value));
+                            transaction.writes.push((key, new));
+                            match new {
+                                Some(new) => state.insert(key, new),
+                                None => state.remove(&key),
+                            };
+                        }
+                    }
+                }
+                Some((_, transaction, stage @ 1)) => {
+                    transaction.reads.push((3, state.get(&3).copied()));
+                    *stage = 2;
+                }
+                Some((called, transaction, _)) => {
+                    let answered = (dice.below(20) > 0).then_some(now);
+                    let action = transaction.clone();
+                    entries.push(Entry { client: client as u64, called: *called, answered, action });
+                    running[client] = None;
+                }
+            }
+        }
+        // Who still runs may have done it.
+        let rest = running.into_iter().enumerate().filter_map(|(client, running)| {
+            let (called, action, _) = running?;
+            Some(Entry { client: client as u64, called, answered: None, action })
+        });
+        entries.extend(rest);
+        entries
+    }
+
+    #[test]
+    fn right_histories_pass_and_reads_of_two_moments_are_found() {
+        let mut found = 0;
+        for seed in 0..40 {
+            let right = simulate(seed, 6, 200, false);
+            assert!(holds(&right), "seed {seed}: {}", Picture(&right));
+            found += usize::from(!holds(&simulate(seed, 6, 200, true)));
+        }
+        assert!(found > 30, "only {found} of 40 histories with reads of two moments were found");
+    }
+}
