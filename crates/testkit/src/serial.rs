@@ -52,32 +52,43 @@ impl Act for Transaction {
     }
 }
 
-/// A history of transactions; there was nothing before.
+/// A history of transactions between two moments at which everything is known: a pending one takes effect before its end or never.
 #[derive(Clone, Debug, Default)]
-pub struct History(Vec<Entry<Transaction>>);
+pub struct History {
+    /// By key: the values before the first transaction.
+    initial: BTreeMap<u8, u64>,
+    entries: Vec<Entry<Transaction>>,
+}
 
 impl History {
-    /// Notes a transaction.
-    pub fn push(&mut self, entry: Entry<Transaction>) {
-        self.0.push(entry);
+    /// A history that begins with these values; none: there was no object.
+    #[must_use]
+    pub fn after(values: &[(u8, Option<u64>)]) -> Self {
+        let initial = values.iter().filter_map(|&(key, value)| Some((key, value?)));
+        Self { initial: initial.collect(), entries: Vec::new() }
     }
 
-    /// Adds what another client noted.
-    pub fn merge(&mut self, other: Self) {
-        self.0.extend(other.0);
+    /// Notes a transaction.
+    pub fn push(&mut self, entry: Entry<Transaction>) {
+        self.entries.push(entry);
+    }
+
+    /// Adds these, of another client.
+    pub fn extend(&mut self, entries: Vec<Entry<Transaction>>) {
+        self.entries.extend(entries);
     }
 
     /// Transactions in all, and how many of them are pending.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
-        (self.0.len(), self.0.iter().filter(|entry| entry.answered.is_none()).count())
+        (self.entries.len(), self.entries.iter().filter(|entry| entry.answered.is_none()).count())
     }
 
     /// Without the pending ones of which nobody can have noticed anything: all that they wrote are values that were never read. With
     /// `deletes`, one that deletes may have been noticed, too: each of these doubles the search.
     fn told(&self, deletes: bool) -> Vec<Entry<Transaction>> {
         let read: HashSet<u64> = self
-            .0
+            .entries
             .iter()
             .flat_map(|entry| entry.action.guards.iter().chain(&entry.action.reads))
             .filter_map(|(_, value)| *value)
@@ -85,7 +96,7 @@ impl History {
         let noticed = |(_, value): &(u8, Option<u64>)| value.map_or(deletes, |value| read.contains(&value));
         let told =
             |entry: &&Entry<Transaction>| entry.answered.is_some() || entry.action.writes.iter().any(noticed);
-        self.0.iter().filter(told).cloned().collect()
+        self.entries.iter().filter(told).cloned().collect()
     }
 
     /// Checks it.
@@ -94,9 +105,9 @@ impl History {
     /// The history, where no order explains it, or where the search gave up.
     pub fn check(&self) -> Result<(), String> {
         // A pending one may never have taken effect: where those of which a value was read explain everything, no other is asked.
-        let mut verdict = check(&self.told(false), BTreeMap::new());
+        let mut verdict = check(&self.told(false), self.initial.clone());
         if verdict != Verdict::Linearizable {
-            verdict = check(&self.told(true), BTreeMap::new());
+            verdict = check(&self.told(true), self.initial.clone());
         }
         match verdict {
             Verdict::Linearizable => Ok(()),
@@ -107,7 +118,8 @@ impl History {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Picture(&self.0), f)
+        writeln!(f, "  before: {:?}", self.initial)?;
+        fmt::Display::fmt(&Picture(&self.entries), f)
     }
 }
 
@@ -171,8 +183,15 @@ mod tests {
         let put = entry(0, Some(1), &[], &[], &[(0, Some(1))]);
         let pending = entry(2, None, &[], &[], &[(0, None), (1, Some(2))]);
         let read = entry(5, Some(6), &[], &[(0, None)], &[]);
-        assert_eq!(History(vec![put.clone(), pending, read.clone()]).check(), Ok(()));
-        assert!(History(vec![put, read]).check().is_err());
+        let history = |initial: Values<'_>, entries: &[Entry<Transaction>]| {
+            let mut history = History::after(initial);
+            history.extend(entries.to_vec());
+            history
+        };
+        assert_eq!(history(&[], &[put.clone(), pending, read.clone()]).check(), Ok(()));
+        assert!(history(&[], &[put, read.clone()]).check().is_err());
+        assert!(history(&[(0, Some(1))], &[read.clone()]).check().is_err());
+        assert_eq!(history(&[(0, None), (1, Some(2))], &[read]).check(), Ok(()));
     }
 
     #[test]

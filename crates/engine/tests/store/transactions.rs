@@ -190,8 +190,8 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
 }
 
 /// One client: gives what it noted, until the store is read-only.
-fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> History {
-    let mut history = History::default();
+fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Vec<Entry<Transaction>> {
+    let mut entries = Vec::new();
     for _ in 0..TRANSACTIONS {
         let called = world.now();
         let Some((action, result)) = one(store, world, dice) else {
@@ -201,26 +201,42 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Histor
             continue;
         };
         let answered = result.is_ok().then(|| world.now());
-        history.push(Entry { client: id, called, answered, action });
+        entries.push(Entry { client: id, called, answered, action });
     }
-    history
+    entries
 }
 
-/// One history: several lives of one store, each ended by flushes that fail and a power cut, the last one by a close.
-fn history(seed: u64) -> History {
+/// Reads all keys, while nobody else is there.
+fn known(store: &Store, world: &World) -> Entry<Transaction> {
+    let called = world.now();
+    let action = Transaction { reads: all_keys(store, &[]).unwrap(), ..Transaction::default() };
+    Entry { client: CLIENTS, called, answered: Some(world.now()), action }
+}
+
+/// The lives of one store, each ended by flushes that fail and a power cut, the last one by a close. The history of a life ends with
+/// what the next one finds: what was not there then must not come later.
+fn lives(seed: u64) -> Vec<History> {
     let dice = SeededEntropy::new(seed);
     let base = SimDevice::new(BLOCKS);
     format(&Device::new(base.clone()), BLOCKS, seed);
     let mut image = base.image();
     let world = World { clock: AtomicU64::new(0), writes: AtomicU64::new(0) };
-    let mut history = History::default();
+    let mut histories = vec![History::default()];
+    let found = |histories: &mut Vec<History>, store: &Store| {
+        let read = known(store, &world);
+        let next = History::after(&read.action.reads);
+        histories.last_mut().expect("there is one").push(read);
+        histories.push(next);
+    };
     for life in 0..LIVES {
         let sim = slow(image);
         let store = open(&Device::new(sim.clone()), options()).unwrap();
+        found(&mut histories, &store);
         let is_last = life + 1 == LIVES;
         if !is_last {
             sim.inject(Fault::fail(FaultOp::Flush, libc::EIO).after(20 + dice.below(60)).for_good());
         }
+        let history = histories.last_mut().expect("there is one");
         thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|id| {
@@ -228,7 +244,7 @@ fn history(seed: u64) -> History {
                     scope.spawn(move || client(store, world, id, &dice))
                 })
                 .collect();
-            clients.into_iter().for_each(|client| history.merge(client.join().unwrap()));
+            clients.into_iter().for_each(|client| history.extend(client.join().unwrap()));
         });
         if is_last {
             block_on(store.close()).unwrap();
@@ -237,11 +253,8 @@ fn history(seed: u64) -> History {
         sim.mark(1);
         image = power_cut(&sim, &dice);
     }
-    let store = open(&Device::new(SimDevice::from_image(image)), tiny()).unwrap();
-    let called = world.now();
-    let action = Transaction { reads: all_keys(&store, &[]).unwrap(), ..Transaction::default() };
-    history.push(Entry { client: CLIENTS, called, answered: Some(world.now()), action });
-    history
+    found(&mut histories, &open(&Device::new(SimDevice::from_image(image)), tiny()).unwrap());
+    histories
 }
 
 #[test]
@@ -251,13 +264,14 @@ fn histories_are_serializable() {
     let began = Instant::now();
     on_each_core(2, count, |number| {
         let seed = first + number;
-        let history = history(seed);
-        let counts = history.counts();
-        transactions.fetch_add(counts.0 as u64, Ordering::Relaxed);
-        pending.fetch_add(counts.1 as u64, Ordering::Relaxed);
-        history
-            .check()
-            .unwrap_or_else(|wrong| panic!("history {seed} (its timing does not repeat): {wrong}"));
+        for history in lives(seed) {
+            let counts = history.counts();
+            transactions.fetch_add(counts.0 as u64, Ordering::Relaxed);
+            pending.fetch_add(counts.1 as u64, Ordering::Relaxed);
+            history
+                .check()
+                .unwrap_or_else(|wrong| panic!("history {seed} (its timing does not repeat): {wrong}"));
+        }
     });
     let (transactions, pending) = (transactions.into_inner(), pending.into_inner());
     println!(
