@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::future::Future;
 
 #[cfg(not(shoal_shuttle))]
-use self::parked::run;
+use self::parked::{pass_on_wakes, run};
 use crate::sync::thread_local;
 #[cfg(shoal_shuttle)]
 use shuttle::future::block_on as run;
@@ -32,11 +32,20 @@ impl Drop for Restore {
     }
 }
 
-/// Runs `future` to its end on this thread; device requests inside run on this thread too.
+/// Runs `future` to its end on this thread; device requests inside run on this thread too. It may be called while another future is
+/// polled under it.
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    let _restore = Restore(MAY_BLOCK.with(|may_block| may_block.replace(true)));
-    run(future)
+    let restore = Restore(MAY_BLOCK.with(|may_block| may_block.replace(true)));
+    let output = run(future);
+    if restore.0 {
+        pass_on_wakes();
+    }
+    output
 }
+
+/// Under shuttle no two futures of a thread wait at the same time.
+#[cfg(shoal_shuttle)]
+fn pass_on_wakes() {}
 
 /// A thread that sleeps until its future is woken.
 #[cfg(not(shoal_shuttle))]
@@ -59,6 +68,11 @@ mod parked {
         }
     }
 
+    /// A run under another one may have slept through wakes that were meant for that: it polls its future once more.
+    pub(super) fn pass_on_wakes() {
+        thread::current().unpark();
+    }
+
     pub(super) fn run<F: Future>(future: F) -> F::Output {
         thread_local! {
             static WAKER: Waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -78,7 +92,43 @@ mod parked {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::sync::mpsc;
+    use std::task::Poll;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
+
+    /// A future that is woken while it is polled, and another one runs to its end in the same poll, on the same thread.
+    #[test]
+    fn a_wake_is_not_lost_in_a_run_within() {
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let mut polls = 0;
+            block_on(poll_fn(|context| {
+                polls += 1;
+                if polls == 2 {
+                    return Poll::Ready(());
+                }
+                context.waker().wake_by_ref();
+                let mut inner_polls = 0;
+                block_on(poll_fn(|context| {
+                    inner_polls += 1;
+                    if inner_polls == 3 {
+                        return Poll::Ready(());
+                    }
+                    if inner_polls == 2 {
+                        context.waker().wake_by_ref();
+                    }
+                    Poll::Pending
+                }));
+                Poll::Pending
+            }));
+            sender.send(()).unwrap();
+        });
+        receiver.recv_timeout(Duration::from_secs(60)).expect("the thread sleeps for ever");
+    }
 
     #[test]
     fn says_when_blocking_is_allowed() {

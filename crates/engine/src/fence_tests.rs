@@ -1,10 +1,11 @@
 //! A commit beside a flush whose failure is not known yet (R20), step by step on one thread.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use shoal_base::{Lsn, ManualClock, SeededEntropy, TabletId};
@@ -165,4 +166,53 @@ fn a_flush_that_fails_while_the_file_grows_poisons() {
     block_on(store.0.committer.lead(0));
     let answer = block_on(store.0.committer.wait_durable(&record));
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
+}
+
+/// A caller leads, waits for a flush beside its batch, and is dropped there, as a part of a transaction is when another one failed:
+/// the batch goes on to its end, and whoever has a record in it is answered.
+#[test]
+fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
+    let (_held, store) = opened(false);
+    let [(ended, ending), (began, begun)] = [(); 2].map(|()| std::sync::mpsc::channel::<()>());
+    let beside = store.clone();
+    let flush = std::thread::spawn(move || {
+        let flush = async {
+            began.send(()).unwrap();
+            // Until the test has had the time to drop the caller.
+            let _ = ending.recv_timeout(Duration::from_millis(200));
+            Ok(())
+        };
+        block_on(beside.0.poison.flushed(flush))
+    });
+    begun.recv().unwrap();
+    let record = queue(&store);
+    let key = crate::ObjectKey::new("default", b"another").unwrap();
+    block_on(poll_fn(|context| {
+        let put = store.put(&key, vec![1; 100].into(), crate::PutOptions::default());
+        let _ = pin!(put).poll(context);
+        Poll::Ready(())
+    }));
+    drop(ended);
+    flush.join().unwrap().unwrap();
+    let (sender, answer) = std::sync::mpsc::channel();
+    let waiting = store.clone();
+    std::thread::spawn(move || sender.send(block_on(waiting.0.committer.wait_durable(&record))));
+    let answer = answer.recv_timeout(Duration::from_secs(60)).expect("a record is left in no batch");
+    assert_eq!(answer.unwrap(), Lsn(1));
+    assert!(store.0.check_writable().is_ok());
+}
+
+/// The same where the leader itself is dropped, which nothing does: nothing is written behind its batch, and nobody waits.
+#[test]
+fn a_leader_that_is_dropped_poisons() {
+    let (held, store) = opened(false);
+    held.holds.store(true, Ordering::Relaxed);
+    let record = queue(&store);
+    {
+        let mut commit = pin!(store.0.committer.lead(0));
+        held.up_to(commit.as_mut(), Op::WriteDurable);
+    }
+    let answer = block_on(store.0.committer.wait_durable(&record));
+    assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
+    assert!(matches!(store.0.check_writable(), Err(Error::Poisoned(_))));
 }

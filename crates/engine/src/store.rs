@@ -318,7 +318,7 @@ impl Inner {
 
     /// Names the newest superblock in a flushed batch, and hands out what that makes reusable (R9).
     pub(crate) async fn make_freed_reusable(&self) {
-        self.committer.seal().await;
+        uninterrupted(self.committer.seal());
         self.drive().await;
         self.streams.expire(self.now_ns());
         self.space.reclaim(self.committer.named_superblock());
@@ -328,7 +328,7 @@ impl Inner {
     /// committer's thread, or, without one, here.
     pub(crate) async fn drive(&self) {
         if may_block() {
-            self.committer.lead(self.now_ns()).await;
+            uninterrupted(self.committer.lead(self.now_ns()));
             if !self.committer.has_work() {
                 return;
             }

@@ -18,7 +18,7 @@ use crate::object::RejectRules;
 use crate::overlay::{self, Growth, Record, UNNUMBERED};
 use crate::plant::{Plant, planted};
 use crate::space::{Extents, Promise};
-use crate::store::{Inner, LogRoom, Room};
+use crate::store::{Inner, LogRoom, Room, uninterrupted};
 use crate::tablet::{Tablet, View};
 use crate::value::prepare::Kept;
 
@@ -96,7 +96,7 @@ impl Inner {
         let record = write.prepared.record.clone();
         let before = self.queue(&tablet, key, rules, write).await?;
         if may_block() {
-            if self.committer.lead_until(&record, self.now_ns()).await {
+            if uninterrupted(self.committer.lead_until(&record, self.now_ns())) {
                 self.hand_over();
             }
         } else {

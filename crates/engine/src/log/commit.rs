@@ -447,7 +447,10 @@ impl Committer {
             self.sealed.store(true, Ordering::Release);
             return;
         }
-        if let Err(error) = self.write_batch(&mut leader, &mut Drained::new(self.poison.clone())).await {
+        let mut nothing = Drained::new(self.poison.clone());
+        let written = self.write_batch(&mut leader, &mut nothing).await;
+        nothing.is_left = false;
+        if let Err(error) = written {
             self.fail(&error);
             return;
         }
@@ -469,6 +472,7 @@ impl Committer {
             self.last_batch_ns.store(now_ns, Ordering::Relaxed);
             self.write_batch(leader, &mut drained).await
         };
+        drained.is_left = false;
         self.unreserve(drained.reserved);
         match result {
             Ok(()) => {
@@ -673,6 +677,8 @@ struct Drained {
     reserved: u32,
     has_extents: bool,
     poison: Arc<Poison>,
+    /// Until it is known what became of the batch.
+    is_left: bool,
 }
 
 impl Drained {
@@ -685,14 +691,16 @@ impl Drained {
             reserved: 0,
             has_extents: false,
             poison,
+            is_left: true,
         }
     }
 }
 
-/// Whoever waits for a batch whose leader panics is told that its outcome is not known.
+/// Whoever waits for a batch whose leader panics, or is dropped in the middle, is told that its outcome is not known. The numbers of
+/// its records are given, so that nothing may be written behind it either.
 impl Drop for Drained {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if self.is_left {
             self.poison.set("an error of the program while a batch was written".into());
             self.records.iter().for_each(|record| record.wake());
         }
