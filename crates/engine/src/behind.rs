@@ -11,6 +11,9 @@
 //!
 //! Steps that are between two damaged places are linked to nothing. A batch of an older life could be among them, so
 //! they are not believed.
+//!
+//! Where the newest superblock is lost with an opening that it published, the log goes on in an epoch of which the one before knows
+//! nothing. These batches are behind the damage, too: no older life can have an epoch above the superblock's.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -48,6 +51,8 @@ pub(crate) struct Behind {
     pub is_full: bool,
     /// Headers of these batches, the newest first: what they say of time counts (R18).
     pub headers: Vec<BatchHeader>,
+    /// The newest epoch and the largest number of a record in all of the ring: both were given, and are not given again (R1, R5).
+    pub given: (u64, Lsn),
     /// Objects whose newest record cannot be done again, whether it deletes, and why; the newest first.
     left_out: Vec<(Vec<u8>, bool, &'static str)>,
 }
@@ -56,7 +61,7 @@ pub(crate) struct Behind {
 pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max: usize) -> Behind {
     let Recovery { device, superblock, log, .. } = recovery;
     let ring = Ring { first: superblock.layout.log_first(), blocks: superblock.layout.log_blocks };
-    let mut behind = Behind::default();
+    let mut behind = Behind { given: given(found), ..Behind::default() };
     if !recovery.is_cut {
         return behind;
     }
@@ -88,6 +93,11 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
             chain: batch.header.chain,
             first_lsn: batch.header.first_lsn,
         };
+        if is_linked(place, log.head, ring) {
+            // An opening leaves out numbers: nothing is between these two.
+            lost_to = first;
+            break;
+        }
         newest = batch_before(found, place, batch.header.epoch, ring);
         if planted(Plant::UnlinkedBelieved) && newest.is_none() {
             let before = found.values().flatten().filter(|other| other.header.position < place.position);
@@ -105,7 +115,20 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
     behind
 }
 
-/// The last batch of this epoch behind the damage; the one that this epoch began behind, where it has none yet.
+/// The newest epoch and the largest number in the ring.
+fn given(found: &Batches) -> (u64, Lsn) {
+    let headers = || found.values().flatten().map(|batch| &batch.header);
+    let last = headers().map(|header| header.first_lsn.0 + u64::from(header.records)).max();
+    (headers().map(|header| header.epoch).max().unwrap_or(0), Lsn(last.unwrap_or(0).saturating_sub(1)))
+}
+
+/// Whether the batch at `place` was written right behind what the opening found last.
+fn is_linked(place: LogPlace, head: LogPlace, ring: Ring) -> bool {
+    place.chain == head.chain
+        && (place.position == head.position || place.position == ring.turn(head.position))
+}
+
+/// The last batch behind the damage of the newest epoch; the one that this epoch began behind, where it has none yet.
 ///
 /// There is no upper bound: where the newest superblock is lost, the log has gone on further than the one before allows.
 fn newest_batch<'a>(recovery: &Recovery, found: &'a Batches, ring: Ring) -> Option<&'a Found> {
@@ -121,7 +144,10 @@ fn newest_batch<'a>(recovery: &Recovery, found: &'a Batches, ring: Ring) -> Opti
         let meets = end == superblock.epoch_position || ring.turn(end) == superblock.epoch_position;
         meets && batch.header.epoch + 1 == superblock.epoch
     });
-    ours.max_by_key(|batch| batch.header.position)
+    let later = all().filter(|batch| batch.header.epoch > superblock.epoch);
+    later
+        .max_by_key(|batch| (batch.header.epoch, batch.header.position))
+        .or_else(|| ours.max_by_key(|batch| batch.header.position))
         .or_else(|| before.max_by_key(|batch| batch.header.position))
 }
 

@@ -8,7 +8,6 @@ use crate::check::{CheckOptions, CheckReport, PROBLEMS_MAX, Trees, rebuild_image
 use crate::damage;
 use crate::error::Result;
 use crate::expiry::FoundTime;
-use crate::log::format::BatchHeader;
 use crate::losses::Losses;
 use crate::open::Recovery;
 use crate::options::{Environment, OpenOptions};
@@ -67,7 +66,7 @@ pub(crate) async fn repair_holding(
     if options.acknowledge && !report.remembered.is_none() {
         report.notes.push(format!("acknowledged: what repairs lost before ({})", report.remembered));
     }
-    rewrite_image(&device, recovery, &behind.headers, announce, options.acknowledge, report).await?;
+    rewrite_image(&device, recovery, &behind, announce, options.acknowledge, report).await?;
     let store = Store::open(device, open, Environment::default()).await?;
     let mut restored = restore(&store, behind, known, report).await;
     if restored.is_ok() && options.acknowledge {
@@ -81,12 +80,12 @@ pub(crate) async fn repair_holding(
     restored.and(closed)
 }
 
-/// Publishes a new image from the trees, what batches behind the damage, the newest first, say of time, and what is lost with the log's
+/// Publishes a new image from the trees, what batches behind the damage say of time and numbers, and what is lost with the log's
 /// damage: the opening that follows cuts the log. Where `acknowledges`, what was lost before is not remembered any more.
 async fn rewrite_image(
     device: &Device,
     recovery: Recovery,
-    behind: &[BatchHeader],
+    behind: &Behind,
     announce: Option<&(dyn Fn(&str) + Send + Sync)>,
     acknowledges: bool,
     report: &mut CheckReport,
@@ -100,8 +99,10 @@ async fn rewrite_image(
     }
     let mut time = FoundTime::of(&superblock, is_older);
     log.batches.iter().for_each(|batch| time.note(&batch.header));
-    behind.iter().rev().for_each(|header| time.note(header));
+    behind.headers.iter().rev().for_each(|header| time.note(header));
     (superblock.clock, superblock.wall_high_ns) = time.into_parts();
+    superblock.epoch = superblock.epoch.max(behind.given.0);
+    superblock.lsn_ceiling = superblock.lsn_ceiling.max(behind.given.1);
     let before = superblock.number;
     superblock.number += 1;
     let remembered = if acknowledges { Losses::default() } else { superblock.losses };

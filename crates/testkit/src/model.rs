@@ -329,6 +329,22 @@ impl Model {
         Ok(())
     }
 
+    /// Whether a repair may have left the key with this value, none: absent. It writes anew what it restores, so versions do not count.
+    #[must_use]
+    pub fn allows(&self, name: &[u8], bytes: Option<&[u8]>) -> bool {
+        let Some(key) = self.keys.get(name) else { return bytes.is_none() };
+        let fits = |value: Option<Value>| match (value, bytes) {
+            (Some(value), Some(bytes)) => value.check(bytes).is_ok(),
+            (None, None) => true,
+            _ => false,
+        };
+        let in_flight = key.in_flight.iter().map(|op| match op.effect {
+            Effect::Put(value) => Some(value),
+            Effect::Delete => None,
+        });
+        in_flight.chain([key.value]).any(fits)
+    }
+
     /// Takes an operation out of flight.
     fn end(&mut self, id: OpId) -> (Vec<u8>, Op) {
         let name = self.open.remove(&id);
@@ -389,9 +405,12 @@ mod tests {
         assert!(after_crash(&model, 0, 0).is_err(), "lost");
         assert!(after_crash(&model, 5, 2).is_err(), "the bytes of nobody");
         assert!(after_crash(&model, 6, 1).is_err(), "a version that nobody has");
+        let allows = |model: &Model, seed| model.allows(KEY, Some(&value(seed).to_vec()));
+        assert!(allows(&model, 1) && !allows(&model, 2) && !model.allows(KEY, None));
 
         put(&mut model, 2);
         assert!(after_crash(&model, 5, 1).is_ok() && after_crash(&model, 6, 2).is_ok());
+        assert!(allows(&model, 1) && allows(&model, 2) && !model.allows(KEY, None));
         assert!(after_crash(&model, 5, 2).is_err(), "new bytes under the old version");
         assert!(after_crash(&model, 0, 0).is_err());
         let mut half = value(2).to_vec();

@@ -190,7 +190,7 @@ mod tests {
         };
         assert_eq!(history(&[], &[put.clone(), pending, read.clone()]).check(), Ok(()));
         assert!(history(&[], &[put, read.clone()]).check().is_err());
-        assert!(history(&[(0, Some(1))], &[read.clone()]).check().is_err());
+        assert!(history(&[(0, Some(1))], std::slice::from_ref(&read)).check().is_err());
         assert_eq!(history(&[(0, None), (1, Some(2))], &[read]).check(), Ok(()));
     }
 
