@@ -29,26 +29,23 @@ pub(crate) struct Config {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) kv_bucket: Option<String>,
     pub(crate) grpc_compression: Option<String>,
-    pub(crate) grpc_threads: Option<u16>,
     pub(crate) web_origins: Option<Vec<String>>,
     pub(crate) resp: Option<String>,
     pub(crate) resp_bucket: Option<String>,
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) durability: Option<String>,
     pub(crate) poll: Option<u64>,
-    pub(crate) resp_io: Option<String>,
     pub(crate) resp_pending: Option<Size>,
     pub(crate) resp_tls: Option<String>,
     pub(crate) log: Option<String>,
     pub(crate) own_space: Option<Vec<String>>,
-    pub(crate) trace_space: Option<PathBuf>,
     pub(crate) discard: Option<bool>,
     pub(crate) pause_moving: Option<bool>,
     pub(crate) stop_timeout: Option<u64>,
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-const KEYS: [&str; 32] = [
+const KEYS: [&str; 29] = [
     "data",
     "must-exist",
     "size",
@@ -65,19 +62,16 @@ const KEYS: [&str; 32] = [
     "token-file",
     "kv-bucket",
     "grpc-compression",
-    "grpc-threads",
     "web-origins",
     "resp",
     "resp-bucket",
     "password-file",
     "durability",
     "poll",
-    "resp-io",
     "resp-pending",
     "resp-tls",
     "log",
     "own-space",
-    "trace-space",
     "discard",
     "pause-moving",
     "stop-timeout",
@@ -120,9 +114,9 @@ mod tests {
         let text = "data = '/srv/shoal.data'\nmust-exist = true\nsize = '64G'\ncache = 1048576\noverlay = '64M'\ntablets = 8\n\
                     io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\n\
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
-                    kv-bucket = 'kv'\ngrpc-compression = 'gzip'\ngrpc-threads = 2\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
-                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-io = 'uring'\nresp-pending = '64M'\nresp-tls = 'off'\nlog = 'debug'\n\
-                    own-space = ['films']\ntrace-space = 'trace'\ndiscard = true\npause-moving = true\nstop-timeout = 9\n";
+                    kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
+                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-pending = '64M'\nresp-tls = 'off'\nlog = 'debug'\n\
+                    own-space = ['films']\ndiscard = true\npause-moving = true\nstop-timeout = 9\n";
         let config = Config::parse(text).unwrap();
         let expected = Config {
             data: Some("/srv/shoal.data".into()),
@@ -141,19 +135,16 @@ mod tests {
             token_file: Some("t".into()),
             kv_bucket: Some("kv".into()),
             grpc_compression: Some("gzip".into()),
-            grpc_threads: Some(2),
             web_origins: Some(vec!["https://a".into()]),
             resp: Some("off".into()),
             resp_bucket: Some("cache".into()),
             password_file: Some("/etc/shoal.password".into()),
             durability: Some("relaxed:50".into()),
             poll: Some(20),
-            resp_io: Some("uring".into()),
             resp_pending: Some(Size(64 << 20)),
             resp_tls: Some("off".into()),
             log: Some("debug".into()),
             own_space: Some(vec!["films".into()]),
-            trace_space: Some("trace".into()),
             discard: Some(true),
             pause_moving: Some(true),
             stop_timeout: Some(9),

@@ -4,10 +4,9 @@
 //! all, is formatted by [`format`] alone, which only `shoal format` calls.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
@@ -15,7 +14,7 @@ use serde::Deserialize;
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_device::file::{self, FileOptions, IoMode, OpenError};
 use shoal_device::{Device, blank};
-use shoal_engine::{Environment, FormatOptions, OpenOptions, SpaceTrace, Store};
+use shoal_engine::{Environment, FormatOptions, OpenOptions, Store};
 
 use crate::size::Size;
 
@@ -82,8 +81,6 @@ pub(crate) struct StoreOptions {
     pub(crate) io: Io,
     /// Buckets with space of their own.
     pub(crate) own_space: Vec<String>,
-    /// Where every allocation and free is noted.
-    pub(crate) trace_space: Option<PathBuf>,
     /// Gives free space back to the device.
     pub(crate) discard: bool,
     /// Leaves values where they are.
@@ -100,7 +97,6 @@ impl Default for StoreOptions {
             overlay: None,
             io: Io::Auto,
             own_space: Vec::new(),
-            trace_space: None,
             discard: false,
             pause_moving: false,
         }
@@ -144,10 +140,8 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         let _ = rustix::thread::disable_transparent_huge_pages(true);
         shoal_device::keep_at_most(usize::try_from(options.cache.0 / 8).unwrap_or(usize::MAX));
     }
-    let space_trace = options.trace_space.as_deref().map(trace_to).transpose()?;
     let open = OpenOptions {
         own_space: options.own_space.clone(),
-        space_trace,
         discard: options.discard,
         pause_moving: options.pause_moving,
         read_only: options.access == Access::Read,
@@ -156,13 +150,6 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         ..OpenOptions::default()
     };
     Store::open(device, open, environment).await.with_context(what)
-}
-
-/// A trace of allocations into a new file, which must not be there yet: a trace cannot be continued.
-fn trace_to(path: &Path) -> anyhow::Result<Arc<SpaceTrace>> {
-    let file = File::create_new(path)
-        .with_context(|| format!("cannot write the trace of allocations to {}", path.display()))?;
-    Ok(Arc::new(SpaceTrace::new(Box::new(BufWriter::new(file)))))
 }
 
 /// What to do about a file or device that has nothing but zeros where superblocks lie.

@@ -394,9 +394,6 @@ struct SpaceArguments {
     /// Seconds that a row may take, and as many for its preparation [default: by variant, with --quick 0.5].
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
-    /// Replay the allocations that `shoal serve --trace-space` noted in this file, instead of the cases.
-    #[arg(long, value_name = "FILE", conflicts_with = "cases")]
-    replay: Option<PathBuf>,
     /// Go on with the seed's load from the free space that `shoal stat --dump-space` wrote to this file, instead of the cases.
     #[arg(long, value_name = "FILE", conflicts_with = "cases")]
     start: Option<PathBuf>,
@@ -419,7 +416,6 @@ fn run_space(arguments: SpaceArguments) -> anyhow::Result<()> {
         variants: arguments.variants,
         time: seconds(arguments.seconds)?,
         looks: None,
-        replay: arguments.replay,
         start: arguments.start,
         plot: arguments.plot,
     };

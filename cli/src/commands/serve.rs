@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use shoal_engine::{DEFAULT_BUCKET, Environment, Store};
-use shoal_redis::{Durability, Limits, ListenError, RedisOptions, Sockets, Tls};
+use shoal_redis::{Durability, Limits, ListenError, RedisOptions, Tls};
 use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerOptions};
 use tokio::sync::oneshot;
 
@@ -27,9 +27,6 @@ const DEFAULT_DATA: &str = "./shoal.data";
 const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 const DEFAULT_RESP: &str = "127.0.0.1:7412";
 const DEFAULT_CACHE: Size = Size(1 << 30);
-/// Threads of the gRPC face: more than cores are no use.
-const GRPC_THREADS_MAX: i64 = 256;
-
 /// The danger of an address that asks for no credentials.
 const OPEN: &str = "whoever reaches it may read, change and delete everything";
 const UNENCRYPTED: &str = "tokens and values go through the network as plain text";
@@ -105,10 +102,6 @@ pub(crate) struct Arguments {
     /// [default: off].
     #[arg(long, value_name = "gzip|gzip-both|off", env = "SHOAL_GRPC_COMPRESSION", hide_env_values = true)]
     grpc_compression: Option<String>,
-    /// Serve gRPC connections on so many threads, each with a runtime of its own: a connection stays on one of them. 0: all
-    /// share one runtime with a thread a core, which takes a connection wherever there is time [default: 0].
-    #[arg(long, value_name = "N", env = "SHOAL_GRPC_THREADS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(0..=GRPC_THREADS_MAX))]
-    grpc_threads: Option<u16>,
     /// Let pages of these origins call by gRPC-Web, as https://example.com, or * for all [default: none].
     #[arg(
         long,
@@ -128,9 +121,6 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     own_space: Option<Vec<String>>,
-    /// Note every allocation and free in this new file, for `shoal bench space --replay`.
-    #[arg(long, value_name = "FILE", env = "SHOAL_TRACE_SPACE", hide_env_values = true)]
-    trace_space: Option<PathBuf>,
     /// Give whole groups of free blocks back to the device, slowly: a file gets holes, a raw device may trim. New values cost a
     /// little more there afterwards.
     #[arg(long, value_name = "BOOL", env = "SHOAL_DISCARD", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -156,10 +146,6 @@ pub(crate) struct Arguments {
     /// and a core is busy while clients are [default: 0].
     #[arg(long, value_name = "MICROSECONDS", env = "SHOAL_POLL", hide_env_values = true)]
     poll: Option<u64>,
-    /// How the Redis face reaches the network: by readiness (epoll), or by an io_uring of each thread, where the kernel allows
-    /// it (uring) [default: epoll].
-    #[arg(long, value_name = "epoll|uring", env = "SHOAL_RESP_IO", hide_env_values = true)]
-    resp_io: Option<String>,
     /// Answers that a connection of a Redis client does not take, and commands that it sent behind them, may be so many bytes; beyond
     /// that it gets an error and is closed [default: 256M].
     #[arg(long, value_name = "SIZE", env = "SHOAL_RESP_PENDING", hide_env_values = true)]
@@ -186,7 +172,6 @@ struct Settings {
     credentials: CredentialFiles,
     kv_bucket: String,
     gzip: Gzip,
-    grpc_threads: usize,
     web_origins: Vec<String>,
     /// How the Redis face is run, and its address as it was given; none where it is off.
     resp: Option<(String, RedisOptions)>,
@@ -213,7 +198,6 @@ impl Settings {
                 overlay: arguments.overlay.or(file.overlay),
                 io: arguments.io.or(file.io).unwrap_or_default(),
                 own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
-                trace_space: arguments.trace_space.or(file.trace_space),
                 discard: arguments.discard.or(file.discard).unwrap_or(false),
                 pause_moving: arguments.pause_moving.or(file.pause_moving).unwrap_or(false),
             },
@@ -228,7 +212,6 @@ impl Settings {
             },
             kv_bucket: arguments.kv_bucket.or(file.kv_bucket).unwrap_or_else(|| DEFAULT_BUCKET.into()),
             gzip: parse_compression(arguments.grpc_compression.or(file.grpc_compression).as_deref())?,
-            grpc_threads: arguments.grpc_threads.or(file.grpc_threads).unwrap_or(0).into(),
             web_origins: arguments.web_origins.or(file.web_origins).unwrap_or_default(),
             resp: resp(
                 arguments.resp.or(file.resp),
@@ -236,7 +219,6 @@ impl Settings {
                 arguments.password_file.or(file.password_file).as_deref(),
                 arguments.durability.or(file.durability).as_deref(),
                 Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
-                arguments.resp_io.or(file.resp_io).as_deref(),
                 arguments.resp_pending.or(file.resp_pending),
             )?,
             stop_timeout: Duration::from_secs(
@@ -294,7 +276,6 @@ fn resp(
     password_file: Option<&Path>,
     durability: Option<&str>,
     poll: Duration,
-    sockets: Option<&str>,
     pending: Option<Size>,
 ) -> anyhow::Result<Option<(String, RedisOptions)>> {
     let defaults = RedisOptions::default();
@@ -303,11 +284,6 @@ fn resp(
         password: password_file.map(password).transpose()?,
         durability: durability.map_or(Ok(Durability::Sync), parse_durability)?,
         poll,
-        sockets: match sockets {
-            None | Some("epoll") => Sockets::Epoll,
-            Some("uring") => Sockets::Uring,
-            Some(other) => return Err(Usage(format!("{other:?} is no way; write epoll or uring")).into()),
-        },
         limits: pending.map_or(Ok(defaults.limits), pending_limits)?,
         ..RedisOptions::default()
     };
@@ -502,7 +478,6 @@ async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server
         kv_bucket: settings.kv_bucket.clone(),
         gzip: settings.gzip.requests,
         gzip_answers: settings.gzip.answers,
-        threads: settings.grpc_threads,
         web_origins: settings.web_origins.clone(),
         limits: ServerLimits {
             drain_max: StopTime::new(settings.stop_timeout).drain_max(),
@@ -542,10 +517,8 @@ mod tests {
             token_file: None,
             kv_bucket: None,
             grpc_compression: None,
-            grpc_threads: None,
             web_origins: None,
             own_space: None,
-            trace_space: None,
             discard: None,
             pause_moving: None,
             resp: None,
@@ -553,7 +526,6 @@ mod tests {
             password_file: None,
             durability: None,
             poll: None,
-            resp_io: None,
             resp_pending: None,
             resp_tls: None,
             stop_timeout: None,

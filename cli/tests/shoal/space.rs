@@ -58,18 +58,16 @@ fn free_space_is_mapped_and_dumped() {
     assert_eq!(run(&["stat", "key", "--map", "--data", &data]).code, 2);
 }
 
-/// What a server notes of its allocations is replayed with other allocators; a bucket has groups of its own, before a
-/// restart and after it.
+/// A bucket has groups of its own, before a restart and after it; a dump of free space is run with other allocators.
 #[test]
-fn allocations_are_traced_and_a_bucket_has_its_own() {
+fn a_bucket_has_its_own_groups() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).into_os_string().into_string().unwrap();
-    let (value, trace, dump) = (path("value"), path("trace"), path("dump"));
+    let (value, dump) = (path("value"), path("dump"));
     fs::write(&value, vec![7; 300_000]).unwrap();
     let mut own = 0;
     for restart in 0..2 {
-        let traced = format!("{trace}{restart}");
-        let options = ["--own-space", "films,mail", "--trace-space", &traced];
+        let options = ["--own-space", "films,mail"];
         let (mut child, url) = serve(&folder.path().join("data"), &options);
         for index in 0..20 {
             let key = format!("{restart}-{index}");
@@ -90,9 +88,6 @@ fn allocations_are_traced_and_a_bucket_has_its_own() {
         signal(&child, Signal::TERM);
         assert!(child.wait().unwrap().success());
         let bench = ["bench", "space", "--json", "--seconds", "5", "--variant", "hybrid"];
-        let replayed = run(&[&bench[..], &["--replay", &traced]].concat());
-        assert_eq!(replayed.code, 0, "{}", replayed.stderr);
-        assert!(replayed.text().contains("\"runs_per_value\""), "{}", replayed.text());
         let started = run(&[&bench[..], &["--start", &dump]].concat());
         assert!(
             started.text().contains("\"utilisation_at_first_failure\""),
@@ -102,9 +97,6 @@ fn allocations_are_traced_and_a_bucket_has_its_own() {
         );
     }
     let data = path("data");
-    let again =
-        run(&["serve", "--data", &data, "--trace-space", &format!("{trace}0"), "--listen", "127.0.0.1:0"]);
-    assert!(again.code == 1 && again.stderr.contains("trace"), "an old trace is kept: {}", again.stderr);
     let twice = command(&["serve", "--data", &data, "--own-space", "a,a", "--listen", "127.0.0.1:0"])
         .output()
         .unwrap();

@@ -182,7 +182,6 @@ impl Store {
             inner.committer.lead(inner.now_ns()).await;
             inner.apply_before_close().await?;
             let published = inner.publish_last().await;
-            inner.space.end_trace();
             published.map(|()| Closed { records_left: inner.records_left() })
         })
     }

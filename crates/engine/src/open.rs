@@ -42,7 +42,6 @@ use crate::reap::Expiring;
 use crate::scrub::ScrubCounters;
 use crate::space::{SpaceManager, TREE_BLOCKS_PER_RECORD};
 use crate::space_image;
-use crate::space_trace::SpaceTrace;
 use crate::store::{Inner, OperationCounters, Store};
 use crate::stream::HeldStreams;
 use crate::superblock::{self, FORMAT_VERSION, Found, LogPlace, Superblock, TabletRecord};
@@ -313,7 +312,7 @@ impl Recovery {
         let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
         let admission = Admission::new(overlay_bytes, records_max);
         let own = OwnSpace::new(options.own_space)?;
-        let space = recovered_space(&superblock, &image, options.space_trace)?;
+        let space = recovered_space(&superblock, &image)?;
         let unknown: Vec<Run> = image.incomplete().collect();
         drop(image);
         let tablets = (0_u16..)
@@ -424,7 +423,6 @@ impl Recovery {
             closed: AtomicBool::new(false),
             counters: OperationCounters::default(),
         });
-        inner.space.begin_trace();
         if options.read_only {
             return Ok(Store(inner));
         }
@@ -443,11 +441,7 @@ impl Recovery {
 }
 
 /// The allocator over the published image.
-fn recovered_space(
-    superblock: &Superblock,
-    image: &FreeImage,
-    trace: Option<Arc<SpaceTrace>>,
-) -> Result<Arc<SpaceManager>> {
+fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<SpaceManager>> {
     let layout = superblock.layout;
     let outside = |run: &Run| run.end() > superblock.device_blocks || run.block < layout.data_first();
     if let Some(run) = image.runs().find(outside) {
@@ -456,7 +450,7 @@ fn recovered_space(
     }
     let data = layout.data_first()..superblock.device_blocks;
     let tablets = superblock.tablets.len();
-    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data, trace))
+    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data))
 }
 
 /// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{BLOCK_BYTES, Clock, Entropy, SystemClock, SystemEntropy};
 
-use crate::space_trace::SpaceTrace;
-
 /// Where time and randomness come from.
 #[derive(Clone)]
 pub struct Environment {
@@ -86,8 +84,6 @@ pub struct OpenOptions {
     /// Buckets whose values lie in groups of their own, apart from everybody else's; at most
     /// [`OWN_SPACES_MAX`](crate::OWN_SPACES_MAX). Not a quota: where nothing else is free, others get their space too.
     pub own_space: Vec<String>,
-    /// Where every allocation and free is noted.
-    pub space_trace: Option<Arc<SpaceTrace>>,
     /// Opens with moving paused: [`Store::resume_moving`](crate::Store::resume_moving).
     pub pause_moving: bool,
     /// Gives groups of blocks that are wholly free back to the device, in the background and at a limited rate: a file
@@ -107,7 +103,6 @@ impl Default for OpenOptions {
             read_only: false,
             accept_damaged_log: false,
             own_space: Vec::new(),
-            space_trace: None,
             pause_moving: false,
             discard: false,
             tuning: Tuning::default(),

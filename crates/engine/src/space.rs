@@ -18,7 +18,6 @@ use crate::moving::{Closed, Discarded};
 use crate::options::UNIT_BLOCKS;
 use crate::own_space::OwnerId;
 use crate::plant::{Plant, planted};
-use crate::space_trace::SpaceTrace;
 
 /// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
 pub(crate) const TREE_BLOCKS_PER_RECORD: u64 = 2;
@@ -49,7 +48,6 @@ struct State {
 /// The store's space.
 pub(crate) struct SpaceManager {
     space: Space,
-    trace: Option<Arc<SpaceTrace>>,
     state: Mutex<State>,
     /// Blocks that applies of what is in the overlays may need. Changes acquire and release: who sees a value's promise gone sees
     /// its blocks taken.
@@ -84,19 +82,12 @@ impl From<Shortage> for Error {
 }
 
 impl SpaceManager {
-    pub(crate) fn new(
-        space: Space,
-        tablets: usize,
-        blocks_max: u64,
-        data: Range<u64>,
-        trace: Option<Arc<SpaceTrace>>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(space: Space, tablets: usize, blocks_max: u64, data: Range<u64>) -> Arc<Self> {
         let pending = (0..tablets).map(|_| VecDeque::new()).collect();
         let reserve = (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64;
         Arc::new(Self {
             discarded: Discarded::new(&space),
             space,
-            trace,
             state: Mutex::new(State { pending, pending_blocks: 0 }),
             promised: AtomicU64::new(0),
             reserve,
@@ -142,42 +133,20 @@ impl SpaceManager {
         self.state.lock().pending_blocks
     }
 
-    /// Notes everything from now on in the trace, if there is one.
-    pub(crate) fn begin_trace(&self) {
-        if let Some(trace) = &self.trace {
-            trace.begin(&self.space);
-        }
-    }
-
-    /// Nothing more will be noted.
-    pub(crate) fn end_trace(&self) {
-        if let Some(trace) = &self.trace {
-            trace.end();
-        }
-    }
-
-    fn note_taken(&self, wanted: u32, run: Option<Run>) -> Option<Run> {
-        if let (Some(trace), Some(run)) = (&self.trace, &run) {
-            trace.taken(u64::from(wanted), &[*run]);
-        }
-        run
-    }
-
     /// A run of exactly `blocks` blocks.
     pub(crate) fn allocate(&self, blocks: u32) -> Option<Run> {
-        self.note_taken(blocks, self.space.allocate(blocks))
+        self.space.allocate(blocks)
     }
 
     /// A run of exactly `blocks` blocks out of a free run of at most `hole_blocks`.
     pub(crate) fn allocate_in_hole(&self, blocks: u32, hole_blocks: u32) -> Option<Run> {
-        self.note_taken(blocks, self.space.allocate_in_hole(blocks, hole_blocks))
+        self.space.allocate_in_hole(blocks, hole_blocks)
     }
 
     /// A run of `blocks` blocks, or the longest that there is. Groups that are being emptied are opened for it.
     pub(crate) fn allocate_at_most(&self, blocks: u32) -> Option<Run> {
         let allocate = || self.space.allocate_at_most(blocks);
-        let run = allocate().or_else(|| self.open_closed().then(allocate).flatten());
-        self.note_taken(blocks, run)
+        allocate().or_else(|| self.open_closed().then(allocate).flatten())
     }
 
     /// Takes `value_blocks` blocks for a value of `owner`'s and promises `apply_blocks` more to the apply of its record.
@@ -316,9 +285,6 @@ impl SpaceManager {
         }
         drop(one_at_a_time);
         if rest == 0 {
-            if let Some(trace) = self.trace.as_ref().filter(|_| blocks > 0) {
-                trace.taken(blocks, &runs);
-            }
             return Some(runs);
         }
         self.free(&runs);
@@ -347,9 +313,6 @@ impl SpaceManager {
 
     /// Gives runs back that nothing durable names.
     pub(crate) fn give_back(&self, runs: &[Run]) {
-        if let Some(trace) = self.trace.as_ref().filter(|_| !runs.is_empty()) {
-            trace.freed(runs);
-        }
         self.free(runs);
     }
 

@@ -14,7 +14,7 @@ use crate::socket::{LINGER_BYTES_MAX, LINGER_MAX};
 pub(crate) struct Backlog {
     /// Further commands wait until there is room among the answers.
     pub is_held_up: bool,
-    /// Bytes that the network has of its answers.
+    /// Bytes of its answers that are sealed and not sent.
     pub unsent: usize,
     /// Bytes that came since somebody looked, while it was held up; and when it was looked at last and enough had come.
     came: usize,

@@ -74,8 +74,7 @@ pub(crate) struct Connection {
     /// Something came since what was left lies in memory of its own.
     came: bool,
     parser: RequestParser,
-    /// What of `received`, of the parser's words and of what the network has for it is counted among the thread's unfinished
-    /// commands.
+    /// Bytes of `received` and of the parser's words that are counted among the thread's unfinished commands.
     counted: usize,
     queue: Queue,
     /// The value of the SET under way, where it is received into the memory that goes to the device.
@@ -92,9 +91,8 @@ pub(crate) struct Connection {
     sealing: Option<Box<Sealing>>,
     /// What of `out` and of the queue is counted among the thread's answers.
     counted_answers: usize,
-    /// What of its answers is counted among the cache's memory that the thread's answers keep; of that, what the network has.
+    /// What of its answers is counted among the cache's memory that the thread's answers keep.
     pinned: usize,
-    pinned_sending: usize,
     /// What waits where it does not take its answers.
     backlog: Backlog,
     /// Whether more was wanted from the socket in its last turn.
@@ -133,7 +131,6 @@ impl Connection {
             sealing: None,
             counted_answers: 0,
             pinned: 0,
-            pinned_sending: 0,
             backlog: Backlog::default(),
             is_listened_to: false,
             ended: false,
@@ -769,12 +766,11 @@ impl Connection {
         }
     }
 
-    /// Keeps the thread's count of unfinished commands, `unread` bytes that its network has for it among them; says whether it is
-    /// too much with what came for this one.
-    pub(crate) fn count_received(&mut self, shared: &mut Shared, unread: usize) -> bool {
+    /// Keeps the thread's count of unfinished commands; says whether it is too much with what came for this one.
+    pub(crate) fn count_received(&mut self, shared: &mut Shared) -> bool {
         let left = self.received.len() + self.parser.held_bytes() + self.held_bytes;
         let filled = self.room.as_ref().map_or(0, |filling| filling.room.filled());
-        let now = left + filled + unread + self.session.held_bytes();
+        let now = left + filled + self.session.held_bytes();
         if now == 0 && self.counted == 0 {
             return false;
         }
@@ -790,33 +786,23 @@ impl Connection {
         grew && now > UNFINISHED_BYTES_FREE && shared.received > shared.face.options.limits.received_bytes_max
     }
 
-    /// What is to be sent is handed to a network that keeps it until it was taken.
-    pub(crate) fn hand_over(&mut self, shared: &mut Shared) {
-        if self.backlog.unsent == 0 && !self.out.is_empty() && self.sealing.is_none() {
-            self.count_pinned(shared);
-            self.pinned_sending = pinned_bytes(&self.out);
-        }
-    }
-
     /// Keeps the thread's count of the cache's memory that answers keep which wait; where it would be too much, copies this
     /// connection's.
     fn count_pinned(&mut self, shared: &mut Shared) {
-        let mut now = self.pinned_sending + pinned_bytes(&self.out) + self.queue.pinned_bytes();
+        let mut now = pinned_bytes(&self.out) + self.queue.pinned_bytes();
         if now > self.pinned && shared.pinned - self.pinned + now > shared.pinned_max {
             self.out.own();
             self.queue.own_answers();
-            now = self.pinned_sending;
+            now = 0;
         }
         shared.pinned = shared.pinned - self.pinned + now;
         self.pinned = now;
     }
 
-    /// Keeps the thread's count of answers, `unsent` bytes that its socket has among them; gives this connection's.
-    pub(crate) fn count_answers(&mut self, shared: &mut Shared, unsent: usize) -> usize {
+    /// Keeps the thread's count of answers; gives this connection's.
+    pub(crate) fn count_answers(&mut self, shared: &mut Shared) -> usize {
+        let unsent = self.sealed_bytes().unwrap_or(0);
         self.backlog.unsent = unsent;
-        if unsent == 0 {
-            self.pinned_sending = 0;
-        }
         self.count_pinned(shared);
         let now = unsent + self.out.len() + self.queue.bytes();
         shared.answers = shared.answers - self.counted_answers + now;
@@ -956,7 +942,7 @@ mod tests {
             let block = Bytes::from(block);
             connection.received().append_external(block.clone());
             assert!(connection.advance(&mut shared));
-            assert!(!connection.count_received(&mut shared, 0));
+            assert!(!connection.count_received(&mut shared));
             assert_eq!(connection.received.to_vec(), vec![b'x'; left]);
             assert_eq!(shared.received, left);
             assert!(block.is_unique(), "{left} bytes hold {}", block.len());
@@ -966,13 +952,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_network_has_for_it_is_counted() {
+    fn what_is_unfinished_is_counted() {
         let limits = Limits { received_bytes_max: 100_000, ..Limits::default() };
         let (mut connection, mut shared) = connection(limits);
-        assert!(!connection.count_received(&mut shared, 100_000));
+        connection.received().append_copy(&[b'x'; 100_000]);
+        assert!(!connection.count_received(&mut shared));
         assert_eq!(shared.received, 100_000);
-        assert!(!connection.count_received(&mut shared, 50_000));
-        assert!(connection.count_received(&mut shared, 100_001));
+        assert!(!connection.count_received(&mut shared), "nothing came");
+        connection.received().append_copy(b"x");
+        assert!(connection.count_received(&mut shared));
         connection.forget(&mut shared);
         assert_eq!(shared.received, 0);
     }

@@ -15,11 +15,11 @@ use rustix::net::sockopt;
 use crate::clients::{Addresses, Entered};
 use crate::command::Session;
 use crate::connection::{Connection, End};
+use crate::epoll::{Epoll, Ready};
 use crate::face::Face;
 use crate::mailbox::{ConnectionWaker, Mailbox, Token};
-use crate::network::{Network, Ready};
 use crate::shared::Shared;
-use crate::socket::{KEEPALIVE, Wanted};
+use crate::socket::{KEEPALIVE, Socket, Wanted};
 use crate::tls::Sealing;
 
 /// The thread looks for clients that do not take their answers so often.
@@ -36,19 +36,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const TELL_PERIOD: Duration = Duration::from_secs(1);
 
 /// One place for a connection.
-struct Place<N: Network> {
+struct Place {
     generation: u32,
-    connection: Option<Box<(N::Socket, Connection)>>,
+    connection: Option<Box<(Socket, Connection)>>,
     /// Whether it is among the touched ones of this turn.
     touched: bool,
 }
 
 /// A dispatch thread.
-pub(crate) struct Dispatch<N: Network> {
+pub(crate) struct Dispatch {
     shared: Shared,
     mailbox: Arc<Mailbox>,
-    network: N,
-    places: Vec<Place<N>>,
+    network: Epoll,
+    places: Vec<Place>,
     free: Vec<u32>,
     /// Places with something to do in this turn, and in the next.
     touched: Vec<u32>,
@@ -89,13 +89,13 @@ impl Accepting {
     }
 }
 
-impl<N: Network> Dispatch<N> {
+impl Dispatch {
     pub(crate) fn new(
         face: Arc<Face>,
         mailbox: Arc<Mailbox>,
         accepting: Option<Accepting>,
     ) -> std::io::Result<Self> {
-        let mut network = N::new(mailbox.bell())?;
+        let mut network = Epoll::new(mailbox.bell())?;
         if let Some(accepting) = &accepting {
             network.listen(&accepting.listener)?;
         }
@@ -174,7 +174,7 @@ impl<N: Network> Dispatch<N> {
                 Ready::Listener => self.accept(),
                 Ready::Socket { token, readable, writable, ended } => {
                     if let Some((socket, _)) = connection_of(&mut self.places, token) {
-                        self.network.set_ready(socket, readable, writable, ended);
+                        socket.set_ready(readable, writable, ended);
                         self.touch(token.place);
                     }
                 }
@@ -206,7 +206,7 @@ impl<N: Network> Dispatch<N> {
         if connection.is_to_end() {
             return self.end(index, End::Killed);
         }
-        if self.network.is_lingering(socket) {
+        if socket.is_lingering() {
             if self.network.drain(socket, self.shared.now_ns) {
                 self.end(index, End::Done);
             }
@@ -243,7 +243,7 @@ impl<N: Network> Dispatch<N> {
     /// Tells a connection that too much waits in it.
     fn refuse(&mut self, index: u32) {
         let place = self.places.get_mut(index as usize);
-        let Some((socket, connection)) = place.and_then(|place| place.connection.as_deref_mut()) else {
+        let Some((_, connection)) = place.and_then(|place| place.connection.as_deref_mut()) else {
             return;
         };
         tracing::warn!(
@@ -251,7 +251,7 @@ impl<N: Network> Dispatch<N> {
             connection.client_id()
         );
         connection.refuse(&mut self.shared);
-        connection.count_received(&mut self.shared, self.network.unread(socket));
+        connection.count_received(&mut self.shared);
         self.again.push(index);
     }
 
@@ -261,17 +261,14 @@ impl<N: Network> Dispatch<N> {
             let Some(place) = self.places.get_mut(index as usize) else { continue };
             place.touched = false;
             let Some((socket, connection)) = place.connection.as_deref_mut() else { continue };
-            if N::KEEPS_WHAT_IS_SENT {
-                connection.hand_over(&mut self.shared);
-            }
-            if let Err(end) = send_to(&mut self.network, socket, connection, self.shared.now_ns) {
+            if let Err(end) = send_to(socket, connection, self.shared.now_ns) {
                 self.end(index, end);
                 continue;
             }
-            let unsent = self.network.unsent(socket) + connection.sealed_bytes().unwrap_or(0);
-            connection.count_answers(&mut self.shared, unsent);
+            connection.count_answers(&mut self.shared);
+            let unsent = connection.sealed_bytes().unwrap_or(0);
             connection.show(self.shared.now_ns);
-            if let Some(since_ns) = self.network.stuck_since_ns(socket) {
+            if let Some(since_ns) = socket.stuck_since_ns() {
                 let stuck_ns = self.shared.now_ns.saturating_sub(since_ns);
                 if connection.is_given_up(stuck_ns, self.shared.now_ns) {
                     self.end(index, End::TooMuch);
@@ -284,8 +281,8 @@ impl<N: Network> Dispatch<N> {
             }
             if connection.is_done() && unsent == 0 {
                 if connection.is_closing() {
-                    self.network.linger(socket, self.shared.now_ns);
-                    self.network.set_ready(socket, true, true, false);
+                    socket.linger(self.shared.now_ns);
+                    socket.set_ready(true, true, false);
                 }
                 if !connection.is_closing() || self.network.drain(socket, self.shared.now_ns) {
                     self.end(index, End::Done);
@@ -305,11 +302,11 @@ impl<N: Network> Dispatch<N> {
 
     /// Of those that do not take their answers, the connection with most of them.
     fn slowest(&mut self) -> Option<u32> {
-        let (shared, network) = (&mut self.shared, &self.network);
+        let shared = &mut self.shared;
         let stuck = self.places.iter_mut().zip(0..).filter_map(|(place, index)| {
             let (socket, connection) = place.connection.as_deref_mut()?;
-            network.stuck_since_ns(socket)?;
-            Some((connection.count_answers(shared, network.unsent(socket)), index))
+            socket.stuck_since_ns()?;
+            Some((connection.count_answers(shared), index))
         });
         stuck.max().map(|(_, index)| index)
     }
@@ -328,9 +325,8 @@ impl<N: Network> Dispatch<N> {
                 continue;
             };
             connection.look_for_room(&mut self.shared);
-            let is_slow =
-                !self.network.is_lingering(socket) && connection.is_too_slow(&self.shared, PATIENCE_PERIOD);
-            let stuck = self.network.stuck_since_ns(socket).map_or(0, |since| now_ns.saturating_sub(since));
+            let is_slow = !socket.is_lingering() && connection.is_too_slow(&self.shared, PATIENCE_PERIOD);
+            let stuck = socket.stuck_since_ns().map_or(0, |since| now_ns.saturating_sub(since));
             let fed = now_ns.saturating_sub(connection.fed_ns(&self.shared, PATIENCE_PERIOD));
             if stuck > 0 && connection.is_given_up(stuck, now_ns) {
                 self.end(index, End::TooMuch);
@@ -342,7 +338,7 @@ impl<N: Network> Dispatch<N> {
                 self.end(index, End::Slow);
             } else if connection.is_overdue(&self.shared) {
                 self.end(index, End::Overdue);
-            } else if self.network.is_lingering(socket) && self.network.drain(socket, now_ns) {
+            } else if socket.is_lingering() && self.network.drain(socket, now_ns) {
                 self.end(index, End::Done);
             }
         }
@@ -464,24 +460,19 @@ impl<N: Network> Dispatch<N> {
 }
 
 /// The connection that a token names.
-fn connection_of<N: Network>(places: &mut [Place<N>], token: Token) -> Option<&mut (N::Socket, Connection)> {
+fn connection_of(places: &mut [Place], token: Token) -> Option<&mut (Socket, Connection)> {
     let place = places.get_mut(token.place as usize)?;
     if place.generation == token.generation { place.connection.as_deref_mut() } else { None }
 }
 
 /// Sends what a connection has to say, as far as its socket takes it now.
-fn send_to<N: Network>(
-    network: &mut N,
-    socket: &mut N::Socket,
-    connection: &mut Connection,
-    now_ns: u64,
-) -> Result<(), End> {
+fn send_to(socket: &mut Socket, connection: &mut Connection, now_ns: u64) -> Result<(), End> {
     loop {
         let outgoing = connection.outgoing();
         let is_nothing = outgoing.is_empty();
-        network.send(socket, outgoing, now_ns)?;
+        socket.send(outgoing, now_ns)?;
         // What is sealed is a part of the answers: where all of it was taken, there may be more.
-        if is_nothing || !connection.has_more_to_seal() || network.unsent(socket) > 0 {
+        if is_nothing || !connection.has_more_to_seal() {
             return Ok(());
         }
     }
@@ -496,16 +487,16 @@ struct Turn {
 }
 
 /// A turn of one connection: it goes on with what it can, and receives as long as it may and there is something.
-fn turn_of<N: Network>(
-    network: &mut N,
-    socket: &mut N::Socket,
+fn turn_of(
+    network: &mut Epoll,
+    socket: &mut Socket,
     connection: &mut Connection,
     shared: &mut Shared,
 ) -> Result<Turn, End> {
     let mut left = TURN_BYTES_MAX;
     let more = loop {
         let wants = connection.advance(shared);
-        if !(wants && network.is_readable(socket)) {
+        if !(wants && socket.is_readable()) {
             break false;
         }
         if left == 0 {
@@ -522,9 +513,8 @@ fn turn_of<N: Network>(
             }
             continue;
         }
-        let room = N::RECEIVE_INTO.and_then(|receive| Some((receive, connection.room(shared)?)));
-        let received = match room {
-            Some((receive, (room, received))) => receive(socket, room, received)?,
+        let received = match connection.room(shared) {
+            Some((room, received)) => socket.receive_into(room, received)?,
             None => {
                 let wanted = connection.wanted();
                 network.receive(socket, connection.received(), wanted)?
@@ -538,7 +528,7 @@ fn turn_of<N: Network>(
             None => connection.set_ended(),
         }
     };
-    let too_much = connection.count_received(shared, network.unread(socket));
+    let too_much = connection.count_received(shared);
     Ok(Turn { more, too_much })
 }
 

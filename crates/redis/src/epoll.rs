@@ -14,7 +14,6 @@ use shoal_buffer::Buffer;
 
 use crate::connection::End;
 use crate::mailbox::Token;
-use crate::network::{Network, Ready, ReceiveInto};
 use crate::socket::{Socket, Wanted};
 
 /// Events taken in one call.
@@ -24,7 +23,18 @@ const BELL: u64 = u64::MAX;
 /// What the listener is registered as.
 const LISTENER: u64 = u64::MAX - 1;
 
-/// An epoll instance.
+/// Something became ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    /// There is mail.
+    Bell,
+    /// A connection wants in.
+    Listener,
+    /// A socket; `ended`: behind what it has, nothing more comes.
+    Socket { token: Token, readable: bool, writable: bool, ended: bool },
+}
+
+/// The epoll instance of a dispatch thread. Nothing of it waits but [`Epoll::wait`].
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
@@ -32,39 +42,51 @@ pub(crate) struct Epoll {
     block: BytesMut,
 }
 
-impl Network for Epoll {
-    type Socket = Socket;
-
-    const RECEIVE_INTO: Option<ReceiveInto<Socket>> = Some(Socket::receive_into);
-    const KEEPS_WHAT_IS_SENT: bool = false;
-
-    fn new(bell: &OwnedFd) -> io::Result<Self> {
+impl Epoll {
+    /// The epoll instance of this thread; `bell` becomes readable when there is mail.
+    ///
+    /// # Errors
+    /// As the system.
+    pub(crate) fn new(bell: &OwnedFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, bell, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX), block: BytesMut::new() })
     }
 
     /// Watches a listening socket, level-triggered.
-    fn listen(&mut self, listener: &TcpListener) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// As the system.
+    pub(crate) fn listen(&mut self, listener: &TcpListener) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?)
     }
 
-    fn stop_listening(&mut self, listener: &TcpListener) {
+    /// Watches it no more.
+    pub(crate) fn stop_listening(&mut self, listener: &TcpListener) {
         let _ = epoll::delete(&self.epoll, listener);
     }
 
-    fn add(&mut self, fd: OwnedFd, token: Token) -> io::Result<Socket> {
+    /// Takes a socket; what happens to it is told with `token`.
+    ///
+    /// # Errors
+    /// As the system.
+    pub(crate) fn add(&mut self, fd: OwnedFd, token: Token) -> io::Result<Socket> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&self.epoll, &fd, EventData::new_u64(token.to_u64()), flags)?;
         Ok(Socket::new(fd))
     }
 
-    fn remove(&mut self, socket: Socket) {
+    /// Closes a socket.
+    pub(crate) fn remove(&mut self, socket: Socket) {
         let _ = epoll::delete(&self.epoll, socket.fd().as_fd());
     }
 
-    fn wait(&mut self, timeout: Duration, ready: &mut Vec<Ready>) -> io::Result<()> {
+    /// Waits until something is ready, at most for `timeout`, and puts it into `ready`.
+    ///
+    /// # Errors
+    /// As the system.
+    pub(crate) fn wait(&mut self, timeout: Duration, ready: &mut Vec<Ready>) -> io::Result<()> {
         ready.clear();
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
@@ -95,15 +117,11 @@ impl Network for Epoll {
         Ok(())
     }
 
-    fn set_ready(&mut self, socket: &mut Socket, readable: bool, writable: bool, ended: bool) {
-        socket.set_ready(readable, writable, ended);
-    }
-
-    fn is_readable(&self, socket: &Socket) -> bool {
-        socket.is_readable()
-    }
-
-    fn receive(
+    /// [`Socket::receive`] into the memory that the connections of the thread share.
+    ///
+    /// # Errors
+    /// [`End::Gone`].
+    pub(crate) fn receive(
         &mut self,
         socket: &mut Socket,
         received: &mut Buffer,
@@ -112,32 +130,8 @@ impl Network for Epoll {
         socket.receive(received, wanted, &mut self.block)
     }
 
-    /// What was not received is in the kernel.
-    fn unread(&self, _socket: &Socket) -> usize {
-        0
-    }
-
-    fn send(&mut self, socket: &mut Socket, out: &mut Buffer, now_ns: u64) -> Result<(), End> {
-        socket.send(out, now_ns)
-    }
-
-    fn unsent(&self, _socket: &Socket) -> usize {
-        0
-    }
-
-    fn stuck_since_ns(&self, socket: &Socket) -> Option<u64> {
-        socket.stuck_since_ns()
-    }
-
-    fn linger(&mut self, socket: &mut Socket, now_ns: u64) {
-        socket.linger(now_ns);
-    }
-
-    fn is_lingering(&self, socket: &Socket) -> bool {
-        socket.is_lingering()
-    }
-
-    fn drain(&mut self, socket: &mut Socket, now_ns: u64) -> bool {
+    /// Throws away what came; gives true where the socket may be closed.
+    pub(crate) fn drain(&mut self, socket: &mut Socket, now_ns: u64) -> bool {
         socket.drain(&mut self.block, now_ns)
     }
 }

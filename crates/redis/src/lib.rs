@@ -2,7 +2,7 @@
 //!
 //! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per
 //! core; `dispatch` is such a thread: all that became ready is handled in one turn, and all writes of a turn share a
-//! batch of the log; `network` is how it reaches its sockets, by `epoll` (with `socket`) or by an io_uring (`uring`);
+//! batch of the log; it reaches its sockets by `epoll` (with `socket`);
 //! `connection` parses requests and keeps their answers in order, with what was `begun`, and `pace` ends who sends too
 //! slowly; `command` has the table of
 //! commands and one file per family; `answer` is what they say. What the protocol looks like is in
@@ -20,13 +20,11 @@ mod connection;
 mod dispatch;
 mod epoll;
 mod mailbox;
-mod network;
 mod pace;
 mod sets;
 mod shared;
 mod socket;
 mod tls;
-mod uring;
 
 mod answer;
 mod command;
@@ -40,5 +38,5 @@ mod number;
 mod process;
 
 pub use listen::{ListenError, Running, Server};
-pub use options::{Durability, Limits, RedisOptions, Sockets};
+pub use options::{Durability, Limits, RedisOptions};
 pub use tls::Tls;

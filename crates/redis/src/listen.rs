@@ -10,12 +10,9 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use shoal_engine::{Bucket, Environment, Store};
 
 use crate::dispatch::{Accepting, Dispatch};
-use crate::epoll::Epoll;
 use crate::face::Face;
 use crate::mailbox::Mailbox;
-use crate::network::Network;
-use crate::options::{RedisOptions, Sockets};
-use crate::uring::Uring;
+use crate::options::RedisOptions;
 
 /// Dispatch threads, at most.
 const THREADS_MAX: usize = 64;
@@ -151,19 +148,9 @@ impl Thread {
 
 impl Thread {
     fn serve(&self) -> std::io::Result<()> {
-        if self.face.options.sockets == Sockets::Uring {
-            match self.dispatch::<Uring>() {
-                Ok(dispatch) => return dispatch.run(),
-                Err(error) => tracing::warn!("no io_uring for the network, epoll instead: {error}"),
-            }
-        }
-        self.dispatch::<Epoll>()?.run()
-    }
-
-    fn dispatch<N: Network>(&self) -> std::io::Result<Dispatch<N>> {
         let accepting = self.accepts.clone();
         let accepting = accepting.map(|(listener, mailboxes)| Accepting::new(listener, mailboxes));
-        Dispatch::new(self.face.clone(), self.mailbox.clone(), accepting)
+        Dispatch::new(self.face.clone(), self.mailbox.clone(), accepting)?.run()
     }
 }
 

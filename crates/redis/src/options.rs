@@ -17,16 +17,6 @@ pub enum Durability {
     Relaxed(Duration),
 }
 
-/// How the dispatch threads reach the network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sockets {
-    /// By readiness: a call for each receive and each send.
-    #[default]
-    Epoll,
-    /// By an io_uring of each thread: one call a turn. Where the kernel refuses it, by readiness.
-    Uring,
-}
-
 /// How the face is run.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
@@ -44,8 +34,6 @@ pub struct RedisOptions {
     pub durability: Durability,
     /// Dispatch threads; none: one per core.
     pub threads: Option<usize>,
-    /// How the dispatch threads reach the network.
-    pub sockets: Sockets,
     /// How long a thread looks for more after work before it sleeps. Zero: it sleeps at once.
     pub poll: Duration,
     /// Bounds.
@@ -62,7 +50,6 @@ impl Default for RedisOptions {
             bucket: "redis".into(),
             durability: Durability::Sync,
             threads: None,
-            sockets: Sockets::default(),
             poll: Duration::ZERO,
             limits: Limits::default(),
         }

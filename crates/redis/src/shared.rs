@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub face: FaceRef,
     /// Short values that this thread was asked for lately.
     pub near: Near,
-    /// Bytes of unfinished commands, those among them that the network has still.
+    /// Bytes of unfinished commands.
     pub received: usize,
     /// Bytes of the rooms that long values are received into.
     pub rooms: usize,

@@ -11,7 +11,6 @@ mod admission;
 mod listen;
 mod moving;
 mod options;
-mod workers;
 
 mod connection;
 mod cork;

@@ -22,7 +22,6 @@ use crate::patience::Patience;
 use crate::standard::Standard;
 use crate::stat::Counters;
 use crate::web::Origins;
-use crate::workers::Workers;
 
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -55,9 +54,6 @@ pub enum ServeError {
         /// What the system says.
         error: std::io::Error,
     },
-    /// The threads that would serve cannot be started.
-    #[error("cannot start the threads that serve: {0}")]
-    Threads(std::io::Error),
     /// The schema that reflection would serve is damaged.
     #[error("cannot serve reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -108,9 +104,8 @@ impl Server {
     pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { listener, options, .. } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, gzip_answers, .. } = options;
-        let ServerOptions { web_origins, threads, limits, .. } = options;
+        let ServerOptions { web_origins, limits, .. } = options;
         let mut changes = security.changes();
-        let workers = Workers::start(threads).map_err(ServeError::Threads)?;
         let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
             gate: Gate::new(store.clone(), insecure, security.clone()),
@@ -133,7 +128,6 @@ impl Server {
             admission: Admission::new(limits.connections_max, limits.unauthenticated_max),
             limits: Arc::new(limits),
             drain: drain.subscribe(),
-            workers,
         };
         let admission = Arc::clone(&connections.admission);
         let doubt = async {
@@ -178,7 +172,6 @@ struct Connections {
     admission: Arc<Admission>,
     limits: Arc<Limits>,
     drain: watch::Receiver<bool>,
-    workers: Workers,
 }
 
 impl Connections {
@@ -220,7 +213,7 @@ impl Connections {
         }
         let (dispatch, limits) = (Arc::clone(&self.dispatch), Arc::clone(&self.limits));
         let drain = self.drain.clone();
-        let serve = async move |stream| {
+        let serve = async move {
             dispatch.counters.connections.fetch_add(1, Ordering::Relaxed);
             let _counted = Counted(&dispatch);
             let its = Arc::clone(&place);
@@ -234,22 +227,7 @@ impl Connections {
                 }
             }
         };
-        let Some(worker) = self.workers.next() else {
-            self.tasks.spawn(serve(stream));
-            return;
-        };
-        match stream.into_std() {
-            Ok(stream) => {
-                let serve = async move {
-                    match TcpStream::from_std(stream) {
-                        Ok(stream) => serve(stream).await,
-                        Err(error) => tracing::debug!(%peer, %error, "closed: its thread cannot take it"),
-                    }
-                };
-                self.tasks.spawn_on(serve, worker);
-            }
-            Err(error) => tracing::debug!(%peer, %error, "closed: it cannot be given to a thread"),
-        }
+        self.tasks.spawn(serve);
     }
 
     /// Waits for the requests under way, for a while.
@@ -260,8 +238,6 @@ impl Connections {
             tracing::warn!("{cut} connection(s) still had requests under way after the time to finish: cut");
             self.tasks.shutdown().await;
         }
-        // Joins threads, which have nothing to do any more.
-        let _ = tokio::task::spawn_blocking(move || drop(self.workers)).await;
     }
 }
 

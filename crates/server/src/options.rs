@@ -24,9 +24,6 @@ pub struct ServerOptions {
     pub gzip_answers: bool,
     /// The origins, as `https://example.com`, whose pages may call by gRPC-Web; `*` stands for all.
     pub web_origins: Vec<String>,
-    /// Threads that connections are spread over, each with a runtime of its own; 0: they are served by the runtime that
-    /// runs the server.
-    pub threads: usize,
     /// Bounds.
     pub limits: Limits,
 }
@@ -41,7 +38,6 @@ impl Default for ServerOptions {
             gzip: false,
             gzip_answers: false,
             web_origins: Vec::new(),
-            threads: 0,
             limits: Limits::default(),
         }
     }

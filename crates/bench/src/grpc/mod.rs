@@ -6,8 +6,6 @@
 //! `durable` (and etcd, where its program is named) take turns in short rounds, as the machine changes under them. Every value
 //! that comes back is compared with what was sent (`keys`).
 //!
-//! `own-runtime` is `durable` with a thread and a runtime for its connections; it runs only where it is named.
-//!
 //! `multi-100b` is the same 100 bytes, reads and writes in turn, counted in operations: on `memory` as unary calls, on
 //! `durable` over the stream of operations; its further variants are one way and one kind each, and `stream-futures` is `durable`
 //! with a future for each operation.
@@ -70,12 +68,11 @@ const SMALL_OBJECTS: usize = 20;
 
 const CASES: [&str; 6] = ["crud-64k", "read-64k", "write-64k", "read-100b", "write-100b", "multi-100b"];
 
-const VARIANTS: [&str; 11] = [
+const VARIANTS: [&str; 10] = [
     "global-lock",
     "per-key",
     "memory",
     "durable",
-    "own-runtime",
     "etcd",
     "stream-get",
     "stream-put",
@@ -249,14 +246,11 @@ impl<'a> Bench<'a> {
         let ways = ["stream-get", "stream-put", "stream-futures", "multi-get", "multi-put"];
         let wants_durable = self.wants("durable") || (wants_many && wants(self, &ways));
         let durable = if wants_durable { Some(self.start("durable")?) } else { None };
-        // Only where it is asked for: it is another way of the same server.
-        let own = self.options.variants.iter().any(|variant| variant == "own-runtime");
-        let own = if own { Some(self.start("own-runtime")?) } else { None };
         let etcd = cases.contains(&"write-100b") && self.wants("etcd");
         let etcd = if etcd { Some(self.start("etcd")?) } else { None };
         for &case in cases {
             let mut contenders = Vec::new();
-            for (variant, bed) in [("memory", &memory), ("durable", &durable), ("own-runtime", &own)] {
+            for (variant, bed) in [("memory", &memory), ("durable", &durable)] {
                 if let Some(bed) = bed.as_ref().filter(|_| self.wants(variant)) {
                     let is_stream = case == "multi-100b" && variant != "memory";
                     let (work, in_flight) =
@@ -282,7 +276,7 @@ impl<'a> Bench<'a> {
             }
             self.take_turns(case, &contenders)?;
         }
-        for bed in [memory, durable, own, etcd].into_iter().flatten() {
+        for bed in [memory, durable, etcd].into_iter().flatten() {
             self.stop(bed)?;
         }
         Ok(())
@@ -397,7 +391,6 @@ impl<'a> Bench<'a> {
             _ => {
                 let data = match variant {
                     "durable" => Some(data),
-                    "own-runtime" => Some(data.with_extension("own.data")),
                     _ => None,
                 };
                 let serve = ServeOptions { variant: variant.into(), data, io: options.io };
@@ -502,7 +495,7 @@ mod tests {
                 assert!(text.lines().any(|line| is_row(&line)), "{case} {variant}: {text}");
             }
         }
-        for variant in VARIANTS.into_iter().filter(|&variant| !["etcd", "own-runtime"].contains(&variant)) {
+        for variant in VARIANTS.into_iter().filter(|&variant| variant != "etcd") {
             assert!(text.contains(&format!("\"variant\":\"{variant}\"")), "{variant}: {text}");
         }
         assert!(!data.exists());

@@ -29,7 +29,7 @@ const CACHE_BYTES: usize = 1 << 30;
 /// Which server, and on what.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// `global-lock`, `per-key`, `memory`, `durable`, or `own-runtime`: durable, with connections on a thread of their own.
+    /// `global-lock`, `per-key`, `memory`, or `durable`.
     pub variant: String,
     /// The data file of the durable ones; it must not exist. Who started the server removes it.
     pub data: Option<PathBuf>,
@@ -63,9 +63,7 @@ pub(super) fn serve_until(
     // As many threads as this process has cores.
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let work = match options.variant.as_str() {
-        "durable" => return durable(options, 0, &runtime, stopped, announce),
-        // A thread for each connection of the benchmark: it opens one at a time.
-        "own-runtime" => return durable(options, 1, &runtime, stopped, announce),
+        "durable" => return durable(options, &runtime, stopped, announce),
         "global-lock" => Work::GlobalLock,
         "per-key" => Work::PerKey,
         "memory" => Work::None,
@@ -81,10 +79,9 @@ pub(super) fn serve_until(
     })
 }
 
-/// Shoal's server as `shoal serve` runs it, on a new data file, with so many threads for connections.
+/// Shoal's server as `shoal serve` runs it, on a new data file.
 fn durable(
     options: &ServeOptions,
-    threads: usize,
     runtime: &Runtime,
     stopped: oneshot::Receiver<()>,
     announce: impl FnOnce(SocketAddr) -> Result<()>,
@@ -104,7 +101,7 @@ fn durable(
     let store = block_on(Store::open(device, open, Environment::default()))?;
     let served = runtime.block_on(async {
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
-        let options = ServerOptions { listen, threads, ..ServerOptions::default() };
+        let options = ServerOptions { listen, ..ServerOptions::default() };
         let server = Server::bind(options).await?;
         announce(server.address())?;
         server.run(store.clone(), async { drop(stopped.await) }).await?;

@@ -55,18 +55,6 @@ impl Meter {
         self.operations += done as u64;
     }
 
-    /// Runs `work` once, between other things: its time is the wall clock's, without that of the clock itself.
-    pub(crate) fn once<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let began = Instant::now();
-        let result = work();
-        let took = began.elapsed().saturating_sub(clock_cost());
-        self.samples.record(took);
-        self.max = self.max.max(took);
-        self.cpu_ns += took.as_nanos() as u64;
-        self.operations += 1;
-        result
-    }
-
     /// Runs `work`, which is `operations` operations at once.
     pub(crate) fn batch(&mut self, operations: usize, work: impl FnOnce()) {
         let began = thread_cpu_ns();

@@ -22,11 +22,11 @@ mod parallel;
 mod pieces;
 mod rebuild;
 mod reference;
-mod replay;
 mod run;
 mod seed;
 mod service;
 mod shift;
+mod start;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -37,8 +37,8 @@ use anyhow::Result;
 use self::cases::{ALLOCATORS, CASES, make};
 use self::charts::Row;
 use self::figures::METRICS;
-use self::replay::Start;
 use self::run::Run;
+use self::start::Start;
 use crate::machine;
 use crate::report::Report;
 use crate::store::case::select;
@@ -63,8 +63,6 @@ fn row_time(case: &str, variant: &str) -> Duration {
 /// A quick run's devices are smaller by this.
 const SCALE_QUICK: u64 = 64;
 
-/// The cases whose load comes from a file, and what of each round the latter frees.
-const REPLAY: &str = "replay";
 const START: &str = "start";
 const START_FREED_PERCENT: usize = 50;
 
@@ -86,8 +84,6 @@ pub struct SpaceOptions {
     pub time: Option<Duration>,
     /// How often a row, and its preparation, may look whether it is over; none: as often as they like. Tests end rows by this count.
     pub looks: Option<u64>,
-    /// A trace of a real store's allocations: it is replayed instead of the cases.
-    pub replay: Option<PathBuf>,
     /// A dump of a real store's free space: the seed's load goes on from there, instead of the cases.
     pub start: Option<PathBuf>,
     /// Where charts go; none: there are none.
@@ -133,26 +129,20 @@ fn run_scaled(options: &SpaceOptions, scale: u64, out: &mut dyn Write) -> Result
     )?;
     let mut rows = Vec::new();
     let began = Instant::now();
-    let real = options.replay.as_ref().map(|path| (REPLAY, path));
-    let real: Vec<(&str, &PathBuf)> =
-        real.into_iter().chain(options.start.as_ref().map(|path| (START, path))).collect();
-    for &(case, path) in &real {
-        let start = if case == REPLAY { Start::of_trace(path)? } else { Start::read(path)? };
+    if let Some(path) = &options.start {
+        let start = Start::read(path)?;
         for &variant in ALLOCATORS.iter().filter(|variant| variants.contains(variant)) {
             let allocator = make(variant, start.blocks);
-            let taken = start.set(&*allocator);
-            let mut run = Run::new(format!("{case} {variant}"), time(case, variant), options.looks, 1);
-            let mut figures = match case {
-                REPLAY => replay::replay(&*allocator, taken, path, &mut run)?,
-                _ => seed::seed(&*allocator, START_FREED_PERCENT, 1, &mut run),
-            };
+            start.set(&*allocator);
+            let mut run = Run::new(format!("{START} {variant}"), time(START, variant), options.looks, 1);
+            let mut figures = seed::seed(&*allocator, START_FREED_PERCENT, 1, &mut run);
             figures.seconds = run.seconds();
             drop(run);
-            report.row(case, variant, &figures.row())?;
-            rows.push(Row { case, variant, figures });
+            report.row(START, variant, &figures.row())?;
+            rows.push(Row { case: START, variant, figures });
         }
     }
-    for case in CASES.iter().filter(|_| real.is_empty()).filter(|case| wanted.contains(&case.name)) {
+    for case in CASES.iter().filter(|_| options.start.is_none()).filter(|case| wanted.contains(&case.name)) {
         for &variant in case.variants().iter().filter(|variant| variants.contains(variant)) {
             let time = time(case.name, variant);
             let mut run = Run::new(format!("{} {variant}", case.name), time, options.looks, scale);
@@ -184,38 +174,29 @@ mod tests {
     /// They would hang otherwise.
     const HANG: Duration = Duration::from_secs(600);
 
-    /// A trace and a dump are run with every allocator; the trace's own frees find what it took.
+    /// A dump is run with every allocator.
     #[test]
-    fn real_loads_are_run_with_every_allocator() {
+    fn a_real_free_space_is_run_with_every_allocator() {
         let folder = tempfile::tempdir().unwrap();
-        let (trace, dump) = (folder.path().join("trace"), folder.path().join("dump"));
-        let mut text = "shoal space trace 1\ndevice 65536 1024\nfree 2048+60000\n".to_owned();
-        for index in 0..500 {
-            text += &format!("t 20 {}+12 {}+8\n", 2048 + index * 20, 2060 + index * 20);
-        }
-        for index in 0..250 {
-            text += &format!("f {}+20\n", 2048 + index * 40);
-        }
-        text += "f 100+7\nf 12";
-        std::fs::write(&trace, text).unwrap();
+        let (dump, other) = (folder.path().join("dump"), folder.path().join("other"));
         std::fs::write(
             &dump,
             "# shoal free space 1, block_bytes 4096, blocks 65536, group_blocks 1024\n100 5000\n30000 9000\n",
         )
         .unwrap();
-        let options = |replay, start| SpaceOptions {
-            version: "test".into(),
-            quick: true,
-            json: true,
-            cases: Vec::new(),
-            variants: Vec::new(),
-            time: Some(HANG),
-            looks: None,
-            replay,
-            start,
-            plot: None,
-        };
-        let rows = |options| {
+        std::fs::write(&other, "100 5000\n").unwrap();
+        let rows = |start| {
+            let options = SpaceOptions {
+                version: "test".into(),
+                quick: true,
+                json: true,
+                cases: Vec::new(),
+                variants: Vec::new(),
+                time: Some(HANG),
+                looks: None,
+                start: Some(start),
+                plot: None,
+            };
             let mut out = Vec::new();
             run(&options, &mut out).map(|()| {
                 let text = String::from_utf8(out).unwrap();
@@ -224,16 +205,12 @@ mod tests {
                     .collect::<Vec<serde_json::Value>>()
             })
         };
-        let replayed = rows(options(Some(trace.clone()), None)).unwrap();
-        let started = rows(options(None, Some(dump.clone()))).unwrap();
+        let started = rows(dump).unwrap();
         for variant in ALLOCATORS {
-            assert_eq!(figure(&replayed, "replay", variant, "contiguous_failures"), Some(0.0), "{variant}");
-            assert_eq!(figure(&replayed, "replay", variant, "runs_per_value"), Some(1.0), "{variant}");
             let full = figure(&started, "start", variant, "utilisation_at_first_failure");
             assert!(full.is_some_and(|full| full > 0.78), "{variant}: {full:?}");
         }
-        assert!(rows(options(Some(dump), None)).is_err(), "a dump is no trace");
-        assert!(rows(options(None, Some(trace))).is_err(), "a trace is no dump");
+        assert!(rows(other).is_err(), "this is no dump");
     }
 
     fn lines(cases: &[&str], variants: &[&str]) -> Vec<serde_json::Value> {
@@ -246,7 +223,6 @@ mod tests {
             variants: strings(variants),
             time: Some(HANG),
             looks: Some(LOOKS_TEST),
-            replay: None,
             start: None,
             plot: None,
         };

@@ -86,9 +86,7 @@ pub(crate) fn serve_in(options: RedisOptions, environment: Environment) -> Serve
 pub(crate) fn serve_store(store: Store, options: RedisOptions, environment: Environment) -> Served {
     let listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
     let threads = options.threads.or(Some(2));
-    // The whole suite runs over each kind of network, one after the other: see `main.rs`.
-    let sockets = crate::SOCKETS;
-    let server = Server::bind(RedisOptions { listen, threads, sockets, ..options }).unwrap();
+    let server = Server::bind(RedisOptions { listen, threads, ..options }).unwrap();
     let address = server.address();
     let running = server.start(store.clone(), environment).unwrap();
     Served { address, store, _running: running }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use shoal_redis::{RedisOptions, Sockets};
+use shoal_redis::RedisOptions;
 
 use crate::support::{Client, HANGS_AFTER, Seen, encode, serve};
 
@@ -20,9 +20,6 @@ fn ok() -> Option<Seen> {
 fn a_long_value_is_not_copied() {
     const ROUNDS: u64 = 20;
     const COPIED_MAX: u64 = 512;
-    if crate::SOCKETS != Sockets::Epoll {
-        return;
-    }
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
     let mut client = Client::new(&served);
     for bytes in [20 << 10, 64 << 10, 250_000] {
@@ -118,15 +115,13 @@ fn who_sends_a_long_value_slowly_loses_its_room_and_nothing_else() {
     let until = Instant::now() + HANGS_AFTER;
     let left = loop {
         let left = served.store.stat().pool.frames_used;
-        if left <= 3 * BLOCKS_OF_OTHER || crate::SOCKETS != Sockets::Epoll || Instant::now() > until {
+        if left <= 3 * BLOCKS_OF_OTHER || Instant::now() > until {
             break left;
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    if crate::SOCKETS == Sockets::Epoll {
-        assert!(left <= 3 * BLOCKS_OF_OTHER, "{left} frames of {used} are still used");
-        assert!(used > 10 * BLOCKS_OF_OTHER, "there were rooms to be lost: {used} frames");
-    }
+    assert!(left <= 3 * BLOCKS_OF_OTHER, "{left} frames of {used} are still used");
+    assert!(used > 10 * BLOCKS_OF_OTHER, "there were rooms to be lost: {used} frames");
     for (at, client) in slow.iter_mut().enumerate() {
         let command = encode(&[b"set", format!("slow{at}").as_bytes(), &long]);
         client.send(&command[sent(at, command.len())..]);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shoal_client::{ByteRange, Client, ConnectOptions, Error, PutOptions};
-use shoal_server::{Limits, ServerOptions};
+use shoal_server::Limits;
 
 use crate::support::{FOR_EVER, Running, eventually, figure, objects, value};
 
@@ -79,23 +79,4 @@ async fn a_client_finds_the_server_again() {
     assert_eq!(client.get("", b"k", ByteRange::ALL).await.unwrap().unwrap().value, "v");
     client.put("", b"k", "w".into(), PutOptions::default()).await.unwrap();
     again.await.unwrap().stop().await;
-}
-
-/// Connections that are served by threads of their own are drained as others are.
-#[tokio::test]
-async fn threads_of_their_own_serve_and_end() {
-    let server = Running::told(ServerOptions { threads: 2, ..ServerOptions::default() }).await;
-    let (client, store) = (server.client().await, server.store.clone());
-    for i in 0..20_u8 {
-        client.put("", &[i], value(70_000, i), PutOptions::default()).await.unwrap();
-        assert!(client.get("", &[i], ByteRange::ALL).await.unwrap().unwrap().value == value(70_000, i));
-    }
-    let before = figure(&client, "server.requests").await;
-    let mut put = client.put_stream("", b"k", PutOptions::default());
-    put.write(value(2 << 20, 1)).await.unwrap();
-    stream_begins(&client, before).await;
-    let stop = tokio::spawn(server.stop());
-    put.finish().await.unwrap();
-    stop.await.unwrap();
-    assert_eq!(objects(&store, "default").await, 21);
 }
