@@ -63,7 +63,6 @@ pub use error::PoolError;
 pub use frame::{FilledFrames, WriteMemory};
 pub use fresh::{Filled, Fresh};
 pub use pin::{Chunks, PageWrite, Pinned};
-pub use policy::PolicyKind;
 pub use pool::{Pool, PoolOptions};
 pub use unit::{Check, Hint, Unit, UnitId};
 pub use write::{Keep, NewPage, Writer, WriterOptions};

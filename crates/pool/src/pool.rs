@@ -18,7 +18,7 @@ use crate::free::NONE;
 use crate::latch::Latches;
 use crate::latency::Latency;
 use crate::pin::{Pinned, Slot, close};
-use crate::policy::{K_MAX, Policy, PolicyKind};
+use crate::policy::{K_MAX, Policy};
 use crate::starve::Starving;
 use crate::table::Table;
 use crate::unit::{UNIT_BLOCKS_MAX, UnitId};
@@ -29,8 +29,6 @@ use crate::write::{Writer, WriterOptions};
 pub struct PoolOptions {
     /// Frames of 4 KiB: what the pool may hold. Tables take about 7 % more with the defaults.
     pub frames: usize,
-    /// How it chooses what goes.
-    pub policy: PolicyKind,
     /// LRU-K's k, 1 to 16.
     pub k: usize,
     /// LRU-K's evicted units whose accesses are remembered, each 9 + 4 k bytes; 0 is none.
@@ -76,7 +74,6 @@ impl PoolOptions {
         let scan_frames_max = Self::for_scans(frames);
         Self {
             frames,
-            policy: PolicyKind::LruK,
             k: 8,
             history,
             scan_frames_max,
@@ -181,7 +178,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Setup`] where the options are outside of their limits or the address space does not suffice.
     pub fn new(device: Device, options: PoolOptions) -> Result<Self, PoolError> {
-        let PoolOptions { frames, policy, k, history, scan_frames_max, ready_frames, .. } = options;
+        let PoolOptions { frames, k, history, scan_frames_max, ready_frames, .. } = options;
         let PoolOptions { side_buffers, pin_wait_ms, .. } = options;
         let setup = |message: String| PoolError::Setup { frames, message };
         let count = u32::try_from(frames).ok().filter(|&count| (1..NONE / K_MAX as u32).contains(&count));
@@ -198,7 +195,7 @@ impl Pool {
             slots: (0..count).map(|_| Slot::new()).collect(),
             store: Stores::new(count).map_err(|error| setup(error.to_string()))?,
             table: Table::new(frames),
-            policy: Policy::new(policy, frames, k, history, scan_frames_max),
+            policy: Policy::new(frames, k, history, scan_frames_max),
             draw: Alone::default(),
             stats: Stats::default(),
             latency: Alone(Latency::new()),

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use shoal_pool::PolicyKind;
-
 use super::bed::Version;
 use super::shoal::Settings;
 use super::sim::{Handling, Latency};
@@ -116,7 +114,6 @@ const DEFAULT: Settings = Settings {
     reads_ahead: true,
     marks_scans: true,
     inline: true,
-    policy: PolicyKind::LruK,
     lru_k: None,
     scan_frames: None,
     ready_frames: None,
@@ -132,8 +129,6 @@ pub(crate) const VARIANTS: &[Variant] = &[
     variant("lru-k", Settings { lru_k: Some((16, 0)), ..DEFAULT }),
     variant("lru-16-history", Settings { lru_k: Some((16, 6400)), ..DEFAULT }),
     variant("lru-4-history", Settings { lru_k: Some((4, 6400)), ..DEFAULT }),
-    variant("s3-fifo", Settings { policy: PolicyKind::S3Fifo, ..DEFAULT }),
-    variant("sieve", Settings { policy: PolicyKind::Sieve, ..DEFAULT }),
     // One mechanism more: changed pages are written from buffers beside the frames, so scans may read further ahead.
     variant("side-buffers", Settings { side_buffers: 40, scan_frames: Some(40), ..DEFAULT }),
     // Ablations: one mechanism less.
@@ -147,10 +142,12 @@ pub(crate) const VARIANTS: &[Variant] = &[
     // Not pools: hit rates of others' policies, and the optimum.
     variant("lru", DEFAULT),
     variant("clock", DEFAULT),
+    variant("s3-fifo", DEFAULT),
+    variant("sieve", DEFAULT),
     variant("lfu", DEFAULT),
     variant("lfu-aged", DEFAULT),
     variant("belady", DEFAULT),
 ];
 
 /// Variants that are only simulated.
-pub(crate) const SIMULATED: &[&str] = &["lru", "clock", "lfu", "lfu-aged", "belady"];
+pub(crate) const SIMULATED: &[&str] = &["lru", "clock", "s3-fifo", "sieve", "lfu", "lfu-aged", "belady"];

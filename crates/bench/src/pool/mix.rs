@@ -16,7 +16,7 @@ use super::bed::{Load, PagePool, Role, Session, Version, run};
 use super::case::{Kind, Variant};
 use super::frames::Frames;
 use super::page::{Page, Versions, checked};
-use super::policies::{Clock, Kind as Ranking, Ranked};
+use super::policies::{Clock, Kind as Ranking, Ranked, S3Fifo, Sieve};
 use super::shoal::{Settings, Shoal};
 use super::sim::{Handling, Latency, Sim};
 use super::zipf::{Random, Zipf};
@@ -177,6 +177,14 @@ pub(crate) fn hit_rate(options: &PoolBenchOptions, trace: &[Access], variant: &V
         "lfu-aged" => ranked(Ranking::AgedLfu),
         "clock" => {
             let mut cache = Clock::new(frames);
+            Some(rate(trace, |access| cache.access(access.page)))
+        }
+        "s3-fifo" => {
+            let mut cache = S3Fifo::new(frames);
+            Some(rate(trace, |access| cache.access(access.page)))
+        }
+        "sieve" => {
+            let mut cache = Sieve::new(frames);
             Some(rate(trace, |access| cache.access(access.page)))
         }
         "naive-scheduler" | "proxy" => None,

@@ -10,7 +10,7 @@ use std::thread::{self, Thread};
 use shoal_base::task::block_on;
 use shoal_base::{BLOCK_BYTES, Run};
 use shoal_device::Device;
-use shoal_pool::{Hint, PolicyKind, Pool, PoolOptions, Stream, Unit};
+use shoal_pool::{Hint, Pool, PoolOptions, Stream, Unit};
 
 use super::bed::{PagePool, Role, Session};
 use super::page::Page;
@@ -31,8 +31,6 @@ pub(crate) struct Settings {
     pub(crate) marks_scans: bool,
     /// Threads say that they may block.
     pub(crate) inline: bool,
-    /// What chooses the pages that go.
-    pub(crate) policy: PolicyKind,
     /// LRU-K's k, and how many evicted pages it remembers; none: the pool's default.
     pub(crate) lru_k: Option<(usize, usize)>,
     /// Frames for scans, and frames that are to be ready; none: the pool's defaults.
@@ -73,7 +71,6 @@ impl Shoal {
     pub(crate) fn on(device: Device, frames: usize, settings: Settings) -> Self {
         let mut options = PoolOptions { pin_wait_ms: 10_000, ..PoolOptions::new(frames) };
         (options.k, options.history) = settings.lru_k.unwrap_or((options.k, options.history));
-        options.policy = settings.policy;
         options.scan_frames_max = settings.scan_frames.unwrap_or(options.scan_frames_max);
         options.side_buffers = settings.side_buffers;
         options.ready_frames = settings.ready_frames.unwrap_or(options.ready_frames);

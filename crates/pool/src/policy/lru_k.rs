@@ -13,8 +13,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::Search;
 use super::history::{History, Stamps};
-use super::{Replacement, Search};
 use crate::pin::Slot;
 use crate::unit::{Hint, UNIT_BLOCKS_MAX};
 
@@ -161,8 +161,10 @@ impl LruK {
     }
 }
 
-impl Replacement for LruK {
-    fn entered(&self, slot: &Slot, index: u32, now: u32, hint: Hint) {
+/// What the pool tells and asks. All calls may come from several threads at once.
+impl LruK {
+    /// A unit that more than scans want is in this slot now.
+    pub(super) fn entered(&self, slot: &Slot, index: u32, now: u32, hint: Hint) {
         let mut stamps = self.history.take(slot.id());
         stamps.push(now);
         if hint == Hint::Index {
@@ -171,7 +173,8 @@ impl Replacement for LruK {
         self.remember(slot, index, &stamps);
     }
 
-    fn accessed(&self, slot: &Slot, index: u32, now: u32) {
+    /// It was used. Called at most once a unit of time, with the unit pinned.
+    pub(super) fn accessed(&self, slot: &Slot, index: u32, now: u32) {
         let count = slot.count.load(Ordering::Relaxed);
         // Stays between k and 2k, so that it never overflows and says which stamp is the oldest.
         let next = if count + 1 == 2 * self.k { self.k } else { count + 1 };
@@ -180,14 +183,16 @@ impl Replacement for LruK {
         self.decide(index, next);
     }
 
-    fn left(&self, slot: &Slot, index: u32, now: u32, remember: bool) {
+    /// It leaves the pool; `remember` it for its return.
+    pub(super) fn left(&self, slot: &Slot, index: u32, now: u32, remember: bool) {
         self.keys[index as usize].store(0, Ordering::Relaxed);
         if remember {
             self.history.save(slot.id(), &self.recall(slot, index), now);
         }
     }
 
-    fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32)) {
+    /// The unit in slot `to`, which entered just now, replaces the one in `from`, which stays for now.
+    pub(super) fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32)) {
         let stamps = self.recall(from.0, from.1);
         if let Some(&last) = stamps.last() {
             self.remember(to.0, to.1, &stamps);
@@ -195,14 +200,14 @@ impl Replacement for LruK {
         }
     }
 
-    fn victim(&self, search: &Search<'_>) -> Option<u32> {
+    /// The slot that should go. It stays the policy's until it [left](Self::left): the caller may fail to evict it.
+    pub(super) fn victim(&self, search: &Search<'_>) -> Option<u32> {
         if search.touched <= EXACT_FRAMES_MAX { self.exact(search) } else { self.sampled(search) }
     }
 }
 
 #[cfg(test)]
 mod unit_tests {
-    use super::super::PolicyKind;
     use super::super::tests::{order, policy, slots};
     use super::*;
     use crate::evict::Draw;
@@ -210,7 +215,7 @@ mod unit_tests {
     #[test]
     fn few_accesses_first_then_backward_distance() {
         let slots = slots(5);
-        let policy = policy(PolicyKind::LruK, &slots, 2, 64);
+        let policy = policy(&slots, 2, 64);
         policy.entered(&slots[0], 0, Hint::Lookup);
         policy.entered(&slots[1], 1, Hint::Lookup);
         policy.entered(&slots[2], 2, Hint::Scan);
@@ -227,7 +232,7 @@ mod unit_tests {
     #[test]
     fn of_few_accesses_the_last_one_decides() {
         let slots = slots(4);
-        let policy = policy(PolicyKind::LruK, &slots, 3, 64);
+        let policy = policy(&slots, 3, 64);
         policy.entered(&slots[0], 0, Hint::Lookup);
         policy.entered(&slots[1], 1, Hint::Lookup);
         policy.entered(&slots[2], 2, Hint::Lookup);
@@ -240,7 +245,7 @@ mod unit_tests {
     #[test]
     fn accesses_long_ago_do_not_count() {
         let slots = slots(3);
-        let policy = policy(PolicyKind::LruK, &slots, 2, 64);
+        let policy = policy(&slots, 2, 64);
         policy.entered(&slots[0], 0, Hint::Lookup);
         for _ in 0..100 {
             policy.touched(&slots[0], 0, Hint::Lookup);
@@ -256,7 +261,7 @@ mod unit_tests {
     fn what_is_pinned_stays_and_the_next_one_goes() {
         let count = 3 * WORST as u32 + 1;
         let slots = slots(count);
-        let policy = policy(PolicyKind::LruK, &slots, 2, 0);
+        let policy = policy(&slots, 2, 0);
         (0..count).for_each(|index| policy.entered(&slots[index as usize], index, Hint::Lookup));
         for pinned in 0..count {
             let draw = Default::default();
@@ -298,7 +303,7 @@ mod unit_tests {
         const UNITS: u32 = 400;
         for blocks in [1, 3, UNIT_BLOCKS_MAX as u32] {
             let slots = slots(UNITS * blocks);
-            let policy = policy(PolicyKind::LruK, &slots, 2, 0);
+            let policy = policy(&slots, 2, 0);
             let heads: Vec<u32> = (0..UNITS).map(|unit| unit * blocks).collect();
             heads.iter().for_each(|&head| policy.entered(&slots[head as usize], head, Hint::Lookup));
             // Every fourth one was used again.
@@ -318,7 +323,7 @@ mod unit_tests {
     #[test]
     fn history_returns_with_the_unit() {
         let slots = slots(1);
-        let policy = policy(PolicyKind::LruK, &slots, 2, 64);
+        let policy = policy(&slots, 2, 64);
         policy.entered(&slots[0], 0, Hint::Lookup);
         policy.left(&slots[0], 0, true);
         policy.entered(&slots[0], 0, Hint::Lookup);
@@ -333,7 +338,7 @@ mod unit_tests {
     #[test]
     fn a_replacement_takes_the_history_over() {
         let slots = slots(3);
-        let policy = policy(PolicyKind::LruK, &slots, 2, 0);
+        let policy = policy(&slots, 2, 0);
         policy.entered(&slots[0], 0, Hint::Index);
         policy.entered(&slots[1], 1, Hint::Lookup);
         policy.entered(&slots[2], 2, Hint::Lookup);

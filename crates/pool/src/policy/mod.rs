@@ -1,4 +1,4 @@
-//! What to keep: a class for scans, and behind one small trait the policy for everything else.
+//! What to keep: a class for scans, and [`lru_k`] for everything else.
 //!
 //! - Time is the number of units that entered the pool (of those that a scan reads into its own frame some). A hit tells the policy at most once a unit of time: accesses that
 //!   close together are one event (the correlated references of LRU-K), and while everything is resident a hit writes
@@ -6,12 +6,9 @@
 //! - Units that only scans touched are no policy's business: they wait in a queue, oldest first. Every request for frames
 //!   looks there first; a scan that has reached its share takes from there before it takes a free frame. A scan that reads
 //!   for itself keeps the page that it read last out of the queue, and reuses its frame.
-//! - The policies: [`lru_k`], the default; [`s3_fifo`] and [`sieve`], to compare.
 
 mod history;
 mod lru_k;
-mod s3_fifo;
-mod sieve;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -23,42 +20,12 @@ use crate::evict::Draw;
 use crate::pin::Slot;
 use crate::unit::Hint;
 
-pub(crate) use history::K_MAX;
+use lru_k::LruK;
 
-/// Which policy chooses what goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PolicyKind {
-    /// The unit whose k-th last access is the longest ago; those with fewer accesses first. With a history it remembers
-    /// evicted units.
-    #[default]
-    LruK,
-    /// A small first-in-first-out queue for what is new, a large one for what was used again, and the names of what
-    /// left the small one (Yang and others, SOSP 2023).
-    S3Fifo,
-    /// One queue and a hand that passes over what was used (Zhang and others, NSDI 2024).
-    Sieve,
-}
+pub(crate) use history::K_MAX;
 
 /// Uses of a scan's own frame for each unit of time: all threads share the clock.
 const SCANNED_A_TICK: u32 = 16;
-
-/// What a policy has to know and to say. All calls may come from several threads at once.
-pub(crate) trait Replacement: Send + Sync {
-    /// A unit that more than scans want is in this slot now.
-    fn entered(&self, slot: &Slot, index: u32, now: u32, hint: Hint);
-
-    /// It was used. Called at most once a unit of time, with the unit pinned.
-    fn accessed(&self, slot: &Slot, index: u32, now: u32);
-
-    /// It leaves the pool; `remember` it for its return.
-    fn left(&self, slot: &Slot, index: u32, now: u32, remember: bool);
-
-    /// The unit in slot `to`, which entered just now, replaces the one in `from`, which stays for now.
-    fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32));
-
-    /// The slot that should go. It stays the policy's until it [left](Self::left): the caller may fail to evict it.
-    fn victim(&self, search: &Search<'_>) -> Option<u32>;
-}
 
 /// Among which slots a victim is looked for.
 pub(crate) struct Search<'a> {
@@ -93,7 +60,7 @@ impl Scanned {
 
 pub(crate) struct Policy {
     clock: Alone<AtomicU32>,
-    kind: Box<dyn Replacement>,
+    lru_k: LruK,
     slots: usize,
     scanned: Alone<Mutex<VecDeque<Scanned>>>,
     /// Length of the queue, to be looked at without its lock.
@@ -104,21 +71,10 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    pub(crate) fn new(
-        kind: PolicyKind,
-        slots: usize,
-        k: usize,
-        history: usize,
-        scan_frames_max: usize,
-    ) -> Self {
-        let kind: Box<dyn Replacement> = match kind {
-            PolicyKind::LruK => Box::new(lru_k::LruK::new(slots, k, history)),
-            PolicyKind::S3Fifo => Box::new(s3_fifo::S3Fifo::new(slots)),
-            PolicyKind::Sieve => Box::new(sieve::Sieve::new(slots)),
-        };
+    pub(crate) fn new(slots: usize, k: usize, history: usize, scan_frames_max: usize) -> Self {
         Self {
             clock: Alone::default(),
-            kind,
+            lru_k: LruK::new(slots, k, history),
             slots,
             scanned: Alone::default(),
             queued: Alone::default(),
@@ -146,7 +102,7 @@ impl Policy {
         Self::renew(slot);
         slot.scanned.store(false, Ordering::Relaxed);
         slot.last.store(now, Ordering::Relaxed);
-        self.kind.entered(slot, index, now, hint);
+        self.lru_k.entered(slot, index, now, hint);
     }
 
     /// A unit enters the pool in this slot for a scan, which is to [queue](Self::queue) it when it goes on. `counted`
@@ -202,9 +158,9 @@ impl Policy {
         // Acquire: what `let_go` added is there before it is taken away.
         if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Acquire) {
             self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
-            self.kind.entered(slot, index, now, Hint::Lookup);
+            self.lru_k.entered(slot, index, now, Hint::Lookup);
         } else {
-            self.kind.accessed(slot, index, now);
+            self.lru_k.accessed(slot, index, now);
         }
     }
 
@@ -213,7 +169,7 @@ impl Policy {
         if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Acquire) {
             self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
         } else {
-            self.kind.left(slot, index, self.now(), remember);
+            self.lru_k.left(slot, index, self.now(), remember);
         }
     }
 
@@ -221,7 +177,7 @@ impl Policy {
     /// old one keeps it too, as long as it is read: see [`Self::let_go`].
     pub(crate) fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32)) {
         if !from.0.scanned.load(Ordering::Relaxed) {
-            self.kind.inherit(from, to);
+            self.lru_k.inherit(from, to);
         }
     }
 
@@ -230,7 +186,7 @@ impl Policy {
         if slot.scanned.load(Ordering::Relaxed) {
             return;
         }
-        self.kind.left(slot, index, self.now(), false);
+        self.lru_k.left(slot, index, self.now(), false);
         // Counted before it says so: whoever reads it meanwhile takes it from the scans, and out of the count, at once.
         let blocks = slot.unit().blocks();
         self.scan_frames.fetch_add(blocks, Ordering::Relaxed);
@@ -243,7 +199,7 @@ impl Policy {
 
     /// The slot that should go among those that may.
     pub(crate) fn victim(&self, slots: &[Slot], touched: u32, draw: &Draw, clean_only: bool) -> Option<u32> {
-        self.kind.victim(&Search { slots, touched, draw, clean_only, now: self.now() })
+        self.lru_k.victim(&Search { slots, touched, draw, clean_only, now: self.now() })
     }
 
     /// Whether a scan that wants `frames` more has to give some back first.
@@ -303,11 +259,11 @@ pub(crate) mod tests {
     }
 
     /// A policy over slots that are all resident, and the order in which they would go.
-    pub(crate) fn policy(kind: PolicyKind, slots: &[Slot], k: usize, history: usize) -> Policy {
+    pub(crate) fn policy(slots: &[Slot], k: usize, history: usize) -> Policy {
         slots.iter().for_each(|slot| {
             slot.word().publish(0);
         });
-        Policy::new(kind, slots.len(), k, history, 4)
+        Policy::new(slots.len(), k, history, 4)
     }
 
     /// Takes victims until there is none.
@@ -324,28 +280,26 @@ pub(crate) mod tests {
     #[test]
     fn scans_have_a_queue_and_a_share() {
         let slots = slots(3);
-        for kind in [PolicyKind::LruK, PolicyKind::S3Fifo, PolicyKind::Sieve] {
-            let policy = Policy::new(kind, 3, 2, 64, 2);
-            policy.entered(&slots[0], 0, Hint::Scan);
-            policy.entered(&slots[1], 1, Hint::Scan);
-            policy.touched(&slots[1], 1, Hint::Scan);
-            policy.entered(&slots[2], 2, Hint::Lookup);
-            assert!(policy.scan_share_used(1));
-            policy.touched(&slots[0], 0, Hint::Lookup);
-            assert!(!policy.scan_share_used(1), "a lookup takes it out of the scans");
-            assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(1));
-            policy.left(&slots[1], 1, true);
-            policy.left(&slots[0], 0, true);
-            assert_eq!(policy.scan_frames(), 0);
-            assert!(policy.next_scanned(&slots).is_none());
-        }
+        let policy = Policy::new(3, 2, 64, 2);
+        policy.entered(&slots[0], 0, Hint::Scan);
+        policy.entered(&slots[1], 1, Hint::Scan);
+        policy.touched(&slots[1], 1, Hint::Scan);
+        policy.entered(&slots[2], 2, Hint::Lookup);
+        assert!(policy.scan_share_used(1));
+        policy.touched(&slots[0], 0, Hint::Lookup);
+        assert!(!policy.scan_share_used(1), "a lookup takes it out of the scans");
+        assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(1));
+        policy.left(&slots[1], 1, true);
+        policy.left(&slots[0], 0, true);
+        assert_eq!(policy.scan_frames(), 0);
+        assert!(policy.next_scanned(&slots).is_none());
     }
 
     /// Whoever reads a unit at the moment in which it is let go does not take it out of a count that it is not in yet.
     #[test]
     fn what_is_let_go_while_it_is_read_stays_counted() {
         let slots = slots(1);
-        let policy = Policy::new(PolicyKind::LruK, 1, 2, 64, 2);
+        let policy = Policy::new(1, 2, 64, 2);
         let ended = AtomicBool::new(false);
         policy.entered(&slots[0], 0, Hint::Lookup);
         std::thread::scope(|scope| {
@@ -373,18 +327,16 @@ pub(crate) mod tests {
 
     #[test]
     fn what_was_let_go_goes_with_the_scans() {
-        for kind in [PolicyKind::LruK, PolicyKind::S3Fifo, PolicyKind::Sieve] {
-            let slots = slots(2);
-            let policy = policy(kind, &slots, 2, 0);
-            policy.entered(&slots[0], 0, Hint::Lookup);
-            policy.entered(&slots[1], 1, Hint::Lookup);
-            policy.inherit((&slots[0], 0), (&slots[1], 1));
-            assert!(policy.next_scanned(&slots).is_none(), "it may still be read");
-            policy.let_go(&slots[0], 0);
-            policy.let_go(&slots[0], 0);
-            assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(0));
-            assert!(policy.next_scanned(&slots).is_none());
-            assert_eq!(order(&policy, &slots), [1]);
-        }
+        let slots = slots(2);
+        let policy = policy(&slots, 2, 0);
+        policy.entered(&slots[0], 0, Hint::Lookup);
+        policy.entered(&slots[1], 1, Hint::Lookup);
+        policy.inherit((&slots[0], 0), (&slots[1], 1));
+        assert!(policy.next_scanned(&slots).is_none(), "it may still be read");
+        policy.let_go(&slots[0], 0);
+        policy.let_go(&slots[0], 0);
+        assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(0));
+        assert!(policy.next_scanned(&slots).is_none());
+        assert_eq!(order(&policy, &slots), [1]);
     }
 }
