@@ -66,6 +66,9 @@ pub(crate) fn found<T>(result: Result<T, Failed>) -> Result<Option<T>, Failed> {
     }
 }
 
+/// What the HTTP/2 library says of a stream that the server refused: nothing was done with it, it may be sent again (RFC 9113, 8.7).
+const REFUSED_STREAM: &str = "refused stream before processing any application logic";
+
 /// The failure that `status` stands for.
 pub(crate) fn failed(status: &Status, server: &str) -> Failed {
     let described = Described::from_status(status);
@@ -77,6 +80,9 @@ pub(crate) fn failed(status: &Status, server: &str) -> Failed {
     match status.code() {
         Code::Unavailable if never_sent(status) => {
             Failed { error: unavailable(), outcome: Outcome::NotApplied }
+        }
+        Code::Unavailable if reason(status).contains(REFUSED_STREAM) => {
+            Failed { error: Error::Busy(reason(status)), outcome: Outcome::NotApplied }
         }
         Code::Unimplemented => protocol(&format!("it does not know the call: {}", status.message())),
         Code::OutOfRange => Failed::refused(Error::Invalid(status.message().into())),
@@ -155,6 +161,14 @@ fn reason(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_stream_was_not_applied() {
+        let text = format!("stream error received: {REFUSED_STREAM}");
+        let mut status = Status::unavailable("tcp");
+        status.set_source(std::sync::Arc::new(std::io::Error::other(text.clone())));
+        assert_eq!(failed(&status, "s"), Failed { error: Error::Busy(text), outcome: Outcome::NotApplied });
+    }
 
     fn of_kind(kind: Kind) -> Failed {
         let failure =
