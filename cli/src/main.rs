@@ -36,7 +36,7 @@ use crate::args::{Cli, Command};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What commands log: warnings, and how far the close of a store is where that takes long.
+/// The default filter of the commands' log: warnings, and the progress of a close that takes long.
 const DEFAULT_LOG: &str = "warn,shoal_engine::close=info";
 
 fn main() -> ExitCode {

@@ -35,12 +35,12 @@ impl StopTime {
         let _ = self.began.set(Instant::now());
     }
 
-    /// What requests under way may take of the time.
+    /// The part of the time that requests under way may take.
     pub(crate) fn drain_max(&self) -> Duration {
         DRAIN_MAX.min(self.limit / 2)
     }
 
-    /// What is left of the time; all of it where the end has not begun.
+    /// The time that is left; all of it where the end has not begun.
     pub(crate) fn left(&self) -> Duration {
         let took = self.began.get().map_or(Duration::ZERO, Instant::elapsed);
         self.limit.saturating_sub(took)

@@ -56,7 +56,7 @@ impl From<Io> for IoMode {
     }
 }
 
-/// What a command does with a data file.
+/// The use that a command makes of a data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Access {
     /// It is read, and nothing is written to it, whether that could be done or not.
@@ -152,7 +152,7 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
     Store::open(device, open, environment).await.with_context(what)
 }
 
-/// What to do about a file or device that has nothing but zeros where superblocks lie.
+/// The error for a file or device that has nothing but zeros where superblocks lie, with the way out.
 async fn no_store(path: &Path, device: &Device, environment: &Environment) -> anyhow::Error {
     let path = path.display();
     match blank::look(device, &*environment.entropy).await {
@@ -177,7 +177,7 @@ pub(crate) fn open_existing(path: &Path, access: Access, io: Io) -> anyhow::Resu
     open_device(path, &StoreOptions { access, io, ..StoreOptions::default() }, false).with_context(what)
 }
 
-/// What became of a place that was to be formatted.
+/// The outcome of a format.
 #[derive(Clone, Debug)]
 pub(crate) enum Formatted {
     /// A new store is there, laid out so.
@@ -229,7 +229,7 @@ async fn create(
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".unfinished");
     let device = open_device(Path::new(&unfinished), options, true).with_context(what)?;
-    // What an earlier start left that was cut short; a device has no business here.
+    // A start that was cut short leaves this file behind; a device has no business here.
     let overwrite = device.inner().can_grow();
     let layout = FormatOptions { overwrite, ..layout(path, &device, options)? };
     Store::format(&device, &layout, environment).await.with_context(what)?;

@@ -48,7 +48,7 @@ pub(crate) struct Report {
     refused: AtomicU64,
     failed: AtomicU64,
     told: Mutex<Told>,
-    /// What a listing went past.
+    /// The damaged ranges that a listing went past.
     damage: Mutex<Damage>,
     /// How much there is in all, where somebody counted: items and bytes.
     total: Mutex<Option<(u64, u64)>>,

@@ -66,7 +66,7 @@ pub(crate) fn found<T>(result: Result<T, Failed>) -> Result<Option<T>, Failed> {
     }
 }
 
-/// What the HTTP/2 library says of a stream that the server refused: nothing was done with it, it may be sent again (RFC 9113, 8.7).
+/// The HTTP/2 library's words for a stream that the server refused. A refused stream was not processed and may be sent again (RFC 9113, 8.7).
 const REFUSED_STREAM: &str = "refused stream before processing any application logic";
 
 /// The failure that `status` stands for.
