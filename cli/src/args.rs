@@ -3,8 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, cp, export, format, get, import, ls, moving, put, rm, serve, simulate, space,
-    stat,
+    bench, check, completions, cp, export, format, get, import, ls, moving, put, rm, serve, space, stat,
 };
 
 const EXAMPLES: &str = "\
@@ -66,8 +65,6 @@ pub(crate) enum Command {
     Space(space::Arguments),
     /// Measure this program on this machine.
     Bench(bench::Arguments),
-    /// Play a model of what the store does, beside its formulas.
-    Simulate(simulate::Arguments),
     /// Print the completion script of a shell.
     Completions(completions::Arguments),
 }

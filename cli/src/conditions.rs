@@ -1,7 +1,7 @@
 //! Conditions on a write, as flags.
 
 use clap::Args;
-use shoal_client::RejectRules;
+use shoal_client::{Lsn, RejectRules};
 
 /// The write fails, and changes nothing, unless these hold.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -24,7 +24,7 @@ impl Conditions {
         RejectRules {
             if_exists: self.if_absent,
             if_missing: self.if_exists,
-            if_version_not: self.if_version,
+            if_version_not: self.if_version.map(Lsn),
             if_version_at_most: None,
         }
     }

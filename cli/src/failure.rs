@@ -13,33 +13,19 @@ pub(crate) const EXIT_FAILED: u8 = 1;
 pub(crate) const EXIT_USAGE: u8 = 2;
 
 /// The command line or the configuration is wrong.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
 /// The command reported its failures itself; nothing is left to say.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("some of it failed")]
 pub(crate) struct Reported;
-
-impl std::fmt::Display for Reported {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("some of it failed")
-    }
-}
-
-impl std::error::Error for Reported {}
 
 /// Prints what is left to say about `result` and gives the exit code.
 pub(crate) fn conclude(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::from(EXIT_OK) };
-    if is_broken_pipe(&error) {
+    if error.is::<OutputClosed>() {
         // Whoever read our output (`shoal ls | head`) has seen enough.
         return ExitCode::from(EXIT_OK);
     }
@@ -66,21 +52,10 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
     line
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.is::<OutputClosed>()
-}
-
 /// Standard output was closed by its reader.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("standard output was closed")]
 pub(crate) struct OutputClosed;
-
-impl std::fmt::Display for OutputClosed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("standard output was closed")
-    }
-}
-
-impl std::error::Error for OutputClosed {}
 
 /// The error of a write to standard output.
 pub(crate) fn output_error(error: io::Error) -> anyhow::Error {

@@ -3,7 +3,7 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`config`],
-//! [`size`], [`space_map`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
+//! [`size`], [`space_map`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: what it does, programs can do through `shoal-client` or `shoal-engine`.
 
@@ -17,6 +17,7 @@ mod failure;
 mod logging;
 mod objects;
 mod output;
+mod progress;
 mod range;
 mod signals;
 mod size;
@@ -53,9 +54,6 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     if let Command::Bench(arguments) = cli.command {
         return commands::bench::run(arguments, cli.log.as_deref());
     }
-    if let Command::Simulate(arguments) = cli.command {
-        return commands::simulate::run(arguments, cli.log.as_deref());
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -88,7 +86,6 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Check(arguments) => commands::check::run(arguments).await,
         Command::Moving(arguments) => commands::moving::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),
-        Command::Simulate(arguments) => commands::simulate::run(arguments, None),
         Command::Completions(arguments) => commands::completions::run(&arguments),
     }
 }

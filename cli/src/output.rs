@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use shoal_client::ObjectInfo;
@@ -99,7 +100,7 @@ pub(crate) fn object_json(key: &[u8], info: &ObjectInfo) -> Value {
     let mut object = Map::new();
     set_bytes(&mut object, "key", key);
     object.insert("bytes".into(), info.bytes.into());
-    object.insert("version".into(), info.version.into());
+    object.insert("version".into(), info.version.0.into());
     object.insert("modified".into(), show_time(info.modified_ns).into());
     object.insert("modified_ns".into(), info.modified_ns.into());
     if let (Some(ttl_ns), Some(at_ns)) = (info.ttl_ns, info.expire_time_ns) {
@@ -119,38 +120,12 @@ pub(crate) fn object_json(key: &[u8], info: &ObjectInfo) -> Value {
 
 /// A moment as RFC 3339 in UTC, in seconds.
 pub(crate) fn show_time(ns: u64) -> String {
-    let seconds = ns / 1_000_000_000;
-    let (year, month, day) = date(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Year, month and day of the day `days` after 1 January 1970, in the Gregorian calendar. Counted in years that begin in
-/// March, so that the leap day is the last one.
-fn date(days: u64) -> (u64, u64, u64) {
-    const DAYS_400_YEARS: u64 = 146_097;
-    const DAYS_TO_1970: u64 = 719_468;
-    let days = days + DAYS_TO_1970;
-    let (era, day) = (days / DAYS_400_YEARS, days % DAYS_400_YEARS);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
-    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year + carry, month, day_of_month)
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(ns)).to_string()
 }
 
 /// A number with its thousands apart: `1,234,567`.
 pub(crate) fn show_count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            shown.push(',');
-        }
-        shown.push(digit);
-    }
-    shown
+    indicatif::HumanCount(count).to_string()
 }
 
 #[cfg(test)]

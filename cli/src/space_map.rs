@@ -60,12 +60,11 @@ pub(crate) struct SpaceMap {
 /// then a line for each run with its first block and its number of blocks.
 pub(crate) async fn read_space(objects: &Objects, dump: Option<&Path>) -> anyhow::Result<SpaceMap> {
     let mut space = objects.free_space().await?;
-    let (blocks, group_blocks) = (space.blocks(), space.group_blocks());
-    let mut map = SpaceMap::new(space.block_bytes().into(), blocks, group_blocks.into());
+    let (block_bytes, blocks, group_blocks) = space.layout();
+    let mut map = SpaceMap::new(block_bytes.into(), blocks, group_blocks.into());
     let failed = || dump.map_or(String::new(), |path| format!("cannot write {}", path.display()));
     let mut file = dump.map(File::create).transpose().with_context(failed)?.map(BufWriter::new);
     if let Some(file) = &mut file {
-        let block_bytes = map.block_bytes;
         writeln!(
             file,
             "# shoal free space 1, block_bytes {block_bytes}, blocks {blocks}, group_blocks {group_blocks}"

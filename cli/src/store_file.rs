@@ -19,7 +19,7 @@ use shoal_engine::{Environment, FormatOptions, OpenOptions, Store};
 use crate::size::Size;
 
 /// With a smaller cache the process takes little memory besides: it keeps less I/O memory for later, and takes no huge pages: each costs 2 MiB for what is touched in a part of it, of the allocator's
-/// memory above all. With a cache of 32 MiB under load that was 40 MiB (docs/performance-log.md).
+/// memory above all. With a cache of 32 MiB under load that was 40 MiB (docs/measurements/performance-log.md).
 const HUGE_PAGES_FROM: Size = Size(256 << 20);
 
 /// A new store takes at most this much of the disk unless told otherwise.

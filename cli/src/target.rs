@@ -71,6 +71,19 @@ impl StoreArguments {
         Objects::remote(self.connection()?).await
     }
 
+    /// Opens the store as [`Self::open`], works on it, and closes it in order.
+    pub(crate) async fn with(
+        &self,
+        access: Access,
+        work: impl AsyncFnOnce(&Objects) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let objects = self.open(access).await?;
+        let result = work(&objects).await;
+        let closed = objects.close().await;
+        result?;
+        Ok(closed?)
+    }
+
     /// How to reach the server, with what it is shown.
     fn connection(&self) -> anyhow::Result<ConnectOptions> {
         let mut options = ConnectOptions::new(self.server());

@@ -1,4 +1,4 @@
-//! What the whole disk under a folder did, as the kernel counts it: other programs' work is in it.
+//! The counters of the kernel for the whole disk under a folder: the work of other programs is in them.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Who is compared: each stores an object durably, in the calling thread.
+//! The stores that are compared: each stores an object durably, in the calling thread.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -38,7 +38,7 @@ pub trait Peer: Sync {
     /// Removes the first `count` objects of `set`; not measured.
     fn clear(&self, set: &ObjectSet, count: u64) -> Result<()>;
 
-    /// What the store itself says it did to the device.
+    /// The store's own counters of its device.
     fn own(&self) -> Option<DeviceCounters> {
         None
     }

@@ -8,9 +8,14 @@ use shoal_buffer::Buffer;
 use shoal_engine as _; // Its allocator with a limit.
 use shoal_resp::{ProtocolError, Request, RequestLimits, RequestParser};
 
-/// What servers have, and limits that inputs of some hundred bytes reach.
+/// The limits of servers, and limits that inputs of some hundred bytes reach.
 const LIMITS: [RequestLimits; 2] = [
-    RequestLimits { word_bytes: 1 << 20, words: 1 << 20, command_bytes: 4 << 20, refused_word_bytes: 1 << 29 },
+    RequestLimits {
+        word_bytes: 1 << 20,
+        words: 1 << 20,
+        command_bytes: 4 << 20,
+        refused_word_bytes: 1 << 29,
+    },
     RequestLimits { word_bytes: 20, words: 50, command_bytes: 40, refused_word_bytes: 100 },
 ];
 

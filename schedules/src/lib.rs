@@ -5,8 +5,8 @@
 //! schedules are drawn by PCT (with few changes of priority at places of their own), a quarter changes threads by chance. The
 //! device is the simulated one; where a model asks what is durable, it records, and a crash at one moment of each schedule is recovered.
 //!
-//! What shuttle does not see: other orders of memory than the sequential one (loom's models are for that), the
-//! store's own threads (who writes here leads the group, applies and publishes itself), time.
+//! Shuttle does not see other orders of memory than the sequential one (loom's models are for that), nor the store's own
+//! threads (a writer leads the group, applies and publishes itself here), nor time.
 
 #![cfg(all(test, shoal_shuttle))]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -55,7 +55,7 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Share {
     All,
-    /// Its schedules are long: a twentieth, but not less than show the bugs that are planted.
+    /// Its schedules are long: a twentieth, but not less than show the bugs that are injected.
     Few,
 }
 
@@ -77,7 +77,7 @@ fn explore(name: &str, share: Share, model: impl Fn() + Send + Sync + 'static) {
     println!("schedules, {name}: {count}, of which {by_pct} by PCT, seed {seed}: all fine; {seconds:.1} s");
 }
 
-/// What `make` makes under the rules of a schedule, once.
+/// Runs `make` once under the rules of a schedule.
 fn once<T: Send + 'static>(make: impl Fn() -> T + Send + Sync + 'static) -> T {
     let made = Arc::new(Mutex::new(None));
     let kept = made.clone();

@@ -2,8 +2,8 @@
 
 use shoal_base::task::block_on;
 use shoal_engine::{
-    Change, Error, Expiry, Identity, Look, Lsn, Metadata, Object, Once, OpenOptions, PutOptions, RejectRules,
-    Result, Store,
+    Change, Decision, Error, Expiry, Lsn, Metadata, Object, OpenOptions, Outcome, PutOptions, ReadLevel,
+    RejectRules, RequestId, Result, Store, TransactOptions,
 };
 
 use super::common::{key, tiny};
@@ -27,20 +27,23 @@ fn number_of(object: Option<&Object>) -> u64 {
 }
 
 /// Counts key 0 up once; the number it had then, and whether it was done now.
-fn count_once(store: &Store, identity: Identity) -> Result<(u64, bool)> {
-    let keys = [(key(&name_of(0)), Look::Value)];
+fn count_once(store: &Store, identity: RequestId) -> Result<(u64, bool)> {
+    let keys = [(key(&name_of(0)), ReadLevel::Value)];
     let decide = |objects: &[Option<Object>]| {
         let next = number_of(objects[0].as_ref()) + 1;
-        (vec![put(0, next)], next)
+        Decision::Do(vec![put(0, next)], next)
     };
-    match block_on(store.update_once(identity, &keys, decide, |next| next.to_le_bytes().to_vec()))? {
-        Once::Now(done) => {
+    let keep = |next: &u64| next.to_le_bytes().to_vec();
+    let options = TransactOptions { request: Some((identity, &keep)), ..Default::default() };
+    match block_on(store.transact(&keys, &options, decide))? {
+        Outcome::Done(done) => {
             for pending in done.pending {
                 block_on(pending.durable())?;
             }
             Ok((done.answer, true))
         }
-        Once::Before { answer, .. } => {
+        Outcome::Left(_) | Outcome::Changed => unreachable!("nothing is watched, and nothing left"),
+        Outcome::Before { answer, .. } => {
             Ok((u64::from_le_bytes(*answer.unwrap().first_chunk().unwrap()), false))
         }
     }
@@ -56,7 +59,7 @@ fn a_write_that_is_sent_twice_counts_once() {
         let send = |session: u64| {
             spawn(&world, move |world| {
                 let counts = [1, 2].map(|sequence| {
-                    let counted = count_once(&world.store, Identity { session, sequence }).unwrap();
+                    let counted = count_once(&world.store, RequestId { session, sequence }).unwrap();
                     world.sim.mark(mark(session, sequence));
                     world.sim.mark(mark(0, counted.0));
                     counted
@@ -78,7 +81,7 @@ fn a_write_that_is_sent_twice_counts_once() {
                 let sequence = promised(session);
                 if sequence > 0 {
                     let before = world.get(0);
-                    let again = count_once(&world.store, Identity { session, sequence }).unwrap();
+                    let again = count_once(&world.store, RequestId { session, sequence }).unwrap();
                     assert!(!again.1 && again.0 <= before, "session {session} was counted again: {again:?}");
                 }
             }
@@ -136,13 +139,14 @@ fn a_step_is_there_as_a_whole() {
         let steps = (0..2).map(|_| {
             spawn(&world, move |world| {
                 for _ in 0..2 {
-                    let keys = KEYS.map(|name| (key(&name_of(name)), Look::Value));
+                    let keys = KEYS.map(|name| (key(&name_of(name)), ReadLevel::Value));
                     // Made again where another write came between, so only the numbers of the last time count.
                     let decide = |objects: &[Option<Object>]| {
                         let numbers = [0, 1, 2].map(|at| number_of(objects[at].as_ref()));
-                        (KEYS.map(|name| put(name, numbers[0] + 1)).to_vec(), numbers)
+                        Decision::Do(KEYS.map(|name| put(name, numbers[0] + 1)).to_vec(), numbers)
                     };
-                    let done = block_on(world.store.update_together(&keys, decide)).unwrap();
+                    let outcome = block_on(world.store.transact(&keys, &TransactOptions::default(), decide));
+                    let done = outcome.unwrap().done();
                     let seen = done.answer;
                     assert!(seen.iter().all(|&number| number == seen[0]), "half of a step: {seen:?}");
                     for pending in done.pending {

@@ -20,7 +20,7 @@ left in target/fuzz, and the command that repeats it is printed.
   --only NAME  only the targets that begin with NAME
   --keep       store the inputs that reach new code, at most 120 a target, in fuzz/corpus";
 
-/// Memory that a target may take. What one allocation may have is held by `crates/engine/src/hostile/limit.rs`: libFuzzer's own
+/// Memory that a target may take. What one allocation may have is held by `crates/engine/src/testing/hostile/limit.rs`: libFuzzer's own
 /// limit acts with a sanitizer only.
 const MEMORY_MIB: u32 = 2048;
 /// Seconds after which an input hangs.
@@ -31,13 +31,13 @@ const INPUT_BYTES_MAX: u32 = 16 << 10;
 const KEPT_BYTES_MAX: u64 = 4 << 10;
 const KEPT_MAX: usize = 120;
 
-/// What libFuzzer needs in the code, as cargo-fuzz sets it; no address sanitizer, for what is attacked is safe code.
+/// Flags of the compiler for libFuzzer, as cargo-fuzz sets them; no address sanitizer, for the code under attack is safe.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks";
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
     seconds: u64,

@@ -35,7 +35,7 @@ const VALUES: [(&str, &str); 5] = [
     ("--seed", "KILL_SEED"),
 ];
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Options {
     dev: bool,

@@ -15,13 +15,13 @@ Usage: cargo x lab [--seed N] [--only NAME]
        cargo x nightly [--seed N] [--only NAME] [--part N]
 
 Runs the reliability laboratory: crash states, crashes during recovery, damage, failing devices, histories. `lab` does what
-a change has to pass, in some minutes; `nightly` about fifty times as much, every planted bug, and kills of the real server.
+a change has to pass, in some minutes; `nightly` about fifty times as much, every injected bug, and kills of the real server.
 
   --seed N     another part of the same space [default: 1]
   --only NAME  only the experiments that begin with NAME, or with one of several, with commas between
   --part N     a night of an Nth of its length (not shorter than in CI; what only grows a little is done whole) [default: 1]";
 
-/// What does at least this many times as much in a night as in CI is done in part in a part of a night.
+/// An experiment that does at least this many times as much in a night as in CI is done in part in a part of a night.
 const DIVIDED_FROM: u64 = 8;
 
 /// One experiment: a test, and how much it does in CI and in a night.
@@ -41,7 +41,7 @@ struct Experiment {
 /// Where a test is.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The engine's tests against oracles, in the release profile, and with the planted bugs.
+    /// The engine's tests against oracles, in the release profile, and with the injected bugs.
     Engine,
     /// The unit tests, as `cargo test --workspace` built them: in the dev profile, with checks of overflow.
     Units,
@@ -51,12 +51,12 @@ enum Place {
     Schedules,
 }
 
-/// Tells `command`, which is cargo's, of the engine's tests. They are built with the planted bugs, none of which is at work where none is
-/// named, so that the laboratory and [`super::plants`] need one build.
+/// Tells `command`, which is cargo's, of the engine's tests. They are built with the injected bugs, none of which is at work where none is
+/// named, so that the laboratory and [`super::bugs`] need one build.
 pub(crate) fn of_engine(command: &mut Command) -> Result<()> {
     let root = super::root()?;
     command.args(["--release", "-p", "shoal-engine"]);
-    command.env("RUSTFLAGS", "--cfg shoal_plants").env("CARGO_TARGET_DIR", root.join("target/plants"));
+    command.env("RUSTFLAGS", "--cfg shoal_bugs").env("CARGO_TARGET_DIR", root.join("target/bugs"));
     Ok(())
 }
 
@@ -65,13 +65,13 @@ pub(crate) fn of_schedules(command: &mut Command) -> Result<()> {
     let root = super::root()?;
     command.args(["--release", "--manifest-path", "schedules/Cargo.toml"]);
     // Clippy does not look at this build: its warnings count here.
-    command.env("RUSTFLAGS", "--cfg shoal_shuttle --cfg shoal_plants -D warnings");
+    command.env("RUSTFLAGS", "--cfg shoal_shuttle --cfg shoal_bugs -D warnings");
     command.env("CARGO_TARGET_DIR", root.join("target/schedules"));
     Ok(())
 }
 
 impl Place {
-    /// What cargo is told of it.
+    /// The arguments of cargo for it.
     fn words(self) -> Vec<&'static str> {
         match self {
             Self::Engine => vec!["--test", "store"],
@@ -144,7 +144,7 @@ const EXPERIMENTS: [Experiment; 19] = [
         sizes: &[("SCHEDULES", 100_000, 1_000_000)],
         beside: false,
     },
-    units("hostile", "T13", "hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
+    units("hostile", "T13", "testing::hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
     // What a server can do is measured here, and then a part or a multiple of it is asked for.
     program("load", "T15", "load::sustained", &[("LOAD_S", 60, 1_800)]),
     program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600), ("OVERLOAD_KEYS", 1_000, 1_000)]),
@@ -154,7 +154,7 @@ const EXPERIMENTS: [Experiment; 19] = [
     beside(program("abuse", "T17 to T20", "abuse::", ABUSE)),
 ];
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
     pub(crate) seed: u64,

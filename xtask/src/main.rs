@@ -1,13 +1,13 @@
-//! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x plants`,
+//! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x bugs`,
 //! `cargo x fuzz`, `cargo x coverage`, `cargo x miri`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
+mod bugs;
 mod coverage;
 mod fuzz;
 mod kill;
 mod lab;
-mod plants;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -21,15 +21,16 @@ Usage: cargo x COMMAND
 Commands:
   check   format, clippy without warnings, tidy, and the workspace's unit tests: before each commit
   ci      what CI runs: .ci/run
-  tidy    the rules of the house that no other tool checks (layers, file headers, unsafe, docs links, ...)
+  tidy    the rules of the house that no other tool checks (layers, import circles, file headers, unsafe, names and
+          links in documents and comments, ...); with --circles every import that is part of a circle
   kill    kill -9 of a server under load, again and again: what was acknowledged must be there (kill --help)
   lab     the reliability laboratory at its full size, some minutes (lab --help)
-  plants  planted bugs, which the laboratory must catch (plants --help)
+  bugs    injected bugs, which the laboratory must catch (bugs --help)
   fuzz    libFuzzer against every format and protocol, with a nightly compiler (fuzz --help)
   coverage
           lines of formats, recovery and error arms that no test reaches (coverage --help)
   miri    undefined behaviour in the message buffer's unsafe code, with a nightly compiler
-  nightly the laboratory for hours, all planted bugs, many kills, fuzzers, coverage, miri";
+  nightly the laboratory for hours, all injected bugs, many kills, fuzzers, coverage, miri";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         ["check"] => check(),
         ["ci"] => run("bash", &[".ci/run"]),
         ["tidy"] => tidy(),
+        ["tidy", "--circles"] => circles(),
         ["kill", "help" | "--help" | "-h"] => {
             println!("{}", kill::USAGE);
             Ok(())
@@ -53,8 +55,8 @@ fn main() -> ExitCode {
             println!("{}", lab::USAGE);
             Ok(())
         }
-        ["plants", "help" | "--help" | "-h"] => {
-            println!("{}", plants::USAGE);
+        ["bugs", "help" | "--help" | "-h"] => {
+            println!("{}", bugs::USAGE);
             Ok(())
         }
         ["fuzz", "help" | "--help" | "-h"] => {
@@ -74,9 +76,7 @@ fn main() -> ExitCode {
             told(lab::Options::parse(&words[1..]), lab::USAGE, |options| lab::run(&options, false))
         }
         ["nightly", ..] => told(lab::Options::parse(&words[1..]), lab::USAGE, nightly),
-        ["plants", ..] => {
-            told(plants::Options::parse(&words[1..]), plants::USAGE, |options| plants::run(&options))
-        }
+        ["bugs", ..] => told(bugs::Options::parse(&words[1..]), bugs::USAGE, |options| bugs::run(&options)),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -103,11 +103,11 @@ fn told<O>(options: Result<O>, usage: &str, work: impl FnOnce(O) -> Result<()>) 
 /// Everything that takes hours; all of it even where something fails.
 fn nightly(options: lab::Options) -> Result<()> {
     let seconds = (900 / options.part).max(1).to_string();
-    let every = plants::Options::parse(&[])?;
+    let every = bugs::Options::parse(&[])?;
     let fuzzers = fuzz::Options::parse(&["--seconds", &seconds])?;
     let lines = coverage::Options::parse(&["--lines"])?;
     let results =
-        [plants::run(&every), lab::run(&options, true), fuzz::run(&fuzzers), coverage::run(&lines), miri()];
+        [bugs::run(&every), lab::run(&options, true), fuzz::run(&fuzzers), coverage::run(&lines), miri()];
     results.into_iter().collect()
 }
 
@@ -133,6 +133,13 @@ fn tidy() -> Result<()> {
         bail!("tidy found {} violation(s)", findings.len());
     }
     println!("tidy: no violations");
+    Ok(())
+}
+
+fn circles() -> Result<()> {
+    for line in tidy::circles(&root()?)? {
+        println!("{line}");
+    }
     Ok(())
 }
 

@@ -1,11 +1,12 @@
 //! `shoal bench`: measures this program on this machine. What is measured, and how, is in the crate `shoal-bench`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use shoal_bench::pool::PoolBenchOptions;
+use shoal_bench::grpc::Servers;
 
 use crate::failure::Usage;
 use crate::logging;
@@ -18,7 +19,7 @@ Examples:
   shoal bench store --case put-64k-c64 --case 'get-cold-*' --variant embedded
   shoal bench store --data /dev/nvme1n1              a blank device, instead of a temporary file in this folder
   shoal bench store --json > figures.jsonl
-  shoal bench space --case 'seed-*'                  the allocators on the seed's load
+  shoal bench redis --server 127.0.0.1:7412          a running server
 
 Figures mean something only from a release build on a machine that does nothing else.";
 
@@ -32,88 +33,40 @@ pub(crate) struct Arguments {
 enum Bench {
     /// Put, get, delete and list on a real data file, by size and number of clients.
     Store(StoreArguments),
-    /// The disk-space allocator beside the seed's four and others, in memory.
-    Space(SpaceArguments),
-    /// Allocated over live bytes of a store, after puts and after deletes, and what is written for them.
-    Amplification(AmplificationArguments),
-    /// Durable puts by size and by the way that a value takes: leaf, log, extents of its own.
-    Thresholds(ThresholdArguments),
-    /// Buffer pools under scans and gets on a simulated device, in their own memory.
-    Pool(PoolArguments),
-    /// RAMCloud's clusterperf, by its names, over the Redis protocol.
-    Cluster(ClusterArguments),
-    /// The seed's client against the seed's servers and this one, over gRPC.
+    /// Calls and operations over gRPC, every answer compared with what was sent.
     Grpc(GrpcArguments),
     /// A server for `bench grpc`.
     #[command(hide = true)]
     GrpcServer(GrpcServerArguments),
-    /// The steps of a request in their old form and their new one, beside the figures of RAMCloud's authors.
-    Lessons(LessonArguments),
-}
-
-#[derive(Args)]
-struct ClusterArguments {
-    /// Only this case (basic, readDist, ...), or all that begin with NAME where it ends with `*`; may be given again.
-    #[arg(long = "case", value_name = "NAME")]
-    cases: Vec<String>,
-    /// Print one JSON object a line.
-    #[arg(long)]
-    json: bool,
-    /// Seconds that each row is measured.
-    #[arg(long, value_name = "N", default_value = "1")]
-    seconds: f64,
-    /// Objects of the cases that read or write random ones.
-    #[arg(long, value_name = "N", default_value = "200000")]
-    objects: u64,
-    /// Clients at most, where a case has several.
-    #[arg(long, value_name = "N", default_value = "16")]
-    clients: usize,
-    /// The data file: it must not exist, and is removed at the end [default: the store is in memory].
-    #[arg(long, value_name = "FILE")]
-    data: Option<PathBuf>,
-    /// How to drive the device.
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    io: Io,
-    /// Folder for the distributions of times, as charts (SVG) and lines (CSV).
-    #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
-}
-
-fn run_cluster(arguments: ClusterArguments) -> anyhow::Result<()> {
-    let options = shoal_bench::cluster::ClusterOptions {
-        version: env!("CARGO_PKG_VERSION").into(),
-        json: arguments.json,
-        cases: arguments.cases,
-        time: seconds(Some(arguments.seconds))?.unwrap_or_default(),
-        objects: arguments.objects,
-        clients: arguments.clients,
-        data: arguments.data,
-        io: arguments.io.into(),
-        plot: arguments.plot,
-    };
-    shoal_bench::cluster::run(&options, &mut std::io::stdout().lock())
+    /// SET and GET over the Redis protocol: on a new data file, or on a running server.
+    Redis(RedisArguments),
+    /// Allocated over live bytes of a store, after puts and after deletes, and what is written for them.
+    Amplification(AmplificationArguments),
 }
 
 #[derive(Args)]
 struct GrpcArguments {
+    /// End within a minute: half a second a variant, fewer objects.
+    #[arg(long)]
+    quick: bool,
     /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
-    /// Only this variant: global-lock, per-key, memory, durable, etcd, or a way of multi-100b; may be given again.
+    /// Only this variant: durable, or a variant of multi-100b; may be given again.
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Seconds that each variant of a case is measured; of a soak in all [default: 8, of a soak 300].
+    /// Seconds that each variant of a case is measured; of a soak in all [default: 8, with --quick 0.5, of a soak 300].
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
     /// Calls in flight.
     #[arg(long, value_name = "N", default_value = "100")]
     in_flight: usize,
-    /// Objects of 64 KiB; of 100 bytes there are 20 times as many.
-    #[arg(long, value_name = "N", default_value = "1000")]
-    objects: usize,
+    /// Objects of 64 KiB [default: 1000, with --quick 100]; of 100 bytes there are 20 times as many.
+    #[arg(long, value_name = "N")]
+    objects: Option<usize>,
     /// The data file of the durable server: it must not exist, and is removed at the end [default: a temporary file in this
     /// folder].
     #[arg(long, value_name = "FILE")]
@@ -121,32 +74,26 @@ struct GrpcArguments {
     /// How to drive its device.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: Io,
-    /// Write charts of the figures to this folder, as SVG files.
-    #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
-    /// The program of etcd: measure it too, with its data beside the data file.
-    #[arg(long, value_name = "PROGRAM")]
-    etcd: Option<PathBuf>,
-    /// Only the seed's load on the durable server, for five minutes; then every object is read again.
+    /// Only the mix of the key-value service on the durable server, for five minutes; then every object is read again.
     #[arg(long, conflicts_with_all = ["cases", "variants"])]
     soak: bool,
 }
 
 fn run_grpc(arguments: GrpcArguments) -> anyhow::Result<()> {
     let time = seconds(arguments.seconds)?;
+    let (quick_time, quick_objects) = if arguments.quick { (0.5, 100) } else { (8.0, 1000) };
+    let program = std::env::current_exe().context("this program does not know where it is")?;
     let options = shoal_bench::grpc::GrpcOptions {
         version: env!("CARGO_PKG_VERSION").into(),
         json: arguments.json,
         cases: arguments.cases,
         variants: arguments.variants,
-        time: time.unwrap_or(Duration::from_secs(8)),
+        time: time.unwrap_or(Duration::from_secs_f64(quick_time)),
         in_flight: arguments.in_flight,
-        objects: arguments.objects,
+        objects: arguments.objects.unwrap_or(quick_objects),
         data: arguments.data,
         io: arguments.io.into(),
-        plot: arguments.plot,
-        etcd: arguments.etcd,
-        program: Some(std::env::current_exe().context("this program does not know where it is")?),
+        servers: Servers::Processes(program, &["bench", "grpc-server"]),
         soak: arguments.soak.then(|| time.unwrap_or(Duration::from_secs(300))),
     };
     shoal_bench::grpc::run(&options, &mut std::io::stdout().lock())
@@ -154,7 +101,7 @@ fn run_grpc(arguments: GrpcArguments) -> anyhow::Result<()> {
 
 #[derive(Args)]
 struct GrpcServerArguments {
-    /// global-lock, per-key, memory or durable.
+    /// Which server: durable.
     #[arg(long, value_name = "NAME")]
     variant: String,
     /// The data file of durable: it must not exist.
@@ -171,98 +118,52 @@ fn run_grpc_server(arguments: GrpcServerArguments) -> anyhow::Result<()> {
         data: arguments.data,
         io: arguments.io.into(),
     };
-    shoal_bench::grpc::serve(&options, &mut std::io::stdout().lock())
+    let out = &mut std::io::stdout().lock();
+    shoal_bench::grpc::serve_until_input_ends(shoal_bench::grpc::serve_durable, &options, out)
 }
 
 #[derive(Args)]
-struct LessonArguments {
-    /// Only this lesson, or all that begin with NAME where it ends with `*`; may be given again.
+struct RedisArguments {
+    /// End within half a minute: half a second a case, fewer objects.
+    #[arg(long)]
+    quick: bool,
+    /// Only this case (set-100b-c1, get-64k-c50-p16, ...), or all that begin with NAME where it ends with `*`; may be given again.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Seconds that each lesson is measured.
-    #[arg(long, value_name = "N", default_value = "1")]
-    seconds: f64,
-}
-
-fn run_lessons(arguments: LessonArguments) -> anyhow::Result<()> {
-    let options = shoal_bench::lessons::LessonOptions {
-        version: env!("CARGO_PKG_VERSION").into(),
-        json: arguments.json,
-        cases: arguments.cases,
-        time: seconds(Some(arguments.seconds))?.unwrap_or_default(),
-    };
-    shoal_bench::lessons::run(&options, &mut std::io::stdout().lock())
-}
-
-#[derive(Args)]
-struct PoolArguments {
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
-    #[arg(long = "case", value_name = "NAME")]
-    cases: Vec<String>,
-    /// Only this variant, or all that begin with NAME where it ends with `*`; may be given again.
-    #[arg(long = "variant", value_name = "NAME")]
-    variants: Vec<String>,
-    /// Print one JSON object a line.
-    #[arg(long)]
-    json: bool,
-    /// Seconds that each variant runs at each latency of a case.
-    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().time.as_secs_f64())]
-    seconds: f64,
-    /// Frames of the pools, where the case does not say it.
-    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().frames)]
-    frames: usize,
-    /// Pages on the device, a multiple of 8.
-    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().pages)]
-    pages: u64,
-    /// Threads that scan, at most 8.
-    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().scans)]
-    scans: u64,
-    /// Threads that get, at most 8.
-    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().gets)]
-    gets: u64,
-    /// LRU-K's k.
-    #[arg(long, value_name = "N", default_value_t = PoolBenchOptions::default().k)]
-    k: usize,
-    /// Frames that scans take before they reuse their own [default: the pool's].
+    /// Seconds that each case is measured [default: 3, with --quick 0.5].
     #[arg(long, value_name = "N")]
-    scan_frames: Option<usize>,
-    /// Frames that are free or being written before more are written ahead of need [default: the pool's].
+    seconds: Option<f64>,
+    /// Objects of 100 bytes [default: 100000, with --quick 20000]; of 64 KiB there are 50 times fewer.
     #[arg(long, value_name = "N")]
-    ready_frames: Option<usize>,
-    /// Side buffers beside the frames [default: none but for the variant `side-buffers`].
-    #[arg(long, value_name = "N")]
-    side_buffers: Option<usize>,
-    /// A new file, removed at the end, or a blank block device, for the cases `device*`, which are left out without it.
+    objects: Option<u64>,
+    /// A running server, without TLS and credentials; keys that begin with shoal-bench: are overwritten, and deleted at the end
+    /// [default: a server in this process].
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["data", "io"])]
+    server: Option<SocketAddr>,
+    /// The data file: it must not exist, and is removed at the end [default: a temporary file in this folder].
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Folder for charts (SVG).
-    #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
+    /// How to drive the device.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
 }
 
-fn run_pool(arguments: PoolArguments) -> anyhow::Result<()> {
-    let options = PoolBenchOptions {
+fn run_redis(arguments: RedisArguments) -> anyhow::Result<()> {
+    let (quick_time, quick_objects) = if arguments.quick { (0.5, 20_000) } else { (3.0, 100_000) };
+    let options = shoal_bench::redis::RedisBenchOptions {
         version: env!("CARGO_PKG_VERSION").into(),
         json: arguments.json,
         cases: arguments.cases,
-        variants: arguments.variants,
-        time: seconds(Some(arguments.seconds))?.unwrap_or_default(),
-        pages: arguments.pages,
-        frames: arguments.frames,
-        scans: arguments.scans,
-        gets: arguments.gets,
-        k: arguments.k,
-        scan_frames: arguments.scan_frames,
-        ready_frames: arguments.ready_frames,
-        side_buffers: arguments.side_buffers,
+        time: seconds(arguments.seconds)?.unwrap_or(Duration::from_secs_f64(quick_time)),
+        objects: arguments.objects.unwrap_or(quick_objects),
+        server: arguments.server,
         data: arguments.data,
-        plot: arguments.plot,
-        ..Default::default()
+        io: arguments.io.into(),
     };
-    shoal_bench::pool::run(&options, &mut std::io::stdout().lock())
+    shoal_bench::redis::run(&options, &mut std::io::stdout().lock())
 }
 
 #[derive(Args)]
@@ -300,6 +201,9 @@ struct StoreArguments {
 
 #[derive(Args)]
 struct AmplificationArguments {
+    /// 256 MiB of values.
+    #[arg(long)]
+    quick: bool,
     /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
@@ -312,9 +216,9 @@ struct AmplificationArguments {
     /// The data file: it must not exist, and is removed at the end [default: a temporary file in this folder].
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Bytes of values that are put.
-    #[arg(long, value_name = "SIZE", default_value = "4G")]
-    bytes: Size,
+    /// Bytes of values that are put [default: 4G, with --quick 256M].
+    #[arg(long, value_name = "SIZE")]
+    bytes: Option<Size>,
     /// Memory for cached pages and values.
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     cache: Size,
@@ -333,7 +237,7 @@ fn run_amplification(arguments: AmplificationArguments) -> anyhow::Result<()> {
         cases: arguments.cases,
         variants: arguments.variants,
         data: arguments.data,
-        bytes: arguments.bytes.0,
+        bytes: arguments.bytes.map_or(if arguments.quick { 256 << 20 } else { 4 << 30 }, |bytes| bytes.0),
         cache: arguments.cache.0,
         tree: arguments.tree,
         io: arguments.io.into(),
@@ -341,85 +245,9 @@ fn run_amplification(arguments: AmplificationArguments) -> anyhow::Result<()> {
     shoal_bench::amplification::run(&options, &mut std::io::stdout().lock())
 }
 
-#[derive(Args)]
-struct ThresholdArguments {
-    /// Only this case (device and clients: file-c1, sim-1ms-c16), or all that begin with NAME where it ends with `*`; may be
-    /// given again.
-    #[arg(long = "case", value_name = "NAME")]
-    cases: Vec<String>,
-    /// Print one JSON object a line.
-    #[arg(long)]
-    json: bool,
-    /// Seconds that each way runs with each size.
-    #[arg(long, value_name = "N", default_value = "1")]
-    seconds: f64,
-    /// The data file: it must not exist, and is removed at the end [default: a temporary file in this folder].
-    #[arg(long, value_name = "FILE")]
-    data: Option<PathBuf>,
-    /// How to drive the device.
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    io: Io,
-    /// Write charts of the figures to this folder, as SVG files.
-    #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
-}
-
-fn run_thresholds(arguments: ThresholdArguments) -> anyhow::Result<()> {
-    let options = shoal_bench::thresholds::ThresholdOptions {
-        version: env!("CARGO_PKG_VERSION").into(),
-        json: arguments.json,
-        cases: arguments.cases,
-        time: seconds(Some(arguments.seconds))?.unwrap_or_default(),
-        data: arguments.data,
-        io: arguments.io.into(),
-        plot: arguments.plot,
-    };
-    shoal_bench::thresholds::run(&options, &mut std::io::stdout().lock())
-}
-
-#[derive(Args)]
-struct SpaceArguments {
-    /// End within a minute: devices 64 times smaller, half a second a row.
-    #[arg(long)]
-    quick: bool,
-    /// Only this case, or all that begin with NAME where it ends with `*`; may be given again.
-    #[arg(long = "case", value_name = "NAME")]
-    cases: Vec<String>,
-    /// Only this variant: bitmap, grouped, pooled, pooled-bitmap, tree, hybrid, uncached, cached; may be given again.
-    #[arg(long = "variant", value_name = "NAME")]
-    variants: Vec<String>,
-    /// Print one JSON object a line.
-    #[arg(long)]
-    json: bool,
-    /// Seconds that a row may take, and as many for its preparation [default: by variant, with --quick 0.5].
-    #[arg(long, value_name = "N")]
-    seconds: Option<f64>,
-    /// Go on with the seed's load from the free space that `shoal stat --dump-space` wrote to this file, instead of the cases.
-    #[arg(long, value_name = "FILE", conflicts_with = "cases")]
-    start: Option<PathBuf>,
-    /// Write charts of the figures to this folder, as SVG files.
-    #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
-}
-
 fn seconds(number: Option<f64>) -> anyhow::Result<Option<Duration>> {
     let wrong = |_| Usage("--seconds is a number of seconds above 0".into());
     Ok(number.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?)
-}
-
-fn run_space(arguments: SpaceArguments) -> anyhow::Result<()> {
-    let options = shoal_bench::space::SpaceOptions {
-        version: env!("CARGO_PKG_VERSION").into(),
-        quick: arguments.quick,
-        json: arguments.json,
-        cases: arguments.cases,
-        variants: arguments.variants,
-        time: seconds(arguments.seconds)?,
-        looks: None,
-        start: arguments.start,
-        plot: arguments.plot,
-    };
-    shoal_bench::space::run(&options, &mut std::io::stdout().lock())
 }
 
 /// Runs on the program's first thread, outside of any runtime: clients are threads that may block.
@@ -427,14 +255,10 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
     logging::start(log.unwrap_or("warn"))?;
     let arguments = match arguments.bench {
         Bench::Store(arguments) => arguments,
-        Bench::Space(arguments) => return run_space(arguments),
-        Bench::Amplification(arguments) => return run_amplification(arguments),
-        Bench::Thresholds(arguments) => return run_thresholds(arguments),
-        Bench::Pool(arguments) => return run_pool(arguments),
-        Bench::Cluster(arguments) => return run_cluster(arguments),
         Bench::Grpc(arguments) => return run_grpc(arguments),
         Bench::GrpcServer(arguments) => return run_grpc_server(arguments),
-        Bench::Lessons(arguments) => return run_lessons(arguments),
+        Bench::Redis(arguments) => return run_redis(arguments),
+        Bench::Amplification(arguments) => return run_amplification(arguments),
     };
     let time = seconds(arguments.seconds)?;
     let options = shoal_bench::store::StoreOptions {

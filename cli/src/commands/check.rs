@@ -2,52 +2,49 @@
 //!
 //! The walk itself is the engine's. This file opens the device, shows how far it is, and tells what was found.
 
-use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 use shoal_engine::{CheckOptions, CheckProblem, CheckReport, DamagedRange, Losses};
 
 use crate::failure::{Reported, Usage};
 use crate::output::{Output, set_bytes, show_count, show_key, warn};
+use crate::progress::{self, Ticker};
 use crate::size::Size;
 use crate::store_file::{self, Access, Io};
 
 const EXAMPLES: &str = "\
 Examples:
-  shoal check --data shoal.data            read and verify everything; nothing is written
+  shoal check                              read and verify everything in ./shoal.data; nothing is written
   shoal check --data shoal.data --repair   also rebuild the free space from the trees
   shoal check --data shoal.data --acknowledge   repair, and give up what stays lost
 
 Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is, or a repair lost something that nobody acknowledged,
 2 wrong usage.";
 
-/// Between two pictures of the spinner.
-const SPINNER_INTERVAL: Duration = Duration::from_millis(200);
-/// Between two lines where there is no terminal.
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// The data file where none is named: as that of `shoal serve`.
+const DEFAULT_DATA: &str = "./shoal.data";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The data file or device, which need not be writable without --repair. No server may run on it.
+    /// The data file or device, which need not be writable without --repair. No server may run on it. A repair must name it
+    /// [default: ./shoal.data].
     #[arg(long, value_name = "FILE")]
-    data: PathBuf,
+    data: Option<PathBuf>,
     /// Rebuild the free space from the trees and lost objects from the log, and open a log that was damaged without what
     /// follows the damage.
-    #[arg(long)]
+    #[arg(long, requires = "data")]
     repair: bool,
     /// Repair, then give up what is lost: keys of damaged ranges that were not written since do not exist from then on, and no mark of
     /// them stays.
-    #[arg(long)]
+    #[arg(long, requires = "data")]
     acknowledge: bool,
     /// Repair even where --cache has no room for all that the log has behind damage; the oldest of that is lost then.
     #[arg(long)]
@@ -72,11 +69,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         return Err(Usage("--in-part is for --repair and --acknowledge".into()).into());
     }
     let access = if repairs { Access::Write } else { Access::Read };
-    let device = store_file::open_existing(&arguments.data, access, arguments.io)?;
-    let what = || format!("cannot check {}", arguments.data.display());
+    let data = arguments.data.as_deref().unwrap_or(Path::new(DEFAULT_DATA));
+    let device = store_file::open_existing(data, access, arguments.io)?;
+    let what = || format!("cannot check {}", data.display());
     let started = Instant::now();
     let sofar = Arc::new(Sofar::default());
-    let progress = Progress::start(&sofar, arguments.json);
+    let shown = (!arguments.json).then(|| show(sofar.clone()));
     let options = |repair| {
         let sofar = sofar.clone();
         CheckOptions {
@@ -90,17 +88,19 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let found = shoal_engine::check(device.clone(), &options(repairs)).await.with_context(what)?;
     // Whether repair helped is not for repair to say: everything is checked once more.
-    let left = if repairs && (found.problem_count > 0 || !found.remembered.is_none()) {
-        Some(shoal_engine::check(device, &options(false)).await.with_context(what))
-    } else {
-        None
+    let checks_again = repairs && (found.problem_count > 0 || !found.remembered.is_none());
+    let left = match checks_again {
+        true => shoal_engine::check(device, &options(false)).await.with_context(what).map(Some),
+        false => Ok(None),
     };
-    drop(progress);
+    if let Some((spinner, ticker)) = shown {
+        drop(ticker);
+        spinner.inspect(ProgressBar::finish_and_clear);
+    }
     // Where the second check fails: what the repair did is told all the same.
     let (left, failed) = match left {
-        Some(Ok(left)) => (Some(left), None),
-        Some(Err(error)) => (None, Some(error)),
-        None => (None, None),
+        Ok(left) => (left, None),
+        Err(error) => (None, Some(error)),
     };
     let outcome = Outcome { found, left, elapsed: started.elapsed() };
     let mut output = Output::new();
@@ -136,26 +136,19 @@ impl Outcome {
 
     fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = problem_lines("problem", &self.found).collect();
-        lines.extend(self.found.notes.iter().map(|note| format!("note: {}", show_key(note.as_bytes()))));
-        lines.extend(
-            self.found.restored.iter().map(|name| format!("restored: {}", show_key(name.as_bytes()))),
-        );
+        lines.extend(named("note", &self.found.notes));
+        lines.extend(named("restored", &self.found.restored));
         for range in &self.found.lost_records {
             lines.push(format!("lost: records {} to {} of the log", range.start, range.end - 1));
         }
         for (word, names) in self.losses_by_name() {
-            lines.extend(names.iter().map(|name| format!("{word}: {}", show_key(name.as_bytes()))));
+            lines.extend(named(word, names));
         }
         if let Some(left) = &self.left {
             lines.extend(problem_lines("left", left));
         }
         let report = self.last();
-        lines.extend(
-            report
-                .may_be_lost
-                .iter()
-                .map(|name| format!("may be among the lost: {}", show_key(name.as_bytes()))),
-        );
+        lines.extend(named("may be among the lost", &report.may_be_lost));
         if report.may_be_lost_more {
             lines.push("may be among the lost: more, which are not listed".into());
         }
@@ -228,6 +221,14 @@ impl Outcome {
     }
 }
 
+/// A line for each of `names`.
+fn named<'a>(
+    word: &'static str,
+    names: impl IntoIterator<Item = &'a String>,
+) -> impl Iterator<Item = String> {
+    names.into_iter().map(move |name| format!("{word}: {}", show_key(name.as_bytes())))
+}
+
 fn problems(count: u64) -> String {
     format!("{} problem{}", show_count(count), if count == 1 { "" } else { "s" })
 }
@@ -297,55 +298,21 @@ impl Sofar {
     }
 }
 
-/// Shows how far it is on standard error until it is dropped: in place on a terminal, a line every few seconds elsewhere.
-struct Progress {
-    /// Dropping it wakes the thread.
-    end: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Progress {
-    fn start(sofar: &Arc<Sofar>, as_json: bool) -> Self {
-        if as_json {
-            return Self { end: None, thread: None };
-        }
-        let (end, ended) = sync_channel(0);
-        let (sofar, started) = (sofar.clone(), Instant::now());
-        let spinner = io::stderr().is_terminal().then(spinner);
-        let interval = if spinner.is_some() { SPINNER_INTERVAL } else { LINE_INTERVAL };
-        let thread = std::thread::spawn(move || {
-            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                let message = sofar.message(started.elapsed());
-                match &spinner {
-                    Some(spinner) => {
-                        spinner.set_message(message);
-                        spinner.tick();
-                    }
-                    None => warn(&format!("check: {message}")),
-                }
+/// Shows how far it is until both are dropped.
+fn show(sofar: Arc<Sofar>) -> (Option<ProgressBar>, Ticker) {
+    let (spinner, started) = (progress::drawn("{spinner} {wide_msg}"), Instant::now());
+    let drawn = spinner.clone();
+    let ticker = Ticker::start(drawn.is_some(), move || {
+        let message = sofar.message(started.elapsed());
+        match &drawn {
+            Some(spinner) => {
+                spinner.set_message(message);
+                spinner.tick();
             }
-            if let Some(spinner) = spinner {
-                spinner.finish_and_clear();
-            }
-        });
-        Self { end: Some(end), thread: Some(thread) }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread that draws changes nothing of the check.
-            let _ = thread.join();
+            None => warn(&format!("check: {message}")),
         }
-    }
-}
-
-fn spinner() -> ProgressBar {
-    let style = ProgressStyle::with_template("{spinner} {wide_msg}")
-        .unwrap_or_else(|_| ProgressStyle::default_spinner());
-    ProgressBar::new_spinner().with_style(style)
+    });
+    (spinner, ticker)
 }
 
 #[cfg(test)]

@@ -40,11 +40,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Access::Write).await?;
-    let result = cp(&objects, &arguments).await;
-    let closed = objects.close().await;
-    result?;
-    Ok(closed?)
+    let store = &arguments.target.store;
+    store.with(Access::Write, async |objects| cp(objects, &arguments).await).await
 }
 
 async fn cp(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ use crate::output::bytes_of;
 use crate::store_file::Access;
 use crate::target::Target;
 use crate::tree::folder::Folder;
-use crate::tree::progress::{self, Progress};
+use crate::tree::progress;
 use crate::tree::report::{EXPORT, Report};
 use crate::tree::unload::Unload;
 use crate::tree::work::JOBS_MAX;
@@ -79,7 +79,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if report.bar().is_some() {
         tokio::spawn(count(objects.clone(), unload.all(), report.clone()));
     }
-    let progress = Progress::start(&report, arguments.json);
+    let progress = progress::start(&report, arguments.json);
     let worked = tokio::task::spawn_blocking(move || unload.run(target, arguments.jobs)).await;
     drop(progress);
     let closed = objects.close().await;

@@ -13,7 +13,7 @@ use crate::output::bytes_of;
 use crate::store_file::Access;
 use crate::target::Target;
 use crate::tree::load::Load;
-use crate::tree::progress::{self, Progress};
+use crate::tree::progress;
 use crate::tree::report::{IMPORT, Report};
 use crate::tree::walk::{Visit, Walk};
 use crate::tree::work::JOBS_MAX;
@@ -70,7 +70,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         let report = report.clone();
         std::thread::spawn(move || count(counting_walk, &report));
     }
-    let progress = Progress::start(&report, arguments.json);
+    let progress = progress::start(&report, arguments.json);
     let worked = tokio::task::spawn_blocking(move || load.run(walk, &prefix, arguments.jobs)).await;
     drop(progress);
     let closed = objects.close().await;

@@ -43,11 +43,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Access::Read).await?;
-    let result = ls(&objects, &arguments).await;
-    let closed = objects.close().await;
-    result?;
-    Ok(closed?)
+    let store = &arguments.target.store;
+    store.with(Access::Read, async |objects| ls(objects, &arguments).await).await
 }
 
 async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {

@@ -13,7 +13,6 @@ pub(crate) mod moving;
 pub(crate) mod put;
 pub(crate) mod rm;
 pub(crate) mod serve;
-pub(crate) mod simulate;
 pub(crate) mod space;
 pub(crate) mod stat;
 

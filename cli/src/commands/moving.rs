@@ -3,6 +3,7 @@
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
+use crate::objects::Objects;
 use crate::store_file::Access;
 use crate::target::StoreArguments;
 
@@ -33,9 +34,8 @@ enum What {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.store.open(Access::Write).await?;
-    let paused = objects.pause_moving(arguments.what == What::Pause).await;
-    let closed = objects.close().await;
-    paused.context("cannot tell the store")?;
-    Ok(closed?)
+    let pause = async |objects: &Objects| {
+        objects.pause_relocation(arguments.what == What::Pause).await.context("cannot tell the store")
+    };
+    arguments.store.with(Access::Write, pause).await
 }

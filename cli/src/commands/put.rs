@@ -70,7 +70,6 @@ fn meta(text: &str) -> Result<(String, String), String> {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let pieces = Pieces::read(&arguments.file)?;
-    let objects = arguments.target.store.open(Access::Create).await?;
     let user = arguments.meta.into_iter().map(|(name, value)| (name, Bytes::from(value))).collect();
     let options = PutOptions {
         rules: arguments.conditions.rules(),
@@ -80,11 +79,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let key = bytes_of(&arguments.key);
     let bucket = &arguments.target.bucket;
-    let result =
-        put(&objects, bucket, key, pieces, options).await.with_context(|| about("cannot put", bucket, key));
-    let closed = objects.close().await;
-    result?;
-    Ok(closed?)
+    let put = async |objects: &Objects| {
+        put(objects, bucket, key, pieces, options).await.with_context(|| about("cannot put", bucket, key))
+    };
+    arguments.target.store.with(Access::Create, put).await
 }
 
 async fn put(

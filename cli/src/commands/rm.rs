@@ -43,14 +43,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let objects = arguments.target.store.open(Access::Write).await?;
-    let result = match &arguments.prefix {
-        Some(prefix) => remove_prefix(&objects, &arguments.target.bucket, bytes_of(prefix)).await,
-        None => remove_keys(&objects, &arguments).await,
+    let remove = async |objects: &Objects| match &arguments.prefix {
+        Some(prefix) => remove_prefix(objects, &arguments.target.bucket, bytes_of(prefix)).await,
+        None => remove_keys(objects, &arguments).await,
     };
-    let closed = objects.close().await;
-    result?;
-    Ok(closed?)
+    arguments.target.store.with(Access::Write, remove).await
 }
 
 async fn remove_keys(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {

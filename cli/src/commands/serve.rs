@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use serde::Deserialize;
 use shoal_engine::{DEFAULT_BUCKET, Environment, Store};
 use shoal_redis::{Durability, Limits, ListenError, RedisOptions, Tls};
 use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerOptions};
 use tokio::sync::oneshot;
 
-use crate::config::Config;
+use crate::config;
 use crate::credentials::{CredentialFiles, read_secret};
 use crate::failure::{Usage, output_error};
 use crate::logging;
@@ -46,62 +47,64 @@ environment variable. The command line goes before the environment, the environm
 Ctrl-C or SIGTERM stops the server in order, within --stop-timeout; a second one at once, which loses nothing that was
 acknowledged.";
 
-#[derive(Args)]
+/// The options, and the keys of the configuration file.
+#[derive(Args, Debug, Default, Deserialize, PartialEq)]
 #[command(after_help = EXAMPLES)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) struct Arguments {
     /// The data file, or a block device that `shoal format` made a store of. A file that does not exist is created; what is there is
     /// never formatted [default: ./shoal.data].
     #[arg(long, value_name = "FILE", env = "SHOAL_DATA", hide_env_values = true)]
-    data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Create nothing: a data file that does not exist is an error.
     #[arg(long, value_name = "BOOL", env = "SHOAL_MUST_EXIST", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    must_exist: Option<bool>,
+    pub(crate) must_exist: Option<bool>,
     /// For a new data file: how large it may grow. It starts small and grows ahead of need
     /// [default: 80 % of the disk's free space, at most 64G].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SIZE", hide_env_values = true)]
-    size: Option<Size>,
+    pub(crate) size: Option<Size>,
     /// Memory for cached pages and values [default: 1G].
     #[arg(long, value_name = "SIZE", env = "SHOAL_CACHE", hide_env_values = true)]
-    cache: Option<Size>,
+    pub(crate) cache: Option<Size>,
     /// Memory for recent writes that are in the log only [default: follows from cache and log].
     #[arg(long, value_name = "SIZE", env = "SHOAL_OVERLAY", hide_env_values = true)]
-    overlay: Option<Size>,
+    pub(crate) overlay: Option<Size>,
     /// For a new data file: the number of tablets, 1 to 32 [default: as many as cores, at least 4].
     #[arg(long, value_name = "N", env = "SHOAL_TABLETS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..=32))]
-    tablets: Option<u16>,
+    pub(crate) tablets: Option<u16>,
     /// How to drive the device [default: auto].
     #[arg(long, value_name = "HOW", env = "SHOAL_IO", hide_env_values = true)]
-    io: Option<Io>,
+    pub(crate) io: Option<Io>,
     /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:7411].
     #[arg(long, value_name = "HOST:PORT", env = "SHOAL_LISTEN", hide_env_values = true)]
-    listen: Option<String>,
+    pub(crate) listen: Option<String>,
     /// Let other machines in, although nothing proves who they are or nothing is encrypted.
     #[arg(long, value_name = "BOOL", env = "SHOAL_INSECURE", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    insecure: Option<bool>,
+    pub(crate) insecure: Option<bool>,
     /// Speak TLS, with the certificate (and those between it and its root) in this PEM file. It and the other files with
     /// credentials are read again when they change, and at SIGHUP.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CERT", hide_env_values = true)]
-    tls_cert: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
     /// The certificate's private key, PEM. The file may be open to its owner only.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_KEY", hide_env_values = true)]
-    tls_key: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     /// Let in who shows a certificate of these roots, PEM.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CLIENT_CA", hide_env_values = true)]
-    tls_client_ca: Option<PathBuf>,
+    pub(crate) tls_client_ca: Option<PathBuf>,
     /// Speak TLS 1.2 too, beside 1.3.
     #[arg(long, value_name = "BOOL", env = "SHOAL_TLS12", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    tls12: Option<bool>,
+    pub(crate) tls12: Option<bool>,
     /// Let in who shows one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. The file may be
     /// open to its owner only.
     #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
-    token_file: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
     /// The bucket that the keys of io.grpc.KeyValueService are the objects of [default: default].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
-    kv_bucket: Option<String>,
+    pub(crate) kv_bucket: Option<String>,
     /// Take compressed requests (gzip), compress answers for clients that ask for it, too (gzip-both), or neither (off)
     /// [default: off].
     #[arg(long, value_name = "gzip|gzip-both|off", env = "SHOAL_GRPC_COMPRESSION", hide_env_values = true)]
-    grpc_compression: Option<String>,
+    pub(crate) grpc_compression: Option<String>,
     /// Let pages of these origins call by gRPC-Web, as https://example.com, or * for all [default: none].
     #[arg(
         long,
@@ -110,7 +113,7 @@ pub(crate) struct Arguments {
         hide_env_values = true,
         value_delimiter = ','
     )]
-    web_origins: Option<Vec<String>>,
+    pub(crate) web_origins: Option<Vec<String>>,
     /// Give these buckets space of their own: their values lie apart from everybody else's, so that a load that does not fit
     /// the others leaves them no holes [default: none].
     #[arg(
@@ -120,47 +123,51 @@ pub(crate) struct Arguments {
         hide_env_values = true,
         value_delimiter = ','
     )]
-    own_space: Option<Vec<String>>,
+    pub(crate) own_space: Option<Vec<String>>,
     /// Give whole groups of free blocks back to the device, slowly: a file gets holes, a raw device may trim. New values cost a
     /// little more there afterwards.
     #[arg(long, value_name = "BOOL", env = "SHOAL_DISCARD", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    discard: Option<bool>,
+    pub(crate) discard: Option<bool>,
     /// Leave values where they are: nothing is moved to make whole free space, until the next start without this.
     #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_MOVING", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pause_moving: Option<bool>,
+    pub(crate) pause_moving: Option<bool>,
     /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off where gRPC asks for credentials and there is no
     /// --password-file].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_RESP", hide_env_values = true)]
-    resp: Option<String>,
+    pub(crate) resp: Option<String>,
     /// The bucket that Redis keys are the objects of [default: redis].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_RESP_BUCKET", hide_env_values = true)]
-    resp_bucket: Option<String>,
+    pub(crate) resp_bucket: Option<String>,
     /// The file with the password that Redis clients must give, open to its owner only; without one nobody is asked.
     #[arg(long, value_name = "FILE", env = "SHOAL_PASSWORD_FILE", hide_env_values = true)]
-    password_file: Option<PathBuf>,
+    pub(crate) password_file: Option<PathBuf>,
     /// When a write of a Redis client is acknowledged: when it is durable (sync), or at once, while nothing
     /// acknowledged is older than MS milliseconds without being durable (relaxed:MS) [default: sync].
     #[arg(long, value_name = "sync|relaxed:MS", env = "SHOAL_DURABILITY", hide_env_values = true)]
-    durability: Option<String>,
-    /// After work, a thread of the Redis face looks for more for so many microseconds before it sleeps: answers come sooner,
+    pub(crate) durability: Option<String>,
+    /// After work, a thread of the Redis frontend looks for more for so many microseconds before it sleeps: answers come sooner,
     /// and a core is busy while clients are [default: 0].
     #[arg(long, value_name = "MICROSECONDS", env = "SHOAL_POLL", hide_env_values = true)]
-    poll: Option<u64>,
+    pub(crate) poll: Option<u64>,
     /// Answers that a connection of a Redis client does not take, and commands that it sent behind them, may be so many bytes; beyond
     /// that it gets an error and is closed [default: 256M].
     #[arg(long, value_name = "SIZE", env = "SHOAL_RESP_PENDING", hide_env_values = true)]
-    resp_pending: Option<Size>,
+    pub(crate) resp_pending: Option<Size>,
     /// Whether Redis clients speak TLS, with the files of --tls-cert, --tls-key and --tls-client-ca [default: on where there is
     /// --tls-cert].
     #[arg(long, value_name = "on|off", env = "SHOAL_RESP_TLS", hide_env_values = true)]
-    resp_tls: Option<String>,
+    pub(crate) resp_tls: Option<String>,
     /// How many seconds a stop may take: requests under way are finished, and what the log holds is brought into the trees. What is
     /// not done by then is done by the next start, as after a crash [default: 25].
     #[arg(long, value_name = "SECONDS", env = "SHOAL_STOP_TIMEOUT", hide_env_values = true)]
-    stop_timeout: Option<u64>,
+    pub(crate) stop_timeout: Option<u64>,
     /// The configuration file.
     #[arg(long, value_name = "FILE", env = "SHOAL_CONFIG", hide_env_values = true)]
-    config: Option<PathBuf>,
+    #[serde(skip)]
+    pub(crate) config: Option<PathBuf>,
+    /// What the configuration file says of the log; the option is one of all commands.
+    #[arg(skip)]
+    pub(crate) log: Option<String>,
 }
 
 /// What is in force.
@@ -173,7 +180,7 @@ struct Settings {
     kv_bucket: String,
     gzip: Gzip,
     web_origins: Vec<String>,
-    /// How the Redis face is run, and its address as it was given; none where it is off.
+    /// How the Redis frontend is run, and its address as it was given; none where it is off.
     resp: Option<(String, RedisOptions)>,
     /// Whether Redis clients speak TLS; none: where gRPC's do.
     resp_tls: Option<bool>,
@@ -185,7 +192,7 @@ struct Settings {
 
 impl Settings {
     fn new(arguments: Arguments, log: Option<String>) -> anyhow::Result<Self> {
-        let file = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+        let file = arguments.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
         let is_resp_named = arguments.resp.is_some() || file.resp.is_some();
         let must_exist = arguments.must_exist.or(file.must_exist).unwrap_or(false);
         let settings = Self {
@@ -234,7 +241,7 @@ impl Settings {
         settings.with_redis_asking(is_resp_named)
     }
 
-    /// Where gRPC asks callers who they are, the Redis face asks too, or is not there: it would be a way around, with --insecure
+    /// Where gRPC asks callers who they are, the Redis frontend asks too, or is not there: it would be a way around, with --insecure
     /// as well, which says nothing against the credentials that were given. Who named its address is told so.
     fn with_redis_asking(self, is_resp_named: bool) -> anyhow::Result<Self> {
         let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
@@ -269,7 +276,7 @@ fn parse_switch(text: &str) -> Result<bool, Usage> {
     }
 }
 
-/// How the Redis face is run; none where it is off.
+/// How the Redis frontend is run; none where it is off.
 fn resp(
     address: Option<String>,
     bucket: Option<String>,
@@ -291,7 +298,7 @@ fn resp(
     Ok((address != "off").then_some((address, options)))
 }
 
-/// The bounds of the Redis face where so much may wait at a connection.
+/// The bounds of the Redis frontend where so much may wait at a connection.
 fn pending_limits(pending: Size) -> Result<Limits, Usage> {
     let defaults = Limits::default();
     let least = 2 * defaults.answer_bytes_max as u64;
@@ -355,7 +362,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     })?;
     if settings.is_resp_open {
         tracing::warn!(
-            "the Redis face is off: it would let in everybody on this machine, and gRPC asks for credentials; \
+            "the Redis frontend is off: it would let in everybody on this machine, and gRPC asks for credentials; \
              give --password-file, or --resp off"
         );
     }
@@ -425,11 +432,11 @@ async fn serve(
     let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
     let served = server.run(store, async { drop(stopped.await) }).await;
     // Waits for its threads, which finish the turn that they are in.
-    tokio::task::spawn_blocking(move || drop(redis)).await.context("the Redis face did not stop")?;
+    tokio::task::spawn_blocking(move || drop(redis)).await.context("the Redis frontend did not stop")?;
     Ok(served?)
 }
 
-/// One line a face, all at once: who reads the first one may be gone before another came.
+/// One line a frontend, all at once: who reads the first one may be gone before another came.
 fn announce(server: &Server, redis: Option<&shoal_redis::Server>) -> anyhow::Result<()> {
     let scheme = if server.is_encrypted() { "https" } else { "http" };
     let mut lines = format!("gRPC  {scheme}://{}\n", server.address());
@@ -450,7 +457,7 @@ async fn resolve(given: &str, example: &str) -> anyhow::Result<SocketAddr> {
     Ok(address.ok_or_else(|| wrong(&"the host has no address"))?)
 }
 
-/// Takes the address of the Redis face, where it is on.
+/// Takes the address of the Redis frontend, where it is on.
 async fn bind_redis(settings: &Settings, security: &Security) -> anyhow::Result<Option<shoal_redis::Server>> {
     let Some((address, options)) = &settings.resp else { return Ok(None) };
     let listen = resolve(address, DEFAULT_RESP).await?;
@@ -461,9 +468,10 @@ async fn bind_redis(settings: &Settings, security: &Security) -> anyhow::Result<
     });
     let options = RedisOptions { listen, insecure: settings.insecure, tls, ..options.clone() };
     match shoal_redis::Server::bind(options) {
-        Err(error @ (ListenError::NotLoopback(_) | ListenError::Bucket(_))) => {
-            Err(Usage(error.to_string()).into())
-        }
+        Err(
+            error @ (ListenError::Listen(shoal_server::ListenError::NotLoopback { .. })
+            | ListenError::Bucket(_)),
+        ) => Err(Usage(error.to_string()).into()),
         result => result.context("no server was started; --resp names another address, or is off").map(Some),
     }
 }
@@ -485,9 +493,10 @@ async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server
         },
     };
     match Server::bind(options).await {
-        Err(error @ (ServeError::NotLoopback(_) | ServeError::Bucket(_))) => {
-            Err(Usage(error.to_string()).into())
-        }
+        Err(
+            error @ (ServeError::Listen(shoal_server::ListenError::NotLoopback { .. })
+            | ServeError::Bucket(_)),
+        ) => Err(Usage(error.to_string()).into()),
         result => result.context("no server was started; --listen names another address"),
     }
 }
@@ -499,40 +508,6 @@ mod tests {
 
     use super::*;
 
-    fn arguments() -> Arguments {
-        Arguments {
-            data: None,
-            must_exist: None,
-            size: None,
-            cache: None,
-            overlay: None,
-            tablets: None,
-            io: None,
-            listen: None,
-            insecure: None,
-            tls_cert: None,
-            tls_key: None,
-            tls_client_ca: None,
-            tls12: None,
-            token_file: None,
-            kv_bucket: None,
-            grpc_compression: None,
-            web_origins: None,
-            own_space: None,
-            discard: None,
-            pause_moving: None,
-            resp: None,
-            resp_bucket: None,
-            password_file: None,
-            durability: None,
-            poll: None,
-            resp_pending: None,
-            resp_tls: None,
-            stop_timeout: None,
-            config: None,
-        }
-    }
-
     #[test]
     fn the_command_line_goes_before_the_file_and_the_file_before_the_default() {
         let folder = tempfile::tempdir().unwrap();
@@ -543,7 +518,7 @@ mod tests {
             config: Some(path),
             listen: Some("127.0.0.1:2".into()),
             insecure: Some(false),
-            ..arguments()
+            ..Arguments::default()
         };
         let settings = Settings::new(given, None).unwrap();
         assert_eq!(settings.listen, "127.0.0.1:2");
@@ -552,17 +527,18 @@ mod tests {
         assert_eq!(settings.log, "debug");
         assert_eq!(settings.data, PathBuf::from(DEFAULT_DATA));
 
-        let defaults = Settings::new(arguments(), None).unwrap();
+        let defaults = Settings::new(Arguments::default(), None).unwrap();
         assert_eq!((defaults.listen.as_str(), defaults.store.cache), (DEFAULT_LISTEN, DEFAULT_CACHE));
         assert_eq!(defaults.store.access, Access::Create);
-        let given = Arguments { must_exist: Some(true), ..arguments() };
+        let given = Arguments { must_exist: Some(true), ..Arguments::default() };
         assert_eq!(Settings::new(given, None).unwrap().store.access, Access::Write);
     }
 
     #[tokio::test]
     async fn other_machines_are_let_in_only_on_demand() {
         let bind = async |listen: &str, insecure| {
-            let given = Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..arguments() };
+            let given =
+                Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..Arguments::default() };
             bind(&Settings::new(given, None).unwrap(), &Security::default())
                 .await
                 .map(|server| server.address())
@@ -578,7 +554,7 @@ mod tests {
     fn the_redis_face_is_on_unless_it_is_off() {
         let settings = |resp: Option<&str>, durability: Option<&str>| {
             let (resp, durability) = (resp.map(str::to_owned), durability.map(str::to_owned));
-            Settings::new(Arguments { resp, durability, ..arguments() }, None)
+            Settings::new(Arguments { resp, durability, ..Arguments::default() }, None)
         };
         assert_eq!(settings(None, None).unwrap().resp.unwrap().0, DEFAULT_RESP);
         assert!(settings(Some("off"), None).unwrap().resp.is_none());
@@ -592,7 +568,7 @@ mod tests {
     #[test]
     fn what_may_wait_at_a_connection_is_an_option() {
         let pending = |bytes| {
-            let given = Arguments { resp_pending: Some(Size(bytes)), ..arguments() };
+            let given = Arguments { resp_pending: Some(Size(bytes)), ..Arguments::default() };
             Settings::new(given, None).map(|settings| settings.resp.unwrap().1.limits.pending_bytes_max)
         };
         assert_eq!(pending(64 << 20).unwrap(), 64 << 20);
@@ -612,10 +588,10 @@ mod tests {
                 insecure: Some(true),
                 token_file: token_file.clone(),
                 tls_client_ca: tls_client_ca.clone(),
-                ..arguments()
+                ..Arguments::default()
             };
             let settings = Settings::new(given(), None).unwrap();
-            // Certificates are shown to the Redis face, too; tokens cannot be.
+            // Certificates are shown to the Redis frontend, too; tokens cannot be.
             assert_eq!(settings.resp.is_none(), token_file.is_some());
             let given = || Arguments { resp_tls: Some("off".into()), ..given() };
             let settings = Settings::new(given(), None).unwrap();

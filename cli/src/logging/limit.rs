@@ -27,16 +27,16 @@ const REPORT_NS: u64 = 10_000_000_000;
 /// Lines about the log itself, which are few.
 const OWN_TARGET: &str = "shoal::logging";
 
-/// The pace of one cause. A line pushes `free_ns` on by a period; where it is a burst ahead of now, the line is left out.
+/// The rate of one cause. A line pushes `free_ns` on by a period; where it is a burst ahead of now, the line is left out.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pace {
+struct Rate {
     free_ns: u64,
     left_out: u64,
     /// When the first of them was left out.
     since_ns: u64,
 }
 
-impl Pace {
+impl Rate {
     fn admits(&mut self, now_ns: u64) -> bool {
         let free_ns = self.free_ns.max(now_ns) + PERIOD_NS;
         if free_ns > now_ns + BURST * PERIOD_NS {
@@ -57,11 +57,11 @@ impl Pace {
     }
 }
 
-/// The pace of every cause that there was.
+/// The rate of every cause that there was.
 pub(super) struct Limit {
     began: Instant,
     /// By its place: there are as many as places in the source.
-    causes: Mutex<HashMap<Identifier, (&'static Metadata<'static>, Pace)>>,
+    causes: Mutex<HashMap<Identifier, (&'static Metadata<'static>, Rate)>>,
     /// Whether lines were left out that were not told of. Set after the count is there, under the lock; whoever clears it counts
     /// afterwards.
     owes: AtomicBool,
@@ -83,8 +83,8 @@ impl Limit {
             return true;
         }
         let mut causes = self.causes.lock();
-        let (_, pace) = causes.entry(metadata.callsite()).or_insert((metadata, Pace::default()));
-        let admits = pace.admits(self.now_ns());
+        let (_, rate) = causes.entry(metadata.callsite()).or_insert((metadata, Rate::default()));
+        let admits = rate.admits(self.now_ns());
         if !admits {
             self.owes.store(true, Ordering::Relaxed);
         }
@@ -110,10 +110,10 @@ impl Limit {
         let mut due = Vec::new();
         {
             let mut causes = self.causes.lock();
-            for (metadata, pace) in causes.values_mut() {
-                due.extend(pace.take_left_out(now_ns).map(|count| (*metadata, count)));
+            for (metadata, rate) in causes.values_mut() {
+                due.extend(rate.take_left_out(now_ns).map(|count| (*metadata, count)));
             }
-            let owes = causes.values().any(|(_, pace)| pace.left_out > 0);
+            let owes = causes.values().any(|(_, rate)| rate.left_out > 0);
             self.owes.store(owes, Ordering::Relaxed);
         }
         for (metadata, count) in due {
@@ -143,16 +143,16 @@ mod tests {
 
     #[test]
     fn a_cause_has_a_burst_and_then_a_line_a_period() {
-        let mut pace = Pace::default();
+        let mut rate = Rate::default();
         let admitted =
-            |pace: &mut Pace, now_ns, count| (0..count).filter(|_| pace.admits(now_ns)).count() as u64;
-        assert_eq!(admitted(&mut pace, 5, 1_000), BURST);
-        assert_eq!(admitted(&mut pace, 5 + PERIOD_NS, 1_000), 1);
-        assert_eq!(admitted(&mut pace, 5 + 3 * PERIOD_NS, 1_000), 2);
-        assert_eq!(pace.take_left_out(5 + REPORT_NS - 1), None);
-        assert_eq!(pace.take_left_out(5 + REPORT_NS), Some(3_000 - BURST - 3));
-        assert_eq!(pace.take_left_out(5 + 2 * REPORT_NS), None);
-        assert_eq!(admitted(&mut pace, 1_000 * PERIOD_NS, 1_000), BURST, "after a long pause");
+            |rate: &mut Rate, now_ns, count| (0..count).filter(|_| rate.admits(now_ns)).count() as u64;
+        assert_eq!(admitted(&mut rate, 5, 1_000), BURST);
+        assert_eq!(admitted(&mut rate, 5 + PERIOD_NS, 1_000), 1);
+        assert_eq!(admitted(&mut rate, 5 + 3 * PERIOD_NS, 1_000), 2);
+        assert_eq!(rate.take_left_out(5 + REPORT_NS - 1), None);
+        assert_eq!(rate.take_left_out(5 + REPORT_NS), Some(3_000 - BURST - 3));
+        assert_eq!(rate.take_left_out(5 + 2 * REPORT_NS), None);
+        assert_eq!(admitted(&mut rate, 1_000 * PERIOD_NS, 1_000), BURST, "after a long pause");
     }
 
     /// A thousand lines of one cause: a burst comes through, and one line tells of the others.

@@ -25,7 +25,7 @@ const LIBRARIES: [&str; 8] =
     ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls", "tonic", "tonic_reflection", "tower"];
 
 /// At the end of the program nothing is waited for that does not move for so long: nobody reads standard error.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
+const FLUSH_SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Where a server's lines go.
 static SERVER: OnceLock<Server> = OnceLock::new();
@@ -69,7 +69,7 @@ pub(crate) fn say(line: &str) -> bool {
 pub(crate) fn finish() {
     if let Some(server) = SERVER.get() {
         server.limit.report_all();
-        server.queue.flush(FLUSH_PATIENCE);
+        server.queue.flush(FLUSH_SILENCE_MAX);
     }
 }
 

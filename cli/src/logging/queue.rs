@@ -74,15 +74,15 @@ impl LogQueue {
         self.filled.notify_one();
     }
 
-    /// Waits until all lines were written, or none was for `patience`.
-    pub(super) fn flush(&self, patience: Duration) {
+    /// Waits until all lines were written, or none was for `silence_max`.
+    pub(super) fn flush(&self, silence_max: Duration) {
         let mut state = self.state.lock();
         let (mut written, mut since) = (state.written, Instant::now());
         while state.bytes > 0 || state.dropped > 0 {
             if state.written > written {
                 (written, since) = (state.written, Instant::now());
             }
-            let Some(left) = patience.checked_sub(since.elapsed()) else { return };
+            let Some(left) = silence_max.checked_sub(since.elapsed()) else { return };
             let _ = self.emptied.wait_for(&mut state, left);
         }
     }

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use shoal_base::BLOCK_BYTES;
 use shoal_base::limits::LIST_PAGE_MAX;
-use shoal_base::{BLOCK_BYTES, Lsn};
 use shoal_buffer::Buffer;
 use shoal_client::{
-    ByteRange, DamagedRange, Error, Expiry, Figure, ListEntry, ListPage, ListRequest, Metadata, Object,
-    ObjectInfo, PutItem, PutOptions, RejectRules, Result, Stat,
+    ByteRange, DamagedRange, DeleteResult, Error, Expiry, Figure, ListEntry, ListPage, ListRequest, Object,
+    ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Stat,
 };
 use shoal_engine::{ObjectKey, Store};
 use tokio::task::JoinSet;
@@ -22,44 +22,34 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone)]
 pub(crate) struct Embedded {
-    store: Store,
-    path: PathBuf,
+    pub(super) store: Store,
+    pub(super) path: PathBuf,
 }
 
 impl Embedded {
-    pub(crate) fn new(store: Store, path: PathBuf) -> Self {
-        Self { store, path }
-    }
-
-    pub(crate) fn path(&self) -> &PathBuf {
-        &self.path
-    }
-
-    pub(crate) async fn put(
+    pub(super) async fn put(
         &self,
         bucket: &str,
         key: &[u8],
         value: Bytes,
         options: PutOptions,
-    ) -> Result<u64> {
+    ) -> Result<PutResult> {
         let key = object_key(bucket, key)?;
         let options = to_put_options(options);
-        let mut attempt = 1;
-        loop {
-            match self.store.put(&key, Buffer::from(value.clone()), options.clone()).await {
-                Err(shoal_engine::Error::Busy(_)) if attempt < BUSY_ATTEMPTS_MAX => pause(&mut attempt).await,
-                result => return Ok(result.map_err(from_error)?.version.0),
-            }
-        }
+        not_busy(|| self.store.put(&key, Buffer::from(value.clone()), options.clone())).await
     }
 
-    pub(crate) fn put_stream(&self, bucket: &str, key: &[u8], options: PutOptions) -> Result<EmbeddedPut> {
+    pub(super) fn put_stream(
+        &self,
+        bucket: &str,
+        key: &[u8],
+        options: PutOptions,
+    ) -> Result<shoal_engine::PutStream> {
         let key = object_key(bucket, key)?;
-        let stream = self.store.put_stream(&key, to_put_options(options)).map_err(from_error)?;
-        Ok(EmbeddedPut(stream))
+        self.store.put_stream(&key, to_put_options(options)).map_err(from_error)
     }
 
-    pub(crate) async fn put_many(&self, bucket: &str, items: Vec<PutItem>) -> Vec<Result<u64>> {
+    pub(super) async fn put_many(&self, bucket: &str, items: Vec<PutItem>) -> Vec<Result<PutResult>> {
         let put = |item: PutItem| {
             let (own, bucket) = (self.clone(), bucket.to_owned());
             async move { own.put(&bucket, &item.key, item.value, item.options).await }
@@ -67,14 +57,13 @@ impl Embedded {
         all(items.into_iter().map(put)).await
     }
 
-    pub(crate) async fn get_stream(
+    pub(super) async fn get_stream(
         &self,
         bucket: &str,
         key: &[u8],
         range: ByteRange,
     ) -> Result<Option<EmbeddedGet>> {
         let key = object_key(bucket, key)?;
-        let range = shoal_engine::ByteRange { first: range.first, bytes: range.bytes };
         let stream = self.store.get_stream(&key, range).await.map_err(from_error)?;
         Ok(stream.map(|stream| EmbeddedGet {
             info: from_info(stream.info()),
@@ -83,7 +72,7 @@ impl Embedded {
         }))
     }
 
-    pub(crate) async fn get_many(&self, bucket: &str, keys: Vec<Bytes>) -> Vec<Result<Option<Object>>> {
+    pub(super) async fn get_many(&self, bucket: &str, keys: Vec<Bytes>) -> Vec<Result<Option<Object>>> {
         let get = |key: Bytes| {
             let (own, bucket) = (self.clone(), bucket.to_owned());
             async move { own.get(&bucket, &key).await }
@@ -93,40 +82,32 @@ impl Embedded {
 
     async fn get(&self, bucket: &str, key: &[u8]) -> Result<Option<Object>> {
         let key = object_key(bucket, key)?;
-        let object = self.store.get(&key, shoal_engine::ByteRange::ALL).await.map_err(from_error)?;
+        let object = self.store.get(&key, ByteRange::ALL).await.map_err(from_error)?;
         Ok(object.map(|object| Object { info: from_info(&object.info), value: contiguous(object.value) }))
     }
 
-    pub(crate) async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectInfo>> {
+    pub(super) async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectInfo>> {
         let info = self.store.head(&object_key(bucket, key)?).await.map_err(from_error)?;
         Ok(info.as_ref().map(from_info))
     }
 
-    pub(crate) async fn delete_many(
+    pub(super) async fn delete_many(
         &self,
         bucket: &str,
         keys: Vec<Bytes>,
         rules: RejectRules,
-    ) -> Vec<Result<()>> {
+    ) -> Vec<Result<DeleteResult>> {
         let delete = |key: Bytes| {
-            let (own, bucket) = (self.clone(), bucket.to_owned());
-            async move { own.delete(&bucket, &key, rules).await }
+            let (store, bucket) = (self.store.clone(), bucket.to_owned());
+            async move {
+                let key = object_key(&bucket, &key)?;
+                not_busy(|| store.delete(&key, rules)).await
+            }
         };
         all(keys.into_iter().map(delete)).await
     }
 
-    async fn delete(&self, bucket: &str, key: &[u8], rules: RejectRules) -> Result<()> {
-        let key = object_key(bucket, key)?;
-        let mut attempt = 1;
-        loop {
-            match self.store.delete(&key, to_rules(rules)).await {
-                Err(shoal_engine::Error::Busy(_)) if attempt < BUSY_ATTEMPTS_MAX => pause(&mut attempt).await,
-                result => return result.map(|_| ()).map_err(from_error),
-            }
-        }
-    }
-
-    pub(crate) async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+    pub(super) async fn list(&self, request: &ListRequest) -> Result<ListPage> {
         let limit = usize::try_from(request.page_size).unwrap_or(LIST_PAGE_MAX);
         let request = shoal_engine::ListRequest {
             bucket: request.bucket.clone(),
@@ -145,7 +126,7 @@ impl Embedded {
         })
     }
 
-    pub(crate) fn stat(&self) -> Stat {
+    pub(super) fn stat(&self) -> Stat {
         let stat = self.store.stat();
         let figure =
             |(name, unit, value): (&str, &str, u64)| Figure { name: name.into(), unit: unit.into(), value };
@@ -160,50 +141,17 @@ impl Embedded {
             ..Stat::default()
         }
     }
-
-    pub(crate) fn pause_moving(&self, pause: bool) {
-        if pause {
-            self.store.pause_moving();
-        } else {
-            self.store.resume_moving();
-        }
-    }
-
-    pub(crate) fn free_space(&self) -> shoal_engine::FreeSpace {
-        self.store.free_space()
-    }
-
-    pub(crate) async fn close(self) -> Result<()> {
-        self.store.close().await.map_err(from_error)
-    }
-}
-
-/// A value on its way in.
-pub(crate) struct EmbeddedPut(shoal_engine::PutStream);
-
-impl EmbeddedPut {
-    pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.0.write(bytes).await.map_err(from_error)
-    }
-
-    pub(crate) async fn finish(self) -> Result<u64> {
-        Ok(self.0.finish().await.map_err(from_error)?.version.0)
-    }
 }
 
 /// A value on its way out.
 pub(crate) struct EmbeddedGet {
-    info: ObjectInfo,
+    pub(super) info: ObjectInfo,
     stream: shoal_engine::GetStream,
     chunks: VecDeque<Bytes>,
 }
 
 impl EmbeddedGet {
-    pub(crate) fn info(&self) -> &ObjectInfo {
-        &self.info
-    }
-
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>> {
         while self.chunks.is_empty() {
             match self.stream.next().await.map_err(from_error)? {
                 Some(piece) => self.chunks.extend(piece.into_chunks()),
@@ -214,9 +162,18 @@ impl EmbeddedGet {
     }
 }
 
-async fn pause(attempt: &mut u32) {
-    *attempt += 1;
-    tokio::time::sleep(BUSY_PAUSE).await;
+/// Makes a write; again and again where the store is too busy for it.
+async fn not_busy<T, F>(write: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = shoal_engine::Result<T>>,
+{
+    for _ in 1..BUSY_ATTEMPTS_MAX {
+        match write().await {
+            Err(shoal_engine::Error::Busy(_)) => tokio::time::sleep(BUSY_PAUSE).await,
+            result => return result.map_err(from_error),
+        }
+    }
+    write().await.map_err(from_error)
 }
 
 /// Runs all of them at the same time; results in their order.
@@ -252,39 +209,22 @@ fn contiguous(value: Buffer) -> Bytes {
     value.into_chunks().next().unwrap_or_default()
 }
 
-fn to_rules(rules: RejectRules) -> shoal_engine::RejectRules {
-    shoal_engine::RejectRules {
-        if_exists: rules.if_exists,
-        if_missing: rules.if_missing,
-        if_version_not: rules.if_version_not.map(Lsn),
-        if_version_at_most: rules.if_version_at_most.map(Lsn),
-    }
-}
-
 fn to_put_options(options: PutOptions) -> shoal_engine::PutOptions {
-    let user = options.metadata.user.into_iter().map(|(name, value)| (name, value.to_vec())).collect();
-    shoal_engine::PutOptions {
-        rules: to_rules(options.rules),
-        metadata: shoal_engine::Metadata { content_type: options.metadata.content_type, user },
-        modified_ns: options.modified_ns,
-        expiry: match options.expiry {
-            Expiry::Never => shoal_engine::Expiry::Never,
-            Expiry::After(time) => shoal_engine::Expiry::After(time),
-            Expiry::At(at_ns) => shoal_engine::Expiry::At(at_ns),
-        },
-    }
+    let PutOptions { rules, metadata, modified_ns, expiry } = options;
+    let expiry = match expiry {
+        Expiry::Never => shoal_engine::Expiry::Never,
+        Expiry::After(time) => shoal_engine::Expiry::After(time),
+        Expiry::At(at_ns) => shoal_engine::Expiry::At(at_ns),
+    };
+    shoal_engine::PutOptions { rules, metadata, modified_ns, expiry }
 }
 
 fn from_info(info: &shoal_engine::ObjectInfo) -> ObjectInfo {
-    let value = |value: &Vec<u8>| Bytes::copy_from_slice(value);
     ObjectInfo {
-        version: info.version.0,
+        version: info.version,
         bytes: info.bytes,
         modified_ns: info.modified_ns,
-        metadata: Metadata {
-            content_type: info.metadata.content_type.clone(),
-            user: info.metadata.user.iter().map(|(name, bytes)| (name.clone(), value(bytes))).collect(),
-        },
+        metadata: info.metadata.clone(),
         ttl_ns: info.expiry.map(|deadline| deadline.left_ns()),
         expire_time_ns: info.expiry.map(|deadline| deadline.at_ns()),
     }
@@ -295,13 +235,11 @@ fn from_damaged(range: shoal_engine::DamagedRange) -> DamagedRange {
     DamagedRange { tablet: tablet.0.into(), from: from.into(), to: to.map(Bytes::from), block, why }
 }
 
-fn from_error(error: shoal_engine::Error) -> Error {
+pub(super) fn from_error(error: shoal_engine::Error) -> Error {
     use shoal_engine::Error as Engine;
     let text = error.to_string();
     match error {
-        Engine::ConditionFailed { current } => {
-            Error::ConditionFailed { rule: None, current: current.map(|version| version.0) }
-        }
+        Engine::ConditionFailed { current } => Error::ConditionFailed { rule: None, current },
         Engine::Full { .. } => Error::Full(text),
         Engine::Busy(_) => Error::Busy(text),
         Engine::Corrupt { .. } => Error::Corrupt(text),

@@ -9,13 +9,13 @@ use anyhow::anyhow;
 use bytes::Bytes;
 use shoal_base::BLOCK_BYTES;
 use shoal_client::{
-    ByteRange, Client, ConnectOptions, DeleteItem, Error, FreeRun, GetItem, ListPage, ListRequest, Object,
-    ObjectInfo, PutItem, PutOptions, RejectRules, Result, Stat,
+    ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem, ListPage, ListRequest,
+    Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run, Stat,
 };
-use shoal_engine::{Run, Store};
+use shoal_engine::Store;
 
 use crate::failure::Usage;
-use crate::objects::embedded::{Embedded, EmbeddedGet, EmbeddedPut};
+use crate::objects::embedded::{Embedded, EmbeddedGet, from_error};
 
 /// How often a call is sent: for about ten seconds, so that a long import outlives a restart of the server.
 const ATTEMPTS: u32 = 14;
@@ -30,7 +30,7 @@ pub(crate) enum Objects {
 /// A value on its way in. Dropping it without [`finish`](Self::finish) stores nothing.
 pub(crate) enum PutStream {
     Remote(Box<shoal_client::PutStream>),
-    Embedded(Box<EmbeddedPut>),
+    Embedded(Box<shoal_engine::PutStream>),
 }
 
 /// A value on its way out.
@@ -64,19 +64,19 @@ impl Objects {
 
     /// A store that is open in this program, in the file `path`.
     pub(crate) fn embedded(store: Store, path: PathBuf) -> Self {
-        Self::Embedded(Embedded::new(store, path))
+        Self::Embedded(Embedded { store, path })
     }
 
-    /// Stores an object whose value is in memory (at most 4 MiB); gives its version.
+    /// Stores an object whose value is in memory (at most 4 MiB).
     pub(crate) async fn put(
         &self,
         bucket: &str,
         key: &[u8],
         value: Bytes,
         options: PutOptions,
-    ) -> Result<u64> {
+    ) -> Result<PutResult> {
         match self {
-            Self::Remote(client) => Ok(client.put(bucket, key, value, options).await?.version),
+            Self::Remote(client) => client.put(bucket, key, value, options).await,
             Self::Embedded(store) => store.put(bucket, key, value, options).await,
         }
     }
@@ -89,13 +89,10 @@ impl Objects {
         })
     }
 
-    /// Several puts at the same time; gives their versions, in the order of `items`.
-    pub(crate) async fn put_many(&self, bucket: &str, items: Vec<PutItem>) -> Vec<Result<u64>> {
+    /// Several puts at the same time, in the order of `items`.
+    pub(crate) async fn put_many(&self, bucket: &str, items: Vec<PutItem>) -> Vec<Result<PutResult>> {
         match self {
-            Self::Remote(client) => {
-                let results = client.multi_put(bucket, &items).await;
-                results.into_iter().map(|result| result.map(|put| put.version)).collect()
-            }
+            Self::Remote(client) => client.multi_put(bucket, &items).await,
             Self::Embedded(store) => store.put_many(bucket, items).await,
         }
     }
@@ -145,12 +142,11 @@ impl Objects {
         bucket: &str,
         keys: Vec<Bytes>,
         rules: RejectRules,
-    ) -> Vec<Result<()>> {
+    ) -> Vec<Result<DeleteResult>> {
         match self {
             Self::Remote(client) => {
                 let items: Vec<DeleteItem> = keys.into_iter().map(|key| DeleteItem { key, rules }).collect();
-                let results = client.multi_delete(bucket, &items).await;
-                results.into_iter().map(|result| result.map(|_| ())).collect()
+                client.multi_delete(bucket, &items).await
             }
             Self::Embedded(store) => store.delete_many(bucket, keys, rules).await,
         }
@@ -173,21 +169,20 @@ impl Objects {
     }
 
     /// Stops the moving of values, or lets it go on.
-    pub(crate) async fn pause_moving(&self, pause: bool) -> Result<()> {
+    pub(crate) async fn pause_relocation(&self, pause: bool) -> Result<()> {
         match self {
-            Self::Remote(client) => client.pause_moving(pause).await,
-            Self::Embedded(store) => {
-                store.pause_moving(pause);
-                Ok(())
-            }
+            Self::Remote(client) => return client.pause_relocation(pause).await,
+            Self::Embedded(embedded) if pause => embedded.store.pause_moving(),
+            Self::Embedded(embedded) => embedded.store.resume_moving(),
         }
+        Ok(())
     }
 
     /// The free runs of the store's space, as they are now.
     pub(crate) async fn free_space(&self) -> Result<FreeSpace> {
         match self {
             Self::Remote(client) => Ok(FreeSpace::Remote(Box::new(client.free_space().await?))),
-            Self::Embedded(store) => Ok(FreeSpace::Embedded(Box::new(store.free_space()))),
+            Self::Embedded(embedded) => Ok(FreeSpace::Embedded(Box::new(embedded.store.free_space()))),
         }
     }
 
@@ -195,7 +190,7 @@ impl Objects {
     pub(crate) fn data_file(&self) -> Option<&PathBuf> {
         match self {
             Self::Remote(_) => None,
-            Self::Embedded(store) => Some(store.path()),
+            Self::Embedded(embedded) => Some(&embedded.path),
         }
     }
 
@@ -203,7 +198,7 @@ impl Objects {
     pub(crate) async fn close(self) -> Result<()> {
         match self {
             Self::Remote(_) => Ok(()),
-            Self::Embedded(store) => store.close().await,
+            Self::Embedded(embedded) => embedded.store.close().await.map_err(from_error),
         }
     }
 }
@@ -213,15 +208,15 @@ impl PutStream {
     pub(crate) async fn write(&mut self, bytes: Bytes) -> Result<()> {
         match self {
             Self::Remote(stream) => stream.write(bytes).await,
-            Self::Embedded(stream) => stream.write(&bytes).await,
+            Self::Embedded(stream) => stream.write(&bytes).await.map_err(from_error),
         }
     }
 
-    /// The value is complete: makes it durable and visible; gives its version.
-    pub(crate) async fn finish(self) -> Result<u64> {
+    /// The value is complete: makes it durable and visible.
+    pub(crate) async fn finish(self) -> Result<PutResult> {
         match self {
-            Self::Remote(stream) => Ok(stream.finish().await?.version),
-            Self::Embedded(stream) => stream.finish().await,
+            Self::Remote(stream) => stream.finish().await,
+            Self::Embedded(stream) => stream.finish().await.map_err(from_error),
         }
     }
 }
@@ -231,7 +226,7 @@ impl GetStream {
     pub(crate) fn info(&self) -> &ObjectInfo {
         match self {
             Self::Remote(stream) => stream.info(),
-            Self::Embedded(stream) => stream.info(),
+            Self::Embedded(stream) => &stream.info,
         }
     }
 
@@ -245,38 +240,21 @@ impl GetStream {
 }
 
 impl FreeSpace {
-    /// Bytes of a block.
-    pub(crate) fn block_bytes(&self) -> u32 {
+    /// Bytes of a block, blocks that are in use or usable now, blocks of a group of the allocator.
+    pub(crate) fn layout(&self) -> (u32, u64, u32) {
         match self {
-            Self::Remote(space) => space.block_bytes(),
-            Self::Embedded(_) => BLOCK_BYTES as u32,
-        }
-    }
-
-    /// Blocks that are in use or usable now.
-    pub(crate) fn blocks(&self) -> u64 {
-        match self {
-            Self::Remote(space) => space.blocks(),
-            Self::Embedded(space) => space.device_blocks(),
-        }
-    }
-
-    /// Blocks of a group of the allocator.
-    pub(crate) fn group_blocks(&self) -> u32 {
-        match self {
-            Self::Remote(space) => space.group_blocks(),
-            Self::Embedded(space) => space.group_blocks(),
+            Self::Remote(space) => (space.block_bytes, space.blocks, space.group_blocks),
+            Self::Embedded(space) => (BLOCK_BYTES as u32, space.device_blocks(), space.group_blocks()),
         }
     }
 
     /// The next runs, in ascending order; none at the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<Vec<FreeRun>>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Run>>> {
         match self {
             Self::Remote(space) => space.next().await,
             Self::Embedded(space) => {
-                let run = |run: Run| FreeRun { block: run.block, blocks: run.blocks };
-                let runs: Vec<FreeRun> = space.take(FREE_RUNS_AT_ONCE).map(run).collect();
-                Ok((!runs.is_empty()).then_some(runs))
+                let runs: Vec<Run> = space.take(FREE_RUNS_AT_ONCE).collect();
+                Ok(Some(runs).filter(|runs| !runs.is_empty()))
             }
         }
     }

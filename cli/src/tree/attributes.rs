@@ -109,11 +109,19 @@ fn find<'a>(info: &'a ObjectInfo, name: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use shoal_client::Lsn;
+
     use super::*;
 
     fn info(attributes: &Attributes, bytes: u64) -> ObjectInfo {
         let (metadata, modified_ns) = attributes.for_object();
-        ObjectInfo { version: 1, bytes, modified_ns: modified_ns.unwrap(), metadata, ..ObjectInfo::default() }
+        ObjectInfo {
+            version: Lsn(1),
+            bytes,
+            modified_ns: modified_ns.unwrap(),
+            metadata,
+            ..ObjectInfo::default()
+        }
     }
 
     #[test]
@@ -134,7 +142,7 @@ mod tests {
     #[test]
     fn objects_of_other_programs_are_files_and_folders() {
         let plain = |mode: &str, bytes| ObjectInfo {
-            version: 1,
+            version: Lsn(1),
             bytes,
             modified_ns: 5,
             metadata: Metadata {

@@ -171,14 +171,14 @@ pub(crate) fn timestamps(mtime_ns: i128) -> Timestamps {
     }
 }
 
-/// The way from the target to where the export is: keys come in order, so what is left is complete but for what workers
+/// The open folders from the target to where the export is: keys come in order, so what is left is complete but for what workers
 /// still write, and is let go.
-pub(crate) struct Way {
+pub(crate) struct OpenPath {
     target: Arc<Folder>,
     levels: Vec<(Vec<u8>, Arc<Folder>)>,
 }
 
-impl Way {
+impl OpenPath {
     pub(crate) fn new(target: Arc<Folder>) -> Self {
         Self { target, levels: Vec::new() }
     }
@@ -234,19 +234,19 @@ mod tests {
     #[test]
     fn folders_are_restored_deepest_first_when_they_are_left() {
         let root = tempfile::tempdir().unwrap();
-        let mut way = Way::new(Folder::target(&root.path().join("new/target"), report()).unwrap());
+        let mut open = OpenPath::new(Folder::target(&root.path().join("new/target"), report()).unwrap());
         let attributes = Attributes { kind: Kind::Folder, permissions: Some(0o555), mtime_ns: 1_000_000_001 };
-        way.enter(&[b"a"], true).unwrap().restore_later(&attributes);
-        let inner = way.enter(&[b"a", b"b"], true).unwrap();
+        open.enter(&[b"a"], true).unwrap().restore_later(&attributes);
+        let inner = open.enter(&[b"a", b"b"], true).unwrap();
         inner.restore_later(&attributes);
         let path = root.path().join("new/target/a");
-        way.enter(&[b"c"], false).unwrap();
+        open.enter(&[b"c"], false).unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o7777,
             0o700,
             "a worker still writes below"
         );
-        assert_eq!(way.count_open(), 4);
+        assert_eq!(open.count_open(), 4);
         fs::write(path.join("b/file"), b"x").unwrap();
         drop(inner);
         for path in [&path, &path.join("b")] {
@@ -254,11 +254,11 @@ mod tests {
             assert_eq!(metadata.permissions().mode() & 0o7777, 0o555);
             assert_eq!((metadata.mtime(), metadata.mtime_nsec()), (1, 1));
         }
-        assert_eq!(way.count_open(), 2);
+        assert_eq!(open.count_open(), 2);
         // A second export finds the read-only folder, writes into it and leaves it as it was.
-        let folder = way.enter(&[b"a"], false).unwrap();
+        let folder = open.enter(&[b"a"], false).unwrap();
         rustix::fs::mkdirat(folder.descriptor(), "more", Mode::from_raw_mode(0o755)).unwrap();
-        drop((way, folder));
+        drop((open, folder));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o555);
     }
 
@@ -270,12 +270,12 @@ mod tests {
         symlink(root.path(), target.join("link")).unwrap();
         symlink("nowhere", target.join("dangling")).unwrap();
         fs::write(target.join("file"), b"").unwrap();
-        let mut way = Way::new(Folder::target(&target, report()).unwrap());
+        let mut open = OpenPath::new(Folder::target(&target, report()).unwrap());
         for name in ["link", "dangling"] {
-            let result = way.enter(&[name.as_bytes(), b"x"], false);
+            let result = open.enter(&[name.as_bytes(), b"x"], false);
             assert!(matches!(result, Err(Obstacle::Outside(_))), "{name}");
         }
-        assert!(matches!(way.enter(&[b"file", b"x"], false), Err(Obstacle::InTheWay(_))));
+        assert!(matches!(open.enter(&[b"file", b"x"], false), Err(Obstacle::InTheWay(_))));
         assert!(!root.path().join("x").exists() && !root.path().join("nowhere").exists());
     }
 

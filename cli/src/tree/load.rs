@@ -63,7 +63,7 @@ impl Load {
             match visit {
                 Visit::Special { path, what } => self.report.special(&shown(&path), what),
                 Visit::Failed { path, why } => self.report.failed(&shown(&path), &why),
-                Visit::Found(found) if Some(found.identity) == own_file => {
+                Visit::Found(found) if Some(found.inode) == own_file => {
                     self.report.failed(&shown(&found.path), "it is the data file of the store itself");
                 }
                 Visit::Found(found) => match existing.find(&found.key) {

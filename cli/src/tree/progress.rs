@@ -1,22 +1,15 @@
-//! Shows how an import or export is getting on: a bar on a terminal, a line every few seconds elsewhere, both on standard
-//! error.
+//! How far an import or export is: a bar with rates and the time that is left.
 
-use std::io::{self, IsTerminal};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use crate::output::show_count;
+use crate::progress::{self, Ticker};
 use crate::size::Size;
-use crate::tree::report::{Report, Sofar};
+use crate::tree::report::{Counts, Report};
 
-/// Between two pictures of the bar.
-const BAR_INTERVAL: Duration = Duration::from_millis(200);
-/// Between two lines where there is no terminal.
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// What an item costs besides its bytes, as bytes: with it, time left is right for small and for large files.
 const ITEM_COST_BYTES: u64 = 32 << 10;
 /// Rates are of about this much time past.
@@ -24,54 +17,18 @@ const RATE_TIME: Duration = Duration::from_secs(3);
 
 /// The bar, where standard error is a terminal and the summary is not for a program.
 pub(crate) fn bar(as_json: bool) -> Option<ProgressBar> {
-    if as_json || !io::stderr().is_terminal() {
-        return None;
-    }
-    let bar = ProgressBar::no_length();
-    let style = ProgressStyle::with_template("{spinner} [{bar:20}] {wide_msg}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.set_style(style.progress_chars("=> "));
-    Some(bar)
+    if as_json { None } else { progress::drawn("{spinner} [{bar:20}] {wide_msg}") }
 }
 
-/// Draws until it is dropped.
-pub(crate) struct Progress {
-    /// Dropping it wakes the thread.
-    end: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Progress {
-    /// Begins to show `report`. Where `as_json` asks for one object only, nothing is shown.
-    pub(crate) fn start(report: &Arc<Report>, as_json: bool) -> Self {
-        if as_json {
-            return Self { end: None, thread: None };
-        }
-        let (end, ended) = sync_channel(0);
-        let report = report.clone();
-        let interval = if report.bar().is_some() { BAR_INTERVAL } else { LINE_INTERVAL };
-        let thread = std::thread::spawn(move || {
-            let mut rate = Rate::new(report.started());
-            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                show(&report, &mut rate);
-            }
-        });
-        Self { end: Some(end), thread: Some(thread) }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread that draws changes nothing of the work.
-            let _ = thread.join();
-        }
-    }
+/// Shows `report` until it is dropped. Where `as_json` asks for one object only, nothing is shown.
+pub(crate) fn start(report: &Arc<Report>, as_json: bool) -> Option<Ticker> {
+    let report = report.clone();
+    let mut rate = Rate::new(report.started());
+    (!as_json).then(|| Ticker::start(report.bar().is_some(), move || show(&report, &mut rate)))
 }
 
 fn show(report: &Report, rate: &mut Rate) {
-    let sofar = report.sofar();
+    let sofar = report.counts();
     rate.update(Instant::now(), sofar);
     let total = report.total();
     let message = message(sofar, total, rate);
@@ -81,7 +38,7 @@ fn show(report: &Report, rate: &mut Rate) {
     };
     if let Some((items, bytes)) = total {
         bar.set_length(cost(items, bytes));
-        bar.set_position(cost(sofar.items, sofar.bytes).min(cost(items, bytes)));
+        bar.set_position(cost(sofar.items(), sofar.all_bytes()).min(cost(items, bytes)));
     }
     bar.set_message(message);
     bar.tick();
@@ -91,12 +48,12 @@ fn cost(items: u64, bytes: u64) -> u64 {
     bytes.saturating_add(items.saturating_mul(ITEM_COST_BYTES))
 }
 
-fn message(sofar: Sofar, total: Option<(u64, u64)>, rate: &Rate) -> String {
+fn message(sofar: Counts, total: Option<(u64, u64)>, rate: &Rate) -> String {
     let of = total.map_or(String::new(), |(items, _)| format!(" of {}", show_count(items)));
     let mut text = format!(
         "{}{of} files, {}, {} files/s, {:.1} MB/s",
-        show_count(sofar.items),
-        Size(sofar.bytes),
+        show_count(sofar.items()),
+        Size(sofar.all_bytes()),
         show_count(rate.items_per_s as u64),
         rate.bytes_per_s / 1e6,
     );
@@ -112,7 +69,7 @@ fn message(sofar: Sofar, total: Option<(u64, u64)>, rate: &Rate) -> String {
 /// Rates as a moving average.
 struct Rate {
     at: Instant,
-    last: Sofar,
+    last: Counts,
     items_per_s: f64,
     bytes_per_s: f64,
     /// Of what was not there already: what is to come mostly is not either.
@@ -124,7 +81,7 @@ impl Rate {
     fn new(at: Instant) -> Self {
         Self {
             at,
-            last: Sofar::default(),
+            last: Counts::default(),
             items_per_s: 0.0,
             bytes_per_s: 0.0,
             cost_per_s: 0.0,
@@ -132,19 +89,19 @@ impl Rate {
         }
     }
 
-    fn update(&mut self, now: Instant, sofar: Sofar) {
+    fn update(&mut self, now: Instant, sofar: Counts) {
         let seconds = now.duration_since(self.at).as_secs_f64().max(1e-6);
         let weight = if self.updated { 1.0 - (-seconds / RATE_TIME.as_secs_f64()).exp() } else { 1.0 };
         let mix = |old: f64, new: u64| old + weight * (new as f64 / seconds - old);
-        let new_cost = |it: Sofar| cost(it.items - it.unchanged, it.bytes.saturating_sub(it.unchanged_bytes));
-        self.items_per_s = mix(self.items_per_s, sofar.items.saturating_sub(self.last.items));
-        self.bytes_per_s = mix(self.bytes_per_s, sofar.bytes.saturating_sub(self.last.bytes));
+        let new_cost = |it: Counts| cost(it.items() - it.unchanged, it.bytes);
+        self.items_per_s = mix(self.items_per_s, sofar.items().saturating_sub(self.last.items()));
+        self.bytes_per_s = mix(self.bytes_per_s, sofar.all_bytes().saturating_sub(self.last.all_bytes()));
         self.cost_per_s = mix(self.cost_per_s, new_cost(sofar).saturating_sub(new_cost(self.last)));
         (self.at, self.last, self.updated) = (now, sofar, true);
     }
 
-    fn left(&self, sofar: Sofar, items: u64, bytes: u64) -> Option<Duration> {
-        let left = cost(items, bytes).saturating_sub(cost(sofar.items, sofar.bytes));
+    fn left(&self, sofar: Counts, items: u64, bytes: u64) -> Option<Duration> {
+        let left = cost(items, bytes).saturating_sub(cost(sofar.items(), sofar.all_bytes()));
         let seconds = left as f64 / self.cost_per_s;
         // A year is as good as unknown.
         (seconds.is_finite() && seconds < 31e6).then(|| Duration::from_secs_f64(seconds))
@@ -168,9 +125,9 @@ mod tests {
     fn time_left_follows_the_rate() {
         let start = Instant::now();
         let mut rate = Rate::new(start);
-        assert_eq!(rate.left(Sofar::default(), 10, 0), None, "nothing is known yet");
+        assert_eq!(rate.left(Counts::default(), 10, 0), None, "nothing is known yet");
         for second in 1..=60 {
-            let sofar = Sofar { items: second * 100, ..Sofar::default() };
+            let sofar = Counts { files: second * 100, ..Counts::default() };
             rate.update(start + Duration::from_secs(second), sofar);
         }
         assert!((rate.items_per_s - 100.0).abs() < 1.0);

@@ -1,7 +1,6 @@
 //! What an import or export did: counts, one line for each failure as it happens, a summary at the end.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use indicatif::ProgressBar;
@@ -34,71 +33,60 @@ pub(crate) const IMPORT: Verb = Verb { name: "import", past: "imported", unchang
 /// Export's words.
 pub(crate) const EXPORT: Verb = Verb { name: "export", past: "exported", unchanged: "already in the folder" };
 
-/// Shared by all threads of an import or export. The counters are statistics: nothing else depends on their order.
+/// Shared by all threads of an import or export.
 pub(crate) struct Report {
     verb: Verb,
     started: Instant,
-    files: AtomicU64,
-    folders: AtomicU64,
-    symlinks: AtomicU64,
-    bytes: AtomicU64,
-    unchanged: AtomicU64,
-    unchanged_bytes: AtomicU64,
-    special: AtomicU64,
-    refused: AtomicU64,
-    failed: AtomicU64,
-    told: Mutex<Told>,
-    /// The damaged ranges that a listing went past.
-    damage: Mutex<Damage>,
-    /// How much there is in all, where somebody counted: items and bytes.
-    total: Mutex<Option<(u64, u64)>>,
-    stop: AtomicBool,
-    /// Why it ended early.
-    stopped: Mutex<Option<String>>,
+    state: Mutex<State>,
     bar: Option<ProgressBar>,
 }
 
-/// Failures that were told.
 #[derive(Default)]
-struct Told {
+struct State {
+    counts: Counts,
+    /// Failures that were told.
     failures: Vec<Value>,
     reasons: HashMap<String, u32>,
+    /// The damaged ranges that a listing went past.
+    damage: Damage,
+    /// How much there is in all, where somebody counted: items and bytes.
+    total: Option<(u64, u64)>,
+    /// Why it ended early.
+    stopped: Option<String>,
 }
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sofar {
-    /// Files, folders, symlinks and what was passed over.
-    pub(crate) items: u64,
+pub(crate) struct Counts {
+    pub(crate) files: u64,
+    pub(crate) folders: u64,
+    pub(crate) symlinks: u64,
+    /// Of what was done.
     pub(crate) bytes: u64,
-    /// Of the items those that were there already.
+    /// Items that were there already.
     pub(crate) unchanged: u64,
-    /// Of the bytes those that were there already.
     pub(crate) unchanged_bytes: u64,
+    pub(crate) special: u64,
+    pub(crate) refused: u64,
     pub(crate) failed: u64,
+}
+
+impl Counts {
+    /// Files, folders, symlinks and what was passed over.
+    pub(crate) fn items(&self) -> u64 {
+        let done = self.files + self.folders + self.symlinks;
+        done + self.unchanged + self.special + self.refused + self.failed
+    }
+
+    /// With those that were there already.
+    pub(crate) fn all_bytes(&self) -> u64 {
+        self.bytes + self.unchanged_bytes
+    }
 }
 
 impl Report {
     pub(crate) fn new(verb: Verb, bar: Option<ProgressBar>) -> Self {
-        Self {
-            verb,
-            started: Instant::now(),
-            files: AtomicU64::new(0),
-            folders: AtomicU64::new(0),
-            symlinks: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            unchanged: AtomicU64::new(0),
-            unchanged_bytes: AtomicU64::new(0),
-            special: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            told: Mutex::default(),
-            damage: Mutex::default(),
-            total: Mutex::new(None),
-            stop: AtomicBool::new(false),
-            stopped: Mutex::new(None),
-            bar,
-        }
+        Self { verb, started: Instant::now(), state: Mutex::default(), bar }
     }
 
     pub(crate) fn verb(&self) -> Verb {
@@ -115,68 +103,68 @@ impl Report {
 
     /// One more was done.
     pub(crate) fn done(&self, kind: Kind, bytes: u64) {
-        let counter = match kind {
-            Kind::File => &self.files,
-            Kind::Folder => &self.folders,
-            Kind::Symlink => &self.symlinks,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        self.add_bytes(if kind == Kind::File { bytes } else { 0 });
+        let counts = &mut self.state.lock().counts;
+        match kind {
+            Kind::File => (counts.files, counts.bytes) = (counts.files + 1, counts.bytes + bytes),
+            Kind::Folder => counts.folders += 1,
+            Kind::Symlink => counts.symlinks += 1,
+        }
     }
 
     /// A part of a large file was done.
     pub(crate) fn add_bytes(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.state.lock().counts.bytes += bytes;
     }
 
     /// A large file failed after parts of it were counted.
     pub(crate) fn take_back_bytes(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.state.lock().counts.bytes -= bytes;
     }
 
     /// One needed nothing to be done.
     pub(crate) fn unchanged(&self, bytes: u64) {
-        self.unchanged.fetch_add(1, Ordering::Relaxed);
-        self.unchanged_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let counts = &mut self.state.lock().counts;
+        counts.unchanged += 1;
+        counts.unchanged_bytes += bytes;
     }
 
     /// One is of a kind that cannot be stored.
     pub(crate) fn special(&self, name: &str, what: &str) {
-        self.special.fetch_add(1, Ordering::Relaxed);
+        self.state.lock().counts.special += 1;
         self.tell(name, &format!("skipped: a {what} has no content to store"));
     }
 
     /// A key is no name that may be written.
     pub(crate) fn refused(&self, name: &str, why: &str) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.state.lock().counts.refused += 1;
         self.tell(name, &format!("refused: {why}"));
     }
 
     /// One failed.
     pub(crate) fn failed(&self, name: &str, why: &str) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
+        self.state.lock().counts.failed += 1;
         self.tell(name, why);
     }
 
     /// A listing went past damage.
     pub(crate) fn damaged(&self, ranges: Vec<DamagedRange>) {
-        self.damage.lock().add(ranges);
+        self.state.lock().damage.add(ranges);
     }
 
     fn tell(&self, name: &str, why: &str) {
-        let mut told = self.told.lock();
-        if told.failures.len() >= FAILURES_TOLD_MAX {
+        let mut state = self.state.lock();
+        if state.failures.len() >= FAILURES_TOLD_MAX {
             return;
         }
-        let same = told.reasons.entry(why.to_owned()).or_insert(0);
+        let same = state.reasons.entry(why.to_owned()).or_insert(0);
         *same += 1;
         let same = *same;
         if same > SAME_REASON_TOLD_MAX {
             return;
         }
-        told.failures.push(json!({ "name": name, "reason": why }));
-        let is_last = same == SAME_REASON_TOLD_MAX || told.failures.len() == FAILURES_TOLD_MAX;
-        drop(told);
+        state.failures.push(json!({ "name": name, "reason": why }));
+        let is_last = same == SAME_REASON_TOLD_MAX || state.failures.len() == FAILURES_TOLD_MAX;
+        drop(state);
         let note = if is_last { " (more like this are only counted)" } else { "" };
         self.line(&format!("shoal: {}: {name}: {}{note}", self.verb.name, why.replace('\n', " ")));
     }
@@ -191,40 +179,26 @@ impl Report {
 
     /// Ends the work early; what is under way is finished.
     pub(crate) fn stop(&self, why: &str) {
-        let mut stopped = self.stopped.lock();
-        if stopped.is_none() {
-            *stopped = Some(why.to_owned());
-        }
-        self.stop.store(true, Ordering::Relaxed);
+        self.state.lock().stopped.get_or_insert_with(|| why.to_owned());
     }
 
     /// Whether it is to end early.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.state.lock().stopped.is_some()
     }
 
     /// There are so many items and bytes in all.
     pub(crate) fn set_total(&self, items: u64, bytes: u64) {
-        *self.total.lock() = Some((items, bytes));
+        self.state.lock().total = Some((items, bytes));
     }
 
     /// Items and bytes in all, where known.
     pub(crate) fn total(&self) -> Option<(u64, u64)> {
-        *self.total.lock()
+        self.state.lock().total
     }
 
-    pub(crate) fn sofar(&self) -> Sofar {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (unchanged, failed) = (get(&self.unchanged), get(&self.failed));
-        let done = get(&self.files) + get(&self.folders) + get(&self.symlinks);
-        let unchanged_bytes = get(&self.unchanged_bytes);
-        Sofar {
-            items: done + unchanged + failed + get(&self.special) + get(&self.refused),
-            bytes: get(&self.bytes) + unchanged_bytes,
-            unchanged,
-            unchanged_bytes,
-            failed,
-        }
+    pub(crate) fn counts(&self) -> Counts {
+        self.state.lock().counts
     }
 
     /// Prints the summary and says how the command ends.
@@ -239,37 +213,35 @@ impl Report {
             self.summary().iter().try_for_each(|line| output.line(line))?;
         }
         output.finish()?;
-        let whole = self.damage.lock().conclude("are missing here");
-        let bad = self.failed.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed);
-        if let Some(why) = &*self.stopped.lock() {
+        let state = self.state.lock();
+        let whole = state.damage.conclude("are missing here");
+        if let Some(why) = &state.stopped {
             eprintln!(
                 "shoal: {}: stopped: {why}; what is listed above was done, run it again to go on",
                 self.verb.name
             );
             return Err(Reported.into());
         }
-        if bad > 0 { Err(Reported.into()) } else { whole }
+        if state.counts.failed + state.counts.refused > 0 { Err(Reported.into()) } else { whole }
     }
 
     fn summary(&self) -> Vec<String> {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let seconds = self.started.elapsed().as_secs_f64();
-        let (files, bytes) = (get(&self.files), get(&self.bytes));
+        let (counts, seconds) = (self.counts(), self.started.elapsed().as_secs_f64());
         let mut lines = vec![format!(
             "{} {} files, {} folders, {} symlinks: {} in {seconds:.1} s ({} files/s, {:.1} MB/s)",
             self.verb.past,
-            show_count(files),
-            show_count(get(&self.folders)),
-            show_count(get(&self.symlinks)),
-            Size(bytes),
-            show_count((files as f64 / seconds) as u64),
-            bytes as f64 / 1e6 / seconds,
+            show_count(counts.files),
+            show_count(counts.folders),
+            show_count(counts.symlinks),
+            Size(counts.bytes),
+            show_count((counts.files as f64 / seconds) as u64),
+            counts.bytes as f64 / 1e6 / seconds,
         )];
         for (count, what) in [
-            (get(&self.unchanged), self.verb.unchanged),
-            (get(&self.special), "skipped: sockets, fifos and devices have no content to store"),
-            (get(&self.refused), "refused: their names cannot be written below the folder"),
-            (get(&self.failed), "failed"),
+            (counts.unchanged, self.verb.unchanged),
+            (counts.special, "skipped: sockets, fifos and devices have no content to store"),
+            (counts.refused, "refused: their names cannot be written below the folder"),
+            (counts.failed, "failed"),
         ] {
             if count > 0 {
                 lines.push(format!("{} {what}", show_count(count)));
@@ -279,25 +251,25 @@ impl Report {
     }
 
     fn summary_json(&self) -> Value {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let seconds = self.started.elapsed().as_secs_f64();
-        let (files, bytes) = (get(&self.files), get(&self.bytes));
+        let state = self.state.lock();
+        let counts = state.counts;
         json!({
             "command": self.verb.name,
-            "files": files,
-            "folders": get(&self.folders),
-            "symlinks": get(&self.symlinks),
-            "bytes": bytes,
-            "unchanged": get(&self.unchanged),
-            "special": get(&self.special),
-            "refused": get(&self.refused),
-            "failed": get(&self.failed),
+            "files": counts.files,
+            "folders": counts.folders,
+            "symlinks": counts.symlinks,
+            "bytes": counts.bytes,
+            "unchanged": counts.unchanged,
+            "special": counts.special,
+            "refused": counts.refused,
+            "failed": counts.failed,
             "seconds": seconds,
-            "files_per_s": files as f64 / seconds,
-            "mb_per_s": bytes as f64 / 1e6 / seconds,
-            "stopped": *self.stopped.lock(),
-            "failures": self.told.lock().failures,
-            "damaged": self.damage.lock().json(),
+            "files_per_s": counts.files as f64 / seconds,
+            "mb_per_s": counts.bytes as f64 / 1e6 / seconds,
+            "stopped": state.stopped,
+            "failures": state.failures,
+            "damaged": state.damage.json(),
         })
     }
 }
@@ -314,8 +286,8 @@ mod tests {
         report.unchanged(5);
         report.special("s", "socket");
         assert!(report.conclude(true).is_ok(), "special files are no failure");
-        let sofar = report.sofar();
-        assert_eq!((sofar.items, sofar.bytes, sofar.unchanged), (4, 15, 1));
+        let counts = report.counts();
+        assert_eq!((counts.items(), counts.all_bytes(), counts.unchanged), (4, 15, 1));
         report.refused("../x", "leaves the folder");
         assert!(report.conclude(false).is_err());
         let summary = report.summary_json();
@@ -339,12 +311,12 @@ mod tests {
             report.failed("x", "always the same");
             report.failed("y", &format!("reason {index}"));
         }
-        let told = report.told.lock();
+        let told = report.state.lock();
         assert_eq!(told.failures.len(), FAILURES_TOLD_MAX);
         let same = told.failures.iter().filter(|failure| failure["reason"] == "always the same").count();
         assert_eq!(same, SAME_REASON_TOLD_MAX as usize);
         assert!(told.reasons.len() <= FAILURES_TOLD_MAX);
         drop(told);
-        assert_eq!(report.sofar().failed, 2000);
+        assert_eq!(report.counts().failed, 2000);
     }
 }

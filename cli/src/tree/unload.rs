@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use crate::objects::{GetStream, Objects, is_lasting};
 use crate::output::show_key;
 use crate::tree::attributes::{Attributes, Kind};
-use crate::tree::folder::{Folder, Obstacle, Way};
+use crate::tree::folder::{Folder, Obstacle, OpenPath};
 use crate::tree::names::components;
 use crate::tree::place::{self, LINK_BYTES_MAX, NewFile};
 use crate::tree::report::Report;
@@ -73,10 +73,10 @@ impl From<std::io::Error> for Trouble {
 impl Unload {
     /// Writes all objects below `target`, with `jobs` workers. Blocks; not to be called on a thread of the runtime.
     pub(crate) fn run(&self, target: Arc<Folder>, jobs: u16) {
-        work::run(jobs, |batch| self.write_batch(batch), |batches| self.plan(Way::new(target), batches));
+        work::run(jobs, |batch| self.write_batch(batch), |batches| self.plan(OpenPath::new(target), batches));
     }
 
-    fn plan(&self, mut way: Way, batches: &mut Batches<Wanted>) {
+    fn plan(&self, mut open: OpenPath, batches: &mut Batches<Wanted>) {
         let mut request = self.all();
         loop {
             let page = match self.handle.block_on(self.objects.list(&request)) {
@@ -89,7 +89,7 @@ impl Unload {
                     return;
                 }
                 let key = entry.key.clone();
-                if let Err(trouble) = self.plan_one(entry, &mut way, batches) {
+                if let Err(trouble) = self.plan_one(entry, &mut open, batches) {
                     self.tell(&key, trouble);
                 }
             }
@@ -108,7 +108,7 @@ impl Unload {
     fn plan_one(
         &self,
         entry: ListEntry,
-        way: &mut Way,
+        open: &mut OpenPath,
         batches: &mut Batches<Wanted>,
     ) -> Result<(), Trouble> {
         let ListEntry { key, info } = entry;
@@ -119,15 +119,15 @@ impl Unload {
             // The target's own marker: its mode is its owner's business.
             let Some(relative) = relative.strip_suffix(b"/") else { return Ok(()) };
             let names = components(relative).map_err(outside)?;
-            self.wait_for_folders(way, batches);
-            way.enter(&names, attributes.permissions.is_some())?.restore_later(&attributes);
+            self.wait_for_folders(open, batches);
+            open.enter(&names, attributes.permissions.is_some())?.restore_later(&attributes);
             self.report.done(Kind::Folder, 0);
             return Ok(());
         }
         let names = components(relative).map_err(outside)?;
         let Some((name, parents)) = names.split_last() else { return Ok(()) };
-        self.wait_for_folders(way, batches);
-        let folder = way.enter(parents, false)?;
+        self.wait_for_folders(open, batches);
+        let folder = open.enter(parents, false)?;
         if place::is_same(&folder, name, info.bytes, &attributes) {
             self.report.unchanged(info.bytes);
         } else {
@@ -137,12 +137,12 @@ impl Unload {
     }
 
     /// Each open folder is a descriptor, and there is a limit on those.
-    fn wait_for_folders(&self, way: &Way, batches: &mut Batches<Wanted>) {
-        if way.count_open() < self.folders_max {
+    fn wait_for_folders(&self, open: &OpenPath, batches: &mut Batches<Wanted>) {
+        if open.count_open() < self.folders_max {
             return;
         }
         batches.send();
-        while way.count_open() >= self.folders_max && !way.holds_all_open() && !self.report.is_stopped() {
+        while open.count_open() >= self.folders_max && !open.holds_all_open() && !self.report.is_stopped() {
             thread::sleep(FOLDERS_PAUSE);
         }
     }

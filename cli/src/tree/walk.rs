@@ -24,7 +24,7 @@ pub(crate) struct Found {
     /// Length of a file; of a symlink's target; 0 for a folder.
     pub(crate) bytes: u64,
     /// Device and inode.
-    pub(crate) identity: (u64, u64),
+    pub(crate) inode: (u64, u64),
 }
 
 /// What the walk came upon.
@@ -117,7 +117,7 @@ impl Found {
     fn new(key: Vec<u8>, path: PathBuf, attributes: Attributes, stat: &Stat) -> Self {
         let bytes =
             if attributes.kind == Kind::Folder { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) };
-        Self { key, path, attributes, bytes, identity: (stat.st_dev, stat.st_ino) }
+        Self { key, path, attributes, bytes, inode: (stat.st_dev, stat.st_ino) }
     }
 }
 

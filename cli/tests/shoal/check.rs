@@ -51,6 +51,11 @@ fn a_healthy_store_passes_and_is_not_changed() {
     let done = check(&data, &[]);
     assert_eq!(done.code, 0, "{}{}", done.text(), done.stderr);
     assert!(done.text().ends_with("\nno problems\n"), "{}", done.text());
+    // Without a name it is the file that `shoal serve` makes.
+    fs::hard_link(&data, data.with_file_name("shoal.data")).unwrap();
+    let mut unnamed = command(&["check"]);
+    unnamed.current_dir(data.parent().unwrap());
+    assert_eq!(run_with(unnamed, b"").code, 0);
     let done = check(&data, &["--repair", "--json"]);
     let report = done.json();
     assert_eq!(done.code, 0, "{report}");

@@ -171,7 +171,7 @@ impl Faces {
         self.grpc.split_once("://").unwrap().1.parse().unwrap()
     }
 
-    /// Where the Redis face listens.
+    /// Where the Redis frontend listens.
     pub(crate) fn resp_address(&self) -> SocketAddr {
         self.resp.parse().unwrap()
     }

@@ -7,8 +7,9 @@ use std::process::Stdio;
 
 use bytes::Bytes;
 use shoal_base::{Entropy, SeededEntropy};
-use shoal_client::{Client, ListRequest, Objects, RespClient, RespOptions};
+use shoal_client::ListRequest;
 
+use crate::both::Objects;
 use crate::harness::command;
 
 const BUCKET: &str = "strange";
@@ -70,21 +71,16 @@ fn value(key: &[u8]) -> Bytes {
     key.iter().rev().copied().collect::<Vec<u8>>().into()
 }
 
-async fn put_all(objects: &impl Objects, keys: &[Vec<u8>]) {
+async fn put_all(objects: &Objects, keys: &[Vec<u8>]) {
     for batch in keys.chunks(BATCH) {
-        let items: Vec<(Bytes, Bytes)> =
-            batch.iter().map(|key| (Bytes::copy_from_slice(key), value(key))).collect();
-        for (result, key) in objects.put_many(&items).await.into_iter().zip(batch) {
-            result.unwrap_or_else(|error| panic!("{}: {error}", key.escape_ascii()));
-        }
+        objects.put_many(batch.iter().map(|key| (key.clone(), value(key))).collect()).await;
     }
 }
 
-async fn read_all(objects: &impl Objects, keys: &[Vec<u8>]) {
+async fn read_all(objects: &Objects, keys: &[Vec<u8>]) {
     for batch in keys.chunks(BATCH) {
-        let names: Vec<Bytes> = batch.iter().map(|key| Bytes::copy_from_slice(key)).collect();
-        for (found, key) in objects.get_many(&names).await.into_iter().zip(batch) {
-            assert_eq!(found.unwrap(), Some(value(key)), "{}", key.escape_ascii());
+        for (found, key) in objects.get_many(batch).await.into_iter().zip(batch) {
+            assert_eq!(found, Some(value(key)), "{}", key.escape_ascii());
         }
     }
 }
@@ -105,9 +101,9 @@ fn strange_keys_pass_through_both_faces() {
     let keys = keys();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let passes = async {
-        let client = Client::connect(grpc.as_str()).await.unwrap();
-        let bucket = client.bucket(BUCKET);
-        let redis = RespClient::connect(RespOptions::new(resp)).await.unwrap();
+        let bucket = Objects::grpc(&grpc, BUCKET).await;
+        let Objects::Grpc(client, _) = &bucket else { panic!("it is over gRPC") };
+        let redis = Objects::redis(&resp).await;
         // Half through each face, and all read through the other one.
         let (first, second) = keys.split_at(KEYS / 2);
         put_all(&bucket, first).await;

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use shoal_base::{Entropy, SeededEntropy};
-use shoal_client::{Client, ConnectOptions, Error, Objects, RejectRules, RespClient, RespOptions};
+use shoal_client::{Error, Lsn, RejectRules};
 use shoal_testkit::Value;
 use shoal_testkit::linear::{Action, Entry, History};
 
+use crate::both::Objects;
 use crate::harness::{Faces, command};
 
 const BUCKET: &str = "both";
@@ -98,7 +99,7 @@ impl User {
     }
 
     /// Reads a key and notes it; nothing where the server is gone.
-    async fn read(&mut self, objects: &impl Objects, key: u64) -> Option<Option<(u64, u64)>> {
+    async fn read(&mut self, objects: &Objects, key: u64) -> Option<Option<(Lsn, u64)>> {
         let called = self.world.now();
         match objects.get_versioned(&name(key)).await {
             Ok(found) => {
@@ -135,7 +136,7 @@ impl User {
     }
 
     /// Works until the server is gone.
-    async fn work(mut self, objects: impl Objects) -> Self {
+    async fn work(mut self, objects: Objects) -> Self {
         loop {
             let key = self.dice.below(KEYS);
             let kind = self.dice.below(8);
@@ -198,14 +199,11 @@ async fn history(seed: u64, lives: u64) -> (History, u64) {
             let dice = SeededEntropy::new(dice.next_u64());
             let user = User { id, world: world.clone(), dice, history: History::default() };
             // One attempt: a write is in the history once.
-            tasks.push(if id < CLIENTS {
-                let options = ConnectOptions { attempts: 1, ..ConnectOptions::new(&server.grpc) };
-                let bucket = Client::connect(options).await.unwrap().bucket(BUCKET);
-                tokio::spawn(user.work(bucket))
-            } else {
-                let options = RespOptions { attempts: 1, ..RespOptions::new(&server.resp) };
-                tokio::spawn(user.work(RespClient::connect(options).await.unwrap()))
-            });
+            let objects = match id < CLIENTS {
+                true => Objects::grpc(&server.grpc, BUCKET).await,
+                false => Objects::redis(&server.resp).await,
+            };
+            tasks.push(tokio::spawn(user.work(objects)));
         }
         tokio::time::sleep(Duration::from_millis(150 + dice.below(250))).await;
         server.child.kill().unwrap();
@@ -216,11 +214,10 @@ async fn history(seed: u64, lives: u64) -> (History, u64) {
         }
     }
     let server = serve(&data);
-    let options = ConnectOptions { attempts: 1, ..ConnectOptions::new(&server.grpc) };
-    let bucket = Client::connect(options).await.unwrap().bucket(BUCKET);
+    let objects = Objects::grpc(&server.grpc, BUCKET).await;
     let mut last = User { id: 2 * CLIENTS, world, dice, history: History::default() };
     for key in 0..KEYS {
-        last.read(&bucket, key).await.unwrap();
+        last.read(&objects, key).await.unwrap();
     }
     history.merge(last.history);
     (history, lives)

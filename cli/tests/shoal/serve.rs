@@ -68,7 +68,7 @@ fn redis_clients_are_served_beside_grpc() {
     let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (grpc, redis) = (lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap());
-    let address = redis.strip_prefix("Redis redis://").expect("where the Redis face listens");
+    let address = redis.strip_prefix("Redis redis://").expect("where the Redis frontend listens");
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
     stream.write_all(b"SET greeting hello\r\nGET greeting\r\nQUIT\r\n").unwrap();

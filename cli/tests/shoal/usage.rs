@@ -17,7 +17,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_wrong() {
         (&["serve", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["put", "k", "-", "--if-absent", "--if-exists"], "--if-exists"),
         (&["rm"], "--prefix"),
-        (&["check"], "--data"),
+        (&["check", "--repair"], "--data"),
         (&["check", "--data", "x", "--io", "magic"], "uring"),
         (&["ls", "--bucket", "Bad Name"], "Bad Name"),
         (&["ls", "--server", "ftp://127.0.0.1:1"], "http"),

@@ -1,4 +1,4 @@
-// A small key-value service, as the seed programs of the series "So you want to optimize gRPC" speak it: any client written
+// A small key-value service, as the programs of the series "So you want to optimize gRPC" speak it: any client written
 // for it works unchanged against this server, and its data are durable.
 //
 // The objects lie in one bucket of the server (`shoal serve --kv-bucket`) and are the same objects that

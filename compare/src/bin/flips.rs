@@ -52,7 +52,7 @@ struct Arguments {
     from: Option<u64>,
 }
 
-/// What one flip led to, the worst of what was seen.
+/// The worst result of one flip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     Harmless,
@@ -81,8 +81,15 @@ fn main() -> Result<()> {
 }
 
 fn parent(arguments: &Arguments, folder: &Path) -> Result<()> {
-    println!("{} keys of {VALUE_BYTES} bytes, seed {}, {}", KEYS, arguments.seed, shoal_bench::machine::describe());
-    println!("| engine | flips | harmless | error | panic or signal | keys silently missing | wrong data, no error |");
+    println!(
+        "{} keys of {VALUE_BYTES} bytes, seed {}, {}",
+        KEYS,
+        arguments.seed,
+        shoal_bench::machine::describe()
+    );
+    println!(
+        "| engine | flips | harmless | error | panic or signal | keys silently missing | wrong data, no error |"
+    );
     println!("|---|---|---|---|---|---|---|");
     for engine in ENGINES {
         if !arguments.engines.is_empty() && !arguments.engines.iter().any(|wanted| wanted == engine) {
@@ -97,7 +104,8 @@ fn parent(arguments: &Arguments, folder: &Path) -> Result<()> {
         );
         let began = Instant::now();
         let counts = trials(arguments, engine, &home)?;
-        let cells: Vec<String> = ALL_SEEN.iter().map(|seen| counts.get(seen).unwrap_or(&0).to_string()).collect();
+        let cells: Vec<String> =
+            ALL_SEEN.iter().map(|seen| counts.get(seen).unwrap_or(&0).to_string()).collect();
         println!("| {engine} | {} | {} |", counts.values().sum::<u64>(), cells.join(" | "));
         eprintln!("{engine}: {:.1} s", began.elapsed().as_secs_f64());
     }

@@ -8,7 +8,7 @@ use crate::v1::Failure;
 
 pub use tonic::Code;
 
-/// What names a [`Failure`] inside an `Any`.
+/// The type of a [`Failure`] inside an `Any`.
 const TYPE_URL: &str = "type.googleapis.com/shoal.v1.Failure";
 
 /// `google.rpc.Status`.
@@ -51,8 +51,8 @@ impl Described {
         tonic::Status::with_details(self.code, self.message, details.encode_to_vec().into())
     }
 
-    /// What `status` carries. Where that is no [`Failure`] of ours (the status comes from elsewhere, or its details are
-    /// garbled), the failure is of the unspecified kind.
+    /// The failure that `status` carries. Where its details are no [`Failure`] (the status comes from another server, or the
+    /// details are garbled), the failure is of the unspecified kind.
     #[must_use]
     pub fn from_status(status: &tonic::Status) -> Self {
         let details = RpcStatus::decode(status.details()).unwrap_or_default().details;

@@ -4,7 +4,7 @@
 use prost::encoding::{WireType, decode_key, decode_varint};
 use tonic::Status;
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field<'a> {
     /// A number, or a choice.
@@ -27,7 +27,7 @@ impl<'a> Fields<'a> {
         Self { rest: message }
     }
 
-    /// What was not looked at yet.
+    /// The bytes that are not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What prost wrote is found again, field by field.
+        /// The reader finds every field that prost wrote.
         #[test]
         fn fields_are_those_that_prost_wrote(
             number in 1_u64.., key in prop::collection::vec(any::<u8>(), 1..40), name in "[a-z]{1,9}"
@@ -121,7 +121,7 @@ mod tests {
             prop_assert_eq!(&fields[..], &[(1, Field::Number(number)), (3, Field::Bytes(&key))]);
         }
 
-        /// Whatever comes, it ends, and what prost refuses for its form is refused.
+        /// Reading any bytes ends, and the reader refuses the forms that prost refuses.
         #[test]
         fn damage_is_refused_as_prost_does(
             bytes in prop::collection::vec(any::<u8>(), 0..60), cut in 0..60_usize

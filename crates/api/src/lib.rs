@@ -14,7 +14,8 @@ pub mod v1 {
     tonic::include_proto!("shoal.v1");
 }
 
-/// The messages and methods of the package `io.grpc` (`proto/io/grpc/key_value.proto`): the service of the seed programs.
+/// The messages and methods of the package `io.grpc` (`proto/io/grpc/key_value.proto`): the key-value service of the series "So
+/// you want to optimize gRPC" (`docs/sources.md`).
 pub mod key_value {
     #![allow(clippy::all, unreachable_pub, unused_qualifications)]
     tonic::include_proto!("io.grpc");

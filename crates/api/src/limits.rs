@@ -1,4 +1,4 @@
-//! Limits and names of the gRPC face that both sides know. `docs/format/grpc.md` lists them.
+//! Limits and names of the gRPC frontend that both sides know. `docs/format/grpc.md` lists them.
 
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 
@@ -6,7 +6,7 @@ use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 /// enough that a stalled stream holds little memory.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// What a message may have besides one value: key, metadata and framing, and the headers of the items of a batch.
+/// Bytes that a message may have besides one value: key, metadata and framing, and the headers of the items of a batch.
 const MESSAGE_SLACK_BYTES: usize = 256 << 10;
 
 /// The longest message either way, in bytes: a value of 4 MiB with everything around it.

@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
         Self(bytes)
     }
 
-    /// What has not been read yet.
+    /// The bytes that are not read yet.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.0

@@ -1,5 +1,6 @@
-//! What every layer shares and what no layer owns: units, ids, checksums, named limits, hash slots, the clock
-//! and randomness (passed in as arguments, so that tests decide them), locks and atomics, and a minimal executor.
+//! Things that every layer shares and no layer owns: units, ids, checksums, named limits, hash slots, the clock
+//! and randomness (passed in as arguments, so that tests decide them), locks and atomics, a minimal executor, and the
+//! values that the verbs of the engine and of the client share.
 //!
 //! Nothing here does I/O or knows another crate of the workspace.
 
@@ -10,6 +11,7 @@ pub mod entropy;
 pub mod hash;
 pub mod id;
 pub mod limits;
+pub mod object;
 pub mod run;
 pub mod slot;
 pub mod sync;

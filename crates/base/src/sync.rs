@@ -1,4 +1,4 @@
-//! What threads share state by: locks, atomics, thread locals.
+//! Locks, atomics and thread locals: the means by which threads share state.
 //!
 //! They are parking_lot's and the standard library's. A build with `--cfg shoal_shuttle` has shuttle's in their place, which runs the same
 //! code one schedule after another (T10, `cargo x lab --only schedules`). There everything on the way of a put and of a get must come from

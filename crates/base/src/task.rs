@@ -2,8 +2,7 @@
 //!
 //! The engine's code is written once, as futures. On a runtime's thread a future that needs the device submits its
 //! request and is woken when it completed. Under [`block_on`] the thread may block, so the device layer runs the
-//! request on the spot ([`may_block`]): a hand-off to another thread costs more than a read from a fast device
-//! (`shared/bufferpool.md`, section 1).
+//! request on the spot ([`may_block`]): a hand-off to another thread costs more than a read from a fast device.
 
 use std::cell::Cell;
 use std::future::Future;

@@ -25,8 +25,8 @@ use crate::data_file::NewFile;
 use crate::machine;
 use crate::payload::{self, ObjectSet, Pool, Sizes};
 use crate::report::{Metric, Report};
+use crate::select;
 use crate::settle::settle;
-use crate::store::case::select;
 
 const SEED: u64 = 20_261_121;
 
@@ -39,7 +39,7 @@ const VARIANTS: [(&str, u64); 2] = [("c1", 1), ("c16", 16)];
 const WATCHED_MAX: Duration = Duration::from_secs(60);
 /// No apply for so long: nothing is left to do.
 const QUIET: Duration = Duration::from_secs(6);
-/// What is to be reached after the deletes.
+/// The goal after the deletes.
 const GOAL: f64 = 1.08;
 
 const METRICS: &[Metric] = &[
@@ -59,7 +59,7 @@ const METRICS: &[Metric] = &[
     Metric { name: "moves_per_user_byte", unit: "1", head: "moves" },
 ];
 
-/// What to measure, and how.
+/// The cases to measure, and the way to.
 #[derive(Clone, Debug)]
 pub struct AmplificationOptions {
     /// Version of the program, for the header.

@@ -7,14 +7,14 @@ use anyhow::{Context, Result, bail};
 use shoal_device::{Device, FileOptions, IoMode};
 
 /// The file; it is removed with this.
-pub(crate) struct NewFile(PathBuf);
+pub struct NewFile(PathBuf);
 
 impl NewFile {
     /// Makes the file at `path`, or a temporary one of `bench` in the current folder, and opens it as a device.
     ///
     /// # Errors
     /// Where something is there already: it is left alone. As the device.
-    pub(crate) fn create(path: Option<&Path>, bench: &str, io: IoMode) -> Result<(Device, Self)> {
+    pub fn create(path: Option<&Path>, bench: &str, io: IoMode) -> Result<(Device, Self)> {
         let temporary = || PathBuf::from(format!("shoal-{bench}-{}.data", std::process::id()));
         let path = path.map_or_else(temporary, Path::to_path_buf);
         if path.exists() {

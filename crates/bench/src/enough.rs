@@ -6,28 +6,28 @@
 use std::time::{Duration, Instant};
 
 /// Operations that a row, or each of its clients, has at least.
-pub(crate) const OPERATIONS_MIN: u64 = 16;
+pub const OPERATIONS_MIN: u64 = 16;
 
 /// The end of a row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Enough {
+pub struct Enough {
     began: Instant,
     time: Duration,
 }
 
 impl Enough {
     /// A row that begins now and is measured for `time`.
-    pub(crate) fn after(time: Duration) -> Self {
+    pub fn after(time: Duration) -> Self {
         Self { began: Instant::now(), time }
     }
 
     /// Whether the row may end after `operations`. The clock is not read before they are enough.
-    pub(crate) fn is_reached(&self, operations: u64) -> bool {
+    pub fn is_reached(&self, operations: u64) -> bool {
         operations >= OPERATIONS_MIN && self.began.elapsed() >= self.time
     }
 
     /// Time since the beginning.
-    pub(crate) fn elapsed(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 }

@@ -1,25 +1,23 @@
-//! Workloads, load generators and reports: the home of what `shoal bench` measures.
+//! The measurements of `shoal bench`, and the parts that the experiments share with them.
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
-//! figure depends on), [`report`] (table or JSON lines), [`plot`] (charts), then the benchmarks: [`store`], [`space`],
-//! [`pool`], [`amplification`], [`thresholds`], [`cluster`], [`grpc`] and [`lessons`]; and [`apples`], the probability model behind pooled allocators.
+//! figure depends on), [`cores`] (where clients and servers run), [`report`] (table or JSON lines), [`select()`] (names of
+//! cases), then the benchmarks: [`store`], [`grpc`], [`redis`] and [`amplification`].
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
 pub mod amplification;
-pub mod apples;
-pub mod cluster;
-mod data_file;
-mod enough;
+pub mod cores;
+pub mod data_file;
+pub mod enough;
 pub mod grpc;
 pub mod histogram;
-pub mod lessons;
 pub mod machine;
 pub mod payload;
-pub mod plot;
-pub mod pool;
+pub mod redis;
 pub mod report;
-mod settle;
-pub mod space;
+mod select;
+pub mod settle;
 pub mod store;
-pub mod thresholds;
+
+pub use select::select;

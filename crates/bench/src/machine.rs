@@ -1,4 +1,4 @@
-//! What a figure depends on: the machine, what else runs on it, and the processor time of this process.
+//! The surroundings of a figure: the machine, other work on it, and the processor time of this process.
 
 use std::fs;
 use std::time::Duration;

@@ -123,7 +123,7 @@ impl ObjectSet {
     }
 }
 
-/// What is compared of a value: its length, its first and its last 8 bytes.
+/// The compared parts of a value: its length, its first and its last 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
     /// Length of the value.

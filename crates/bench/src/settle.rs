@@ -12,7 +12,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 
 /// Waits until nothing is in overlays any more.
-pub(crate) fn settle(store: &Store) {
+pub fn settle(store: &Store) {
     let began = Instant::now();
     while store.stat().overlay_records > 0 && began.elapsed() < SETTLE_MAX {
         thread::sleep(LOOK_EVERY);

@@ -1,4 +1,4 @@
-//! The message buffer: a logically linear byte array made of chunks (seeds 000 and 002).
+//! The message buffer: a logically linear byte array made of chunks, after RAMCloud's Buffer (`docs/sources.md`).
 //!
 //! *Internal* chunks hold bytes that were copied in, the first thousand in storage that is built into the buffer, so
 //! that a short message needs no allocation. *External* chunks refer to memory that somebody else owns (a pool frame,

@@ -1,4 +1,4 @@
-//! What is built on the buffer's critical paths: appending other buffers, ranges, copies in and out.
+//! Operations that are built on the buffer's critical paths: appending other buffers, ranges, copies in and out.
 //!
 //! Every offset and count is checked against the length without an overflow; what does not fit is an error, never a
 //! panic. (RAMCloud's Buffer adds offset and length in 32 bits unchecked, and crashes or reads foreign memory.)
@@ -13,10 +13,10 @@ use bytes::Bytes;
 use crate::Buffer;
 use crate::buffer::Part;
 
-/// [`Buffer::append`] copies up to so many bytes and refers to more. Measured on 2026-11-22 (`cargo bench -p
-/// shoal-buffer -- refer`): referring to shared memory costs 17 ns whatever its length (two atomic counts), copying 4 ns
-/// for 64 bytes and 8 to 12 for 256 to 768, but 41 once the built-in storage is full. Half of that storage leaves room
-/// for what stands around the chunk.
+/// [`Buffer::append`] copies up to so many bytes and refers to more. Measured (`experiments message-buffer --case
+/// 'refer-*'`): referring to shared memory costs 17 ns whatever its length (two atomic counts), copying 4 ns for 64 bytes
+/// and 8 to 12 for 256 to 768, but 41 once the built-in storage is full. Half of that storage leaves room for the bytes
+/// around the chunk.
 pub const COPY_BYTES_MAX: usize = 512;
 
 /// A range reaches behind the end of the buffer.

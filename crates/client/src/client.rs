@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::identity::{Identities, Identity, Numbered};
 use crate::options::ConnectOptions;
+use crate::request_id::{RequestId, RequestIds};
 use crate::retry::{Failed, Retry};
 use crate::transport::Transport;
 
@@ -15,7 +15,7 @@ pub struct Client {
     pub(crate) transport: Arc<Transport>,
     pub(crate) retry: Retry,
     /// Where writes are to be done once.
-    pub(crate) identities: Option<Arc<Identities>>,
+    request_ids: Option<Arc<RequestIds>>,
 }
 
 impl Client {
@@ -29,23 +29,17 @@ impl Client {
         let options = options.into();
         options.check()?;
         let transport = Transport::connect(&options).await?;
-        let identities = options.once.then(Arc::default);
-        Ok(Self { transport: Arc::new(transport), retry: Retry::new(options.attempts), identities })
+        let request_ids = options.dedup.then(Arc::default);
+        Ok(Self { transport: Arc::new(transport), retry: Retry::new(options.attempts), request_ids })
     }
 
-    /// The identity of the next write, where writes are to be done once.
-    pub(crate) fn number(&self) -> Option<Numbered<'_>> {
-        self.identities.as_ref()?.take()
-    }
-
-    /// Sends a write again where that is safe: what has an identity like a read, other writes only where they were not
-    /// applied.
-    pub(crate) async fn write<T, F>(&self, attempt: impl Fn(Option<Identity>) -> F) -> Result<T>
+    /// Sends a write again where that is safe: one with an id like a read, others only where they were not applied.
+    pub(crate) async fn write<T, F>(&self, attempt: impl Fn(Option<RequestId>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
     {
-        match self.number() {
-            Some(numbered) => self.retry.once(|| attempt(Some(numbered.identity))).await,
+        match self.request_ids.as_ref().and_then(|ids| ids.take()) {
+            Some(lane) => self.retry.write_with_id(|| attempt(Some(lane.id))).await,
             None => self.retry.write(|| attempt(None)).await,
         }
     }

@@ -5,8 +5,8 @@ use shoal_api::v1;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::object::{ByteRange, Object, PutOptions, PutResult, RejectRules};
-use crate::wire;
+use crate::object::{ByteRange, Lsn, Object, PutOptions, PutResult, RejectRules};
+use crate::{put, wire};
 
 /// How often it is tried while others create and delete a large object all the time.
 const ATTEMPTS_MAX: usize = 5;
@@ -34,23 +34,13 @@ impl Client {
         value: Bytes,
         options: PutOptions,
     ) -> Result<CreateOrGet> {
-        let (ttl_ns, expire_time_ns) = options.expiry.fields();
-        let request = v1::PutRequest {
-            ttl_ns,
-            expire_time_ns,
-            bucket: bucket.into(),
-            key: Bytes::copy_from_slice(key),
-            rules: wire::rules(RejectRules { if_exists: true, ..RejectRules::default() }),
-            metadata: wire::metadata(options.metadata),
-            modified_ns: options.modified_ns,
-            return_existing: true,
-            value,
-        };
+        let rules = RejectRules { if_exists: true, ..RejectRules::default() };
+        let request = put::request(bucket, key, value, PutOptions { rules, ..options });
+        let request = v1::PutRequest { return_existing: true, ..request };
         for _ in 0..ATTEMPTS_MAX {
-            let call = |identity| self.transport.call_as::<v1::Put>(identity, request.clone());
-            let answer = self.write(call).await?;
+            let answer = self.put_message(&request).await?;
             let Some(existing) = answer.existing else {
-                return Ok(CreateOrGet::Created(PutResult { version: answer.version }));
+                return Ok(CreateOrGet::Created(PutResult { version: Lsn(answer.version) }));
             };
             if !answer.value_omitted {
                 let info = wire::info(Some(existing)).map_err(|failed| failed.error)?;

@@ -5,7 +5,7 @@ use shoal_api::v1;
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::object::{DeleteResult, RejectRules};
+use crate::object::{DeleteResult, Lsn, RejectRules};
 use crate::wire;
 
 impl Client {
@@ -16,11 +16,7 @@ impl Client {
     pub async fn delete(&self, bucket: &str, key: &[u8], rules: RejectRules) -> Result<DeleteResult> {
         let key = Bytes::copy_from_slice(key);
         let request = v1::DeleteRequest { bucket: bucket.into(), key, rules: wire::rules(rules) };
-        let request = &request;
-        self.write(|identity| async move {
-            let answer = self.transport.call_as::<v1::Delete>(identity, request.clone()).await?;
-            Ok(DeleteResult { deleted: answer.deleted, version: answer.version })
-        })
-        .await
+        let answer = self.write(|id| self.transport.call_as::<v1::Delete>(id, request.clone())).await?;
+        Ok(DeleteResult { deleted: answer.deleted.map(Lsn), version: Lsn(answer.version) })
     }
 }

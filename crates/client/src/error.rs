@@ -1,6 +1,6 @@
 //! What can go wrong, sorted by what the caller can do about it.
 
-use crate::object::Rule;
+use crate::object::{Lsn, Rule};
 
 /// Why a call failed. A write that fails with anything but [`Error::Unknown`] had no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,7 +12,7 @@ pub enum Error {
         /// The rule that rejected, where the server said so.
         rule: Option<Rule>,
         /// The object's version now; none where it does not exist.
-        current: Option<u64>,
+        current: Option<Lsn>,
     },
     /// There is no such object. (Where that is an ordinary answer, a call gives none instead.)
     #[error("there is no such object")]
@@ -60,7 +60,7 @@ pub enum Error {
     Source(String),
 }
 
-struct Current(Option<u64>);
+struct Current(Option<Lsn>);
 
 impl std::fmt::Display for Current {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,6 +1,7 @@
 //! Reads the free runs of the store's space, for maps and dumps.
 
 use shoal_api::v1;
+pub use shoal_base::Run;
 
 use crate::client::Client;
 use crate::error::Result;
@@ -8,22 +9,16 @@ use crate::retry::Failed;
 use crate::transport::Parts;
 use crate::wire;
 
-/// A run of free blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FreeRun {
-    /// The first block.
-    pub block: u64,
-    /// How many blocks; at least 1.
-    pub blocks: u32,
-}
-
 /// The free runs of one moment, on their way from the server. A connection that breaks ends them with an error.
 pub struct FreeSpace {
     client: Client,
     parts: Parts<v1::FreeSpace>,
-    block_bytes: u32,
-    blocks: u64,
-    group_blocks: u32,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks that are in use or usable now.
+    pub blocks: u64,
+    /// Blocks of a group of the allocator.
+    pub group_blocks: u32,
     /// The runs of the first message.
     first: Vec<u64>,
     /// The end of the run before.
@@ -60,29 +55,11 @@ impl Client {
 }
 
 impl FreeSpace {
-    /// Bytes of a block.
-    #[must_use]
-    pub fn block_bytes(&self) -> u32 {
-        self.block_bytes
-    }
-
-    /// Blocks that are in use or usable now.
-    #[must_use]
-    pub fn blocks(&self) -> u64 {
-        self.blocks
-    }
-
-    /// Blocks of a group of the allocator.
-    #[must_use]
-    pub fn group_blocks(&self) -> u32 {
-        self.group_blocks
-    }
-
-    /// The next runs, in ascending order; none at the end.
+    /// The next free runs, in ascending order; none at the end.
     ///
     /// # Errors
     /// As [`Client::free_space`], and [`Error::Protocol`](crate::Error::Protocol).
-    pub async fn next(&mut self) -> Result<Option<Vec<FreeRun>>> {
+    pub async fn next(&mut self) -> Result<Option<Vec<Run>>> {
         let mut numbers = std::mem::take(&mut self.first);
         while numbers.is_empty() {
             match self.parts.next(&self.client.transport).await.map_err(|failed| failed.error)? {
@@ -96,7 +73,7 @@ impl FreeSpace {
 }
 
 /// The runs that `numbers` are, behind `end`.
-fn decode(numbers: &[u64], end: &mut u64) -> Result<Vec<FreeRun>, Failed> {
+fn decode(numbers: &[u64], end: &mut u64) -> Result<Vec<Run>, Failed> {
     let wrong = || wire::protocol("its free runs make no sense");
     let (pairs, rest) = numbers.as_chunks::<2>();
     if !rest.is_empty() {
@@ -106,7 +83,7 @@ fn decode(numbers: &[u64], end: &mut u64) -> Result<Vec<FreeRun>, Failed> {
         let block = end.checked_add(*gap).ok_or_else(wrong)?;
         let blocks = u32::try_from(*blocks).ok().filter(|blocks| *blocks > 0).ok_or_else(wrong)?;
         *end = block.checked_add(blocks.into()).ok_or_else(wrong)?;
-        Ok(FreeRun { block, blocks })
+        Ok(Run { block, blocks })
     };
     pairs.iter().map(run).collect()
 }
@@ -119,7 +96,7 @@ mod tests {
     fn only_runs_that_make_sense_are_taken() {
         let mut end = 5;
         let runs = decode(&[0, 3, 10, 1], &mut end).unwrap();
-        assert_eq!(runs, [FreeRun { block: 5, blocks: 3 }, FreeRun { block: 18, blocks: 1 }]);
+        assert_eq!(runs, [Run { block: 5, blocks: 3 }, Run { block: 18, blocks: 1 }]);
         assert_eq!(end, 19);
         for wrong in [&[1][..], &[1, 0], &[u64::MAX, 1], &[u64::MAX - 19, 1], &[0, 1 << 32]] {
             assert!(decode(wrong, &mut 19).is_err(), "{wrong:?}");

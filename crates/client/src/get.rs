@@ -81,7 +81,7 @@ impl Client {
         value: Bytes,
     ) -> Result<Bytes> {
         let mut stream =
-            self.get_version(bucket, key, rest, Some(info.version)).await?.ok_or(Error::Changed)?;
+            self.get_version(bucket, key, rest, Some(info.version.0)).await?.ok_or(Error::Changed)?;
         let reserve = rest.bytes.unwrap_or(0).min(RESERVE_BYTES_MAX) as usize;
         let mut whole = BytesMut::with_capacity(value.len() + reserve);
         whole.extend_from_slice(&value);

@@ -136,7 +136,7 @@ impl GetStream {
     /// Opens the stream again where it broke, for the same version.
     async fn reopen(&mut self) -> Result<()> {
         let again =
-            self.client.get_version(&self.bucket, &self.key, self.rest, Some(self.info.version)).await?;
+            self.client.get_version(&self.bucket, &self.key, self.rest, Some(self.info.version.0)).await?;
         let again = again.ok_or(Error::Changed)?;
         self.first = again.first;
         self.parts = again.parts;

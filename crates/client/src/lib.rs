@@ -13,10 +13,8 @@
 //! ```
 //!
 //! Read it in this order: [`Client`] and its options; the verbs, one file each; what they take and give; how calls are
-//! repeated; the transport, the only place that knows gRPC. [`RespClient`] is the same over the Redis protocol, and [`Objects`] what
-//! both have. Everything runs on the caller's tokio runtime.
+//! repeated; the transport, the only place that knows gRPC. Everything runs on the caller's tokio runtime.
 
-mod bucket;
 mod client;
 mod create_or_get;
 mod options;
@@ -35,23 +33,21 @@ mod put_stream;
 mod stat;
 
 mod error;
-mod identity;
+mod exchange;
 mod object;
 mod operation;
 mod outgoing;
-mod resp;
+mod request_id;
 mod retry;
 mod transport;
 mod trust;
 mod wire;
 
-pub use bucket::Bucket;
 pub use client::Client;
 pub use create_or_get::CreateOrGet;
 pub use error::{Error, Result};
-pub use free_space::{FreeRun, FreeSpace};
+pub use free_space::{FreeSpace, Run};
 pub use get_stream::GetStream;
-pub use identity::Identity;
 pub use list::ListAll;
 pub use multi::{DeleteItem, GetItem, PutItem};
 pub use object::*;
@@ -59,7 +55,6 @@ pub use operations::OperationStream;
 pub use options::{ConnectOptions, DEFAULT_PORT, Secret};
 pub use pipeline::{Answer, Pipeline};
 pub use put_stream::PutStream;
-pub use resp::{RespClient, RespOptions};
 
 #[cfg(test)]
 mod tests {

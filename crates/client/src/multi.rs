@@ -12,7 +12,7 @@ use shoal_base::limits::{BATCH_KEYS_MAX, VALUE_BYTES_SINGLE_MAX};
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::object::{ByteRange, DeleteResult, Object, PutOptions, PutResult, RejectRules};
+use crate::object::{ByteRange, DeleteResult, Lsn, Object, PutOptions, PutResult, RejectRules};
 use crate::retry::{Failed, Outcome};
 use crate::wire;
 
@@ -84,20 +84,20 @@ impl Client {
         results.await.into_iter().map(|result| result.map_err(Failed::of_write)).collect()
     }
 
-    /// Several puts as one step: where one condition does not hold none is done, and after a crash all of them are there or none.
+    /// Several puts as one batch: where one condition does not hold none is done, and after a crash all of them are there or none.
     /// At most 1,000, and 4 MiB in all. In the order of `items`; readers of several keys may still come between.
     ///
     /// # Errors
     /// As [`Self::put`]: nothing was done, unless the outcome is unknown.
-    pub async fn put_together(&self, bucket: &str, items: &[PutItem]) -> Result<Vec<PutResult>> {
+    pub async fn put_batch(&self, bucket: &str, items: &[PutItem]) -> Result<Vec<PutResult>> {
         let items: Vec<_> = items.iter().map(message).collect();
         let request = &v1::MultiPutRequest { bucket: bucket.into(), items, atomic: true };
-        self.write(|identity| async move {
-            let answer = self.transport.call_as::<v1::MultiPut>(identity, request.clone()).await?;
+        self.write(|id| async move {
+            let answer = self.transport.call_as::<v1::MultiPut>(id, request.clone()).await?;
             if answer.results.len() != request.items.len() {
                 return Err(wire::protocol("it has another number of results"));
             }
-            Ok(answer.results.into_iter().map(|result| PutResult { version: result.version }).collect())
+            Ok(answer.results.into_iter().map(|result| PutResult { version: Lsn(result.version) }).collect())
         })
         .await
     }
@@ -155,7 +155,7 @@ impl Client {
         let request = v1::MultiPutRequest { bucket: bucket.into(), items, atomic: false };
         let answer = self.transport.call::<v1::MultiPut>(request).await?;
         let reply = |result: v1::MultiPutResult| {
-            Reply::Done(self.key_outcome(result.status).map(|()| PutResult { version: result.version }))
+            Reply::Done(self.key_outcome(result.status).map(|()| PutResult { version: Lsn(result.version) }))
         };
         Ok(answer.results.into_iter().map(reply).collect())
     }
@@ -171,7 +171,7 @@ impl Client {
         let request = v1::MultiDeleteRequest { bucket: bucket.into(), items: select(items, &batch, item) };
         let answer = self.transport.call::<v1::MultiDelete>(request).await?;
         let reply = |result: v1::MultiDeleteResult| {
-            let done = DeleteResult { deleted: result.deleted, version: result.version };
+            let done = DeleteResult { deleted: result.deleted.map(Lsn), version: Lsn(result.version) };
             Reply::Done(self.key_outcome(result.status).map(|()| done))
         };
         Ok(answer.results.into_iter().map(reply).collect())

@@ -1,27 +1,14 @@
-//! What the client's calls take and give. They say the same as the engine's types; a program that only uses the client
-//! does not link the engine.
+//! What the client's calls take and give. The engine has the types of [`shoal_base::object`] too; a program that only uses
+//! the client does not link the engine.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-
-use crate::error::Result;
+pub use shoal_base::Lsn;
+pub use shoal_base::object::*;
 
 /// The bucket that is meant where none is named.
 pub const DEFAULT_BUCKET: &str = "default";
-
-/// Conditions on a write: any that is set and applies rejects it with [`Error::ConditionFailed`](crate::Error).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RejectRules {
-    /// Reject if the object exists.
-    pub if_exists: bool,
-    /// Reject if the object does not exist.
-    pub if_missing: bool,
-    /// Reject unless the object exists with just this version.
-    pub if_version_not: Option<u64>,
-    /// Reject if the object exists with this version or an older one.
-    pub if_version_at_most: Option<u64>,
-}
 
 /// One of the rules of [`RejectRules`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +21,6 @@ pub enum Rule {
     IfVersionNot,
     /// It has the version that was named, or an older one.
     IfVersionAtMost,
-}
-
-/// What a user says about an object besides its value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Metadata {
-    /// MIME type; empty where unknown. At most 255 bytes.
-    pub content_type: String,
-    /// Names and values, kept in this order; together at most 2 KiB.
-    pub user: Vec<(String, Bytes)>,
 }
 
 /// How to put.
@@ -81,55 +59,11 @@ impl Expiry {
     }
 }
 
-/// The one interface over both transports: gRPC ([`Client::bucket`](crate::Client::bucket)) and the Redis protocol
-/// ([`RespClient`](crate::RespClient)). What only one of them has (metadata, streams, listing) is with that one.
-pub trait Objects {
-    /// The object's value; none where there is no such object.
-    ///
-    /// # Errors
-    /// [`Error`](crate::Error) says which there are; so with all of these calls.
-    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Bytes>>> + Send;
-
-    /// Its version and value.
-    fn get_versioned(&self, key: &[u8]) -> impl Future<Output = Result<Option<(u64, Bytes)>>> + Send;
-
-    /// Stores a value; durable when it returns.
-    fn put(&self, key: &[u8], value: Bytes, rules: RejectRules) -> impl Future<Output = Result<()>> + Send;
-
-    /// Deletes an object; deleting what does not exist succeeds.
-    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send;
-
-    /// Several values, in batches by the server that has them. No common snapshot. In the order of `keys`.
-    fn get_many(&self, keys: &[Bytes]) -> impl Future<Output = Vec<Result<Option<Bytes>>>> + Send;
-
-    /// Several puts, in batches by server, each with an outcome of its own. In the order of `items`.
-    fn put_many(&self, items: &[(Bytes, Bytes)]) -> impl Future<Output = Vec<Result<()>>> + Send;
-
-    /// Several puts as one step: done as a whole or not at all, also over a crash. All keys must be on one server.
-    fn put_together(&self, items: &[(Bytes, Bytes)]) -> impl Future<Output = Result<()>> + Send;
-}
-
-/// What a put did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PutResult {
-    /// The object's version now.
-    pub version: u64,
-}
-
-/// What a delete did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeleteResult {
-    /// The version that was deleted, where the store had to look it up for a condition.
-    pub deleted: Option<u64>,
-    /// The version of the delete itself.
-    pub version: u64,
-}
-
 /// What is known about an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Only grows, and is never used twice, not even after a delete.
-    pub version: u64,
+    pub version: Lsn,
     /// Length of the value.
     pub bytes: u64,
     /// Modification time in nanoseconds since the Unix epoch.
@@ -140,29 +74,6 @@ pub struct ObjectInfo {
     pub ttl_ns: Option<u64>,
     /// What the wall clock shows when its time is over, unless somebody sets it before, in nanoseconds since the Unix epoch.
     pub expire_time_ns: Option<u64>,
-}
-
-/// Which bytes of a value are wanted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ByteRange {
-    /// The first byte.
-    pub first: u64,
-    /// How many; none for all up to the end. What lies behind the end of the value is left out.
-    pub bytes: Option<u64>,
-}
-
-impl ByteRange {
-    /// The whole value.
-    pub const ALL: Self = Self { first: 0, bytes: None };
-
-    /// The part of a value of `value_bytes` bytes that is meant: first byte and length. The length is 0 where the
-    /// range begins behind the end.
-    #[must_use]
-    pub fn within(self, value_bytes: u64) -> (u64, u64) {
-        let first = self.first.min(value_bytes);
-        let rest = value_bytes - first;
-        (first, self.bytes.map_or(rest, |bytes| bytes.min(rest)))
-    }
 }
 
 /// An object, or a part of it.

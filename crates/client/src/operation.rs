@@ -10,8 +10,8 @@ use shoal_api::{OPERATION_VALUE_BYTES_MAX, v1};
 use tonic::Status;
 
 use crate::error::Error;
-use crate::identity::Identity;
-use crate::object::{ByteRange, ObjectInfo, PutOptions, RejectRules};
+use crate::object::{ByteRange, DeleteResult, Lsn, ObjectInfo, PutOptions, PutResult, RejectRules};
+use crate::request_id::RequestId;
 use crate::retry::Failed;
 use crate::wire;
 
@@ -30,12 +30,12 @@ pub(crate) struct Operation<'a> {
     pub(crate) action: Action,
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
-    /// What it says besides, in the fields between key and value; most say nothing.
-    pub(crate) besides: Option<&'a v1::Operation>,
+    /// Its fields between key and value; most operations have none.
+    pub(crate) extras: Option<&'a v1::Operation>,
 }
 
-/// Bytes of an operation besides its value: far more than the server takes, and so few that a message keeps to its limit.
-const BESIDES_BYTES_MAX: usize = 32 << 10;
+/// Bytes of an operation without its value: far more than the server takes, and so few that a message keeps to its limit.
+const EXTRAS_BYTES_MAX: usize = 32 << 10;
 
 impl Operation<'_> {
     /// Refuses what would not only fail itself, but break its stream.
@@ -46,15 +46,20 @@ impl Operation<'_> {
                 self.value.len()
             )));
         }
-        if self.bytes() - self.value.len() > BESIDES_BYTES_MAX {
+        if self.bytes() - self.value.len() > EXTRAS_BYTES_MAX {
             return Err(Error::Invalid("the key or the metadata are too long".into()));
         }
         Ok(())
     }
 
-    /// Bytes of its key, its value, and what there is besides.
-    pub(crate) fn bytes(&self) -> usize {
-        self.key.len() + self.value.len() + self.besides.map_or(0, prost::Message::encoded_len)
+    /// Bytes of its key, its value, and its extras.
+    fn bytes(&self) -> usize {
+        self.key.len() + self.value.len() + self.extras.map_or(0, prost::Message::encoded_len)
+    }
+
+    /// What it counts for while it is under way, of [`UNITS_MAX`](crate::outgoing::UNITS_MAX).
+    pub(crate) fn units(&self) -> u32 {
+        4 + (self.bytes() / 1024) as u32
     }
 
     /// Adds it to the message `out`, with its number.
@@ -69,7 +74,7 @@ impl Operation<'_> {
             + key_len(ACTION)
             + encoded_len_varint(action)
             + bytes_len(KEY, self.key)
-            + self.besides.map_or(0, prost::Message::encoded_len)
+            + self.extras.map_or(0, prost::Message::encoded_len)
             + bytes_len(VALUE, self.value);
         out.reserve(key_len(OPERATIONS) + encoded_len_varint(length as u64) + length);
         encode_key(OPERATIONS, WireType::LengthDelimited, out);
@@ -79,8 +84,8 @@ impl Operation<'_> {
         encode_key(ACTION, WireType::Varint, out);
         encode_varint(action, out);
         encode_bytes(KEY, self.key, out);
-        if let Some(besides) = self.besides {
-            besides.encode_raw(out);
+        if let Some(extras) = self.extras {
+            extras.encode_raw(out);
         }
         encode_bytes(VALUE, self.value, out);
     }
@@ -95,20 +100,20 @@ fn encode_bytes(field: u32, bytes: &[u8], out: &mut BytesMut) {
     out.put_slice(bytes);
 }
 
-/// What a get says besides its key.
-pub(crate) fn besides_get(range: ByteRange) -> Option<v1::Operation> {
+/// The extras of a get.
+pub(crate) fn extras_of_get(range: ByteRange) -> Option<v1::Operation> {
     let range = wire::range(range)?;
     Some(v1::Operation { range: Some(range), ..v1::Operation::default() })
 }
 
-/// What a put says besides its key and value.
-pub(crate) fn besides_put(options: &PutOptions, identity: Option<Identity>) -> Option<v1::Operation> {
+/// The extras of a put.
+pub(crate) fn extras_of_put(options: &PutOptions, id: Option<RequestId>) -> Option<v1::Operation> {
     let rules = wire::rules(options.rules);
     let metadata = &options.metadata;
     let has_metadata = !metadata.content_type.is_empty() || !metadata.user.is_empty();
     let (ttl_ns, expire_time_ns) = options.expiry.fields();
     let ends = ttl_ns.or(expire_time_ns).is_some();
-    if rules.is_none() && !has_metadata && options.modified_ns.is_none() && identity.is_none() && !ends {
+    if rules.is_none() && !has_metadata && options.modified_ns.is_none() && id.is_none() && !ends {
         return None;
     }
     Some(v1::Operation {
@@ -117,29 +122,29 @@ pub(crate) fn besides_put(options: &PutOptions, identity: Option<Identity>) -> O
         rules,
         metadata: wire::metadata(metadata.clone()),
         modified_ns: options.modified_ns,
-        identity: message_of(identity),
+        identity: id.map(message),
         ..v1::Operation::default()
     })
 }
 
-/// What a delete says besides its key.
-pub(crate) fn besides_delete(rules: RejectRules, identity: Option<Identity>) -> Option<v1::Operation> {
+/// The extras of a delete.
+pub(crate) fn extras_of_delete(rules: RejectRules, id: Option<RequestId>) -> Option<v1::Operation> {
     let rules = wire::rules(rules);
-    if rules.is_none() && identity.is_none() {
+    if rules.is_none() && id.is_none() {
         return None;
     }
-    Some(v1::Operation { rules, identity: message_of(identity), ..v1::Operation::default() })
+    Some(v1::Operation { rules, identity: id.map(message), ..v1::Operation::default() })
 }
 
-fn message_of(identity: Option<Identity>) -> Option<v1::WriteIdentity> {
-    identity.map(|identity| v1::WriteIdentity { session: identity.session, sequence: identity.sequence })
+fn message(id: RequestId) -> v1::WriteIdentity {
+    v1::WriteIdentity { session: id.session, sequence: id.sequence }
 }
 
 /// What one operation did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Done {
-    pub(crate) version: u64,
-    pub(crate) deleted: Option<u64>,
+    version: Lsn,
+    deleted: Option<Lsn>,
     pub(crate) info: Option<ObjectInfo>,
     pub(crate) value_omitted: bool,
     /// Where it was received.
@@ -155,6 +160,16 @@ impl Done {
             Some(status) if status.code != 0 => Err(wire::key_failed(*status, server)),
             _ => Ok(self),
         }
+    }
+
+    /// The result of a put.
+    pub(crate) fn put(&self) -> PutResult {
+        PutResult { version: self.version }
+    }
+
+    /// The result of a delete.
+    pub(crate) fn delete(&self) -> DeleteResult {
+        DeleteResult { deleted: self.deleted, version: self.version }
     }
 }
 
@@ -197,8 +212,8 @@ fn parse(message: &Bytes, result: &[u8]) -> Result<(u64, Done), Status> {
         match field? {
             (1, field) => number = number_of(field)?,
             (2, field) => done.status = Some(Box::new(decoded(field)?)),
-            (3, field) => done.version = number_of(field)?,
-            (4, field) => done.deleted = Some(number_of(field)?),
+            (3, field) => done.version = Lsn(number_of(field)?),
+            (4, field) => done.deleted = Some(Lsn(number_of(field)?)),
             (5, field) => done.info = Some(info(bytes_of(field)?)?),
             (6, field) => done.value_omitted = number_of(field)? != 0,
             (15, field) => done.value = message.slice_ref(bytes_of(field)?),
@@ -212,7 +227,7 @@ fn info(message: &[u8]) -> Result<ObjectInfo, Status> {
     let mut info = ObjectInfo::default();
     for field in Fields::of(message) {
         match field? {
-            (1, field) => info.version = number_of(field)?,
+            (1, field) => info.version = Lsn(number_of(field)?),
             (2, field) => info.bytes = number_of(field)?,
             (3, field) => info.modified_ns = number_of(field)?,
             (4, field) => info.metadata = wire::metadata_of(decoded(field)?),
@@ -247,15 +262,15 @@ mod tests {
             modified_ns in any::<Option<u64>>(), version in any::<Option<u64>>(), session in any::<Option<u64>>()
         ) {
             let options = PutOptions {
-                rules: RejectRules { if_version_not: version, ..RejectRules::default() },
+                rules: RejectRules { if_version_not: version.map(Lsn), ..RejectRules::default() },
                 metadata: Metadata { content_type: "t".repeat(key.len() % 3), user: Vec::new() },
                 modified_ns,
                 expiry: version.map_or(Expiry::Never, Expiry::At),
             };
-            let identity = session.map(|session| Identity { session, sequence: 5 });
-            let besides = besides_put(&options, identity);
+            let id = session.map(|session| RequestId { session, sequence: 5 });
+            let extras = extras_of_put(&options, id);
             let action = Action::try_from(action).unwrap();
-            let operation = Operation { action, key: &key, value: &value, besides: besides.as_ref() };
+            let operation = Operation { action, key: &key, value: &value, extras: extras.as_ref() };
             let mut sent = BytesMut::new();
             operation.encode(number, &mut sent);
             operation.encode(7, &mut sent);
@@ -264,7 +279,7 @@ mod tests {
                 action: action.into(),
                 key: key.clone(),
                 value: value.clone(),
-                ..besides.clone().unwrap_or_default()
+                ..extras.clone().unwrap_or_default()
             };
             let request = v1::OperationsRequest { bucket: String::new(), operations: vec![one(number), one(7)] };
             prop_assert_eq!(v1::OperationsRequest::decode(&sent[..]).unwrap(), request);
@@ -303,7 +318,8 @@ mod tests {
             prop_assert_eq!(given, number);
             prop_assert_eq!(&done.value, &value);
             prop_assert!(value.is_empty() || memory.contains(&done.value.as_ptr()));
-            prop_assert_eq!((done.version, done.deleted, done.value_omitted), (version, deleted, value_omitted));
+            prop_assert_eq!((done.version, done.deleted), (Lsn(version), deleted.map(Lsn)));
+            prop_assert_eq!(done.value_omitted, value_omitted);
             prop_assert_eq!(done.status.as_deref(), result.status.as_ref());
             prop_assert_eq!(done.info.clone(), result.info.map(|info| wire::info(Some(info)).unwrap()));
             prop_assert_eq!(done.or_failed("s").is_err(), code > 0);
@@ -320,10 +336,10 @@ mod tests {
     }
 
     #[test]
-    fn most_operations_say_nothing_besides() {
-        assert_eq!(besides_get(ByteRange::ALL), None);
-        assert_eq!(besides_put(&PutOptions::default(), None), None);
-        assert_eq!(besides_delete(RejectRules::default(), None), None);
-        assert!(besides_delete(RejectRules { if_exists: true, ..RejectRules::default() }, None).is_some());
+    fn most_operations_have_no_extras() {
+        assert_eq!(extras_of_get(ByteRange::ALL), None);
+        assert_eq!(extras_of_put(&PutOptions::default(), None), None);
+        assert_eq!(extras_of_delete(RejectRules::default(), None), None);
+        assert!(extras_of_delete(RejectRules { if_exists: true, ..RejectRules::default() }, None).is_some());
     }
 }

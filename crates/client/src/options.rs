@@ -55,13 +55,13 @@ pub struct ConnectOptions {
     pub connect_timeout: Duration,
     /// How long the server may be silent: the longest wait for an answer, and for each part of a stream.
     pub answer_timeout: Duration,
-    /// How often a call is sent at most: reads, writes with an identity, and writes of which it is known that they were not
+    /// How often a call is sent at most: reads, writes with an id, and writes of which it is known that they were not
     /// applied.
     pub attempts: u32,
-    /// Gives each write an identity, by which the server does it once: then it is sent again after a broken connection, too.
+    /// Gives each write an id, by which the server does it once: then it is sent again after a broken connection, too.
     /// Costs the server a second, small record for each write, so it is off where nothing else is said. Values that travel as
-    /// streams, and several puts or deletes that are not one step, have none.
-    pub once: bool,
+    /// streams, and several puts or deletes that are not one batch, have none.
+    pub dedup: bool,
 }
 
 impl ConnectOptions {
@@ -77,7 +77,7 @@ impl ConnectOptions {
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(60),
             attempts: 4,
-            once: false,
+            dedup: false,
         }
     }
 

@@ -22,11 +22,6 @@ const MESSAGE_BYTES_GUESS: usize = 8 << 10;
 /// What of one stream may be under way: about 1,000 short operations, as many as the server begins, or 4 MiB of values.
 pub(crate) const UNITS_MAX: u32 = 4096;
 
-/// What an operation with so many bytes counts for.
-pub(crate) fn units(bytes: usize) -> u32 {
-    4 + (bytes / 1024) as u32
-}
-
 /// What is not sent yet, of one stream after the other.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -108,10 +103,6 @@ impl Outgoing {
         self.sent
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-    }
-
     /// The number of the stream that sends now.
     pub(crate) fn stream(&self) -> u64 {
         self.stream
@@ -132,10 +123,6 @@ impl Outgoing {
     pub(crate) fn close(&mut self) -> Option<Waker> {
         self.is_closed = true;
         self.sender.take()
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed
     }
 }
 
@@ -231,7 +218,7 @@ mod tests {
     use super::*;
 
     fn put(value: &[u8]) -> Operation<'_> {
-        Operation { action: Action::Put, key: b"k", value, besides: None }
+        Operation { action: Action::Put, key: b"k", value, extras: None }
     }
 
     fn message(outgoing: &mut Outgoing, stream: u64) -> Option<v1::OperationsRequest> {
@@ -261,7 +248,7 @@ mod tests {
         assert!(outgoing.push(5, &put(b"")).1.is_some());
         assert!(outgoing.push(6, &put(b"")).1.is_none());
         assert!(outgoing.end_stream(false).is_none());
-        assert!(outgoing.is_empty() && outgoing.sent() == 7);
+        assert_eq!(outgoing.sent(), 7);
         assert_eq!(message(&mut outgoing, 2), None);
         assert!(outgoing.close().is_some());
         assert!(matches!(outgoing.poll_message(2, &mut context), Poll::Ready(None)));

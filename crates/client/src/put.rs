@@ -6,9 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::identity::Identity;
-use crate::object::{PutOptions, PutResult};
-use crate::retry::Failed;
+use crate::object::{Lsn, PutOptions, PutResult};
 use crate::wire;
 
 /// A source is read in pieces of this many bytes.
@@ -27,15 +25,13 @@ impl Client {
         value: Bytes,
         options: PutOptions,
     ) -> Result<PutResult> {
-        let key = Bytes::copy_from_slice(key);
         if value.len() <= CHUNK_BYTES_MAX {
-            let put =
-                |identity| self.put_message(bucket, key.clone(), value.clone(), options.clone(), identity);
-            return self.write(put).await;
+            let answer = self.put_message(&request(bucket, key, value, options)).await?;
+            return Ok(PutResult { version: Lsn(answer.version) });
         }
         self.retry
             .write(|| async {
-                let mut stream = self.put_stream(bucket, &key, options.clone());
+                let mut stream = self.put_stream(bucket, key, options.clone());
                 stream.send(value.clone()).await?;
                 stream.end().await
             })
@@ -72,27 +68,22 @@ impl Client {
         }
     }
 
-    async fn put_message(
-        &self,
-        bucket: &str,
-        key: Bytes,
-        value: Bytes,
-        options: PutOptions,
-        identity: Option<Identity>,
-    ) -> Result<PutResult, Failed> {
-        let (ttl_ns, expire_time_ns) = options.expiry.fields();
-        let request = v1::PutRequest {
-            ttl_ns,
-            expire_time_ns,
-            bucket: bucket.into(),
-            key,
-            rules: wire::rules(options.rules),
-            metadata: wire::metadata(options.metadata),
-            modified_ns: options.modified_ns,
-            return_existing: false,
-            value,
-        };
-        let answer = self.transport.call_as::<v1::Put>(identity, request).await?;
-        Ok(PutResult { version: answer.version })
+    pub(crate) async fn put_message(&self, request: &v1::PutRequest) -> Result<v1::PutResponse> {
+        self.write(|id| self.transport.call_as::<v1::Put>(id, request.clone())).await
+    }
+}
+
+pub(crate) fn request(bucket: &str, key: &[u8], value: Bytes, options: PutOptions) -> v1::PutRequest {
+    let (ttl_ns, expire_time_ns) = options.expiry.fields();
+    v1::PutRequest {
+        bucket: bucket.into(),
+        key: Bytes::copy_from_slice(key),
+        rules: wire::rules(options.rules),
+        metadata: wire::metadata(options.metadata),
+        modified_ns: options.modified_ns,
+        return_existing: false,
+        ttl_ns,
+        expire_time_ns,
+        value,
     }
 }

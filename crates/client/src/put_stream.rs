@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::object::{PutOptions, PutResult};
+use crate::object::{Lsn, PutOptions, PutResult};
 use crate::retry::{Failed, Outcome};
 use crate::transport::Transport;
 use crate::wire;
@@ -101,7 +101,7 @@ impl PutStream {
         self.send_part(Part::End(v1::PutStreamEnd { bytes: self.bytes })).await?;
         drop(self.parts);
         let answer = self.transport.within(self.answer).await?;
-        Ok(PutResult { version: answer.version })
+        Ok(PutResult { version: Lsn(answer.version) })
     }
 
     async fn send_gathered(&mut self) -> Result<(), Failed> {

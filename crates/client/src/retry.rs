@@ -2,7 +2,7 @@
 //!
 //! A read may always be sent again. A write is sent again only where it is known that it was not applied: the connection
 //! could not be opened, or the server said so. Otherwise it ends as `Unknown`: a second attempt could undo what another
-//! client wrote in between, or fail its own condition. With an identity (`identity.rs`) that is safe, and a write is sent again
+//! client wrote in between, or fail its own condition. With an id (`request_id.rs`) that is safe, and a write is sent again
 //! like a read.
 
 use std::time::Duration;
@@ -80,7 +80,7 @@ impl Retry {
 
     /// As [`Self::read`] for writes that the server does once. Where an attempt was perhaps applied, only a success and a
     /// condition that did not hold are certain afterwards.
-    pub(crate) async fn once<T, F>(self, attempt: impl Fn() -> F) -> Result<T>
+    pub(crate) async fn write_with_id<T, F>(self, attempt: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
     {
@@ -140,6 +140,7 @@ mod tests {
     use shoal_base::task::block_on;
 
     use super::*;
+    use crate::object::Lsn;
 
     fn failed(outcome: Outcome) -> Failed {
         Failed { error: Error::Busy("b".into()), outcome }
@@ -167,25 +168,26 @@ mod tests {
 
     /// What follows on an attempt with an open outcome does not say that nothing happened, unless it is the write's own answer.
     #[test]
-    fn a_write_with_an_identity_is_sent_again_until_it_is_known() {
+    fn a_write_with_an_id_is_sent_again_until_it_is_known() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _guard = runtime.enter();
         let lost = || Failed { error: Error::Busy("lost".into()), outcome: Outcome::Open };
         let run = |then: Result<u32, Failed>| {
             let first = Cell::new(true);
-            runtime.block_on(Retry::new(3).once(|| {
+            runtime.block_on(Retry::new(3).write_with_id(|| {
                 let result = if first.replace(false) { Err(lost()) } else { then.clone() };
                 async { result }
             }))
         };
         assert_eq!(run(Ok(5)), Ok(5));
-        let condition = Error::ConditionFailed { rule: None, current: Some(3) };
+        let condition = Error::ConditionFailed { rule: None, current: Some(Lsn(3)) };
         assert_eq!(run(Err(Failed::refused(condition.clone()))), Err(condition));
         let refused = run(Err(Failed::refused(Error::ReadOnly("broken".into()))));
         assert!(matches!(refused, Err(Error::Unknown(_))), "{refused:?}");
         assert!(matches!(run(Err(lost())), Err(Error::Unknown(_))));
         let only = runtime.block_on(
-            Retry::new(3).once(|| async { Err::<(), _>(Failed::refused(Error::ReadOnly("broken".into()))) }),
+            Retry::new(3)
+                .write_with_id(|| async { Err::<(), _>(Failed::refused(Error::ReadOnly("broken".into()))) }),
         );
         assert_eq!(only, Err(Error::ReadOnly("broken".into())));
     }

@@ -7,11 +7,11 @@ use crate::error::Result;
 use crate::object::{Figure, Stat};
 
 impl Client {
-    /// Stops the moving of values in the background until the server's next start, or lets it go on.
+    /// Stops the relocation of values in the background until the server's next start, or lets it go on.
     ///
     /// # Errors
     /// As [`Self::stat`].
-    pub async fn pause_moving(&self, pause: bool) -> Result<()> {
+    pub async fn pause_relocation(&self, pause: bool) -> Result<()> {
         self.retry
             .read(|| async {
                 self.transport.call::<v1::Moving>(v1::MovingRequest { pause }).await?;

@@ -23,8 +23,8 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::error::{Error, Result};
-use crate::identity::Identity;
 use crate::options::{ConnectOptions, Secret};
+use crate::request_id::RequestId;
 use crate::retry::{Failed, Outcome};
 use crate::trust::{Trust, explained};
 use crate::wire;
@@ -82,6 +82,14 @@ impl Transport {
         })
     }
 
+    /// One without a server.
+    #[cfg(test)]
+    pub(crate) fn nowhere() -> Self {
+        let (channels, next) = (Box::default(), AtomicUsize::new(0));
+        let answer_timeout = Duration::from_secs(60);
+        Self { channels, next, server: "nowhere".into(), answer_timeout, authorization: None }
+    }
+
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
@@ -91,17 +99,17 @@ impl Transport {
         self.call_as::<M>(None, request).await
     }
 
-    /// The same for a write that the server is to do once.
+    /// As [`Self::call`] for a write; the server does one with an id once.
     pub(crate) async fn call_as<M: Unary>(
         &self,
-        identity: Option<Identity>,
+        id: Option<RequestId>,
         request: M::Request,
     ) -> Result<M::Response, Failed> {
         let mut request = self.request(request);
-        if let Some(identity) = identity {
+        if let Some(RequestId { session, sequence }) = id {
             let metadata = request.metadata_mut();
-            metadata.insert(SESSION_HEADER, identity.session.into());
-            metadata.insert(SEQUENCE_HEADER, identity.sequence.into());
+            metadata.insert(SESSION_HEADER, session.into());
+            metadata.insert(SEQUENCE_HEADER, sequence.into());
         }
         let mut grpc = self.grpc();
         let answer = async {

@@ -13,8 +13,8 @@ pub(crate) fn rules(rules: RejectRules) -> Option<v1::RejectRules> {
     (rules != RejectRules::default()).then_some(v1::RejectRules {
         if_exists: rules.if_exists,
         if_missing: rules.if_missing,
-        if_version_not: rules.if_version_not,
-        if_version_at_most: rules.if_version_at_most,
+        if_version_not: rules.if_version_not.map(|version| version.0),
+        if_version_at_most: rules.if_version_at_most.map(|version| version.0),
     })
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn range(range: ByteRange) -> Option<v1::ByteRange> {
 pub(crate) fn info(info: Option<v1::ObjectInfo>) -> Result<ObjectInfo, Failed> {
     let info = info.ok_or_else(no_info)?;
     Ok(ObjectInfo {
-        version: info.version,
+        version: Lsn(info.version),
         bytes: info.bytes,
         modified_ns: info.modified_ns,
         metadata: metadata_of(info.metadata.unwrap_or_default()),
@@ -104,7 +104,7 @@ pub(crate) fn key_failed(status: v1::KeyStatus, server: &str) -> Failed {
 
 fn described_failure(described: Described, server: &str) -> Failed {
     let Described { failure, message, code } = described;
-    let current = failure.current_version;
+    let current = failure.current_version.map(Lsn);
     let rule = rule(failure.rule());
     let unavailable = |reason| Error::Unavailable { server: server.into(), reason };
     match failure.kind() {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_the_server_says_decides() {
-        let condition = Error::ConditionFailed { rule: Some(Rule::IfMissing), current: Some(3) };
+        let condition = Error::ConditionFailed { rule: Some(Rule::IfMissing), current: Some(Lsn(3)) };
         assert_eq!(of_kind(Kind::ConditionFailed), Failed::refused(condition));
         assert_eq!(of_kind(Kind::Busy).outcome, Outcome::NotApplied);
         assert_eq!(of_kind(Kind::Full).outcome, Outcome::Refused);

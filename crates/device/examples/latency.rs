@@ -1,4 +1,4 @@
-//! What the ways of running a request cost on this machine: latencies at depth 1, batches, and reads at depth 64.
+//! The cost of the ways to run a request on this machine: latencies at depth 1, batches, and reads at depth 64.
 //!
 //! `cargo run --release -p shoal-device --example latency -- [FILE [SECONDS]]`: the file is created, written once, and
 //! removed. Figures are medians and 99th percentiles in microseconds, and CPU time of the process an operation.

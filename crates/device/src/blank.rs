@@ -34,12 +34,12 @@ const SIGNATURES_MAX: usize = 8;
 
 static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
-/// What a look at a device found.
+/// The result of a look at a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     /// The first byte that was read and is not zero.
     pub first_byte: Option<u64>,
-    /// What is known of what lies there, in the order of the device; each thing once.
+    /// The known formats that lie there, in the order of the device; each once.
     pub signatures: Vec<Signature>,
     /// Blocks that were read.
     pub blocks_read: u64,

@@ -1,8 +1,8 @@
-//! Opens a regular file or a raw block device: checks, lock, direct I/O, and the choice of the driver.
+//! A regular file or a raw block device: opened with checks, a lock, direct I/O and the choice of the driver.
 //!
 //! The lock is taken on the descriptor that does the I/O, so that it lives exactly as long as the last request. A raw
-//! device is moreover opened with `O_EXCL`: the kernel then refuses one that is mounted or part of something else. Who only
-//! reads shares the lock with others who only read, and asks the kernel the same without keeping the device for itself.
+//! device is moreover opened with `O_EXCL`: the kernel then refuses one that is mounted or part of something else. A reader
+//! shares the lock with other readers, and asks the kernel the same without keeping the device for itself.
 
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use shoal_base::BLOCK_BYTES_U64;
 
-use crate::request::request;
 use crate::ring::{self, MakeRing};
 use crate::storage::{Kind, Storage};
-use crate::threads::{THREADS_DEFAULT, ThreadsDevice};
+use crate::threads::{Pool, THREADS_DEFAULT};
 use crate::transfer::Transfer;
-use crate::uring::UringDevice;
-use crate::{Device, IoBuf, Op, sys};
+use crate::uring::Uring;
+use crate::{BlockDevice, Device, DeviceCounters, DeviceError, IoBuf, Op, Request, Ticket, sys};
 
 /// How often a lock that somebody holds is asked for again. A process that was killed with requests in an io_uring
 /// lets go of its lock only when the kernel has finished them, shortly after the process is gone.
@@ -104,7 +103,7 @@ pub enum OpenError {
     /// The system refused something else.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -132,8 +131,8 @@ pub fn open(path: &Path, options: &FileOptions) -> Result<Device, OpenError> {
 fn open_with(path: &Path, options: &FileOptions, make_ring: MakeRing) -> Result<Device, OpenError> {
     let storage = Arc::new(open_storage(path, options)?);
     if options.io != IoMode::Threads {
-        match UringDevice::start(storage.clone(), make_ring) {
-            Ok(device) => return Ok(Device::new(Arc::new(device))),
+        match Uring::start(storage.clone(), make_ring) {
+            Ok(uring) => return Ok(FileDevice::driven(storage, Driver::Uring(uring))),
             Err(source) if options.io == IoMode::Uring => return Err(OpenError::UringRefused { source }),
             Err(error) => tracing::warn!(
                 path = %path.display(), %error, threads = options.threads.max(1),
@@ -141,9 +140,91 @@ fn open_with(path: &Path, options: &FileOptions, make_ring: MakeRing) -> Result<
             ),
         }
     }
-    let device =
-        ThreadsDevice::start(storage, options.threads.max(1)).map_err(at(path, "start threads for"))?;
-    Ok(Device::new(Arc::new(device)))
+    let pool = Pool::start(storage.clone(), options.threads.max(1)).map_err(at(path, "start threads for"))?;
+    Ok(FileDevice::driven(storage, Driver::Threads(pool)))
+}
+
+/// How requests are run.
+enum Driver {
+    Uring(Uring),
+    Threads(Pool),
+}
+
+/// An open file or block device, and what runs its requests.
+struct FileDevice {
+    storage: Arc<Storage>,
+    driver: Driver,
+}
+
+impl FileDevice {
+    fn driven(storage: Arc<Storage>, driver: Driver) -> Device {
+        Device::new(Arc::new(Self { storage, driver }))
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        let admitted = tickets.into_iter().filter_map(|ticket| self.storage.admit(ticket));
+        match &self.driver {
+            Driver::Uring(uring) => uring.submit(admitted),
+            Driver::Threads(pool) => pool.submit(admitted.collect(), None),
+        }
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        let admitted = tickets.into_iter().filter_map(|ticket| self.storage.admit(ticket));
+        match &self.driver {
+            Driver::Uring(uring) => uring.execute(admitted),
+            Driver::Threads(pool) => pool.execute(admitted),
+        }
+    }
+
+    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
+        Some(self.storage.serve(&request))
+    }
+
+    fn blocks(&self) -> u64 {
+        self.storage.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.storage.lengthen(blocks, true)
+    }
+
+    fn extend(&self, blocks: u64) -> io::Result<()> {
+        self.storage.lengthen(blocks, false)
+    }
+
+    fn shrink(&self, blocks: u64) -> io::Result<()> {
+        self.storage.shrink(blocks)
+    }
+
+    fn displaced(&self) -> Option<String> {
+        self.storage.displaced()
+    }
+
+    fn describe(&self) -> String {
+        match &self.driver {
+            Driver::Uring(_) => self.storage.describe("io_uring"),
+            Driver::Threads(pool) => self.storage.describe(&format!("{} threads", pool.threads())),
+        }
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.storage.path().to_owned())
+    }
+
+    fn can_grow(&self) -> bool {
+        self.storage.can_grow()
+    }
+
+    fn may_hold_foreign(&self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.storage.counters()
+    }
 }
 
 fn at(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> OpenError {
@@ -271,8 +352,8 @@ fn create_file(path: &Path) -> io::Result<()> {
 /// is tried.
 fn use_direct(file: &File, path: &Path) -> bool {
     let works = sys::set_direct(file, true).and_then(|()| {
-        let (_, probe) = request(Op::Read, 0, IoBuf::new(1));
-        sys::read(file, &Transfer::new(probe))
+        let mut probe = IoBuf::new(1);
+        sys::read(file, &Transfer::new(&Request::lent(Op::Read, 0, &mut probe)))
     });
     let Err(error) = works else { return true };
     let switched_off = sys::set_direct(file, false);

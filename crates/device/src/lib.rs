@@ -16,17 +16,19 @@ pub mod mem;
 pub mod memory;
 pub mod request;
 pub mod sim;
-pub mod threads;
-pub mod uring;
 
+mod allocation;
 mod counters;
+mod iovecs;
 mod local;
 mod recycle;
 mod ring;
 mod signature;
 mod storage;
 mod sys;
+mod threads;
 mod transfer;
+mod uring;
 
 use std::fmt;
 use std::io;
@@ -50,7 +52,7 @@ pub enum DeviceError {
     /// The device or the kernel refused it.
     #[error("{op} of {blocks} block(s) at block {block} failed: {message}")]
     Io {
-        /// What was asked.
+        /// The operation.
         op: &'static str,
         /// First block of the request.
         block: u64,
@@ -64,7 +66,7 @@ pub enum DeviceError {
     /// The request lies (partly) behind the end of the device.
     #[error("{op} of {blocks} block(s) at block {block}, but the device has {device_blocks} blocks")]
     OutOfRange {
-        /// What was asked.
+        /// The operation.
         op: &'static str,
         /// First block of the request.
         block: u64,
@@ -76,7 +78,7 @@ pub enum DeviceError {
     /// The device was shut down before the request completed; whether it took effect is not known.
     #[error("the device was shut down while {op} at block {block} was under way; its outcome is not known")]
     Abandoned {
-        /// What was asked.
+        /// The operation.
         op: &'static str,
         /// First block of the request.
         block: u64,
@@ -153,14 +155,14 @@ pub trait BlockDevice: Send + Sync {
         Ok(())
     }
 
-    /// What happened to the file that it was opened by, where that is not at its place any more: it was deleted, renamed or
-    /// replaced. What is written then would be gone with this process, or be missed by the next one. Asks the file system,
-    /// so it may block.
+    /// The fate of the file that it was opened by, where that is not at its place any more: it was deleted, renamed or
+    /// replaced. Later writes would be gone with this process, or be missed by the next one. Asks the file system, so it
+    /// may block.
     fn displaced(&self) -> Option<String> {
         None
     }
 
-    /// What the device is and how it is driven, in a few words for the log.
+    /// The kind of the device and of its driver, in a few words for the log.
     fn describe(&self) -> String;
 
     /// The file or block device that it was opened by; none where there is no such thing.

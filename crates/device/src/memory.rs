@@ -1,19 +1,18 @@
-//! Who owns the bytes that the kernel reads and writes.
+//! Ownership of the bytes that the kernel reads and writes.
 //!
 //! A request owns its memory until it completed. The types here make that a matter of the type system: [`IoBuf`] is
 //! aligned memory of whole blocks; the pool's frames implement the same traits.
 
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use shoal_base::BLOCK_BYTES;
 
+use crate::allocation::Allocation;
 use crate::recycle;
 
 /// Memory that a write request reads from.
@@ -35,53 +34,6 @@ pub unsafe trait ReadMemory: IoMemory {}
 // SAFETY: there are no segments.
 unsafe impl IoMemory for () {
     fn segments(&self, _each: &mut dyn FnMut(*mut u8, usize)) {}
-}
-
-/// Memory of whole blocks from the system; [`crate::recycle`] hands it out again and again.
-pub(crate) struct Allocation {
-    start: NonNull<u8>,
-    blocks: usize,
-}
-
-// SAFETY: the memory is owned like a `Box<[u8]>`'s.
-unsafe impl Send for Allocation {}
-// SAFETY: a shared reference only reads.
-unsafe impl Sync for Allocation {}
-
-impl Allocation {
-    /// `blocks` blocks of zeros. 0 blocks take no memory.
-    pub(crate) fn zeroed(blocks: usize) -> Self {
-        if blocks == 0 {
-            return Self { start: NonNull::<Block>::dangling().cast(), blocks };
-        }
-        let layout = Self::layout(blocks);
-        // SAFETY: the layout has a size above 0.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self { start, blocks }
-    }
-
-    pub(crate) const fn blocks(&self) -> usize {
-        self.blocks
-    }
-
-    fn layout(blocks: usize) -> Layout {
-        let bytes = blocks.checked_mul(BLOCK_BYTES);
-        let layout = bytes.and_then(|bytes| Layout::from_size_align(bytes, BLOCK_BYTES).ok());
-        layout.unwrap_or_else(|| panic!("{blocks} blocks exceed the address space"))
-    }
-}
-
-#[repr(align(4096))]
-struct Block;
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        if self.blocks > 0 {
-            // SAFETY: allocated in `zeroed` with the same layout.
-            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.blocks)) }
-        }
-    }
 }
 
 /// Aligned memory of whole blocks.
@@ -138,14 +90,14 @@ impl Deref for IoBuf {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the allocation is at least this long, initialised, and borrowed with `self`.
-        unsafe { std::slice::from_raw_parts(self.allocation.start.as_ptr(), self.blocks * BLOCK_BYTES) }
+        unsafe { std::slice::from_raw_parts(self.allocation.start(), self.blocks * BLOCK_BYTES) }
     }
 }
 
 impl DerefMut for IoBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `deref`, and borrowed mutably with `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.allocation.start.as_ptr(), self.blocks * BLOCK_BYTES) }
+        unsafe { std::slice::from_raw_parts_mut(self.allocation.start(), self.blocks * BLOCK_BYTES) }
     }
 }
 
@@ -164,7 +116,7 @@ impl fmt::Debug for IoBuf {
 // SAFETY: the allocation does not move with the value and is block-aligned; the request owns the value.
 unsafe impl IoMemory for IoBuf {
     fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
-        each(self.allocation.start.as_ptr(), self.blocks * BLOCK_BYTES);
+        each(self.allocation.start(), self.blocks * BLOCK_BYTES);
     }
 }
 

@@ -1,7 +1,7 @@
 //! I/O memory that was used before: handed out again instead of going back to the system.
 //!
 //! Fresh memory of this size comes from the kernel, which clears every page at the first touch and takes it back soon after
-//! it was freed. Under puts of 4 KiB to 1 MiB that was 38 to 51 % of all CPU (docs/performance-log.md). A few size classes
+//! it was freed. Under puts of 4 KiB to 1 MiB that was 38 to 51 % of all CPU (docs/measurements/performance-log.md). A few size classes
 //! keep at most [`KEPT_BYTES_MAX`] bytes; what is beyond goes back to the system. What a recycled piece holds is what its
 //! last user left there, so whoever takes one writes all of it or clears the rest.
 
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use shoal_base::BLOCK_BYTES;
 
-use crate::memory::Allocation;
+use crate::allocation::Allocation;
 
 /// Bytes that are kept for later at most, in the whole process, unless it was told to keep less.
 pub(crate) const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// What is kept at most; see [`keep_at_most`].
+/// The most bytes that are kept; see [`keep_at_most`].
 static KEPT_LIMIT: AtomicUsize = AtomicUsize::new(KEPT_BYTES_MAX);
 
 /// Keeps at most so many bytes of I/O memory for later in this process from now on, and never more than 16 MiB. For who wants to

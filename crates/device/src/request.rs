@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use crate::memory::IoMemory;
 use crate::{Device, DeviceError};
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Device to memory.
@@ -55,7 +55,7 @@ impl Op {
     }
 }
 
-/// What a completed request gives back: how it went, and the memory.
+/// The end of a request: its result, and the memory.
 pub struct Outcome<M> {
     /// How it went.
     pub result: Result<(), DeviceError>,
@@ -119,7 +119,7 @@ impl<M: Send> Cell for Shared<M> {
     }
 }
 
-/// What is asked, and the memory for it, which lives for `'a`; inside a [`Ticket`] until that is completed.
+/// An operation, and the memory for it, which lives for `'a`; inside a [`Ticket`] until that is completed.
 pub struct Request<'a> {
     op: Op,
     block: u64,
@@ -149,7 +149,7 @@ impl<'a> Request<'a> {
         unsafe { Self::of(op, block, memory) }
     }
 
-    /// What is asked.
+    /// The operation.
     #[must_use]
     pub const fn op(&self) -> Op {
         self.op
@@ -360,7 +360,7 @@ impl<M: IoMemory> IoFuture<M> {
     }
 }
 
-pub(crate) fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticket) {
+fn request<M: IoMemory>(op: Op, block: u64, memory: M) -> (Arc<Shared<M>>, Ticket) {
     // SAFETY: the cell, which the ticket holds, owns the memory, and moving it there does not move the segments.
     let request = unsafe { Request::of(op, block, &memory) };
     let shared = Arc::new(Shared {

@@ -39,11 +39,11 @@ pub(crate) type MakeRing = fn(&File) -> io::Result<(Submissions, Completions)>;
 pub(crate) struct Flight {
     /// The request.
     pub(crate) transfer: Transfer,
-    /// What was asked of the kernel.
+    /// The action that the kernel runs.
     pub(crate) action: Action,
 }
 
-/// What a completion brings back.
+/// The result of a completion.
 pub(crate) enum Landing {
     /// A transfer, and what the system call returned.
     Flight(Box<Flight>, io::Result<usize>),

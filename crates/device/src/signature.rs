@@ -1,4 +1,4 @@
-//! What file systems, volume managers and partition tables leave on a device, by which a refusal can name them.
+//! Signatures that file systems, volume managers and partition tables leave on a device, so that a refusal can name them.
 //!
 //! A table of magic bytes and of where they lie. It gives names only: whether a device is blank is not decided here
 //! ([`crate::blank`]), so what is not in the table is not at risk.
@@ -8,7 +8,7 @@ use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
 /// Something known that lies on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// What it is, with its article: "an XFS file system".
+    /// Its name, with an article: "an XFS file system".
     pub what: &'static str,
     /// Where its magic bytes begin, in bytes from the start of the device.
     pub byte: u64,
@@ -99,7 +99,7 @@ fn is_mbr(block: &[u8], magic: usize) -> bool {
         && partitions.any(|partition| partition[4] != 0)
 }
 
-/// What the bytes of block `block` have of what is known.
+/// The known signatures in the bytes of block `block`.
 pub(crate) fn signatures(block: u64, bytes: &[u8]) -> impl Iterator<Item = Signature> {
     let start = block * BLOCK_BYTES_U64;
     let has = |known: &Known, at: usize| {

@@ -18,7 +18,7 @@ use crate::counters::Counters;
 use crate::transfer::{Action, Transfer};
 use crate::{DeviceCounters, DeviceError, Op, Request, Ticket, sys};
 
-/// What the descriptor is open on.
+/// The kind of file that the descriptor is open on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A regular file, which may grow.
@@ -111,20 +111,18 @@ impl Storage {
         if self.read_only && op != Op::Read { Err(io::Error::from_raw_os_error(libc::EROFS)) } else { Ok(()) }
     }
 
+    /// Refuses a request that is out of range or not allowed.
+    fn check(&self, request: &Request<'_>) -> Result<(), DeviceError> {
+        self.check_access(request.op()).map_err(|error| request.error(&error))?;
+        request.check_range(self.blocks())
+    }
+
     /// Lets `ticket` through if it is in range and allowed, else completes it with the error.
     pub(crate) fn admit(&self, ticket: Ticket) -> Option<Ticket> {
-        if let Err(error) = self.check_access(ticket.op()) {
-            self.finish(ticket, Err(error));
-            return None;
-        }
-        match ticket.check_range(self.blocks()) {
-            Ok(()) => Some(ticket),
-            Err(error) => {
-                self.counters.count(ticket.op(), ticket.blocks(), false);
-                ticket.complete(Err(error));
-                None
-            }
-        }
+        let Err(error) = self.check(&ticket) else { return Some(ticket) };
+        self.counters.count(ticket.op(), ticket.blocks(), false);
+        ticket.complete(Err(error));
+        None
     }
 
     /// Counts and completes a request.
@@ -136,47 +134,30 @@ impl Storage {
         }
     }
 
-    /// Runs an admitted request on this thread and completes it.
+    /// Runs a request on this thread and completes it.
     pub(crate) fn run(&self, ticket: Ticket) {
-        if let Op::Discard { blocks } = ticket.op() {
-            let result = self.discard(ticket.block(), blocks);
-            return self.finish(ticket, result);
-        }
-        let mut transfer = Transfer::new(ticket);
-        let result = self.run_transfer(&mut transfer);
-        self.finish(transfer.into_request(), result);
+        ticket.run(|request| self.serve(request));
     }
 
-    /// Runs a request on lent memory on this thread.
-    pub(crate) fn run_lent(&self, request: Request<'_>) -> Result<(), DeviceError> {
-        if let Err(error) = request.check_range(self.blocks()) {
-            self.counters.count(request.op(), request.blocks(), false);
-            return Err(error);
-        }
-        if let Err(error) = self.check_access(request.op()) {
-            self.counters.count(request.op(), request.blocks(), false);
-            return Err(request.error(&error));
-        }
-        let (request, result) = match request.op() {
-            Op::Discard { blocks } => {
-                let result = self.discard(request.block(), blocks);
-                (request, result)
-            }
-            _ => {
-                let mut transfer = Transfer::lent(request);
-                let result = self.run_transfer(&mut transfer);
-                (transfer.into_request(), result)
-            }
-        };
-        self.counters.count(request.op(), request.blocks(), result.is_ok());
-        result.map_err(|error| request.error(&error))
+    /// Runs a request on this thread, and counts it.
+    pub(crate) fn serve(&self, request: &Request<'_>) -> Result<(), DeviceError> {
+        let served = self.check(request).and_then(|()| {
+            let result = match request.op() {
+                Op::Discard { blocks } => self.discard(request.block(), blocks),
+                _ => self.transfer(request),
+            };
+            result.map_err(|error| request.error(&error))
+        });
+        self.counters.count(request.op(), request.blocks(), served.is_ok());
+        served
     }
 
-    fn run_transfer<R>(&self, transfer: &mut Transfer<R>) -> io::Result<()> {
+    fn transfer(&self, request: &Request<'_>) -> io::Result<()> {
+        let mut transfer = Transfer::new(request);
         while let Some(action) = transfer.action(self.dsync.load(Ordering::Relaxed)) {
             let result = match action {
-                Action::Read => sys::read(&self.file, transfer),
-                Action::Write { durable } => sys::write(&self.file, transfer, durable),
+                Action::Read => sys::read(&self.file, &transfer),
+                Action::Write { durable } => sys::write(&self.file, &transfer, durable),
                 Action::Sync => self.file.sync_data().map(|()| 0),
             };
             transfer.took(action, result, &self.dsync)?;
@@ -200,17 +181,9 @@ impl Storage {
         }
     }
 
-    /// See [`crate::BlockDevice::grow`]. New parts of a file are allocated, so that a full file system is noticed here.
-    pub(crate) fn grow(&self, blocks: u64) -> io::Result<()> {
-        self.lengthen(blocks, true)
-    }
-
-    /// See [`crate::BlockDevice::extend`].
-    pub(crate) fn extend(&self, blocks: u64) -> io::Result<()> {
-        self.lengthen(blocks, false)
-    }
-
-    fn lengthen(&self, blocks: u64, allocates: bool) -> io::Result<()> {
+    /// See [`crate::BlockDevice::grow`], where it `allocates`, and [`crate::BlockDevice::extend`]. Allocated parts of a file show
+    /// at once that a file system is full.
+    pub(crate) fn lengthen(&self, blocks: u64, allocates: bool) -> io::Result<()> {
         let _one_grower = self.growing.lock();
         let old = self.blocks();
         if blocks <= old {

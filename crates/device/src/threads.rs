@@ -5,18 +5,17 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::storage::Storage;
-use crate::{BlockDevice, DeviceCounters, DeviceError, Request, Ticket, WAITING_MAX};
+use crate::{Ticket, WAITING_MAX};
 
 /// Threads of a pool unless told otherwise: about what a SATA disk serves at once. 8 threads reach 80,000 reads a second
-/// of 4 KiB on the NVMe device measured (`shared/deps.md`, section 1).
-pub const THREADS_DEFAULT: usize = 8;
+/// of 4 KiB on a measured NVMe device.
+pub(crate) const THREADS_DEFAULT: usize = 8;
 
 /// Counts down the requests of one `execute`.
 pub(crate) struct Group {
@@ -106,6 +105,23 @@ impl Pool {
         Ok(pool)
     }
 
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Runs admitted requests and returns when all are complete. The caller runs the first one itself, the pool the others.
+    pub(crate) fn execute(&self, mut admitted: impl Iterator<Item = Ticket>) {
+        let Some(first) = admitted.next() else { return };
+        let others: Vec<Ticket> = admitted.collect();
+        if others.is_empty() {
+            return self.shared.storage.run(first);
+        }
+        let group = Arc::new(Group { left: Mutex::new(others.len()), all_done: Condvar::new() });
+        self.submit(others, Some(&group));
+        self.shared.storage.run(first);
+        group.wait();
+    }
+
     /// Queues admitted requests. Those that find the queue full fail.
     pub(crate) fn submit(&self, tickets: Vec<Ticket>, group: Option<&Arc<Group>>) {
         let mut refused = Vec::new();
@@ -153,82 +169,5 @@ impl Drop for Pool {
                 tracing::error!("a thread of the I/O pool panicked");
             }
         }
-    }
-}
-
-/// See the module.
-pub struct ThreadsDevice {
-    storage: Arc<Storage>,
-    pool: Pool,
-}
-
-impl ThreadsDevice {
-    pub(crate) fn start(storage: Arc<Storage>, threads: usize) -> io::Result<Self> {
-        Ok(Self { pool: Pool::start(storage.clone(), threads)?, storage })
-    }
-}
-
-impl BlockDevice for ThreadsDevice {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        let admitted = tickets.into_iter().filter_map(|ticket| self.storage.admit(ticket)).collect();
-        self.pool.submit(admitted, None);
-    }
-
-    /// The caller runs the first request itself, the pool the others.
-    fn execute(&self, tickets: Vec<Ticket>) {
-        let mut admitted = tickets.into_iter().filter_map(|ticket| self.storage.admit(ticket));
-        let Some(first) = admitted.next() else { return };
-        let others: Vec<Ticket> = admitted.collect();
-        if others.is_empty() {
-            return self.storage.run(first);
-        }
-        let group = Arc::new(Group { left: Mutex::new(others.len()), all_done: Condvar::new() });
-        self.pool.submit(others, Some(&group));
-        self.storage.run(first);
-        group.wait();
-    }
-
-    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
-        Some(self.storage.run_lent(request))
-    }
-
-    fn blocks(&self) -> u64 {
-        self.storage.blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> io::Result<()> {
-        self.storage.grow(blocks)
-    }
-
-    fn extend(&self, blocks: u64) -> io::Result<()> {
-        self.storage.extend(blocks)
-    }
-
-    fn shrink(&self, blocks: u64) -> io::Result<()> {
-        self.storage.shrink(blocks)
-    }
-
-    fn displaced(&self) -> Option<String> {
-        self.storage.displaced()
-    }
-
-    fn describe(&self) -> String {
-        self.storage.describe(&format!("{} threads", self.pool.threads.len()))
-    }
-
-    fn path(&self) -> Option<PathBuf> {
-        Some(self.storage.path().to_owned())
-    }
-
-    fn can_grow(&self) -> bool {
-        self.storage.can_grow()
-    }
-
-    fn may_hold_foreign(&self) -> bool {
-        true
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.storage.counters()
     }
 }

@@ -4,11 +4,12 @@
 //! where the file system does not know `RWF_DSYNC`. The same steps serve plain system calls and both kinds of ring.
 
 use std::io;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shoal_base::BLOCK_BYTES_U64;
 
-use crate::sys::Iovecs;
+use crate::iovecs::Iovecs;
 use crate::{Op, Request, Ticket};
 
 /// How often one request is repeated because the kernel was interrupted or short of something, before it fails.
@@ -28,7 +29,7 @@ pub(crate) enum Action {
     Sync,
 }
 
-/// A request with what is left of it: a ticket, which may wander between threads, or a request on lent memory.
+/// A request with what is left of it: a ticket, which may wander between threads, or a borrowed request.
 pub(crate) struct Transfer<R = Ticket> {
     /// Keeps the memory that the list names.
     request: R,
@@ -41,36 +42,24 @@ pub(crate) struct Transfer<R = Ticket> {
     repeats: u32,
 }
 
-impl Transfer {
-    /// The start of `ticket`, which must be in range and no discard.
-    pub(crate) fn new(ticket: Ticket) -> Self {
-        Self::whole(ticket, |ticket| ticket)
-    }
-}
-
-impl<'a> Transfer<Request<'a>> {
+impl<'r, R: Deref<Target = Request<'r>>> Transfer<R> {
     /// The start of `request`, which must be in range and no discard.
-    pub(crate) fn lent(request: Request<'a>) -> Self {
-        Self::whole(request, |request| request)
-    }
-}
-
-impl<R> Transfer<R> {
-    fn whole<'r>(request: R, asked: impl FnOnce(&R) -> &Request<'r>) -> Self {
-        let asked = asked(&request);
-        debug_assert!(!matches!(asked.op(), Op::Discard { .. }), "discards are not transfers");
+    pub(crate) fn new(request: R) -> Self {
+        debug_assert!(!matches!(request.op(), Op::Discard { .. }), "discards are not transfers");
         Self {
-            op: asked.op(),
-            iovecs: Iovecs::of(asked),
-            offset: asked.block() * BLOCK_BYTES_U64,
-            left: asked.bytes(),
-            sync_left: asked.op() == Op::Flush,
+            op: request.op(),
+            iovecs: Iovecs::of(&request),
+            offset: request.block() * BLOCK_BYTES_U64,
+            left: request.bytes(),
+            sync_left: request.op() == Op::Flush,
             repeats: 0,
             request,
         }
     }
+}
 
-    /// What is to be done next; none when the request is complete. `dsync` says whether the file system takes
+impl<R> Transfer<R> {
+    /// The next action; none when the request is complete. `dsync` says whether the file system takes
     /// `RWF_DSYNC`.
     pub(crate) fn action(&mut self, dsync: bool) -> Option<Action> {
         if self.left > 0 {
@@ -226,7 +215,7 @@ mod tests {
     fn long_lists_are_cut_at_the_systems_limit() {
         let mut write = transfer(Op::Write, (0..1500).map(|_| IoBuf::new(1)).collect());
         let dsync = AtomicBool::new(true);
-        assert_eq!(write.window().len(), crate::sys::IOVECS_PER_CALL_MAX);
+        assert_eq!(write.window().len(), crate::iovecs::IOVECS_PER_CALL_MAX);
         write.took(Action::Write { durable: false }, Ok(1024 * BLOCK_BYTES), &dsync).unwrap();
         assert_eq!(write.window().len(), 476);
     }

@@ -10,7 +10,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -22,10 +21,10 @@ use crate::ring::{Completions, Flight, Gate, Landing, MakeRing, SHARED_ENTRIES, 
 use crate::storage::Storage;
 use crate::threads::{Pool, too_many};
 use crate::transfer::Transfer;
-use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Request, Ticket, WAITING_MAX, local};
+use crate::{Op, Ticket, WAITING_MAX, local};
 
 /// Requests in the shared ring at once: NVMe devices and network volumes are saturated by fewer.
-pub const IN_FLIGHT_MAX: usize = 256;
+pub(crate) const IN_FLIGHT_MAX: usize = 256;
 
 const _: () = assert!(IN_FLIGHT_MAX < SHARED_ENTRIES as usize, "room for the request that ends the reaper");
 
@@ -144,14 +143,14 @@ impl Shared {
 }
 
 /// See the module.
-pub struct UringDevice {
+pub(crate) struct Uring {
     shared: Arc<Shared>,
     reaper: Option<JoinHandle<()>>,
     /// Discards are rare and slow, and not every kernel has them in a ring: a thread of their own, when first needed.
     side: OnceLock<Option<Pool>>,
 }
 
-impl UringDevice {
+impl Uring {
     pub(crate) fn start(storage: Arc<Storage>, make_ring: MakeRing) -> io::Result<Self> {
         let (submissions, completions) = make_ring(storage.file())?;
         let gate = submissions.gate();
@@ -164,20 +163,31 @@ impl UringDevice {
         Ok(Self { shared, reaper: Some(reaper), side: OnceLock::new() })
     }
 
-    /// Admitted requests, without the discards, which the side thread got, and without what is complete already.
-    fn sort_out(&self, tickets: Vec<Ticket>) -> Vec<Ticket> {
-        let storage = &self.shared.storage;
-        let mut transfers = Vec::with_capacity(tickets.len());
-        for ticket in tickets {
-            let Some(ticket) = storage.admit(ticket) else { continue };
+    /// Starts admitted requests: the discards on the side thread, what is complete already at once.
+    pub(crate) fn submit(&self, admitted: impl Iterator<Item = Ticket>) {
+        let mut transfers = Vec::new();
+        for ticket in admitted {
             match ticket.op() {
                 Op::Discard { .. } => self.discard(ticket),
-                Op::Flush => transfers.push(ticket),
-                _ if ticket.bytes() == 0 => storage.finish(ticket, Ok(())),
+                Op::Read | Op::Write | Op::WriteDurable if ticket.bytes() == 0 => {
+                    self.shared.storage.finish(ticket, Ok(()));
+                }
                 _ => transfers.push(ticket),
             }
         }
-        transfers
+        self.shared.start(transfers);
+    }
+
+    /// Runs admitted requests on this thread: one is one system call, several go through a ring of the thread's own.
+    pub(crate) fn execute(&self, admitted: impl Iterator<Item = Ticket>) {
+        let storage = &self.shared.storage;
+        let mut admitted: Vec<Ticket> = admitted.collect();
+        if admitted.len() > 1 {
+            admitted = local::run(storage, admitted);
+        }
+        for ticket in admitted {
+            storage.run(ticket);
+        }
     }
 
     fn discard(&self, ticket: Ticket) {
@@ -190,7 +200,7 @@ impl UringDevice {
     }
 }
 
-impl Drop for UringDevice {
+impl Drop for Uring {
     fn drop(&mut self) {
         let mut queue = self.shared.queue.lock();
         queue.closed = true;
@@ -202,68 +212,5 @@ impl Drop for UringDevice {
         if reaper.thread().id() != thread::current().id() && reaper.join().is_err() {
             tracing::error!("the thread that reaps the I/O completions panicked");
         }
-    }
-}
-
-impl BlockDevice for UringDevice {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        self.shared.start(self.sort_out(tickets));
-    }
-
-    /// One request is one system call; several go through a ring of the calling thread.
-    fn execute(&self, tickets: Vec<Ticket>) {
-        let storage = &self.shared.storage;
-        let mut admitted: Vec<Ticket> =
-            tickets.into_iter().filter_map(|ticket| storage.admit(ticket)).collect();
-        if admitted.len() > 1 {
-            admitted = local::run(storage, admitted);
-        }
-        for ticket in admitted {
-            storage.run(ticket);
-        }
-    }
-
-    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
-        Some(self.shared.storage.run_lent(request))
-    }
-
-    fn blocks(&self) -> u64 {
-        self.shared.storage.blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> io::Result<()> {
-        self.shared.storage.grow(blocks)
-    }
-
-    fn extend(&self, blocks: u64) -> io::Result<()> {
-        self.shared.storage.extend(blocks)
-    }
-
-    fn shrink(&self, blocks: u64) -> io::Result<()> {
-        self.shared.storage.shrink(blocks)
-    }
-
-    fn displaced(&self) -> Option<String> {
-        self.shared.storage.displaced()
-    }
-
-    fn describe(&self) -> String {
-        self.shared.storage.describe("io_uring")
-    }
-
-    fn path(&self) -> Option<PathBuf> {
-        Some(self.shared.storage.path().to_owned())
-    }
-
-    fn can_grow(&self) -> bool {
-        self.shared.storage.can_grow()
-    }
-
-    fn may_hold_foreign(&self) -> bool {
-        true
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.shared.storage.counters()
     }
 }

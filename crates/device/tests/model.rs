@@ -68,7 +68,7 @@ struct Checked {
     next_tag: u8,
 }
 
-/// What the device says to a request outside its range.
+/// The device's answer to a request outside its range.
 fn is_out_of_range(error: &DeviceError) -> bool {
     matches!(error, DeviceError::OutOfRange { .. })
 }

@@ -99,8 +99,8 @@ fn put_all(store: &Store, keys: &[ObjectKey], value: &[u8]) -> (Option<shoal_eng
     let (mut last, mut count) = (None, 0);
     for keys in keys.chunks(SHORT_PUTS_MAX) {
         let puts: Vec<(&ObjectKey, &[u8])> = keys.iter().map(|key| (key, value)).collect();
-        let Some(pending) = store.put_all_at_once(&puts) else { break };
-        (last, count) = (Some(pending.into_last()), count + keys.len());
+        let Some(pending) = store.try_write(&puts) else { break };
+        (last, count) = (Some(pending), count + keys.len());
     }
     (last, count)
 }

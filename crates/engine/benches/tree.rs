@@ -4,15 +4,19 @@
 //! The tree is private to the engine, so this compiles it into the benchmark.
 
 #[allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
-#[path = "../src/tree/mod.rs"]
+#[path = "../src/tablet/tree/mod.rs"]
 mod tree;
 
 #[allow(dead_code, unreachable_pub, missing_docs)]
-#[path = "../src/plant.rs"]
-mod plant;
+#[path = "../src/testing"]
+mod testing {
+    pub(crate) mod injected_bug;
+}
 
-mod error {
-    pub(crate) use shoal_engine::{Error, Result};
+mod common {
+    pub(crate) mod error {
+        pub(crate) use shoal_engine::{Error, Result};
+    }
 }
 
 use std::hint::black_box;
@@ -23,7 +27,7 @@ use parking_lot::RwLock;
 use shoal_base::task::block_on;
 use shoal_base::{BLOCK_BYTES, Lsn, SeededEntropy, TabletId};
 
-use error::{Error, Result};
+use common::error::{Error, Result};
 use tree::*;
 
 const TREE: Tree = Tree { device: 1, tablet: TabletId(0) };

@@ -24,122 +24,61 @@
 //! Under [`block_on`] the calling thread does its own I/O and, where nobody else commits, commits: no hand-off. The same
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
-//! The way of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `write.rs`, `overlay/`, `log/commit.rs`; later
-//! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `near.rs` (on a dispatch thread), `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `open.rs`,
-//! `superblock.rs`, `space_image.rs`, `log/read.rs`. Rules R1 to R24 are in `docs/invariants.md`.
+//! Modules import in one direction: `common`, then `log` and `space`, `value`, `tablet`, `store`, and last the verbs
+//! `checkpoint`, `read`, `write`, `maintenance` and `recovery`.
+//!
+//! The way of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `overlay/`, `log/commit.rs`; later
+//! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `read_cache.rs` (on a dispatch thread), `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `recovery/read.rs`,
+//! `superblock.rs`, `space_image.rs`, `log/read.rs`, `open.rs`. Rules R1 to R24 are in `docs/invariants.md`.
 
 #![allow(unexpected_cfgs)] // Fuzzers set `fuzzing`.
 
-mod acknowledge;
-mod admission;
-mod apply;
-mod background;
-mod behind;
-#[cfg(test)]
-mod by_hand;
-mod check;
-mod clock_record;
-mod close;
-mod damage;
-mod delete;
-mod entry;
-mod error;
-mod event;
-mod expiry;
-mod features;
-mod fence;
-mod free_space;
-mod get;
-mod grow;
-#[cfg(any(test, fuzzing))]
-pub mod hostile;
-mod key;
-mod layout;
-mod list;
+mod checkpoint;
+mod common;
 mod log;
-mod losses;
-mod moving;
-mod near;
-mod object;
-mod open;
-mod options;
-mod overlay;
-mod own_space;
-mod owners;
-mod packed;
-mod pending;
-mod plant;
-mod poison;
-mod publish;
-mod put;
-mod reap;
-mod repair;
-mod retry;
-mod salvage;
-mod scrub;
-mod short;
+mod maintenance;
+mod read;
+mod recovery;
 mod space;
-mod space_image;
-mod stat;
 mod store;
-mod stream;
-mod superblock;
-/// Locks, by one name: the models of `models.rs` put others there.
-mod sync {
-    pub(crate) use shoal_base::sync::Mutex;
-}
 mod tablet;
-mod together;
-mod transact;
-mod tree;
-mod tree_io;
-mod turns;
-mod update;
+mod testing;
 mod value;
-mod watch;
 mod write;
 
-#[cfg(test)]
-mod arms_tests;
-#[cfg(test)]
-mod event_tests;
-#[cfg(test)]
-mod fence_tests;
-#[cfg(test)]
-mod format_tests;
-#[cfg(test)]
-mod models;
-#[cfg(test)]
-mod refusal_tests;
-#[cfg(test)]
-mod warm_tests;
+#[cfg(any(test, fuzzing))]
+pub use testing::hostile;
 
-pub use check::{CheckOptions, CheckProblem, CheckReport, check};
-pub use close::Closed;
-pub use damage::DamagedRange;
-pub use error::{Error, Result};
-pub use free_space::FreeSpace;
-pub use key::{Bucket, DEFAULT_BUCKET, ObjectKey, check_bucket};
-pub use list::DAMAGED_RANGES_MAX;
-pub use losses::Losses;
-pub use near::Near;
-pub use object::{
+pub use common::damaged_range::DamagedRange;
+pub use common::error::{Error, Result};
+pub use common::key::{Bucket, DEFAULT_BUCKET, ObjectKey, check_bucket};
+pub use common::object::{
     ByteRange, Deadline, DeleteResult, Expiry, ListPage, ListRequest, Metadata, Object, ObjectInfo,
     PutOptions, PutResult, RejectRules,
 };
-pub use options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
-pub use own_space::OWN_SPACES_MAX;
-pub use pending::Pending;
-pub use retry::{Identity, Once, RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT};
-pub use scrub::ScrubReport;
+pub use common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
+pub use common::problem::CheckProblem;
+pub use maintenance::scrub::ScrubReport;
+pub use read::get::{Lookup, ShortObject, TryGet};
+pub use read::list::DAMAGED_RANGES_MAX;
+pub use read::read_cache::ReadCache;
+pub use read::stream::GetStream;
+pub use recovery::close::Closed;
+pub use recovery::repair::check::check;
+pub use recovery::report::{CheckOptions, CheckReport};
 pub use shoal_base::task::block_on;
 pub use shoal_base::{Lsn, Run, TabletId};
-pub use short::{PendingPuts, SHORT_PUTS_MAX};
-pub use stat::StoreStat;
+pub use space::own_space::OWN_SPACES_MAX;
 pub use store::Store;
-pub use stream::{GetStream, PutStream};
-pub use together::Together;
-pub use transact::{Decision, Transacted};
-pub use update::{Change, Look, Updated};
-pub use value::room::Room;
-pub use watch::Watch;
+pub use store::free_space::FreeSpace;
+pub use store::losses::Losses;
+pub use store::stat::StoreStat;
+pub use write::change::{Change, ReadLevel};
+pub use write::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT, RequestId};
+pub use write::pending::Pending;
+pub use write::put::Write;
+pub use write::receive_buffer::ReceiveBuffer;
+pub use write::stream::PutStream;
+pub use write::transact::{Decision, Keeping, Outcome, TransactOptions, Updated};
+pub use write::try_write::SHORT_PUTS_MAX;
+pub use write::watch::Watch;

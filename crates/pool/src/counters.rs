@@ -12,7 +12,7 @@ pub struct PoolCounters {
     pub misses: u64,
     /// Fetches that joined a load that was under way.
     pub coalesced: u64,
-    /// Misses that were begun by a prefetch.
+    /// Misses that a prefetch began.
     pub prefetched: u64,
     /// Units evicted to make room.
     pub evictions: u64,
@@ -60,7 +60,6 @@ pub struct PoolCounters {
 /// when it is reused.
 #[derive(Default)]
 pub(crate) struct Stats {
-    pub(crate) hits: Count,
     pub(crate) misses: Count,
     pub(crate) coalesced: Count,
     pub(crate) prefetched: Count,

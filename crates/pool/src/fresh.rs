@@ -9,6 +9,7 @@
 //!    under way.
 //! 3. Together they are bounded: a value that finds no frames lies in memory of its own, and is not kept.
 
+use std::fmt;
 use std::sync::Arc;
 
 use shoal_base::BLOCK_BYTES;
@@ -16,9 +17,9 @@ use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
-use crate::frame::{FilledFrames, Frames, SharedFrames, WriteMemory};
-use crate::pin::Pinned;
-use crate::pool::{Inner, Pool};
+use crate::memory::frame::{FilledFrames, Frames, SharedFrames, WriteMemory};
+use crate::pool::Pool;
+use crate::shared::Shared;
 use crate::unit::{Hint, Unit};
 
 /// Blocks of a value's unit that begins with a block.
@@ -26,7 +27,7 @@ const UNIT_BLOCKS: usize = VALUE_UNIT_BYTES / BLOCK_BYTES;
 
 /// So many blocks count as fresh.
 pub(crate) struct Counted {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
     blocks: usize,
     /// How they enter the pool.
     hint: Hint,
@@ -34,7 +35,7 @@ pub(crate) struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.inner.fresh.fetch_sub(self.blocks, Ordering::Relaxed);
+        self.shared.fresh.fetch_sub(self.blocks, Ordering::Relaxed);
     }
 }
 
@@ -52,14 +53,14 @@ pub struct Filled {
     counted: Arc<Counted>,
 }
 
-impl std::fmt::Debug for Fresh {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Fresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fresh({} blocks)", self.counted.blocks)
     }
 }
 
-impl std::fmt::Debug for Filled {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Filled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Filled({} blocks)", self.counted.blocks)
     }
 }
@@ -120,7 +121,7 @@ impl Filled {
     pub fn memory(&self) -> WriteMemory {
         WriteMemory::Filled(FilledFrames {
             frames: SharedFrames(self.frames.clone()),
-            _counted: Arc::clone(&self.counted),
+            _guard: self.counted.clone(),
         })
     }
 }
@@ -130,19 +131,19 @@ impl Pool {
     /// under way already, or where nothing can go for it now.
     #[must_use]
     pub fn fresh(&self, blocks: usize) -> Option<Fresh> {
-        let inner = self.inner();
+        let shared = self.shared();
         if blocks == 0 || (blocks * BLOCK_BYTES) as u64 > self.pass_through_bytes() {
             return None;
         }
-        let most = inner.policy.scan_frames_max();
+        let most = shared.policy.scan_frames_max();
         let more = |fresh: usize| (fresh + blocks <= most).then_some(fresh + blocks);
-        inner.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        let mut counted = Counted { inner: inner.clone(), blocks, hint: Hint::Lookup };
+        shared.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        let mut counted = Counted { shared: shared.clone(), blocks, hint: Hint::Lookup };
         let mut frames = SmallVec::new();
         let mut left = blocks;
         while left > 0 {
             let count = left.min(UNIT_BLOCKS);
-            frames.push(match inner.store.take(count) {
+            frames.push(match shared.residents.memory.take(count) {
                 Some(free) => free,
                 None => {
                     counted.hint = Hint::Scan;
@@ -164,30 +165,23 @@ impl Pool {
                 self.adopt_one(frames, &unit, counted.hint);
             }
         }
-        self.inner().store.starving.notify();
+        self.residents().memory.starving.notify();
     }
 
     fn adopt_one(&self, frames: Frames, unit: &Unit, hint: Hint) {
-        let inner = self.inner();
-        let index = frames.list().head;
-        let slot = &inner.slots[index as usize];
-        let guard = inner.table.lock(unit.id.block);
-        let is_loading = guard.loads.iter().any(|load| load.unit == *unit);
-        let of_block = inner.table.chain(&inner.slots, unit.id.block, &guard).collect::<SmallVec<[u32; 4]>>();
-        if is_loading || of_block.iter().any(|&index| inner.slots[index as usize].is(unit)) {
+        let shared = self.shared();
+        let guard = shared.table.lock(unit.id.block);
+        let mut chain = shared.table.chain(unit.id.block, &guard);
+        if guard.is_loading(unit) || chain.any(|index| shared.residents.slot(index).is(unit)) {
             // A second copy of it would never leave together with the first.
             drop(guard);
             return;
         }
         // Earlier lives of the block: nobody asks for them any more.
-        let earlier = of_block.into_iter().filter(|&index| !inner.slots[index as usize].unit().is_mutable());
-        let earlier: SmallVec<[Pinned; 4]> =
-            earlier.filter_map(|index| inner.retire(index, &guard)).collect();
-        slot.name(unit);
-        inner.policy.entered(slot, index, hint);
-        inner.table.link(&inner.slots, index, &guard);
-        inner.publish(frames, 0);
-        inner.stats.adopted.add(1);
+        let earlier = shared.retire(unit.id.block, &guard, |_| true);
+        shared.enter(&frames, unit, hint, &guard);
+        shared.residents.publish(frames, 0);
+        shared.stats.adopted.add(1);
         drop(guard);
         drop(earlier);
     }
@@ -259,7 +253,7 @@ mod unit_tests {
         pool.adopt(fresh.filled(), units_of_short());
         assert!(pool.get(&units[0]).is_none());
         assert!(pool.get(&units_of_short()[0]).is_some());
-        assert_eq!(pool.inner().fresh.load(Ordering::Relaxed), 0);
+        assert_eq!(pool.shared().fresh.load(Ordering::Relaxed), 0);
     }
 
     fn units_of_short() -> Vec<Unit> {

@@ -1,5 +1,5 @@
 //! How long a read of the device takes, as far as that decides who does the work: on a fast device whoever needs
-//! something done does it, on a slow one it is begun early and left to the device.
+//! something done does it, on a slow one it is started early and left to the device.
 //!
 //! The estimate moves by a fixed factor towards each sample, so it follows the median: a thread that loses its core in
 //! the middle of a read does not make the device slow.
@@ -19,7 +19,7 @@ const SAMPLED: u32 = 32;
 /// From here on a device is slow. A hand-off to another thread costs 10 to 20 us, a read of an NVMe device 50 to 100 us.
 const SLOW_NS: u64 = 60_000;
 
-/// The first estimate: fast, so that nothing is begun early before it is known to pay.
+/// The first estimate: fast, so that nothing is started early before it is known to pay.
 const START_NS: u64 = 20_000;
 
 const NS_MIN: u64 = 500;
@@ -40,16 +40,16 @@ impl Latency {
     }
 
     /// A read begins: the time, where it is to be sampled.
-    pub(crate) fn begun(&self) -> Option<Instant> {
+    pub(crate) fn began(&self) -> Option<Instant> {
         // A thread that is ending does not sample.
         let reads = READS.try_with(|reads| reads.replace(reads.get().wrapping_add(1))).unwrap_or(1);
         reads.is_multiple_of(SAMPLED).then(moment)
     }
 
     /// It ended.
-    pub(crate) fn ended(&self, begun: Option<Instant>) {
-        if let Some(begun) = begun {
-            self.sample(begun.elapsed().as_nanos() as u64);
+    pub(crate) fn ended(&self, began: Option<Instant>) {
+        if let Some(began) = began {
+            self.sample(began.elapsed().as_nanos() as u64);
         }
     }
 

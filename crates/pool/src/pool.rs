@@ -1,28 +1,23 @@
 //! The pool as a whole: its parts, its options, and what concerns all of it.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 
 use shoal_base::Run;
-use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::AtomicUsize;
-use shoal_device::{BlockDevice, Device, DeviceCounters, DeviceError, Request, Ticket};
+use shoal_device::Device;
 
 use crate::PoolError;
-use crate::aside::Side;
-use crate::counters::{Alone, CELLS, PoolCounters, Stats, cell};
-use crate::evict::Draw;
-use crate::frame::Stores;
-use crate::free::NONE;
-use crate::latch::Latches;
+use crate::counters::{Alone, PoolCounters, Stats};
 use crate::latency::Latency;
-use crate::pin::{Pinned, Slot, close};
+use crate::memory::frame::Stores;
+use crate::memory::free::NONE;
 use crate::policy::{K_MAX, Policy};
-use crate::starve::Starving;
+use crate::resident::pin::close;
+use crate::resident::slot::{Residents, Slot};
+use crate::shared::{InPlaceWrites, Shared};
 use crate::table::Table;
 use crate::unit::{UNIT_BLOCKS_MAX, UnitId};
-use crate::write::{Writer, WriterOptions};
 
 /// How large the pool is and how it chooses what to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,84 +79,16 @@ impl PoolOptions {
     }
 }
 
-/// What loads, pins and handles share. Not the device: see [`crate::load`].
-pub(crate) struct Inner {
-    pub(crate) slots: Box<[Slot]>,
-    pub(crate) store: Stores,
-    pub(crate) table: Table,
-    pub(crate) policy: Policy,
-    pub(crate) draw: Alone<Draw>,
-    pub(crate) stats: Stats,
-    pub(crate) latency: Alone<Latency>,
-    pub(crate) latches: Latches,
-    /// Blocks on their way by prefetches.
-    pub(crate) prefetching: Alone<AtomicUsize>,
-    /// Blocks on their way for scans.
-    pub(crate) scanning: Alone<AtomicUsize>,
-    /// Blocks of values that are on their way in.
-    pub(crate) fresh: Alone<AtomicUsize>,
-    /// Pages that change in place and are being written.
-    pub(crate) writing: Alone<AtomicUsize>,
-    /// Where pages wait beside their frames to be written.
-    pub(crate) side: Option<Side>,
-    /// Who waits for these writes.
-    pub(crate) flushing: Arc<Starving>,
-    /// The first error of such a write since the last flush.
-    pub(crate) write_error: Mutex<Option<DeviceError>>,
-    /// Scans that read ahead.
-    pub(crate) streams: AtomicUsize,
-    pub(crate) ready_frames: usize,
-    pub(crate) pin_wait_ms: u64,
-}
-
 struct Handle {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
+    /// As in `shared`, where a hit needs not look for it.
+    residents: Arc<Residents>,
     device: Device,
-    /// The same, with a count of references for each group of threads: each request takes one.
-    lanes: [Device; CELLS],
-}
-
-/// The pool's device, as one group of threads refers to it.
-#[repr(align(64))]
-struct Lane(Device);
-
-impl BlockDevice for Lane {
-    fn submit(&self, tickets: Vec<Ticket>) {
-        self.0.inner().submit(tickets);
-    }
-
-    fn execute(&self, tickets: Vec<Ticket>) {
-        self.0.inner().execute(tickets);
-    }
-
-    fn run(&self, request: Request<'_>) -> Option<Result<(), DeviceError>> {
-        self.0.inner().run(request)
-    }
-
-    fn blocks(&self) -> u64 {
-        self.0.inner().blocks()
-    }
-
-    fn grow(&self, blocks: u64) -> io::Result<()> {
-        self.0.inner().grow(blocks)
-    }
-
-    fn describe(&self) -> String {
-        self.0.inner().describe()
-    }
-
-    fn can_grow(&self) -> bool {
-        self.0.inner().can_grow()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.0.inner().counters()
-    }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        close(&self.inner);
+        close(&self.residents);
     }
 }
 
@@ -188,35 +115,33 @@ impl Pool {
         }
         let side = match u32::try_from(side_buffers).map(|count| count.min(NONE - 1)) {
             Ok(0) => None,
-            Ok(count) => Some(Side::new(count).map_err(|error| setup(error.to_string()))?),
+            Ok(count) => Some(Stores::new(count).map_err(|error| setup(error.to_string()))?),
             Err(_) => return Err(setup("the number of side buffers is not supported".into())),
         };
-        let inner = Inner {
-            slots: (0..count).map(|_| Slot::new()).collect(),
-            store: Stores::new(count).map_err(|error| setup(error.to_string()))?,
-            table: Table::new(frames),
+        let residents = Arc::new(Residents::new(count).map_err(|error| setup(error.to_string()))?);
+        let shared = Shared {
+            table: Table::new(residents.slots.clone()),
             policy: Policy::new(frames, k, history, scan_frames_max),
+            residents: residents.clone(),
             draw: Alone::default(),
             stats: Stats::default(),
             latency: Alone(Latency::new()),
-            latches: Latches::new(),
             prefetching: Alone::default(),
             scanning: Alone::default(),
             fresh: Alone::default(),
-            writing: Alone::default(),
-            side,
-            flushing: Arc::default(),
-            write_error: Mutex::new(None),
+            writes: InPlaceWrites { side, ready_frames, ..InPlaceWrites::default() },
             streams: AtomicUsize::new(0),
-            ready_frames,
             pin_wait_ms,
         };
-        let lanes = std::array::from_fn(|_| Device::new(Arc::new(Lane(device.clone()))));
-        Ok(Self(Arc::new(Handle { inner: Arc::new(inner), device, lanes })))
+        Ok(Self(Arc::new(Handle { shared: Arc::new(shared), residents, device })))
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.0.inner
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    pub(crate) fn residents(&self) -> &Arc<Residents> {
+        &self.0.residents
     }
 
     /// What has to be dropped, where this is the last handle.
@@ -230,33 +155,24 @@ impl Pool {
         &self.0.device
     }
 
-    /// The device for a request of this thread.
-    pub(crate) fn lane(&self) -> &Device {
-        &self.0.lanes[cell()]
-    }
-
     /// Values above this many bytes should be read past the pool: they would displace too much of what is read often.
     #[must_use]
     pub fn pass_through_bytes(&self) -> u64 {
-        (self.inner().slots.len() / 64 * shoal_base::BLOCK_BYTES) as u64
+        (self.frames() / 64 * shoal_base::BLOCK_BYTES) as u64
     }
 
-    /// Writes new pages through the pool, behind the caller's back.
-    #[must_use]
-    pub fn writer(&self, options: WriterOptions) -> Writer {
-        Writer::new(self.clone(), options)
+    /// Frames of the pool.
+    pub(crate) fn frames(&self) -> usize {
+        self.residents().slots.len()
     }
 
     /// Whether a unit of this identity is resident. It may be gone a moment later.
     #[must_use]
     pub fn is_resident(&self, id: &UnitId) -> bool {
-        let inner = self.inner();
-        let resident = |index: u32| {
-            let slot = &inner.slots[index as usize];
-            slot.id() == *id && slot.word().is_resident()
-        };
-        let guard = inner.table.lock(id.block);
-        inner.table.chain(&inner.slots, id.block, &guard).any(resident)
+        let shared = self.shared();
+        let guard = shared.table.lock(id.block);
+        let mut slots = shared.table.chain(id.block, &guard).map(|index| shared.residents.slot(index));
+        slots.any(|slot| slot.id() == *id && slot.word.is_resident())
     }
 
     /// Drops the units that have a block in `run`, for instance because its space is given to somebody else. Units that
@@ -264,50 +180,28 @@ impl Pool {
     ///
     /// Identities keep a reused block from being taken for its former self (R11), so this only frees memory early.
     pub fn forget(&self, run: Run) {
-        let inner = self.inner();
+        let residents = self.residents();
         let first = run.block.saturating_sub(UNIT_BLOCKS_MAX as u64 - 1);
-        if (run.end() - first) as usize <= inner.slots.len() {
-            (first..run.end()).for_each(|block| self.forget_block(block, run));
+        let forget = |block: u64| {
+            let guard = self.shared().table.lock(block);
+            let pins = self.shared().retire(block, &guard, |unit| unit.run().overlaps(run));
+            drop(guard);
+            drop(pins);
+        };
+        if (run.end() - first) as usize <= residents.slots.len() {
+            (first..run.end()).for_each(forget);
             return;
         }
         // The run is longer than the pool: ask the slots instead of the blocks. A slot that changes meanwhile names a
         // unit that was loaded after this call.
-        for slot in &inner.slots[..inner.store.free.touched() as usize] {
-            let block = slot.block();
-            if slot.word().is_resident() && (first..run.end()).contains(&block) {
-                self.forget_block(block, run);
-            }
-        }
+        let resident = residents.used_slots().iter().filter(|slot| slot.word.is_resident());
+        resident.map(Slot::block).filter(|block| (first..run.end()).contains(block)).for_each(forget);
     }
 
     /// Drops this unit, where it is resident, as [`Self::forget`] does.
     pub fn forget_unit(&self, id: UnitId) {
-        let inner = self.inner();
-        let guard = inner.table.lock(id.block);
-        let mut chain = inner.table.chain(&inner.slots, id.block, &guard);
-        let is_it = |index: &u32| {
-            let slot = &inner.slots[*index as usize];
-            slot.id() == id && !slot.unit().is_mutable()
-        };
-        let pinned = chain.find(is_it).and_then(|index| inner.retire(index, &guard));
-        drop(guard);
-        drop(pinned);
-    }
-
-    fn forget_block(&self, block: u64, run: Run) {
-        let inner = self.inner();
-        let mut pins: Vec<Pinned> = Vec::new();
-        let guard = inner.table.lock(block);
-        let doomed: Vec<u32> = inner
-            .table
-            .chain(&inner.slots, block, &guard)
-            .filter(|&index| {
-                let unit = inner.slots[index as usize].unit();
-                // Those that change in place are deleted, after their readers and writes.
-                !unit.is_mutable() && unit.run().overlaps(run)
-            })
-            .collect();
-        pins.extend(doomed.into_iter().filter_map(|index| inner.retire(index, &guard)));
+        let guard = self.shared().table.lock(id.block);
+        let pins = self.shared().retire(id.block, &guard, |unit| unit.id == id);
         drop(guard);
         drop(pins);
     }
@@ -315,18 +209,18 @@ impl Pool {
     /// Frames that scans take before they reuse their own.
     #[must_use]
     pub fn scan_frames_max(&self) -> usize {
-        self.inner().policy.scan_frames_max()
+        self.shared().policy.scan_frames_max()
     }
 
     /// Counts so far and the state now. Looks at every slot: for `stat` and tests, not for each request.
     #[must_use]
     pub fn counters(&self) -> PoolCounters {
-        let inner = self.inner();
-        let stats = &inner.stats;
-        let slots = &inner.slots[..inner.store.free.touched() as usize];
-        let pinned = slots.iter().filter(|slot| slot.word().is_pinned());
+        let (shared, residents) = (self.shared(), self.residents());
+        let stats = &shared.stats;
+        let slots = residents.used_slots();
+        let pinned = slots.iter().filter(|slot| slot.word.is_pinned());
         PoolCounters {
-            hits: stats.hits.get() + slots.iter().map(|slot| slot.word().hits()).sum::<u64>(),
+            hits: residents.hits.get() + slots.iter().map(|slot| slot.word.hits()).sum::<u64>(),
             misses: stats.misses.get(),
             coalesced: stats.coalesced.get(),
             prefetched: stats.prefetched.get(),
@@ -344,12 +238,12 @@ impl Pool {
             queue_hits: stats.queue_hits.get(),
             ahead_used: stats.ahead_used.get(),
             ahead_wasted: stats.ahead_wasted.get(),
-            read_us: inner.latency.us(),
-            frames: inner.slots.len(),
-            frames_used: inner.store.free.used(),
+            read_us: shared.latency.us(),
+            frames: self.frames(),
+            frames_used: residents.memory.free.used(),
             frames_pinned: pinned.map(|slot| slot.unit().blocks()).sum(),
-            side_buffers: inner.side.as_ref().map_or(0, Side::buffers),
-            side_buffers_used: inner.side.as_ref().map_or(0, Side::used),
+            side_buffers: shared.writes.side.as_ref().map_or(0, |side| side.free.frames()),
+            side_buffers_used: shared.writes.side.as_ref().map_or(0, |side| side.free.used()),
         }
     }
 }
@@ -357,7 +251,7 @@ impl Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
-            .field("frames", &self.inner().slots.len())
+            .field("frames", &self.frames())
             .field("device", self.device())
             .finish_non_exhaustive()
     }

@@ -5,21 +5,16 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use shoal_base::BLOCK_BYTES;
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
-use shoal_engine::{Error, Pending, Watch};
+use shoal_engine::Error;
 use shoal_resp::Reply;
-use smallvec::SmallVec;
-
-use crate::command::Call;
 
 /// An answer.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// `OK`.
     Ok,
-    /// Another short text.
-    Simple(&'static str),
-    /// A line that is not known beforehand.
-    Line(String),
+    /// Another line of text.
+    Line(Cow<'static, str>),
     /// An error with its code.
     Error(Cow<'static, str>),
     Integer(i64),
@@ -50,6 +45,11 @@ impl Answer {
         Self::Error(Cow::Borrowed(text))
     }
 
+    /// A line with a fixed text.
+    pub(crate) const fn line(text: &'static str) -> Self {
+        Self::Line(Cow::Borrowed(text))
+    }
+
     /// A string of bytes that is known beforehand.
     pub(crate) fn text(text: &'static str) -> Self {
         Self::Bulk(Bytes::from_static(text.as_bytes()))
@@ -65,31 +65,48 @@ impl Answer {
         Self::Integer(i64::from(value))
     }
 
+    /// A value; null where there is none.
+    pub(crate) fn value(value: Option<Buffer>) -> Self {
+        value.map_or(Self::Null, |value| Self::Value(Box::new(value)))
+    }
+
+    /// A map whose keys are known beforehand.
+    pub(crate) fn map<const COUNT: usize>(pairs: [(&'static str, Self); COUNT]) -> Self {
+        Self::Map(pairs.into_iter().map(|(key, value)| (Self::text(key), value)).collect())
+    }
+
+    fn elements(&self) -> &[Self] {
+        match self {
+            Self::Array(answers) | Self::Set(answers) | Self::Transaction(answers) => answers,
+            _ => &[],
+        }
+    }
+
+    fn elements_mut(&mut self) -> &mut [Self] {
+        match self {
+            Self::Array(answers) | Self::Set(answers) | Self::Transaction(answers) => answers,
+            _ => &mut [],
+        }
+    }
+
     /// Memory that it takes, roughly.
     pub(crate) fn bytes(&self) -> usize {
-        size_of::<Self>()
-            + match self {
-                Self::Error(text) => text.len(),
-                Self::Bulk(bytes) => bytes.len(),
-                Self::Value(value) => value.len(),
-                Self::Verbatim(text) | Self::Line(text) => text.len(),
-                Self::Array(answers) | Self::Set(answers) | Self::Transaction(answers) => {
-                    answers.iter().map(Self::bytes).sum()
-                }
-                Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
-                Self::Ok | Self::Simple(_) | Self::Integer(_) | Self::Null | Self::NullArray => 0,
-                Self::Version | Self::VersionOf(_) | Self::VersionBefore(_) => 0,
-            }
+        let inside = match self {
+            Self::Error(text) | Self::Line(text) => text.len(),
+            Self::Bulk(bytes) => bytes.len(),
+            Self::Value(value) => value.len(),
+            Self::Verbatim(text) => text.len(),
+            Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
+            other => other.elements().iter().map(Self::bytes).sum(),
+        };
+        size_of::<Self>() + inside
     }
 
     /// Memory of the cache that cannot be used again as long as the answer waits.
     pub(crate) fn pinned_bytes(&self) -> usize {
         match self {
             Self::Value(value) => pinned_bytes(value),
-            Self::Array(answers) | Self::Set(answers) | Self::Transaction(answers) => {
-                answers.iter().map(Self::pinned_bytes).sum()
-            }
-            _ => 0,
+            other => other.elements().iter().map(Self::pinned_bytes).sum(),
         }
     }
 
@@ -97,25 +114,21 @@ impl Answer {
     pub(crate) fn own(&mut self) {
         match self {
             Self::Value(value) => value.own(),
-            Self::Array(answers) | Self::Set(answers) | Self::Transaction(answers) => {
-                answers.iter_mut().for_each(Self::own);
-            }
-            _ => {}
+            other => other.elements_mut().iter_mut().for_each(Self::own),
         }
     }
 
     /// Says of versions of a transaction's writes how many writes are behind them.
-    pub(crate) fn placed(self, behind: &[u64]) -> Self {
+    pub(crate) fn place(&mut self, behind: &[u64]) {
         match self {
-            Self::VersionOf(number) => Self::VersionBefore(behind.get(number).copied().unwrap_or_default()),
-            Self::Array(answers) if matches!(answers.first(), Some(Self::VersionOf(_))) => {
-                Self::Array(answers.into_iter().map(|answer| answer.placed(behind)).collect())
+            Self::VersionOf(number) => {
+                *self = Self::VersionBefore(behind.get(*number).copied().unwrap_or_default());
             }
-            other => other,
+            other => other.elements_mut().iter_mut().for_each(|answer| answer.place(behind)),
         }
     }
 
-    /// Whether it tells the version of the write that it waits for.
+    /// Whether it tells the version of the write that it waits for. In an array the version stands first.
     pub(crate) fn wants_version(&self) -> bool {
         match self {
             Self::Version | Self::VersionBefore(_) => true,
@@ -125,18 +138,15 @@ impl Answer {
         }
     }
 
-    /// The answer, where it tells the version of the write that it waited for.
-    pub(crate) fn with_version(self, version: u64) -> Self {
+    /// Puts in the version of the write that it waited for, where it tells that.
+    pub(crate) fn set_version(&mut self, version: u64) {
         match self {
-            Self::Version => Self::Integer(version as i64),
-            Self::VersionBefore(behind) => Self::Integer(version.saturating_sub(behind) as i64),
-            Self::Transaction(answers) => {
-                Self::Transaction(answers.into_iter().map(|answer| answer.with_version(version)).collect())
+            Self::Version => *self = Self::Integer(version as i64),
+            Self::VersionBefore(behind) => *self = Self::Integer(version.saturating_sub(*behind) as i64),
+            other if other.wants_version() => {
+                other.elements_mut().iter_mut().for_each(|answer| answer.set_version(version));
             }
-            Self::Array(answers) if matches!(answers.first(), Some(Self::VersionBefore(_))) => {
-                Self::Array(answers.into_iter().map(|answer| answer.with_version(version)).collect())
-            }
-            other => other,
+            _ => {}
         }
     }
 
@@ -156,7 +166,6 @@ impl Answer {
     pub(crate) fn write(self, reply: &mut Reply<'_>) {
         match self {
             Self::Ok => reply.ok(1),
-            Self::Simple(text) => reply.simple(text),
             Self::Line(text) => reply.simple(&text),
             Self::Error(text) => reply.error(&text),
             Self::Integer(value) => reply.integer(value),
@@ -227,40 +236,8 @@ impl From<Error> for Failed {
     }
 }
 
-/// A command is through but for what must be durable before its answer leaves.
-pub(crate) struct Finished {
-    pub answer: Answer,
-    pub pending: SmallVec<[Pending; 1]>,
-    /// What its connection does then.
-    pub effect: Option<Box<Effect>>,
-}
-
-/// What a command does to its connection.
-pub(crate) enum Effect {
-    /// It watches keys.
-    Watch(Vec<Watch>),
-    /// It runs these commands, which are about the connection; their answers are those with these numbers of the transaction's.
-    Run(Vec<(usize, Call)>),
-}
-
-impl Finished {
-    /// An answer that leaves when `pending` is durable.
-    pub(crate) fn after(answer: Answer, pending: impl IntoIterator<Item = Pending>) -> Self {
-        Self { answer, pending: pending.into_iter().collect(), effect: None }
+impl From<Failed> for Answer {
+    fn from(Failed(text): Failed) -> Self {
+        Self::Error(text)
     }
 }
-
-impl From<Answer> for Finished {
-    fn from(answer: Answer) -> Self {
-        Self { answer, pending: SmallVec::new(), effect: None }
-    }
-}
-
-impl From<Failed> for Finished {
-    fn from(failed: Failed) -> Self {
-        Answer::Error(failed.0).into()
-    }
-}
-
-/// What a command comes to.
-pub(crate) type Outcome = Result<Finished, Failed>;

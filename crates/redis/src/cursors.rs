@@ -15,7 +15,7 @@ struct Table {
     order: VecDeque<u64>,
 }
 
-/// The cursors of a face.
+/// The cursors of a frontend.
 #[derive(Default)]
 pub(crate) struct Cursors(Mutex<Table>);
 

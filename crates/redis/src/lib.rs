@@ -1,11 +1,10 @@
-//! The Redis face: what stands between a socket that speaks the Redis protocol and the store.
+//! The Redis frontend: what stands between a socket that speaks the Redis protocol and the store.
 //!
 //! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per
-//! core; `dispatch` is such a thread: all that became ready is handled in one turn, and all writes of a turn share a
-//! batch of the log; it reaches its sockets by `epoll` (with `socket`);
-//! `connection` parses requests and keeps their answers in order, with what was `begun`, and `pace` ends who sends too
-//! slowly; `command` has the table of
-//! commands and one file per family; `answer` is what they say. What the protocol looks like is in
+//! core. `dispatch` is such a thread: it handles all that became ready in one turn, and all writes of a turn share a
+//! batch of the log; `socket` is its side of a connection. `connection` parses requests, begins commands and keeps their
+//! answers in order. `command` has the table of commands and one file per family; its
+//! `read` and `write` have all calls of the store. `answer` is what commands say. What the protocol looks like is in
 //! `docs/format/resp.md`.
 //!
 //! A thread answers from memory itself. What must wait (a miss, a commit) is a task of its connection, which is woken
@@ -14,22 +13,18 @@
 mod listen;
 mod options;
 
-mod backlog;
-mod begun;
 mod connection;
 mod dispatch;
-mod epoll;
 mod mailbox;
-mod pace;
-mod sets;
 mod shared;
 mod socket;
 mod tls;
 
 mod answer;
 mod command;
-mod face;
-mod working;
+mod frontend;
+mod kept;
+mod working_set;
 
 mod clients;
 mod cursors;
@@ -39,4 +34,5 @@ mod process;
 
 pub use listen::{ListenError, Running, Server};
 pub use options::{Durability, Limits, RedisOptions};
+pub use shoal_frontend::MinRate;
 pub use tls::Tls;

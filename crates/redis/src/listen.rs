@@ -1,4 +1,4 @@
-//! The face as a whole: it listens, starts its threads, and ends in order.
+//! The frontend as a whole: it listens, starts its threads, and ends in order.
 
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,51 +6,39 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use mio::Poll;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use shoal_engine::{Bucket, Environment, Store};
 
 use crate::dispatch::{Accepting, Dispatch};
-use crate::face::Face;
+use crate::frontend::Frontend;
 use crate::mailbox::Mailbox;
 use crate::options::RedisOptions;
 
 /// Dispatch threads, at most.
 const THREADS_MAX: usize = 64;
-/// Connections that wait to be accepted.
-pub(crate) const BACKLOG: i32 = 4096;
 /// File descriptors that are wanted beside those of connections.
 const DESCRIPTORS_BESIDE: u64 = 256;
 
 /// A dispatch thread that ended begins anew after so long.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the face does not run.
+/// Why the frontend does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Callers from other machines could come in, and nothing proves who they are.
-    #[error(
-        "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated; \
-         listen on 127.0.0.1, give --password-file, or say --insecure if that network is trusted"
-    )]
-    NotLoopback(SocketAddr),
+    /// The address was not taken.
+    #[error(transparent)]
+    Listen(#[from] shoal_frontend::ListenError),
     /// The bucket cannot be one.
     #[error("{0}")]
     Bucket(shoal_engine::Error),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the system says.
-        error: std::io::Error,
-    },
     /// A thread could not be started.
     #[error("cannot start a dispatch thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// A face that listens. Connections wait until [`Self::start`].
+/// A frontend that listens. Connections wait until [`Self::start`].
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
@@ -66,17 +54,11 @@ impl Server {
     pub fn bind(options: RedisOptions) -> Result<Self, ListenError> {
         let address = options.listen;
         let proven = options.tls.as_ref().is_some_and(|tls| tls.asks_certificates);
-        let known = options.insecure || options.password.is_some() || proven;
-        if !known && !address.ip().to_canonical().is_loopback() {
-            return Err(ListenError::NotLoopback(address));
-        }
+        let is_closed = options.insecure || options.password.is_some() || proven;
+        let lacks = ("authenticated", "give --password-file");
         let bucket = Bucket::new(&options.bucket).map_err(ListenError::Bucket)?;
-        let failed = |error| ListenError::Listen { address, error };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        // The standard library lets few connections wait; one that finds no place is tried again after a second.
-        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
-        let address = listener.local_addr().map_err(failed)?;
+        let listener = shoal_frontend::listen(address, is_closed, lacks)?;
+        let address = listener.local_addr().map_err(ListenError::Thread)?;
         Ok(Self { listener, address, options, bucket })
     }
 
@@ -103,20 +85,20 @@ impl Server {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = options.threads.unwrap_or(cores).clamp(1, THREADS_MAX);
         options.threads = Some(threads);
-        let face = Face::new(store, options, bucket, address, environment);
-        let mailboxes: Vec<Arc<Mailbox>> = (0..threads)
-            .map(|_| Mailbox::new())
-            .collect::<std::io::Result<_>>()
-            .map_err(ListenError::Thread)?;
+        let frontend = Frontend::new(store, options, bucket, address, environment);
+        let polls: Vec<Poll> =
+            (0..threads).map(|_| Poll::new()).collect::<Result<_, _>>().map_err(ListenError::Thread)?;
+        let mailboxes = polls.iter().map(|poll| Mailbox::new(poll.registry())).collect::<Result<Vec<_>, _>>();
+        let mailboxes = mailboxes.map_err(ListenError::Thread)?;
         let mut running = Running { mailboxes: mailboxes.clone(), threads: Vec::new() };
+        // The first thread accepts for all.
         let mut listener = Some(Arc::new(listener));
-        for mailbox in &mailboxes {
-            let thread = Thread {
-                face: face.clone(),
-                mailbox: mailbox.clone(),
-                // The first thread accepts for all.
-                accepts: listener.take().map(|listener| (listener, mailboxes.clone())),
-            };
+        for (poll, mailbox) in polls.into_iter().zip(&mailboxes) {
+            let accepts = listener.take().map(|listener| (listener, mailboxes.clone()));
+            if let Some((listener, _)) = &accepts {
+                Accepting::register(listener, poll.registry()).map_err(ListenError::Thread)?;
+            }
+            let mut thread = Thread { frontend: frontend.clone(), mailbox: mailbox.clone(), poll, accepts };
             let thread = std::thread::Builder::new().name("shoal-redis".into()).spawn(move || thread.run());
             running.threads.push(thread.map_err(ListenError::Thread)?);
         }
@@ -126,31 +108,34 @@ impl Server {
 
 /// A dispatch thread, which outlives what ends its work.
 struct Thread {
-    face: Arc<Face>,
+    frontend: Arc<Frontend>,
     mailbox: Arc<Mailbox>,
+    poll: Poll,
     accepts: Option<(Arc<TcpListener>, Vec<Arc<Mailbox>>)>,
 }
 
 impl Thread {
     /// Serves until it is told to stop. Whatever else ends that (a panic, or a failure to wait) closes the thread's
     /// connections, whose clients come again, and it begins anew: nobody is left to wait for a thread that is not there.
-    fn run(&self) {
+    fn run(&mut self) {
         while !self.mailbox.is_stopped() {
             match catch_unwind(AssertUnwindSafe(|| self.serve())) {
                 Ok(Ok(())) => return,
-                Ok(Err(error)) => tracing::error!("a dispatch thread of the Redis face begins anew: {error}"),
-                Err(_) => tracing::error!("a dispatch thread of the Redis face panicked, and begins anew"),
+                Ok(Err(error)) => {
+                    tracing::error!("a dispatch thread of the Redis frontend begins anew: {error}")
+                }
+                Err(_) => {
+                    tracing::error!("a dispatch thread of the Redis frontend panicked, and begins anew")
+                }
             }
             std::thread::sleep(RESTART_PAUSE);
         }
     }
-}
 
-impl Thread {
-    fn serve(&self) -> std::io::Result<()> {
+    fn serve(&mut self) -> std::io::Result<()> {
         let accepting = self.accepts.clone();
         let accepting = accepting.map(|(listener, mailboxes)| Accepting::new(listener, mailboxes));
-        Dispatch::new(self.face.clone(), self.mailbox.clone(), accepting)?.run()
+        Dispatch::new(self.frontend.clone(), self.mailbox.clone(), &mut self.poll, accepting).run()
     }
 }
 
@@ -170,7 +155,7 @@ fn allow_descriptors(connections: u64) {
     }
 }
 
-/// A face that serves.
+/// A frontend that serves.
 pub struct Running {
     mailboxes: Vec<Arc<Mailbox>>,
     threads: Vec<JoinHandle<()>>,
@@ -190,7 +175,7 @@ impl Drop for Running {
         }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a dispatch thread of the Redis face panicked");
+                tracing::error!("a dispatch thread of the Redis frontend panicked");
             }
         }
     }

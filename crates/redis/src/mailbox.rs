@@ -1,36 +1,43 @@
 //! How other threads reach a dispatch thread: new connections, woken tasks, the end. One lock that is held for a push or
 //! a swap, and one system call where the thread sleeps.
 
-use std::os::fd::OwnedFd;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
+use mio::{Registry, Token};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 
-/// A connection of a thread; the second number tells it from earlier ones in the same place.
+/// A thread's poll reports this when its mailbox's bell rings.
+pub(crate) const BELL: Token = Token(usize::MAX);
+/// The accepting thread's poll reports this when a connection wants in.
+pub(crate) const LISTENER: Token = Token(usize::MAX - 1);
+
+/// A connection of a thread; the generation tells it from earlier ones in the same slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
-    pub place: u32,
+pub(crate) struct ConnectionToken {
+    pub slot: u32,
     pub generation: u32,
 }
 
-impl Token {
-    pub(crate) fn to_u64(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.place)
-    }
-
-    pub(crate) fn from_u64(value: u64) -> Self {
-        Self { place: value as u32, generation: (value >> 32) as u32 }
+impl From<ConnectionToken> for Token {
+    fn from(token: ConnectionToken) -> Self {
+        Self((token.generation as usize) << 32 | token.slot as usize)
     }
 }
 
-/// What lies in the mailbox.
+impl From<Token> for ConnectionToken {
+    fn from(Token(value): Token) -> Self {
+        Self { slot: value as u32, generation: (value >> 32) as u32 }
+    }
+}
+
+/// The content of a mailbox.
 #[derive(Default)]
 pub(crate) struct Mail {
-    pub woken: Vec<Token>,
-    pub sockets: Vec<OwnedFd>,
+    pub woken: Vec<ConnectionToken>,
+    pub sockets: Vec<TcpStream>,
     pub stop: bool,
 }
 
@@ -40,31 +47,27 @@ pub(crate) struct Mailbox {
     /// Whether the bell must be rung for the thread to look. Set before it looks into the mailbox for the last time, so
     /// that either it sees the mail or the sender sees this (both sequentially consistent).
     asleep: AtomicBool,
-    bell: OwnedFd,
+    bell: mio::Waker,
 }
 
 impl Mailbox {
-    pub(crate) fn new() -> std::io::Result<Arc<Self>> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    /// A mailbox whose bell the poll of `registry` hears.
+    ///
+    /// # Errors
+    /// As the system.
+    pub(crate) fn new(registry: &Registry) -> std::io::Result<Arc<Self>> {
+        let bell = mio::Waker::new(registry, BELL)?;
         Ok(Arc::new(Self { mail: Mutex::default(), asleep: AtomicBool::new(false), bell }))
-    }
-
-    /// What becomes readable when somebody rings.
-    pub(crate) fn bell(&self) -> &OwnedFd {
-        &self.bell
     }
 
     /// Puts something in, and wakes the thread where it sleeps.
     pub(crate) fn send(&self, put: impl FnOnce(&mut Mail)) {
         put(&mut self.mail.lock());
-        if self.asleep.swap(false, Ordering::SeqCst) {
-            self.ring();
+        if self.asleep.swap(false, Ordering::SeqCst)
+            && let Err(error) = self.bell.wake()
+        {
+            tracing::error!("a dispatch thread of the Redis frontend cannot be woken: {error}");
         }
-    }
-
-    fn ring(&self) {
-        // A full counter is a rung bell.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
     /// Whether the thread may go to sleep: nothing lies in the mailbox. From then on senders ring.
@@ -78,12 +81,9 @@ impl Mailbox {
         false
     }
 
-    /// The thread is awake; silences the bell where it rang.
-    pub(crate) fn awake(&self, rang: bool) {
+    /// The thread is awake: senders need not ring.
+    pub(crate) fn awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
-        if rang {
-            let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
-        }
     }
 
     /// Whether the thread was told to stop.
@@ -92,7 +92,7 @@ impl Mailbox {
     }
 
     /// Takes everything out. `woken` gives its memory for the next mail.
-    pub(crate) fn take(&self, woken: &mut Vec<Token>) -> (Vec<OwnedFd>, bool) {
+    pub(crate) fn take(&self, woken: &mut Vec<ConnectionToken>) -> (Vec<TcpStream>, bool) {
         woken.clear();
         let mut mail = self.mail.lock();
         std::mem::swap(&mut mail.woken, woken);
@@ -103,9 +103,16 @@ impl Mailbox {
 /// Wakes the tasks of one connection.
 pub(crate) struct ConnectionWaker {
     pub mailbox: Arc<Mailbox>,
-    pub token: Token,
+    pub token: ConnectionToken,
     /// Whether the token lies in the mailbox already; cleared by the thread before it looks at the tasks.
     pub queued: AtomicBool,
+}
+
+impl ConnectionWaker {
+    /// The waker of a new connection.
+    pub(crate) fn new(mailbox: Arc<Mailbox>, token: ConnectionToken) -> Arc<Self> {
+        Arc::new(Self { mailbox, token, queued: AtomicBool::new(false) })
+    }
 }
 
 impl Wake for ConnectionWaker {
@@ -122,16 +129,24 @@ impl Wake for ConnectionWaker {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use mio::{Events, Poll};
+
     use super::*;
 
     #[test]
     fn whoever_sleeps_is_rung_once_and_nothing_is_lost() {
-        let mailbox = Mailbox::new().unwrap();
-        let token = Token { place: 7, generation: 9 };
-        assert_eq!(Token::from_u64(token.to_u64()), token);
-        let waker =
-            Arc::new(ConnectionWaker { mailbox: mailbox.clone(), token, queued: AtomicBool::new(false) });
-        let rang = || rustix::io::read(mailbox.bell(), &mut [0_u8; 8]).is_ok();
+        let mut poll = Poll::new().unwrap();
+        let mailbox = Mailbox::new(poll.registry()).unwrap();
+        let token = ConnectionToken { slot: 7, generation: 9 };
+        assert_eq!(ConnectionToken::from(Token::from(token)), token);
+        let waker = ConnectionWaker::new(mailbox.clone(), token);
+        let mut events = Events::with_capacity(4);
+        let mut rang = || {
+            poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+            events.iter().any(|event| event.token() == BELL)
+        };
         waker.wake_by_ref();
         waker.wake_by_ref();
         assert!(!rang(), "the thread is awake");
@@ -143,7 +158,8 @@ mod tests {
         waker.queued.store(false, Ordering::Release);
         waker.wake_by_ref();
         assert!(rang());
-        mailbox.awake(false);
+        assert!(!rang(), "it is heard once");
+        mailbox.awake();
         mailbox.take(&mut woken);
         assert_eq!(woken, [token]);
     }

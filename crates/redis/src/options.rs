@@ -1,10 +1,11 @@
-//! How the Redis face is run.
+//! How the Redis frontend is run.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::tls::Tls;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_frontend::MinRate;
 
 /// When a write is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub enum Durability {
     Relaxed(Duration),
 }
 
-/// How the face is run.
+/// How the frontend is run.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
     /// Where to listen; port 0 takes a free one.
@@ -81,14 +82,11 @@ pub struct Limits {
     /// Bytes of answers that were not taken and of commands under way, of all connections of a thread; where there are more,
     /// the connections that do not take theirs are closed, those with most first.
     pub answers_bytes_max: usize,
-    /// Bytes of short values that the threads keep near, all of them together.
-    pub near_bytes_max: usize,
-    /// How long a connection may leave its answers untaken; then it is closed.
-    pub silence_max: Duration,
-    /// The least that must come of a command that was begun, in bytes a second; whoever sends less is closed.
-    pub pace_min: u64,
-    /// Over how long that is measured, before the command is there as a whole.
-    pub pace_window: Duration,
+    /// Bytes of short values in the read caches of all threads together.
+    pub read_cache_bytes_max: usize,
+    /// The least that comes of a command that was begun; a client that sends less is closed. A connection may leave its answers
+    /// untaken for as long as a client may be silent.
+    pub min_rate: MinRate,
 }
 
 impl Default for Limits {
@@ -103,10 +101,8 @@ impl Default for Limits {
             answer_bytes_max: 8 << 20,
             pending_bytes_max: 256 << 20,
             answers_bytes_max: 512 << 20,
-            near_bytes_max: 16 << 20,
-            silence_max: Duration::from_secs(60),
-            pace_min: 1 << 10,
-            pace_window: Duration::from_secs(30),
+            read_cache_bytes_max: 16 << 20,
+            min_rate: MinRate::default(),
         }
     }
 }

@@ -1,13 +1,14 @@
-//! What the connections of a thread share: the face, the time, what all of them hold in memory, and in the relaxed mode the
-//! writes that were acknowledged and are not durable yet.
+//! What the connections of a thread share: the frontend, the time, what all of them hold in memory, and in the relaxed mode
+//! the writes that were acknowledged and are not durable yet.
 
 use std::collections::VecDeque;
 
+use bytes::BytesMut;
 use shoal_base::BLOCK_BYTES;
-use shoal_engine::{Near, Pending};
+use shoal_engine::{Pending, ReadCache};
 use smallvec::SmallVec;
 
-use crate::command::FaceRef;
+use crate::frontend::FrontendRef;
 use crate::options::Durability;
 
 /// Acknowledged writes that need not be durable yet, of one thread in the relaxed mode.
@@ -16,15 +17,17 @@ const RELAXED_WRITES_MAX: usize = 65_536;
 /// This part of the cache may be kept by answers that wait, those of all threads together; others hold copies.
 const PINNED_SHARE: usize = 8;
 
-/// What the connections of a thread share.
+/// The state that the connections of a thread share.
 pub(crate) struct Shared {
-    pub face: FaceRef,
+    pub frontend: FrontendRef,
     /// Short values that this thread was asked for lately.
-    pub near: Near,
+    pub read_cache: ReadCache,
+    /// Memory that requests are received into; filled parts are split off.
+    pub block: BytesMut,
     /// Bytes of unfinished commands.
     pub received: usize,
-    /// Bytes of the rooms that long values are received into.
-    pub rooms: usize,
+    /// Bytes of the buffers that long values are received into.
+    pub receive_buffers: usize,
     /// Bytes of answers that were not taken, and of commands under way.
     pub answers: usize,
     /// Memory of the cache that answers keep which were not taken or wait for others, and how much it may be.
@@ -39,16 +42,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(face: FaceRef) -> Self {
-        let now_ns = face.clock.monotonic_ns();
-        let threads = face.options.threads.unwrap_or(1).max(1);
-        let near = face.store.near(face.options.limits.near_bytes_max / threads);
-        let pinned_max = face.store.stat().pool.frames * BLOCK_BYTES / PINNED_SHARE / threads;
+    pub(crate) fn new(frontend: FrontendRef) -> Self {
+        let now_ns = frontend.clock.monotonic_ns();
+        let threads = frontend.options.threads.unwrap_or(1).max(1);
+        let read_cache = frontend.store.read_cache(frontend.options.limits.read_cache_bytes_max / threads);
+        let pinned_max = frontend.store.stat().pool.frames * BLOCK_BYTES / PINNED_SHARE / threads;
         Self {
-            face,
-            near,
+            frontend,
+            read_cache,
+            block: BytesMut::new(),
             received: 0,
-            rooms: 0,
+            receive_buffers: 0,
             answers: 0,
             pinned: 0,
             pinned_max,
@@ -60,7 +64,7 @@ impl Shared {
 
     /// Whether a write may be acknowledged although it is not durable; remembers it then.
     pub(crate) fn relax(&mut self, pending: &mut SmallVec<[Pending; 1]>) -> bool {
-        let Durability::Relaxed(window) = self.face.options.durability else { return false };
+        let Durability::Relaxed(window) = self.frontend.options.durability else { return false };
         while self.relaxed.front().is_some_and(|(oldest, _)| oldest.is_durable()) {
             self.relaxed.pop_front();
         }
@@ -76,7 +80,8 @@ impl Shared {
         true
     }
 
-    /// What was acknowledged by this thread last and is not durable: when it is, all that was before it is.
+    /// The newest write that this thread acknowledged before it was durable, where it is not durable yet. The log is in order: when
+    /// this write is durable, all before it are.
     pub(crate) fn acknowledged(&self) -> Option<Pending> {
         self.relaxed.back().map(|(last, _)| last).filter(|last| !last.is_durable()).cloned()
     }

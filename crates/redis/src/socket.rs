@@ -9,10 +9,8 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
-use shoal_engine::Room;
+use shoal_engine::ReceiveBuffer;
 use smallvec::SmallVec;
-
-use crate::connection::End;
 
 /// How often a silent peer is asked whether it is still there.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(300);
@@ -22,8 +20,8 @@ const SLICES_MAX: usize = 256;
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 /// A piece of a long value is received in so many bytes at a time.
 const PIECE_BYTES_MAX: usize = 1 << 20;
-/// What is received is never less than this at a time.
-const ROOM_BYTES_MIN: usize = 4 << 10;
+/// A call receives into at least so many bytes.
+const RECEIVE_BYTES_MIN: usize = 4 << 10;
 /// Where a long value is expected, so many bytes come by way of the common memory: the command's words before the value, and what
 /// little of the value comes with them. Also what may come behind a value with the same call.
 const HEAD_BYTES: usize = 512;
@@ -32,7 +30,11 @@ const HEAD_BYTES: usize = 512;
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(5);
 pub(crate) const LINGER_BYTES_MAX: usize = 64 << 20;
 
-/// What is wanted of a socket.
+/// The other side, or the network, ended a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+/// How much a connection wants of its socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted {
     /// The command under way misses so many bytes at least; zero where that is not known.
@@ -59,10 +61,6 @@ impl Socket {
         Self { fd, readable: false, writable: true, ended: false, stuck_since_ns: None, lingering: None }
     }
 
-    pub(crate) fn fd(&self) -> &OwnedFd {
-        &self.fd
-    }
-
     /// The network said so.
     pub(crate) fn set_ready(&mut self, readable: bool, writable: bool, ended: bool) {
         self.ended |= ended;
@@ -82,34 +80,34 @@ impl Socket {
     /// Receives once, behind what is in `received`, as `wanted` says. Gives how many bytes came, and none where nothing more comes.
     ///
     /// # Errors
-    /// [`End::Gone`].
+    /// [`Gone`].
     pub(crate) fn receive(
         &mut self,
         received: &mut Buffer,
         wanted: Wanted,
         block: &mut BytesMut,
-    ) -> Result<Option<usize>, End> {
+    ) -> Result<Option<usize>, Gone> {
         let Wanted { missing, head_only } = wanted;
         if missing > BLOCK_BYTES {
             // A long value: memory for this much of it alone, and not before this much may come.
             let mut piece = Vec::with_capacity(missing.min(PIECE_BYTES_MAX));
-            let room = piece.capacity();
+            let most = piece.capacity();
             let result = rustix::net::recv(&self.fd, spare_capacity(&mut piece), RecvFlags::empty());
-            return self.received(result.map(|(_, count)| count), room, |count| {
+            return self.received(result.map(|(_, count)| count), most, |count| {
                 if count <= COPY_BYTES_MAX {
                     return received.append_copy(&piece);
                 }
                 // Where little of it came, the rest of the memory is not held by it.
-                let bytes = if count < room / 2 { Bytes::copy_from_slice(&piece) } else { piece.into() };
+                let bytes = if count < most / 2 { Bytes::copy_from_slice(&piece) } else { piece.into() };
                 received.append_external(bytes);
             });
         }
-        if block.len() < missing.max(ROOM_BYTES_MIN) {
+        if block.len() < missing.max(RECEIVE_BYTES_MIN) {
             *block = BytesMut::zeroed(BLOCK_BYTES);
         }
-        let room = if head_only { HEAD_BYTES } else { block.len() };
-        let result = rustix::net::recv(&self.fd, &mut block[..room], RecvFlags::empty());
-        self.received(result.map(|(count, _)| count), room, |count| {
+        let most = if head_only { HEAD_BYTES } else { block.len() };
+        let result = rustix::net::recv(&self.fd, &mut block[..most], RecvFlags::empty());
+        self.received(result.map(|(count, _)| count), most, |count| {
             if count <= COPY_BYTES_MAX {
                 received.append_copy(&block[..count]);
             } else {
@@ -118,18 +116,18 @@ impl Socket {
         })
     }
 
-    /// Receives once into the room of a long value, and what comes behind the value into `received`, which is empty.
+    /// Receives once into the memory of a long value, and what comes behind the value into `received`, which is empty.
     ///
     /// # Errors
-    /// [`End::Gone`].
+    /// [`Gone`].
     pub(crate) fn receive_into(
         &mut self,
-        room: &mut Room,
+        buffer: &mut ReceiveBuffer,
         received: &mut Buffer,
-    ) -> Result<Option<usize>, End> {
+    ) -> Result<Option<usize>, Gone> {
         let mut behind = [0; HEAD_BYTES];
-        let missing = room.missing();
-        let mut slices = room.spare();
+        let missing = buffer.missing();
+        let mut slices = buffer.spare();
         if slices.len() < SLICES_MAX {
             slices.push(IoSliceMut::new(&mut behind));
         }
@@ -139,18 +137,18 @@ impl Socket {
         drop(slices);
         self.received(result, wanted, |count| {
             let into = count.min(missing);
-            room.advance(into);
+            buffer.advance(into);
             received.append_copy(&behind[..count - into]);
         })
     }
 
-    /// What a call that had room for so many bytes came to.
+    /// Handles the result of a call that could take `most` bytes.
     fn received(
         &mut self,
         result: Result<usize, Errno>,
-        room: usize,
+        most: usize,
         keep: impl FnOnce(usize),
-    ) -> Result<Option<usize>, End> {
+    ) -> Result<Option<usize>, Gone> {
         match result {
             // The other side says no more; it may still listen to what it asked for.
             Ok(0) => {
@@ -158,8 +156,8 @@ impl Socket {
                 Ok(None)
             }
             Ok(count) => {
-                // Less than there was room for: the socket is empty, and will say when it is not.
-                self.readable = count == room || self.ended;
+                // Less than could be taken: the socket is empty, and will say when it is not.
+                self.readable = count == most || self.ended;
                 keep(count);
                 Ok(Some(count))
             }
@@ -168,15 +166,15 @@ impl Socket {
                 Ok(Some(0))
             }
             Err(Errno::INTR) => Ok(Some(0)),
-            Err(_) => Err(End::Gone),
+            Err(_) => Err(Gone),
         }
     }
 
     /// Sends what is to be sent, as far as the socket takes it.
     ///
     /// # Errors
-    /// [`End::Gone`].
-    pub(crate) fn send(&mut self, out: &mut Buffer, now_ns: u64) -> Result<(), End> {
+    /// [`Gone`].
+    pub(crate) fn send(&mut self, out: &mut Buffer, now_ns: u64) -> Result<(), Gone> {
         while self.writable && !out.is_empty() {
             let sent = match out.as_contiguous() {
                 Some(bytes) => {
@@ -204,7 +202,7 @@ impl Socket {
                 }
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(End::Gone),
+                Err(_) => return Err(Gone),
             }
         }
         if out.is_empty() {
@@ -231,7 +229,7 @@ impl Socket {
     /// Throws away what came; gives true where it may be closed.
     pub(crate) fn drain(&mut self, block: &mut BytesMut, now_ns: u64) -> bool {
         let Some((until_ns, mut left)) = self.lingering else { return false };
-        if block.len() < ROOM_BYTES_MIN {
+        if block.len() < RECEIVE_BYTES_MIN {
             *block = BytesMut::zeroed(BLOCK_BYTES);
         }
         while self.readable {

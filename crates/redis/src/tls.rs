@@ -33,15 +33,15 @@ impl fmt::Debug for Tls {
 /// The TLS of one connection.
 pub(crate) struct Sealing {
     tls: ServerConnection,
-    /// What came and was not opened.
+    /// Bytes that came and were not opened.
     raw: Buffer,
-    /// What is to be sent.
+    /// Sealed bytes to send.
     sealed: Buffer,
     /// The other side was told that nothing more is sent.
     said_end: bool,
 }
 
-/// What opening came to.
+/// The result of opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opened {
     /// More may come.

@@ -17,7 +17,7 @@ pub(crate) fn split(line: &[u8]) -> Option<Vec<Bytes>> {
     Some(words)
 }
 
-/// What C calls a space.
+/// The spaces of C.
 const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
@@ -36,8 +36,7 @@ fn word(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
         rest = match rest {
             [] => return Some((word, rest)),
             [end, ..] if is_space(*end) || *end == 0 => return Some((word, rest)),
-            [b'"', rest @ ..] => double_quoted(rest, &mut word)?,
-            [b'\'', rest @ ..] => single_quoted(rest, &mut word)?,
+            [quote @ (b'"' | b'\''), rest @ ..] => quoted(*quote, rest, &mut word)?,
             [byte, rest @ ..] => {
                 word.push(*byte);
                 rest
@@ -46,52 +45,39 @@ fn word(line: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-fn double_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+fn quoted<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    let is_double = quote == b'"';
     loop {
-        rest = match rest {
-            [b'"', behind @ ..] => return closed(behind),
-            [b'\\', b'x', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                word.push((hex(*high) << 4) | hex(*low));
-                rest
+        let (byte, behind) = match rest {
+            [end, behind @ ..] if *end == quote => return closed(behind),
+            [b'\\', b'x', high, low, behind @ ..]
+                if is_double && high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                ((hex(*high) << 4) | hex(*low), behind)
             }
-            [b'\\', escaped, rest @ ..] => {
-                word.push(match escaped {
-                    b'n' => b'\n',
-                    b'r' => b'\r',
-                    b't' => b'\t',
-                    b'b' => 0x08,
-                    b'a' => 0x07,
-                    other => *other,
-                });
-                rest
-            }
-            [byte, rest @ ..] => {
-                word.push(*byte);
-                rest
-            }
+            [b'\\', escaped, behind @ ..] if is_double => (unescaped(*escaped), behind),
+            [b'\\', b'\'', behind @ ..] => (b'\'', behind),
+            [byte, behind @ ..] => (*byte, behind),
             [] => return None,
         };
+        word.push(byte);
+        rest = behind;
     }
 }
 
-fn single_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
-    loop {
-        rest = match rest {
-            [b'\'', behind @ ..] => return closed(behind),
-            [b'\\', b'\'', rest @ ..] => {
-                word.push(b'\'');
-                rest
-            }
-            [byte, rest @ ..] => {
-                word.push(*byte);
-                rest
-            }
-            [] => return None,
-        };
+/// The byte that one behind a backslash stands for.
+const fn unescaped(byte: u8) -> u8 {
+    match byte {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 0x08,
+        b'a' => 0x07,
+        other => other,
     }
 }
 
-/// What is behind a closing quote, where a word may end there.
+/// The rest behind a closing quote, where a word may end there.
 fn closed(behind: &[u8]) -> Option<&[u8]> {
     behind.first().is_none_or(|&byte| is_space(byte) || byte == 0).then_some(behind)
 }

@@ -10,6 +10,6 @@ mod number;
 mod reply;
 mod request;
 
-pub use number::{format_integer, parse_integer};
+pub use number::parse_integer;
 pub use reply::{Protocol, Reply};
 pub use request::{Glance, ProtocolError, Request, RequestLimits, RequestParser};

@@ -30,7 +30,7 @@ const NUMBER_LINE_BYTES: usize = 24;
 /// Room for so many words is taken on the announcement alone; for more as they come.
 const WORDS_RESERVED_MAX: usize = 64;
 
-/// What a request may be at most.
+/// The limits of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     /// Bytes of a word (Redis: `proto-max-bulk-len`).
@@ -43,7 +43,7 @@ pub struct RequestLimits {
     pub refused_word_bytes: usize,
 }
 
-/// What came from the client.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The words of a command, at least one.
@@ -401,12 +401,12 @@ fn inline_words(received: &mut Buffer) -> Result<Option<Vec<Bytes>>, ProtocolErr
 fn take_number(received: &mut Buffer, too_long: ProtocolError) -> Result<Option<Option<i64>>, ProtocolError> {
     // Nearly always all of it is at the start of one chunk: then nothing is copied or counted.
     let chunk = received.first_chunk();
-    let near = chunk.get(..NUMBER_LINE_BYTES.min(chunk.len())).unwrap_or(chunk);
-    if let Some(end) = near.iter().position(|&byte| byte == b'\r')
+    let start = chunk.get(..NUMBER_LINE_BYTES.min(chunk.len())).unwrap_or(chunk);
+    if let Some(end) = start.iter().position(|&byte| byte == b'\r')
         && end > 0
         && end + 2 <= chunk.len()
     {
-        let number = near.get(1..end).and_then(parse_integer);
+        let number = start.get(1..end).and_then(parse_integer);
         received.truncate_front(end + 2);
         return Ok(Some(number));
     }

@@ -3,7 +3,7 @@
 //! The store is reached only through an [`Authenticated`] request, and only [`Gate::admit`] makes one. So a handler, on
 //! whatever face, that was not admitted has nothing to work with: leaving the check out does not compile.
 //!
-//! Where credentials are in force (`security`), a caller shows one: a token, or a certificate that TLS has verified. A token
+//! Where credentials are in force, a caller shows one: a token, or a certificate that TLS has verified. A token
 //! that is not known is refused whatever else was shown. Without credentials, callers on this machine are let in, others
 //! only where the operator said so.
 
@@ -11,10 +11,10 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use shoal_engine::{Identity, Store};
+use shoal_engine::{RequestId, Store};
+use shoal_frontend::Security;
 
-use crate::near::{NearValues, Nearby};
-use crate::security::Security;
+use crate::read_cache::{CachedReads, ReadCaches};
 
 /// What is known about whoever sent a request, before it is believed.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ pub struct Gate {
 
 struct Shared {
     store: Store,
-    near: NearValues,
+    read_caches: ReadCaches,
     insecure: bool,
     security: Security,
 }
@@ -85,8 +85,8 @@ impl Gate {
     /// credentials to ask for.
     #[must_use]
     pub fn new(store: Store, insecure: bool, security: Security) -> Self {
-        let near = NearValues::new(&store);
-        Self { shared: Arc::new(Shared { store, near, insecure, security }) }
+        let read_caches = ReadCaches::new(&store);
+        Self { shared: Arc::new(Shared { store, read_caches, insecure, security }) }
     }
 
     /// Admits `request`.
@@ -169,7 +169,7 @@ fn bearer(authorization: &[u8]) -> Option<&[u8]> {
 pub struct Authenticated<T> {
     shared: Arc<Shared>,
     principal: Principal,
-    identity: Option<Identity>,
+    identity: Option<RequestId>,
     request: T,
 }
 
@@ -195,13 +195,13 @@ impl<T> Authenticated<T> {
 
     /// The same admission of a write that is to be done once.
     #[must_use]
-    pub fn identified(self, identity: Option<Identity>) -> Self {
+    pub fn identified(self, identity: Option<RequestId>) -> Self {
         Self { identity, ..self }
     }
 
     /// Who the write is, where its sender said so.
     #[must_use]
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<RequestId> {
         self.identity
     }
 
@@ -212,15 +212,15 @@ impl<T> Authenticated<T> {
     }
 
     /// Short values that this thread was asked for lately.
-    pub(crate) fn near(&self) -> Nearby<'_> {
-        self.shared.near.here(&self.shared.store)
+    pub(crate) fn read_cache(&self) -> CachedReads<'_> {
+        self.shared.read_caches.here(&self.shared.store)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::security::{Credentials, Tokens};
+    use shoal_frontend::{Credentials, Tokens};
 
     const TOKEN: &str = "0123456789abcdef";
 

@@ -35,7 +35,7 @@ pub(crate) fn put_options(
     modified_ns: Option<u64>,
 ) -> PutOptions {
     let v1::Metadata { content_type, user } = metadata.unwrap_or_default();
-    let user = user.into_iter().map(|entry| (entry.name, entry.value.to_vec())).collect();
+    let user = user.into_iter().map(|entry| (entry.name, entry.value)).collect();
     PutOptions {
         rules: rules(rules_message),
         metadata: Metadata { content_type, user },
@@ -72,7 +72,7 @@ pub(crate) fn info(info: &ObjectInfo) -> v1::ObjectInfo {
         content_type: content_type.clone(),
         user: user
             .iter()
-            .map(|(name, value)| v1::UserMetadata { name: name.clone(), value: value.clone().into() })
+            .map(|(name, value)| v1::UserMetadata { name: name.clone(), value: value.clone() })
             .collect(),
     });
     v1::ObjectInfo {

@@ -1,11 +1,10 @@
 //! What went wrong, as a status code and a typed detail: the one place where the store's errors become the protocol's.
 //! `docs/format/grpc.md` has the table.
 
-use std::time::Duration;
-
 use shoal_api::v1::failure::{Kind, Rule};
 use shoal_api::{Code, Described, v1};
 use shoal_engine::{Error, Lsn, ObjectKey, RejectRules};
+use shoal_frontend::TooSlow;
 use tonic::Status;
 
 use crate::auth::Denied;
@@ -66,15 +65,8 @@ impl Failure {
         Self::unauthenticated(format!("the stream ends: other credentials are in force; {denied}"))
     }
 
-    pub(crate) fn too_slow(silence: Duration) -> Self {
-        let message = format!("nothing came for {} s in the middle of the request", silence.as_secs_f64());
-        Self::new(Kind::TooSlow, Code::DeadlineExceeded, message)
-    }
-
-    pub(crate) fn too_little(bytes: u64, waited: Duration) -> Self {
-        let seconds = waited.as_secs_f64();
-        let message = format!("only {bytes} bytes came in {seconds:.1} s in the middle of the request");
-        Self::new(Kind::TooSlow, Code::DeadlineExceeded, message)
+    pub(crate) fn too_slow(slow: TooSlow) -> Self {
+        Self::new(Kind::TooSlow, Code::DeadlineExceeded, slow.to_string())
     }
 
     /// The client gave up before the end of what it sent.
@@ -178,12 +170,7 @@ impl From<Error> for Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        let described = Described::from_status(&status);
-        // A message over the limit: tonic says so with a code of its own and without a detail of ours.
-        if described.failure.kind() == Kind::Unspecified && described.code == Code::OutOfRange {
-            return Self::new(Kind::Invalid, Code::ResourceExhausted, described.message);
-        }
-        Self(described)
+        Self(Described::from_status(&status))
     }
 }
 
@@ -217,9 +204,7 @@ mod tests {
 
     #[test]
     fn a_failure_of_ours_passes_through_a_status_unchanged() {
-        let failure = Failure::too_slow(Duration::from_secs(3));
+        let failure = Failure::too_slow(TooSlow::Silent(std::time::Duration::from_secs(3)));
         assert_eq!(Failure::from(failure.clone().into_status()), failure);
-        let long = Failure::from(Status::out_of_range("long"));
-        assert_eq!((long.kind(), long.into_status().code()), (Kind::Invalid, Code::ResourceExhausted));
     }
 }

@@ -2,26 +2,25 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shoal_engine::{Store, check_bucket};
+use shoal_frontend::{ListenError, listen};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::admission::{Admission, Leaves};
+use crate::admission::{Admission, Leaves, Place};
 use crate::auth::Gate;
 use crate::connection;
 use crate::dispatch::Dispatch;
+use crate::dispatch::standard::Standard;
+use crate::dispatch::web::Origins;
 use crate::flow::Flow;
-use crate::free_space::READERS_MAX;
+use crate::operations::free_space::READERS_MAX;
+use crate::operations::stat::Counters;
 use crate::options::{Limits, ServerOptions};
-use crate::patience::Patience;
-use crate::standard::Standard;
-use crate::stat::Counters;
-use crate::web::Origins;
 
 /// Pause after a failed accept: it fails again at once where file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -32,28 +31,20 @@ const EVICTED_FOR_FILES: usize = 64;
 /// Pause between two looks at whether the store takes writes.
 const HEALTH_PAUSE: Duration = Duration::from_millis(500);
 
+/// What callers lack where other machines are refused, and what the operator can do.
+const NOT_SAFE: (&str, &str) =
+    ("authenticated over TLS", "give --tls-cert and --tls-key with --token-file or --tls-client-ca");
+
 /// Why the server does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Callers from other machines could come in, and nothing proves who they are.
-    #[error(
-        "refusing to listen on {0}: it is reachable from other machines and callers are not authenticated over TLS; \
-         listen on 127.0.0.1, give --tls-cert and --tls-key with --token-file or --tls-client-ca, or say --insecure \
-         if that network is trusted"
-    )]
-    NotLoopback(SocketAddr),
+    /// The address was not taken.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The bucket of the service of the seed programs has no proper name.
     #[error("the bucket of io.grpc.KeyValueService: {0}")]
     Bucket(shoal_engine::Error),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the system says.
-        error: std::io::Error,
-    },
     /// The schema that reflection would serve is damaged.
     #[error("cannot serve reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -70,16 +61,13 @@ impl Server {
     /// Listens on `options.listen`. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// [`ServeError::NotLoopback`], [`ServeError::Bucket`], [`ServeError::Listen`].
+    /// [`ServeError::Bucket`], [`ServeError::Listen`].
     pub async fn bind(options: ServerOptions) -> Result<Self, ServeError> {
         let address = options.listen;
         check_bucket(&options.kv_bucket).map_err(ServeError::Bucket)?;
-        let is_closed = address.ip().to_canonical().is_loopback() || options.security.is_safe();
-        if !options.insecure && !is_closed {
-            return Err(ServeError::NotLoopback(address));
-        }
-        let failed = |error| ServeError::Listen { address, error };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = listen(address, options.insecure || options.security.is_safe(), NOT_SAFE)?;
+        let failed = |error| ListenError::System { address, error };
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, address, options })
     }
@@ -116,8 +104,9 @@ impl Server {
             origins: Origins { allowed: web_origins },
             standard: Standard::new().await?,
             counters: Counters::new(),
+            admission: Admission::new(limits.connections_max),
             flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
-            patience: Patience::new(&limits),
+            min_rate: limits.min_rate,
             room_wait_max: limits.room_wait_max,
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
             draining: drain.subscribe(),
@@ -125,14 +114,12 @@ impl Server {
         let mut connections = Connections {
             tasks: JoinSet::new(),
             dispatch: Arc::clone(&dispatch),
-            admission: Admission::new(limits.connections_max, limits.unauthenticated_max),
             limits: Arc::new(limits),
             drain: drain.subscribe(),
         };
-        let admission = Arc::clone(&connections.admission);
         let doubt = async {
             while changes.changed().await.is_ok() {
-                admission.doubt_all();
+                dispatch.admission.doubt_all();
             }
             std::future::pending::<()>().await
         };
@@ -169,7 +156,6 @@ async fn tell_health(dispatch: &Dispatch, store: &Store) {
 struct Connections {
     tasks: JoinSet<()>,
     dispatch: Arc<Dispatch>,
-    admission: Arc<Admission>,
     limits: Arc<Limits>,
     drain: watch::Receiver<bool>,
 }
@@ -182,8 +168,7 @@ impl Connections {
                 Ok((stream, peer)) => self.add(stream, peer),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    let evicted = self.admission.evict(EVICTED_FOR_FILES) as u64;
-                    self.dispatch.counters.connections_evicted.fetch_add(evicted, Ordering::Relaxed);
+                    self.dispatch.admission.evict(EVICTED_FOR_FILES);
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -192,21 +177,8 @@ impl Connections {
 
     fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
         while self.tasks.try_join_next().is_some() {}
-        let counters = &self.dispatch.counters;
-        let entered = self.admission.enter();
-        let connections_max = self.limits.connections_max;
-        if entered.evicts {
-            counters.connections_evicted.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(
-                %peer,
-                "there are {connections_max} connections: the oldest one without credentials is closed for a new one"
-            );
-        }
-        let Some(place) = entered.place else {
-            counters.connections_refused.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%peer, "closed: there are {connections_max} connections, all of them with credentials");
-            return;
-        };
+        let place = Place::enter(&self.dispatch.admission, self.limits.unauthenticated_max);
+        let Some(place) = place.map(Arc::new) else { return };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "closed: it ended at once");
             return;
@@ -214,15 +186,13 @@ impl Connections {
         let (dispatch, limits) = (Arc::clone(&self.dispatch), Arc::clone(&self.limits));
         let drain = self.drain.clone();
         let serve = async move {
-            dispatch.counters.connections.fetch_add(1, Ordering::Relaxed);
-            let _counted = Counted(&dispatch);
             let its = Arc::clone(&place);
             let served = connection::serve(stream, peer, its, Arc::clone(&dispatch), &limits, drain);
             match place.hold(served).await {
                 Ok(()) => {}
                 Err(Leaves::Evicted) => tracing::debug!(%peer, "closed: a new connection took its place"),
                 Err(Leaves::Overdue) => {
-                    dispatch.counters.connections_overdue.fetch_add(1, Ordering::Relaxed);
+                    dispatch.admission.note_overdue();
                     tracing::info!(%peer, "closed: it showed no credentials in time");
                 }
             }
@@ -238,14 +208,5 @@ impl Connections {
             tracing::warn!("{cut} connection(s) still had requests under way after the time to finish: cut");
             self.tasks.shutdown().await;
         }
-    }
-}
-
-/// Counts a connection down when it ends, however it ends.
-struct Counted<'a>(&'a Dispatch);
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.counters.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

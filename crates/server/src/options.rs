@@ -4,8 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use shoal_engine::DEFAULT_BUCKET;
-
-use crate::security::Security;
+use shoal_frontend::{MinRate, Security};
 
 /// How the server is run.
 #[derive(Clone, Debug)]
@@ -65,12 +64,9 @@ pub struct Limits {
     /// How long a message of more than 4 KiB waits in all, on its own or of a stream that its caller sends, where there is no room
     /// for the rest of it; then the call is refused with RESOURCE_EXHAUSTED.
     pub room_wait_max: Duration,
-    /// How long the other side may be silent in the middle of a message or stream.
-    pub silence_max: Duration,
-    /// The least that must come of a request that was begun, in bytes a second.
-    pub pace_min: u64,
-    /// Over how long that is measured, while the server waits for more.
-    pub pace_window: Duration,
+    /// The least that comes of a request that a peer began, while the server waits for more. A peer that takes nothing of its
+    /// answers may be silent for as long, too.
+    pub min_rate: MinRate,
     /// How long a new connection may take to agree on TLS, and again to begin to speak HTTP; and how long the headers of a
     /// request may take.
     pub greeting_max: Duration,
@@ -87,9 +83,7 @@ impl Default for Limits {
             bytes_in_flight_max: 512 << 20,
             connection_bytes_in_flight_max: 128 << 20,
             room_wait_max: Duration::from_secs(30),
-            silence_max: Duration::from_secs(60),
-            pace_min: 1 << 10,
-            pace_window: Duration::from_secs(30),
+            min_rate: MinRate::default(),
             greeting_max: Duration::from_secs(10),
             drain_max: Duration::from_secs(10),
         }

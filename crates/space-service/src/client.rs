@@ -19,8 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-use crate::pool::Pool;
-use crate::truth::Status;
+use crate::state::Status;
 use crate::{MESSAGE_BYTES_MAX, runs_from, runs_into, v1};
 
 /// A session says so often that it is alive: this part of its time to live.
@@ -177,12 +176,6 @@ impl SpaceClient {
         let answer =
             self.change::<v1::Free>(|sequence| v1::FreeRequest { session, sequence, runs: runs_into(runs) });
         answer.await.map(drop)
-    }
-
-    /// A pool over no groups yet.
-    #[must_use]
-    pub fn pool(&self) -> Pool {
-        Pool::new(self.clone())
     }
 
     /// How full the space is.
@@ -350,7 +343,7 @@ async fn renew(channel: Channel, session: u64, time_to_live: Duration) {
     }
 }
 
-/// What is at the bottom of an error: "Connection refused", not "transport error".
+/// The first cause of an error: "Connection refused", not "transport error".
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

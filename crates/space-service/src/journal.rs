@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::record::{ALIGNMENT, Content, HEADER_BYTES, Header, NoHeader, Record, decode, encode};
-use crate::truth::{Part, Truth};
+use crate::state::{Part, SpaceState};
 
 /// The file grows by so many bytes at a time.
 const GROWTH_BYTES: u64 = 1 << 20;
@@ -26,7 +26,7 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// Another process has it open.
@@ -37,7 +37,7 @@ pub enum OpenError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage, in words.
         what: String,
     },
     /// The wanted size cannot be had.
@@ -45,7 +45,7 @@ pub enum OpenError {
     Size(String),
 }
 
-/// The file that holds the truth.
+/// The file that holds the state.
 pub(crate) struct Journal {
     file: File,
     path: PathBuf,
@@ -61,19 +61,19 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Makes a file with a snapshot of `truth` at `path`, or replaces the one there: whatever happens, there is one whole
+    /// Makes a file with a snapshot of `state` at `path`, or replaces the one there: whatever happens, there is one whole
     /// file under that name.
     pub(crate) fn create(
         path: &Path,
         identity: [u8; 16],
-        truth: &Truth,
+        state: &SpaceState,
         base: u64,
         sync: bool,
     ) -> std::io::Result<Self> {
-        let header = Header { identity, blocks: truth.blocks(), group_blocks: truth.group_blocks(), base };
+        let header = Header { identity, blocks: state.blocks(), group_blocks: state.group_blocks(), base };
         let mut bytes = header.encode().to_vec();
         let mut number = base;
-        for part in truth.parts() {
+        for part in state.parts() {
             number += 1;
             let record = Record { number, synced: base, content: Content::Part(part) };
             encode(header.seed(), &record, &mut bytes);
@@ -90,8 +90,8 @@ impl Journal {
         Ok(Self { file, path, header, end, grown: end, snapshot_bytes: end, synced: number, sync })
     }
 
-    /// Opens the file at `path`: the truth that it says.
-    pub(crate) fn open(path: &Path, sync: bool) -> Result<(Self, Truth), OpenError> {
+    /// Opens the file at `path`: the state that it holds.
+    pub(crate) fn open(path: &Path, sync: bool) -> Result<(Self, SpaceState), OpenError> {
         let io = |error| OpenError::Io { path: path.to_owned(), error };
         let damaged = |what: String| OpenError::Damaged { path: path.to_owned(), what };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(io)?;
@@ -107,7 +107,7 @@ impl Journal {
         {
             return Err(damaged("it is of a size that there is not".into()));
         }
-        let mut truth = Truth::empty(header.blocks, header.group_blocks);
+        let mut state = SpaceState::empty(header.blocks, header.group_blocks);
         let (mut at, mut number) = (HEADER_BYTES, header.base);
         let mut snapshot_bytes = 0;
         while let Some((record, taken)) = decode(header.seed(), bytes.get(at..).unwrap_or_default()) {
@@ -118,11 +118,11 @@ impl Journal {
             match record.content {
                 Content::Part(part) if snapshot_bytes == 0 => {
                     let is_last = part == Part::Finished;
-                    truth.put(part).map_err(|why| wrong(why.0))?;
+                    state.put(part).map_err(|why| wrong(why.0))?;
                     snapshot_bytes = if is_last { (at + taken) as u64 } else { 0 };
                 }
                 Content::Change(change) if snapshot_bytes > 0 => {
-                    truth.replay(&change).map_err(|why| wrong(why.0))?;
+                    state.replay(&change).map_err(|why| wrong(why.0))?;
                 }
                 _ => return Err(wrong("a snapshot is not where it should be")),
             }
@@ -142,7 +142,7 @@ impl Journal {
         let mut journal = Self { file, path, header, end, grown: end, snapshot_bytes, synced: number, sync };
         // What is left of a torn batch must not be taken for records later.
         journal.wipe(bytes.len() as u64).map_err(io)?;
-        Ok((journal, truth))
+        Ok((journal, state))
     }
 
     /// Clears everything behind the last record.
@@ -181,9 +181,9 @@ impl Journal {
         self.end - self.snapshot_bytes > RECORDS_BYTES.max(4 * self.snapshot_bytes)
     }
 
-    /// Puts a snapshot of `truth`, which is as of record `base`, in the file's place.
-    pub(crate) fn replace(&mut self, truth: &Truth, base: u64) -> std::io::Result<()> {
-        *self = Self::create(&self.path, self.header.identity, truth, base, self.sync)?;
+    /// Puts a snapshot of `state`, which is as of record `base`, in the file's place.
+    pub(crate) fn replace(&mut self, state: &SpaceState, base: u64) -> std::io::Result<()> {
+        *self = Self::create(&self.path, self.header.identity, state, base, self.sync)?;
         Ok(())
     }
 }

@@ -1,15 +1,15 @@
 //! The disk-space allocator between processes: one owner with a small file of its own, clients over gRPC.
 //!
-//! - [`Owner`] keeps the truth: what is allocated, who leased what until when. Every change is in its file before it is answered.
+//! - [`Owner`] keeps the state: allocated blocks, leases and their ends. Every change is in its file before it is answered.
 //! - [`SpaceServer`] serves it over gRPC; [`SpaceClient`] calls it: a call for each allocation, or
 //! - [`Pool`]: whole groups are leased in one call, allocated from in memory, and what is kept is committed in batches.
 //!
 //! A client that goes silent is fenced when its time to live is over: its number is refused from then on, and what it leased and
-//! did not commit is free again. That protects the owner's truth. It does not protect the blocks of a device that several
+//! did not commit is free again. That protects the owner's state. It does not protect the blocks of a device that several
 //! machines write to: a late client can still write where others write by then, unless the device itself refuses it.
 //! Several writers on one network device therefore wait for the cluster, which will fence on the device.
 //!
-//! Bottom-up: `coverage` (sets of blocks), `truth` (the rules, without files), `record` and `journal` (the file), `owner` (both
+//! Bottom-up: `coverage` (sets of blocks), `state` (the rules, without files), `record` and `journal` (the file), `owner` (both
 //! together, for many callers), `server`, then `client` and `pool`. The bytes: `docs/format/space-service.md`.
 
 mod client;
@@ -20,7 +20,7 @@ mod pool;
 mod record;
 mod refusal;
 mod server;
-mod truth;
+mod state;
 
 /// The messages and methods of the package `shoal.space.v1`.
 pub mod v1 {
@@ -34,7 +34,7 @@ pub use owner::{LATE_EVERY_MS, Owner, OwnerOptions};
 pub use pool::Pool;
 pub use refusal::Refusal;
 pub use server::{ServeError, SpaceServer};
-pub use truth::{
+pub use state::{
     Action, Answer, GROUPS_OF_LEASE_MAX, ITEMS_MAX, LEASES_OF_SESSION_MAX, SESSIONS_MAX, Status,
     TIME_TO_LIVE_MS,
 };

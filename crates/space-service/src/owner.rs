@@ -1,4 +1,4 @@
-//! [`Owner`]: the truth with its file, for many callers. Nobody is answered before what was changed is on the device.
+//! [`Owner`]: the state with its file, for many callers. A caller gets its answer when its change is on the device.
 //!
 //! Changes are made in memory under one lock, and queued in their order. A thread of its own takes the queue, writes it as one
 //! batch, flushes once, and tells everybody who waits for it. Who sees an earlier change that is not on the device yet is
@@ -19,15 +19,15 @@ use tokio::sync::watch;
 use crate::journal::{Journal, OpenError, is_missing, lock};
 use crate::record::{Content, Record, encode};
 use crate::refusal::Refusal;
-use crate::truth::{Action, Answer, Change, Status, Truth};
+use crate::state::{Action, Answer, Change, SpaceState, Status};
 
-/// Who is late is looked for so often, in milliseconds.
+/// The owner looks for late clients so often, in milliseconds.
 pub const LATE_EVERY_MS: u64 = 500;
 
-/// Who looks at the clock so seldom, in milliseconds, stood still: the silence of its clients is its own.
+/// An owner that did not look at the clock for so long, in milliseconds, stood still: the silence of its clients is its own.
 const STALL_MS: u64 = 4 * LATE_EVERY_MS;
 
-/// How the truth is kept.
+/// How the state is kept.
 #[derive(Clone, Debug)]
 pub struct OwnerOptions {
     /// For a new file: how many bytes of address space there are to hand out; whole blocks of 4 KiB.
@@ -36,7 +36,7 @@ pub struct OwnerOptions {
     pub sync: bool,
 }
 
-/// The truth and its file.
+/// The state and its file.
 #[derive(Clone)]
 pub struct Owner {
     shared: Arc<Shared>,
@@ -59,7 +59,7 @@ struct Shared {
 }
 
 struct State {
-    truth: Truth,
+    space: SpaceState,
     queue: Vec<u8>,
     /// The last record that was queued.
     last: u64,
@@ -105,7 +105,7 @@ impl Owner {
         entropy: &dyn Entropy,
     ) -> Result<Self, OpenError> {
         let lock = lock(path)?;
-        let (journal, mut truth) = if is_missing(path)? {
+        let (journal, mut space) = if is_missing(path)? {
             let size = options.size.ok_or_else(|| {
                 OpenError::Size(format!("{} does not exist; give a size to create it", path.display()))
             })?;
@@ -113,27 +113,27 @@ impl Owner {
             if blocks == 0 || blocks > SPACE_BLOCKS_MAX {
                 return Err(OpenError::Size(format!("a space of {size} bytes: it has 4 KiB to 64 TiB")));
             }
-            let truth = Truth::new(blocks, group_blocks_for(blocks));
+            let space = SpaceState::new(blocks, group_blocks_for(blocks));
             let mut identity = [0; 16];
             identity[..8].copy_from_slice(&entropy.next_u64().to_le_bytes());
             identity[8..].copy_from_slice(&entropy.next_u64().to_le_bytes());
-            let made = Journal::create(path, identity, &truth, 0, options.sync);
-            (made.map_err(|error| OpenError::Io { path: path.to_owned(), error })?, truth)
+            let made = Journal::create(path, identity, &space, 0, options.sync);
+            (made.map_err(|error| OpenError::Io { path: path.to_owned(), error })?, space)
         } else {
             Journal::open(path, options.sync)?
         };
         if let Some(size) = options.size
-            && size / BLOCK_BYTES_U64 != truth.blocks()
+            && size / BLOCK_BYTES_U64 != space.blocks()
         {
-            let has = truth.blocks() * BLOCK_BYTES_U64;
+            let has = space.blocks() * BLOCK_BYTES_U64;
             return Err(OpenError::Size(format!("{} is for {has} bytes, not {size}", path.display())));
         }
         let looked_ms = now_ms(&*clock);
-        truth.grace(looked_ms);
+        space.grace(looked_ms);
         let last = journal.synced;
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                truth,
+                space,
                 queue: Vec::new(),
                 last,
                 synced: last,
@@ -163,7 +163,7 @@ impl Owner {
     pub async fn begin(&self, time_to_live_ms: u32) -> Result<u64, Refusal> {
         let (session, number) = {
             let (mut state, now) = self.look()?;
-            let (session, change) = state.truth.open(time_to_live_ms, now)?;
+            let (session, change) = state.space.open(time_to_live_ms, now)?;
             (session, self.shared.queue(&mut state, change)?)
         };
         self.on_device(number).await?;
@@ -176,7 +176,7 @@ impl Owner {
     /// [`Refusal::Fenced`], [`Refusal::Poisoned`].
     pub fn renew(&self, session: u64) -> Result<(), Refusal> {
         let (mut state, now) = self.look()?;
-        state.truth.touch(session, now)
+        state.space.touch(session, now)
     }
 
     /// Does what a session asks for. The same sequence again is answered as before.
@@ -186,7 +186,7 @@ impl Owner {
     pub async fn act(&self, session: u64, sequence: u64, action: Action) -> Result<Answer, Refusal> {
         let (answer, number) = {
             let (mut state, now) = self.look()?;
-            let (answer, change) = state.truth.act(session, sequence, action, now)?;
+            let (answer, change) = state.space.act(session, sequence, action, now)?;
             let number = match change {
                 Some(change) => self.shared.queue(&mut state, change)?,
                 // Repeated: perhaps before it was on the device.
@@ -205,7 +205,7 @@ impl Owner {
     pub async fn end(&self, session: u64) -> Result<(), Refusal> {
         let number = {
             let mut state = self.shared.lock()?;
-            let change = state.truth.end(session)?;
+            let change = state.space.end(session)?;
             self.shared.queue(&mut state, change)?
         };
         self.on_device(number).await
@@ -217,9 +217,9 @@ impl Owner {
     /// [`Refusal::Poisoned`].
     pub fn fence_late(&self) -> Result<Vec<u64>, Refusal> {
         let (mut state, now) = self.look()?;
-        let late = state.truth.late(now);
+        let late = state.space.late(now);
         for &session in &late {
-            let change = state.truth.end(session)?;
+            let change = state.space.end(session)?;
             self.shared.queue(&mut state, change)?;
         }
         Ok(late)
@@ -228,13 +228,13 @@ impl Owner {
     /// How full the space is.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.shared.state.lock().truth.status()
+        self.shared.state.lock().space.status()
     }
 
     /// Blocks of a group.
     #[must_use]
     pub fn group_blocks(&self) -> u32 {
-        self.shared.state.lock().truth.group_blocks()
+        self.shared.state.lock().space.group_blocks()
     }
 
     /// The state, and the time. Where this process stood still, every session has its whole time to live again.
@@ -243,7 +243,7 @@ impl Owner {
         // Under the lock: waiting for it is no silence of a client, either.
         let now = now_ms(&*self.shared.clock);
         if now > state.looked_ms + STALL_MS {
-            state.truth.grace(now);
+            state.space.grace(now);
         }
         state.looked_ms = now;
         Ok((state, now))
@@ -299,8 +299,8 @@ impl Shared {
     /// Replaces a file that became long.
     fn shorten(&self, state: &mut State, journal: &mut Journal) -> std::io::Result<()> {
         if journal.is_long() {
-            // What is queued is in the truth already.
-            journal.replace(&state.truth, state.last)?;
+            // The queued changes are in the state already.
+            journal.replace(&state.space, state.last)?;
             state.queue.clear();
             state.last = journal.synced;
         }

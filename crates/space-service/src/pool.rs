@@ -13,7 +13,7 @@ use shoal_space::{Space, SpaceError};
 
 use crate::client::{ClientError, SpaceClient};
 use crate::coverage::Coverage;
-use crate::truth::ITEMS_MAX;
+use crate::state::ITEMS_MAX;
 
 /// Leased groups and what is used of them.
 pub struct Pool {
@@ -26,16 +26,20 @@ pub struct Pool {
 
 struct Held {
     groups: Coverage,
-    /// What the owner knows.
+    /// The blocks that the owner knows to be in use.
     committed: Coverage,
 }
 
-impl Pool {
-    pub(crate) fn new(client: SpaceClient) -> Self {
-        let space = Space::new(client.blocks(), client.group_blocks());
-        Self { client, space, leases: BTreeMap::new(), groups: Coverage::default() }
+impl SpaceClient {
+    /// A pool over no groups yet.
+    #[must_use]
+    pub fn pool(&self) -> Pool {
+        let space = Space::new(self.blocks(), self.group_blocks());
+        Pool { client: self.clone(), space, leases: BTreeMap::new(), groups: Coverage::default() }
     }
+}
 
+impl Pool {
     /// A run of `blocks` blocks of what is leased; none where no such run is free: then [`Self::lease`] helps. No call.
     ///
     /// # Panics
@@ -158,7 +162,7 @@ impl Pool {
     }
 }
 
-/// What of `used` lies in `groups`.
+/// The part of `used` that lies in `groups`.
 fn within(used: &Coverage, groups: &Coverage) -> Coverage {
     let mut within = groups.clone();
     for run in groups.without(used) {

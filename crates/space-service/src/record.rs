@@ -1,12 +1,12 @@
-//! What the file says: its header, and a record for each change. `docs/format/space-service.md` describes every byte.
+//! The records of the file: its header, and one for each change. `docs/format/space-service.md` describes every byte.
 //!
-//! Whatever the bytes hold, reading them gives a record or `None`.
+//! Reading gives a record or `None`, for any bytes.
 
 use shoal_base::Run;
 use shoal_base::checksum::crc32c_seeded;
 use shoal_base::codec::{Reader, Truncated, put_varint};
 
-use crate::truth::{Answer, Change, Counters, Deed, HeldLease, Part, SessionState};
+use crate::state::{Answer, Change, Counters, Deed, HeldLease, Part, SessionState};
 
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -23,7 +23,7 @@ const RECORD_BYTES_MAX: usize = 4 << 20;
 const MAGIC: [u8; 4] = *b"SHss";
 const VERSION: u16 = 2;
 
-/// What the file is about.
+/// The space that the file describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) identity: [u8; 16],
@@ -90,7 +90,7 @@ impl Header {
         Ok(header)
     }
 
-    /// What the checksums of records begin with: records of another file are never taken for this one's.
+    /// The start of the checksums of records: a record of another file is never taken for one of this file.
     pub(crate) fn seed(&self) -> u64 {
         Reader::new(&self.identity).u64().unwrap_or_default()
     }

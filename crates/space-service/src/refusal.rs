@@ -15,7 +15,7 @@ pub enum Refusal {
     /// There is no free space of the wanted shape, or too many sessions or leases are out.
     #[error("no space: {what}")]
     NoSpace {
-        /// What is missing.
+        /// The missing thing: a session, a lease.
         what: &'static str,
     },
     /// A run is not what the call takes it for: not in use, not of the lease, or committed already.
@@ -23,7 +23,7 @@ pub enum Refusal {
     Wrong {
         /// The run.
         run: Run,
-        /// What is wrong with it.
+        /// The error in it, in words.
         what: &'static str,
     },
     /// The call itself makes no sense.

@@ -26,7 +26,7 @@ use tonic_prost::ProstCodec;
 
 use crate::owner::{LATE_EVERY_MS, Owner};
 use crate::refusal::Refusal;
-use crate::truth::{Action, Answer};
+use crate::state::{Action, Answer};
 use crate::{MESSAGE_BYTES_MAX, runs_from, runs_into, v1};
 
 /// Most connections; further ones wait to be accepted.
@@ -61,7 +61,7 @@ pub enum ServeError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         error: std::io::Error,
     },
 }

@@ -1,6 +1,6 @@
 //! Speed, memory and fragmentation of the allocator: `cargo bench -p shoal-space [NAME]`.
 //!
-//! The loads of `shared/allocator.md`: the seed's (sizes 1 to 1,024 blocks, rounds of 100,000, half of a round freed)
+//! The load of the allocator for LOSF (docs/sources.md; sizes 1 to 1,024 blocks, rounds of 100,000, half of a round freed)
 //! on an empty 16 TiB device until a request fails, and churn at 95 % full (a random victim goes, a new object
 //! comes) with log-normal sizes on 64 GiB and uniform ones on 16 TiB. Times are thread CPU time; the percentiles
 //! are wall-clock time of every 64th call. Without `--bench` (as `cargo test --benches` calls it) devices are small.
@@ -153,7 +153,7 @@ fn churn(name: &str, space: &Space, turnovers: u64, sizes: &mut dyn FnMut() -> u
     space.audit();
 }
 
-/// What opening a store costs: a snapshot of a million free runs read into an image, and a space made of it.
+/// The cost of opening a store: a snapshot of a million free runs read into an image, and a space made of it.
 fn open(name: &str, blocks: u64) {
     let random = SeededEntropy::new(SEED);
     let mut image = FreeImage::new(blocks, group_blocks_for(blocks));

@@ -7,7 +7,7 @@
 //!
 //! A run is named by its first block where the array's form has an index.
 
-use crate::group::{Inserted, Removed, Span};
+use crate::span::{Inserted, Removed, Span};
 
 /// Blocks of a segment.
 const SEGMENT_BLOCKS: u32 = 4096;

@@ -1,8 +1,7 @@
 //! A set of groups as three levels of 64-bit words: a bit of a level says that the word below it is not empty.
 //!
 //! Invariant: upper bits are exact, in both directions. Only one thread works on a set at a time, so a summary bit
-//! can never stay behind over an empty word (the first trap of `shared/allocator.md`, section 3.4); searches
-//! assert it, and the audit checks every bit.
+//! can never stay behind over an empty word; searches assert it, and the audit checks every bit.
 
 /// Most groups in a set: three levels of 64.
 pub(crate) const GROUPS_MAX: usize = 64 * 64 * 64;
@@ -63,6 +62,13 @@ impl GroupSet {
             return Some(self.first_in_word(middle * 64 + bit));
         }
         lowest(self.top & above(middle)).map(|middle| self.first_below(middle))
+    }
+
+    /// The highest group in the set.
+    pub(crate) fn last(&self) -> Option<usize> {
+        let middle = highest(self.top)?;
+        let word = middle * 64 + highest(self.middles[middle])?;
+        Some(word * 64 + highest(self.words[word])?)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
@@ -151,6 +157,7 @@ mod tests {
                 if is_insert { set.insert(group); model.insert(group); } else { set.remove(group); model.remove(&group); }
                 prop_assert_eq!(set.contains(group), is_insert);
                 prop_assert_eq!(set.first(), model.first().copied());
+                prop_assert_eq!(set.last(), model.last().copied());
                 let from = from as usize % groups;
                 prop_assert_eq!(set.next(from), model.range(from..).next().copied());
             }

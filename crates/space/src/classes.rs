@@ -2,16 +2,13 @@
 //! a summary of the classes that are not empty.
 //!
 //! The lowest level is transposed: the words of all classes for one region of 64 groups lie together, and exist
-//! only where some run of the region was ever indexed (8 KiB a region of 16 GiB). That made the seed's load 20 %
-//! faster than a layout by class (`shared/allocator.md`, section 3).
+//! only where some run of the region was ever indexed (8 KiB a region of 16 GiB). That makes the load of the allocator for
+//! LOSF (docs/sources.md) 20 % faster than a layout by class.
 //!
 //! Invariant: as in `bits`, every summary bit is exact.
 
-use std::sync::Arc;
-
-use crate::bits::assert_summary;
+use crate::bits::{GroupSet, assert_summary};
 use crate::prefetch;
-use crate::present::Present;
 
 /// Longest run with a class of its own: 4 MiB, the largest value that travels in one piece. Longer runs are few.
 pub(crate) const CLASS_BLOCKS_MAX: u32 = 1024;
@@ -28,7 +25,7 @@ pub(crate) struct ClassIndex {
     /// By class: the words of `middles` that are not empty.
     tops: Vec<u64>,
     /// The classes that are not empty.
-    present: Arc<Present>,
+    present: GroupSet,
 }
 
 impl ClassIndex {
@@ -45,7 +42,7 @@ impl ClassIndex {
             regions: vec![None; regions],
             middles: vec![0; classes * class_words],
             tops: vec![0; classes],
-            present: Arc::new(Present::new(classes)),
+            present: GroupSet::new(classes),
         }
     }
 
@@ -90,16 +87,6 @@ impl ClassIndex {
         }
     }
 
-    /// Fetches ahead the word that names the group of a run of `blocks` blocks.
-    #[inline]
-    pub(crate) fn prefetch(&self, blocks: u32) {
-        if let Some((class, region)) = self.shortest_region(blocks)
-            && let Some(words) = &self.regions[region]
-        {
-            prefetch::soon(&words[class]);
-        }
-    }
-
     /// Fetches ahead the word that says whether `group` has a run of `blocks` blocks.
     #[inline]
     pub(crate) fn prefetch_word(&self, blocks: u32, group: usize) {
@@ -113,28 +100,11 @@ impl ClassIndex {
     /// The shortest length of at least `blocks` that some group has, and the lowest such group.
     #[inline]
     pub(crate) fn shortest(&self, blocks: u32) -> Option<(u32, usize)> {
-        let (class, region) = self.shortest_region(blocks)?;
-        Some((class as u32 + 1, self.lowest_group(class, region)))
-    }
-
-    /// The shortest length of at least `blocks` that some group has.
-    #[inline]
-    pub(crate) fn shortest_length(&self, blocks: u32) -> Option<u32> {
         if !self.holds(blocks) {
             return None;
         }
-        self.present.from(self.class(blocks)).map(|class| class as u32 + 1)
-    }
-
-    /// The class of the shortest length of at least `blocks` that some group has, and the lowest region with it.
-    #[inline]
-    fn shortest_region(&self, blocks: u32) -> Option<(usize, usize)> {
-        if !self.holds(blocks) {
-            return None;
-        }
-        let class = self.class(blocks);
-        let found = self.present.from(class)?;
-        Some((found, self.lowest_region(found)))
+        let class = self.present.next(self.class(blocks))?;
+        Some((class as u32 + 1, self.lowest_group(class, self.lowest_region(class))))
     }
 
     /// The longest length that some group has, and the lowest such group.
@@ -143,16 +113,13 @@ impl ClassIndex {
         Some((class as u32 + 1, self.lowest_group(class, self.lowest_region(class))))
     }
 
-    /// The classes that are not empty, to be looked at without the lock.
-    pub(crate) fn present(&self) -> Arc<Present> {
-        self.present.clone()
-    }
-
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         let leaves = self.regions.iter().flatten().count() * self.classes;
-        let words = leaves + self.middles.capacity() + self.tops.capacity() + self.classes / 64;
-        words * size_of::<u64>() + self.regions.capacity() * size_of::<Option<Box<[u64]>>>()
+        let words = leaves + self.middles.capacity() + self.tops.capacity();
+        words * size_of::<u64>()
+            + self.present.heap_bytes()
+            + self.regions.capacity() * size_of::<Option<Box<[u64]>>>()
     }
 
     /// Whether the index says that `group` has a run of `blocks` blocks.
@@ -180,7 +147,12 @@ impl ClassIndex {
             assert_summary(&leaves, middles);
             assert_summary(middles, &self.tops[class..=class]);
         }
-        assert_summary(&self.tops, &self.present.words());
+        self.present.audit();
+        let is_marked = |class: &usize| self.present.contains(*class) == (self.tops[*class] != 0);
+        assert!(
+            (0..self.classes).all(|class| is_marked(&class)),
+            "a class is marked and empty, or not marked"
+        );
     }
 
     #[inline]

@@ -8,7 +8,7 @@
 //! touches a border grows.
 
 use crate::free_runs::FreeRuns;
-use crate::group::Span;
+use crate::span::Span;
 
 /// A run across at least one border; it may be longer than a [`shoal_base::Run`] can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) struct Across {
     pub(crate) blocks: u64,
 }
 
-/// What a search over the borders found.
+/// The result of a search over the borders.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Search {
     /// The shortest run that fits, the lowest of its length.

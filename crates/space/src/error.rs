@@ -1,4 +1,4 @@
-//! What can be wrong with a run that is given back or taken.
+//! Errors of a run that is given back or taken.
 
 use shoal_base::Run;
 

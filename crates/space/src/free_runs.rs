@@ -3,19 +3,22 @@
 //!
 //! Policy: exact best fit over the free runs of the groups, lowest address first, cut from the front. Anything
 //! looser (fewer classes, next fit, avoiding slivers) fragments the device within a few turnovers
-//! (`shared/allocator.md`, section 3.2). Only where no group has a fitting run, runs across borders are searched
+//! (docs/space.md). Only where no group has a fitting run, runs across borders are searched
 //! (`cross`), so that a request fails only if no contiguous run fits.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use shoal_base::Run;
+use smallvec::SmallVec;
 
 use crate::SpaceError;
 use crate::bits::GroupSet;
 use crate::classes::CLASS_BLOCKS_MAX;
 use crate::geometry::{GROUP_BLOCKS_MAX, Geometry, Merged};
-use crate::group::{GroupRuns, Span};
+use crate::group::GroupRuns;
 use crate::index::{Found, RunIndex};
+use crate::span::Span;
 
 /// Bins of the histogram: bin `i` counts the free runs of 2^i to 2^(i+1) - 1 blocks within groups.
 pub const HISTOGRAM_BINS: usize = 17;
@@ -23,13 +26,16 @@ pub const HISTOGRAM_BINS: usize = 17;
 /// The owner of what belongs to everybody.
 pub(crate) const SHARED: u16 = 0;
 
-/// What is known of one group: one cache line.
+/// The runs of one allocation; up to four without memory of their own.
+pub type Runs = SmallVec<[Run; 4]>;
+
+/// The record of one group: one cache line.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Group {
     pub(crate) runs: GroupRuns,
     pub(crate) free_blocks: u32,
-    /// Whose requests it serves.
+    /// The owner whose requests it serves.
     pub(crate) owner: u16,
     /// A closed group serves no requests at all: it is being emptied. Its runs are in no index.
     pub(crate) is_closed: bool,
@@ -57,7 +63,7 @@ impl Group {
     }
 }
 
-/// The free runs of a space, or of a shard of one.
+/// The free runs of a space.
 pub(crate) struct FreeRuns {
     pub(crate) geometry: Geometry,
     pub(crate) groups: Vec<Group>,
@@ -139,11 +145,13 @@ impl FreeRuns {
         Ok(())
     }
 
-    /// Adds the free runs within open groups, by power of two.
-    pub(crate) fn count_runs(&self, bins: &mut [u64; HISTOGRAM_BINS]) {
+    /// The free runs within open groups, by power of two.
+    pub(crate) fn histogram(&self) -> [u64; HISTOGRAM_BINS] {
+        let mut bins = [0; HISTOGRAM_BINS];
         for state in self.groups.iter().filter(|state| state.is_open()) {
             state.runs.iter().for_each(|span| bins[span.blocks.ilog2() as usize] += 1);
         }
+        bins
     }
 
     /// Bytes on the heap.
@@ -169,20 +177,69 @@ impl FreeRuns {
     /// A run of exactly `blocks` blocks.
     #[inline]
     pub(crate) fn allocate(&mut self, blocks: u32) -> Option<Run> {
-        if let Some(found) = self.index.best_fit(blocks) {
-            return Some(self.cut(found, blocks));
+        assert!(blocks > 0, "a run has at least one block");
+        match self.index.best_fit(blocks) {
+            Some(found) => Some(self.cut(found, blocks)),
+            None => self.allocate_across(blocks).or_else(|| self.borrow(blocks)),
         }
+    }
+
+    /// The same from a run across borders.
+    fn allocate_across(&mut self, blocks: u32) -> Option<Run> {
         if self.cross_blocks_max < u64::from(blocks) {
             return None;
         }
-        let run = self.search_cross(u64::from(blocks)).best_fit?;
-        let run = Run::new(run.block, blocks);
+        let across = self.search_cross(u64::from(blocks)).best_fit?;
+        let run = Run::new(across.block, blocks);
         self.take_checked(run);
         Some(run)
     }
 
-    /// The longest run, also across borders; at most `u32::MAX` blocks of it.
+    /// A run of `blocks` blocks, else the longest there is.
+    pub(crate) fn allocate_at_most(&mut self, blocks: u32) -> Option<Run> {
+        if let Some(run) = self.allocate(blocks) {
+            return Some(run);
+        }
+        let longest = self.longest()?;
+        assert!(longest.blocks < blocks, "{longest} fits {blocks} blocks but was not found");
+        self.take_checked(longest);
+        Some(longest)
+    }
+
+    /// Runs of `blocks` blocks together, at most `runs_max` of them: one if there is one, else the longest first
+    /// and the last piece by best fit. All or nothing.
+    pub(crate) fn allocate_runs(&mut self, blocks: u32, runs_max: usize) -> Option<Runs> {
+        assert!(blocks > 0, "a run has at least one block");
+        let mut out = Runs::new();
+        let mut left = blocks;
+        while self.free_blocks >= u64::from(left) && out.len() < runs_max {
+            if let Some(run) = self.allocate(left) {
+                out.push(run);
+                return Some(out);
+            }
+            // Pieces only get shorter: is there any hope with those that are left?
+            let pieces_left = (runs_max - out.len()) as u64;
+            let hopeful =
+                |longest: &Run| u64::from(longest.blocks).saturating_mul(pieces_left) >= u64::from(left);
+            let Some(longest) = self.longest().filter(hopeful) else { break };
+            self.take_checked(longest);
+            out.push(longest);
+            left -= longest.blocks;
+        }
+        for run in out {
+            let freed = self.free(run);
+            assert!(freed.is_ok(), "{run} was taken a moment ago: {freed:?}");
+        }
+        None
+    }
+
+    /// The longest run, also across borders; at most `u32::MAX` blocks of it. The lowest of its length.
     pub(crate) fn longest(&mut self) -> Option<Run> {
+        let runs = [self.longest_shared(), self.longest_owned()].into_iter().flatten();
+        runs.max_by_key(|run| (run.blocks, Reverse(run.block)))
+    }
+
+    fn longest_shared(&mut self) -> Option<Run> {
         let within = self.index.longest()?;
         if self.cross_blocks_max > u64::from(within.blocks)
             && let Some(across) = self.search_cross(u64::MAX).longest

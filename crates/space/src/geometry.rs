@@ -4,7 +4,7 @@
 use shoal_base::Run;
 
 use crate::SpaceError;
-use crate::group::Span;
+use crate::span::Span;
 
 /// Most blocks of a group: a position and a length in a group then fit in one `u32` together.
 pub const GROUP_BLOCKS_MAX: u32 = 1 << 16;
@@ -32,11 +32,9 @@ pub const fn group_blocks_for(blocks_max: u64) -> u32 {
     }
 }
 
-/// An address space, or a part of one, and its groups.
+/// An address space and its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Its first block: the start of a group.
-    first: u64,
     blocks_max: u64,
     group_shift: u32,
 }
@@ -49,19 +47,9 @@ impl Geometry {
             "group of {group_blocks} blocks"
         );
         assert!(blocks_max > 0 && blocks_max <= SPACE_BLOCKS_MAX, "space of {blocks_max} blocks");
-        let geometry = Self { first: 0, blocks_max, group_shift: group_blocks.ilog2() };
+        let geometry = Self { blocks_max, group_shift: group_blocks.ilog2() };
         assert!(geometry.groups() <= crate::bits::GROUPS_MAX, "{} groups are too many", geometry.groups());
         geometry
-    }
-
-    /// The part from block `first` on, to `end` or the end of this.
-    pub(crate) fn part(self, first: u64, end: u64) -> Self {
-        assert!(self.start_of(first) == 0 && first < self.blocks_max, "a part begins with a group: {first}");
-        Self { first, blocks_max: end.min(self.blocks_max), ..self }
-    }
-
-    pub(crate) const fn first(self) -> u64 {
-        self.first
     }
 
     /// The first block behind it.
@@ -78,22 +66,22 @@ impl Geometry {
     }
 
     pub(crate) const fn groups(self) -> usize {
-        (self.blocks_max - self.first).div_ceil(1 << self.group_shift) as usize
+        self.blocks_max.div_ceil(1 << self.group_shift) as usize
     }
 
     pub(crate) const fn group_of(self, block: u64) -> usize {
-        ((block - self.first) >> self.group_shift) as usize
+        (block >> self.group_shift) as usize
     }
 
     /// Blocks of a group: fewer in the last one where the space ends in it.
     pub(crate) fn blocks_of(self, group: usize) -> u32 {
         let before = (group as u64) << self.group_shift;
-        (self.blocks_max - self.first - before).min(u64::from(self.group_blocks())) as u32
+        (self.blocks_max - before).min(u64::from(self.group_blocks())) as u32
     }
 
     /// The run of `span` of `group`, with the device's block numbers.
     pub(crate) const fn run(self, group: usize, span: Span) -> Run {
-        Run::new(self.first + ((group as u64) << self.group_shift) + span.start as u64, span.blocks)
+        Run::new(((group as u64) << self.group_shift) + span.start as u64, span.blocks)
     }
 
     /// The place of `block` within its group.
@@ -104,7 +92,7 @@ impl Geometry {
     /// Refuses a run that is empty or reaches behind the end.
     pub(crate) fn check(self, run: Run) -> Result<(), SpaceError> {
         let end = run.block.checked_add(u64::from(run.blocks));
-        if run.blocks > 0 && run.block >= self.first && end.is_some_and(|end| end <= self.blocks_max) {
+        if run.blocks > 0 && end.is_some_and(|end| end <= self.blocks_max) {
             return Ok(());
         }
         Err(SpaceError::Outside { run, blocks_max: self.blocks_max })

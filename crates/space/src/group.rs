@@ -3,10 +3,13 @@
 //! when a run is put in.
 //!
 //! Up to 13 runs lie in the group itself, within its one cache line: most groups are wholly free, full, or have few holes
-//! (3 to 100 runs in service, 1,283 in the worst state measured, `shared/allocator.md` section 3).
+//! (3 to 100 runs in service, 1,283 in the worst state measured).
 
 use crate::bitmap::Bits;
-use crate::lanes::{self, RUNS_INLINE};
+use crate::span::{Inserted, Removed, Span};
+
+/// Runs that a group stores without memory of its own.
+const RUNS_INLINE: usize = 13;
 
 /// An array of so few runs moves back into the group.
 const RUNS_INLINE_AGAIN: usize = RUNS_INLINE / 2;
@@ -22,71 +25,6 @@ const _: () = assert!(size_of::<GroupRuns>() == 56, "a group is one cache line w
 /// Most runs in an array: with more, 4 bytes each are more than a bit a block.
 fn array_runs_max(group_blocks: u32) -> usize {
     (group_blocks as usize / 32).max(RUNS_INLINE)
-}
-
-/// A run within a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Span {
-    /// The first block, counted from the start of the group.
-    pub(crate) start: u32,
-    /// How many blocks; at least 1.
-    pub(crate) blocks: u32,
-}
-
-impl Span {
-    pub(crate) const fn end(self) -> u32 {
-        self.start + self.blocks
-    }
-
-    /// The part that both have, if any.
-    fn intersection(self, other: Self) -> Option<Self> {
-        let start = self.start.max(other.start);
-        let end = self.end().min(other.end());
-        (start < end).then(|| Self { start, blocks: end - start })
-    }
-
-    pub(crate) const fn pack(self) -> u32 {
-        (self.start << 16) | (self.blocks - 1)
-    }
-
-    pub(crate) const fn unpack(packed: u32) -> Self {
-        Self { start: packed >> 16, blocks: (packed & 0xFFFF) + 1 }
-    }
-}
-
-/// What putting a run in did to its neighbours.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Inserted {
-    /// The run as it is now.
-    pub(crate) merged: Span,
-    /// The run before it, which it swallowed.
-    pub(crate) left: Option<Span>,
-    /// The run behind it, which it swallowed.
-    pub(crate) right: Option<Span>,
-}
-
-/// What taking a part out of a run left of it.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Removed {
-    /// The run as it was.
-    pub(crate) whole: Span,
-    /// What is left of it before the part.
-    pub(crate) before: Option<Span>,
-    /// What is left of it behind the part.
-    pub(crate) after: Option<Span>,
-}
-
-impl Removed {
-    /// What is left of `whole` without `part`, which lies in it.
-    #[inline]
-    pub(crate) fn new(whole: Span, part: Span) -> Self {
-        assert!(whole.start <= part.start && part.end() <= whole.end(), "{part:?} is not within {whole:?}");
-        let before =
-            (whole.start < part.start).then(|| Span { start: whole.start, blocks: part.start - whole.start });
-        let after =
-            (part.end() < whole.end()).then(|| Span { start: part.end(), blocks: whole.end() - part.end() });
-        Self { whole, before, after }
-    }
 }
 
 /// The free runs of one group. A run's *place* is its index in the array, or its first block in the bitmap.
@@ -190,7 +128,7 @@ impl GroupRuns {
         let wanted = blocks - 1;
         let is_wanted = |packed: u32| packed & 0xFFFF == wanted;
         if let Store::Inline { count, runs } = &self.0 {
-            let found = lanes::of_length(runs, wanted) & ((1 << count) - 1) & !((1 << from) - 1);
+            let found = lanes(runs, is_wanted) & ((1 << count) - 1) & !((1 << from) - 1);
             return (found != 0).then(|| found.trailing_zeros() as usize);
         }
         let mut index = from;
@@ -341,7 +279,7 @@ impl GroupRuns {
     fn count_from_or_before(&self, start: u32) -> usize {
         match &self.0 {
             Store::Inline { count, runs } => {
-                lanes::behind(runs, start).trailing_zeros().min(u32::from(*count)) as usize
+                lanes(runs, |packed| packed >> 16 > start).trailing_zeros().min(u32::from(*count)) as usize
             }
             _ => count_until(self.array(), start << 16 | 0xFFFF),
         }
@@ -381,7 +319,7 @@ impl GroupRuns {
     fn put_at(&mut self, index: usize, span: Span, group_blocks: u32) {
         match &mut self.0 {
             Store::Inline { count, runs } if usize::from(*count) < RUNS_INLINE => {
-                // As in `lanes`: all of them, without a branch.
+                // All of them, without a branch.
                 let before = *runs;
                 for lane in 1..RUNS_INLINE {
                     runs[lane] = before[lane - usize::from(lane > index)];
@@ -445,6 +383,14 @@ fn inline(from: &[u32]) -> Store {
     let mut runs = [0; RUNS_INLINE];
     runs[..from.len()].copy_from_slice(from);
     Store::Inline { count: from.len() as u8, runs }
+}
+
+/// A bit for each run of a group for which `is_wanted`. Never fewer of them: a wrong guess at the end of a short loop costs more
+/// than the whole loop. What lies behind the last run counts, too: callers know how many there are.
+#[inline]
+fn lanes(runs: &[u32; RUNS_INLINE], is_wanted: impl Fn(u32) -> bool) -> u32 {
+    let bits = runs.iter().enumerate().map(|(lane, &packed)| u32::from(is_wanted(packed)) << lane);
+    bits.fold(0, |all, bit| all | bit)
 }
 
 /// How many of the ascending `runs` are at most `most`: halves down to a few, which are all compared at once. A guess at the

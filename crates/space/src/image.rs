@@ -1,4 +1,4 @@
-//! What the device knows of the free space: a [`FreeImage`] and its two forms in bytes.
+//! The free space as the device knows it: a [`FreeImage`] and its two forms in bytes.
 //!
 //! Rule R10: a new image is the published image plus exactly one apply's [`Delta`]; it is never written from the
 //! allocator's memory, which runs ahead (blocks handed out but not logged, blocks freed but not published). The
@@ -31,7 +31,7 @@ pub enum ImageError {
     /// The bytes are not what was written: the checksum, or a field that it cannot explain.
     #[error("the bytes are damaged: {what}")]
     Damaged {
-        /// What was wrong first.
+        /// The first error.
         what: &'static str,
     },
     /// They are whole, but another version of the format.
@@ -46,7 +46,7 @@ pub enum ImageError {
     /// They are whole, but not those that were asked for: an older superblock's or another piece.
     #[error("the bytes are whole but not those that were expected: {what}")]
     Unexpected {
-        /// What differs.
+        /// The difference.
         what: &'static str,
     },
 }

@@ -9,13 +9,12 @@
 //! Invariant: the index says exactly what the arrays hold (checked by the audit).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use crate::bits::GroupSet;
 use crate::classes::{CLASS_BLOCKS_MAX, ClassIndex};
 use crate::geometry::Geometry;
-use crate::group::{GroupRuns, Span};
-use crate::present::Present;
+use crate::group::GroupRuns;
+use crate::span::Span;
 
 /// Bytes of a tree entry in memory, for the estimate of [`RunIndex::heap_bytes`]: a leaf of 11 keys has 104 bytes, and is
 /// two thirds full after random changes; inner nodes are a tenth of that.
@@ -92,36 +91,17 @@ impl RunIndex {
         }
     }
 
-    /// Fetches ahead what [`Self::best_fit`] reads for this length.
-    #[inline]
-    pub(crate) fn prefetch(&self, blocks: u32) {
-        self.short.prefetch(blocks);
-    }
-
     /// Fetches ahead what notes that `group` has a run of this length.
     #[inline]
     pub(crate) fn prefetch_word(&self, blocks: u32, group: usize) {
         self.short.prefetch_word(blocks, group);
     }
 
-    /// The length of what [`Self::best_short`] finds.
-    #[inline]
-    pub(crate) fn shortest_length(&self, blocks: u32) -> Option<u32> {
-        self.short.shortest_length(blocks)
-    }
-
-    /// As [`Self::best_fit`], among the short runs only.
-    #[inline]
-    pub(crate) fn best_short(&self, blocks: u32) -> Option<Found> {
-        let (blocks, group) = self.short.shortest(blocks)?;
-        Some(Found { group, blocks, start: None })
-    }
-
     /// The shortest run of at least `blocks` blocks, the lowest of its length.
     #[inline]
     pub(crate) fn best_fit(&self, blocks: u32) -> Option<Found> {
-        if let Some(found) = self.best_short(blocks) {
-            return Some(found);
+        if let Some((blocks, group)) = self.short.shortest(blocks) {
+            return Some(Found { group, blocks, start: None });
         }
         let least = u64::from(blocks) << BLOCK_BITS;
         self.first_large(least).or_else(|| self.first_whole(blocks))
@@ -137,11 +117,6 @@ impl RunIndex {
         }
         let (blocks, group) = self.short.longest()?;
         Some(Found { group, blocks, start: None })
-    }
-
-    /// The lengths of the short runs, to be looked at without the lock: length - 1 for each.
-    pub(crate) fn present(&self) -> Arc<Present> {
-        self.short.present()
     }
 
     /// The lowest group that is wholly free, from `from` on.

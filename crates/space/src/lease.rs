@@ -1,7 +1,7 @@
 //! Leases: whole groups handed out in one call, from which their holder allocates without asking again.
 //!
 //! Only whole free groups are leased. Leases cut from small runs make small objects eat the runs that large ones need: a
-//! device then fails at 51 to 89 % instead of 99.9 % (`shared/allocator.md`, section 3.4).
+//! device then fails at 51 to 89 % instead of 99.9 %.
 //!
 //! A [`Lease`] is a cursor over groups. Who holds which lease until when, and what of it counts after its holder's death, is the
 //! business of whoever hands leases to others: the space service.
@@ -62,7 +62,7 @@ impl Space {
     /// Takes `groups` whole free groups out of the space in one call; `None` where there are not so many.
     #[must_use]
     pub fn lease(&self, groups: usize) -> Option<Lease> {
-        let runs = self.take_whole_groups(groups);
+        let runs = self.change(|runs| runs.take_whole(groups));
         if runs.len() < groups || runs.is_empty() {
             let given_back = self.free_batch(&runs);
             assert!(given_back.is_ok(), "they were taken a moment ago: {given_back:?}");

@@ -1,18 +1,18 @@
 //! Which blocks of the device are free: in memory, to hand them out, and as an image, to find them again.
 //!
 //! - [`Space`] hands out runs of free blocks: exact best fit, lowest address first, neighbours merged at once.
-//!   Nothing is journalled for it: the log record that names a run is the allocation (`shared/allocator.md`).
+//!   Nothing is journalled for it: the log record that names a run is the allocation.
 //! - [`Lease`] is whole groups in one hand; [`Space::allocate_own`] serves an owner from groups
-//!   of its own; [`Space::close_emptiest`] is for whoever moves blocks.
+//!   of its own; [`Space::close_emptiest`] is for relocations.
 //! - [`image`] is what the device knows of it: [`FreeImage`], the changes of one superblock ([`Delta`]) and
 //!   snapshots in pieces. It is built from published changes only, never from the allocator's memory (R10).
 //!
 //! Nothing here does I/O, and no lock is held while anybody does. When a freed run may be handed out again (R8,
 //! R9) is the engine's business: it calls [`Space::free`] when that moment has come.
 //!
-//! Bottom-up: `geometry` (groups), `bitmap`, `lanes` and `group` (the free runs of one group), `bits` and `classes` (sets of groups),
+//! Bottom-up: `span` and `geometry` (groups), `bitmap` and `group` (the free runs of one group), `bits` and `classes` (sets of groups),
 //! `index` (which group has a run of a size), `free_runs` (the allocator without its lock; `cross`, `batch`, `merge` and `owners`
-//! add to it), `shards` (several of these), `space` (with their locks), `lease`, `own` and `moving` (on top).
+//! add to it), `space` (with its lock), `lease`, `own` and `relocation` (on top).
 
 mod audit;
 mod batch;
@@ -26,21 +26,19 @@ mod geometry;
 mod group;
 pub mod image;
 mod index;
-mod lanes;
 mod lease;
 mod merge;
-mod moving;
 mod own;
 mod owners;
 mod prefetch;
-mod present;
-mod shards;
+mod relocation;
 mod space;
+mod span;
 
 pub use error::SpaceError;
-pub use free_runs::HISTOGRAM_BINS;
+pub use free_runs::{HISTOGRAM_BINS, Runs};
 pub use geometry::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX, group_blocks_for};
 pub use image::{Delta, FreeImage};
 pub use lease::Lease;
-pub use moving::Victim;
-pub use space::{Runs, Space};
+pub use relocation::Victim;
+pub use space::Space;

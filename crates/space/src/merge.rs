@@ -7,8 +7,9 @@ use shoal_base::Run;
 
 use crate::SpaceError;
 use crate::free_runs::FreeRuns;
-use crate::group::{GroupRuns, Span};
+use crate::group::GroupRuns;
 use crate::prefetch;
+use crate::span::Span;
 
 /// So many runs are worth sorting: fewer seldom meet in a group.
 pub(crate) const SORTED_RUNS_MIN: usize = 4096;
@@ -25,7 +26,7 @@ const AHEAD: usize = 8;
 /// Bits of a block number that one pass of the sort looks at.
 const DIGIT_BITS: u32 = 11;
 
-/// What a pass over a group did.
+/// The result of a pass over a group.
 #[derive(Default)]
 struct Merge {
     /// The runs as they are now, packed.

@@ -1,18 +1,18 @@
 //! Space of one's own: an owner's requests are served from whole groups that serve nobody else.
 //!
-//! The seed's answer to a heavy load that does not fit the others ("seed 001"): loads with different sizes or lifetimes do
-//! not cut up each other's free space. The mechanism is in `owners`; who the owners are is the engine's business.
+//! The answer to a heavy load that does not fit the others (docs/sources.md, 3): loads with different sizes or lifetimes do not
+//! cut up each other's free space. The mechanism is in `owners`; the engine decides which owners there are.
 
 use shoal_base::Run;
 
 use crate::Space;
-use crate::free_runs::FreeRuns;
+use crate::geometry::Merged;
 
 /// Space of one's own.
 impl Space {
     /// Hands out a run from groups that serve only `owner` (1 to 65,535): exact best fit among these; where none fits, one
     /// more wholly free group becomes the owner's; where there is none either, from the shared ones. Freed as any run; a
-    /// group that comes wholly free is shared again, but for one spare in a shard. Takes all locks. A shared request that nothing else
+    /// group that comes wholly free is shared again, but for one spare. A shared request that nothing else
     /// can serve is served from an owner's groups too.
     ///
     /// Owners are known in memory only: after a restart all groups are shared until somebody says otherwise ([`Self::own`]).
@@ -22,24 +22,12 @@ impl Space {
     #[must_use]
     pub fn allocate_own(&self, owner: u16, blocks: u32) -> Option<Run> {
         assert!(blocks > 0 && owner > 0, "{blocks} blocks for owner {owner}");
-        let mut all = self.shards();
-        let best = |runs: &&mut FreeRuns| {
-            runs.owned
-                .get(&owner)
-                .and_then(|index| index.best_fit(blocks))
-                .map_or(u32::MAX, |found| found.blocks)
-        };
-        if let Some(run) = all.iter_mut().min_by_key(best).and_then(|runs| runs.allocate_own(owner, blocks)) {
-            return Some(run);
-        }
-        if blocks <= self.group_blocks() {
-            for runs in all.iter_mut() {
-                if runs.grow(owner) {
-                    return runs.allocate_own(owner, blocks);
-                }
-            }
-        }
-        all.allocate(blocks)
+        self.change(|runs| {
+            let own = runs.allocate_own(owner, blocks);
+            let grows = own.is_none() && blocks <= self.group_blocks() && runs.grow(owner);
+            let own = if grows { runs.allocate_own(owner, blocks) } else { own };
+            own.or_else(|| runs.allocate(blocks))
+        })
     }
 
     /// Makes every shared group that begins within one of `runs` the owner's, with whatever lives in it: what
@@ -49,30 +37,20 @@ impl Space {
     /// Where `owner` is 0.
     pub fn own(&self, owner: u16, runs: &[Run]) {
         assert!(owner > 0, "what is shared has no owner");
-        for shard in self.shards().iter_mut() {
-            runs.iter().for_each(|&run| shard.own(owner, run));
-        }
+        let mut free_runs = self.lock();
+        runs.iter().for_each(|&run| free_runs.own(owner, run));
     }
 
     /// How often a group got another owner, or none any more: whoever remembers the owners sees that there is something new.
     #[must_use]
     pub fn owner_changes(&self) -> u64 {
-        self.shards().iter().map(|runs| runs.owner_changes).sum()
+        self.lock().owner_changes
     }
 
     /// The groups that serve only `owner`, in ascending order, neighbours merged. Walks over the groups.
     #[must_use]
     pub fn groups_of(&self, owner: u16) -> Vec<Run> {
-        let mut merged: Vec<Run> = Vec::new();
-        for run in self.shards().iter().flat_map(|runs| runs.runs_of(owner)) {
-            match merged.last_mut() {
-                Some(last) if last.end() == run.block && last.blocks.checked_add(run.blocks).is_some() => {
-                    last.blocks += run.blocks;
-                }
-                _ => merged.push(run),
-            }
-        }
-        merged
+        Merged::new(self.lock().runs_of(owner)).collect()
     }
 }
 
@@ -86,7 +64,7 @@ mod tests {
 
     #[test]
     fn an_owner_has_groups_that_nobody_else_is_served_from() {
-        let space = Space::with_shards(640, 64, 256);
+        let space = Space::new(640, 64);
         space.free(Run::new(0, 640)).unwrap();
         let own: Vec<Run> = (0..7).map(|_| space.allocate_own(3, 20).unwrap()).collect();
         assert_eq!(groups_of(&space, 3), 3, "three of 20 blocks to a group");
@@ -104,11 +82,11 @@ mod tests {
 
     #[test]
     fn groups_are_the_owners_again_after_a_restart() {
-        let space = Space::with_shards(1000, 64, 512);
+        let space = Space::new(1000, 64);
         space.free(Run::new(0, 1000)).unwrap();
         let own: Vec<Run> = (0..9).map(|_| space.allocate_own(7, 50).unwrap()).collect();
         let groups = space.groups_of(7);
-        let after = Space::with_shards(1000, 64, 512);
+        let after = Space::new(1000, 64);
         after.free(Run::new(0, 1000)).unwrap();
         own.iter().for_each(|&run| after.take(run).unwrap());
         after.own(7, &groups);
@@ -118,7 +96,7 @@ mod tests {
             "the first hole"
         );
         after.free_batch(&own).unwrap();
-        assert_eq!(groups_of(&after, 7), 3, "the one with a hole in use, and a spare in each shard");
+        assert_eq!(groups_of(&after, 7), 2, "the one with a hole in use, and a spare");
         after.audit();
     }
 

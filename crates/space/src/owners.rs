@@ -7,8 +7,9 @@
 use shoal_base::Run;
 
 use crate::free_runs::{FreeRuns, Group, SHARED};
-use crate::group::{GroupRuns, Span};
+use crate::group::GroupRuns;
 use crate::index::RunIndex;
+use crate::span::Span;
 
 impl FreeRuns {
     /// A run from the owner's groups.
@@ -112,8 +113,9 @@ impl FreeRuns {
         Run::new(first, blocks as u32)
     }
 
+    /// The group of `block`; none behind the end.
     pub(crate) fn group_at(&self, block: u64) -> Option<&Group> {
-        (block >= self.geometry.first()).then(|| self.groups.get(self.geometry.group_of(block))).flatten()
+        self.groups.get(self.geometry.group_of(block))
     }
 
     /// Moves the runs of a group from the index it is in to the one it belongs in after `change`.

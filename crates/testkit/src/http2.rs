@@ -9,7 +9,7 @@ pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
 /// The end of a stream, before its time.
 pub const RESET: u8 = 3;
-/// What the sender asks of the other side.
+/// Demands of the sender on the other side.
 pub const SETTINGS: u8 = 4;
 /// Wants the same back.
 pub const PING: u8 = 6;
@@ -40,7 +40,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What a client says first: its preface, and settings.
+/// The first bytes of a client: its preface, and settings.
 #[must_use]
 pub fn greeting(settings: &[u8]) -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, settings)].concat()
@@ -82,7 +82,7 @@ pub struct Frame {
     pub flags: u8,
     /// Its stream; 0: the connection.
     pub stream: u32,
-    /// What is in it.
+    /// The bytes behind the header.
     pub payload: Vec<u8>,
 }
 

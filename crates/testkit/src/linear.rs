@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-/// What an operation did, as its client knows it. Values are numbers that no two writes share.
+/// The effect of an operation, as its client knows it. Values are numbers that no two writes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Reads; none where there was no object.
@@ -23,12 +23,12 @@ pub enum Action {
     Swap(u64, u64, bool),
 }
 
-/// What an operation does to a state.
+/// An operation on a state.
 pub trait Act: Clone + fmt::Debug {
-    /// What the operations are about.
+    /// The state that the operations change.
     type State: Clone + Eq + std::hash::Hash;
 
-    /// What `state` becomes, where the operation's answer fits it. A pending one is held to nothing that it says of its outcome.
+    /// The state after the operation, where its answer fits `state`. The answer of a pending operation fits every state.
     fn apply(&self, pending: bool, state: &Self::State) -> Option<Self::State>;
 
     /// Whether it makes a difference which of the two takes effect first.
@@ -47,11 +47,11 @@ pub struct Entry<A = Action> {
     /// When it got its answer; none where it never did, or the answer left the outcome open. What a pending operation's
     /// action says about its outcome does not count.
     pub answered: Option<u64>,
-    /// What it did.
+    /// Its effect.
     pub action: A,
 }
 
-/// What the check says.
+/// The result of the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// An order was found.
@@ -69,7 +69,7 @@ pub enum Verdict {
 /// Steps that a search may take for each operation of a history, on average.
 const STEPS_PER_ENTRY: usize = 20_000;
 
-/// What the key holds; none: nothing.
+/// The value of the key; none: no object.
 type State = Option<u64>;
 
 impl Act for Action {
@@ -92,7 +92,7 @@ impl Act for Action {
     }
 }
 
-/// What was done, what came of it, and the last operation where it is pending.
+/// The operations that were placed, the state after them, and the last operation where it is pending.
 type Tried<S> = (Box<[u64]>, S, Option<usize>);
 
 /// Where the search stands: calls and answers in the order of time, as a list from which operations are taken out while

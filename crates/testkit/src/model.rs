@@ -17,7 +17,7 @@ use crate::value::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpId(u64);
 
-/// What a write does to its key.
+/// The effect of a write on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The key has this value afterwards.
@@ -56,7 +56,7 @@ impl Condition {
     }
 }
 
-/// What the store says about a key.
+/// The answer of the store for a key.
 #[derive(Clone, Copy)]
 pub enum Observed<'a> {
     /// There is no such object.
@@ -116,7 +116,7 @@ impl Key {
     }
 }
 
-/// What is known about a store.
+/// The knowledge about a store.
 #[derive(Clone, Default)]
 pub struct Model {
     keys: BTreeMap<Vec<u8>, Key>,
@@ -386,7 +386,7 @@ mod tests {
         model.begin(KEY, Effect::Put(value(seed)), Condition::None)
     }
 
-    /// What the model says of `seed`'s value at `version` (0: absent) after a crash, without changing the model.
+    /// Checks `seed`'s value at `version` (0: absent) after a crash against the model, without changing the model.
     fn after_crash(model: &Model, version: u64, seed: u64) -> Result<(), Violation> {
         let bytes = value(seed).to_vec();
         let observed =

@@ -12,15 +12,15 @@ use std::fmt;
 
 use crate::linear::{Act, Entry, Picture, Verdict, check};
 
-/// What a transaction did: keys by their numbers, values as numbers that no two writes share; none: there was no object, or the
-/// object was deleted.
+/// The reads and writes of a transaction: keys by their numbers, values as numbers that no two writes share; none: there was no
+/// object, or the object was deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// What its client read of keys that it watched before.
+    /// Reads of keys that the client watched before.
     pub guards: Vec<(u8, Option<u64>)>,
-    /// What it read, before its own writes.
+    /// Reads before its own writes.
     pub reads: Vec<(u8, Option<u64>)>,
-    /// What it wrote; the last one of a key counts.
+    /// Writes; the last one of a key counts.
     pub writes: Vec<(u8, Option<u64>)>,
 }
 
@@ -177,7 +177,7 @@ mod tests {
         assert!(!holds(&[pending, read(5, Some(1), Some(2)), read(8, None, None)]));
     }
 
-    /// What explains a read may be the delete of one that is pending.
+    /// The delete of a pending transaction may explain a read.
     #[test]
     fn a_delete_of_a_pending_one_counts() {
         let put = entry(0, Some(1), &[], &[], &[(0, Some(1))]);

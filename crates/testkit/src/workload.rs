@@ -5,7 +5,7 @@ use shoal_base::{Entropy, SeededEntropy};
 use crate::model::{Condition, Effect, Model};
 use crate::value::Value;
 
-/// What to generate. Shares are in percent.
+/// The operations to generate. Shares are in percent.
 #[derive(Clone, Debug)]
 pub struct WorkloadOptions {
     /// How many keys there are. Few keys make overwrites and races common.
@@ -23,7 +23,7 @@ pub struct WorkloadOptions {
 pub struct Operation {
     /// The key.
     pub key: Vec<u8>,
-    /// What to do.
+    /// The write itself.
     pub effect: Effect,
     /// When to be rejected.
     pub condition: Condition,

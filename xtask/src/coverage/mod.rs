@@ -30,7 +30,7 @@ were. Needs LLVM's tools: rustup component add llvm-tools.
 /// Share of all counted lines that tests must reach, in percent.
 const ALL_PERCENT_MIN: f64 = 90.0;
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Options {
     lines: bool,
@@ -203,31 +203,31 @@ fn parse(report: &str, root: &Path) -> BTreeMap<String, BTreeMap<usize, u64>> {
     files
 }
 
-/// What is demanded of a line.
+/// The demand on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// It counts in the sum only.
     Plain,
     /// Tests must reach it: a format, recovery, an error arm.
     Wanted,
-    /// Nothing is demanded; the place in the list of exemptions, where it is neither a planted bug nor said to be unreachable,
+    /// Nothing is demanded; the place in the list of exemptions, where it is neither a injected bug nor said to be unreachable,
     /// which is an assertion.
     Exempt(Option<usize>),
     /// Test code, and closing brackets: the compiler counts there how often a branch without lines of its own was taken.
     NotCounted,
 }
 
-/// What makes an error or matches one.
+/// Code that makes an error or matches one.
 const ERROR_ARMS: [&str; 5] = ["Err(", "Error::", "map_err", ".poison(", "poison.set"];
 
-/// What begins a planted bug. With `!planted` and behind another condition begins what the product does.
-const PLANTED: &str = "if planted(Plant::";
+/// The start of a injected bug. Behind `!injected` and other conditions stands the product.
+const INJECTED: &str = "if injected(Bug::";
 
 fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// What is demanded of each line of the file.
+/// The demand on each line of the file.
 fn kinds(path: &str, text: &str) -> Vec<Kind> {
     let is_whole = WHOLE.iter().any(|(file, _)| *file == path);
     // The indentation of the line that began an exemption or an error arm; what is deeper belongs to it.
@@ -242,7 +242,7 @@ fn kinds(path: &str, text: &str) -> Vec<Kind> {
         if open.is_some_and(|(from, _)| deep <= from && !trimmed.is_empty() && !closes(from)) {
             open = None;
         }
-        // What follows an `else` of a planted bug is the product's own.
+        // What follows an `else` of a injected bug is the product's own.
         if open.is_some_and(|(_, kind)| kind == Kind::Exempt(None)) && trimmed.starts_with("} else") {
             open = None;
         }
@@ -252,7 +252,7 @@ fn kinds(path: &str, text: &str) -> Vec<Kind> {
             Kind::NotCounted
         } else if let Some((_, kind @ Kind::Exempt(_))) = open {
             kind
-        } else if exempt.is_some() || line.contains(PLANTED) || line.contains("unreachable!(") {
+        } else if exempt.is_some() || line.contains(INJECTED) || line.contains("unreachable!(") {
             let kind = Kind::Exempt(exempt);
             open = Some((deep, kind));
             kind
@@ -271,7 +271,7 @@ fn kinds(path: &str, text: &str) -> Vec<Kind> {
     kinds
 }
 
-/// What was found in one file.
+/// The lines of one file, counted.
 #[derive(Default)]
 struct Sum {
     lines: usize,
@@ -427,12 +427,12 @@ fn f() {
             block,
         });
     }
-    if planted(Plant::X) {
+    if injected(Bug::X) {
         h();
     } else {
         return Err(Error::Closed);
     }
-    if bad && !planted(Plant::X) {
+    if bad && !injected(Bug::X) {
         return Err(Error::Closed);
     }
     let Some(x) = g() else {

@@ -1,13 +1,11 @@
-//! Arrows between crates only point down, and only the faces know a network.
+//! Arrows between crates only point down, and only the frontends know a network.
 //!
 //! Holds the order of `docs/TOUR.md` against every `Cargo.toml`: a crate may use crates of a lower rank. Development
 //! dependencies obey it too (but see [`TESTED_THROUGH`]); `testkit` may be used only by them.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 
-use super::{Finding, read};
+use super::{Finding, Tree};
 
 /// The layers, bottom up. Crates of one rank do not know each other.
 const RANKS: [&[&str]; 10] = [
@@ -15,11 +13,11 @@ const RANKS: [&[&str]; 10] = [
     &["shoal-buffer", "shoal-device", "shoal-space"],
     &["shoal-pool"],
     &["shoal-engine"],
-    &["shoal-api", "shoal-resp"],
+    &["shoal-api", "shoal-resp", "shoal-frontend"],
     &["shoal-client", "shoal-server", "shoal-space-service"],
     &["shoal-redis", "shoal-s3"],
     &["shoal-bench"],
-    &["shoal"],
+    &["shoal", "shoal-experiments"],
     &["xtask"],
 ];
 
@@ -28,12 +26,21 @@ const TESTKIT: &str = "shoal-testkit";
 /// Crates of one rank of which the first may use the second in its tests: a server is tested through its client.
 const TESTED_THROUGH: [(&str, &str); 1] = [("shoal-server", "shoal-client")];
 
-/// What `testkit` may use itself.
+/// The crates that `testkit` may use.
 const TESTKIT_USES: [&str; 2] = ["shoal-base", "shoal-device"];
 
 /// Crates that may name tokio or tonic; those below and beside them are independent of a runtime and a network.
-pub(super) const NETWORKED: [&str; 7] =
-    ["shoal-api", "shoal-client", "shoal-server", "shoal-space-service", "shoal-s3", "shoal-bench", "shoal"];
+pub(super) const NETWORKED: [&str; 9] = [
+    "shoal-api",
+    "shoal-frontend",
+    "shoal-client",
+    "shoal-server",
+    "shoal-space-service",
+    "shoal-s3",
+    "shoal-bench",
+    "shoal",
+    "shoal-experiments",
+];
 
 /// Whether `name` is the crate tokio or tonic or one of their families.
 pub(super) fn is_network_crate(name: &str) -> bool {
@@ -42,11 +49,10 @@ pub(super) fn is_network_crate(name: &str) -> bool {
     })
 }
 
-pub(super) fn check(root: &Path, files: &[String]) -> Result<Vec<Finding>> {
+pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    for path in files.iter().filter(|path| is_member(path)) {
-        let manifest: toml::Table =
-            read(root, path)?.parse().with_context(|| format!("{path} is not valid TOML"))?;
+    for (path, text) in tree.texts.iter().filter(|(path, _)| is_member(path)) {
+        let manifest: toml::Table = text.parse().with_context(|| format!("{path} is not valid TOML"))?;
         let name = manifest
             .get("package")
             .and_then(|package| package.get("name"))
@@ -72,7 +78,7 @@ pub(super) fn check(root: &Path, files: &[String]) -> Result<Vec<Finding>> {
 fn is_member(path: &str) -> bool {
     matches!(
         path.split('/').collect::<Vec<_>>()[..],
-        ["crates", _, "Cargo.toml"] | ["cli" | "xtask", "Cargo.toml"]
+        ["crates", _, "Cargo.toml"] | ["cli" | "experiments" | "xtask", "Cargo.toml"]
     )
 }
 

@@ -1,17 +1,25 @@
 //! The rules of the house that neither the compiler nor clippy checks.
 //!
-//! Each submodule is one family of rules: [`layers`] (arrows only point down), [`sources`] (what every `.rs` file
-//! obeys), [`docs`] (links and paths that the documents name). Exceptions stand in `tidy.toml`, each with its reason.
-//! It reads text, not syntax: [`source`] tells code, comments and tests apart, which is enough for these rules.
+//! Each submodule is one family of rules: [`layers`] (crates only use those below them), [`circles`] (modules of a crate do
+//! not import each other in a circle), [`sources`] (rules of every `.rs` file), [`docs`] (links, the list of limits), [`names`]
+//! (files, items and flags that documents and comments name), [`references`] (nothing refers to texts outside of the
+//! repository). Exceptions stand in `tidy.toml`, each with its reason. The rules read text, not syntax: [`source`] tells
+//! code, comments and tests apart, which is enough for them.
 
+mod circles;
 mod docs;
 mod exceptions;
 mod layers;
+mod modules;
+mod names;
+mod prose;
+mod references;
 mod source;
 mod sources;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -39,18 +47,58 @@ impl fmt::Display for Finding {
     }
 }
 
+/// The repository as the rules read it.
+struct Tree {
+    root: PathBuf,
+    /// All files, as paths relative to the root with `/`, sorted; without build output and hidden folders but `.ci`.
+    files: Vec<String>,
+    /// The texts of those that hold text, by path.
+    texts: BTreeMap<String, String>,
+    /// The `.rs` files, by path.
+    sources: BTreeMap<String, source::Source>,
+}
+
+/// Ends of names of files that hold text.
+const TEXTS: [&str; 12] =
+    [".rs", ".md", ".toml", ".proto", ".py", ".go", ".java", ".sh", ".yml", ".ci/run", ".json", "Dockerfile"];
+
+impl Tree {
+    fn read(root: &Path) -> Result<Self> {
+        let files = files(root)?;
+        let mut texts = BTreeMap::new();
+        for path in files.iter().filter(|path| TEXTS.iter().any(|end| path.ends_with(end))) {
+            texts.insert(path.clone(), read(root, path)?);
+        }
+        let rust = texts.iter().filter(|(path, _)| path.ends_with(".rs"));
+        let sources = rust.map(|(path, text)| (path.clone(), source::Source::parse(text))).collect();
+        Ok(Self { root: root.to_path_buf(), files, texts, sources })
+    }
+
+    /// The documents: path and text.
+    fn docs(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.texts.iter().filter(|(path, _)| path.ends_with(".md"))
+    }
+}
+
 /// All violations below `root`, in the order of their places.
 pub(crate) fn findings(root: &Path) -> Result<Vec<Finding>> {
-    let files = files(root)?;
+    let tree = Tree::read(root)?;
     let exceptions = exceptions::Exceptions::read(root)?;
-    let mut findings = layers::check(root, &files)?;
-    findings.extend(sources::check(root, &files, &exceptions)?);
-    findings.extend(docs::check(root, &files)?);
+    let mut findings = layers::check(&tree)?;
+    findings.extend(circles::check(&tree, &exceptions));
+    findings.extend(sources::check(&tree, &exceptions));
+    findings.extend(docs::check(&tree)?);
+    findings.extend(names::check(&tree, &exceptions));
+    findings.extend(references::check(&tree, &exceptions));
     findings.sort();
     Ok(findings)
 }
 
-/// All files below `root` as paths relative to it with `/`, sorted; without build output and hidden folders.
+/// Every use that is part of an import circle, a line each.
+pub(crate) fn circles(root: &Path) -> Result<Vec<String>> {
+    Ok(circles::all_uses(&Tree::read(root)?))
+}
+
 fn files(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -58,7 +106,7 @@ fn files(root: &Path) -> Result<Vec<String>> {
         for entry in folder.read_dir().with_context(|| format!("cannot list {}", folder.display()))? {
             let entry = entry?;
             let name = entry.file_name();
-            if name == "target" || name.to_string_lossy().starts_with('.') {
+            if name == "target" || (name != ".ci" && name.to_string_lossy().starts_with('.')) {
                 continue;
             }
             if entry.file_type()?.is_dir() {

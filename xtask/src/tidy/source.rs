@@ -119,12 +119,13 @@ fn raw_string_hashes(chars: &[char], at: usize) -> Option<(usize, usize)> {
     (opens && !inside_word).then_some((hashes, prefix + hashes + 1))
 }
 
-/// Marks each item under `#[cfg(test)]`, from the attribute to the end of its braces or to its semicolon.
+/// Marks each item under `#[cfg(test)]`, for fuzzing too or not, from the attribute to the end of its braces or to its semicolon.
 fn test_lines(code: &[String]) -> Vec<bool> {
     let mut test = vec![false; code.len()];
     let mut line = 0;
     while line < code.len() {
-        if !code[line].trim_start().starts_with("#[cfg(test)]") {
+        let attribute = code[line].trim_start();
+        if !attribute.starts_with("#[cfg(test)]") && !attribute.starts_with("#[cfg(any(test, fuzzing))]") {
             line += 1;
             continue;
         }

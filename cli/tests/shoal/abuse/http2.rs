@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use shoal_api::v1;
-use shoal_client::{Objects, RejectRules};
+use shoal_client::PutOptions;
 use shoal_testkit::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame,
     greeting, header, message, take_frame,
@@ -149,8 +149,8 @@ fn http2_that_wears_out_ends_or_does_nothing() {
     let (pid, address) = (server.pid(), server.grpc_address());
     runtime().block_on(async {
         let healthy = Healthy::start(&server).await;
-        let long = healthy.client.bucket("healthy");
-        long.put(b"long", vec![7; 100_000].into(), RejectRules::default()).await.unwrap();
+        let long = vec![7; 100_000].into();
+        healthy.client.put("healthy", b"long", long, PutOptions::default()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
         let (connected, before, used, began) = (sockets(pid), memory(pid), processor_seconds(pid), Instant::now());
         let attackers = KINDS.into_iter().flat_map(|kind| (0..CONNECTIONS).map(move |_| kind));

@@ -107,7 +107,7 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     assert!(!log.contains("PING") && log.len() < 20_000, "{log}");
     let evicted = log.lines().filter(|line| line.contains("is closed for a new one")).count();
     let left_out = log.lines().filter_map(|line| {
-        let (words, _) = line.split_once(" more lines as those of crates/server/src/listen.rs:")?;
+        let (words, _) = line.split_once(" more lines as those of crates/frontend/src/admission.rs:")?;
         words.rsplit(' ').next()?.parse::<usize>().ok()
     });
     assert!(evicted + left_out.sum::<usize>() >= IDLE - 1_024, "what is left out is counted: {log}");

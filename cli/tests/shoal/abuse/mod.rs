@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shoal_bench::histogram::Histogram;
-use shoal_client::{Client, Objects, RejectRules, RespClient, RespOptions};
+use shoal_client::{Client, RejectRules};
 use shoal_testkit::Value;
 use tokio::task::JoinHandle;
 
+use crate::both::Objects;
 use crate::harness::Faces;
 use crate::load::{client, eventually, figure, in_time};
-use crate::process::{HANGS_AFTER, sockets};
+use crate::process::sockets;
 
 /// Between two calls of a client that is no burden.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -41,16 +42,10 @@ impl Healthy {
         let prefix = format!("healthy-{}", CLIENTS.fetch_add(1, Ordering::Relaxed));
         let stop = Arc::new(AtomicBool::new(false));
         let client = client(&server.grpc, 2).await;
-        let resp = RespOptions {
-            attempts: 1,
-            answer_timeout: HANGS_AFTER,
-            connect_timeout: HANGS_AFTER,
-            ..RespOptions::new(&server.resp)
-        };
-        let resp = RespClient::connect(resp).await.unwrap();
+        let grpc = Objects::Grpc(client.clone(), "healthy".into());
         let tasks = vec![
-            tokio::spawn(work(client.bucket("healthy"), prefix.clone(), stop.clone())),
-            tokio::spawn(work(resp, prefix, stop.clone())),
+            tokio::spawn(work(grpc, prefix.clone(), stop.clone())),
+            tokio::spawn(work(Objects::redis(&server.resp).await, prefix, stop.clone())),
         ];
         Self { stop, tasks, client }
     }
@@ -68,7 +63,7 @@ impl Healthy {
     }
 }
 
-async fn work(objects: impl Objects, prefix: String, stop: Arc<AtomicBool>) -> Histogram {
+async fn work(objects: Objects, prefix: String, stop: Arc<AtomicBool>) -> Histogram {
     let mut latency = Histogram::default();
     for number in 0_u64.. {
         let (key, bytes) = (number % 50, [20, 700, 5_000, 40_000][(number % 4) as usize]);

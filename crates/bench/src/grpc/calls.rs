@@ -1,4 +1,4 @@
-//! The seed's client: one connection, and a call a method.
+//! The client of the key-value service: one connection, and a call a method.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
-use super::wire::{CREATE, DELETE, ETCD_PUT, Key, Nothing, Pair, RETRIEVE, UPDATE, Value};
+use super::wire::{CREATE, DELETE, Key, Nothing, Pair, RETRIEVE, UPDATE, Value};
 
 /// As Shoal's client.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
@@ -21,9 +21,9 @@ const FRAME_BYTES_MAX: u32 = 32 << 10;
 /// The longest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
-/// A connection to a server of the seed's service, or to etcd. Clones share it.
+/// A connection to a server of the key-value service, or to etcd. Clones share it.
 #[derive(Clone)]
-pub(super) struct Calls(Channel);
+pub struct Calls(Channel);
 
 impl Calls {
     /// Connects on the current runtime.
@@ -56,12 +56,11 @@ impl Calls {
         self.call::<_, Nothing>(DELETE, Key { key }).await.map(drop)
     }
 
-    /// etcd's put.
-    pub(super) async fn etcd_put(&self, key: Bytes, value: Bytes) -> Result<(), Status> {
-        self.call::<_, Nothing>(ETCD_PUT, Pair { key, value }).await.map(drop)
-    }
-
-    async fn call<Q: Message + 'static, A: Message + Default + 'static>(
+    /// Any unary call.
+    ///
+    /// # Errors
+    /// The status that the server gives, or that of a connection that failed.
+    pub async fn call<Q: Message + 'static, A: Message + Default + 'static>(
         &self,
         path: &'static str,
         request: Q,

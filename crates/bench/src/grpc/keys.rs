@@ -1,4 +1,4 @@
-//! What the client knows of the keys that it uses, so that no wrong answer passes: which values a read may give.
+//! The client's knowledge of its keys, so that no wrong answer passes: which values a read may give.
 //!
 //! Values are slices of one region of random bytes, so a value is known by its place there, and every byte of what comes back
 //! is compared. A key remembers the values that were sent for it. A write that was alone from its start to its end is the
@@ -22,19 +22,19 @@ const VALUE_BYTES_MAX: f64 = (4 << 20) as f64;
 /// Keys shorter than this are drawn more than once now and then; what they hold is known less well.
 const DISTINCT_BYTES: usize = 8;
 
-/// The seed's sizes: 1 + round(Exp(mean)).
+/// The sizes of the series: 1 + round(Exp(mean)).
 const KEY_BYTES_MEAN: f64 = 64.0;
 const VALUE_BYTES_MEAN: f64 = 65_536.0;
 
 /// A value, by its place in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slice {
+pub struct Slice {
     first: usize,
     bytes: usize,
 }
 
 /// Where random choices, keys and values come from.
-pub(super) struct Source {
+pub struct Source {
     random: SeededEntropy,
     region: Bytes,
     /// Keys that may be drawn again.
@@ -48,17 +48,20 @@ impl Source {
         Self { random, region: region.into(), short: RefCell::default() }
     }
 
-    pub(super) fn below(&self, bound: usize) -> usize {
+    /// A random number below `bound`.
+    #[must_use]
+    pub fn below(&self, bound: usize) -> usize {
         self.random.below(bound as u64) as usize
     }
 
-    /// A key of the seed's sizes.
+    /// A key of the sizes of the series.
     pub(super) fn seed_key(&self) -> Rc<Key> {
         self.key(self.exponential(KEY_BYTES_MEAN).min(1024))
     }
 
     /// A key of `bytes` random bytes.
-    pub(super) fn key(&self, bytes: usize) -> Rc<Key> {
+    #[must_use]
+    pub fn key(&self, bytes: usize) -> Rc<Key> {
         let name = (0..bytes.div_ceil(8)).flat_map(|_| self.random.next_u64().to_le_bytes());
         let name: Bytes = name.take(bytes).collect::<Vec<_>>().into();
         if bytes >= DISTINCT_BYTES {
@@ -68,18 +71,20 @@ impl Source {
         Rc::clone(short.entry(name.clone()).or_insert_with(|| Rc::new(Key::new(name, true))))
     }
 
-    /// A value of the seed's sizes.
+    /// A value of the sizes of the series.
     pub(super) fn seed_value(&self) -> Slice {
         self.value(self.exponential(VALUE_BYTES_MEAN))
     }
 
     /// A value of `bytes` bytes.
-    pub(super) fn value(&self, bytes: usize) -> Slice {
+    #[must_use]
+    pub fn value(&self, bytes: usize) -> Slice {
         Slice { first: self.below(self.region.len() - bytes), bytes }
     }
 
     /// The bytes of a value. Nothing is copied.
-    pub(super) fn bytes(&self, value: Slice) -> Bytes {
+    #[must_use]
+    pub fn bytes(&self, value: Slice) -> Bytes {
         self.region.slice(value.first..value.first + value.bytes)
     }
 
@@ -91,8 +96,9 @@ impl Source {
 }
 
 /// A key, and what was sent for it.
-pub(super) struct Key {
-    pub(super) name: Bytes,
+pub struct Key {
+    /// Its bytes.
+    pub name: Bytes,
     /// Others may have drawn it, too.
     is_shared: bool,
     sent: RefCell<Vec<Slice>>,
@@ -140,7 +146,7 @@ impl Key {
         self.is_deleted.set(true);
     }
 
-    /// What a read that begins now must not be older than.
+    /// The oldest state that a read that begins now may give.
     pub(super) fn begin_read(&self) -> usize {
         self.floor.get()
     }

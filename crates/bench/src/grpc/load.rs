@@ -1,4 +1,4 @@
-//! One starter that keeps so many calls in flight for some time, as the seed's client does; what it counts.
+//! One starter that keeps so many calls in flight for some time, as the client of the series does; what it counts.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -14,39 +14,45 @@ use crate::machine;
 
 /// How a call ended. Anything else ends the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub enum Outcome {
+    /// As asked.
     Done,
+    /// There is no such key.
     NotFound,
+    /// The key exists already.
     AlreadyExists,
 }
 
 /// A call that ended.
-pub(super) struct Ended {
-    pub(super) outcome: Outcome,
+pub struct Ended {
+    /// How.
+    pub outcome: Outcome,
     /// Operations that it carried.
-    pub(super) operations: u64,
-    /// What the seed's server would pretend to do for it.
-    pub(super) work: Duration,
+    pub operations: u64,
+    /// The work that a server of the series would pretend to do for it.
+    pub work: Duration,
 }
 
 /// A call under way.
-pub(super) type Call = Pin<Box<dyn Future<Output = Result<Ended>>>>;
+pub type Call = Pin<Box<dyn Future<Output = Result<Ended>>>>;
 
-/// What makes calls.
-pub(super) trait Load {
+/// A source of calls.
+pub trait Load {
     /// The next call; it is sent when it is polled first.
     fn next(&self) -> Call;
 }
 
-/// What was measured, of one round or of several.
+/// The measurements of one round or of several.
 #[derive(Clone, Default)]
-pub(super) struct Tally {
-    pub(super) operations: u64,
+pub struct Tally {
+    /// Operations that ended.
+    pub operations: u64,
     pub(super) done: u64,
     pub(super) not_found: u64,
     pub(super) already_exists: u64,
     pub(super) took: Duration,
-    pub(super) work: Duration,
+    /// The work that a server of the series would have pretended to do for them, in all.
+    pub work: Duration,
     pub(super) latencies: Histogram,
     pub(super) server_cpu: Duration,
     pub(super) client_cpu: Duration,
@@ -65,7 +71,9 @@ impl Tally {
         self.client_cpu += other.client_cpu;
     }
 
-    pub(super) fn per_s(&self) -> f64 {
+    /// Operations a second.
+    #[must_use]
+    pub fn per_s(&self) -> f64 {
         self.operations as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 

@@ -19,7 +19,7 @@ pub(super) const BATCH: usize = 100;
 
 /// How operations travel, and which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Pattern {
     /// One by one over a stream, by one task: gets and puts in turn.
     Stream,
     StreamGet,
@@ -30,7 +30,7 @@ pub(super) enum Way {
     MultiPut,
 }
 
-impl Way {
+impl Pattern {
     /// Calls in flight: operations of the stream, or batches.
     pub(super) fn in_flight(self) -> usize {
         match self {
@@ -52,7 +52,7 @@ pub(super) struct Many {
 /// Batches, or operations with a future each.
 pub(super) struct Travelling {
     pub(super) many: Rc<Many>,
-    pub(super) way: Way,
+    pub(super) pattern: Pattern,
     pub(super) turn: Cell<usize>,
 }
 
@@ -140,12 +140,12 @@ impl Load for Travelling {
         self.turn.set(turn + 1);
         let many = Rc::clone(&self.many);
         let batch = |many: &Many| (0..BATCH).map(|_| many.any()).collect::<Vec<_>>();
-        match self.way {
-            Way::MultiGet => {
+        match self.pattern {
+            Pattern::MultiGet => {
                 let keys = batch(&many);
                 Box::pin(many.multi_get(keys))
             }
-            Way::MultiPut => {
+            Pattern::MultiPut => {
                 let keys = batch(&many);
                 Box::pin(many.multi_put(keys))
             }

@@ -9,26 +9,26 @@ use shoal_client::{Answer, ByteRange, Pipeline, PutOptions};
 
 use super::keys::{Key, Writing};
 use super::load::Tally;
-use super::many::{BUCKET, Many, Way, ended};
+use super::many::{BUCKET, Many, Pattern, ended};
 use super::process::Remote;
 use crate::enough::OPERATIONS_MIN;
 use crate::machine;
 
 /// Gets, puts, or both in turn.
-pub(super) struct Pipelined {
+pub struct Pipelined {
     many: Rc<Many>,
-    way: Way,
+    pattern: Pattern,
     state: RefCell<State>,
 }
 
 struct State {
-    pipeline: Pipeline<Begun>,
+    pipeline: Pipeline<InFlight>,
     turn: usize,
     options: PutOptions,
 }
 
 /// An operation under way.
-struct Begun {
+struct InFlight {
     key: Rc<Key>,
     sent: Instant,
     kind: Kind,
@@ -40,10 +40,10 @@ enum Kind {
 }
 
 impl Pipelined {
-    pub(super) fn new(many: Rc<Many>, way: Way) -> Self {
+    pub(super) fn new(many: Rc<Many>, pattern: Pattern) -> Self {
         let pipeline = many.client.pipeline(BUCKET);
         let state = RefCell::new(State { pipeline, turn: 0, options: PutOptions::default() });
-        Self { many, way, state }
+        Self { many, pattern, state }
     }
 
     /// As [`super::load::drive`].
@@ -81,9 +81,9 @@ impl Pipelined {
     }
 
     fn begin(&self, state: &mut State, now: Instant) -> Result<()> {
-        let gets = match self.way {
-            Way::StreamGet => true,
-            Way::StreamPut => false,
+        let gets = match self.pattern {
+            Pattern::StreamGet => true,
+            Pattern::StreamPut => false,
             _ => state.turn.is_multiple_of(2),
         };
         state.turn += 1;
@@ -91,12 +91,12 @@ impl Pipelined {
         let name = key.name.clone();
         let begun = if gets {
             let kind = Kind::Get { floor: key.begin_read() };
-            state.pipeline.get(&name, ByteRange::ALL, Begun { key, sent: now, kind })
+            state.pipeline.get(&name, ByteRange::ALL, InFlight { key, sent: now, kind })
         } else {
             let value = self.many.source.value(self.many.value_bytes);
             let kind = Kind::Put(key.begin_write(value));
             let value = self.many.source.bytes(value);
-            state.pipeline.put(&name, &value, &state.options, Begun { key, sent: now, kind })
+            state.pipeline.put(&name, &value, &state.options, InFlight { key, sent: now, kind })
         };
         if begun.is_err() {
             bail!("the stream has no room for so many operations");
@@ -104,8 +104,8 @@ impl Pipelined {
         Ok(())
     }
 
-    fn check(&self, begun: Begun, answer: Answer) -> Result<()> {
-        let Begun { key, kind, .. } = begun;
+    fn check(&self, begun: InFlight, answer: Answer) -> Result<()> {
+        let InFlight { key, kind, .. } = begun;
         match (kind, answer) {
             (Kind::Get { floor }, Answer::Got(Some(object))) => {
                 key.check(&self.many.source, floor, &object.value)

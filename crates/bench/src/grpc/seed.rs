@@ -1,7 +1,8 @@
-//! The loads of the seed's service: its own mix, and reads and writes of one size. Every value that comes back is checked.
+//! The loads of the key-value service: its own mix, and reads and writes of one size. Every value that comes back is checked.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use bytes::Bytes;
@@ -11,15 +12,19 @@ use tonic::{Code, Status};
 use super::calls::Calls;
 use super::keys::{Key, Slice, Source};
 use super::load::{Call, Ended, Load, Outcome};
-use super::memory::{READ_WORK, WRITE_WORK};
+
+/// The work that a server of the series pretends to do for a retrieve, and for each of the others.
+pub const READ_WORK: Duration = Duration::from_millis(10);
+/// See [`READ_WORK`].
+pub const WRITE_WORK: Duration = Duration::from_millis(50);
 
 /// Calls in flight while objects are loaded or checked.
 const LOADERS: usize = 64;
 
-/// What the calls do.
+/// The kind of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mix {
-    /// The seed's: create, retrieve, update and delete with equal odds, of its sizes.
+    /// That of the series: create, retrieve, update and delete with equal odds, of its sizes.
     Crud,
     /// Retrieves of objects that are there.
     Read,
@@ -36,7 +41,7 @@ pub(super) struct Objects(Rc<Shared>);
 struct Shared {
     source: Rc<Source>,
     calls: Calls,
-    /// Length of new values; none: the seed's.
+    /// Length of new values; none: the sizes of the series.
     value_bytes: Option<usize>,
     /// Keys that exist, as far as is known.
     keys: RefCell<Vec<Rc<Key>>>,
@@ -50,7 +55,7 @@ pub(super) struct Calling {
 }
 
 impl Objects {
-    /// None yet, with values of the seed's sizes, or of `value_bytes` bytes.
+    /// None yet, with values of the sizes of the series, or of `value_bytes` bytes.
     pub(super) fn new(source: &Rc<Source>, calls: Calls, value_bytes: Option<usize>) -> Self {
         Self(Rc::new(Shared { source: Rc::clone(source), calls, value_bytes, keys: RefCell::default() }))
     }
@@ -131,7 +136,7 @@ impl Objects {
         })
     }
 
-    /// Deletes one of the keys, of which there are some; it is out of the set before anything is sent, as the seed's client
+    /// Deletes one of the keys, of which there are some; it is out of the set before anything is sent, as the client of the series
     /// does it.
     fn delete_any(&self) -> Call {
         let key = {
@@ -168,7 +173,7 @@ impl Load for Calling {
     }
 }
 
-fn ended(outcome: Outcome, work: std::time::Duration) -> Ended {
+fn ended(outcome: Outcome, work: Duration) -> Ended {
     Ended { outcome, operations: 1, work }
 }
 

@@ -1,23 +1,21 @@
-//! The server's side of `bench grpc`: what the hidden command `shoal bench grpc-server` runs, in a process of its own, so
-//! that its processor time is its own and it has a core of its own.
-//!
-//! It prints its address and serves until its standard input ends, which it does also where its parent was killed.
+//! The server's side of `bench grpc`: a process of its own, so that its processor time is its own and it has a core of its
+//! own. It prints its address and serves until its standard input ends, which also happens where its parent was killed.
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_device::{FileOptions, IoMode};
 use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
 use shoal_server::{Server, ServerOptions};
-use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-use super::memory::{Memory, Work};
+/// Name of Shoal's server.
+pub(super) const DURABLE: &str = "durable";
 
 /// Bytes that the data file may grow to, and that are written before anything is measured, so that its growth is not.
 const FILE_BYTES: u64 = 16 << 30;
@@ -29,63 +27,80 @@ const CACHE_BYTES: usize = 1 << 30;
 /// Which server, and on what.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// `global-lock`, `per-key`, `memory`, or `durable`.
+    /// Name of the server: `durable` is Shoal's.
     pub variant: String,
-    /// The data file of the durable ones; it must not exist. Who started the server removes it.
+    /// The data file of a durable one; it must not exist. The process that starts the server removes it.
     pub data: Option<PathBuf>,
     /// How its device is driven.
     pub io: IoMode,
 }
 
-/// Serves until standard input ends; prints the address first.
+impl ServeOptions {
+    /// The same as options of a command line.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let io = match self.io {
+            IoMode::Auto => "auto",
+            IoMode::Uring => "uring",
+            IoMode::Threads => "threads",
+        };
+        let mut words: Vec<OsString> =
+            vec!["--variant".into(), self.variant.clone().into(), "--io".into(), io.into()];
+        if let Some(data) = &self.data {
+            words.extend(["--data".into(), data.into()]);
+        }
+        words
+    }
+}
+
+/// Serves until the receiver hears something; says first where it listens.
+pub type Serve =
+    fn(&ServeOptions, oneshot::Receiver<()>, &mut dyn FnMut(SocketAddr) -> Result<()>) -> Result<()>;
+
+/// How servers are started.
+#[derive(Clone, Debug)]
+pub enum Servers {
+    /// A process each: this program, with these words before the options of [`ServeOptions`]. It calls
+    /// [`serve_until_input_ends`].
+    Processes(PathBuf, &'static [&'static str]),
+    /// A thread of this process each: for tests.
+    Threads(Serve),
+}
+
+impl Servers {
+    pub(super) fn are_processes(&self) -> bool {
+        matches!(self, Self::Processes(..))
+    }
+}
+
+/// Prints the server's address, and serves until standard input ends.
 ///
 /// # Errors
-/// An unknown variant; as the store, the server or the output.
-pub fn serve(options: &ServeOptions, out: &mut dyn Write) -> Result<()> {
+/// As `serve`, or the output.
+pub fn serve_until_input_ends(serve: Serve, options: &ServeOptions, out: &mut dyn Write) -> Result<()> {
     let (stop, stopped) = oneshot::channel();
     std::thread::spawn(move || {
-        // Whatever ends it: nobody wants this server any more.
+        // Whatever ends the input: the process that wanted this server is gone.
         let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
         let _ = stop.send(());
     });
-    serve_until(options, stopped, |address| {
+    serve(options, stopped, &mut |address| {
         writeln!(out, "{address}")?;
         Ok(out.flush()?)
     })
 }
 
-/// Serves until `stopped`; says first where.
-pub(super) fn serve_until(
-    options: &ServeOptions,
-    stopped: oneshot::Receiver<()>,
-    announce: impl FnOnce(SocketAddr) -> Result<()>,
-) -> Result<()> {
-    // As many threads as this process has cores.
-    let runtime = Builder::new_multi_thread().enable_all().build()?;
-    let work = match options.variant.as_str() {
-        "durable" => return durable(options, &runtime, stopped, announce),
-        "global-lock" => Work::GlobalLock,
-        "per-key" => Work::PerKey,
-        "memory" => Work::None,
-        other => bail!("there is no server {other:?}"),
-    };
-    runtime.block_on(async {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        announce(listener.local_addr()?)?;
-        tokio::select! {
-            served = Arc::new(Memory::new(work)).serve(listener) => served,
-            _ = stopped => Ok(()),
-        }
-    })
-}
-
 /// Shoal's server as `shoal serve` runs it, on a new data file.
-fn durable(
+///
+/// # Errors
+/// Another variant than `durable`; the data file exists; as the store or the server.
+pub fn serve_durable(
     options: &ServeOptions,
-    runtime: &Runtime,
     stopped: oneshot::Receiver<()>,
-    announce: impl FnOnce(SocketAddr) -> Result<()>,
+    announce: &mut dyn FnMut(SocketAddr) -> Result<()>,
 ) -> Result<()> {
+    if options.variant != DURABLE {
+        bail!("there is no server {:?}", options.variant);
+    }
     let path = options.data.as_deref().context("the durable server wants a data file")?;
     if path.exists() {
         bail!("{} exists: it is left alone", path.display());
@@ -99,6 +114,8 @@ fn durable(
     block_on(Store::format(&device, &layout, &Environment::default()))?;
     let open = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
     let store = block_on(Store::open(device, open, Environment::default()))?;
+    // As many threads as this process has cores.
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
     let served = runtime.block_on(async {
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
         let options = ServerOptions { listen, ..ServerOptions::default() };

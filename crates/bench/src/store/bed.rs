@@ -1,4 +1,4 @@
-//! What the cases run on: a data file, the store in it, and a server in front of that.
+//! The ground of the cases: a data file, the store in it, and a server in front of that.
 
 use std::path::{Path, PathBuf};
 

@@ -1,10 +1,8 @@
 //! The cases of `bench store`, by name.
 
-use anyhow::{Result, bail};
-
 use crate::payload::Sizes;
 
-/// What the clients of a case do.
+/// The work of a case's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Put new objects.
@@ -39,7 +37,7 @@ const SIZE_4K: (&str, Sizes) = ("4k", Sizes::Fixed(4 << 10));
 const SIZE_64K: (&str, Sizes) = ("64k", Sizes::Fixed(64 << 10));
 const SIZE_LOGN: (&str, Sizes) = ("logn", Sizes::LOG_NORMAL);
 
-/// Who calls the store.
+/// The callers of the store.
 pub(crate) const VARIANTS: [&str; 2] = ["embedded", "server"];
 
 /// All cases, in the order of the table.
@@ -64,22 +62,6 @@ pub(crate) fn all() -> Vec<Case> {
     cases
 }
 
-/// Those of `names` that `wanted` selects: exact names, or beginnings followed by `*`. Nothing wanted selects all.
-///
-/// # Errors
-/// An entry of `wanted` selects nothing.
-pub(crate) fn select<'a>(what: &str, names: &[&'a str], wanted: &[String]) -> Result<Vec<&'a str>> {
-    let matches = |wanted: &str, name: &str| match wanted.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => name == wanted,
-    };
-    if let Some(stranger) = wanted.iter().find(|wanted| !names.iter().any(|name| matches(wanted, name))) {
-        bail!("there is no {what} {stranger:?}; there are {}", names.join(", "));
-    }
-    let is_wanted = |name: &&str| wanted.is_empty() || wanted.iter().any(|wanted| matches(wanted, name));
-    Ok(names.iter().copied().filter(is_wanted).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -91,18 +73,5 @@ mod tests {
         let names: HashSet<String> = all().into_iter().map(|case| case.name).collect();
         assert_eq!(names.len(), all().len());
         assert!(names.contains("put-logn-c64") && names.contains("get-cold-64k-c1"));
-    }
-
-    #[test]
-    fn selects_by_name_and_by_beginning() {
-        let select = |wanted: &[&str]| {
-            let wanted: Vec<String> = wanted.iter().map(|&wanted| wanted.into()).collect();
-            select("case", &["a-1", "a-2", "b"], &wanted)
-        };
-        assert_eq!(select(&[]).unwrap(), ["a-1", "a-2", "b"]);
-        assert_eq!(select(&["b", "a-1"]).unwrap(), ["a-1", "b"]);
-        assert_eq!(select(&["a-*"]).unwrap(), ["a-1", "a-2"]);
-        assert!(select(&["b", "c"]).unwrap_err().to_string().contains("\"c\""));
-        assert!(select(&["c*"]).is_err());
     }
 }

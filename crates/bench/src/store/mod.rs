@@ -6,7 +6,7 @@
 //! once beforehand: its growth is not measured (the comparison in `compare/` does that).
 
 mod bed;
-pub(crate) mod case;
+mod case;
 mod probe;
 mod target;
 mod work;
@@ -30,6 +30,7 @@ use self::work::{FOREVER, Tally, Work, Worker};
 use crate::machine;
 use crate::payload::{self, ObjectSet, Pool, Sizes};
 use crate::report::{Metric, Report};
+use crate::select;
 
 /// The seed of keys, sizes and bytes.
 const SEED: u64 = 20_261_121;
@@ -56,7 +57,7 @@ const METRICS: &[Metric] = &[
     Metric { name: "cpu_us_per_op", unit: "us", head: "CPU us" },
 ];
 
-/// What to measure, and how.
+/// The cases to measure, and the way to.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Version of the program, for the header.
@@ -81,7 +82,7 @@ pub struct StoreOptions {
     pub io: IoMode,
 }
 
-/// What depends on whether it has to be quick.
+/// The sizes of a quick run and of a full one.
 struct Scale {
     time: Duration,
     /// Bytes of the file that are written beforehand.
@@ -131,9 +132,9 @@ impl Scale {
 pub fn run(options: &StoreOptions, out: &mut dyn Write) -> Result<()> {
     let all = case::all();
     let names: Vec<&str> = all.iter().map(|case| case.name.as_str()).collect();
-    let selected = case::select("case", &names, &options.cases)?;
+    let selected = select("case", &names, &options.cases)?;
     let cases: Vec<&Case> = all.iter().filter(|case| selected.contains(&case.name.as_str())).collect();
-    let variants = case::select("variant", &case::VARIANTS, &options.variants)?;
+    let variants = select("variant", &case::VARIANTS, &options.variants)?;
     let scale = Scale::new(options);
     let file = DataFile::open(options.data.as_deref(), options.size, scale.filled, options.io)?;
     let mut bench = Bench {
@@ -170,7 +171,7 @@ struct Bench<'a> {
     variants: Vec<&'a str>,
 }
 
-/// What happened while a case ran.
+/// The measurements of a case.
 struct Measured {
     tally: Tally,
     /// Time and processor time in which the store's operations ran.

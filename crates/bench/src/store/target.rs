@@ -37,7 +37,7 @@ impl Target {
         Ok(())
     }
 
-    /// What is compared of the value; none where there is no such object.
+    /// The compared parts of the value; none where there is no such object.
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Ends>> {
         match self {
             Self::Embedded(store) => {

@@ -1,4 +1,4 @@
-//! What clients do, and how their latencies are taken: threads for an embedded store, tasks for a server.
+//! The work of clients, and their latencies: threads for an embedded store, tasks for a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::enough::Enough;
 use crate::histogram::Histogram;
 use crate::payload::ObjectSet;
 
-/// What all clients of a case do together.
+/// The work of all clients of a case together.
 pub(crate) enum Work {
     /// Put objects 0, 1 and so on; again from 0 after `wrap` of them. Ends after `limit` puts.
     Put { set: ObjectSet, next: AtomicU64, wrap: u64, limit: u64 },
@@ -45,7 +45,7 @@ impl Work {
     }
 }
 
-/// What one client, or all of them, did.
+/// The counts of one client, or of all of them.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) latencies: Histogram,

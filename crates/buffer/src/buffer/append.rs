@@ -11,7 +11,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::chunk::Chunk;
 use super::{ALLOCATION_BYTES_MAX, ALLOCATION_BYTES_MIN, BUILT_IN_BYTES, Buffer};
 
-/// What a buffer may hold: external chunks may refer to the same memory many times, and the length must not overflow.
+/// The longest buffer: external chunks may refer to the same memory many times, and the length must not overflow.
 const LEN_MAX: usize = isize::MAX as usize;
 
 impl Buffer {

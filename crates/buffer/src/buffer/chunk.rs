@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::BUILT_IN_BYTES;
 
-/// Who owns the bytes of a closed chunk.
+/// The owner of the bytes of a closed chunk.
 pub(super) enum Owner {
     /// The buffer: the chunk's `at` is an offset into the built-in storage.
     BuiltIn,

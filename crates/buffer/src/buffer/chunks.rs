@@ -131,7 +131,7 @@ impl Buffer {
         }
     }
 
-    /// What kind each chunk is and how long.
+    /// Kind and length of each chunk.
     pub(super) fn kinds(&self) -> Vec<(&'static str, usize)> {
         let closed = self.chunks.as_slice().iter().map(|chunk| (chunk.kind(), chunk.len));
         closed.chain((self.tail_len > 0).then_some(("tail", self.tail_len))).collect()

@@ -27,7 +27,7 @@ fn look_at(device: &Device) -> Content {
     block_on(look(device, &SystemEntropy)).unwrap()
 }
 
-/// What is found where these bytes are all that there is.
+/// The findings on a device that holds these bytes only.
 fn found(places: &[(u64, &[u8])]) -> Content {
     let device = Device::new(sim(BLOCKS));
     places.iter().for_each(|(byte, bytes)| write(&device, *byte, bytes));

@@ -182,9 +182,10 @@ fn works_where_direct_io_is_refused() {
 fn a_durable_write_works_without_the_flag() {
     let folder = tempfile::tempdir().unwrap();
     let storage = Arc::new(open_storage(&folder.path().join("data"), &options(IoMode::Uring)).unwrap());
-    storage.grow(8).unwrap();
+    storage.lengthen(8, true).unwrap();
     storage.dsync().store(false, Ordering::Relaxed);
-    let device = Device::new(Arc::new(UringDevice::start(storage, ring::shared).unwrap()));
+    let device =
+        FileDevice::driven(storage.clone(), Driver::Uring(Uring::start(storage, ring::shared).unwrap()));
     block_on(device.write_durable(1, tagged(1))).ok().unwrap();
     block_on(device.write_durable(2, tagged(2)).in_background()).ok().unwrap();
     let mut batch = device.batch();
@@ -474,7 +475,7 @@ fn who_only_reads_changes_nothing_and_shares_the_lock() {
     assert!(std::fs::read(&path).unwrap() == vec![9; 4 * BLOCK_BYTES]);
 }
 
-/// What a raw device says, on a file that is taken for one.
+/// The properties of a raw device, on a file that is taken for one.
 #[test]
 fn a_raw_device_neither_grows_nor_has_to_discard() {
     let folder = tempfile::tempdir().unwrap();
@@ -484,16 +485,17 @@ fn a_raw_device_neither_grows_nor_has_to_discard() {
     let sectors = sector_bytes(&file, &path).unwrap_err().to_string();
     assert!(sectors.starts_with("cannot ask for the sector size of "), "{sectors}");
     let storage = Storage::new(file, path.clone(), Kind::Raw, false, false, 4 * BLOCK_BYTES_U64);
-    storage.grow(4).unwrap();
-    let error = storage.grow(5).unwrap_err().to_string();
+    storage.lengthen(4, true).unwrap();
+    let error = storage.lengthen(5, true).unwrap_err().to_string();
     assert_eq!(error, "a block device of 4 blocks cannot grow to 5");
-    let device = Device::new(Arc::new(ThreadsDevice::start(Arc::new(storage), 1).unwrap()));
+    let storage = Arc::new(storage);
+    let device = FileDevice::driven(storage.clone(), Driver::Threads(Pool::start(storage, 1).unwrap()));
     block_on(device.discard(1, 2)).ok().unwrap();
     assert_eq!(get(&device, 1).unwrap(), 9, "it does not know discards: nothing happened");
     assert!(!device.inner().can_grow() && device.blocks() == 4);
 }
 
-/// What is written to a file that nobody can open any more ends with the process.
+/// Bytes in a file that nobody can open any more end with the process.
 #[test]
 fn a_file_that_is_not_at_its_place_is_noticed() {
     let folder = tempfile::tempdir().unwrap();

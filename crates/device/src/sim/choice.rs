@@ -9,10 +9,9 @@ use std::sync::{Arc, LazyLock};
 
 use shoal_base::{BLOCK_BYTES, SeededEntropy};
 
-use super::crash::Version;
 use super::image::{Block, Image};
 
-/// What a device writes at once; a crash may tear a block between any two.
+/// The unit that a device writes at once; a crash may tear a block between any two.
 pub(super) const SECTOR_BYTES: usize = 512;
 
 /// Sectors of a block.
@@ -33,6 +32,13 @@ pub(super) enum Fresh {
     Any,
     /// Those in which something of this write, the latest, is there.
     Write(usize),
+}
+
+/// A version of a block that a crash may leave.
+#[derive(Clone)]
+pub(super) struct Version {
+    pub(super) write: usize,
+    pub(super) data: Arc<Block>,
 }
 
 /// A block with more than one legal content.
@@ -243,7 +249,7 @@ impl Choices {
         Choice { picks, length: self.lengths.len() - 1, tear: None }
     }
 
-    /// What protocols break on most often, in at most half of the sample.
+    /// The states that protocols break on most often, in at most half of the sample.
     fn extremes(&self, sample: &mut Sample<'_>) {
         let budget = sample.limit.div_ceil(2);
         let (Some(&first), Some(&last)) = (self.writes.first(), self.writes.last()) else { return };

@@ -13,11 +13,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use super::choice::{Choices, Fresh};
+use super::choice::{Choices, Fresh, Version};
 use super::history::{Event, History, WriteKind};
-use super::image::{Block, Image};
+use super::image::Image;
 
 /// The moment of a crash, as the test's oracle sees it.
 #[derive(Clone, Copy, Debug)]
@@ -63,13 +62,6 @@ impl FromStr for StateId {
     }
 }
 
-/// A version of a block that a crash may leave.
-#[derive(Clone)]
-pub(super) struct Version {
-    pub(super) write: usize,
-    pub(super) data: Arc<Block>,
-}
-
 /// When a write began and ended, as indexes of events.
 #[derive(Clone, Copy)]
 struct Span {
@@ -81,7 +73,7 @@ struct Span {
 struct Walk<'a> {
     history: &'a History,
     now: usize,
-    /// What is there for sure where no other version counts.
+    /// The content that is there for sure where no other version counts.
     floor: Image,
     /// The write that a block of the floor comes from, where it is not the base.
     floor_writes: BTreeMap<u64, usize>,

@@ -20,7 +20,7 @@ use super::line::{Lanes, Line};
 use crate::counters::Counters;
 use crate::{BlockDevice, DeviceCounters, DeviceError, Op, Ticket};
 
-/// What a discarded block reads as: not zeros, so that nobody comes to rely on them.
+/// The bytes of a discarded block: not zeros, so that nobody comes to rely on them.
 const RUBBISH: u8 = 0xD5;
 
 /// How long requests take. All zero: no time at all.
@@ -250,7 +250,7 @@ impl SimDevice {
         state.image.clone()
     }
 
-    /// What happened so far.
+    /// The events so far.
     ///
     /// # Panics
     /// Where the device does not record.

@@ -19,7 +19,7 @@ pub enum FaultOp {
     Discard,
 }
 
-/// What goes wrong.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The request fails with this error of the system (such as `libc::EIO`). Of a failed write any part may show up
@@ -107,7 +107,7 @@ impl Faults {
         self.injected
     }
 
-    /// What goes wrong with a request on the blocks of `range`.
+    /// The fault that strikes a request on the blocks of `range`.
     pub(super) fn strike(&mut self, op: Op, range: &Range<u64>) -> Option<Effect> {
         match op {
             Op::Read => self.strike_as(FaultOp::Read, range),

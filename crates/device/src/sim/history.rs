@@ -1,4 +1,4 @@
-//! What happened to a simulated device, in order: the material that crash states are made from.
+//! The events of a simulated device, in order: crash states are made from them.
 //!
 //! An event's index is its time. Reads are not recorded: they change nothing.
 
@@ -72,13 +72,13 @@ impl History {
         Self { base, events: Vec::new(), writes: Vec::new(), flushes: 0, marks: Vec::new() }
     }
 
-    /// What the device held at first.
+    /// The content of the device at first.
     #[must_use]
     pub const fn base(&self) -> &Image {
         &self.base
     }
 
-    /// What happened, in order.
+    /// The events, in order.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events

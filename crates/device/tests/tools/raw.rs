@@ -1,4 +1,4 @@
-//! Who may open a block device beside whom: the kernel decides (`O_EXCL`), and the lock.
+//! Two openings of one block device: the kernel decides (`O_EXCL`), and the lock.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;

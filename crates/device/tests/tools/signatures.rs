@@ -1,4 +1,4 @@
-//! What real tools leave on a device is seen and named, whole and with its start zeroed.
+//! A look at a device names the formats of real tools, whole and with their start zeroed.
 //!
 //! The images are files that the tools of the machine make. A tool that is missing skips its part, and says so; the same
 //! signatures, made by hand, are in the unit tests of `blank`.

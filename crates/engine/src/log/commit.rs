@@ -1,7 +1,6 @@
 //! Group commit: everything that waits becomes one batch, one flush makes all of it durable, everybody is woken.
 //!
-//! Whoever finds nobody committing leads: a caller of the blocking interface does it on its own thread, without a hand-off; the
-//! committer's thread does it for everybody else. The leader's state is taken out of its lock, so no lock is held
+//! Which thread leads is decided in `driver.rs`. The leader's state is taken out of its lock, so no lock is held
 //! across I/O. Batches are written one after the other: a batch starts when the one before is durable, so the promise
 //! (R15) in its header covers all before it.
 
@@ -12,44 +11,44 @@ use std::task::{Context, Poll};
 
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use shoal_base::{BLOCK_BYTES, Lsn, blocks_for};
+use shoal_base::{BLOCK_BYTES, Clock, Lsn, blocks_for};
 use shoal_device::{Device, IoBuf, IoFuture, memory::Guarded};
 use shoal_pool::{Pool, WriteMemory};
 use smallvec::SmallVec;
 
 use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHeader};
 use super::ring::{BatchIndex, Ring};
-use crate::error::{Error, Result};
-use crate::event::{Baton, BatonGuard, Event};
-use crate::expiry::{ExpiryClock, Newest};
-use crate::overlay::{Record, UNNUMBERED};
-use crate::plant::{Plant, planted};
-use crate::poison::Poison;
-use crate::space::Extents;
-use crate::superblock::LogPlace;
-use crate::value::prepare::Kept;
+use crate::common::error::{Error, Result};
+use crate::common::event::{Bell, Event, Token, TokenGuard};
+use crate::log::expiry::{ExpiryClock, Newest};
+use crate::log::kept::Kept;
+use crate::log::poison::Poison;
+use crate::log::record::{Record, UNNUMBERED};
+use crate::log::ring::LogPlace;
+use crate::space::manager::Extents;
+use crate::testing::injected_bug::{Bug, injected};
 
 /// Blocks of the ring that admission leaves for seals and for what is left out at the ring's end.
 pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
 
-/// Most bytes of records in one step, whatever the ring's size: a batch has at most 16 MiB.
-const STEP_BYTES_MAX: usize = 8 << 20;
+/// Most bytes of records in one write batch, whatever the ring's size: a batch has at most 16 MiB.
+const WRITE_BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// The write of a value, which the leader starts together with the batch.
 pub(crate) type ValueWrite = IoFuture<Guarded<WriteMemory, Arc<Extents>>>;
 
 /// Something in the queue.
 pub(crate) enum Item {
-    /// The records of one step, with the blocks of the ring that they reserved.
-    Step { step: Step, reserved: u32 },
+    /// A write batch, with the blocks of the ring that it reserved.
+    Writes { batch: QueuedBatch, reserved: u32 },
     /// An overlay was frozen: when everything before it is durable, the marker says up to which number.
     Marker(Arc<Marker>),
 }
 
-/// Records that become durable together: they go into one batch, one behind the other, and recovery takes a batch as a
+/// A write batch in the queue: its records go into one batch of the log, one behind the other, and recovery takes that as a
 /// whole or not at all (R22).
 #[derive(Default)]
-pub(crate) struct Step {
+pub(crate) struct QueuedBatch {
     pub records: SmallVec<[Arc<Record>; 1]>,
     /// Writes of values that nobody has started.
     pub writes: Vec<ValueWrite>,
@@ -59,7 +58,7 @@ pub(crate) struct Step {
     pub kept: Vec<(Arc<Record>, Kept)>,
 }
 
-impl Step {
+impl QueuedBatch {
     fn bytes(&self) -> usize {
         self.records.iter().map(|record| record.bytes().len()).sum()
     }
@@ -94,6 +93,19 @@ pub(crate) struct CommitCounters {
     pub log_blocks: u64,
 }
 
+/// The committer's thread, as callers know it.
+pub(super) struct CommitThread {
+    pub(super) bell: Option<Arc<Bell>>,
+    /// Threads that queued writes and will hand them over soon. Only how batches are cut depends on it.
+    pub(super) gathering: AtomicUsize,
+}
+
+impl CommitThread {
+    fn new(bell: Option<Arc<Bell>>) -> Self {
+        Self { bell, gathering: AtomicUsize::new(0) }
+    }
+}
+
 /// The queue of records and what commits them.
 pub(crate) struct Committer {
     device: Device,
@@ -103,7 +115,7 @@ pub(crate) struct Committer {
     epoch: u64,
     batch_bytes_max: usize,
     queue: Mutex<VecDeque<Item>>,
-    leader: Baton<Leader>,
+    leader: Token<Leader>,
     /// Everything up to here is flushed. Release after the flush, acquire by whoever decides by it.
     durable: AtomicU64,
     /// Everything up to here has been numbered.
@@ -123,8 +135,8 @@ pub(crate) struct Committer {
     sealed: AtomicBool,
     last_batch_ns: AtomicU64,
     index: Mutex<BatchIndex>,
-    /// Threads that queued writes and will hand them over soon. Only how batches are cut depends on it.
-    gathering: AtomicUsize,
+    clock: Arc<dyn Clock>,
+    pub(super) thread: CommitThread,
     /// Durable numbers, markers and the tail moved.
     pub(crate) moved: Event,
     poison: Arc<Poison>,
@@ -145,6 +157,9 @@ pub(crate) struct CommitStart {
     pub superblock: u64,
     pub batch_bytes_max: usize,
     pub expiry: Arc<ExpiryClock>,
+    pub clock: Arc<dyn Clock>,
+    /// Wakes the thread that commits; none where callers do.
+    pub bell: Option<Arc<Bell>>,
 }
 
 impl Committer {
@@ -163,7 +178,7 @@ impl Committer {
                 .min(ring_bytes / 4)
                 .min(BATCH_BLOCKS_MAX as usize * BLOCK_BYTES / 2),
             queue: Mutex::default(),
-            leader: Baton::new(Leader { next_lsn }),
+            leader: Token::new(Leader { next_lsn }),
             durable: AtomicU64::new(last),
             assigned: AtomicU64::new(last),
             ceiling: AtomicU64::new(start.ceiling.0),
@@ -177,7 +192,8 @@ impl Committer {
             sealed: AtomicBool::new(false),
             last_batch_ns: AtomicU64::new(0),
             index: Mutex::new(start.index),
-            gathering: AtomicUsize::new(0),
+            clock: start.clock,
+            thread: CommitThread::new(start.bell),
             moved: Event::default(),
             poison,
             counters: Mutex::default(),
@@ -244,7 +260,7 @@ impl Committer {
         self.prepared().saturating_sub(offset)
     }
 
-    /// Whether a step that reserves `blocks` blocks finds room once everything is applied, and leaves room for others.
+    /// Whether a write batch that reserves `blocks` blocks finds room once everything is applied, and leaves room for others.
     pub(crate) fn suits(&self, blocks: u32) -> bool {
         self.prepared() == self.ring.blocks || blocks.saturating_mul(4) <= self.prepared()
     }
@@ -254,15 +270,15 @@ impl Committer {
         blocks_for((BATCH_HEADER_BYTES + record_bytes) as u64) as u32
     }
 
-    /// Most bytes that the records of one step may have: their batch must fit in the ring several times, however full that is.
-    pub(crate) fn step_bytes_max(&self) -> usize {
+    /// Most bytes that the records of one write batch may have: their batch in the log must fit in the ring several times, however full that is.
+    pub(crate) fn write_batch_bytes_max(&self) -> usize {
         let ring_bytes = self.ring.blocks as usize * BLOCK_BYTES;
-        (ring_bytes / 8).min(STEP_BYTES_MAX)
+        (ring_bytes / 8).min(WRITE_BATCH_BYTES_MAX)
     }
 
-    /// Blocks of the ring that a step of so many bytes may take. Its batch may be so long that what is left out at the ring's
+    /// Blocks of the ring that a write batch of several records may take. Its batch in the log may be so long that what is left out at the ring's
     /// end because of it is more than the margin.
-    pub(crate) fn blocks_of_step(record_bytes: usize) -> u32 {
+    pub(crate) fn blocks_of_many(record_bytes: usize) -> u32 {
         2 * Self::blocks_of(record_bytes)
     }
 
@@ -285,23 +301,23 @@ impl Committer {
     /// Puts an item at the queue's end. The caller holds the overlay's lock, which fixes the order (R4).
     pub(crate) fn push(&self, item: Item) {
         match item {
-            Item::Step { step, reserved } if planted(Plant::StepDivided) && step.records.len() > 1 => {
-                self.push_divided(step, reserved);
+            Item::Writes { batch, reserved } if injected(Bug::StepDivided) && batch.records.len() > 1 => {
+                self.push_divided(batch, reserved);
             }
             item => self.queue.lock().push_back(item),
         }
     }
 
-    /// What [`Plant::StepDivided`] does: a batch for each record of the step.
-    fn push_divided(&self, step: Step, mut reserved: u32) {
-        let Step { records, writes, has_extents, kept } = step;
+    /// What [`Bug::StepDivided`] does: a batch of the log for each record.
+    fn push_divided(&self, batch: QueuedBatch, mut reserved: u32) {
+        let QueuedBatch { records, writes, has_extents, kept } = batch;
         let mut writes = Some((writes, kept));
         let mut queue = self.queue.lock();
         for record in records {
             let records = SmallVec::from_iter([record]);
             let (writes, kept) = writes.take().unwrap_or_default();
-            let part = Step { records, writes, has_extents, kept };
-            queue.push_back(Item::Step { step: part, reserved: std::mem::take(&mut reserved) });
+            let part = QueuedBatch { records, writes, has_extents, kept };
+            queue.push_back(Item::Writes { batch: part, reserved: std::mem::take(&mut reserved) });
         }
     }
 
@@ -329,12 +345,17 @@ impl Committer {
         self.moved.notify();
     }
 
-    /// Waits until `record` is durable; leads where nobody does and the thread may block.
+    /// Waits until `record` is durable, which somebody else sees to.
     ///
     /// # Errors
     /// [`Error::Unknown`] where the store was poisoned before.
     pub(crate) async fn wait_durable(&self, record: &Record) -> Result<Lsn> {
         poll_fn(|context| self.poll_durable(record, context)).await
+    }
+
+    /// Whether it is known what became of `record`.
+    pub(super) fn is_settled(&self, record: &Record) -> bool {
+        record.is_durable(self.durable()) || self.poison.reason().is_some()
     }
 
     /// As [`Self::wait_durable`], for who polls by itself.
@@ -366,64 +387,20 @@ impl Committer {
             .await
     }
 
-    /// Commits batches until the queue is empty, where nobody else does. Says whether it led.
-    pub(crate) async fn lead(&self, now_ns: u64) -> bool {
-        let mut led = false;
-        // Asked again after the baton was given back: what was queued meanwhile found the baton taken.
-        while self.has_work() {
-            let Some(mut leader) = self.leader.try_take() else { return led };
-            led = true;
-            while self.has_work() {
-                self.commit_batch(&mut leader, now_ns).await;
-            }
-        }
-        led
-    }
-
-    /// Commits one batch, where there is something to commit and nobody else does; says whether somebody else does. Whoever
-    /// else leads goes on until nothing is left, or hands over.
-    pub(crate) async fn lead_once(&self, now_ns: u64) -> bool {
-        if self.has_work() {
-            let Some(mut leader) = self.leader.try_take() else { return true };
-            self.commit_batch(&mut leader, now_ns).await;
-        }
-        false
-    }
-
-    /// A thread queued a write and will hand it over with others.
-    pub(crate) fn begin_gathering(&self) {
-        self.gathering.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// It hands them over now.
-    pub(crate) fn end_gathering(&self) {
-        let before = self.gathering.fetch_sub(1, Ordering::Relaxed);
-        assert!(before > 0, "a gathering ends once");
-    }
-
-    /// Whether some thread gathers writes, which it will hand over.
-    pub(crate) fn is_gathering(&self) -> bool {
-        self.gathering.load(Ordering::Relaxed) > 0
-    }
-
     /// Keeps everybody from committing, until what is given is dropped.
     #[cfg(test)]
     pub(crate) async fn hold(&self) -> impl Drop + '_ {
         self.leader.take().await
     }
 
-    /// Commits batches until `record` is durable, where nobody else does; says whether there is more to commit that
-    /// nobody looks after.
-    pub(crate) async fn lead_until(&self, record: &Record, now_ns: u64) -> bool {
-        while !record.is_durable(self.durable()) && self.poison.reason().is_none() {
-            let Some(mut leader) = self.leader.try_take() else { return false };
-            if self.has_work() {
-                self.commit_batch(&mut leader, now_ns).await;
-            } else if record.is_durable(self.durable()) {
-                break;
-            }
+    /// Commits one batch, where there is something to commit; false where somebody else leads, who goes on until nothing is
+    /// left, or hands over.
+    pub(super) async fn lead_one(&self) -> bool {
+        let Some(mut leader) = self.leader.try_take() else { return false };
+        if self.has_work() {
+            self.commit_batch(&mut leader).await;
         }
-        self.has_work()
+        true
     }
 
     /// Whether the newest batch is not yet promised, or does not name the newest superblock.
@@ -432,9 +409,9 @@ impl Committer {
         self.poison.reason().is_none() && (unnamed || !self.sealed.load(Ordering::Acquire))
     }
 
-    /// When the last batch was written, on the monotonic clock.
-    pub(crate) fn last_batch_ns(&self) -> u64 {
-        self.last_batch_ns.load(Ordering::Relaxed)
+    /// How long ago the last batch was written.
+    pub(super) fn idle_ns(&self) -> u64 {
+        self.clock.monotonic_ns().saturating_sub(self.last_batch_ns.load(Ordering::Relaxed))
     }
 
     /// Writes an empty batch that promises everything before it (R15) and names the newest superblock (R9).
@@ -443,7 +420,7 @@ impl Committer {
         if !self.wants_seal() || self.free_blocks() < 2 {
             return;
         }
-        if planted(Plant::NeverSealed) {
+        if injected(Bug::NeverSealed) {
             self.sealed.store(true, Ordering::Release);
             return;
         }
@@ -459,7 +436,7 @@ impl Committer {
         self.moved.notify();
     }
 
-    async fn commit_batch(&self, leader: &mut BatonGuard<'_, Leader>, now_ns: u64) {
+    async fn commit_batch(&self, leader: &mut TokenGuard<'_, Leader>) {
         if let Some(reason) = self.poison.reason() {
             // Nothing is numbered any more (R20); whoever came too late learns it here.
             let reason = Error::Poisoned(reason.to_owned());
@@ -469,7 +446,7 @@ impl Committer {
         let result = if drained.records.is_empty() {
             Ok(())
         } else {
-            self.last_batch_ns.store(now_ns, Ordering::Relaxed);
+            self.last_batch_ns.store(self.clock.monotonic_ns(), Ordering::Relaxed);
             self.write_batch(leader, &mut drained).await
         };
         drained.is_left = false;
@@ -499,8 +476,8 @@ impl Committer {
         self.poison.set(format!("the log could not be written ({error})"));
         let pending = std::mem::take(&mut *self.queue.lock());
         for item in &pending {
-            if let Item::Step { step, .. } = item {
-                step.records.iter().for_each(|record| record.wake());
+            if let Item::Writes { batch, .. } = item {
+                batch.records.iter().for_each(|record| record.wake());
             }
         }
         self.moved.notify();
@@ -514,27 +491,27 @@ impl Committer {
         let mut bytes = BATCH_HEADER_BYTES;
         let mut queue = self.queue.lock();
         while let Some(item) = queue.front() {
-            if let Item::Step { step, .. } = item {
-                let with = bytes + step.bytes();
+            if let Item::Writes { batch, .. } = item {
+                let with = bytes + batch.bytes();
                 let first = drained.records.is_empty();
-                // A step is never divided (R22). The first one may be turned over to the ring's start; later ones must not force that.
-                let alone = planted(Plant::StepDivided);
+                // A write batch is never divided (R22). The first one may be turned over to the ring's start; later ones must not force that.
+                let alone = injected(Bug::StepDivided);
                 if !first && (alone || with > self.batch_bytes_max || (bytes <= rest && with > rest)) {
                     break;
                 }
                 bytes = with;
             }
             match queue.pop_front() {
-                Some(Item::Step { step, reserved }) => {
-                    for record in &step.records {
+                Some(Item::Writes { batch, reserved }) => {
+                    for record in &batch.records {
                         record.number(leader.next_lsn);
                         leader.next_lsn = leader.next_lsn.next();
                     }
                     drained.reserved += reserved;
-                    drained.has_extents |= step.has_extents;
-                    drained.writes.extend(step.writes);
-                    drained.kept.extend(step.kept);
-                    drained.records.extend(step.records);
+                    drained.has_extents |= batch.has_extents;
+                    drained.writes.extend(batch.writes);
+                    drained.kept.extend(batch.kept);
+                    drained.records.extend(batch.records);
                 }
                 Some(Item::Marker(marker)) => drained.markers.push((marker, Lsn(leader.next_lsn.0 - 1))),
                 None => break,
@@ -568,14 +545,14 @@ impl Committer {
             return Err(Error::Poisoned("the log's ring is full although room was reserved".into()));
         }
         let superblock = self.published.load(Ordering::Acquire);
-        let named = if planted(Plant::OldSuperblockNamed) { 0 } else { superblock };
+        let named = if injected(Bug::OldSuperblockNamed) { 0 } else { superblock };
         let header = BatchHeader {
             epoch: self.epoch,
             position,
             blocks,
             records: records.len() as u32,
             first_lsn,
-            durable_lsn: if planted(Plant::PromiseAhead) {
+            durable_lsn: if injected(Bug::PromiseAhead) {
                 Lsn(leader.next_lsn.0 - 1)
             } else {
                 self.durable()
@@ -615,7 +592,7 @@ impl Committer {
         has_extents: bool,
         writes: Vec<ValueWrite>,
     ) -> Result<()> {
-        if planted(Plant::AckBeforeFlush) && !has_extents {
+        if injected(Bug::AckBeforeFlush) && !has_extents {
             self.device.write(block, buf).await.ok()?;
             return Ok(());
         }
@@ -624,7 +601,7 @@ impl Committer {
             return self.poison.flushed(async { durable.await.ok().map(drop).map_err(Error::Io) }).await;
         }
         let mut batch = self.device.batch();
-        let log = if planted(Plant::ValuesNotFlushed) {
+        let log = if injected(Bug::ValuesNotFlushed) {
             batch.add(self.device.write_durable(block, buf))
         } else {
             batch.add(self.device.write(block, buf))
@@ -635,17 +612,17 @@ impl Committer {
         for write in writes {
             // R7: the record may be on the device already; its value is not. Nothing after it may become durable.
             let written = write.await.ok();
-            if !planted(Plant::ValueErrorIgnored) {
+            if !injected(Bug::ValueErrorIgnored) {
                 written?;
             }
         }
         log?;
-        if planted(Plant::ValuesNotFlushed) {
+        if injected(Bug::ValuesNotFlushed) {
             return Ok(());
         }
         let flush = async {
             let flushed = self.device.flush().await.ok();
-            if planted(Plant::FlushRetried) && flushed.is_err() {
+            if injected(Bug::FlushRetried) && flushed.is_err() {
                 self.device.flush().await.ok()?;
                 return Ok(());
             }
@@ -659,7 +636,7 @@ impl Newest for Committer {
     fn with_newest(&self, mark: &mut dyn FnMut(Lsn)) {
         let queue = self.queue.lock();
         let records = |item: &Item| match item {
-            Item::Step { step, .. } => step.records.len() as u64,
+            Item::Writes { batch, .. } => batch.records.len() as u64,
             Item::Marker(_) => 0,
         };
         // What is queued is numbered in this order, from there on.

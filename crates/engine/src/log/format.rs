@@ -1,7 +1,7 @@
 //! Bytes of the log: batches and records (`docs/format/log.md`). The only place that encodes or decodes them.
 
-use crate::clock_record::CLOCK_MAX_NS;
-use crate::plant::{Plant, planted};
+use crate::log::ring::LogPlace;
+use crate::testing::injected_bug::{Bug, injected};
 use bytes::Bytes;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
 use shoal_base::codec::{Reader, Truncated, put_prefixed, varint_bytes};
@@ -16,6 +16,8 @@ const BATCH_MAGIC: u32 = 0x4841_4253;
 /// Blocks that a batch may have: a length from a damaged header never makes recovery read more.
 pub(crate) const BATCH_BLOCKS_MAX: u32 = 4096;
 
+/// Clocks never get here (292 years): a larger number is damage, and with smaller ones no sum overflows.
+pub(crate) const CLOCK_MAX_NS: u64 = i64::MAX as u64;
 /// What counts up (numbers of records and superblocks, epochs, positions) never gets here in the life of a device: a larger
 /// number is damage, and with smaller ones no sum overflows.
 pub(crate) const COUNTER_MAX: u64 = 1 << 60;
@@ -55,6 +57,23 @@ pub(crate) struct BatchHeader {
     pub chain: u32,
     /// Bytes of all records.
     pub record_bytes: u32,
+}
+
+impl BatchHeader {
+    /// Where the batch begins, and what it says of the one before.
+    pub(crate) fn place(&self) -> LogPlace {
+        LogPlace { position: self.position, chain: self.chain, first_lsn: self.first_lsn }
+    }
+
+    /// The position behind the batch.
+    pub(crate) fn end(&self) -> u64 {
+        self.position + u64::from(self.blocks)
+    }
+
+    /// The first number behind those of its records.
+    pub(crate) fn next_lsn(&self) -> Lsn {
+        Lsn(self.first_lsn.0 + u64::from(self.records))
+    }
 }
 
 /// Builds a batch in memory that goes to the device.
@@ -170,7 +189,7 @@ pub(crate) fn check_batch(bytes: &[u8], seed: u64) -> Option<(BatchHeader, u32)>
     let header = peek_header(bytes)?;
     let bytes = bytes.get(..header.blocks as usize * BLOCK_BYTES)?;
     let crc = Reader::new(bytes).u32().ok()?;
-    let matches = planted(Plant::LogNotChecked) || crc == crc32c_seeded(seed, bytes.get(4..)?);
+    let matches = injected(Bug::LogNotChecked) || crc == crc32c_seeded(seed, bytes.get(4..)?);
     matches.then_some((header, crc))
 }
 
@@ -193,6 +212,23 @@ pub(crate) struct EncodedRecord {
     pub body: u32,
     /// Whether the record behind it belongs to the same step.
     pub continues: bool,
+}
+
+impl EncodedRecord {
+    pub(crate) fn key(&self) -> &[u8] {
+        let (start, end) = self.key;
+        self.bytes.get(start as usize..end as usize).unwrap_or(&[])
+    }
+
+    /// The entry's body, empty for a delete; shares the record's memory.
+    pub(crate) fn body(&self) -> Bytes {
+        self.bytes.slice(self.body as usize..)
+    }
+
+    /// The same, borrowed.
+    pub(crate) fn body_bytes(&self) -> &[u8] {
+        self.bytes.get(self.body as usize..).unwrap_or(&[])
+    }
 }
 
 /// Bytes of a record.
@@ -260,7 +296,7 @@ pub(crate) fn decode_record(records: &mut Reader<'_>) -> Result<EncodedRecord, T
     records.bytes(bytes)?;
     let mut reader = Reader::new(whole);
     reader.u32()?;
-    if reader.u32()? != crc32c(reader.rest()) && !planted(Plant::LogNotChecked) {
+    if reader.u32()? != crc32c(reader.rest()) && !injected(Bug::LogNotChecked) {
         return Err(Truncated);
     }
     let kind = match reader.u8()? {

@@ -1,6 +1,17 @@
-//! The write-ahead log: one ring of batches on the device.
+//! The write-ahead log: one ring of batches on the device, group commit, and the clock that its batches carry.
 
+pub(crate) mod clock_record;
 pub(crate) mod commit;
+pub(crate) mod driver;
+pub(crate) mod expiry;
+pub(crate) mod fence;
+#[cfg(test)]
+mod fence_tests;
 pub(crate) mod format;
+pub(crate) mod kept;
+pub(crate) mod poison;
 pub(crate) mod read;
+pub(crate) mod record;
 pub(crate) mod ring;
+
+use crate::common::{event, sync};

@@ -11,9 +11,9 @@ use shoal_device::{Device, IoBuf};
 
 use super::format::{BatchHeader, EncodedRecord, check_batch, decode_record, peek_header};
 use super::ring::Ring;
-use crate::error::{Error, Result};
-use crate::plant::{Plant, planted};
-use crate::superblock::{LogPlace, Superblock};
+use crate::common::error::{Error, Result};
+use crate::log::ring::LogPlace;
+use crate::testing::injected_bug::{Bug, injected};
 
 /// Blocks that are read at a time.
 const WINDOW_BLOCKS: u64 = 256;
@@ -21,12 +21,10 @@ const WINDOW_BLOCKS: u64 = 256;
 /// A batch as it was found.
 pub(crate) struct FoundBatch {
     pub header: BatchHeader,
-    /// Where it begins, and what it says of the batch before.
-    pub at: LogPlace,
     pub records: Vec<EncodedRecord>,
 }
 
-/// What the log holds from the tail on.
+/// The contents of the log from the tail on.
 pub(crate) struct FoundLog {
     pub batches: Vec<FoundBatch>,
     /// Where the next batch begins.
@@ -37,54 +35,64 @@ pub(crate) struct FoundLog {
     pub damage: Option<String>,
 }
 
-/// Reads the log that `superblock` names.
+/// What a superblock says of the log.
+pub(crate) struct PublishedLog {
+    pub ring: Ring,
+    pub seed: u64,
+    /// Where the first batch is that recovery needs.
+    pub tail: LogPlace,
+    /// Everything up to here was flushed when it was written (R15).
+    pub durable_lsn: Lsn,
+    /// Numbering never passes this without a new superblock (R5).
+    pub ceiling: Lsn,
+    /// The newest opening's epoch (R1), and where its batches begin.
+    pub epoch: u64,
+    pub epoch_position: u64,
+    /// The superblock's number.
+    pub superblock: u64,
+}
+
+/// Reads the log that a superblock names.
 ///
 /// # Errors
 /// As the device.
-pub(crate) async fn read_log(device: &Device, superblock: &Superblock) -> Result<FoundLog> {
-    let ring = Ring { first: superblock.layout.log_first(), blocks: superblock.layout.log_blocks };
-    let holds_nothing = holds_nothing(superblock);
+pub(crate) async fn read_log(device: &Device, published: &PublishedLog) -> Result<FoundLog> {
+    let ring = published.ring;
+    let holds_nothing = holds_nothing(published);
     let mut window = Window { device, ring, start: 0, bytes: IoBuf::new(0), holds_nothing };
-    let mut found = FoundLog {
-        batches: Vec::new(),
-        head: superblock.log_tail,
-        promised: superblock.durable_lsn,
-        damage: None,
-    };
+    let mut found =
+        FoundLog { batches: Vec::new(), head: published.tail, promised: published.durable_lsn, damage: None };
     let mut epoch = 0;
-    let limit = superblock.log_tail.position + u64::from(ring.blocks);
-    while let Some((batch, crc)) = next_batch(&mut window, superblock, &found.head, epoch, limit).await? {
+    let limit = published.tail.position + u64::from(ring.blocks);
+    while let Some((batch, crc)) = next_batch(&mut window, published, &found.head, epoch, limit).await? {
         epoch = batch.header.epoch;
         found.promised = found.promised.max(batch.header.durable_lsn);
-        found.head = LogPlace {
-            position: batch.header.position + u64::from(batch.header.blocks),
-            chain: crc,
-            first_lsn: Lsn(batch.header.first_lsn.0 + u64::from(batch.header.records)),
-        };
-        if batch.header.superblock > superblock.number && !planted(Plant::LostSuperblockIgnored) {
+        let (position, first_lsn) = (batch.header.end(), batch.header.next_lsn());
+        found.head = LogPlace { position, chain: crc, first_lsn };
+        if batch.header.superblock > published.superblock && !injected(Bug::LostSuperblockIgnored) {
             found.damage = Some(format!(
                 "the log names superblock {}, but the newest valid one is {}",
-                batch.header.superblock, superblock.number
+                batch.header.superblock, published.superblock
             ));
         }
         found.batches.push(batch);
     }
-    if found.damage.is_none() && !planted(Plant::DamageIgnored) {
-        found.damage = find_damage(&mut window, superblock, &found, epoch).await?;
+    if found.damage.is_none() && !injected(Bug::DamageIgnored) {
+        found.damage = find_damage(&mut window, published, &found, epoch).await?;
     }
     Ok(found)
 }
 
 /// Whether no record can lie behind the tail: every number up to the ceiling is in front of it, and a larger one would have needed a
 /// newer superblock first (R5). So it is after a close in order.
-fn holds_nothing(superblock: &Superblock) -> bool {
-    superblock.lsn_ceiling < superblock.log_tail.first_lsn
+fn holds_nothing(published: &PublishedLog) -> bool {
+    published.ceiling < published.tail.first_lsn
 }
 
 /// The batch at `head`, or at the ring's start where that would not fit; none where the log ends.
 async fn next_batch(
     window: &mut Window<'_>,
-    superblock: &Superblock,
+    published: &PublishedLog,
     head: &LogPlace,
     epoch: u64,
     limit: u64,
@@ -94,22 +102,21 @@ async fn next_batch(
         if position >= limit {
             continue;
         }
-        let Some((header, crc, bytes)) = window.batch(position, superblock.log_seed).await? else { continue };
-        let epoch_fits = if position >= superblock.epoch_position {
-            header.epoch == superblock.epoch
+        let Some((header, crc, bytes)) = window.batch(position, published.seed).await? else { continue };
+        let epoch_fits = if position >= published.epoch_position {
+            header.epoch == published.epoch
         } else {
-            header.epoch >= epoch && header.epoch < superblock.epoch
+            header.epoch >= epoch && header.epoch < published.epoch
         };
         let follows = header.position == position
-            && (header.chain == head.chain || planted(Plant::GhostsReplayed))
-            && (header.first_lsn >= head.first_lsn || planted(Plant::GhostsReplayed))
-            && position + u64::from(header.blocks) <= limit;
-        if !(epoch_fits || planted(Plant::GhostsReplayed)) || !follows {
+            && (header.chain == head.chain || injected(Bug::GhostsReplayed))
+            && (header.first_lsn >= head.first_lsn || injected(Bug::GhostsReplayed))
+            && header.end() <= limit;
+        if !(epoch_fits || injected(Bug::GhostsReplayed)) || !follows {
             continue;
         }
         let Some(records) = decode_records(&header, bytes) else { continue };
-        let at = LogPlace { position, chain: header.chain, first_lsn: header.first_lsn };
-        return Ok(Some((FoundBatch { header, at, records }, crc)));
+        return Ok(Some((FoundBatch { header, records }, crc)));
     }
     Ok(None)
 }
@@ -130,7 +137,7 @@ pub(crate) fn decode_records(header: &BatchHeader, bytes: &[u8]) -> Option<Vec<E
 /// Looks for what only damage explains: a promise beyond the end, in the superblock or in a later batch.
 async fn find_damage(
     window: &mut Window<'_>,
-    superblock: &Superblock,
+    published: &PublishedLog,
     found: &FoundLog,
     epoch: u64,
 ) -> Result<Option<String>> {
@@ -139,17 +146,18 @@ async fn find_damage(
     if found.promised > last && found.promised >= end.first_lsn {
         return Ok(Some(format!("record {} was promised, but the log ends at {last}", found.promised)));
     }
-    let limit = superblock.log_tail.position + u64::from(window.ring.blocks);
+    let limit = published.tail.position + u64::from(window.ring.blocks);
     let mut position = end.position;
     while position < limit {
         // Wherever it lies now: a batch behind the end that was misdirected says as much as one in its place.
         if window.may_begin_batch(position, end.position..limit).await?
-            && let Some((header, ..)) = window.batch(position, superblock.log_seed).await?
+            && let Some((header, ..)) = window.batch(position, published.seed).await?
         {
             // An epoch above the superblock's was published before this batch was written: that superblock is lost.
             let is_later = header.epoch >= epoch
-                && (header.position < superblock.epoch_position || header.epoch >= superblock.epoch);
-            let names_newer = header.superblock > superblock.number && !planted(Plant::LostSuperblockIgnored);
+                && (header.position < published.epoch_position || header.epoch >= published.epoch);
+            let names_newer =
+                header.superblock > published.superblock && !injected(Bug::LostSuperblockIgnored);
             if is_later && (header.durable_lsn >= end.first_lsn || names_newer) {
                 return Ok(Some(format!(
                     "the log ends at record {last}, but a batch at position {position} promises {}",

@@ -7,7 +7,16 @@ use std::collections::VecDeque;
 
 use shoal_base::Lsn;
 
-use crate::superblock::LogPlace;
+/// A place in the log: where the next batch begins and what it must say of the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogPlace {
+    /// Blocks written since the store was made; modulo the ring's size the place in the ring.
+    pub position: u64,
+    /// Checksum of the batch before.
+    pub chain: u32,
+    /// No record from here on has a smaller number.
+    pub first_lsn: Lsn,
+}
 
 /// Where the ring lies on the device.
 #[derive(Clone, Copy, Debug)]

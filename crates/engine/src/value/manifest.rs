@@ -4,7 +4,7 @@ use shoal_base::Run;
 use shoal_base::checksum::crc32c;
 use shoal_base::codec::{Reader, Truncated};
 
-use crate::entry::RUNS_MAX;
+use crate::space::manager::RUNS_MAX;
 
 const MAGIC: u32 = 0x464E_4D53; // "SMNF"
 const FIXED_BYTES: usize = 12;

@@ -1,6 +1,8 @@
-//! Values: how their bytes are laid out and written, and how they are read and verified.
+//! Values: the entry that names one, how its bytes are laid out and written, packed runs, and how bytes are read and verified.
 
+pub(crate) mod entry;
 pub(crate) mod manifest;
+pub(crate) mod owned;
+pub(crate) mod packed;
 pub(crate) mod prepare;
 pub(crate) mod read;
-pub(crate) mod room;

@@ -2,25 +2,24 @@
 //!
 //! The one copy that a put makes is here: from the received chunks into the memory that goes to the device, with the checksums of
 //! the units formed on the way. That memory are frames of the pool, where the value is not too large and has one run: it is
-//! resident when it is durable. A value that was received into such frames ([`crate::Room`]) is not copied at all.
+//! resident when it is durable. A value that was received into such frames ([`crate::ReceiveBuffer`]) is not copied at all.
 
 use std::sync::Arc;
 
 use shoal_base::limits::VALUE_UNIT_BYTES;
-use shoal_base::{BLOCK_BYTES, Crc32c, Lsn, Run, blocks_for};
+use shoal_base::{BLOCK_BYTES, Crc32c, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_device::{Device, IoBuf, memory::Guarded};
 use shoal_pool::{Filled, Fresh, Pool, WriteMemory};
 use smallvec::SmallVec;
 
 use super::manifest::{Manifest, manifest_bytes};
-use super::read::{forget_units, units_of};
-use crate::entry::{Entry, Home, INLINE_RUNS_MAX, LEAF_ENTRY_BYTES_MAX, Meta, meta_fits_inline};
+use crate::common::options::Tuning;
 use crate::log::commit::ValueWrite;
-use crate::options::Tuning;
-use crate::overlay::Record;
-use crate::packed::packs;
-use crate::space::Extents;
+use crate::log::kept::Kept;
+use crate::space::manager::Extents;
+use crate::value::entry::{Entry, Home, INLINE_RUNS_MAX, LEAF_ENTRY_BYTES_MAX, Meta, meta_fits_inline};
+use crate::value::packed::packs;
 
 /// Bytes of an entry besides key, metadata and inline value, at most: version, flags, times and lengths.
 const ENTRY_FIXED_BYTES: usize = 8 + 1 + 8 + 8 + 10 + 5;
@@ -32,7 +31,7 @@ const WASTEFUL_SHARE: usize = 16;
 
 /// Where a value goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Placement {
     /// Into its record, and to its leaf at the apply.
     Leaf,
     /// Into its record, and to extents at the apply.
@@ -42,19 +41,24 @@ pub(crate) enum Way {
 }
 
 /// Chooses the way of a value.
-pub(crate) fn way_of(key_bytes: usize, meta_bytes: usize, value_bytes: usize, tuning: &Tuning) -> Way {
+pub(crate) fn placement_of(
+    key_bytes: usize,
+    meta_bytes: usize,
+    value_bytes: usize,
+    tuning: &Tuning,
+) -> Placement {
     let entry_bytes = ENTRY_FIXED_BYTES + key_bytes + meta_bytes + value_bytes;
     let in_leaf = meta_fits_inline(key_bytes, meta_bytes)
         && entry_bytes <= LEAF_ENTRY_BYTES_MAX
         && value_bytes <= tuning.leaf_value_bytes_max;
     if in_leaf {
-        Way::Leaf
+        Placement::Leaf
     } else if meta_bytes + value_bytes <= tuning.log_value_bytes_max
         || is_wasteful(key_bytes, meta_bytes, value_bytes, tuning)
     {
-        Way::Log
+        Placement::Log
     } else {
-        Way::Extents
+        Placement::Extents
     }
 }
 
@@ -126,33 +130,6 @@ pub(crate) struct LaidOut {
     pub copied: usize,
 }
 
-/// A value in filled frames, which become resident when it is durable.
-pub(crate) struct Kept {
-    frames: Filled,
-    block: u64,
-    stored: usize,
-    checksums: Vec<u32>,
-    /// The key's version before, where that is known.
-    before: Option<Arc<Record>>,
-}
-
-impl Kept {
-    /// Says which record it takes the place of.
-    pub(crate) fn supersedes(&mut self, before: Option<Arc<Record>>) {
-        self.before = before;
-    }
-
-    /// Its version is durable. The one before leaves the pool: nobody asks for it but who found it already, and its frames are
-    /// in the caches of the processor, while frames that nobody has used yet cost their first touch.
-    pub(crate) fn stay(self, pool: &Pool, version: Lsn) {
-        let Self { frames, block, stored, checksums, before } = self;
-        pool.adopt(frames, units_of(block, stored, &checksums, version));
-        if let Some(before) = before {
-            before.owned().iter().for_each(|&run| forget_units(pool, run, before.lsn()));
-        }
-    }
-}
-
 /// Lays `meta` and `value` out over the runs of `extents`; `manifest` is for a manifest. A value in one run that is not too large
 /// lies in frames of the pool from here on.
 pub(crate) fn lay_out(
@@ -167,7 +144,7 @@ pub(crate) fn lay_out(
     let (mut writes, checksums, kept, copied): (Vec<ValueWrite>, _, _, _) = match data.runs() {
         &[run] if let Some((frames, checksums, copied)) = in_frames(pool, run, meta, value) => {
             let write = device.write(run.block, guarded(frames.memory()));
-            let kept = Kept { frames, block: run.block, stored, checksums: checksums.clone(), before: None };
+            let kept = Kept::new(frames, run.block, stored, checksums.clone());
             (vec![write], checksums, Some(kept), copied)
         }
         runs => {
@@ -350,17 +327,17 @@ mod tests {
     #[test]
     fn the_way_of_a_value_is_that_of_its_length_and_its_waste() {
         let tuning = Tuning::default();
-        let way = |bytes| way_of(30, 0, bytes, &tuning);
-        assert_eq!(way(1_000), Way::Leaf);
-        assert_eq!(way(1_025), Way::Log);
-        assert_eq!(way(16 << 10), Way::Log);
+        let way = |bytes| placement_of(30, 0, bytes, &tuning);
+        assert_eq!(way(1_000), Placement::Leaf);
+        assert_eq!(way(1_025), Placement::Log);
+        assert_eq!(way(16 << 10), Placement::Log);
         // Five blocks for a little more than four.
-        assert_eq!(way((16 << 10) + 1), Way::Log);
-        assert_eq!(way(20 << 10), Way::Extents);
-        assert_eq!(way((20 << 10) - 1_300), Way::Log);
-        assert_eq!(way((20 << 10) - 1_100), Way::Extents);
-        assert_eq!(way((28 << 10) + 1), Way::Log);
-        assert_eq!(way(32 << 10), Way::Extents);
-        assert_eq!(way((32 << 10) + 1), Way::Extents);
+        assert_eq!(way((16 << 10) + 1), Placement::Log);
+        assert_eq!(way(20 << 10), Placement::Extents);
+        assert_eq!(way((20 << 10) - 1_300), Placement::Log);
+        assert_eq!(way((20 << 10) - 1_100), Placement::Extents);
+        assert_eq!(way((28 << 10) + 1), Placement::Log);
+        assert_eq!(way(32 << 10), Placement::Extents);
+        assert_eq!(way((32 << 10) + 1), Placement::Extents);
     }
 }

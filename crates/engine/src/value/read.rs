@@ -9,9 +9,10 @@ use shoal_pool::{Check, Hint, Pinned, Pool, PoolError, Unit, UnitId};
 use smallvec::SmallVec;
 
 use super::manifest::Manifest;
-use crate::entry::{Entry, Home};
-use crate::error::{Error, Result};
-use crate::plant::{Plant, planted};
+use crate::common::error::{Error, Result};
+use crate::common::units::identity;
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::entry::{Entry, Home};
 
 /// Where the stored bytes of one version of an object are.
 pub(crate) struct Located {
@@ -144,32 +145,6 @@ enum UnitPlace {
     Split { run: usize, at: u64, bytes: u32, crc: u32 },
 }
 
-/// Identity of a value's units in the pool (R11): its version, in a space of its own beside the pages'.
-fn identity(version: Lsn) -> u64 {
-    if planted(Plant::IdentityIgnored) { 0 } else { version.0 }
-}
-
-/// The units of `stored` bytes from the start of `block` on, as readers of this version ask for them.
-pub(crate) fn units_of(
-    block: u64,
-    stored: usize,
-    checksums: &[u32],
-    version: Lsn,
-) -> impl Iterator<Item = Unit> {
-    let starts = (0..stored).step_by(VALUE_UNIT_BYTES);
-    starts.zip(checksums).map(move |(start, &crc)| Unit {
-        id: UnitId { block: block + (start / BLOCK_BYTES) as u64, identity: identity(version) },
-        check: Check::Bytes { offset: 0, bytes: (stored - start).min(VALUE_UNIT_BYTES) as u32, crc },
-    })
-}
-
-/// Takes the units of this version in a run out of the pool, if it was laid out from the run's start.
-pub(crate) fn forget_units(pool: &Pool, run: Run, version: Lsn) {
-    for block in (run.block..run.end()).step_by(VALUE_UNIT_BYTES / BLOCK_BYTES) {
-        pool.forget_unit(UnitId { block, identity: identity(version) });
-    }
-}
-
 /// Reads the stored bytes `first .. first + bytes`.
 ///
 /// # Errors
@@ -201,7 +176,7 @@ pub(crate) async fn read(
             Ok(pinned) => vec![Loaded::Pinned(pinned)],
             // No frame is free: this value does not need one.
             Err(PoolError::Exhausted { .. }) => read_past(device, &whole).await?,
-            Err(PoolError::Corrupt { .. }) if planted(Plant::ValueNotChecked) => {
+            Err(PoolError::Corrupt { .. }) if injected(Bug::ValueNotChecked) => {
                 read_past(device, &whole).await?
             }
             Err(error) => return Err(pool_error(error)),
@@ -339,7 +314,7 @@ async fn read_past(device: &Device, units: &[Unit]) -> Result<Vec<Loaded>> {
             let Check::Bytes { offset, bytes: length, crc } = unit.check else { continue };
             let from = (unit.id.block - start) as usize * BLOCK_BYTES + usize::from(offset);
             let unit_bytes = bytes.slice(from..from + length as usize);
-            if shoal_base::checksum::crc32c(&unit_bytes) != crc && !planted(Plant::ValueNotChecked) {
+            if shoal_base::checksum::crc32c(&unit_bytes) != crc && !injected(Bug::ValueNotChecked) {
                 let what = "a value's checksum does not match".into();
                 return Err(Error::Corrupt { what, block: unit.id.block });
             }

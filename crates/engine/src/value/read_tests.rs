@@ -8,7 +8,7 @@ use shoal_pool::PoolOptions;
 
 use super::*;
 use crate::block_on;
-use crate::entry::Meta;
+use crate::value::entry::Meta;
 
 /// Frames of a cache that does not let a value of two units pass.
 const FRAMES: usize = 18 * 64;

@@ -9,7 +9,7 @@ use shoal_base::{BLOCK_BYTES, Clock, SeededEntropy};
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_engine::{
-    Environment, Error, FormatOptions, Identity, OpenOptions, PutOptions, RejectRules, Store, block_on,
+    Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, RequestId, Store, block_on,
 };
 use shoal_testkit::{Effect, Model, Workload, WorkloadOptions};
 
@@ -23,7 +23,7 @@ const BLOCKS: u64 = 320;
 const LOG: std::ops::Range<u64> = 34..58;
 const BLOCK_BITS: u64 = BLOCK_BYTES as u64 * 8;
 /// A write with an identity: its result is a record, too.
-const ONCE: Identity = Identity { session: 7, sequence: 1 };
+const ONCE: RequestId = RequestId { session: 7, sequence: 1 };
 
 fn options(background: bool) -> OpenOptions {
     let mut options = OpenOptions { background, own_space: vec!["films".into()], ..tiny() };
@@ -48,7 +48,14 @@ fn written(sim: &Arc<SimDevice>, background: bool) -> (Store, Model) {
     let mut operation = workload.next(&model);
     operation.effect = Effect::Delete;
     step(&store, &mut model, &operation, false, |_| {});
-    block_on(store.put_once(ONCE, &key(b"once"), b"1".to_vec().into(), PutOptions::default())).unwrap();
+    block_on(crate::common::put_once(
+        &store,
+        ONCE,
+        &key(b"once"),
+        b"1".to_vec().into(),
+        PutOptions::default(),
+    ))
+    .unwrap();
     let film = shoal_engine::ObjectKey::new("films", b"film").unwrap();
     block_on(store.put(&film, vec![1; 9_000].into(), PutOptions::default())).unwrap();
     (store, model)

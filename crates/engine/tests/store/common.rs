@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_base::{BLOCK_BYTES, Clock, Entropy, ManualClock, SeededEntropy};
+use shoal_buffer::Buffer;
 use shoal_device::sim::{Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
 use shoal_engine::{
-    ByteRange, DamagedRange, Environment, Error, Expiry, FormatOptions, ListRequest, Lsn, ObjectKey,
-    OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on,
+    ByteRange, Change, DamagedRange, Decision, DeleteResult, Environment, Error, Expiry, FormatOptions,
+    ListRequest, Lsn, Object, ObjectKey, OpenOptions, Outcome, PutOptions, PutResult, ReadLevel, RejectRules,
+    RequestId, Store, TransactOptions, Tuning, Updated, Write, block_on,
 };
 use shoal_testkit::{Condition, Effect, Model, Observed, Operation};
 
@@ -354,4 +356,57 @@ pub(crate) fn rot_newest(image: &mut Image) {
         |image: &Image, copy: usize| usize::from(number(image, copy as u64) < number(image, copy as u64 + 1));
     let slot = newest(image, 0);
     COPIES[slot].iter().for_each(|&block| image.write(block, &[0x5A; BLOCK_BYTES]));
+}
+
+/// A transaction that watches nothing and leaves nothing.
+pub(crate) async fn together<T>(
+    store: &Store,
+    keys: &[(ObjectKey, ReadLevel)],
+    mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, T),
+) -> Result<Updated<T>, Error> {
+    let decide = |objects: &[Option<Object>]| {
+        let (changes, answer) = decide(objects);
+        Decision::Do(changes, answer)
+    };
+    Ok(store.transact(keys, &TransactOptions::default(), decide).await?.done())
+}
+
+/// The same, done once.
+pub(crate) async fn once<T>(
+    store: &Store,
+    request: RequestId,
+    keys: &[(ObjectKey, ReadLevel)],
+    mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, T),
+    keep: impl Fn(&T) -> Vec<u8> + Sync,
+) -> Result<Outcome<T>, Error> {
+    let decide = |objects: &[Option<Object>]| {
+        let (changes, answer) = decide(objects);
+        Decision::Do(changes, answer)
+    };
+    let options = TransactOptions { request: Some((request, &keep)), ..Default::default() };
+    store.transact(keys, &options, decide).await
+}
+
+/// A put that is done once.
+pub(crate) async fn put_once(
+    store: &Store,
+    request: RequestId,
+    key: &ObjectKey,
+    value: Buffer,
+    options: PutOptions,
+) -> Result<PutResult, Error> {
+    let pending = store.write(Write::put(key, &value, &options).once(Some(request))).await?;
+    Ok(PutResult { version: pending.durable().await? })
+}
+
+/// A delete that is done once.
+pub(crate) async fn delete_once(
+    store: &Store,
+    request: RequestId,
+    key: &ObjectKey,
+    rules: RejectRules,
+) -> Result<DeleteResult, Error> {
+    let pending = store.write(Write::delete(key, rules).once(Some(request))).await?;
+    let deleted = pending.before();
+    Ok(DeleteResult { deleted, version: pending.durable().await? })
 }

@@ -30,7 +30,8 @@ fn name(which: u64) -> Vec<u8> {
 fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Value {
     let value = Value { key: which, seed, bytes };
     // Some metadata lies in front of the value.
-    let user = if which.is_multiple_of(7) { vec![("large".into(), vec![b'm'; 900])] } else { Vec::new() };
+    let user =
+        if which.is_multiple_of(7) { vec![("large".into(), vec![b'm'; 900].into())] } else { Vec::new() };
     let metadata = Metadata { user, ..Metadata::default() };
     let options = PutOptions { metadata, ..PutOptions::default() };
     block_on(store.put(&key(&name(which)), value.to_vec().into(), options)).unwrap();

@@ -14,7 +14,7 @@ use std::time::Instant;
 use shoal_base::SeededEntropy;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice, SimOptions, StateId};
-use shoal_engine::{Change, CheckOptions, Error, Look, Metadata, OpenOptions, Store, block_on, check};
+use shoal_engine::{Change, CheckOptions, Error, Metadata, OpenOptions, ReadLevel, Store, block_on, check};
 use shoal_testkit::{Condition, Effect, Model, OpId, Operation, Value, Workload, WorkloadOptions};
 
 use crate::common::{
@@ -250,14 +250,14 @@ impl Driver {
             parts.insert(name, (id, value));
         }
         self.expect(parts.iter().map(|(name, (_, value))| (name.clone(), *value)).collect());
-        let named: Vec<_> = parts.keys().map(|name| (key(name), Look::Nothing)).collect();
+        let named: Vec<_> = parts.keys().map(|name| (key(name), ReadLevel::Nothing)).collect();
         let put = |value: &Value| Change::Put {
             value: value.to_vec().into(),
             metadata: Metadata::default(),
             expiry: common::long_life(value.seed),
         };
         let decide = |_: &[_]| (parts.values().map(|(_, value)| put(value)).collect(), ());
-        match block_on(self.store().update_together(&named, decide)) {
+        match block_on(common::together(self.store(), &named, decide)) {
             Ok(done) => {
                 for pending in done.pending {
                     block_on(pending.durable()).unwrap();

@@ -66,7 +66,7 @@ fn quiet(image: Image) -> Device {
 
 fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Held {
     let value = Value { key: which, seed, bytes };
-    let user = if has_metadata(which) { vec![("large".into(), vec![b'm'; 900])] } else { Vec::new() };
+    let user = if has_metadata(which) { vec![("large".into(), vec![b'm'; 900].into())] } else { Vec::new() };
     let options = PutOptions { metadata: Metadata { user, ..Metadata::default() }, ..PutOptions::default() };
     let done = block_on(store.put(&key(&name(which)), value.to_vec().into(), options)).unwrap();
     Held { version: done.version.0, value, bytes: Arc::new(value.to_vec()) }

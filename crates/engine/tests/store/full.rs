@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use shoal_device::sim::{Event, Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, MemDevice, Ticket};
 use shoal_engine::{
-    ByteRange, Environment, Error, FormatOptions, Identity, OpenOptions, PutOptions, RejectRules, Store,
+    ByteRange, Environment, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, RequestId, Store,
     block_on,
 };
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
@@ -150,19 +150,26 @@ fn deletes_with_an_identity_work_on_a_full_device() {
         let small = (SMALL..).take_while(|&which| put(&store, which, which, 60).is_ok()).count() as u64;
         assert!(small > 0, "the last blocks go to small objects");
         let name = |which: u64| key(format!("key-{which}").as_bytes());
-        let identity = |sequence| Identity { session: 1, sequence };
+        let identity = |sequence| RequestId { session: 1, sequence };
         let value = || vec![1; 60].into();
-        let refused = block_on(store.put_once(identity(0), &name(SMALL - 1), value(), PutOptions::default()));
+        let refused = block_on(crate::common::put_once(
+            &store,
+            identity(0),
+            &name(SMALL - 1),
+            value(),
+            PutOptions::default(),
+        ));
         assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
         let if_missing = RejectRules { if_missing: true, ..RejectRules::default() };
-        let rejected = block_on(store.delete_once(identity(1), &name(SMALL - 1), if_missing));
+        let rejected =
+            block_on(crate::common::delete_once(&store, identity(1), &name(SMALL - 1), if_missing));
         assert!(matches!(rejected, Err(Error::ConditionFailed { current: None })), "{rejected:?}");
         // The small ones first: they free next to nothing.
         for (sequence, which) in (SMALL..SMALL + small).take(30).chain(0..large).enumerate() {
             let identity = identity(sequence as u64 + 2);
-            let deleted = block_on(store.delete_once(identity, &name(which), if_missing))
+            let deleted = block_on(crate::common::delete_once(&store, identity, &name(which), if_missing))
                 .unwrap_or_else(|error| panic!("delete {sequence}: {error}"));
-            let again = block_on(store.delete_once(identity, &name(which), if_missing));
+            let again = block_on(crate::common::delete_once(&store, identity, &name(which), if_missing));
             assert_eq!(again.unwrap(), deleted);
         }
         assert!(put(&store, 0, 0, 30_000).is_ok(), "there is room again");

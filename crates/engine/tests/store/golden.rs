@@ -36,7 +36,7 @@ fn name(which: u64) -> Vec<u8> {
 fn held(which: u64) -> Option<(Value, Metadata)> {
     let seed = if which.is_multiple_of(5) { 100 + which } else { which };
     let bytes = if which == 20 { 70_000 } else { SIZES[((which + seed / 100) % 6) as usize] };
-    let user = if which % 7 == 3 { vec![("colour".into(), vec![b'c'; 40])] } else { Vec::new() };
+    let user = if which % 7 == 3 { vec![("colour".into(), vec![b'c'; 40].into())] } else { Vec::new() };
     let metadata = Metadata {
         content_type: if which.is_multiple_of(2) { "text/plain".into() } else { String::new() },
         user,

@@ -80,7 +80,7 @@ fn change(image: &mut Image, region: &Range<u64>, dice: &SeededEntropy) {
     }
 }
 
-/// Uses everything that reads what is stored, and writes on where a check finds nothing wrong (`src/hostile/mod.rs` says why).
+/// Uses everything that reads what is stored, and writes on where a check finds nothing wrong (`crates/engine/src/testing/hostile/mod.rs` says why).
 fn use_it(device: &Device, options: OpenOptions, is_clean: bool) {
     let Ok(store) = open(device, options) else { return };
     read(&store);

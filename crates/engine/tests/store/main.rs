@@ -1,5 +1,5 @@
 //! The whole store against oracles and models, through its public interface. One program for all of it: each one more would be
-//! linked again, in three profiles (`cargo test`, the laboratory's, and with planted bugs).
+//! linked again, in three profiles (`cargo test`, the laboratory's, and with injected bugs).
 //!
 //! [`common`] is what the others share. What a store does: [`model`], [`listing`], [`updating`], [`clocks`], [`together`],
 //! [`transactions`], [`packed`],

@@ -13,8 +13,8 @@ use shoal_base::BLOCK_BYTES;
 use shoal_device::Device;
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_engine::{
-    ByteRange, Change, CheckOptions, CheckReport, DamagedRange, Error, ListRequest, Look, Metadata,
-    PutOptions, RejectRules, Store, block_on, check,
+    ByteRange, Change, CheckOptions, CheckReport, DamagedRange, Error, ListRequest, Metadata, PutOptions,
+    ReadLevel, RejectRules, Store, block_on, check,
 };
 
 use crate::common::{self, format, key, lab_number, on_all_cores, open, tiny};
@@ -34,7 +34,7 @@ fn name(which: u64) -> Vec<u8> {
 }
 
 fn put(store: &Store, which: u64, bytes: usize) -> u64 {
-    let user = if which % 23 == 4 { vec![("large".into(), vec![b'm'; 900])] } else { Vec::new() };
+    let user = if which % 23 == 4 { vec![("large".into(), vec![b'm'; 900].into())] } else { Vec::new() };
     let options = PutOptions { metadata: Metadata { user, ..Metadata::default() }, ..PutOptions::default() };
     block_on(store.put(&key(&name(which)), vec![which as u8; bytes].into(), options)).unwrap().version.0
 }
@@ -139,7 +139,7 @@ fn write_into(store: &Store, versions: &mut Versions, missing: &BTreeMap<Vec<u8>
             ..PutOptions::default()
         };
         told(&block_on(store.put(&object, vec![1].into(), if_missing.clone())).unwrap_err());
-        told(&block_on(store.update(&object, Look::Value, |_| (Change::Delete, ()))).unwrap_err());
+        told(&block_on(store.update(&object, ReadLevel::Value, |_| (Change::Delete, ()))).unwrap_err());
         match at % 4 {
             // Some stay as they are.
             3 => {}
@@ -165,13 +165,13 @@ fn write_into(store: &Store, versions: &mut Versions, missing: &BTreeMap<Vec<u8>
             _ => {
                 let delete = |object: Option<&shoal_engine::Object>| match object {
                     Some(_) => (Change::Delete, 1),
-                    None => (Change::Keep, 0),
+                    None => (Change::NoChange, 0),
                 };
-                let updated = block_on(store.update(&object, Look::Existence, delete)).unwrap();
+                let updated = block_on(store.update(&object, ReadLevel::Existence, delete)).unwrap();
                 assert_eq!(updated.answer, 1, "{what}: it counts as one that was there");
-                block_on(updated.pending.unwrap().durable()).unwrap();
+                block_on(updated.durable()).unwrap();
                 versions.remove(name);
-                let again = block_on(store.update(&object, Look::Existence, delete)).unwrap();
+                let again = block_on(store.update(&object, ReadLevel::Existence, delete)).unwrap();
                 assert_eq!(again.answer, 0, "{what}: now it is known to be absent");
             }
         }

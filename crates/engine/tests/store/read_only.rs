@@ -5,8 +5,8 @@ use shoal_base::checksum::crc32c;
 use shoal_device::Device;
 use shoal_device::sim::{Image, SimDevice};
 use shoal_engine::{
-    ByteRange, Change, CheckOptions, Error, Identity, ListRequest, Look, OpenOptions, PutOptions,
-    RejectRules, Store, block_on, check,
+    ByteRange, Change, CheckOptions, Error, ListRequest, OpenOptions, PutOptions, ReadLevel, RejectRules,
+    RequestId, Store, Write, block_on, check,
 };
 
 use crate::common::{self, Unwritable, device, format, key, open, open_read_only, read, tiny};
@@ -71,7 +71,7 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
 fn refuses_writes(store: &Store) {
     let (options, rules) = (PutOptions::default, RejectRules::default());
     let (key, value) = (key(b"001"), b"new".to_vec());
-    let identity = Identity { session: 1, sequence: 1 };
+    let identity = RequestId { session: 1, sequence: 1 };
     let put = || Change::Put {
         value: value.clone().into(),
         metadata: Default::default(),
@@ -79,22 +79,23 @@ fn refuses_writes(store: &Store) {
     };
     block_on(async {
         assert!(is_refused(store.put(&key, value.clone().into(), options()).await));
-        assert!(is_refused(store.begin_put(&key, value.clone().into(), options()).await));
+        assert!(is_refused(store.write(Write::put(&key, &value.clone().into(), &options())).await));
         assert!(is_refused(store.delete(&key, rules).await));
-        assert!(is_refused(store.update(&key, Look::Info, |_| (put(), ())).await));
-        assert!(is_refused(store.update(&key, Look::Info, |_| (Change::Delete, ())).await));
-        let keys = [(key.clone(), Look::Info)];
-        assert!(is_refused(store.update_together(&keys, |_| (vec![put()], ())).await));
-        assert!(is_refused(store.update_once(identity, &keys, |_| (vec![put()], ()), |()| vec![]).await));
-        assert!(is_refused(store.put_once(identity, &key, value.clone().into(), options()).await));
-        assert!(is_refused(store.delete_once(identity, &key, rules).await));
+        assert!(is_refused(store.update(&key, ReadLevel::Info, |_| (put(), ())).await));
+        assert!(is_refused(store.update(&key, ReadLevel::Info, |_| (Change::Delete, ())).await));
+        let keys = [(key.clone(), ReadLevel::Info)];
+        assert!(is_refused(common::together(store, &keys, |_| (vec![put()], ())).await));
+        assert!(is_refused(common::once(store, identity, &keys, |_| (vec![put()], ()), |()| vec![]).await));
+        assert!(is_refused(common::put_once(store, identity, &key, value.clone().into(), options()).await));
+        assert!(is_refused(common::delete_once(store, identity, &key, rules).await));
         assert!(is_refused(store.move_step().await));
     });
     assert!(is_refused(store.put_stream(&key, options())));
-    assert!(store.put_at_once(&key, &value).is_none());
+    assert!(store.try_write(&[(&key, &value[..])]).is_none());
     // Who only looks is answered.
-    let looked = block_on(store.update(&key, Look::Info, |found| (Change::Keep, found.is_some()))).unwrap();
-    assert!(looked.answer && looked.pending.is_none());
+    let looked =
+        block_on(store.update(&key, ReadLevel::Info, |found| (Change::NoChange, found.is_some()))).unwrap();
+    assert!(looked.answer && looked.pending.is_empty());
     store.pause_moving();
     store.resume_moving();
 }

@@ -8,8 +8,8 @@ use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::sim::{Image, SimDevice};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Environment, Error, Expiry, Identity, Look, Metadata, Object, ObjectKey, Once,
-    OpenOptions, PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, RejectRules, Store, block_on,
+    ByteRange, Change, Environment, Error, Expiry, Metadata, Object, ObjectKey, OpenOptions, Outcome,
+    PutOptions, RESULT_LIFE_NS, RESULTS_KEPT, ReadLevel, RejectRules, RequestId, Store, block_on,
 };
 
 use crate::common::{self, assert_clean, device, format, key, open, tiny};
@@ -43,13 +43,13 @@ fn number_of(store: &Store, key: &ObjectKey) -> Option<u64> {
 }
 
 /// The keys of a step that looks at nothing.
-fn blind(keys: &[ObjectKey]) -> Vec<(ObjectKey, Look)> {
-    keys.iter().map(|key| (key.clone(), Look::Nothing)).collect()
+fn blind(keys: &[ObjectKey]) -> Vec<(ObjectKey, ReadLevel)> {
+    keys.iter().map(|key| (key.clone(), ReadLevel::Nothing)).collect()
 }
 
 fn step_all(store: &Store, keys: &[ObjectKey], number: u64) {
     let decide = |_: &[Option<Object>]| (keys.iter().map(|_| put(value(number))).collect(), ());
-    let done = block_on(store.update_together(&blind(keys), decide)).unwrap();
+    let done = block_on(common::together(store, &blind(keys), decide)).unwrap();
     assert_eq!(done.pending.len(), 1);
     for pending in done.pending {
         block_on(pending.durable()).unwrap();
@@ -140,7 +140,8 @@ fn steps_of_several_threads_do_not_lose_each_other() {
                         if from == to {
                             continue;
                         }
-                        let pair = [(keys[from].clone(), Look::Value), (keys[to].clone(), Look::Value)];
+                        let pair =
+                            [(keys[from].clone(), ReadLevel::Value), (keys[to].clone(), ReadLevel::Value)];
                         let decide = |objects: &[Option<Object>]| {
                             let changes = vec![
                                 put((amount(&objects[0]) - 1).to_le_bytes().to_vec()),
@@ -148,7 +149,7 @@ fn steps_of_several_threads_do_not_lose_each_other() {
                             ];
                             (changes, ())
                         };
-                        let done = block_on(store.update_together(&pair, decide)).unwrap();
+                        let done = block_on(common::together(store, &pair, decide)).unwrap();
                         if round % 7 == 0 {
                             for pending in done.pending {
                                 block_on(pending.durable()).unwrap();
@@ -180,12 +181,12 @@ fn a_step_that_is_too_long_is_refused() {
     let store = open(&device, tiny()).unwrap();
     let many: Vec<ObjectKey> = (0..300).map(|number| key(format!("many-{number}").as_bytes())).collect();
     let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![7; 60])).collect(), ());
-    let refused = block_on(store.update_together(&blind(&many), decide)).map(|_| ());
+    let refused = block_on(common::together(&store, &blind(&many), decide)).map(|_| ());
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert!(block_on(store.get(&many[0], ByteRange::ALL)).unwrap().is_none());
     let few = &many[..20];
     let decide = |_: &[Option<Object>]| (few.iter().map(|_| put(vec![7; 1_900])).collect(), ());
-    let done = block_on(store.update_together(&blind(few), decide)).unwrap();
+    let done = block_on(common::together(&store, &blind(few), decide)).unwrap();
     for pending in done.pending {
         block_on(pending.durable()).unwrap();
     }
@@ -202,17 +203,18 @@ fn count_up(objects: &[Option<Object>]) -> (Vec<Change>, u64) {
 }
 
 /// Counts up once; what the counter was then.
-fn count_once(store: &Store, name: &ObjectKey, identity: Identity) -> shoal_engine::Result<(u64, bool)> {
-    let keys = [(name.clone(), Look::Value)];
+fn count_once(store: &Store, name: &ObjectKey, identity: RequestId) -> shoal_engine::Result<(u64, bool)> {
+    let keys = [(name.clone(), ReadLevel::Value)];
     let keep = |count: &u64| count.to_le_bytes().to_vec();
-    match block_on(store.update_once(identity, &keys, count_up, keep))? {
-        Once::Now(done) => {
+    match block_on(common::once(store, identity, &keys, count_up, keep))? {
+        Outcome::Done(done) => {
             for pending in done.pending {
                 block_on(pending.durable())?;
             }
             Ok((done.answer, true))
         }
-        Once::Before { answer, .. } => {
+        Outcome::Left(_) | Outcome::Changed => unreachable!("nothing is watched, and nothing left"),
+        Outcome::Before { answer, .. } => {
             Ok((u64::from_le_bytes(answer.unwrap()[..8].try_into().unwrap()), false))
         }
     }
@@ -225,7 +227,7 @@ fn a_write_that_is_repeated_after_a_crash_counts_once() {
     let (sim, store) = recording();
     let name = key(b"counter");
     for sequence in 1..=40 {
-        let identity = Identity { session: 9, sequence };
+        let identity = RequestId { session: 9, sequence };
         assert_eq!(count_once(&store, &name, identity).unwrap(), (sequence, true));
         sim.mark(sequence);
     }
@@ -235,12 +237,12 @@ fn a_write_that_is_repeated_after_a_crash_counts_once() {
         let Some(&acknowledged) = point.marks.last() else { return };
         states += 1;
         let (device, store) = reopened(image);
-        let next = Identity { session: 9, sequence: acknowledged + 1 };
+        let next = RequestId { session: 9, sequence: acknowledged + 1 };
         let (count, now) = count_once(&store, &name, next).unwrap();
         assert_eq!(count, acknowledged + 1, "state {}", point.id);
         repeated += u32::from(!now);
         if acknowledged > 0 {
-            let last = Identity { session: 9, sequence: acknowledged };
+            let last = RequestId { session: 9, sequence: acknowledged };
             assert_eq!(count_once(&store, &name, last).unwrap(), (acknowledged, false), "state {}", point.id);
         }
         drop(store);
@@ -260,7 +262,7 @@ fn results_are_bounded_and_expire() {
     let options = OpenOptions { background: false, ..tiny() };
     let store = block_on(Store::open(device.clone(), options, environment)).unwrap();
     let name = key(b"counter");
-    let identity = |sequence| Identity { session: 1, sequence };
+    let identity = |sequence| RequestId { session: 1, sequence };
     for sequence in 0..3 * RESULTS_KEPT {
         assert!(count_once(&store, &name, identity(sequence)).unwrap().1);
     }
@@ -284,7 +286,7 @@ fn results_are_kept_where_the_clock_was_set_back() {
         block_on(Store::open(device.clone(), tiny(), environment)).unwrap()
     };
     let name = key(b"counter");
-    let identity = |sequence| Identity { session: 1, sequence };
+    let identity = |sequence| RequestId { session: 1, sequence };
     let store = open_at(3 * RESULT_LIFE_NS);
     assert_eq!(count_once(&store, &name, identity(1)).unwrap(), (1, true));
     block_on(store.close()).unwrap();
@@ -305,26 +307,28 @@ fn a_rejected_write_stays_rejected() {
     let store = open(&device, tiny()).unwrap();
     let name = key(b"name");
     let first = block_on(store.put(&name, b"1".to_vec().into(), PutOptions::default())).unwrap();
-    let identity = Identity { session: 1, sequence: 1 };
+    let identity = RequestId { session: 1, sequence: 1 };
     let if_missing = PutOptions {
         rules: RejectRules { if_exists: true, ..RejectRules::default() },
         ..PutOptions::default()
     };
-    let write = || block_on(store.put_once(identity, &name, b"2".to_vec().into(), if_missing.clone()));
+    let write =
+        || block_on(common::put_once(&store, identity, &name, b"2".to_vec().into(), if_missing.clone()));
     let rejected = Error::ConditionFailed { current: Some(first.version) };
     assert_eq!(write().unwrap_err().to_string(), rejected.to_string());
     block_on(store.delete(&name, RejectRules::default())).unwrap();
     assert_eq!(write().unwrap_err().to_string(), rejected.to_string());
     assert!(block_on(store.get(&name, ByteRange::ALL)).unwrap().is_none());
-    let next = Identity { session: 1, sequence: 2 };
-    let put = |next| block_on(store.put_once(next, &name, b"3".to_vec().into(), if_missing.clone()));
+    let next = RequestId { session: 1, sequence: 2 };
+    let put =
+        |next| block_on(common::put_once(&store, next, &name, b"3".to_vec().into(), if_missing.clone()));
     let version = put(next).unwrap().version;
     assert_eq!(put(next).unwrap().version, version, "the same answer again");
     let info = block_on(store.head(&name)).unwrap().unwrap();
     assert_eq!(info.version, version);
-    let third = Identity { session: 1, sequence: 3 };
+    let third = RequestId { session: 1, sequence: 3 };
     let rules = RejectRules { if_version_not: Some(version), ..RejectRules::default() };
-    let delete = || block_on(store.delete_once(third, &name, rules)).unwrap();
+    let delete = || block_on(common::delete_once(&store, third, &name, rules)).unwrap();
     let deleted = delete();
     assert_eq!(deleted.deleted, Some(version));
     assert_eq!(delete(), deleted);
@@ -333,13 +337,13 @@ fn a_rejected_write_stays_rejected() {
 /// Sends a value of `mebibytes` in pieces; its version.
 fn stream_once(
     store: &Store,
-    identity: Identity,
+    identity: RequestId,
     name: &ObjectKey,
     mebibytes: usize,
     rules: RejectRules,
 ) -> shoal_engine::Result<shoal_base::Lsn> {
     let options = PutOptions { rules, ..PutOptions::default() };
-    let mut stream = store.put_stream_once(identity, name, options)?;
+    let mut stream = store.put_stream(name, options)?.once(Some(identity));
     for piece in 0..mebibytes {
         block_on(stream.write(&vec![piece as u8 + 1; 1 << 20]))?;
     }
@@ -358,14 +362,14 @@ fn a_stream_with_an_identity_is_done_once() {
     // One that becomes a single put, and one whose value is on the device before its record is.
     for (sequence, mebibytes) in [(1, 2), (2, 9)] {
         let name = key(format!("long-{mebibytes}").as_bytes());
-        let identity = Identity { session: 4, sequence };
+        let identity = RequestId { session: 4, sequence };
         let send = |store: &Store| stream_once(store, identity, &name, mebibytes, if_exists).unwrap();
         let version = send(&store);
         let free = store.stat().free_blocks;
         assert_eq!(send(&store), version, "its first answer, whatever its rules say of what it left");
         assert_eq!(store.stat().free_blocks, free, "what the repetition carried is given back");
         // A rule that rejects, and that is the answer for good.
-        let other = Identity { session: 5, sequence };
+        let other = RequestId { session: 5, sequence };
         let refused = stream_once(&store, other, &name, mebibytes, if_exists).unwrap_err();
         assert!(matches!(refused, Error::ConditionFailed { current: Some(current) } if current == version));
         block_on(store.delete(&name, RejectRules::default())).unwrap();
@@ -378,7 +382,7 @@ fn a_stream_with_an_identity_is_done_once() {
     drop(store);
     let store = open(&device, tiny()).unwrap();
     let name = key(b"long-9");
-    let third = Identity { session: 4, sequence: 3 };
+    let third = RequestId { session: 4, sequence: 3 };
     let version = stream_once(&store, third, &name, 9, if_exists).unwrap();
     drop(store);
     // The crash leaves it in the log; its repetition is known all the same.
@@ -405,7 +409,7 @@ fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
     format(&device(&sim), BLOCKS, 5);
     let sim = SimDevice::from_image(sim.image());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();
-    let (name, identity) = (key(b"long"), Identity { session: 4, sequence: 1 });
+    let (name, identity) = (key(b"long"), RequestId { session: 4, sequence: 1 });
     let none = RejectRules::default();
     sim.mark(0);
     let version = stream_once(&store, identity, &name, 5, none).unwrap();
@@ -443,7 +447,7 @@ fn repetitions_at_the_same_time_join_the_first() {
                     let (store, name) = (&store, &name);
                     scope.spawn(move || {
                         let (count, now) =
-                            count_once(store, name, Identity { session: 3, sequence }).unwrap();
+                            count_once(store, name, RequestId { session: 3, sequence }).unwrap();
                         assert_eq!(count, sequence + 1);
                         u32::from(now)
                     })
@@ -472,7 +476,7 @@ fn a_large_step_does_not_wait_for_ever() {
                 block_on(store.put(&beside, vec![1].into(), PutOptions::default())).unwrap();
             }
             let decide = |_: &[Option<Object>]| (many.iter().map(|_| put(vec![number; 60])).collect(), ());
-            let done = block_on(store.update_together(&blind(&many), decide)).unwrap();
+            let done = block_on(common::together(&store, &blind(&many), decide)).unwrap();
             for pending in done.pending {
                 block_on(pending.durable()).unwrap();
             }

@@ -10,8 +10,9 @@ use shoal_base::{Entropy, ManualClock, SeededEntropy};
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Decision, Environment, Error, Expiry, Identity, Look, Lsn, Metadata, Object,
-    ObjectKey, OpenOptions, PutOptions, RejectRules, Result, Store, Transacted, Watch, block_on,
+    ByteRange, Change, Decision, Environment, Error, Expiry, Lsn, Metadata, Object, ObjectKey, OpenOptions,
+    Outcome, PutOptions, ReadLevel, RejectRules, RequestId, Result, Store, TransactOptions, Watch, Write,
+    block_on,
 };
 use shoal_testkit::Value;
 use shoal_testkit::linear::Entry;
@@ -38,8 +39,8 @@ fn name(number: u8) -> ObjectKey {
     key(format!("key-{number}").as_bytes())
 }
 
-fn names() -> Vec<(ObjectKey, Look)> {
-    (0..KEYS).map(|number| (name(number), Look::Value)).collect()
+fn names() -> Vec<(ObjectKey, ReadLevel)> {
+    (0..KEYS).map(|number| (name(number), ReadLevel::Value)).collect()
 }
 
 fn value(key: u8, number: u64) -> Value {
@@ -73,20 +74,20 @@ fn memory_store(background: bool) -> (Device, Store) {
 /// What a transaction gave, when it is durable; none where a watched key changed.
 fn transact<T>(
     store: &Store,
-    keys: &[(ObjectKey, Look)],
+    keys: &[(ObjectKey, ReadLevel)],
     watches: &[Watch],
     decide: impl FnMut(&[Option<Object>]) -> Decision<T>,
 ) -> Result<Option<(T, Option<Lsn>)>> {
-    match block_on(store.transact(keys, watches, decide))? {
-        Transacted::Done(done) => {
+    match block_on(store.transact(keys, &TransactOptions { watches, request: None }, decide))? {
+        Outcome::Done(done) => {
             let mut version = None;
             for pending in done.pending {
                 version = Some(block_on(pending.durable())?);
             }
             Ok(Some((done.answer, version)))
         }
-        Transacted::Changed => Ok(None),
-        Transacted::Left(_) | Transacted::Before { .. } => {
+        Outcome::Changed => Ok(None),
+        Outcome::Left(_) | Outcome::Before { .. } => {
             panic!("nothing was left, nothing has an identity")
         }
     }
@@ -94,7 +95,7 @@ fn transact<T>(
 
 /// Writes all of `keys` where no watched key changed; whether it did.
 fn write_all(store: &Store, keys: &[ObjectKey], watches: &[Watch]) -> bool {
-    let asked: Vec<_> = keys.iter().map(|key| (key.clone(), Look::Nothing)).collect();
+    let asked: Vec<_> = keys.iter().map(|key| (key.clone(), ReadLevel::Nothing)).collect();
     let decide = |_: &[Option<Object>]| Decision::Do(keys.iter().map(|_| put(vec![7; 30])).collect(), ());
     transact(store, &asked, watches, decide).unwrap().is_some()
 }
@@ -135,7 +136,7 @@ fn all_keys(store: &Store, writes: &[(u8, Option<u64>)]) -> Result<Vec<(u8, Opti
     let decide = |objects: &[Option<Object>]| {
         let reads = (0..KEYS).zip(objects).map(|(key, object)| (key, number_of(key, object.as_ref())));
         let of = |key: u8| writes.iter().find(|(other, _)| *other == key).copied();
-        Decision::Do((0..KEYS).map(|key| of(key).map_or(Change::Keep, change)).collect(), reads.collect())
+        Decision::Do((0..KEYS).map(|key| of(key).map_or(Change::NoChange, change)).collect(), reads.collect())
     };
     Ok(transact(store, &names(), &[], decide)?.expect("nothing is watched").0)
 }
@@ -172,7 +173,8 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
                 let object = block_on(store.get(&name(number), ByteRange::ALL)).unwrap();
                 done.guards.push((number, number_of(number, object.as_ref())));
             }
-            let keys: Vec<_> = done.writes.iter().map(|(number, _)| (name(*number), Look::Nothing)).collect();
+            let keys: Vec<_> =
+                done.writes.iter().map(|(number, _)| (name(*number), ReadLevel::Nothing)).collect();
             let changes: Vec<Change> = done.writes.iter().copied().map(change).collect();
             let decide = |_: &[Option<Object>]| Decision::Do(changes.clone(), ());
             transact(store, &keys, &watches, decide).map(|was_done| {
@@ -334,7 +336,7 @@ fn reads_are_of_one_moment() {
         let (_device, store) = memory_store(true);
         let keys = [name(0), name(1)];
         keys.iter().for_each(|key| plain(&store, key, &vec![1; bytes]));
-        let asked = keys.clone().map(|key| (key, Look::Value));
+        let asked = keys.clone().map(|key| (key, ReadLevel::Value));
         let mut looks = 0;
         let read = |objects: &[Option<Object>]| {
             looks += 1;
@@ -342,7 +344,7 @@ fn reads_are_of_one_moment() {
                 elsewhere(|| keys.iter().for_each(|key| plain(&store, key, &vec![2; bytes])));
             }
             let firsts = objects.iter().map(|object| object.as_ref().unwrap().value.to_vec()[0]);
-            Decision::Do(vec![Change::Keep, Change::Keep], firsts.collect::<Vec<u8>>())
+            Decision::Do(vec![Change::NoChange, Change::NoChange], firsts.collect::<Vec<u8>>())
         };
         let (read, _) = transact(&store, &asked, &[], read).unwrap().unwrap();
         assert_eq!((read, looks), (vec![2, 2], 2), "{bytes} bytes");
@@ -353,14 +355,15 @@ fn reads_are_of_one_moment() {
 fn versions_follow_each_other_and_what_is_left_does_nothing() {
     let (_device, store) = memory_store(false);
     let keys = [name(0), name(1), name(2)];
-    let asked = keys.clone().map(|key| (key, Look::Whole));
-    let left = block_on(store.transact(&asked, &[], |_| Decision::Leave("enough"))).unwrap();
-    assert!(matches!(left, Transacted::Left("enough")));
-    let decide = |_: &[Option<Object>]| Decision::Do(vec![put(vec![1]), Change::Keep, put(vec![2])], ());
+    let asked = keys.clone().map(|key| (key, ReadLevel::Whole));
+    let left =
+        block_on(store.transact(&asked, &TransactOptions::default(), |_| Decision::Leave("enough"))).unwrap();
+    assert!(matches!(left, Outcome::Left("enough")));
+    let decide = |_: &[Option<Object>]| Decision::Do(vec![put(vec![1]), Change::NoChange, put(vec![2])], ());
     let (_, last) = transact(&store, &asked, &[], decide).unwrap().unwrap();
     let seen = |objects: &[Option<Object>]| {
         let seen = objects.iter().flatten().map(|object| (object.info.version, object.value.to_vec()));
-        Decision::Do(vec![Change::Keep; 3], seen.collect::<Vec<_>>())
+        Decision::Do(vec![Change::NoChange; 3], seen.collect::<Vec<_>>())
     };
     let (seen, _) = transact(&store, &asked, &[], seen).unwrap().unwrap();
     let last = last.unwrap();
@@ -419,7 +422,8 @@ fn a_watch_waits_for_what_is_in_flight() {
     for round in 0..200_u64 {
         let value = round.to_le_bytes().to_vec();
         let pending =
-            block_on(store.begin_put(&name(0), value.clone().into(), PutOptions::default())).unwrap();
+            block_on(store.write(Write::put(&name(0), &value.clone().into(), &PutOptions::default())))
+                .unwrap();
         let watch = block_on(store.watch(&name(0))).unwrap();
         assert!(pending.is_durable() && !watch.is_changed());
         assert_eq!(get(&store, &name(0)), Some(value));
@@ -445,8 +449,8 @@ fn a_watched_key_changes_when_its_time_is_over() {
     assert!(!write_all(&store, &[name(1)], &[watch]));
     // One that was over before stays what it is: nothing, also when it is deleted for good.
     let watch = block_on(store.watch(&name(0))).unwrap();
-    let nothing = |_: &[Option<Object>]| Decision::Do(vec![Change::Keep], ());
-    assert!(transact(&store, &[(name(0), Look::Info)], &[], nothing).unwrap().is_some());
+    let nothing = |_: &[Option<Object>]| Decision::Do(vec![Change::NoChange], ());
+    assert!(transact(&store, &[(name(0), ReadLevel::Info)], &[], nothing).unwrap().is_some());
     assert!(write_all(&store, &[name(1)], std::slice::from_ref(&watch)));
     block_on(store.delete(&name(0), RejectRules::default())).unwrap();
     assert!(write_all(&store, &[name(1)], &[watch]));
@@ -458,7 +462,7 @@ fn a_watched_key_changes_when_its_time_is_over() {
         clock.advance(2_000);
         Decision::Do(vec![put(vec![2])], ())
     };
-    transact(&store, &[(name(0), Look::Info)], &[], decide).unwrap().unwrap();
+    transact(&store, &[(name(0), ReadLevel::Info)], &[], decide).unwrap().unwrap();
     assert_eq!(seen, [true, false]);
 }
 
@@ -483,7 +487,7 @@ fn nobody_comes_between_for_ever() {
                 }
                 Decision::Do(vec![put(b"done".to_vec())], ())
             };
-            let asked = [(key.clone(), Look::Value)];
+            let asked = [(key.clone(), ReadLevel::Value)];
             transact(store, &asked, &[], decide).unwrap().unwrap();
             assert_eq!((tries, late.len()), (7, 1));
             late.into_iter().for_each(|writer| writer.join().unwrap());
@@ -498,7 +502,7 @@ fn everybody_gets_a_turn() {
     within("many transactions of one key", || {
         for background in [false, true] {
             let (_device, store) = memory_store(background);
-            let asked = [(name(0), Look::Value), (name(1), Look::Value)];
+            let asked = [(name(0), ReadLevel::Value), (name(1), ReadLevel::Value)];
             let count = |object: &Option<Object>| {
                 object.as_ref().map_or(0, |object| {
                     u64::from_le_bytes(*object.value.to_vec().first_chunk().expect("a number"))
@@ -522,7 +526,7 @@ fn everybody_gets_a_turn() {
                 }
             });
             let read = |objects: &[Option<Object>]| {
-                Decision::Do(vec![Change::Keep; 2], objects.iter().map(count).collect::<Vec<_>>())
+                Decision::Do(vec![Change::NoChange; 2], objects.iter().map(count).collect::<Vec<_>>())
             };
             assert_eq!(transact(&store, &asked, &[], read).unwrap().unwrap().0, [400, 400]);
         }
@@ -532,14 +536,14 @@ fn everybody_gets_a_turn() {
 #[test]
 fn what_is_too_much_is_refused_before_anything_is_done() {
     let (_device, store) = memory_store(true);
-    let refused = |keys: &[(ObjectKey, Look)], changes: &[Change]| {
+    let refused = |keys: &[(ObjectKey, ReadLevel)], changes: &[Change]| {
         let decide = |_: &[Option<Object>]| Decision::Do(changes.to_vec(), ());
         match transact(&store, keys, &[], decide) {
             Err(Error::Invalid(text)) => text,
             other => panic!("{other:?}"),
         }
     };
-    let many = |count: u32| (0..count).map(|number| (key(&number.to_be_bytes()), Look::Nothing));
+    let many = |count: u32| (0..count).map(|number| (key(&number.to_be_bytes()), ReadLevel::Nothing));
     let keys: Vec<_> = many(70_000).collect();
     let text = refused(&keys, &vec![put(vec![1]); keys.len()]);
     assert_eq!(text, "one step writes 70000 objects; 65536 are allowed");
@@ -557,9 +561,9 @@ fn what_is_too_much_is_refused_before_anything_is_done() {
     // As many as fit are fine, and reading is not bounded by the log.
     let decide = |_: &[Option<Object>]| Decision::Do(vec![put(vec![1; 90]); 60], ());
     transact(&store, &keys[..60], &[], decide).unwrap().unwrap();
-    let asked: Vec<_> = keys.iter().map(|(key, _)| (key.clone(), Look::Value)).collect();
+    let asked: Vec<_> = keys.iter().map(|(key, _)| (key.clone(), ReadLevel::Value)).collect();
     let found = |objects: &[Option<Object>]| {
-        Decision::Do(vec![Change::Keep; objects.len()], objects.iter().flatten().count())
+        Decision::Do(vec![Change::NoChange; objects.len()], objects.iter().flatten().count())
     };
     assert_eq!(transact(&store, &asked, &[], found).unwrap().unwrap().0, 60);
     // Nothing at all is fine, too.
@@ -570,7 +574,7 @@ fn what_is_too_much_is_refused_before_anything_is_done() {
 #[test]
 fn a_transaction_with_an_identity_is_done_once() {
     let (_device, store) = memory_store(true);
-    let (keys, identity) = (names(), Identity { session: 7, sequence: 1 });
+    let (keys, identity) = (names(), RequestId { session: 7, sequence: 1 });
     let mut versions = Vec::new();
     for round in 0..3 {
         let watches: Vec<Watch> = vec![block_on(store.watch(&name(0))).unwrap()];
@@ -581,14 +585,15 @@ fn a_transaction_with_an_identity_is_done_once() {
             Decision::Do((0..KEYS).map(|key| put(vec![key; 10])).collect(), b"answer".to_vec())
         };
         let keep = |answer: &Vec<u8>| answer.clone();
-        match block_on(store.transact_once(identity, &keys, &watches, decide, keep)).unwrap() {
-            Transacted::Done(done) if round == 0 => {
+        let options = TransactOptions { watches: &watches, request: Some((identity, &keep)) };
+        match block_on(store.transact(&keys, &options, decide)).unwrap() {
+            Outcome::Done(done) if round == 0 => {
                 assert_eq!(done.pending.len(), 1);
                 for pending in done.pending {
                     versions.push(block_on(pending.durable()).unwrap());
                 }
             }
-            Transacted::Before { version, answer } if round > 0 => {
+            Outcome::Before { version, answer } if round > 0 => {
                 assert_eq!(answer.as_deref(), Some(&b"answer"[..]));
                 versions.push(version);
             }

@@ -6,8 +6,8 @@ use std::thread;
 use shoal_base::{ManualClock, SeededEntropy};
 use shoal_device::{Device, MemDevice};
 use shoal_engine::{
-    ByteRange, Change, Environment, Error, Expiry, ListRequest, Look, Metadata, Object, OpenOptions,
-    PutOptions, RejectRules, Store, Updated, block_on,
+    ByteRange, Change, Environment, Error, Expiry, ListRequest, Metadata, Object, OpenOptions, PutOptions,
+    ReadLevel, RejectRules, Store, Updated, Write, block_on,
 };
 
 use crate::common::{self, assert_clean, format, key, tiny};
@@ -42,11 +42,14 @@ fn a_streamed_value_is_not_read_whole() {
         block_on(stream.write(&vec![7; 1 << 20])).unwrap();
     }
     let version = block_on(stream.finish()).unwrap().version;
-    let refused = block_on(store.update(&name, Look::Value, count_up));
+    let refused = block_on(store.update(&name, ReadLevel::Value, count_up));
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert_eq!(block_on(store.head(&name)).unwrap().unwrap().version, version);
     let delete = |object: Option<&Object>| (Change::Delete, object.is_some());
-    assert!(block_on(store.update(&name, Look::Info, delete)).unwrap().answer, "what needs no value goes on");
+    assert!(
+        block_on(store.update(&name, ReadLevel::Info, delete)).unwrap().answer,
+        "what needs no value goes on"
+    );
 }
 
 /// Eight threads count on few keys while applies freeze the overlays under them.
@@ -67,10 +70,10 @@ fn no_update_is_lost() {
                     for update in 0..UPDATES {
                         let name = key(format!("counter-{}", (number + update) % 3).as_bytes());
                         let Updated { pending, answer } =
-                            block_on(store.update(&name, Look::Value, count_up)).unwrap();
+                            block_on(store.update(&name, ReadLevel::Value, count_up)).unwrap();
                         assert!(answer > 0);
                         if update % 3 == 0 {
-                            block_on(pending.unwrap().durable()).unwrap();
+                            pending.into_iter().for_each(|pending| _ = block_on(pending.durable()).unwrap());
                         }
                     }
                 });
@@ -80,10 +83,10 @@ fn no_update_is_lost() {
             (0..3)
                 .map(|counter| {
                     let name = key(format!("counter-{counter}").as_bytes());
-                    let keep = |object: Option<&Object>| (Change::Keep, object.cloned());
+                    let keep = |object: Option<&Object>| (Change::NoChange, object.cloned());
                     let Updated { answer, pending } =
-                        block_on(store.update(&name, Look::Value, keep)).unwrap();
-                    if let Some(pending) = pending {
+                        block_on(store.update(&name, ReadLevel::Value, keep)).unwrap();
+                    for pending in pending {
                         block_on(pending.durable()).unwrap();
                     }
                     String::from_utf8(answer.unwrap().value.to_vec()).unwrap().parse::<u64>().unwrap()
@@ -106,23 +109,23 @@ fn an_update_sees_what_is_in_flight_and_what_is_large() {
         let name = key(b"k");
         let value = vec![b'x'; bytes];
         let pending = store.gather(|| {
-            block_on(store.begin_put(&name, value.clone().into(), PutOptions::default())).unwrap()
+            block_on(store.write(Write::put(&name, &value.clone().into(), &PutOptions::default()))).unwrap()
         });
         let longer = |object: Option<&Object>| {
             let mut value = object.unwrap().value.to_vec();
             value.push(b'y');
             (Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }, ())
         };
-        let updated = block_on(store.update(&name, Look::Value, longer)).unwrap();
+        let updated = block_on(store.update(&name, ReadLevel::Value, longer)).unwrap();
         let first = block_on(pending.durable()).unwrap();
-        let second = block_on(updated.pending.unwrap().durable()).unwrap();
+        let (_, second) = block_on(updated.durable()).unwrap();
         assert!(second > first);
         let object = block_on(store.get(&name, ByteRange::ALL)).unwrap().unwrap();
         assert_eq!((object.info.version, object.value.len()), (second, bytes + 1));
         let delete = |object: Option<&Object>| (Change::Delete, object.is_some());
-        let updated = block_on(store.update(&name, Look::Info, delete)).unwrap();
+        let updated = block_on(store.update(&name, ReadLevel::Info, delete)).unwrap();
         assert!(updated.answer);
-        block_on(updated.pending.unwrap().durable()).unwrap();
+        block_on(updated.durable()).unwrap();
         assert!(block_on(store.head(&name)).unwrap().is_none());
     }
 }

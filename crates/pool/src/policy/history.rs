@@ -7,8 +7,15 @@
 use shoal_base::sync::{Mutex, stripes};
 use smallvec::SmallVec;
 
-use super::lru_k::age as age_of;
 use crate::unit::UnitId;
+
+/// Units of time by which an access may be later than the moment that a search or a history knows: others go on meanwhile.
+const LATER_MAX: u32 = 1 << 24;
+
+/// The longer ago the access was, the more; least where it came after `now` was read. (Time goes around after 2^32 units.)
+pub(super) fn age(now: u32, stamp: u32) -> u32 {
+    now.wrapping_add(LATER_MAX).wrapping_sub(stamp)
+}
 
 /// Locks of the table.
 const STRIPES: usize = stripes(64);
@@ -70,13 +77,13 @@ impl History {
         }
         let (stripe, first, key) = self.place(id);
         let mut stripe = stripe.lock();
-        let age = |entry: usize| {
+        let entry_age = |entry: usize| {
             let last = entry * self.k + usize::from(stripe.counts[entry]).saturating_sub(1);
-            if stripe.keys[entry] == 0 { u32::MAX } else { age_of(now, stripe.stamps[last]) }
+            if stripe.keys[entry] == 0 { u32::MAX } else { age(now, stripe.stamps[last]) }
         };
         let entries = first..first + WAYS;
         let known = entries.clone().find(|&entry| stripe.keys[entry] == key);
-        let Some(entry) = known.or_else(|| entries.max_by_key(|&entry| age(entry))) else { return };
+        let Some(entry) = known.or_else(|| entries.max_by_key(|&entry| entry_age(entry))) else { return };
         stripe.keys[entry] = key;
         stripe.counts[entry] = stamps.len() as u8;
         stripe.stamps[entry * self.k..][..stamps.len()].copy_from_slice(stamps);

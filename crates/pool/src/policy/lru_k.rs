@@ -14,8 +14,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Search;
-use super::history::{History, Stamps};
-use crate::pin::Slot;
+use super::history::{History, Stamps, age};
+use crate::resident::slot::Slot;
 use crate::unit::{Hint, UNIT_BLOCKS_MAX};
 
 /// Up to here every victim is the right one.
@@ -39,14 +39,6 @@ const SAMPLE_WALK: usize = UNIT_BLOCKS_MAX;
 /// Marks of a key: the slot is the policy's, and the unit has fewer than k accesses. Below them the time that decides.
 const OURS: u64 = 1 << 33;
 const FEW: u64 = 1 << 32;
-
-/// Units of time by which an access may be later than the moment that a search or a history knows: others go on meanwhile.
-const LATER_MAX: u32 = 1 << 24;
-
-/// The longer ago the access was, the more; least where it came after `now` was read. (Time goes around after 2^32 units.)
-pub(super) fn age(now: u32, stamp: u32) -> u32 {
-    now.wrapping_add(LATER_MAX).wrapping_sub(stamp)
-}
 
 /// Puts `rank`, which is above the last one, into its place among `worst`.
 fn insert(worst: &mut [u64; WORST], rank: u64) {
@@ -208,9 +200,9 @@ impl LruK {
 
 #[cfg(test)]
 mod unit_tests {
+    use super::super::Draw;
     use super::super::tests::{order, policy, slots};
     use super::*;
-    use crate::evict::Draw;
 
     #[test]
     fn few_accesses_first_then_backward_distance() {
@@ -270,7 +262,7 @@ mod unit_tests {
                 Some(pinned),
                 "the oldest that is not pinned"
             );
-            assert!(slots[pinned as usize].word().pin(false));
+            assert!(slots[pinned as usize].word.pin(false));
         }
         assert_eq!(policy.victim(&slots, count, &Default::default(), false), None);
     }
@@ -280,8 +272,8 @@ mod unit_tests {
     fn what_is_used_after_the_search_began_is_young() {
         let slots = slots(3);
         for touched in [3, EXACT_FRAMES_MAX + 1] {
-            slots.iter().filter(|slot| slot.word().is_vacant()).for_each(|slot| {
-                slot.word().publish(0);
+            slots.iter().filter(|slot| slot.word.is_vacant()).for_each(|slot| {
+                slot.word.publish(0);
             });
             let policy = LruK::new(3, 1, 0);
             for (now, index) in [(10, 0), (11, 1), (13, 2)] {

@@ -7,6 +7,7 @@
 //!   looks there first; a scan that has reached its share takes from there before it takes a free frame. A scan that reads
 //!   for itself keeps the page that it read last out of the queue, and reuses its frame.
 
+mod draw;
 mod history;
 mod lru_k;
 
@@ -16,12 +17,12 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use shoal_base::sync::Mutex;
 
 use crate::counters::Alone;
-use crate::evict::Draw;
-use crate::pin::Slot;
+use crate::resident::slot::Slot;
 use crate::unit::Hint;
 
 use lru_k::LruK;
 
+pub(crate) use draw::Draw;
 pub(crate) use history::K_MAX;
 
 /// Uses of a scan's own frame for each unit of time: all threads share the clock.
@@ -40,7 +41,7 @@ pub(crate) struct Search<'a> {
 
 impl Search<'_> {
     pub(crate) fn can_go(&self, index: u32) -> bool {
-        let word = self.slots[index as usize].word();
+        let word = &self.slots[index as usize].word;
         if self.clean_only { word.is_evictable() } else { word.is_idle() }
     }
 }
@@ -261,7 +262,7 @@ pub(crate) mod tests {
     /// A policy over slots that are all resident, and the order in which they would go.
     pub(crate) fn policy(slots: &[Slot], k: usize, history: usize) -> Policy {
         slots.iter().for_each(|slot| {
-            slot.word().publish(0);
+            slot.word.publish(0);
         });
         Policy::new(slots.len(), k, history, 4)
     }
@@ -270,7 +271,7 @@ pub(crate) mod tests {
     pub(crate) fn order(policy: &Policy, slots: &[Slot]) -> Vec<u32> {
         let mut order = Vec::new();
         while let Some(index) = policy.victim(slots, slots.len() as u32, &Draw::default(), false) {
-            assert!(slots[index as usize].word().claim().is_some());
+            assert!(slots[index as usize].word.claim().is_some());
             policy.left(&slots[index as usize], index, false);
             order.push(index);
         }

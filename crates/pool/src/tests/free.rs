@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use crate::free::{FreeList, List};
+use crate::memory::free::{FreeList, List};
 
 fn frames_of(free: &FreeList, list: List) -> Vec<u32> {
     let mut frames = vec![list.head];

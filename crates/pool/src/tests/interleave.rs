@@ -3,7 +3,7 @@
 //! Each step is one atomic operation of the real word, so this covers what threads can do to each other except for
 //! weaker memory orders (Miri and the stress tests look at those). A schedule is run anew for each interleaving.
 
-use crate::word::Word;
+use crate::resident::word::Word;
 
 /// The page that the word protects, and who uses it.
 #[derive(Default)]

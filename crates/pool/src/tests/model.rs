@@ -132,7 +132,7 @@ impl Model {
             Step::Forget(block, blocks) => {
                 let run = Run::new(block, blocks);
                 // What is on its way is not forgotten.
-                eventually(|| pool.inner().prefetching.load(Ordering::Relaxed) == 0);
+                eventually(|| pool.shared().prefetching.load(Ordering::Relaxed) == 0);
                 pool.forget(run);
                 (run.block..run.end().min(PAGES))
                     .for_each(|block| assert!(!pool.is_resident(&self.unit(block).id)));
@@ -195,10 +195,10 @@ proptest! {
         steps.into_iter().for_each(|step| model.step(step));
         model.held.clear();
         let pool = model.pool;
-        eventually(|| pool.inner().prefetching.load(Ordering::Relaxed) == 0);
+        eventually(|| pool.shared().prefetching.load(Ordering::Relaxed) == 0);
         prop_assert_eq!(pool.counters().frames_pinned, 0);
         pool.forget(Run::new(0, u32::MAX));
         prop_assert_eq!(pool.counters().frames_used, 0);
-        prop_assert_eq!(pool.inner().policy.scan_frames(), 0);
+        prop_assert_eq!(pool.shared().policy.scan_frames(), 0);
     }
 }

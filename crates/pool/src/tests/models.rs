@@ -16,11 +16,11 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
-#[path = "../free.rs"]
+#[path = "../memory/free.rs"]
 #[allow(dead_code, reason = "only a part of it is modelled")]
 mod free;
 
-#[path = "../word.rs"]
+#[path = "../resident/word.rs"]
 #[allow(dead_code, reason = "only a part of it is modelled")]
 mod word;
 

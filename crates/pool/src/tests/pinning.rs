@@ -203,7 +203,7 @@ fn buffers_hold_the_pin_and_need_no_copy() {
 #[test]
 fn the_pool_may_go_before_pins_and_requests() {
     let (pool, device) = pool_of(8, 20);
-    let inner = Arc::downgrade(pool.inner());
+    let memory = Arc::downgrade(pool.residents());
     let pinned = run(pool.fetch(page_unit(1, 0), Hint::Lookup)).unwrap();
     let clone = pinned.clone();
     drop(run(pool.fetch(page_unit(2, 0), Hint::Lookup)).unwrap());
@@ -214,16 +214,16 @@ fn the_pool_may_go_before_pins_and_requests() {
     drop(pinned);
     let other = thread::spawn(move || clone.page().to_vec());
     assert_eq!(other.join().unwrap(), content(1, 0));
-    assert!(inner.strong_count() > 0, "the read under way owns its frames");
+    assert!(memory.strong_count() > 0, "the read under way owns its frames");
     device.release();
-    eventually(|| inner.strong_count() == 0);
+    eventually(|| memory.strong_count() == 0);
 }
 
 #[test]
 fn pins_race_with_the_end_of_the_pool() {
     for round in 0..200 {
         let (pool, _device) = pool_of(4, 4);
-        let inner = Arc::downgrade(pool.inner());
+        let memory = Arc::downgrade(pool.residents());
         let pins: Vec<_> =
             (0..3).map(|block| run(pool.fetch(page_unit(block, 0), Hint::Lookup)).unwrap()).collect();
         let clones = pins.clone();
@@ -236,6 +236,6 @@ fn pins_race_with_the_end_of_the_pool() {
         first.join().unwrap();
         second.join().unwrap();
         // The device's thread may still hold the request that it completed.
-        eventually(|| inner.strong_count() == 0);
+        eventually(|| memory.strong_count() == 0);
     }
 }

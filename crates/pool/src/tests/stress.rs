@@ -154,11 +154,11 @@ fn eight_threads_never_see_wrong_bytes() {
         let pool = &world.pool;
         assert!(world.served.load(Ordering::Relaxed) > 1000, "{:?}", pool.counters());
         assert!(world.versions.iter().map(|version| version.load(Ordering::Relaxed)).sum::<u64>() > 0);
-        eventually(|| pool.inner().prefetching.load(Ordering::Relaxed) == 0);
+        eventually(|| pool.shared().prefetching.load(Ordering::Relaxed) == 0);
         eventually(|| pool.counters().frames_pinned == 0);
         pool.forget(Run::new(0, u32::MAX));
         assert_eq!(
-            (pool.counters().frames_used, pool.inner().policy.scan_frames()),
+            (pool.counters().frames_used, pool.shared().policy.scan_frames()),
             (0, 0),
             "{:?}",
             pool.counters()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use crate::word::{Duties, HIT, HIT_SHIFT, HITS_HIGH, RESIDENT, Word};
+use crate::resident::word::{Duties, HIT, HIT_SHIFT, HITS_HIGH, RESIDENT, Word};
 
 #[test]
 fn the_life_of_a_unit() {

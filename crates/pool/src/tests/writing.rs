@@ -202,15 +202,15 @@ fn a_writer_may_be_dropped_with_writes_in_flight() {
 #[test]
 fn the_pool_may_go_before_its_writes() {
     let (pool, device) = pool_of(8, 64);
-    let inner = Arc::downgrade(pool.inner());
+    let memory = Arc::downgrade(pool.residents());
     let mut writer = pool.writer(WriterOptions { request_bytes_max: BLOCK_BYTES, ..Default::default() });
     device.hold();
     run(write(&mut writer, 7, 1, Keep::Free)).unwrap();
     drop(writer);
     drop(pool);
-    assert!(inner.strong_count() > 0);
+    assert!(memory.strong_count() > 0);
     device.release();
-    eventually(|| inner.strong_count() == 0);
+    eventually(|| memory.strong_count() == 0);
     assert_eq!(device.peek(7, 0, BLOCK_BYTES), content(7, 1));
 }
 

@@ -1,11 +1,11 @@
 //! BITFIELD: integers of any width at any bit of a string.
 
-use shoal_engine::{Change, Look, Object};
+use shoal_engine::{Change, ReadLevel};
 
-use super::strings::VALUE_BYTES_MAX;
-use super::{Call, SYNTAX, integer, is};
-use crate::answer::{Answer, Failed, Finished, Outcome};
-use crate::face::new_value;
+use super::call::{Call, Outcome, SYNTAX, integer, is};
+use super::strings::{VALUE_BYTES_MAX, bytes_of};
+use super::write::new_value;
+use crate::answer::{Answer, Failed};
 
 const WRONG_TYPE: &str =
     "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.";
@@ -180,21 +180,18 @@ fn parse(call: &Call) -> Result<Vec<Operation>, Failed> {
 
 pub(super) async fn bitfield(call: Call) -> Outcome {
     let operations = parse(&call)?;
-    let key = call.face.key(call.word(1))?;
-    let Some(bytes) = operations.iter().map(|operation| operation.bytes()).max().filter(|&bytes| bytes > 0)
-    else {
+    let bytes = operations.iter().map(|operation| operation.bytes()).max().unwrap_or(0);
+    if bytes == 0 {
         return read(&call, &operations).await;
-    };
-    call.face
-        .update(&key, Look::Value, |object: Option<&Object>| {
-            let before = object.map(|object| object.value.to_vec()).unwrap_or_default();
-            let mut value = before.clone();
-            value.resize(value.len().max(bytes), 0);
-            let answers = operations.iter().map(|operation| operation.run(&mut value)).collect();
-            let change = if value == before { Change::Keep } else { new_value(object, value) };
-            (change, Answer::Array(answers))
-        })
-        .await
+    }
+    call.update(ReadLevel::Value, |object| {
+        let before = bytes_of(object);
+        let mut value = before.clone();
+        value.resize(value.len().max(bytes), 0);
+        let answer = run_all(&operations, &mut value);
+        (if value == before { Change::NoChange } else { new_value(object, value) }, answer)
+    })
+    .await
 }
 
 pub(super) async fn bitfield_ro(call: Call) -> Outcome {
@@ -206,11 +203,11 @@ pub(super) async fn bitfield_ro(call: Call) -> Outcome {
 }
 
 async fn read(call: &Call, operations: &[Operation]) -> Outcome {
-    let key = call.face.key(call.word(1))?;
-    let (object, pending) = call.face.read(&key, call.newest).await?;
-    let mut value = object.map(|object| object.value.to_vec()).unwrap_or_default();
-    let answers = operations.iter().map(|operation| operation.run(&mut value)).collect();
-    Ok(Finished::after(Answer::Array(answers), pending))
+    call.answer_object(|object| run_all(operations, &mut bytes_of(object.as_ref()))).await
+}
+
+fn run_all(operations: &[Operation], value: &mut [u8]) -> Answer {
+    Answer::Array(operations.iter().map(|operation| operation.run(value)).collect())
 }
 
 #[cfg(test)]

@@ -2,41 +2,53 @@
 
 use std::collections::HashSet;
 
-use shoal_engine::{Change, Expiry, Look, Object};
+use bytes::Bytes;
+use shoal_engine::{Change, Expiry, Object, ReadLevel};
 
-use super::strings::{bit, bit_offset};
-use super::{Call, SYNTAX, is};
-use crate::answer::{Answer, Failed, Finished, Outcome};
-use crate::face::{new_value, set_value};
+use super::call::{Call, Outcome, SYNTAX, integer, is};
+use super::strings::{VALUE_BYTES_MAX, bytes_of};
+use super::write::{new_value, set_value};
+use crate::answer::{Answer, Failed};
 
 /// Bytes of all strings that one BITOP reads, and of its keys.
 const OPERANDS_BYTES_MAX: u64 = 64 << 20;
 
+/// The integer that is an offset of a bit.
+fn bit_offset(word: &[u8]) -> Result<usize, Failed> {
+    const WRONG: &str = "ERR bit offset is not an integer or out of range";
+    let offset = integer(word).ok().and_then(|offset| usize::try_from(offset).ok());
+    offset.filter(|offset| offset / 8 < VALUE_BYTES_MAX).ok_or(WRONG.into())
+}
+
 pub(super) async fn getbit(call: Call) -> Outcome {
     let offset = bit_offset(call.word(2))?;
-    let key = call.face.key(call.word(1))?;
-    let (object, pending) = call.face.read(&key, call.newest).await?;
-    let byte = object.and_then(|object| object.value.peek(offset / 8).first().copied()).unwrap_or(0);
-    Ok(Finished::after(Answer::flag(byte & (0x80 >> (offset % 8)) != 0), pending))
+    call.answer_object(|object| {
+        let byte = object.and_then(|object| object.value.peek(offset / 8).first().copied()).unwrap_or(0);
+        Answer::flag(byte & (0x80 >> (offset % 8)) != 0)
+    })
+    .await
 }
 
 pub(super) async fn setbit(call: Call) -> Outcome {
-    let (offset, on) = (bit_offset(call.word(2))?, bit(call.word(3))?);
-    let key = call.face.key(call.word(1))?;
+    let offset = bit_offset(call.word(2))?;
+    let on = match &call.word(3)[..] {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err("ERR bit is not an integer or out of range".into()),
+    };
     let (at, mask) = (offset / 8, 0x80_u8 >> (offset % 8));
-    call.face
-        .update(&key, Look::Value, |object| {
-            let mut value = object.map(|object| object.value.to_vec()).unwrap_or_default();
-            let (grows, mut before) = (at >= value.len(), false);
-            value.resize(value.len().max(at + 1), 0);
-            if let Some(byte) = value.get_mut(at) {
-                before = *byte & mask != 0;
-                *byte = if on { *byte | mask } else { *byte & !mask };
-            }
-            let change = if grows || before != on { new_value(object, value) } else { Change::Keep };
-            (change, Answer::flag(before))
-        })
-        .await
+    call.update(ReadLevel::Value, |object| {
+        let mut value = bytes_of(object);
+        let (grows, mut before) = (at >= value.len(), false);
+        value.resize(value.len().max(at + 1), 0);
+        if let Some(byte) = value.get_mut(at) {
+            before = *byte & mask != 0;
+            *byte = if on { *byte | mask } else { *byte & !mask };
+        }
+        let change = if grows || before != on { new_value(object, value) } else { Change::NoChange };
+        (change, Answer::flag(before))
+    })
+    .await
 }
 
 /// Which bits of a string are meant: those from the first to the last, both among them, in bytes or in bits; negative ones count
@@ -51,12 +63,21 @@ struct Part {
 impl Part {
     const WHOLE: Self = Self { start: 0, end: -1, in_bits: false };
 
-    fn unit(word: &[u8]) -> Result<bool, Failed> {
-        match (is(word, "bit"), is(word, "byte")) {
-            (true, _) => Ok(true),
-            (_, true) => Ok(false),
-            _ => Err(SYNTAX.into()),
+    /// The part that `words` say: nothing, a start (where `end_is_optional`), start and end, or these with a unit.
+    fn parse(words: &[Bytes], end_is_optional: bool) -> Result<Self, Failed> {
+        let (start, end, unit) = match words {
+            [] => return Ok(Self::WHOLE),
+            [start] if end_is_optional => return Ok(Self { start: integer(start)?, ..Self::WHOLE }),
+            [start, end] => (start, end, None),
+            [start, end, unit] => (start, end, Some(unit)),
+            _ => return Err(SYNTAX.into()),
+        };
+        let (start, end) = (integer(start)?, integer(end)?);
+        let in_bits = unit.is_some_and(|unit| is(unit, "bit"));
+        if unit.is_some_and(|unit| !in_bits && !is(unit, "byte")) {
+            return Err(SYNTAX.into());
         }
+        Ok(Self { start, end, in_bits })
     }
 
     /// The first bit and the one behind the last, of a string of so many bytes; none where there is no such bit.
@@ -85,19 +106,15 @@ fn masked(value: &[u8], first: usize, end: usize) -> impl Iterator<Item = (usize
 }
 
 pub(super) async fn bitcount(call: Call) -> Outcome {
-    let part = match call.rest(2) {
-        [] => Part::WHOLE,
-        [_, _] => Part { start: call.integer(2)?, end: call.integer(3)?, in_bits: false },
-        [_, _, unit] => Part { start: call.integer(2)?, end: call.integer(3)?, in_bits: Part::unit(unit)? },
-        _ => return Err(SYNTAX.into()),
-    };
-    let key = call.face.key(call.word(1))?;
-    let (object, pending) = call.face.read(&key, call.newest).await?;
-    let value = object.map(|object| object.value.to_vec()).unwrap_or_default();
-    let count = part.within(value.len()).map_or(0, |(first, end)| {
-        masked(&value, first, end).map(|(_, byte, mask)| i64::from((byte & mask).count_ones())).sum()
-    });
-    Ok(Finished::after(Answer::Integer(count), pending))
+    let part = Part::parse(call.rest(2), false)?;
+    call.answer_object(|object| {
+        let value = bytes_of(object.as_ref());
+        let count = |(first, end)| {
+            masked(&value, first, end).map(|(_, byte, mask)| i64::from((byte & mask).count_ones())).sum()
+        };
+        Answer::Integer(part.within(value.len()).map_or(0, count))
+    })
+    .await
 }
 
 pub(super) async fn bitpos(call: Call) -> Outcome {
@@ -106,28 +123,17 @@ pub(super) async fn bitpos(call: Call) -> Outcome {
         1 => true,
         _ => return Err("ERR The bit argument must be 1 or 0.".into()),
     };
+    let part = Part::parse(call.rest(3), true)?;
     let has_end = call.words.len() > 4;
-    let part = match call.rest(3) {
-        [] => Part::WHOLE,
-        [_] => Part { start: call.integer(3)?, ..Part::WHOLE },
-        [_, _] => Part { start: call.integer(3)?, end: call.integer(4)?, in_bits: false },
-        [_, _, unit] => Part { start: call.integer(3)?, end: call.integer(4)?, in_bits: Part::unit(unit)? },
-        _ => return Err(SYNTAX.into()),
-    };
-    let key = call.face.key(call.word(1))?;
-    let (object, pending) = call.face.read(&key, call.newest).await?;
-    let position = match object {
-        // A string that is not there has as many bits that are 0 as one likes.
-        None => {
-            if wanted {
-                -1
-            } else {
-                0
-            }
-        }
-        Some(object) => position(&object.value.to_vec(), wanted, part, has_end),
-    };
-    Ok(Finished::after(Answer::Integer(position), pending))
+    call.answer_object(|object| {
+        Answer::Integer(match object {
+            Some(object) => position(&object.value.to_vec(), wanted, part, has_end),
+            // A string that is not there has as many bits that are 0 as one likes.
+            None if wanted => -1,
+            None => 0,
+        })
+    })
+    .await
 }
 
 /// Where the first such bit is; -1 where there is none. Behind the string, where no end was given, all bits are 0.
@@ -160,13 +166,13 @@ pub(super) async fn bitop(call: Call) -> Outcome {
     if operation == Operation::Not && call.words.len() != 4 {
         return Err("ERR BITOP NOT must be called with a single source key.".into());
     }
-    let keys = call.rest(2).iter().map(|word| call.face.key(word)).collect::<Result<Vec<_>, _>>()?;
+    let keys = call.rest(2).iter().map(|word| call.frontend.key(word)).collect::<Result<Vec<_>, _>>()?;
     // Before anything is read: all of it is in memory at a time.
     let (mut bytes, mut looked) = (0, HashSet::new());
     for key in keys.iter().skip(1) {
         bytes += key.encoded().len() as u64;
         if looked.insert(key.encoded()) {
-            bytes += call.face.head(key, false).await?.0.map_or(0, |info| info.bytes);
+            bytes += call.head(key, false).await?.0.map_or(0, |info| info.bytes);
         }
         if bytes > OPERANDS_BYTES_MAX {
             return Err(format!("ERR the strings have more than {OPERANDS_BYTES_MAX} bytes together").into());
@@ -175,30 +181,28 @@ pub(super) async fn bitop(call: Call) -> Outcome {
     let looks: Vec<_> = keys
         .into_iter()
         .enumerate()
-        .map(|(at, key)| (key, if at == 0 { Look::Info } else { Look::Value }))
+        .map(|(at, key)| (key, if at == 0 { ReadLevel::Info } else { ReadLevel::Value }))
         .collect();
-    call.face
-        .update_together(&looks, |objects| {
-            let (target, sources) =
-                objects.split_first().map_or((None, objects), |(target, sources)| (target.as_ref(), sources));
-            let result = combine(operation, sources);
-            let bytes = result.len() as i64;
-            let change = match (result.is_empty(), target) {
-                (true, None) => Change::Keep,
-                (true, Some(_)) => Change::Delete,
-                (false, _) => set_value(&result.into(), Expiry::Never),
-            };
-            let kept = sources.iter().map(|_| Change::Keep);
-            (std::iter::once(change).chain(kept).collect(), Answer::Integer(bytes))
-        })
-        .await
+    call.update_together(&looks, |objects| {
+        let (target, sources) = objects.split_first().map_or((&None, objects), |split| split);
+        let result = combine(operation, sources);
+        let bytes = result.len() as i64;
+        let change = match (result.is_empty(), target) {
+            (true, None) => Change::NoChange,
+            (true, Some(_)) => Change::Delete,
+            (false, _) => set_value(&result.into(), Expiry::Never),
+        };
+        let kept = sources.iter().map(|_| Change::NoChange);
+        (std::iter::once(change).chain(kept).collect(), Answer::Integer(bytes))
+    })
+    .await
 }
 
 /// The strings combined bit by bit; shorter ones have zeros behind them, as those that are not there.
 fn combine(operation: Operation, sources: &[Option<Object>]) -> Vec<u8> {
     let bytes = sources.iter().flatten().map(|object| object.value.len()).max().unwrap_or(0);
     let mut values = sources.iter().map(|object| {
-        let mut value = object.as_ref().map(|object| object.value.to_vec()).unwrap_or_default();
+        let mut value = bytes_of(object.as_ref());
         value.resize(bytes, 0);
         value
     });

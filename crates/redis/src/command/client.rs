@@ -1,60 +1,80 @@
 //! CLIENT: what a connection says of itself, and what there is to see and to end of all of them.
 
-use std::net::SocketAddr;
-
 use bytes::Bytes;
 
-use super::parts::help;
-use super::session::{Replies, monotonic_ms, name_of, printable};
-use super::{Call, SYNTAX, Session, integer, is, unknown_part, wrong_count_of_part};
+use super::call::{Call, Part, Replies, SYNTAX, Session, integer, is};
+use super::session::{name_of, printable};
 use crate::answer::{Answer, Failed};
 use crate::clients::Client;
 
-pub(super) fn client(session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    let (part, words) = (call.word(1), call.rest(2));
-    let counted = |count: usize| if words.len() == count { Ok(()) } else { Err(wrong_count_of_part(call)) };
+pub(super) const PARTS: &[Part] = &[
+    Part::new("getname", 0..=0, "", "The name of this connection."),
+    Part::HELP,
+    Part::new("id", 0..=0, "", "The number of this connection."),
+    Part::new("info", 0..=0, "", "What CLIENT LIST says of this connection."),
+    Part::new(
+        "kill",
+        1..=usize::MAX,
+        "<ip:port> | [ID <id>] [TYPE <type>] [USER <user>] [ADDR <ip:port>] [LADDR <ip:port>] [SKIPME YES|NO] [MAXAGE <seconds>]",
+        "End the connections that all of this is true of.",
+    ),
+    Part::new("list", 0..=usize::MAX, "[TYPE <type> | ID <id> ...]", "The connections, one a line."),
+    Part::new("no-evict", 1..=1, "ON|OFF", "Accepted; no connection is ended for the memory of keys."),
+    Part::new("no-touch", 1..=1, "ON|OFF", "Accepted; reads change nothing that commands tell."),
+    Part::new(
+        "reply",
+        1..=1,
+        "ON|OFF|SKIP",
+        "Whether this connection's commands, or the next one, are answered.",
+    ),
+    Part::new("setinfo", 2..=2, "LIB-NAME|LIB-VER <text>", "Say which library this connection is of."),
+    Part::new("setname", 1..=1, "<name>", "Name this connection."),
+];
+
+/// `command_name` gives the name of a command's number.
+pub(super) fn client(
+    session: &mut Session,
+    call: &Call,
+    command_name: fn(usize) -> String,
+) -> Result<Answer, Failed> {
     let client = &session.client;
-    if is(part, "id") {
-        counted(0)?;
-        Ok(Answer::Integer(client.id as i64))
-    } else if is(part, "getname") {
-        counted(0)?;
-        let name = client.says.lock().name.clone();
-        Ok(if name.is_empty() { Answer::Null } else { Answer::string(name) })
-    } else if is(part, "setname") {
-        counted(1)?;
-        client.says.lock().name = name_of(call.word(2))?;
-        Ok(Answer::Ok)
-    } else if is(part, "setinfo") {
-        counted(2)?;
-        set_info(client, call)
-    } else if is(part, "info") {
-        counted(0)?;
-        Ok(Answer::Verbatim(client.line(monotonic_ms(&call.face)) + "\n"))
-    } else if is(part, "list") {
-        list(call, words)
-    } else if is(part, "kill") {
-        kill(session, call, words)
-    } else if is(part, "reply") {
-        counted(1)?;
-        session.replies = match (is(call.word(2), "on"), is(call.word(2), "off"), is(call.word(2), "skip")) {
-            (true, _, _) => Replies::All,
-            (_, true, _) => Replies::None,
-            // With nothing answered there is nothing to leave out.
-            (_, _, true) if session.replies == Replies::None => Replies::None,
-            // Of this command and the next.
-            (_, _, true) => Replies::NotOf(2),
-            _ => return Err(SYNTAX.into()),
-        };
-        Ok(Answer::Ok)
-    } else if is(part, "no-evict") || is(part, "no-touch") {
-        counted(1)?;
-        if is(call.word(2), "on") || is(call.word(2), "off") { Ok(Answer::Ok) } else { Err(SYNTAX.into()) }
-    } else if is(part, "help") {
-        help(call)
-    } else {
-        Err(unknown_part(call))
-    }
+    let line = |client: &Client| client.line(call.frontend.monotonic_ms(), command_name) + "\n";
+    Ok(match call.part()? {
+        "id" => Answer::Integer(client.id as i64),
+        "getname" => {
+            let name = client.says.lock().name.clone();
+            if name.is_empty() { Answer::Null } else { Answer::string(name) }
+        }
+        "setname" => {
+            client.says.lock().name = name_of(call.word(2))?;
+            Answer::Ok
+        }
+        "setinfo" => set_info(client, call)?,
+        "info" => Answer::Verbatim(line(client)),
+        "list" => {
+            let wanted = listed(call.rest(2))?;
+            let is_wanted = |id| wanted.as_ref().is_none_or(|wanted| wanted.contains(&id));
+            let clients = call.frontend.clients.list(|id, client| is_wanted(id).then(|| client.clone()));
+            Answer::Verbatim(clients.iter().map(|client| line(client)).collect())
+        }
+        "kill" => kill(session, call, call.rest(2))?,
+        "reply" => {
+            session.replies =
+                match (is(call.word(2), "on"), is(call.word(2), "off"), is(call.word(2), "skip")) {
+                    (true, _, _) => Replies::All,
+                    (_, true, _) => Replies::None,
+                    // With nothing answered there is nothing to leave out.
+                    (_, _, true) if session.replies == Replies::None => Replies::None,
+                    // Of this command and the next.
+                    (_, _, true) => Replies::NotOf(2),
+                    _ => return Err(SYNTAX.into()),
+                };
+            Answer::Ok
+        }
+        "no-evict" | "no-touch" if is(call.word(2), "on") || is(call.word(2), "off") => Answer::Ok,
+        "no-evict" | "no-touch" => return Err(SYNTAX.into()),
+        _ => call.help(),
+    })
 }
 
 fn set_info(client: &Client, call: &Call) -> Result<Answer, Failed> {
@@ -83,105 +103,79 @@ fn is_normal(kind: &Bytes) -> Result<bool, Failed> {
     Ok(is(kind, "normal"))
 }
 
-fn list(call: &Call, words: &[Bytes]) -> Result<Answer, Failed> {
-    let mut ids = None;
+/// The numbers of the connections that CLIENT LIST lists; none: all.
+fn listed(words: &[Bytes]) -> Result<Option<Vec<u64>>, Failed> {
     match words {
-        [] => {}
-        [option, kind] if is(option, "type") => {
-            if !is_normal(kind)? {
-                ids = Some(Vec::new());
-            }
-        }
+        [] => Ok(None),
+        [option, kind] if is(option, "type") => Ok(if is_normal(kind)? { None } else { Some(Vec::new()) }),
         [option, listed @ ..] if is(option, "id") && !listed.is_empty() => {
             let wrong = |_| Failed::from("ERR Invalid client ID");
             let id = |word: &Bytes| integer(word).map_err(wrong).map(|id| u64::try_from(id).unwrap_or(0));
-            ids = Some(listed.iter().map(id).collect::<Result<Vec<u64>, Failed>>()?);
+            listed.iter().map(id).collect::<Result<_, _>>().map(Some)
         }
-        _ => return Err(SYNTAX.into()),
+        _ => Err(SYNTAX.into()),
     }
-    let now = monotonic_ms(&call.face);
-    let clients = call.face.clients.list(ids.as_deref());
-    Ok(Answer::Verbatim(clients.iter().map(|client| client.line(now) + "\n").collect()))
 }
 
-/// Which connections are to end: those of which all that is given is true.
-#[derive(Default)]
-struct Wanted {
-    id: Option<u64>,
-    address: Option<Bytes>,
-    local: Option<Bytes>,
-    age_seconds: Option<u64>,
-    /// There is none of the kind, or of the user.
-    nobody: bool,
-    keeps_this: bool,
-}
+/// What has to be true of a connection that CLIENT KILL ends.
+type Condition = Box<dyn Fn(&Client) -> bool>;
 
-impl Wanted {
-    fn parse(words: &[Bytes]) -> Result<Self, Failed> {
-        let mut wanted = Self { keeps_this: true, ..Self::default() };
-        let pairs = words.chunks_exact(2);
-        if !pairs.remainder().is_empty() {
-            return Err(SYNTAX.into());
-        }
-        for pair in pairs {
-            let [option, word] = pair else { return Err(SYNTAX.into()) };
-            let above_zero = |wrong: &'static str| {
-                let number = integer(word).map_err(|_| wrong)?;
-                u64::try_from(number).ok().filter(|&number| number > 0).ok_or(Failed::from(wrong))
-            };
-            if is(option, "id") {
-                wanted.id = Some(above_zero("ERR client-id should be greater than 0")?);
-            } else if is(option, "type") {
-                wanted.nobody |= !is_normal(word)?;
-            } else if is(option, "user") {
-                if word != "default" {
-                    return Err(format!("ERR No such user '{}'", String::from_utf8_lossy(word)).into());
-                }
-            } else if is(option, "addr") {
-                wanted.address = Some(word.clone());
-            } else if is(option, "laddr") {
-                wanted.local = Some(word.clone());
-            } else if is(option, "skipme") {
-                wanted.keeps_this = is(word, "yes");
-                if !is(word, "yes") && !is(word, "no") {
-                    return Err(SYNTAX.into());
-                }
-            } else if is(option, "maxage") {
-                wanted.age_seconds = Some(above_zero("ERR maxage should be greater than 0")?);
-            } else {
+/// The conditions that the words say, and whether the connection that says them stays.
+fn conditions(words: &[Bytes], now_ms: u64) -> Result<(Vec<Condition>, bool), Failed> {
+    let (mut conditions, mut keeps_this): (Vec<Condition>, _) = (Vec::new(), true);
+    let pairs = words.chunks_exact(2);
+    if !pairs.remainder().is_empty() {
+        return Err(SYNTAX.into());
+    }
+    for pair in pairs {
+        let [option, word] = pair else { return Err(SYNTAX.into()) };
+        let above_zero = |wrong: &'static str| {
+            let number = integer(word).map_err(|_| wrong)?;
+            u64::try_from(number).ok().filter(|&number| number > 0).ok_or(Failed::from(wrong))
+        };
+        let address = word.clone();
+        if is(option, "id") {
+            let id = above_zero("ERR client-id should be greater than 0")?;
+            conditions.push(Box::new(move |client| client.id == id));
+        } else if is(option, "type") {
+            let is_normal = is_normal(word)?;
+            conditions.push(Box::new(move |_| is_normal));
+        } else if is(option, "user") {
+            if word != "default" {
+                return Err(format!("ERR No such user '{}'", String::from_utf8_lossy(word)).into());
+            }
+        } else if is(option, "addr") {
+            conditions.push(Box::new(move |client| address == client.addresses.peer.to_string()));
+        } else if is(option, "laddr") {
+            conditions.push(Box::new(move |client| address == client.addresses.local.to_string()));
+        } else if is(option, "skipme") {
+            keeps_this = is(word, "yes");
+            if !is(word, "yes") && !is(word, "no") {
                 return Err(SYNTAX.into());
             }
+        } else if is(option, "maxage") {
+            let age_s = above_zero("ERR maxage should be greater than 0")?;
+            conditions.push(Box::new(move |client| now_ms.saturating_sub(client.since_ms) / 1000 >= age_s));
+        } else {
+            return Err(SYNTAX.into());
         }
-        Ok(wanted)
     }
-
-    fn is(&self, client: &Client, now_ms: u64) -> bool {
-        let same = |wanted: &Option<Bytes>, address: SocketAddr| {
-            wanted.as_ref().is_none_or(|wanted| wanted == address.to_string().as_bytes())
-        };
-        !self.nobody
-            && self.id.is_none_or(|id| id == client.id)
-            && same(&self.address, client.address)
-            && same(&self.local, client.local)
-            && self.age_seconds.is_none_or(|age| now_ms.saturating_sub(client.since_ms) / 1000 >= age)
-    }
+    Ok((conditions, keeps_this))
 }
 
 fn kill(session: &mut Session, call: &Call, words: &[Bytes]) -> Result<Answer, Failed> {
-    let (wanted, is_old_form) = match words {
-        [] => return Err(wrong_count_of_part(call)),
-        [address] => (Wanted { address: Some(address.clone()), ..Wanted::default() }, true),
-        words => (Wanted::parse(words)?, false),
+    let is_old_form = words.len() == 1;
+    let (conditions, keeps_this) = match words {
+        [address] => (conditions(&[Bytes::from("addr"), address.clone()], 0)?.0, false),
+        words => conditions(words, call.frontend.monotonic_ms())?,
     };
-    let now_ms = monotonic_ms(&call.face);
+    let is_wanted = |client: &Client| conditions.iter().all(|condition| condition(client));
+    let wanted = call.frontend.clients.list(|_, client| is_wanted(client).then(|| client.clone()));
     let mut ended = 0;
-    for client in call.face.clients.list(None) {
-        if !wanted.is(&client, now_ms) {
-            continue;
-        }
+    for client in wanted {
         if client.id != session.client.id {
             client.end();
-        } else if wanted.keeps_this {
+        } else if keeps_this {
             continue;
         } else {
             // It hears of it first.

@@ -1,12 +1,12 @@
-//! Time to live. A key whose time is over does not exist for anybody, whatever face they use.
+//! Time to live. A key whose time is over does not exist for anybody, whatever protocol they speak.
 
 use std::time::Duration;
 
-use shoal_engine::{Change, Deadline, Expiry, Look};
+use shoal_engine::{Change, Deadline, Expiry, ReadLevel};
 
-use super::{Call, integer, is};
-use crate::answer::{Answer, Failed, Finished, Outcome};
-use crate::face::new_expiry;
+use super::call::{Call, Outcome, integer, is};
+use super::write::new_expiry;
+use crate::answer::{Answer, Failed};
 
 /// How a moment is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Unit {
 
 /// Now by the wall clock, as a number that may be subtracted from.
 fn now_ms(call: &Call) -> i64 {
-    i64::try_from(call.face.now_ms()).unwrap_or(i64::MAX)
+    (call.frontend.clock.wall_ns() / 1_000_000) as i64
 }
 
 /// The engine's moment: nanoseconds since the Unix epoch. Moments behind the year 2554 are that year's.
@@ -129,79 +129,40 @@ impl Conditions {
     }
 }
 
-pub(super) async fn expire(call: Call) -> Outcome {
-    expire_at(call, Unit::Seconds).await
-}
-
-pub(super) async fn pexpire(call: Call) -> Outcome {
-    expire_at(call, Unit::Milliseconds).await
-}
-
-pub(super) async fn expireat(call: Call) -> Outcome {
-    expire_at(call, Unit::AtSeconds).await
-}
-
-pub(super) async fn pexpireat(call: Call) -> Outcome {
-    expire_at(call, Unit::AtMilliseconds).await
-}
-
-async fn expire_at(call: Call, unit: Unit) -> Outcome {
+pub(super) async fn expire(call: Call, unit: Unit) -> Outcome {
     let amount = integer(call.word(2))?;
     let conditions = Conditions::parse(&call)?;
     let now = now_ms(&call);
     let moment = unit.moment_ms(amount, now).ok_or_else(|| call.invalid_expiry())?;
-    let key = call.face.key(call.word(1))?;
-    call.face
-        .update(&key, Look::Value, |object| {
-            let Some(object) = object else { return (Change::Keep, Answer::Integer(0)) };
-            if !conditions.allow(object.info.expiry.map(at_ms), moment) {
-                return (Change::Keep, Answer::Integer(0));
-            }
-            let change =
-                if moment <= now { Change::Delete } else { new_expiry(object, unit.expiry(amount, moment)) };
-            (change, Answer::Integer(1))
-        })
-        .await
+    call.update(ReadLevel::Value, |object| {
+        let Some(object) = object.filter(|object| conditions.allow(object.info.expiry.map(at_ms), moment))
+        else {
+            return (Change::NoChange, Answer::Integer(0));
+        };
+        let change =
+            if moment <= now { Change::Delete } else { new_expiry(object, unit.expiry(amount, moment)) };
+        (change, Answer::Integer(1))
+    })
+    .await
 }
 
 pub(super) async fn persist(call: Call) -> Outcome {
-    let key = call.face.key(call.word(1))?;
-    call.face
-        .update(&key, Look::Value, |object| match object {
-            Some(object) if object.info.expiry.is_some() => {
-                (new_expiry(object, Expiry::Never), Answer::Integer(1))
-            }
-            _ => (Change::Keep, Answer::Integer(0)),
-        })
-        .await
+    call.update(ReadLevel::Value, |object| match object.filter(|object| object.info.expiry.is_some()) {
+        Some(object) => (new_expiry(object, Expiry::Never), Answer::Integer(1)),
+        None => (Change::NoChange, Answer::Integer(0)),
+    })
+    .await
 }
 
-/// Answers what `tell` makes of the moment; -2 without a key, -1 without a moment.
-async fn moment(call: Call, tell: impl Fn(Deadline) -> i64) -> Outcome {
-    let key = call.face.key(call.word(1))?;
-    let (info, pending) = call.face.head(&key, call.newest).await?;
-    let answer = match info.map(|info| info.expiry) {
-        None => -2,
-        Some(None) => -1,
-        Some(Some(deadline)) => tell(deadline),
+/// Answers what is left of a key's time, or when it ends; -2 without a key, -1 without an end.
+pub(super) async fn tell(call: Call, unit: Unit) -> Outcome {
+    let tell = |deadline: Deadline| match unit {
+        Unit::Seconds => left_ms(deadline).saturating_add(500) / 1000,
+        Unit::Milliseconds => left_ms(deadline),
+        Unit::AtSeconds => at_ms(deadline).saturating_add(500) / 1000,
+        Unit::AtMilliseconds => at_ms(deadline),
     };
-    Ok(Finished::after(Answer::Integer(answer), pending))
-}
-
-pub(super) async fn ttl(call: Call) -> Outcome {
-    moment(call, |deadline| left_ms(deadline).saturating_add(500) / 1000).await
-}
-
-pub(super) async fn pttl(call: Call) -> Outcome {
-    moment(call, left_ms).await
-}
-
-pub(super) async fn expiretime(call: Call) -> Outcome {
-    moment(call, |deadline| at_ms(deadline).saturating_add(500) / 1000).await
-}
-
-pub(super) async fn pexpiretime(call: Call) -> Outcome {
-    moment(call, at_ms).await
+    call.answer_info(|info| Answer::Integer(info.map_or(-2, |info| info.expiry.map_or(-1, tell)))).await
 }
 
 #[cfg(test)]

@@ -1,53 +1,69 @@
 //! Keys as such: whether they exist, what they are, deleting, renaming and copying them.
 
-use shoal_engine::{Change, Look, Object, ObjectKey};
+use std::collections::HashSet;
+
+use shoal_engine::{Change, Object, ObjectKey, ReadLevel};
 use smallvec::SmallVec;
 
-use super::parts::help;
-use super::{
-    Call, KEYS_A_TURN, NO_SUCH_KEY, SYNTAX, give_way, integer, is, unknown_part, wrong_count_of_part,
-};
-use crate::answer::{Answer, Failed, Finished, Outcome};
+use super::call::{Call, Finished, NO_SUCH_KEY, Outcome, Part, SYNTAX, give_way_at, integer, is};
+use super::write;
+use crate::answer::Answer;
 
 /// So many keys are deleted as one step, all of them or none; more go one after the other, so that others have their turn.
 const KEYS_A_STEP_MAX: usize = 32;
 
+pub(super) const OBJECT_PARTS: &[Part] = &[
+    Part::new("encoding", 1..=1, "<key>", "How Redis would store the value."),
+    Part::new("freq", 1..=1, "<key>", "Refused, as accesses are not counted."),
+    Part::HELP,
+    Part::new("idletime", 1..=1, "<key>", "Seconds since the value was written; reads do not count."),
+    Part::new("refcount", 1..=1, "<key>", "1, where the key exists."),
+];
+
 pub(super) async fn del(call: Call) -> Outcome {
-    let (mut count, mut pending) = (0, SmallVec::new());
     // Before anything is deleted: a command that is refused did nothing.
-    let keys = call.rest(1).iter().map(|word| call.face.key(word)).collect::<Result<Vec<_>, _>>()?;
-    if call.face.is_one_step() {
-        return call.face.delete_together(keys).await;
+    let keys = call.rest(1).iter().map(|word| call.frontend.key(word)).collect::<Result<Vec<_>, _>>()?;
+    if call.is_one_step() {
+        return delete_together(&call, keys).await;
     }
     // What is too much for a step is refused before anything is done; one by one it may be possible.
     if (2..=KEYS_A_STEP_MAX).contains(&keys.len())
-        && let Ok(finished) = call.face.delete_together(keys.clone()).await
+        && let Ok(finished) = delete_together(&call, keys.clone()).await
     {
         return Ok(finished);
     }
-    for (index, key) in keys.into_iter().enumerate() {
-        if index > 0 && index.is_multiple_of(KEYS_A_TURN) {
-            give_way().await;
-        }
-        let delete = |object: Option<&Object>| match object {
-            Some(_) => (Change::Delete, 1),
-            None => (Change::Keep, 0),
-        };
-        // A key in a damaged range counts: nobody knows whether it existed, and it does not any more.
-        let updated = call.face.store.update(&key, Look::Existence, delete).await.map_err(Failed::from)?;
-        count += updated.answer;
-        pending.extend(updated.pending);
+    let (mut count, mut pending) = (0, SmallVec::new());
+    for (number, key) in keys.into_iter().enumerate() {
+        give_way_at(number).await;
+        let (existed, waits) = write::delete(&call.frontend, &key).await?;
+        count += i64::from(existed);
+        pending.extend(waits);
     }
     Ok(Finished { pending, ..Answer::Integer(count).into() })
 }
 
+/// Deletes objects as one step; answers how many there were, those among them of which nobody knows whether they existed.
+async fn delete_together(call: &Call, keys: Vec<ObjectKey>) -> Outcome {
+    let keys: Vec<_> = keys.into_iter().map(|key| (key, ReadLevel::Existence)).collect();
+    call.update_together(&keys, |objects| {
+        let mut named = HashSet::with_capacity(keys.len());
+        let deleted = keys.iter().zip(objects).map(|((key, _), object)| {
+            // A key that is named twice counts once.
+            named.insert(key.encoded()) && object.is_some()
+        });
+        let deleted: Vec<bool> = deleted.collect();
+        let count = deleted.iter().filter(|deleted| **deleted).count();
+        let change = |deleted| if deleted { Change::Delete } else { Change::NoChange };
+        (deleted.into_iter().map(change).collect(), Answer::Integer(count as i64))
+    })
+    .await
+}
+
 pub(super) async fn exists(call: Call) -> Outcome {
     let (mut count, mut pending) = (0, SmallVec::new());
-    for (index, word) in call.rest(1).iter().enumerate() {
-        if index > 0 && index.is_multiple_of(KEYS_A_TURN) {
-            give_way().await;
-        }
-        let (info, waits) = call.face.head(&call.face.key(word)?, call.newest).await?;
+    for (number, word) in call.rest(1).iter().enumerate() {
+        give_way_at(number).await;
+        let (info, waits) = call.head(&call.frontend.key(word)?, call.newest).await?;
         count += i64::from(info.is_some());
         pending.extend(waits);
     }
@@ -55,9 +71,7 @@ pub(super) async fn exists(call: Call) -> Outcome {
 }
 
 pub(super) async fn kind(call: Call) -> Outcome {
-    let key = call.face.key(call.word(1))?;
-    let (info, pending) = call.face.head(&key, call.newest).await?;
-    Ok(Finished::after(Answer::Simple(if info.is_some() { "string" } else { "none" }), pending))
+    call.answer_info(|info| Answer::line(if info.is_some() { "string" } else { "none" })).await
 }
 
 /// As Redis where it does not count accesses either.
@@ -66,79 +80,58 @@ const NOT_COUNTED: &str = "ERR An LFU maxmemory policy is not selected, access f
 pub(super) async fn object(call: Call) -> Outcome {
     /// Longer strings are not embedded in Redis's objects.
     const EMBEDDED_BYTES_MAX: usize = 44;
-    if is(call.word(1), "help") {
-        return Ok(help(&call)?.into());
+    let part = call.part()?;
+    if part == "help" {
+        return Ok(call.help().into());
     }
-    let parts = ["encoding", "refcount", "idletime", "freq"];
-    let Some(part) = parts.into_iter().find(|part| is(call.word(1), part)) else {
-        return Err(unknown_part(&call));
-    };
-    if call.words.len() != 3 {
-        return Err(wrong_count_of_part(&call));
-    }
-    let key = call.face.key(call.word(2))?;
-    let (object, pending) = call.face.read(&key, call.newest).await?;
+    let (object, pending) = call.read(&call.key(2)?, call.newest).await?;
     let answer = match (part, object) {
         (_, None) => Answer::Null,
         ("refcount", _) => Answer::Integer(1),
         ("freq", _) => Answer::error(NOT_COUNTED),
         // When it was read is not remembered: that would be a write for each read.
-        ("idletime", Some(object)) => Answer::Integer(
-            (call.face.clock.wall_ns().saturating_sub(object.info.modified_ns) / 1_000_000_000) as i64,
-        ),
-        (_, Some(object)) if object.value.len() <= 20 && is_integer(&object) => Answer::text("int"),
+        ("idletime", Some(object)) => {
+            let idle_ns = call.frontend.clock.wall_ns().saturating_sub(object.info.modified_ns);
+            Answer::Integer((idle_ns / 1_000_000_000) as i64)
+        }
+        (_, Some(object)) if object.value.len() <= 20 && integer(&object.value.to_vec()).is_ok() => {
+            Answer::text("int")
+        }
         (_, Some(object)) if object.value.len() <= EMBEDDED_BYTES_MAX => Answer::text("embstr"),
         _ => Answer::text("raw"),
     };
     Ok(Finished::after(answer, pending))
 }
 
-fn is_integer(object: &Object) -> bool {
-    shoal_resp::parse_integer(&object.value.to_vec()).is_some()
-}
-
-pub(super) async fn rename(call: Call) -> Outcome {
-    move_to(&call, true).await.map(|mut finished| {
-        if matches!(finished.answer, Answer::Integer(_)) {
-            finished.answer = Answer::Ok;
-        }
-        finished
-    })
-}
-
-pub(super) async fn renamenx(call: Call) -> Outcome {
-    move_to(&call, false).await
-}
-
-/// Gives the object another key, as one step; 1, or 0 where the key is taken and may not be.
-async fn move_to(call: &Call, replace: bool) -> Outcome {
-    let (from, to) = (call.face.key(call.word(1))?, call.face.key(call.word(2))?);
+/// Gives the object another key, as one step. Where the key is taken, only if it may be replaced.
+pub(super) async fn rename(call: Call, replace: bool) -> Outcome {
+    let (from, to) = (call.key(1)?, call.key(2)?);
+    let done = if replace { || Answer::Ok } else { || Answer::Integer(1) };
     if from == to {
-        let (info, seen) = call.face.head(&from, true).await?;
-        let answer = info.map_or(Answer::error(NO_SUCH_KEY), |_| Answer::flag(replace));
-        return Ok(Finished::after(answer, seen));
+        let (info, seen) = call.head(&from, true).await?;
+        let kept = if replace { Answer::Ok } else { Answer::Integer(0) };
+        return Ok(Finished::after(info.map_or(Answer::error(NO_SUCH_KEY), |_| kept), seen));
     }
-    call.face.update_together(&looks(from, to, replace), |objects| take_to(objects, replace, true)).await
+    let decide = |objects: &[Option<Object>]| take_to(objects, replace, true, done());
+    call.update_together(&looks(from, to, replace), decide).await
 }
 
 /// What is looked at where one object takes another one's place: the other one only where it may be in the way.
-fn looks(from: ObjectKey, to: ObjectKey, replace: bool) -> [(ObjectKey, Look); 2] {
-    [(from, Look::Value), (to, if replace { Look::Nothing } else { Look::Info })]
+fn looks(from: ObjectKey, to: ObjectKey, replace: bool) -> [(ObjectKey, ReadLevel); 2] {
+    [(from, ReadLevel::Value), (to, if replace { ReadLevel::Nothing } else { ReadLevel::Info })]
 }
 
-/// The changes that give the first object the second one's key, or a copy of it.
-fn take_to(objects: &[Option<Object>], replace: bool, remove: bool) -> (Vec<Change>, Answer) {
-    let (source, target) =
-        (objects.first().and_then(Option::as_ref), objects.get(1).and_then(Option::as_ref));
-    let kept = |answer| (vec![Change::Keep, Change::Keep], answer);
+/// The changes that give the first object the second one's key, or a copy of it, and the answer; `done` where it is done.
+fn take_to(objects: &[Option<Object>], replace: bool, remove: bool, done: Answer) -> (Vec<Change>, Answer) {
+    let (source, is_taken) = (objects.first().and_then(Option::as_ref), matches!(objects, [_, Some(_)]));
+    let kept = |answer| (vec![Change::NoChange, Change::NoChange], answer);
     match source {
         None if remove => kept(Answer::error(NO_SUCH_KEY)),
         None => kept(Answer::Integer(0)),
-        Some(_) if target.is_some() && !replace => kept(Answer::Integer(0)),
+        Some(_) if is_taken && !replace => kept(Answer::Integer(0)),
         Some(object) => {
-            let (value, metadata) = (object.value.clone(), object.info.metadata.clone());
-            let put = Change::Put { value, metadata, expiry: object.info.expiry.into() };
-            (vec![if remove { Change::Delete } else { Change::Keep }, put], Answer::Integer(1))
+            let put = write::new_expiry(object, object.info.expiry.into());
+            (vec![if remove { Change::Delete } else { Change::NoChange }, put], done)
         }
     }
 }
@@ -157,9 +150,10 @@ pub(super) async fn copy(call: Call) -> Outcome {
             return Err(SYNTAX.into());
         }
     }
-    let (from, to) = (call.face.key(call.word(1))?, call.face.key(call.word(2))?);
+    let (from, to) = (call.key(1)?, call.key(2)?);
     if from == to {
         return Err("ERR source and destination objects are the same".into());
     }
-    call.face.update_together(&looks(from, to, replace), |objects| take_to(objects, replace, false)).await
+    let decide = |objects: &[Option<Object>]| take_to(objects, replace, false, Answer::Integer(1));
+    call.update_together(&looks(from, to, replace), decide).await
 }

@@ -2,106 +2,100 @@
 
 use bytes::Bytes;
 
-use super::parts::{Part, help};
-use super::{COMMANDS, Call, Command, Order, SYNTAX, Session, find, is, unknown_part, wrong_count_of_part};
+use super::call::{Call, Command, Order, Part, SYNTAX, is};
 use crate::answer::{Answer, Failed};
 use crate::glob;
 
-pub(super) fn command(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    let (part, words) = (call.word(1), call.rest(2));
-    if call.words.len() == 1 {
-        return Ok(Answer::Array(COMMANDS.iter().map(|command| described(command, None)).collect()));
-    }
-    if is(part, "count") {
-        counted(call, 0)?;
-        Ok(Answer::Integer(COMMANDS.len() as i64))
-    } else if is(part, "info") {
-        let of = |(command, part)| described(command, part);
-        Ok(Answer::Array(named(words).into_iter().map(|known| known.map_or(Answer::Null, of)).collect()))
-    } else if is(part, "docs") {
-        let of = |(command, part)| documented(command, part);
-        Ok(Answer::Map(named(words).into_iter().flatten().map(of).collect()))
-    } else if is(part, "list") {
-        list(words)
-    } else if is(part, "getkeys") || is(part, "getkeysandflags") {
-        keys_of(words, is(part, "getkeysandflags"))
-    } else if is(part, "help") {
-        help(call)
-    } else {
-        Err(unknown_part(call))
-    }
-}
+pub(super) const PARTS: &[Part] = &[
+    Part::new("count", 0..=0, "", "How many commands there are."),
+    Part::new("docs", 0..=usize::MAX, "[<command> ...]", "What commands are for."),
+    Part::new("getkeys", 0..=usize::MAX, "<command> [<argument> ...]", "The keys of a whole command."),
+    Part::new(
+        "getkeysandflags",
+        0..=usize::MAX,
+        "<command> [<argument> ...]",
+        "The keys of a whole command, and what is done with them.",
+    ),
+    Part::HELP,
+    Part::new("info", 0..=usize::MAX, "[<command> ...]", "Arguments, flags and keys of commands."),
+    Part::new(
+        "list",
+        0..=usize::MAX,
+        "[FILTERBY MODULE <name> | ACLCAT <category> | PATTERN <pattern>]",
+        "Names of commands.",
+    ),
+];
 
-fn counted(call: &Call, count: usize) -> Result<(), Failed> {
-    if call.rest(2).len() == count { Ok(()) } else { Err(wrong_count_of_part(call)) }
+/// COMMAND, of `commands`.
+pub(super) fn command(call: &Call, commands: &'static [Command]) -> Result<Answer, Failed> {
+    let words = call.rest(2);
+    let described = |(command, part)| described(command, part);
+    let documented = |(command, part)| documented(command, part);
+    if call.words.len() == 1 {
+        return Ok(Answer::Array(commands.iter().map(|command| described((command, None))).collect()));
+    }
+    Ok(match call.part()? {
+        "count" => Answer::Integer(commands.len() as i64),
+        "info" => {
+            let known = named(commands, words).into_iter();
+            Answer::Array(known.map(|known| known.map_or(Answer::Null, described)).collect())
+        }
+        "docs" => Answer::Map(named(commands, words).into_iter().flatten().map(documented).collect()),
+        "list" => list(commands, words)?,
+        "getkeys" => keys_of(commands, words, false)?,
+        "getkeysandflags" => keys_of(commands, words, true)?,
+        _ => call.help(),
+    })
 }
 
 /// A command, or a part of one.
 type Named = (&'static Command, Option<&'static Part>);
 
-/// What is called so: `get`, `client|list`; all commands where there is no name.
-fn named(words: &[Bytes]) -> Vec<Option<Named>> {
+/// The commands of these names, `get`, `client|list`; all where there is no name.
+fn named(commands: &'static [Command], words: &[Bytes]) -> Vec<Option<Named>> {
     if words.is_empty() {
-        return COMMANDS.iter().map(|command| Some((command, None))).collect();
+        return commands.iter().map(|command| Some((command, None))).collect();
     }
-    words.iter().map(|word| find_named(word)).collect()
+    words.iter().map(|word| find_named(commands, word)).collect()
 }
 
-fn find_named(word: &[u8]) -> Option<Named> {
+fn find_named(commands: &'static [Command], word: &[u8]) -> Option<Named> {
     let mut names = word.splitn(2, |&byte| byte == b'|');
-    let command = find(names.next()?)?;
-    match names.next() {
-        None => Some((command, None)),
-        Some(name) => {
-            command.parts().iter().find(|part| is(name, part.name)).map(|part| (command, Some(part)))
-        }
-    }
-}
-
-/// `get`, `client|list`.
-fn full_name(command: &Command, part: Option<&Part>) -> String {
-    part.map_or_else(|| command.name.to_owned(), |part| format!("{}|{}", command.name, part.name))
+    let command = Command::find(commands, names.next()?)?;
+    let Some(name) = names.next() else { return Some((command, None)) };
+    Some((command, Some(command.parts.iter().find(|part| is(name, part.name))?)))
 }
 
 /// Every name of a command that a filter takes.
-fn list(words: &[Bytes]) -> Result<Answer, Failed> {
-    let all = || {
-        COMMANDS.iter().flat_map(|command| {
-            let parts = command.parts().iter().map(move |part| (command, Some(part)));
-            std::iter::once((command, None)).chain(parts)
-        })
-    };
-    let names = |wanted: &dyn Fn(&Command, &str) -> bool| {
-        let names = all().map(|(command, part)| (command, full_name(command, part)));
-        let names = names.filter(|(command, name)| wanted(command, name));
-        Ok(Answer::Array(names.map(|(_, name)| Answer::string(name)).collect()))
-    };
-    match words {
-        [] => names(&|_, _| true),
-        [filter, kind, word] if is(filter, "filterby") => {
-            if is(kind, "module") {
-                // There are none.
-                names(&|_, _| false)
-            } else if is(kind, "aclcat") {
-                names(&|command, _| categories(command).iter().any(|category| is(word, category)))
-            } else if is(kind, "pattern") {
-                let pattern = word.to_ascii_lowercase();
-                names(&|_, name| glob::matches(&pattern, name.as_bytes()))
-            } else {
-                Err(SYNTAX.into())
-            }
+fn list(commands: &'static [Command], words: &[Bytes]) -> Result<Answer, Failed> {
+    let wanted: &dyn Fn(&Command, &str) -> bool = match words {
+        [] => &|_, _| true,
+        // There are no modules.
+        [filter, kind, _] if is(filter, "filterby") && is(kind, "module") => &|_, _| false,
+        [filter, kind, word] if is(filter, "filterby") && is(kind, "aclcat") => {
+            &|command, _| categories(command).iter().any(|category| is(word, category))
         }
-        _ => Err(SYNTAX.into()),
+        [filter, kind, word] if is(filter, "filterby") && is(kind, "pattern") => {
+            &|_, name| glob::matches(&word.to_ascii_lowercase(), name.as_bytes())
+        }
+        _ => return Err(SYNTAX.into()),
+    };
+    let mut names = Vec::new();
+    for command in commands {
+        let all = std::iter::once(None).chain(command.parts.iter().map(Some));
+        let all = all.map(|part| command.full_name(part)).filter(|name| wanted(command, name));
+        names.extend(all.map(Answer::string));
     }
+    Ok(Answer::Array(names))
 }
 
-fn keys_of(words: &[Bytes], flags: bool) -> Result<Answer, Failed> {
+fn keys_of(commands: &'static [Command], words: &[Bytes], flags: bool) -> Result<Answer, Failed> {
     let name = words.first().ok_or("ERR Unknown subcommand or wrong number of arguments for 'getkeys'")?;
-    let command = find(name).ok_or("ERR Invalid command specified")?;
+    let command = Command::find(commands, name).ok_or("ERR Invalid command specified")?;
     if !command.takes(words.len()) {
         return Err("ERR Invalid number of arguments specified for command".into());
     }
-    let flag = |text| Answer::Simple(text);
+    let flag = Answer::line;
     let shown = |key: &Bytes| match flags {
         false => Answer::Bulk(key.clone()),
         true => {
@@ -122,50 +116,53 @@ fn keys_of(words: &[Bytes], flags: bool) -> Result<Answer, Failed> {
 
 /// What Redis's access lists would call a command.
 fn categories(command: &Command) -> Vec<&'static str> {
-    const KEYSPACE: [&str; 22] = [
-        "copy",
-        "dbsize",
-        "del",
-        "exists",
-        "expire",
-        "expireat",
-        "expiretime",
-        "flushall",
-        "flushdb",
-        "keys",
-        "object",
-        "persist",
-        "pexpire",
-        "pexpireat",
-        "pexpiretime",
-        "pttl",
-        "randomkey",
-        "rename",
-        "renamenx",
-        "scan",
-        "touch",
-        "ttl",
-    ];
-    const CONNECTION: [&str; 11] = [
-        "asking",
-        "auth",
-        "client",
-        "command",
-        "echo",
-        "hello",
-        "ping",
-        "quit",
-        "readonly",
-        "readwrite",
-        "reset",
-    ];
     let name = command.name;
+    let is_keyspace = matches!(
+        name,
+        "copy"
+            | "dbsize"
+            | "del"
+            | "exists"
+            | "expire"
+            | "expireat"
+            | "expiretime"
+            | "flushall"
+            | "flushdb"
+            | "keys"
+            | "object"
+            | "persist"
+            | "pexpire"
+            | "pexpireat"
+            | "pexpiretime"
+            | "pttl"
+            | "randomkey"
+            | "rename"
+            | "renamenx"
+            | "scan"
+            | "touch"
+            | "ttl"
+    );
+    let is_connection = matches!(
+        name,
+        "asking"
+            | "auth"
+            | "client"
+            | "command"
+            | "echo"
+            | "hello"
+            | "ping"
+            | "quit"
+            | "readonly"
+            | "readwrite"
+            | "reset"
+            | "select"
+    );
     let has_keys = command.keys.first > 0;
     let mut found = Vec::new();
-    if has_keys || command.order == Order::All && (command.writes || KEYSPACE.contains(&name)) {
+    if has_keys || command.order == Order::All && (command.writes || is_keyspace) {
         found.push(if command.writes { "write" } else { "read" });
     }
-    if KEYSPACE.contains(&name) || name == "type" || name == "unlink" {
+    if is_keyspace || name == "type" || name == "unlink" {
         found.push("keyspace");
     } else if name.contains("bit") {
         found.push("bitmap");
@@ -173,7 +170,7 @@ fn categories(command: &Command) -> Vec<&'static str> {
         found.push("transaction");
     } else if has_keys {
         found.push("string");
-    } else if CONNECTION.contains(&name) || name == "select" {
+    } else if is_connection {
         found.push("connection");
     }
     if ["config", "cluster"].contains(&name) {
@@ -204,17 +201,17 @@ fn described(command: &'static Command, part: Option<&Part>) -> Answer {
         flags.push("no-auth");
     }
     let keys = command.keys;
-    let parts = if part.is_none() { command.parts() } else { &[] };
+    let parts = if part.is_none() { command.parts } else { &[] };
     // With its own name a part has two words at least.
     let arity = if part.is_some() { -2 } else { command.arity };
     Answer::Array(vec![
-        Answer::string(full_name(command, part)),
+        Answer::string(command.full_name(part)),
         Answer::Integer(arity.into()),
-        Answer::Set(flags.iter().map(|flag| Answer::Simple(flag)).collect()),
+        Answer::Set(flags.iter().map(|flag| Answer::line(flag)).collect()),
         Answer::Integer(keys.first as i64),
         Answer::Integer(keys.last as i64),
         Answer::Integer(keys.step as i64),
-        Answer::Set(categories(command).iter().map(|name| Answer::Line(format!("@{name}"))).collect()),
+        Answer::Set(categories(command).iter().map(|name| Answer::Line(format!("@{name}").into())).collect()),
         Answer::Array(Vec::new()),
         Answer::Array(Vec::new()),
         Answer::Array(parts.iter().map(|part| described(command, Some(part))).collect()),
@@ -235,9 +232,9 @@ fn documented(command: &'static Command, part: Option<&'static Part>) -> (Answer
             Answer::text(if is_fast(command) { "O(1) for each key" } else { "O(N)" }),
         ),
     ];
-    if part.is_none() && !command.parts().is_empty() {
-        let parts = command.parts().iter().map(|part| documented(command, Some(part))).collect();
+    if part.is_none() && !command.parts.is_empty() {
+        let parts = command.parts.iter().map(|part| documented(command, Some(part))).collect();
         about.push((Answer::text("subcommands"), Answer::Map(parts)));
     }
-    (Answer::string(full_name(command, part)), Answer::Map(about))
+    (Answer::string(command.full_name(part)), Answer::Map(about))
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use shoal_base::BLOCK_BYTES;
 
-use super::parts::help;
-use super::{Call, Session, integer, is, scan, unknown_part, wrong_count_of_part};
-use crate::answer::{Answer, Failed, Outcome};
+use super::call::{Call, Outcome, Part, Session, integer, is};
+use super::scan;
+use crate::answer::{Answer, Failed};
 use crate::glob;
 use crate::options::Durability;
 use crate::process::Usage;
@@ -17,7 +17,7 @@ pub(super) const VERSION: &str = "7.2.0";
 
 pub(super) fn ping(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
     match call.rest(1) {
-        [] => Ok(Answer::Simple("PONG")),
+        [] => Ok(Answer::line("PONG")),
         [text] => Ok(Answer::Bulk(text.clone())),
         _ => Err(call.wrong_count()),
     }
@@ -32,7 +32,7 @@ pub(super) fn select(_session: &mut Session, call: &Call) -> Result<Answer, Fail
 }
 
 pub(super) fn time(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    let micros = call.face.clock.wall_ns() / 1000;
+    let micros = call.frontend.clock.wall_ns() / 1000;
     let parts = [micros / 1_000_000, micros % 1_000_000];
     Ok(Answer::Array(parts.map(|part| Answer::string(part.to_string())).into()))
 }
@@ -44,53 +44,67 @@ pub(super) fn wait(_session: &mut Session, call: &Call) -> Result<Answer, Failed
     if timeout < 0 { Err("ERR timeout is negative".into()) } else { Ok(Answer::Integer(0)) }
 }
 
+pub(super) const FUNCTION_PARTS: &[Part] = &[
+    Part::new("flush", 0..=usize::MAX, "", "Accepted; there are no functions."),
+    Part::HELP,
+    Part::new("list", 0..=usize::MAX, "", "The functions: there are none."),
+];
+
 /// There are no functions: the list is empty, and emptying it changes nothing.
 pub(super) fn function(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    if is(call.word(1), "help") {
-        help(call)
-    } else if is(call.word(1), "flush") {
-        Ok(Answer::Ok)
-    } else if is(call.word(1), "list") {
-        Ok(Answer::Array(Vec::new()))
-    } else {
-        Err(unknown_part(call))
-    }
+    Ok(match call.part()? {
+        "flush" => Answer::Ok,
+        "list" => Answer::Array(Vec::new()),
+        _ => call.help(),
+    })
 }
 
+pub(super) const CONFIG_PARTS: &[Part] = &[
+    Part::new(
+        "get",
+        1..=usize::MAX,
+        "<pattern> ...",
+        "The settings whose names are like one of the patterns.",
+    ),
+    Part::HELP,
+    Part::new("resetstat", 0..=usize::MAX, "", "Accepted; the figures of INFO go on."),
+    Part::new(
+        "set",
+        0..=usize::MAX,
+        "<name> <value> ...",
+        "Refused, but for the layout of types that there are not: options are given at the start.",
+    ),
+];
+
 pub(super) fn config(_session: &mut Session, call: &Call) -> Result<Answer, Failed> {
-    let part = call.word(1);
-    if is(part, "get") {
-        if call.words.len() < 3 {
-            return Err(wrong_count_of_part(call));
+    match call.part()? {
+        "get" => {
+            let patterns: Vec<Vec<u8>> = call.rest(2).iter().map(|word| word.to_ascii_lowercase()).collect();
+            let wanted = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
+            let found = configuration(call).into_iter().filter(|(name, _)| wanted(name));
+            Ok(Answer::Map(found.map(|(name, value)| (Answer::text(name), Answer::string(value))).collect()))
         }
-        let patterns: Vec<Vec<u8>> = call.rest(2).iter().map(|word| word.to_ascii_lowercase()).collect();
-        let wanted = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
-        let found = configuration(call).into_iter().filter(|(name, _)| wanted(name));
-        Ok(Answer::Map(found.map(|(name, value)| (Answer::text(name), Answer::string(value))).collect()))
-    } else if is(part, "help") {
-        help(call)
-    } else if is(part, "resetstat") {
-        Ok(Answer::Ok)
-    } else if is(part, "set") {
-        let name = String::from_utf8_lossy(call.word(2)).to_ascii_lowercase();
-        // How Redis lays out types that there are not: anything is fine.
-        let of_others = ["hash-max-", "list-max-", "set-max-", "stream-node-max-", "zset-max-"];
-        if of_others.iter().any(|prefix| name.starts_with(prefix)) {
-            return Ok(Answer::Ok);
+        "resetstat" => Ok(Answer::Ok),
+        "set" => {
+            let name = String::from_utf8_lossy(call.word(2)).to_ascii_lowercase();
+            // How Redis lays out types that there are not: anything is fine.
+            let of_others = ["hash-max-", "list-max-", "set-max-", "stream-node-max-", "zset-max-"];
+            if of_others.iter().any(|prefix| name.starts_with(prefix)) {
+                return Ok(Answer::Ok);
+            }
+            // Options are given when the server starts.
+            Err(format!(
+                "ERR CONFIG SET failed (possibly related to argument '{name}') - can't set immutable config"
+            )
+            .into())
         }
-        // Options are given when the server starts.
-        Err(format!(
-            "ERR CONFIG SET failed (possibly related to argument '{name}') - can't set immutable config"
-        )
-        .into())
-    } else {
-        Err(unknown_part(call))
+        _ => Ok(call.help()),
     }
 }
 
 /// What Redis calls the settings that clients ask for, in the order of their names.
 fn configuration(call: &Call) -> Vec<(&'static str, String)> {
-    let (options, address) = (&call.face.options, call.face.address);
+    let (options, address) = (&call.frontend.options, call.frontend.address);
     let fsync = if options.durability == Durability::Sync { "always" } else { "everysec" };
     let number = |number: usize| number.to_string();
     let text = str::to_owned;
@@ -118,14 +132,14 @@ fn configuration(call: &Call) -> Vec<(&'static str, String)> {
         ("protected-mode", text(if options.insecure { "no" } else { "yes" })),
         ("replica-read-only", text("yes")),
         ("save", String::new()),
-        ("tcp-backlog", number(crate::listen::BACKLOG as usize)),
+        ("tcp-backlog", number(shoal_frontend::BACKLOG as usize)),
         ("tcp-keepalive", crate::socket::KEEPALIVE.as_secs().to_string()),
         ("timeout", text("0")),
     ]
 }
 
-/// Writes a section of INFO.
-type Section = fn(&Call, &mut String);
+/// A section of INFO.
+type Section = fn(&Call) -> String;
 
 /// INFO counts so many keys at most, as it is asked often; where there are more, it tells the objects of all buckets.
 const COUNTED_MAX: u64 = 10_000;
@@ -146,50 +160,41 @@ pub(super) async fn info(call: Call) -> Outcome {
     let all = words.is_empty()
         || words.iter().any(|word| ["all", "default", "everything"].iter().any(|every| is(word, every)));
     let wanted = |name: &str| all || words.iter().any(|word| is(word, name));
-    let mut parts = Vec::new();
-    for (_, write) in sections.into_iter().filter(|(name, _)| wanted(name)) {
-        let mut text = String::new();
-        write(&call, &mut text);
-        parts.push(text);
-    }
+    let sections = sections.into_iter().filter(|(name, _)| wanted(name));
+    let mut parts: Vec<String> = sections.map(|(_, section)| section(&call)).collect();
     if wanted("keyspace") {
         parts.push(about_keyspace(&call).await?);
     }
     Ok(Answer::Verbatim(parts.join("\r\n")).into())
 }
 
-fn about_server(call: &Call, text: &mut String) {
-    let face = &call.face;
-    let up = face.clock.monotonic_ns().saturating_sub(face.since_ns) / 1_000_000_000;
-    let _ = write!(
-        text,
+fn about_server(call: &Call) -> String {
+    let frontend = &call.frontend;
+    let up = frontend.clock.monotonic_ns().saturating_sub(frontend.since_ns) / 1_000_000_000;
+    format!(
         "# Server\r\nredis_version:{VERSION}\r\nshoal_version:{}\r\nredis_mode:cluster\r\nos:Linux\r\narch_bits:64\r\n\
          process_id:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{up}\r\nuptime_in_days:{}\r\n",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
-        face.run_id,
-        face.address.port(),
+        frontend.run_id,
+        frontend.address.port(),
         up / 86_400,
-    );
+    )
 }
 
-fn about_clients(call: &Call, text: &mut String) {
-    let (connected, _) = call.face.clients.counts();
-    let most = call.face.options.limits.connections_max;
-    let _ = write!(
-        text,
-        "# Clients\r\nconnected_clients:{connected}\r\nmaxclients:{most}\r\nblocked_clients:0\r\n"
-    );
+fn about_clients(call: &Call) -> String {
+    let (connected, _) = call.frontend.clients.counts();
+    let most = call.frontend.options.limits.connections_max;
+    format!("# Clients\r\nconnected_clients:{connected}\r\nmaxclients:{most}\r\nblocked_clients:0\r\n")
 }
 
 /// What the process has in memory is what the system says; the other figures are parts of it.
-fn about_memory(call: &Call, text: &mut String) {
-    let (stat, usage) = (call.face.store.stat(), Usage::now());
+fn about_memory(call: &Call) -> String {
+    let (stat, usage) = (call.frontend.store.stat(), Usage::now());
     let cached = stat.pool.frames_used * BLOCK_BYTES;
-    let clients = call.face.clients.list(None);
-    let waiting: usize = clients.iter().map(|client| client.waiting_bytes()).sum();
-    let _ = write!(
-        text,
+    let waiting = call.frontend.clients.list(|_, client| Some(client.waiting_bytes()));
+    let waiting: usize = waiting.into_iter().sum();
+    format!(
         "# Memory\r\nused_memory:{resident}\r\nused_memory_human:{:.2}M\r\nused_memory_rss:{resident}\r\nused_memory_peak:{}\r\n\
          used_memory_dataset:{}\r\nmem_clients_normal:{waiting}\r\nshoal_cache_bytes:{cached}\r\nshoal_cache_bytes_max:{}\r\n\
          shoal_overlay_bytes:{}\r\nmem_fragmentation_ratio:1.00\r\nmaxmemory:0\r\nmaxmemory_human:0B\r\n\
@@ -200,63 +205,60 @@ fn about_memory(call: &Call, text: &mut String) {
         stat.pool.frames * BLOCK_BYTES,
         stat.overlay_bytes,
         resident = usage.resident_bytes,
-    );
+    )
 }
 
-fn about_cpu(_call: &Call, text: &mut String) {
+fn about_cpu(_call: &Call) -> String {
     let Usage { user_seconds, system_seconds, .. } = Usage::now();
-    let _ = write!(
-        text,
+    format!(
         "# CPU\r\nused_cpu_sys:{system_seconds:.6}\r\nused_cpu_user:{user_seconds:.6}\r\nused_cpu_sys_children:0.000000\r\n\
          used_cpu_user_children:0.000000\r\n"
-    );
+    )
 }
 
-fn about_persistence(call: &Call, text: &mut String) {
-    let stat = call.face.store.stat();
+fn about_persistence(call: &Call) -> String {
+    let stat = call.frontend.store.stat();
     let (status, aof) = if stat.poisoned.is_none() { ("ok", "ok") } else { ("err", "err") };
-    let _ = write!(
-        text,
+    format!(
         "# Persistence\r\nloading:0\r\naof_enabled:1\r\naof_last_write_status:{aof}\r\nrdb_changes_since_last_save:0\r\n\
          rdb_bgsave_in_progress:0\r\nrdb_last_bgsave_status:{status}\r\naof_rewrite_in_progress:0\r\n"
-    );
+    )
 }
 
-fn about_stats(call: &Call, text: &mut String) {
-    let face = &call.face;
-    let (_, connections) = face.clients.counts();
-    let commands = face.commands.load(Ordering::Relaxed);
-    let [refused, evicted, overdue] = [&face.clients.refused, &face.clients.evicted, &face.clients.overdue]
-        .map(|count| count.load(Ordering::Relaxed));
-    let _ = write!(
-        text,
+fn about_stats(call: &Call) -> String {
+    let frontend = &call.frontend;
+    let (_, connections) = frontend.clients.counts();
+    let commands = frontend.commands.load(Ordering::Relaxed);
+    let (refused, evicted) = (frontend.clients.refused(), frontend.clients.evicted());
+    let overdue = frontend.clients.overdue();
+    format!(
         "# Stats\r\ntotal_connections_received:{connections}\r\ntotal_commands_processed:{commands}\r\n\
          rejected_connections:{refused}\r\nevicted_connections:{evicted}\r\noverdue_connections:{overdue}\r\n\
          evicted_keys:0\r\n"
-    );
+    )
 }
 
-fn about_replication(call: &Call, text: &mut String) {
-    let _ = write!(
-        text,
+fn about_replication(call: &Call) -> String {
+    format!(
         "# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_replid:{}\r\nmaster_repl_offset:0\r\n",
-        call.face.run_id
-    );
+        call.frontend.run_id
+    )
 }
 
-fn about_cluster(_call: &Call, text: &mut String) {
-    text.push_str("# Cluster\r\ncluster_enabled:1\r\n");
+fn about_cluster(_call: &Call) -> String {
+    "# Cluster\r\ncluster_enabled:1\r\n".to_owned()
 }
 
 /// What reads and listings met since the store was opened; `SHOAL.DAMAGE` looks at everything.
-fn about_damage(call: &Call, text: &mut String) {
-    let ranges = call.face.store.damage_met();
-    let _ = write!(text, "# Damage\r\ndamaged_ranges:{}\r\n", ranges.len());
+fn about_damage(call: &Call) -> String {
+    let ranges = call.frontend.store.damage_met();
+    let mut text = format!("# Damage\r\ndamaged_ranges:{}\r\n", ranges.len());
     for (number, range) in ranges.iter().enumerate() {
         let to = range.to.as_ref().map_or(String::new(), |to| to.escape_ascii().to_string());
         let (tablet, from, block) = (range.tablet, range.from.escape_ascii(), range.block);
         let _ = write!(text, "damaged_range{number}:tablet={tablet},from={from},to={to},block={block}\r\n");
     }
+    text
 }
 
 /// What is counted is right; of more keys than are counted the number is that of all buckets' objects, and the share of those with a
@@ -273,7 +275,7 @@ async fn about_keyspace(call: &Call) -> Result<String, Failed> {
     if counted.all {
         return Ok(line(counted.keys, counted.expiring) + "\r\n");
     }
-    let keys = call.face.store.stat().objects.max(counted.keys);
+    let keys = call.frontend.store.stat().objects.max(counted.keys);
     let expires = u128::from(counted.expiring) * u128::from(keys) / u128::from(counted.keys);
     Ok(line(keys, expires as u64) + ",estimated=1\r\n")
 }

@@ -1,6 +1,6 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands that are queued and then done as one step.
 //!
-//! EXEC loads the states of all keys of its commands and runs these, the same code as outside, on a working set (`working.rs`) in the
+//! EXEC loads the states of all keys of its commands and runs these, the same code as outside, on a working set (`working_set.rs`) in the
 //! decision of one transaction of the engine (`Store::transact`): so all that it reads is of one moment, its own writes among it, and
 //! what it writes is there as a whole or not at all. A command that fails does not undo the others. Commands about the connection run
 //! when the transaction is through; those that walk over all keys are refused as they are queued.
@@ -11,13 +11,19 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use shoal_base::hash::hash64;
-use shoal_engine::{Decision, Identity, Look, ObjectKey, Together, Transacted, Watch};
-use smallvec::SmallVec;
+use shoal_engine::{
+    Change, Decision, ObjectKey, Outcome as Transacted, ReadLevel, RequestId, Updated, Watch,
+};
 
-use super::once::{FORGOTTEN, keep_all, kept_answer};
-use super::{Call, Caller, Command, FaceRef, KEYS_A_TURN, Order, Run, Session, give_way, is};
-use crate::answer::{Answer, Effect, Failed, Finished, Outcome};
-use crate::working::{WorkingSet, more_of};
+use super::call::{
+    Call, Command, Effect, Finished, Order, Outcome, Queued, Run, Scope, Session, Task, Transaction,
+    give_way_at, is, memory_of,
+};
+use super::write;
+use crate::answer::{Answer, Failed};
+use crate::frontend::FrontendRef;
+use crate::kept;
+use crate::working_set::{WorkingSet, more_of};
 
 /// Keys that a connection watches at a time.
 pub(crate) const WATCHES_MAX: usize = 4_096;
@@ -32,39 +38,8 @@ const CALL_BYTES: usize = 128;
 
 /// What EXEC says where a command was refused as it was queued.
 pub(crate) const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
-pub(crate) const NO_MULTI: &str = "ERR EXEC without MULTI";
-
-/// A command that waits for EXEC.
-pub(crate) struct Queued {
-    words: Vec<Bytes>,
-    command: &'static Command,
-}
-
-/// What was queued since MULTI.
-#[derive(Default)]
-pub(crate) struct Transaction {
-    calls: Vec<Queued>,
-    /// The hashes of their keys, and whether any of them writes.
-    pub keys: Vec<u64>,
-    pub writes: bool,
-    /// Whether one of them is about more than keys.
-    pub is_about_all: bool,
-    /// A command was refused: EXEC is, too.
-    pub is_spoiled: bool,
-    bytes: usize,
-}
 
 impl Transaction {
-    /// Commands that were queued.
-    pub(crate) fn len(&self) -> usize {
-        self.calls.len()
-    }
-
-    /// Memory that it takes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// What must be through before it is executed.
     pub(crate) fn order(&self) -> Order {
         if self.is_about_all { Order::All } else { Order::Keys }
@@ -85,9 +60,9 @@ impl Transaction {
         self.writes |= command.writes;
         self.is_about_all |= command.order == Order::All;
         let words: Vec<Bytes> = words.into_iter().map(copied).collect();
-        self.bytes += memory_of(&words);
+        self.bytes += CALL_BYTES + memory_of(&words);
         self.calls.push(Queued { words, command });
-        Answer::Simple("QUEUED")
+        Answer::line("QUEUED")
     }
 
     fn refuse(&self, words: &[Bytes], command: &'static Command, bytes_max: usize) -> Option<Failed> {
@@ -100,7 +75,7 @@ impl Transaction {
         if command.name == "client" && words.get(1).is_some_and(|part| is(part, "reply")) {
             return Some("ERR CLIENT REPLY is not allowed inside a transaction".into());
         }
-        if self.calls.len() >= COMMANDS_MAX || self.bytes + memory_of(words) > bytes_max {
+        if self.calls.len() >= COMMANDS_MAX || self.bytes + CALL_BYTES + memory_of(words) > bytes_max {
             return Some(
                 format!(
                     "ERR a transaction has at most {COMMANDS_MAX} commands of {bytes_max} bytes together"
@@ -110,10 +85,6 @@ impl Transaction {
         }
         None
     }
-}
-
-fn memory_of(words: &[Bytes]) -> usize {
-    CALL_BYTES + size_of_val(words) + words.iter().map(Bytes::len).sum::<usize>()
 }
 
 /// Whether a command is not queued between MULTI and EXEC.
@@ -142,7 +113,7 @@ pub(super) fn multi(session: &mut Session, _call: &Call) -> Result<Answer, Faile
 
 /// Where there is something to execute the connection does it (`Connection::begin`).
 pub(super) fn exec(_session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
-    Err(NO_MULTI.into())
+    Err("ERR EXEC without MULTI".into())
 }
 
 pub(super) fn discard(session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
@@ -160,46 +131,51 @@ pub(super) fn unwatch(session: &mut Session, _call: &Call) -> Result<Answer, Fai
 
 pub(super) async fn watch(call: Call) -> Outcome {
     let mut watches = Vec::with_capacity(call.words.len());
-    for (index, word) in call.rest(1).iter().enumerate() {
-        if index > 0 && index.is_multiple_of(KEYS_A_TURN) {
-            give_way().await;
-        }
-        watches.push(call.face.store.watch(&call.face.key(word)?).await?);
+    for (number, word) in call.rest(1).iter().enumerate() {
+        give_way_at(number).await;
+        watches.push(call.watch(word).await?);
     }
-    Ok(Finished { effect: Some(Box::new(Effect::Watch(watches))), ..Answer::Ok.into() })
+    let effect: Effect = Box::new(|session, _| {
+        for watch in watches {
+            if !session.watches.iter().any(|known| known.key() == watch.key()) {
+                session.watches.push(watch);
+            }
+        }
+    });
+    Ok(Finished { effect: Some(effect), ..Answer::Ok.into() })
 }
 
 /// What a command will probably look at; where it is more, the transaction begins again.
-fn guess(command: &Command, words: &[Bytes]) -> Look {
+fn guess(command: &Command, words: &[Bytes]) -> ReadLevel {
     match command.name {
-        "set" if words.len() == 3 => Look::Nothing,
-        "setex" | "psetex" | "mset" => Look::Nothing,
+        "set" if words.len() == 3 => ReadLevel::Nothing,
+        "setex" | "psetex" | "mset" => ReadLevel::Nothing,
         "set" | "setnx" | "msetnx" | "del" | "unlink" | "exists" | "touch" | "type" | "strlen" | "ttl"
-        | "pttl" | "expiretime" | "pexpiretime" => Look::Info,
-        "shoal.cas" => Look::Version,
-        "shoal.getv" => Look::Whole,
-        _ => Look::Value,
+        | "pttl" | "expiretime" | "pexpiretime" => ReadLevel::Info,
+        "shoal.cas" => ReadLevel::Version,
+        "shoal.getv" => ReadLevel::Whole,
+        _ => ReadLevel::Value,
     }
 }
 
 /// The keys of all commands, each once, with what is looked at.
-fn keys_of(face: &FaceRef, calls: &[Queued]) -> Vec<(ObjectKey, Look)> {
-    let mut keys: Vec<(ObjectKey, Look)> = Vec::new();
+fn keys_of(frontend: &FrontendRef, calls: &[Queued]) -> Vec<(ObjectKey, ReadLevel)> {
+    let mut keys: Vec<(ObjectKey, ReadLevel)> = Vec::new();
     // By key: its number, and whether it was overwritten, so that nobody looks at what was there.
     let mut known: HashMap<ObjectKey, (usize, bool)> = HashMap::new();
     for Queued { words, command } in calls {
         let look = guess(command, words);
         for word in command.keys.of(words) {
             // One that cannot be is refused by its command.
-            let Ok(key) = face.key(word) else { continue };
+            let Ok(key) = frontend.key(word) else { continue };
             let (number, overwritten) = known.entry(key.clone()).or_insert_with(|| {
-                keys.push((key, Look::Nothing));
+                keys.push((key, ReadLevel::Nothing));
                 (keys.len() - 1, false)
             });
             if let Some((_, needed)) = keys.get_mut(*number).filter(|_| !*overwritten) {
                 *needed = more_of(*needed, look);
             }
-            *overwritten |= look == Look::Nothing;
+            *overwritten |= look == ReadLevel::Nothing;
         }
     }
     keys
@@ -210,61 +186,34 @@ enum Ran {
     /// The answers; none where a command runs behind the transaction.
     Answers(Vec<Option<Answer>>),
     /// It must look at more.
-    Lacks(Vec<(ObjectKey, Look)>),
+    Lacks(Vec<(ObjectKey, ReadLevel)>),
     /// The answers are too many.
     TooMuch,
 }
 
 /// Does what was queued.
 pub(crate) async fn execute(
-    face: FaceRef,
+    frontend: FrontendRef,
     transaction: Transaction,
     watches: Vec<Watch>,
-    identity: Option<Identity>,
+    identity: Option<RequestId>,
 ) -> Outcome {
     let calls = transaction.calls;
-    let mut keys = keys_of(&face, &calls);
+    let mut keys = keys_of(&frontend, &calls);
+    let keep = |ran: &Ran| match ran {
+        Ran::Answers(answers) => kept::encode_all(answers),
+        Ran::Lacks(_) | Ran::TooMuch => Vec::new(),
+    };
     loop {
         let decide = |objects: &[Option<_>]| {
-            let store = face.store.clone();
+            let store = frontend.store.clone();
             let deadline_of = move |expiry| store.deadline_of(expiry);
-            let working = Rc::new(WorkingSet::new(&keys, objects, deadline_of));
-            let answers = run_all(&face, &calls, &working);
-            let lacks = working.take_lacks();
-            if !lacks.is_empty() {
-                return Decision::Leave(Ran::Lacks(lacks));
-            }
-            if answers.iter().flatten().map(Answer::bytes).sum::<usize>() > ANSWERS_BYTES_MAX {
-                return Decision::Leave(Ran::TooMuch);
-            }
-            let changes = working.take_changes();
-            // The versions of a step's writes follow each other: each is the last one's less the writes behind it.
-            let mut behind = vec![0; changes.len()];
-            let mut writes = 0;
-            for (change, behind) in changes.iter().zip(&mut behind).rev() {
-                *behind = writes;
-                writes += u64::from(!matches!(change, shoal_engine::Change::Keep));
-            }
-            let placed = answers.into_iter().map(|answer| answer.map(|answer| answer.placed(&behind)));
-            Decision::Do(changes, Ran::Answers(placed.collect()))
+            decide(&frontend, &calls, Rc::new(WorkingSet::new(&keys, objects, deadline_of)))
         };
-        let transacted = match identity {
-            None => face.store.transact(&keys, &watches, decide).await,
-            Some(identity) => {
-                let keep = |ran: &Ran| match ran {
-                    Ran::Answers(answers) => keep_all(answers),
-                    Ran::Lacks(_) | Ran::TooMuch => Vec::new(),
-                };
-                face.store.transact_once(identity, &keys, &watches, decide, keep).await
-            }
-        };
-        match transacted? {
-            Transacted::Done(Together { answer: Ran::Answers(answers), pending }) => {
+        match write::transact(&frontend, (&keys, &watches), identity, decide, keep).await? {
+            Transacted::Done(Updated { answer: Ran::Answers(answers), pending }) => {
                 drop(watches);
-                return Ok(Finished {
-                    pending: pending.into_iter().collect(),
-                    ..end(&face, calls, answers).await?
-                });
+                return Ok(Finished { pending, ..end(&frontend, calls, answers).await? });
             }
             Transacted::Left(Ran::Lacks(lacks)) => {
                 for (key, look) in lacks {
@@ -276,8 +225,7 @@ pub(crate) async fn execute(
             }
             Transacted::Changed => return Ok(Answer::NullArray.into()),
             Transacted::Before { version, answer } => {
-                let kept = answer.ok_or(FORGOTTEN)?;
-                return Ok(kept_answer(&kept, version.0).ok_or(FORGOTTEN)?.into());
+                return Ok(kept::answer_of(answer.as_ref(), version.0)?.into());
             }
             Transacted::Left(_) | Transacted::Done(_) => {
                 return Err(format!(
@@ -289,33 +237,63 @@ pub(crate) async fn execute(
     }
 }
 
+/// Runs what was queued on the working set, and says what the transaction writes.
+fn decide(frontend: &FrontendRef, calls: &[Queued], working: Rc<WorkingSet>) -> Decision<Ran> {
+    let mut answers = run_all(frontend, calls, &working);
+    let lacks = working.take_lacks();
+    if !lacks.is_empty() {
+        return Decision::Leave(Ran::Lacks(lacks));
+    }
+    if answers.iter().flatten().map(Answer::bytes).sum::<usize>() > ANSWERS_BYTES_MAX {
+        return Decision::Leave(Ran::TooMuch);
+    }
+    let changes = working.take_changes();
+    // The versions of a batch's writes follow each other: each is the last one's less the writes behind it.
+    let mut behind = vec![0; changes.len()];
+    let mut writes = 0;
+    for (change, behind) in changes.iter().zip(&mut behind).rev() {
+        *behind = writes;
+        writes += u64::from(!matches!(change, Change::NoChange));
+    }
+    answers.iter_mut().flatten().for_each(|answer| answer.place(&behind));
+    Decision::Do(changes, Ran::Answers(answers))
+}
+
 /// The answers of the commands that are about keys, in their order.
-fn run_all(face: &FaceRef, calls: &[Queued], working: &Rc<WorkingSet>) -> Vec<Option<Answer>> {
+fn run_all(frontend: &FrontendRef, calls: &[Queued], working: &Rc<WorkingSet>) -> Vec<Option<Answer>> {
     let run = |queued: &Queued| {
         let Run::Task(run) = queued.command.run else { return None };
         if queued.command.order == Order::All {
             return None;
         }
-        let call = call(Caller::within(face.clone(), working.clone()), queued);
-        Some(match run_at_once(run(call), queued.words.len()) {
-            Ok(Finished { answer: Answer::Version, .. }) => {
-                let key = queued.command.keys.of(&queued.words).next().map(|word| face.key(word));
-                key.and_then(Result::ok).map_or(Answer::Null, |key| working.own_version(&key))
-            }
-            Ok(finished) => finished.answer,
-            Err(Failed(text)) => Answer::Error(text),
+        let call = call(frontend, Scope::Transaction(working.clone()), queued);
+        let key = call.key(queued.command.keys.first);
+        Some(match (run_at_once(run(call), queued.words.len()), key) {
+            (Ok(Finished { answer: Answer::Version, .. }), Ok(key)) => working.own_version(&key),
+            (outcome, _) => answer_of(outcome),
         })
     };
     calls.iter().map(run).collect()
 }
 
-fn call(face: Caller, queued: &Queued) -> Call {
-    let Queued { words, command } = queued;
-    Call { face, words: words.clone(), room: None, command, newest: true, before: None }
+fn answer_of(outcome: Outcome) -> Answer {
+    outcome.map_or_else(Answer::from, |finished| finished.answer)
+}
+
+fn call(frontend: &FrontendRef, scope: Scope, Queued { words, command }: &Queued) -> Call {
+    Call {
+        frontend: frontend.clone(),
+        scope,
+        words: words.clone(),
+        received: None,
+        command,
+        newest: true,
+        before: None,
+    }
 }
 
 /// The outcome of a command that waits for nothing: it only lets others have their turns now and then.
-fn run_at_once(mut task: super::Task, words: usize) -> Outcome {
+fn run_at_once(mut task: Task, words: usize) -> Outcome {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..=words {
         if let Poll::Ready(outcome) = task.as_mut().poll(&mut context) {
@@ -325,24 +303,35 @@ fn run_at_once(mut task: super::Task, words: usize) -> Outcome {
     Err("ERR this command cannot be part of a transaction".into())
 }
 
-/// What is left to do when the transaction is through: commands about the server, and those about the connection, which it runs
-/// itself.
-async fn end(face: &FaceRef, calls: Vec<Queued>, answers: Vec<Option<Answer>>) -> Result<Finished, Failed> {
+/// What is left to do when the transaction is through: commands about the server, and those about the connection, which run
+/// when it has the answers.
+async fn end(
+    frontend: &FrontendRef,
+    calls: Vec<Queued>,
+    answers: Vec<Option<Answer>>,
+) -> Result<Finished, Failed> {
     let (mut all, mut later) = (Vec::with_capacity(answers.len()), Vec::new());
     for (at, (queued, answer)) in calls.iter().zip(answers).enumerate() {
-        let answer = match (answer, queued.command.run) {
+        let call = || call(frontend, Scope::Plain, queued);
+        all.push(match (answer, queued.command.run) {
             (Some(answer), _) => answer,
-            (None, Run::Task(run)) => match run(call(face.clone().into(), queued)).await {
-                Ok(finished) => finished.answer,
-                Err(Failed(text)) => Answer::Error(text),
-            },
-            (None, Run::Now(_)) => {
-                later.push((at, call(face.clone().into(), queued)));
+            (None, Run::Task(run)) => answer_of(run(call()).await),
+            (None, Run::Now(run)) => {
+                later.push((at, run, call()));
                 Answer::Null
             }
-        };
-        all.push(answer);
+        });
     }
-    let effect = if later.is_empty() { None } else { Some(Box::new(Effect::Run(later))) };
-    Ok(Finished { answer: Answer::Transaction(all), pending: SmallVec::new(), effect })
+    let mut finished = Finished::from(Answer::Transaction(all));
+    if !later.is_empty() {
+        finished.effect = Some(Box::new(move |session, answer| {
+            let Answer::Transaction(answers) = answer else { return };
+            for (at, run, call) in later {
+                if let Some(answer) = answers.get_mut(at) {
+                    *answer = run(session, &call).unwrap_or_else(Answer::from);
+                }
+            }
+        }));
+    }
+    Ok(finished)
 }

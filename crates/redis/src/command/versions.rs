@@ -5,39 +5,27 @@
 //! not exist; it answers the new version, or null where the key has another one. Versions only grow and are never used
 //! twice.
 
-use shoal_engine::{ByteRange, Change, Error, Expiry, Look, Lsn, Object, PutOptions, RejectRules, Updated};
+use shoal_buffer::Buffer;
+use shoal_engine::{Change, Error, Expiry, Lsn, Object, PutOptions, ReadLevel, RejectRules};
 
+use super::call::{Call, Finished, Outcome, SYNTAX, Scope, integer};
 use super::expiry::{Unit, expiry_of};
-use super::{Call, SYNTAX, integer};
-use crate::answer::{Answer, Finished, Outcome};
-use crate::face::set_value;
+use super::write::set_value;
+use crate::answer::Answer;
 
 pub(super) async fn getv(call: Call) -> Outcome {
-    let key = call.face.key(call.word(1))?;
-    if let Some(working) = call.face.working() {
-        let object = working.see(&key, Look::Whole)?;
-        let answer = object.map(|object| {
-            Answer::Array(vec![working.version_of(&key, &object), Answer::Value(Box::new(object.value))])
-        });
-        return Ok(answer.unwrap_or(Answer::Null).into());
-    }
-    let object = if call.newest {
-        // The version of a write in flight is not known yet.
-        let keep = |object: Option<&Object>| (Change::Keep, object.map(|object| object.info.version));
-        let Updated { pending, .. } = call.face.store.update(&key, Look::Version, keep).await?;
-        if let Some(pending) = pending {
-            pending.durable().await?;
-        }
-        call.face.store.get(&key, ByteRange::ALL).await?
-    } else {
-        call.face.store.get(&key, ByteRange::ALL).await?
+    let key = call.key(1)?;
+    let both = |version: Answer, value: Buffer| Answer::Array(vec![version, Answer::value(Some(value))]);
+    let answer = match &call.scope {
+        Scope::Transaction(working) => working
+            .see(&key, ReadLevel::Whole)?
+            .map(|object| both(working.version_of(&key, &object), object.value)),
+        _ => call
+            .read_version(&key)
+            .await?
+            .map(|object| both(Answer::Integer(object.info.version.0 as i64), object.value)),
     };
-    Ok(object
-        .map_or(Answer::Null, |object| {
-            let version = Answer::Integer(object.info.version.0 as i64);
-            Answer::Array(vec![version, Answer::Value(Box::new(object.value))])
-        })
-        .into())
+    Ok(answer.unwrap_or(Answer::Null).into())
 }
 
 pub(super) async fn cas(call: Call) -> Outcome {
@@ -50,25 +38,19 @@ pub(super) async fn cas(call: Call) -> Outcome {
         }
         _ => return Err(SYNTAX.into()),
     };
-    let key = call.face.key(call.word(1))?;
     let rules = match version {
         0 => RejectRules { if_exists: true, ..RejectRules::default() },
         version => RejectRules { if_version_not: Some(Lsn(version)), ..RejectRules::default() },
     };
-    let options = PutOptions { rules, expiry, ..PutOptions::default() };
-    if call.face.is_one_step() {
-        let value = call.word(3);
-        let keys = [(key, Look::Version)];
-        let decide = |objects: &[Option<Object>]| {
-            let current = objects.first().and_then(Option::as_ref).map(|object| object.info.version);
-            match rules.reject(current) {
-                true => (vec![Change::Keep], Answer::Null),
-                false => (vec![set_value(value, expiry)], Answer::Version),
-            }
+    let value = call.word(3);
+    if call.is_one_step() {
+        let decide = |object: Option<&Object>| match rules.reject(object.map(|object| object.info.version)) {
+            true => (Change::NoChange, Answer::Null),
+            false => (set_value(value, expiry), Answer::Version),
         };
-        return call.face.update_together(&keys, decide).await;
+        return call.update(ReadLevel::Version, decide).await;
     }
-    match call.face.store.begin_put(&key, call.word(3).clone().into(), options).await {
+    match call.begin_put(value, PutOptions { rules, expiry, ..PutOptions::default() }).await {
         Ok(pending) => Ok(Finished::after(Answer::Version, [pending])),
         Err(Error::ConditionFailed { .. }) => Ok(Answer::Null.into()),
         Err(error) => Err(error.into()),

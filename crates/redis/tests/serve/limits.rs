@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use shoal_redis::{Limits, RedisOptions};
+use shoal_redis::{Limits, MinRate, RedisOptions};
 
 use crate::support::{Client, HANGS_AFTER, Seen, encode, serve};
 
@@ -135,8 +135,8 @@ impl Client {
 
 #[test]
 fn a_client_that_takes_no_answers_is_held_up_alone_and_then_closed() {
-    let limits =
-        Limits { answer_bytes_max: 1 << 20, silence_max: Duration::from_millis(300), ..Limits::default() };
+    let min_rate = MinRate { silence_max: Duration::from_millis(300), ..MinRate::default() };
+    let limits = Limits { answer_bytes_max: 1 << 20, min_rate, ..Limits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);
     assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 1 << 20]]), Seen::Simple("OK".into()));
@@ -286,7 +286,8 @@ fn who_sends_a_byte_at_a_time_slows_nobody() {
 /// A command of which a byte comes now and then once held its connection for ever. Who says nothing between commands may.
 #[test]
 fn a_command_that_trickles_is_cut() {
-    let limits = Limits { pace_window: Duration::from_secs(2), ..Limits::default() };
+    let min_rate = MinRate { window: Duration::from_secs(2), ..MinRate::default() };
+    let limits = Limits { min_rate, ..Limits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
     let mut silent = Client::new(&served);
     assert_eq!(silent.run("set k 1"), Seen::Simple("OK".into()));

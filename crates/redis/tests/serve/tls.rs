@@ -156,7 +156,7 @@ fn who_has_no_certificate_of_the_root_is_not_let_in() {
     let listen = ([0, 0, 0, 0], 0).into();
     assert!(Server::bind(RedisOptions { listen, ..options(&config, true) }).is_ok());
     let open = Server::bind(RedisOptions { listen, ..options(&config, false) });
-    assert!(matches!(open, Err(ListenError::NotLoopback(_))));
+    assert!(matches!(open, Err(ListenError::Listen(shoal_frontend::ListenError::NotLoopback { .. }))));
 }
 
 /// Plain text, noise and half a greeting end their connections, or wait; the others are served.

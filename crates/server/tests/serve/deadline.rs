@@ -10,7 +10,7 @@ use shoal_api::v1;
 use shoal_client::{ByteRange, PutOptions};
 use shoal_device::Device;
 use shoal_device::sim::{Latency, SimDevice, SimOptions};
-use shoal_server::Limits;
+use shoal_server::{Limits, MinRate};
 use tokio::task::JoinSet;
 
 use crate::support::{FOR_EVER, Running, call, eventually, figure, header, send, testing, value};
@@ -66,7 +66,10 @@ async fn a_call_over_its_deadline_is_ended() {
 #[tokio::test]
 async fn half_a_request_is_dropped_at_the_deadline() {
     // Nothing else would end it before this test gives up.
-    let limits = Limits { silence_max: FOR_EVER, pace_window: FOR_EVER, ..Limits::default() };
+    let limits = Limits {
+        min_rate: MinRate { silence_max: FOR_EVER, window: FOR_EVER, ..MinRate::default() },
+        ..Limits::default()
+    };
     let server = Running::with(limits).await;
     let message = framed(&put("k", 1 << 20).encode_to_vec());
     let post = Post {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use shoal_client::{ByteRange, Client, PutOptions};
-use shoal_server::Limits;
+use shoal_server::{Limits, MinRate};
 use shoal_testkit::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GO_AWAY, HEADERS, PING, RESET, SETTINGS, call, frame,
     greeting, header, message, take_frame,
@@ -115,7 +115,10 @@ async fn continuation_flood() {
 /// Pings and settings that want an answer each, which nobody reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ping_flood() {
-    let limits = Limits { silence_max: Duration::from_secs(1), ..Limits::default() };
+    let limits = Limits {
+        min_rate: MinRate { silence_max: Duration::from_secs(1), ..MinRate::default() },
+        ..Limits::default()
+    };
     let scene = Scene::new(limits).await;
     let mut stream = scene.connect(&[]).await;
     let attack = async move {
@@ -138,7 +141,10 @@ async fn ping_flood() {
 /// A client that wants answers and gives no window for them: it is cut, and what its answers held is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zero_window() {
-    let limits = Limits { silence_max: Duration::from_millis(600), ..Limits::default() };
+    let limits = Limits {
+        min_rate: MinRate { silence_max: Duration::from_millis(600), ..MinRate::default() },
+        ..Limits::default()
+    };
     let scene = Scene::new(limits).await;
     // SETTINGS_INITIAL_WINDOW_SIZE = 0.
     let mut stream = scene.connect(&[0, 4, 0, 0, 0, 0]).await;

@@ -63,7 +63,7 @@ async fn four_verbs_and_their_codes() {
     let request = CreateRequest { key: key.clone(), value: "4".into() };
     let status = call::<kv::Create>(&channel, request).await.unwrap_err();
     let failure = Described::from_status(&status).failure;
-    assert_eq!(failure.current_version, Some(object.info.version));
+    assert_eq!(failure.current_version, Some(object.info.version.0));
     client.put("", b"other", "5".into(), PutOptions::default()).await.unwrap();
     assert_eq!(retrieve(&channel, &"other".into()).await.unwrap(), "5");
     assert_eq!(delete(&channel, &key).await, Ok(()));

@@ -8,7 +8,7 @@ use prost::Message;
 use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
 use shoal_client::{ByteRange, Client, Error, GetItem, Metadata, PutOptions};
-use shoal_server::{Limits, ServeError, Server, ServerOptions};
+use shoal_server::{Limits, ListenError, MinRate, ServeError, Server, ServerOptions};
 use shoal_testkit::http2::{
     DATA, END_HEADERS, END_STREAM, HEADERS, call as headers_of, frame, greeting, take_frame,
 };
@@ -28,7 +28,9 @@ async fn only_loopback_unless_insecure() {
     for listen in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0"] {
         let listen = listen.parse().unwrap();
         let refused = Server::bind(ServerOptions { listen, ..ServerOptions::default() }).await;
-        assert!(matches!(&refused, Err(ServeError::NotLoopback(address)) if *address == listen));
+        assert!(
+            matches!(&refused, Err(ServeError::Listen(ListenError::NotLoopback { address, .. })) if *address == listen)
+        );
         let message = refused.err().unwrap().to_string();
         assert!(message.contains("--insecure") && message.contains("not authenticated"), "{message}");
     }
@@ -226,7 +228,11 @@ async fn a_write_that_was_done_is_never_called_refused() {
 
 #[tokio::test]
 async fn who_sends_nothing_is_told_so() {
-    let server = Running::with(Limits { silence_max: Duration::from_secs(2), ..Limits::default() }).await;
+    let server = Running::with(Limits {
+        min_rate: MinRate { silence_max: Duration::from_secs(2), ..MinRate::default() },
+        ..Limits::default()
+    })
+    .await;
     let channel = server.channel().await;
     let parts = stream::iter([header("k"), chunk("abc".into())]).chain(stream::pending());
     let status = send::<v1::PutStream>(&channel, parts).await.unwrap_err();
@@ -248,7 +254,11 @@ async fn who_sends_nothing_is_told_so() {
 
 #[tokio::test]
 async fn who_takes_nothing_is_cut_and_others_are_served() {
-    let server = Running::with(Limits { silence_max: Duration::from_secs(1), ..Limits::default() }).await;
+    let server = Running::with(Limits {
+        min_rate: MinRate { silence_max: Duration::from_secs(1), ..MinRate::default() },
+        ..Limits::default()
+    })
+    .await;
     let client = server.client().await;
     let whole = value(20 * MIB, 1);
     client.put("", b"k", whole.clone(), PutOptions::default()).await.unwrap();

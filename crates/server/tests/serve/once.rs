@@ -50,7 +50,7 @@ async fn a_repeated_write_gives_its_first_answer() {
     assert_eq!(kind(&other), Kind::ConditionFailed);
     let client = server.client().await;
     let info = client.head("b", b"k").await.unwrap().unwrap();
-    assert_eq!((info.version, info.modified_ns), (first.version, 5));
+    assert_eq!((info.version.0, info.modified_ns), (first.version, 5));
     let delete = || v1::DeleteRequest { bucket: "b".into(), key: "k".into(), rules: None };
     let deleted = call_as::<v1::Delete>(&channel, ("7", 3), delete()).await.unwrap();
     client.put("b", b"k", "3".into(), PutOptions::default()).await.unwrap();
@@ -207,7 +207,7 @@ async fn of_a_key_that_comes_twice_in_a_step_the_last_stays() {
         let versions: Vec<u64> = done.results.iter().map(|result| result.version).collect();
         assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
         let object = client.get("b", last.as_bytes(), ByteRange::ALL).await.unwrap().unwrap();
-        assert_eq!((object.info.version, object.value.to_vec()), (versions[2], value(last)));
+        assert_eq!((object.info.version.0, object.value.to_vec()), (versions[2], value(last)));
         let again = call_as::<v1::MultiPut>(&channel, ("8", sequence), step()).await.unwrap_err();
         assert_eq!(kind(&again), Kind::ConditionFailed, "it exists before the step");
     }
@@ -222,20 +222,20 @@ fn item(key: &'static str, value: &'static str, rules: RejectRules) -> PutItem {
 #[tokio::test]
 async fn several_puts_are_one_step() {
     let server = Running::start().await;
-    for once in [false, true] {
-        let options = ConnectOptions { once, ..ConnectOptions::new(server.address.to_string()) };
+    for dedup in [false, true] {
+        let options = ConnectOptions { dedup, ..ConnectOptions::new(server.address.to_string()) };
         let client = shoal_client::Client::connect(options).await.unwrap();
         let none = RejectRules::default();
-        let put = client.put_together("b", &[item("x", "1", none), item("y", "2", none)]).await.unwrap();
+        let put = client.put_batch("b", &[item("x", "1", none), item("y", "2", none)]).await.unwrap();
         for (key, put) in [(b"x", put[0]), (b"y", put[1])] {
             assert_eq!(client.head("b", key).await.unwrap().unwrap().version, put.version);
         }
         let if_exists = RejectRules { if_exists: true, ..none };
-        let refused = client.put_together("b", &[item("z", "1", if_exists), item("y", "3", if_exists)]).await;
+        let refused = client.put_batch("b", &[item("z", "1", if_exists), item("y", "3", if_exists)]).await;
         let Err(Error::ConditionFailed { current, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(current, Some(put[1].version));
         assert_eq!(client.head("b", b"z").await.unwrap(), None, "nothing was done");
-        assert!(client.put_together("b", &[]).await.unwrap().is_empty());
+        assert!(client.put_batch("b", &[]).await.unwrap().is_empty());
         // What else a client does with identities.
         let version = client.put("b", b"k", "1".into(), PutOptions::default()).await.unwrap().version;
         let rules = RejectRules { if_version_not: Some(version), ..none };

@@ -27,10 +27,10 @@ fn key(number: usize) -> Bytes {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_at_a_time_each_with_its_own_outcome() {
     let server = Running::start().await;
-    for once in [false, true] {
-        let options = ConnectOptions { once, ..ConnectOptions::new(server.address.to_string()) };
+    for dedup in [false, true] {
+        let options = ConnectOptions { dedup, ..ConnectOptions::new(server.address.to_string()) };
         let client = shoal_client::Client::connect(options).await.unwrap();
-        let stream = client.operations(if once { "once" } else { "b" });
+        let stream = client.operations(if dedup { "once" } else { "b" });
         let puts = (0..3000).map(|number| {
             let stream = stream.clone();
             async move { stream.put(key(number), value(number % 300, 1), PutOptions::default()).await }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::stream;
 use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
-use shoal_server::Limits;
+use shoal_server::{Limits, MinRate};
 use shoal_testkit::http2::{HEADERS, PING, call as headers_of, frame, greeting, take_frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -48,8 +48,8 @@ async fn trickle(server: &Running, bytes: &[u8], slowly: &[u8]) -> Vec<u8> {
 /// Every byte once counted as a sign of life, so that a stream of a byte a second was served for ever.
 #[tokio::test]
 async fn a_body_that_trickles_is_cut() {
-    let pace_window = Duration::from_millis(500);
-    let server = Running::with(Limits { pace_window, ..Limits::default() }).await;
+    let min_rate = MinRate { window: Duration::from_millis(500), ..MinRate::default() };
+    let server = Running::with(Limits { min_rate, ..Limits::default() }).await;
     let channel = server.channel().await;
     let parts = stream::unfold(0, |i| async move {
         tokio::time::sleep(PAUSE).await;
@@ -115,8 +115,8 @@ async fn a_connection_between_calls_is_not_cut() {
 #[tokio::test]
 async fn a_head_of_http1_that_trickles_is_cut() {
     let greeting_max = Duration::from_millis(500);
-    let silence_max = HANGS_AFTER * 2;
-    let server = Running::with(Limits { greeting_max, silence_max, ..Limits::default() }).await;
+    let min_rate = MinRate { silence_max: HANGS_AFTER * 2, ..MinRate::default() };
+    let server = Running::with(Limits { greeting_max, min_rate, ..Limits::default() }).await;
     trickle(&server, b"POST /shoal.v1.ObjectStore/Put HTTP/1.1\r\nx-slow: ", b"y").await;
     server.stop().await;
 }

@@ -193,7 +193,7 @@ async fn streams_that_break_the_rules_store_nothing() {
 async fn a_value_that_changes_while_it_is_read() {
     let server = Running::start().await;
     let client = server.client().await;
-    let version = client.put("b", b"k", value(LARGE, 1), PutOptions::default()).await.unwrap().version;
+    let version = client.put("b", b"k", value(LARGE, 1), PutOptions::default()).await.unwrap().version.0;
     let channel = server.channel().await;
     let request = v1::GetStreamRequest {
         bucket: "b".into(),

@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-#[path = "../../src/testing.rs"]
+#[path = "../../src/testing/store.rs"]
 pub(crate) mod testing;
 
 pub(crate) struct Running {

@@ -3,14 +3,14 @@
 use bytes::Bytes;
 use shoal_api::v1;
 use shoal_client::{
-    ByteRange, Client, CreateOrGet, DeleteItem, Error, GetItem, ListRequest, Metadata, PutItem, PutOptions,
-    RejectRules, Rule,
+    ByteRange, Client, CreateOrGet, DeleteItem, Error, GetItem, ListRequest, Lsn, Metadata, PutItem,
+    PutOptions, RejectRules, Rule,
 };
 use tonic::Code;
 
 use crate::support::{Running, call, kind, objects, value};
 
-async fn put(client: &Client, key: &[u8], value: &'static str) -> u64 {
+async fn put(client: &Client, key: &[u8], value: &'static str) -> Lsn {
     client.put("b", key, value.into(), PutOptions::default()).await.unwrap().version
 }
 
@@ -103,7 +103,7 @@ async fn conditions_of_writes_and_what_they_tell() {
     let put = async |rules| client.put("b", b"k", "v".into(), with(rules)).await.map(|done| done.version);
     assert_eq!(put(missing).await, failed(Rule::IfMissing, None));
     assert_eq!(
-        put(RejectRules { if_version_not: Some(1), ..Default::default() }).await,
+        put(RejectRules { if_version_not: Some(Lsn(1)), ..Default::default() }).await,
         failed(Rule::IfVersionNot, None)
     );
     let first = put(exists).await.unwrap();
@@ -310,8 +310,8 @@ async fn free_space_is_what_the_store_says() {
     let client = server.client().await;
     put(&client, b"k", "v").await;
     let mut free = client.free_space().await.unwrap();
-    assert_eq!(free.block_bytes(), 4096);
-    assert_eq!(free.blocks(), client.stat().await.unwrap().blocks);
+    assert_eq!(free.block_bytes, 4096);
+    assert_eq!(free.blocks, client.stat().await.unwrap().blocks);
     let (mut end, mut blocks) = (0, 0);
     while let Some(runs) = free.next().await.unwrap() {
         for run in runs {
@@ -320,9 +320,9 @@ async fn free_space_is_what_the_store_says() {
             blocks += u64::from(run.blocks);
         }
     }
-    assert!(end <= free.blocks() && blocks > 0, "{blocks} of {} are free", free.blocks());
+    assert!(end <= free.blocks && blocks > 0, "{blocks} of {} are free", free.blocks);
     // Whoever has read it to its end makes room for the next.
-    assert_eq!(client.free_space().await.unwrap().blocks(), free.blocks());
+    assert_eq!(client.free_space().await.unwrap().blocks, free.blocks);
     server.stop().await;
 }
 

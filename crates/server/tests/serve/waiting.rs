@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use prost::Message;
 use shoal_api::v1;
 use shoal_api::v1::failure::Kind;
-use shoal_server::Limits;
+use shoal_server::{Limits, MinRate};
 use shoal_testkit::http2::{
     ACK, DATA, END_HEADERS, HEADERS, SETTINGS, WINDOW_UPDATE, call as headers_of, frame, greeting, message,
     take_frame,
@@ -105,8 +105,7 @@ impl Full {
         let limits = Limits {
             bytes_in_flight_max: MIB,
             room_wait_max,
-            silence_max: FOR_EVER,
-            pace_window: FOR_EVER,
+            min_rate: MinRate { silence_max: FOR_EVER, window: FOR_EVER, ..MinRate::default() },
             ..Limits::default()
         };
         let server = Running::with(limits).await;

@@ -47,7 +47,7 @@ const _: () = assert!(
     "the largest record of a group fits in one piece"
 );
 
-/// What the two bytes behind the version and the rest of the bytes hold, of bytes whose start is valid.
+/// The two bytes behind the version and the rest, of bytes whose start is valid.
 pub(crate) struct Start<'a> {
     /// Bytes 10 and 11.
     pub(crate) own: [u8; 2],

@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use shoal_base::Run;
 
-use super::{Delta, DeviceIdentity, SnapshotWriter};
+use super::Delta;
 use crate::SpaceError;
 use crate::geometry::{Geometry, Merged};
-use crate::group::{GroupRuns, Span};
+use crate::group::GroupRuns;
+use crate::span::Span;
 
 /// The free space as of one superblock.
 ///
@@ -129,12 +130,6 @@ impl FreeImage {
         if blocks.start < end {
             self.incomplete.extend(self.geometry.group_of(blocks.start)..=self.geometry.group_of(end - 1));
         }
-    }
-
-    /// A snapshot of the image as pieces of bytes, for the space root of superblock `superblock`.
-    #[must_use]
-    pub fn snapshot(&self, device: DeviceIdentity, superblock: u64) -> SnapshotWriter<'_> {
-        SnapshotWriter::new(self, device, superblock)
     }
 
     pub(crate) fn geometry(&self) -> Geometry {

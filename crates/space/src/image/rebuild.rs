@@ -7,7 +7,8 @@ use shoal_base::Run;
 
 use super::FreeImage;
 use crate::SpaceError;
-use crate::group::{GroupRuns, Span};
+use crate::group::GroupRuns;
+use crate::span::Span;
 
 impl FreeImage {
     /// The image in which exactly what `used` leaves is free. The runs may come in any order, touch, and cross groups.
@@ -59,7 +60,7 @@ impl FreeImage {
     }
 }
 
-/// What is free from `start` up to `end`, packed.
+/// The free run from `start` up to `end`, packed.
 fn gap(start: u32, end: u32) -> Option<u32> {
     (start < end).then(|| Span { start, blocks: end - start }.pack())
 }

@@ -15,7 +15,7 @@ use super::format::{
     PIECE_VERSION, SNAPSHOT_PIECE_BYTES_MAX, open,
 };
 use super::{DeviceIdentity, FreeImage, ImageError};
-use crate::group::Span;
+use crate::span::Span;
 
 /// Groups of the snapshot whose free space is not known because no piece that covers them was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct SnapshotReader {
     pieces: u32,
     /// The shift and number of groups that the pieces name: all the same.
     groups: Option<(u32, u32)>,
-    /// What the accepted pieces cover: first group, first group behind.
+    /// The groups that the accepted pieces cover: first group, first group behind.
     covered: BTreeMap<u32, u32>,
 }
 

@@ -32,8 +32,16 @@ pub struct SnapshotWriter<'a> {
     next: usize,
 }
 
+impl FreeImage {
+    /// A snapshot of the image as pieces of bytes, for the space root of superblock `superblock`.
+    #[must_use]
+    pub fn snapshot(&self, device: DeviceIdentity, superblock: u64) -> SnapshotWriter<'_> {
+        SnapshotWriter::new(self, device, superblock)
+    }
+}
+
 impl<'a> SnapshotWriter<'a> {
-    pub(crate) fn new(image: &'a FreeImage, device: DeviceIdentity, superblock: u64) -> Self {
+    fn new(image: &'a FreeImage, device: DeviceIdentity, superblock: u64) -> Self {
         let groups = image.geometry().groups();
         let mut ends = Vec::new();
         let mut bytes = PIECE_HEADER_BYTES;

@@ -4,17 +4,15 @@ use proptest::prelude::*;
 use shoal_base::Run;
 use shoal_space::{HISTOGRAM_BINS, Space, SpaceError};
 
-/// What the space must do, block by block.
+/// A model of the space, block by block.
 struct Model {
     is_free: Vec<bool>,
     group_blocks: u64,
-    /// Whether the space has one shard: then every answer is known. With several, only whether there is one.
-    is_exact: bool,
 }
 
 impl Model {
     fn new(blocks: u64, group_blocks: u32) -> Self {
-        Self { is_free: vec![false; blocks as usize], group_blocks: u64::from(group_blocks), is_exact: true }
+        Self { is_free: vec![false; blocks as usize], group_blocks: u64::from(group_blocks) }
     }
 
     fn flags(&self, run: Run) -> Option<&[bool]> {
@@ -146,10 +144,7 @@ fn apply(space: &Space, model: &mut Model, step: &Step) {
 
 fn allocated(model: &mut Model, blocks: u32, found: Option<Run>) {
     let expected = model.best_fit(blocks);
-    if model.is_exact {
-        assert_eq!(found, expected);
-    }
-    assert_eq!(found.map(|run| run.blocks), expected.map(|run| run.blocks));
+    assert_eq!(found, expected);
     found.into_iter().for_each(|run| take_known(model, run));
 }
 
@@ -219,13 +214,10 @@ fn allocate_runs(space: &Space, model: &mut Model, blocks: u32, runs_max: usize)
     assert!(can_split && runs.len() <= runs_max);
     assert_eq!(runs.iter().map(|run| run.blocks).sum::<u32>(), blocks);
     if let Some(single) = single {
-        assert_eq!(runs.len(), 1);
-        assert!(!model.is_exact || runs.as_slice() == [single]);
+        assert_eq!(runs.as_slice(), [single]);
     }
     for (index, &run) in runs.iter().enumerate() {
-        if !model.is_exact {
-            assert_eq!(index + 1 < runs.len(), run.blocks == model.largest() && index + 1 < runs.len());
-        } else if index + 1 < runs.len() {
+        if index + 1 < runs.len() {
             assert_eq!(run.blocks, model.largest(), "the longest first");
         } else {
             assert_eq!(Some(run), model.best_fit(run.blocks), "the last by best fit");
@@ -254,12 +246,8 @@ fn compare(space: &Space, model: &Model) {
 }
 
 fn check(blocks: u64, group_blocks: u32, is_free: bool, steps: &[Step]) {
-    check_in(&Space::new(blocks, group_blocks), true, is_free, steps);
-}
-
-fn check_in(space: &Space, is_exact: bool, is_free: bool, steps: &[Step]) {
-    let (blocks, group_blocks) = (space.blocks_max(), space.group_blocks());
-    let mut model = Model { is_exact, ..Model::new(blocks, group_blocks) };
+    let space = &Space::new(blocks, group_blocks);
+    let mut model = Model::new(blocks, group_blocks);
     if is_free {
         free(space, &mut model, Run::new(0, blocks as u32));
     }
@@ -283,11 +271,6 @@ proptest! {
     #[test]
     fn behaves_as_the_map_in_small_groups(is_free: bool, steps in steps(1000, 150)) {
         check(1000, 64, is_free, &steps);
-    }
-
-    #[test]
-    fn behaves_as_the_map_in_several_shards(is_free: bool, steps in steps(900, 150)) {
-        check_in(&Space::with_shards(900, 16, 128), false, is_free, &steps);
     }
 
     #[test]

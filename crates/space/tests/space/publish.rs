@@ -8,7 +8,7 @@ use shoal_space::{Space, group_blocks_for};
 const DEVICE: [u8; 16] = [7; 16];
 const BLOCKS: u64 = 30_000;
 
-/// What a device would hold: a snapshot, and the deltas behind it.
+/// The content of a device: a snapshot, and the deltas behind it.
 #[derive(Default)]
 struct Stored {
     superblock: u64,

@@ -51,15 +51,7 @@ fn work(space: &Space, owned: &[AtomicBool], seed: u64) {
 
 #[test]
 fn no_block_has_two_owners() {
-    check(&Space::new(BLOCKS, 64));
-}
-
-#[test]
-fn no_block_has_two_owners_in_several_shards() {
-    check(&Space::with_shards(BLOCKS, 64, 4096));
-}
-
-fn check(space: &Space) {
+    let space = &Space::new(BLOCKS, 64);
     space.free(Run::new(0, BLOCKS as u32)).expect("it was ours");
     let owned: Vec<AtomicBool> = (0..BLOCKS).map(|_| AtomicBool::new(false)).collect();
     std::thread::scope(|scope| {

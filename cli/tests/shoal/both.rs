@@ -1,0 +1,138 @@
+//! The objects of one bucket behind both frontends, for tests that use them alike: gRPC by the client of this workspace, the
+//! Redis protocol by redis-rs. Every call is made once.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, cmd};
+use shoal_client::{
+    ByteRange, Client, ConnectOptions, Error, GetItem, Lsn, PutItem, PutOptions, RejectRules, Result,
+};
+
+/// Longer than anything takes, short enough that a test ends.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Clone)]
+pub(crate) enum Objects {
+    Grpc(Client, String),
+    Redis(MultiplexedConnection),
+}
+
+impl Objects {
+    pub(crate) async fn grpc(server: &str, bucket: &str) -> Self {
+        let options = ConnectOptions { attempts: 1, ..ConnectOptions::new(server) };
+        Self::Grpc(Client::connect(options).await.unwrap(), bucket.into())
+    }
+
+    /// A connection to `server`; the bucket is the one that the server shows there.
+    pub(crate) async fn redis(server: &str) -> Self {
+        let client = redis::Client::open(format!("redis://{server}")).unwrap();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(ANSWER_TIMEOUT))
+            .set_response_timeout(Some(ANSWER_TIMEOUT));
+        Self::Redis(client.get_multiplexed_async_connection_with_config(&config).await.unwrap())
+    }
+
+    pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.get_versioned(key).await?.map(|(_, value)| value))
+    }
+
+    pub(crate) async fn get_versioned(&self, key: &[u8]) -> Result<Option<(Lsn, Bytes)>> {
+        match self {
+            Self::Grpc(client, bucket) => {
+                let object = client.get(bucket, key, ByteRange::ALL).await?;
+                Ok(object.map(|object| (object.info.version, object.value)))
+            }
+            Self::Redis(connection) => {
+                let found: Result<Option<(u64, Vec<u8>)>> = ask(connection, cmd("SHOAL.GETV").arg(key)).await;
+                Ok(found.map_err(of_read)?.map(|(version, value)| (Lsn(version), value.into())))
+            }
+        }
+    }
+
+    /// Over the Redis protocol one of `if_exists` and `if_version_not` at most.
+    pub(crate) async fn put(&self, key: &[u8], value: Bytes, rules: RejectRules) -> Result<()> {
+        match self {
+            Self::Grpc(client, bucket) => {
+                let options = PutOptions { rules, ..PutOptions::default() };
+                client.put(bucket, key, value, options).await.map(drop)
+            }
+            Self::Redis(connection) => {
+                let mut command = match rules.if_version_not {
+                    Some(version) => cmd("SHOAL.CAS").arg(key).arg(version.0).arg(&value[..]).clone(),
+                    None => cmd("SET").arg(key).arg(&value[..]).clone(),
+                };
+                if rules.if_exists {
+                    command.arg("NX");
+                }
+                let done: Option<redis::Value> = ask(connection, &command).await?;
+                done.map(drop).ok_or(Error::ConditionFailed { rule: None, current: None })
+            }
+        }
+    }
+
+    pub(crate) async fn delete(&self, key: &[u8]) -> Result<()> {
+        match self {
+            Self::Grpc(client, bucket) => client.delete(bucket, key, RejectRules::default()).await.map(drop),
+            Self::Redis(connection) => ask::<u64>(connection, cmd("DEL").arg(key)).await.map(drop),
+        }
+    }
+
+    pub(crate) async fn get_many(&self, keys: &[Vec<u8>]) -> Vec<Option<Bytes>> {
+        match self {
+            Self::Grpc(client, bucket) => {
+                let item = |key: &Vec<u8>| GetItem { key: key.clone().into(), range: ByteRange::ALL };
+                let items: Vec<GetItem> = keys.iter().map(item).collect();
+                let found = client.multi_get(bucket, &items).await.into_iter();
+                found.map(|object| object.unwrap().map(|object| object.value)).collect()
+            }
+            Self::Redis(connection) => {
+                let found: Vec<Option<Vec<u8>>> = ask(connection, cmd("MGET").arg(keys)).await.unwrap();
+                found.into_iter().map(|value| value.map(Bytes::from)).collect()
+            }
+        }
+    }
+
+    /// Several puts in one message, each on its own.
+    pub(crate) async fn put_many(&self, items: Vec<(Vec<u8>, Bytes)>) {
+        match self {
+            Self::Grpc(client, bucket) => {
+                let item = |(key, value): (Vec<u8>, Bytes)| PutItem {
+                    key: key.into(),
+                    value,
+                    options: PutOptions::default(),
+                };
+                let items: Vec<PutItem> = items.into_iter().map(item).collect();
+                for (result, item) in client.multi_put(bucket, &items).await.into_iter().zip(&items) {
+                    result.unwrap_or_else(|error| panic!("{}: {error}", item.key.escape_ascii()));
+                }
+            }
+            Self::Redis(connection) => {
+                let mut pipeline = redis::pipe();
+                for (key, value) in &items {
+                    pipeline.cmd("SET").arg(key).arg(&value[..]).ignore();
+                }
+                let () = pipeline.query_async(&mut connection.clone()).await.unwrap();
+            }
+        }
+    }
+}
+
+/// Sends one command. What the server did not answer may have been done.
+async fn ask<T: FromRedisValue>(connection: &MultiplexedConnection, command: &Cmd) -> Result<T> {
+    let answer = command.query_async(&mut connection.clone()).await;
+    answer.map_err(|error: redis::RedisError| match error.code() {
+        None | Some("UNKNOWN") => Error::Unknown(error.to_string()),
+        Some("TRYAGAIN" | "CLUSTERDOWN") => Error::Busy(error.to_string()),
+        Some(_) => Error::Invalid(error.to_string()),
+    })
+}
+
+/// A read that was not answered changed nothing.
+fn of_read(error: Error) -> Error {
+    match error {
+        Error::Unknown(reason) => Error::Unavailable { server: "of the Redis protocol".into(), reason },
+        error => error,
+    }
+}

@@ -1,0 +1,88 @@
+//! Arguments and results of the verbs, the same in the engine and in its client: conditions, metadata, ranges, results.
+
+use bytes::Bytes;
+
+use crate::Lsn;
+
+/// Conditions on a write, as RAMCloud's reject rules: any that applies rejects it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RejectRules {
+    /// Reject if the object exists.
+    pub if_exists: bool,
+    /// Reject if the object does not exist.
+    pub if_missing: bool,
+    /// Reject unless the object exists with just this version.
+    pub if_version_not: Option<Lsn>,
+    /// Reject if the object exists with this version or an older one.
+    pub if_version_at_most: Option<Lsn>,
+}
+
+impl RejectRules {
+    /// Whether there is no condition at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether an object at `current` (none: it does not exist) makes these rules reject.
+    #[must_use]
+    pub fn reject(&self, current: Option<Lsn>) -> bool {
+        match current {
+            None => self.if_missing || self.if_version_not.is_some(),
+            Some(version) => {
+                self.if_exists
+                    || self.if_version_not.is_some_and(|wanted| wanted != version)
+                    || self.if_version_at_most.is_some_and(|at_most| version <= at_most)
+            }
+        }
+    }
+}
+
+/// The user's data of an object besides its value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// MIME type; empty where unknown. At most 255 bytes.
+    pub content_type: String,
+    /// Names and values, kept in this order; together at most 2 KiB.
+    pub user: Vec<(String, Bytes)>,
+}
+
+/// The result of a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutResult {
+    /// The object's version now.
+    pub version: Lsn,
+}
+
+/// The result of a delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeleteResult {
+    /// The version that was deleted, where the store had to look it up to evaluate a condition; for a delete without
+    /// conditions whether the object existed is not looked up, and this is none.
+    pub deleted: Option<Lsn>,
+    /// The version of the delete itself.
+    pub version: Lsn,
+}
+
+/// Which bytes of a value are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteRange {
+    /// The first byte.
+    pub first: u64,
+    /// How many; none for all up to the end. What lies behind the end of the value is left out.
+    pub bytes: Option<u64>,
+}
+
+impl ByteRange {
+    /// The whole value.
+    pub const ALL: Self = Self { first: 0, bytes: None };
+
+    /// The part of a value of `value_bytes` bytes that is meant: first byte and length. The length is 0 where the
+    /// range begins behind the end.
+    #[must_use]
+    pub fn within(self, value_bytes: u64) -> (u64, u64) {
+        let first = self.first.min(value_bytes);
+        let rest = value_bytes - first;
+        (first, self.bytes.map_or(rest, |bytes| bytes.min(rest)))
+    }
+}

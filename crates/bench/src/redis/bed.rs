@@ -1,0 +1,109 @@
+//! A server of the Redis protocol in this process, with a store of its own.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use shoal_device::{Device, IoMode, MemDevice};
+use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, block_on};
+use shoal_redis::{RedisOptions, Running, Server};
+
+use super::link::{Link, command};
+use crate::cores::Cores;
+use crate::data_file::NewFile;
+
+/// Blocks of a store in memory: 1 GiB.
+const MEMORY_BLOCKS: u64 = 1 << 18;
+/// Blocks that a store in a file may grow to: 16 GiB.
+const FILE_BLOCKS: u64 = 1 << 22;
+/// Commands that are loaded at a time.
+const LOADED_AT_ONCE: usize = 1_000;
+
+/// Where the store of a [`Bed`] is.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// In memory.
+    Memory,
+    /// In a new file, or, without a name, a temporary one of the benchmark in the current folder; removed at the end.
+    File(Option<&'a Path>, IoMode),
+}
+
+/// A server on a port of its own, with one dispatch thread.
+pub struct Bed {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Where the server and the clients run.
+    pub cores: Option<Cores>,
+    store: Store,
+    running: Option<Running>,
+    _file: Option<NewFile>,
+}
+
+impl Bed {
+    /// Starts it. This thread stays on the clients' core where there are two.
+    ///
+    /// # Errors
+    /// As the device, the store or the server.
+    pub fn new(place: Place<'_>) -> Result<Self> {
+        let (device, file, blocks) = match place {
+            Place::Memory => (Device::new(Arc::new(MemDevice::new(MEMORY_BLOCKS))), None, MEMORY_BLOCKS),
+            Place::File(path, io) => {
+                let (device, file) = NewFile::create(path, "redis", io)?;
+                (device, Some(file), FILE_BLOCKS)
+            }
+        };
+        block_on(Store::format(&device, &FormatOptions::for_blocks(blocks), &Environment::default()))?;
+        let options = OpenOptions { cache_bytes: 256 << 20, ..OpenOptions::default() };
+        let store = block_on(Store::open(device, options, Environment::default()))?;
+        let cores = Cores::take();
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let (address, running) = Cores::on_servers(cores, || -> Result<_> {
+            let server = Server::bind(RedisOptions { listen, threads: Some(1), ..RedisOptions::default() })?;
+            let address = server.address();
+            Ok((address, server.start(store.clone(), Environment::default())?))
+        })?;
+        Ok(Self { address, cores, store, running: Some(running), _file: file })
+    }
+
+    /// A connection to it.
+    ///
+    /// # Errors
+    /// As the system.
+    pub fn link(&self) -> Result<Link> {
+        Link::connect(self.address)
+    }
+}
+
+/// Stores `count` objects of `bytes` bytes under the keys that `key` gives.
+///
+/// # Errors
+/// The connection failed, or a reply is an error.
+pub fn load(link: &mut Link, count: u64, bytes: usize, key: impl Fn(u64) -> Vec<u8>) -> Result<()> {
+    let value = vec![b'x'; bytes];
+    let at_once = LOADED_AT_ONCE.min(1 + (4 << 20) / bytes.max(1));
+    let numbers: Vec<u64> = (0..count).collect();
+    for numbers in numbers.chunks(at_once) {
+        let mut commands = Vec::new();
+        numbers.iter().for_each(|&number| command(&mut commands, &[b"SET", &key(number), &value]));
+        link.call(&commands, numbers.len())?;
+    }
+    Ok(())
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.stop();
+        }
+        if let Err(error) = block_on(self.store.close()) {
+            say(&error.to_string());
+        }
+    }
+}
+
+/// A benchmark's figures are printed by then; that its store did not close well is said beside them.
+fn say(error: &str) {
+    let _ = writeln!(std::io::stderr(), "the store was not closed well: {error}");
+}

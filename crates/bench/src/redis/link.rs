@@ -1,0 +1,122 @@
+//! One connection to a server of the Redis protocol, without a runtime: what a measurement of latencies wants between itself
+//! and the server is the kernel and nothing else.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use anyhow::{Result, bail};
+
+/// Memory for one read of the socket.
+const READ_BYTES: usize = 256 << 10;
+
+/// A connection.
+pub struct Link {
+    stream: TcpStream,
+    input: Vec<u8>,
+    /// Bytes of `input` that were received, and of those the ones that were looked at.
+    received: usize,
+    at: usize,
+}
+
+impl Link {
+    /// Connects.
+    ///
+    /// # Errors
+    /// As the system.
+    pub fn connect(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, input: vec![0; READ_BYTES], received: 0, at: 0 })
+    }
+
+    /// Sends commands and waits for as many replies; gives the bytes of all their values. An error that the server answers is one.
+    ///
+    /// # Errors
+    /// The connection failed, or a reply is an error.
+    pub fn call(&mut self, commands: &[u8], replies: usize) -> Result<usize> {
+        self.stream.write_all(commands)?;
+        let mut bytes = 0;
+        for _ in 0..replies {
+            bytes += self.reply()?;
+        }
+        Ok(bytes)
+    }
+
+    /// Bytes of the values in the next reply.
+    fn reply(&mut self) -> Result<usize> {
+        let (kind, count) = self.line()?;
+        match kind {
+            b'$' if count >= 0 => {
+                self.skip(count as usize + 2)?;
+                Ok(count as usize)
+            }
+            b'*' => (0..count.max(0)).try_fold(0, |bytes, _| Ok(bytes + self.reply()?)),
+            _ => Ok(0),
+        }
+    }
+
+    /// The kind of the next line, and the number on it, 0 where it is a text.
+    fn line(&mut self) -> Result<(u8, i64)> {
+        loop {
+            let held = self.input.get(self.at..self.received).unwrap_or_default();
+            if let Some(end) = held.iter().position(|&byte| byte == b'\n') {
+                let line = held.get(..end.saturating_sub(1)).unwrap_or_default();
+                let Some((&kind, text)) = line.split_first() else { bail!("an empty line") };
+                let text = std::str::from_utf8(text).unwrap_or_default();
+                if kind == b'-' {
+                    bail!("the server says: {text}");
+                }
+                let found = (kind, text.parse().unwrap_or(0));
+                self.at += end + 1;
+                return Ok(found);
+            }
+            self.receive()?;
+        }
+    }
+
+    fn skip(&mut self, mut count: usize) -> Result<()> {
+        loop {
+            let held = count.min(self.received - self.at);
+            self.at += held;
+            count -= held;
+            if count == 0 {
+                return Ok(());
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Waits for more. What was looked at makes room.
+    fn receive(&mut self) -> Result<()> {
+        self.input.copy_within(self.at..self.received, 0);
+        self.received -= self.at;
+        self.at = 0;
+        let room = self.input.get_mut(self.received..).unwrap_or_default();
+        match self.stream.read(room)? {
+            0 => bail!("the connection ended"),
+            bytes => self.received += bytes,
+        }
+        Ok(())
+    }
+}
+
+/// Appends a command.
+pub fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
+    let head = |kind: char, count: usize, out: &mut Vec<u8>| {
+        out.extend_from_slice(format!("{kind}{count}\r\n").as_bytes());
+    };
+    head('*', words.len(), out);
+    for word in words {
+        head('$', word.len(), out);
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The same, alone.
+#[must_use]
+pub fn alone(words: &[&[u8]]) -> Vec<u8> {
+    let mut out = Vec::new();
+    command(&mut out, words);
+    out
+}

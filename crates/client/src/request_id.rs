@@ -1,0 +1,98 @@
+//! Ids of writes: a session, and a number in it, by which the server does a repeated write once (R17).
+//!
+//! The server keeps the results of a session's writes in 64 places, by the number modulo 64. So a session is used as 64
+//! *lanes*: a write takes a free lane, whose numbers are its own modulo 64, and nobody else uses it until the write has ended.
+//! So no result is overwritten whose write may still be repeated. A lane whose write was given up goes on with its next number.
+//! From then on the server refuses what is left of the old write, but only where the lane's next write went to the same tablet:
+//! results are kept by tablet. In another tablet what is left of a write that was given up may still be done, once.
+
+use std::sync::{Mutex, PoisonError};
+
+use shoal_base::{Entropy, SystemEntropy};
+
+/// Lanes of a session: as many as the server keeps results.
+const LANES: u64 = 64;
+
+/// Sessions of one client: with more writes than lanes under way, a further write does not wait: it has no id.
+const SESSIONS_MAX: usize = 64;
+
+/// The id of one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RequestId {
+    pub(crate) session: u64,
+    /// The number of the write in its session.
+    pub(crate) sequence: u64,
+}
+
+/// The lanes of a client.
+#[derive(Default)]
+pub(crate) struct RequestIds(Mutex<Free>);
+
+#[derive(Default)]
+struct Free {
+    /// The next id of each free lane; the one that was used last is used first, so that few results are kept.
+    lanes: Vec<RequestId>,
+    sessions: usize,
+}
+
+/// The id of a write under way; its lane is free again when this is dropped.
+pub(crate) struct Lane<'a> {
+    ids: &'a RequestIds,
+    pub(crate) id: RequestId,
+}
+
+impl RequestIds {
+    /// An id that no write had; none where too many writes are under way.
+    pub(crate) fn take(&self) -> Option<Lane<'_>> {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.lanes.is_empty() && free.sessions < SESSIONS_MAX {
+            free.sessions += 1;
+            let session = SystemEntropy.next_u64();
+            free.lanes.extend((0..LANES).rev().map(|sequence| RequestId { session, sequence }));
+        }
+        let id = free.lanes.pop()?;
+        Some(Lane { ids: self, id })
+    }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        let mut free = self.ids.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let RequestId { session, sequence } = self.id;
+        if let Some(sequence) = sequence.checked_add(LANES) {
+            free.lanes.push(RequestId { session, sequence });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_id_is_given_twice_and_a_lane_has_one_write() {
+        let ids = RequestIds::default();
+        let mut seen = BTreeSet::new();
+        for round in 0..50 {
+            let held: Vec<_> = (0..round * 3).map(|_| ids.take().unwrap()).collect();
+            let lanes: BTreeSet<_> =
+                held.iter().map(|held| (held.id.session, held.id.sequence % LANES)).collect();
+            assert_eq!(lanes.len(), held.len());
+            assert!(held.iter().all(|held| seen.insert(held.id)));
+        }
+        let one = |ids: &RequestIds| ids.take().unwrap().id;
+        let (first, second) = (one(&ids), one(&ids));
+        assert_eq!((second.session, second.sequence), (first.session, first.sequence + LANES));
+    }
+
+    #[test]
+    fn there_are_only_so_many() {
+        let ids = RequestIds::default();
+        let held: Vec<_> = std::iter::from_fn(|| ids.take()).collect();
+        assert_eq!(held.len() as u64, LANES * SESSIONS_MAX as u64);
+        drop(held);
+        assert!(ids.take().is_some());
+    }
+}

@@ -1,0 +1,338 @@
+//! The apply: a tablet's frozen overlay becomes a part of its tree (engine.md, "The apply").
+//!
+//! One at a time. It never waits for readers, and no reader waits for it: new pages and values go to fresh blocks, and the
+//! publish makes them the tablet's.
+
+use std::sync::Arc;
+
+use shoal_base::{Lsn, Run};
+
+use crate::checkpoint::compact::{Moves, Pressure};
+use crate::checkpoint::home::Work;
+use crate::checkpoint::liveness::{Liveness, LivenessOps};
+use crate::checkpoint::publish::Changes;
+use crate::checkpoint::replace::ReplaceEntries;
+use crate::checkpoint::runs::take_common;
+use crate::common::damaged_range::DamagedRange;
+use crate::common::error::{Error, Result};
+use crate::log::commit::Item;
+use crate::space::manager::Extents;
+use crate::store::{Inner, OperationCounters, copies};
+use crate::tablet::damage::Unread;
+use crate::tablet::tree::{Applied, Apply, Merge, Root};
+use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
+use crate::tablet::view::{Tablet, View};
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::owned::owned_runs;
+use crate::value::packed::Totals;
+
+/// How often an apply is tried whose pages the device cannot read, before they are given up.
+const READS_TRIED: u32 = 3;
+
+/// A tree that is written and not published yet.
+pub(crate) struct NewTree<'a> {
+    pub root: Root,
+    /// Records up to here are in it.
+    pub applied: Lsn,
+    pub totals: Totals,
+    /// Pages of the merges that made it.
+    pub pages: Vec<Pages<'a>>,
+    /// Runs that the published image does not know as taken yet.
+    pub taken: Vec<Run>,
+    /// Runs that the published image knows as taken, and that are free with this publish.
+    pub freed: Vec<Run>,
+    /// Runs that the apply itself took for values. Where it fails they go back when the last write on them ended.
+    pub given: Vec<Arc<Extents>>,
+    /// Runs that no published tree ever named, and that readers of the view before may still read: not in the image's delta.
+    pub dropped: Vec<Run>,
+}
+
+impl NewTree<'_> {
+    pub(crate) fn new(root: Root, applied: Lsn, totals: Totals) -> Self {
+        let (pages, taken, freed, given, dropped) = Default::default();
+        Self { root, applied, totals, pages, taken, freed, given, dropped }
+    }
+}
+
+impl Inner {
+    /// Applies every tablet.
+    pub(crate) async fn apply_all(&self) -> Result<()> {
+        for tablet in self.tablets.all() {
+            self.apply_tablet(tablet).await?;
+        }
+        self.let_log_go().await
+    }
+
+    /// Gives the log's room back where it is half full of what nobody needs any more: recovery may find it so, and there is no apply whose
+    /// superblock would do it.
+    async fn let_log_go(&self) -> Result<()> {
+        let is_applied = self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
+        if is_applied && self.log_fill_permille() >= 500 {
+            self.publish(Changes::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// Applies the tablet whose apply helps most: the one that holds the log's tail where the log is fuller than the
+    /// overlays, else the one that holds most.
+    pub(crate) async fn apply_fullest(&self) -> Result<()> {
+        let tablets = self.tablets.all().iter().filter(|tablet| tablet.first_unapplied().is_some());
+        let chosen = if self.log_fill_permille() >= self.admission.fill_permille() {
+            tablets.min_by_key(|tablet| tablet.first_unapplied())
+        } else {
+            tablets.max_by_key(|tablet| {
+                let view = tablet.view();
+                view.active.size().bytes + view.frozen.as_ref().map_or(0, |overlay| overlay.size().bytes)
+            })
+        };
+        match chosen {
+            Some(tablet) => self.apply_tablet(tablet).await,
+            None => self.let_log_go().await,
+        }
+    }
+
+    /// Applies one tablet, waiting for its turn. Where there is nothing to apply it does nothing.
+    ///
+    /// # Errors
+    /// As the device: the overlay stays frozen, and the next apply tries again. A failed write poisons the store.
+    pub(crate) async fn apply_tablet(&self, tablet: &Tablet) -> Result<()> {
+        let _turn = self.applier.take().await;
+        self.poison.check()?;
+        self.space.reclaim(self.committer.named_superblock());
+        let Some(marker) = tablet.freeze(|marker| self.committer.push(Item::Marker(marker))) else {
+            return Ok(());
+        };
+        self.committer.drive();
+        let applied = self.committer.wait_marker(&marker).await?;
+        let view = tablet.view();
+        let Some(frozen) = &view.frozen else { return Ok(()) };
+        let pressure = Pressure::Load { fresh_bytes: frozen.size().bytes };
+        let moves = self.choose_moves(tablet, view.root, pressure).await;
+        let mut outcome = self.run_apply(tablet, &view, applied, moves, self.unread()).await;
+        for tried in 1..READS_TRIED {
+            let Err(Error::Io(error)) = &outcome else { break };
+            if !is_of_medium(error) || self.poison.check().is_err() {
+                break;
+            }
+            // A page that stays unreadable while the device reads others is lost as a damaged one is (R19): otherwise nothing of the
+            // tablet could be applied any more, and its log would fill up.
+            let is_given_up = tried + 1 == READS_TRIED && self.answers().await;
+            let unread = if is_given_up { Unread::IsLost } else { Unread::Fails };
+            outcome = self.run_apply(tablet, &view, applied, Moves::default(), unread).await;
+        }
+        outcome.map(|_| ())
+    }
+
+    /// What becomes of pages that an apply cannot read at once.
+    pub(crate) fn unread(&self) -> Unread {
+        if self.gives_up { Unread::IsLost } else { Unread::Fails }
+    }
+
+    /// Whether the device reads at least one of the blocks that hold superblocks.
+    pub(crate) async fn answers(&self) -> bool {
+        for block in copies::copies(0).into_iter().chain(copies::copies(1)) {
+            if self.device.read(block, shoal_device::IoBuf::unfilled(1)).await.ok().is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Rewrites packed runs of one tablet in which too little is alive, without anything else; says whether they take less
+    /// room now.
+    ///
+    /// # Errors
+    /// As [`apply_tablet`](Self::apply_tablet).
+    pub(crate) async fn tidy_tablet(&self, tablet: &Tablet, pressure: Pressure) -> Result<bool> {
+        let _turn = self.applier.take().await;
+        self.poison.check()?;
+        let view = tablet.view();
+        // An apply that failed comes first.
+        if view.frozen.is_some() {
+            return Ok(false);
+        }
+        let moves = self.choose_moves(tablet, view.root, pressure).await;
+        if moves.is_empty() {
+            return Ok(false);
+        }
+        self.run_apply(tablet, &view, view.applied, moves, self.unread()).await?;
+        // What was hoped for may not come out: short runs are rounded up, and free space is in pieces. Then enough is enough.
+        let totals = tablet.view().totals;
+        let gained = totals.packed_blocks < view.totals.packed_blocks;
+        if !gained {
+            tablet.tidy.lock().rest(pressure.aim(), totals);
+        }
+        Ok(gained)
+    }
+
+    /// Makes and publishes the tree of the frozen overlay of `view`, if there is one, and `moves`; gives the bytes of the
+    /// values that moved. The caller has the applier's turn.
+    pub(crate) async fn run_apply(
+        &self,
+        tablet: &Tablet,
+        view: &View,
+        applied: Lsn,
+        moves: Moves,
+        unread: Unread,
+    ) -> Result<u64> {
+        let frozen = view.frozen.as_deref();
+        let mut work = Work::new(self, tablet.id, moves.hole_blocks);
+        moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
+        let (steps, _promise) = moves.into_steps();
+        let ops = work.bring_home(frozen, steps).await?;
+        let mut merge = ReplaceEntries::new(self, std::mem::take(&mut work.liveness));
+        let (root, pages) = self.merge_tree((tablet, view.root, applied), unread, &mut merge, &ops).await?;
+        let Work { taken, freed, given, .. } = work;
+        let new = NewTree::new(root, applied, merge.totals_after(view.totals));
+        let mut new = NewTree { pages: vec![pages], taken, freed, given, ..new };
+        self.merge_liveness(tablet, &mut new, unread, std::mem::take(&mut merge.liveness)).await?;
+        for (version, entry) in merge.old {
+            match owned_runs(&self.device, &self.pool, &entry, version).await {
+                (runs, None) => new.freed.extend(runs),
+                // They stay taken until a repair.
+                (_, Some(error)) => {
+                    tracing::warn!("the space of a value is lost until `shoal check --repair`: {error}");
+                }
+            }
+        }
+        new.freed.extend(merge.unplaced);
+        new.taken.extend(ops.iter().flat_map(|op| op.owned().iter().copied()));
+        let dropped = frozen.map(|overlay| overlay.lock().take_dropped()).unwrap_or_default();
+        if !injected(Bug::DroppedNeverFreed) {
+            new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
+        }
+        self.publish_tree(tablet, new).await?;
+        if let Some(frozen) = frozen {
+            let size = frozen.size();
+            self.admission.release(size.records, size.bytes);
+            self.space.release_promise(size.promised);
+        }
+        self.count(&self.counters.applies);
+        OperationCounters::add(&self.counters.moved_values, merge.moved_values);
+        OperationCounters::add(&self.counters.moved_bytes, merge.moved_bytes);
+        // What moves is read and written.
+        self.maintenance.relocation.charge(2 * merge.moved_bytes);
+        self.committer.moved.notify();
+        Ok(merge.moved_bytes)
+    }
+
+    /// Merges what an apply does to the counts of packed runs into its tree.
+    pub(crate) async fn merge_liveness<'a>(
+        &'a self,
+        tablet: &Tablet,
+        new: &mut NewTree<'a>,
+        unread: Unread,
+        ops: LivenessOps,
+    ) -> Result<()> {
+        if ops.is_empty() {
+            return Ok(());
+        }
+        let mut liveness = Liveness::new(new.totals);
+        let at = (tablet, new.root, new.applied);
+        let (root, pages) = self.merge_tree(at, unread, &mut liveness, &ops.into_ops()).await?;
+        (new.root, new.totals) = (root, liveness.totals);
+        new.freed.extend(liveness.freed);
+        new.pages.push(pages);
+        Ok(())
+    }
+
+    /// Makes `new` the tablet's tree. The caller has the applier's turn.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub(crate) async fn publish_tree(&self, tablet: &Tablet, new: NewTree<'_>) -> Result<()> {
+        let NewTree { root, applied, totals, pages, mut taken, mut freed, given, dropped } = new;
+        for pages in &pages {
+            taken.extend_from_slice(&pages.taken);
+            freed.extend_from_slice(&pages.freed);
+        }
+        self.space.drop_foreign(&mut freed);
+        // Pages of the first merge that the second one replaced were never in a published tree, nor was what was not moved.
+        let between = take_common(&mut taken, &mut freed);
+        let tree = Some((tablet.id, root, applied, totals));
+        let changes = Changes { tablet: tree, taken, freed: freed.clone(), ..Changes::default() };
+        if injected(Bug::FreedBeforePublish) {
+            self.space.give_back(&std::mem::take(&mut freed));
+        }
+        let published = self.publish(changes).await;
+        // Kept in either case: a superblock whose write failed may be on the device all the same, and what it names must
+        // not be written over by a put that is under way (R20).
+        given.iter().for_each(|extents| extents.keep());
+        let replaced: Vec<Run> = pages.iter().flat_map(|pages| pages.freed.iter().copied()).collect();
+        pages.into_iter().for_each(Pages::keep);
+        let number = published?;
+        self.space.give_back(&between);
+        freed.extend(dropped);
+        let epoch = tablet.publish(root, applied, totals);
+        // Not before: while the device does not answer, an apply does not end, and what was in the cache is read from there.
+        replaced.iter().flat_map(|run| run.block..run.end()).for_each(|block| self.pool.let_go(block));
+        self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&epoch), freed);
+        Ok(())
+    }
+
+    /// Merges `ops` into the tree under `root`: the new root, and the pages that were taken and freed for it, all written.
+    pub(crate) async fn merge_tree<M: Merge>(
+        &self,
+        (tablet, root, lsn): (&Tablet, Root, Lsn),
+        unread: Unread,
+        merge: &mut M,
+        ops: &[M::Op],
+    ) -> Result<(Root, Pages<'_>)> {
+        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
+        let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight);
+        let tree = tree_of(self.identity, tablet.id);
+        let apply = Apply { tree, lsn, source: &source, sink: &mut sink, merge };
+        let ran = match unread {
+            Unread::IsAbsent => apply.run_and_settle(root, ops).await,
+            Unread::Fails | Unread::IsLost => apply.run(root, ops).await,
+        };
+        let applied = match ran {
+            Ok(applied) => applied,
+            Err(error) => {
+                let error = self.apply_failed(&error);
+                // R8: the pages' blocks go back only when the writes on them have ended.
+                drop(sink.finish().await);
+                return Err(error);
+            }
+        };
+        self.report_lost(tablet, &applied);
+        let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
+        let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
+        OperationCounters::add(&self.counters.pages_written, written);
+        Ok((applied.root, pages))
+    }
+
+    /// A failed write of an apply poisons the store: what its pages would have named is not known to be there (R20). A
+    /// failed read leaves everything as it was.
+    pub(crate) fn apply_failed(&self, error: &Error) -> Error {
+        if let Error::Io(device) = error
+            && device.is_write()
+        {
+            self.poison(format!("an apply could not write ({error})"));
+        }
+        error.clone()
+    }
+
+    /// Says which keys an apply found lost (R19).
+    fn report_lost(&self, tablet: &Tablet, applied: &Applied) {
+        for lost in &applied.lost {
+            tracing::error!(
+                "tablet {}: page {} of level {} is damaged ({}): about {} objects from {} up to {} answer with an error from now on",
+                tablet.id,
+                lost.page.block,
+                lost.level,
+                lost.why,
+                lost.entries,
+                lost.low.escape_ascii(),
+                lost.high.as_ref().map_or("the end".into(), |high| high.escape_ascii().to_string()),
+            );
+            self.met.note(&DamagedRange {
+                tablet: tablet.id,
+                from: lost.low.clone(),
+                to: lost.high.clone(),
+                block: lost.page.block,
+                why: lost.why.clone(),
+            });
+        }
+    }
+}

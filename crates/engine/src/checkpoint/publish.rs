@@ -1,0 +1,124 @@
+//! Publishing: the one place where superblocks are composed (R5, R9, R10, R15, R20).
+
+use std::future::Future;
+
+use shoal_base::{Lsn, Run, TabletId};
+
+use crate::checkpoint::space_image;
+use crate::common::error::{Error, Result};
+use crate::store::losses::Losses;
+use crate::store::superblock::Superblock;
+use crate::store::{Inner, copies};
+use crate::tablet::tree::Root;
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::packed::Totals;
+
+/// How far the LSN ceiling of a superblock is ahead of the numbers given.
+pub(crate) const CEILING_STEP: u64 = 1 << 24;
+
+/// What a new superblock changes.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// A tablet's new root, up to which record it holds, and what in all.
+    pub tablet: Option<(TabletId, Root, Lsn, Totals)>,
+    /// Runs that were free in the published image and are not any more.
+    pub taken: Vec<Run>,
+    /// Runs that were not free in it and are now.
+    pub freed: Vec<Run>,
+    /// A new size of the device.
+    pub device_blocks: Option<u64>,
+    /// More of the log's ring is prepared.
+    pub log_prepared: Option<u32>,
+    /// What a repair lost, beyond what the superblock tells of already.
+    pub losses: Option<Losses>,
+}
+
+impl Inner {
+    /// Publishes `changes`; gives the new superblock's number.
+    ///
+    /// # Errors
+    /// As the device; then the store is poisoned.
+    pub(crate) async fn publish(&self, changes: Changes) -> Result<u64> {
+        self.publish_with(changes, CEILING_STEP).await
+    }
+
+    /// The last superblock of a clean end: numbering goes on where it stopped.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub(crate) async fn publish_last(&self) -> Result<()> {
+        self.publish_with(Changes::default(), 0).await.map(|_| ())
+    }
+
+    async fn publish_with(&self, changes: Changes, step: u64) -> Result<u64> {
+        let mut newest = self.publisher.take().await;
+        self.poison.check()?;
+        *newest = self.compose_and_write(&newest, changes, step).await.inspect_err(|error| {
+            if !injected(Bug::FailedSuperblockForgiven) {
+                self.poison(format!("a superblock could not be published ({error})"));
+            }
+        })?;
+        Ok(newest.number)
+    }
+
+    async fn compose_and_write(
+        &self,
+        newest: &Superblock,
+        changes: Changes,
+        step: u64,
+    ) -> Result<Superblock> {
+        let mut next = newest.clone();
+        next.number += 1;
+        // Asked first: a record that is numbered from here on is above it, so the tail stays before it.
+        let assigned = self.committer.assigned();
+        let mut tail = assigned.next().0;
+        for tablet in self.tablets.all() {
+            let first = match &changes.tablet {
+                Some((id, ..)) if *id == tablet.id => tablet.view().active.first_lsn(),
+                _ if injected(Bug::TailIgnoresOthers) => None,
+                _ => tablet.first_unapplied(),
+            };
+            tail = tail.min(first.unwrap_or(u64::MAX));
+        }
+        if let Some((id, root, applied, totals)) = changes.tablet {
+            let record = next.tablets.get_mut(usize::from(id.0));
+            let record = record.ok_or_else(|| Error::Invalid(format!("there is no tablet {id}")))?;
+            record.root = root;
+            record.applied = applied;
+            record.totals = totals;
+        }
+        next.log_tail = self.committer.place_of(Lsn(tail));
+        next.durable_lsn = self.committer.durable();
+        (next.clock, next.wall_high_ns) = self.expiry.record(&self.committer);
+        next.lsn_ceiling = Lsn(assigned.0 + step).max(if step == 0 { Lsn::NONE } else { newest.lsn_ceiling });
+        if let Some(blocks) = changes.device_blocks {
+            next.device_blocks = blocks;
+        }
+        if let Some(blocks) = changes.log_prepared {
+            next.log_prepared = blocks;
+        }
+        if let Some(more) = changes.losses {
+            next.losses = next.losses.and(more, next.number);
+        }
+        let taken = if injected(Bug::TakenNotPublished) { &[] } else { &changes.taken[..] };
+        let freed = if injected(Bug::FreedNotPublished) { &[] } else { &changes.freed[..] };
+        next.space = space_image::append(&self.device, &next, taken, freed).await?;
+        // Pages, values and the image's delta are durable before the superblock names them.
+        if !injected(Bug::PagesNotFlushed) {
+            self.flushed(async { self.device.flush().await.ok().map_err(Error::Io) }).await?;
+        }
+        // Only the flush: commits beside it wait for whatever is in there (`fence.rs`).
+        copies::write_copies(&self.device, &next).await?;
+        self.flushed(copies::flush(&self.device)).await?;
+        self.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
+        Ok(next)
+    }
+
+    /// See [`Poison::flushed`](crate::log::poison::Poison::flushed).
+    async fn flushed(&self, flush: impl Future<Output = Result<()>>) -> Result<()> {
+        if injected(Bug::FailedSuperblockForgiven) {
+            return flush.await;
+        }
+        self.poison.flushed(flush).await
+    }
+}

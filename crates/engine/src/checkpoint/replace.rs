@@ -1,0 +1,179 @@
+//! What an apply does to a tree's entries: the newest record replaces what is there, and values that move get a new place.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use shoal_base::{Lsn, Run};
+
+use crate::checkpoint::liveness::LivenessOps;
+use crate::common::error::Result;
+use crate::log::format::RecordKind;
+use crate::log::record::Record;
+use crate::store::Inner;
+use crate::tablet::tree::{Change, Merge, Old};
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::entry::{Entry, Home, decode_leaf_entry, end_of};
+use crate::value::packed::Totals;
+
+/// What the apply does to one key, and the body that it gets where its value went home or moved.
+pub(crate) struct Op {
+    pub what: What,
+    pub body: Option<Bytes>,
+    /// Bytes of the value that the key has afterwards.
+    pub value_bytes: u64,
+}
+
+pub(crate) enum What {
+    /// A record of the overlay.
+    Record(Arc<Record>),
+    /// A value that the tree holds goes to another place.
+    Move(Box<Moved>),
+    /// The entry of this key stays, and goes with its leaf to another block.
+    Touch(Bytes),
+}
+
+pub(crate) struct Moved {
+    pub key: Bytes,
+    pub version: Lsn,
+    /// As the tree has it.
+    pub entry: Entry,
+    /// The packed run that it goes to, where it goes to one.
+    pub to: Option<u64>,
+    /// The runs of its own that it gets otherwise.
+    pub own: Vec<Run>,
+}
+
+impl Op {
+    pub(crate) fn key(&self) -> &[u8] {
+        match &self.what {
+            What::Record(record) => record.key(),
+            What::Move(moved) => &moved.key,
+            What::Touch(key) => key,
+        }
+    }
+
+    /// Runs that an overlay's record brings with it.
+    pub(crate) fn owned(&self) -> &[Run] {
+        match &self.what {
+            What::Record(record) => record.owned(),
+            What::Move(_) | What::Touch(_) => &[],
+        }
+    }
+}
+
+/// The newest record replaces what the tree has, and what it replaces is noted.
+pub(crate) struct ReplaceEntries<'a> {
+    inner: &'a Inner,
+    /// Entries that are not in the new tree and may own runs.
+    pub old: Vec<(Lsn, Entry)>,
+    /// Runs that were taken for values that did not move after all.
+    pub unplaced: Vec<Run>,
+    pub liveness: LivenessOps,
+    bytes_added: u64,
+    bytes_removed: u64,
+    /// Objects with an end of their time.
+    expiring_added: u64,
+    expiring_removed: u64,
+    pub moved_values: u64,
+    pub moved_bytes: u64,
+}
+
+impl<'a> ReplaceEntries<'a> {
+    pub(crate) fn new(inner: &'a Inner, liveness: LivenessOps) -> Self {
+        Self {
+            inner,
+            old: Vec::new(),
+            unplaced: Vec::new(),
+            liveness,
+            bytes_added: 0,
+            bytes_removed: 0,
+            expiring_added: 0,
+            expiring_removed: 0,
+            moved_values: 0,
+            moved_bytes: 0,
+        }
+    }
+
+    /// What the tree holds afterwards, but for its packed runs.
+    pub(crate) fn totals_after(&self, before: Totals) -> Totals {
+        let left = |before: u64, added: u64, removed: u64| (before + added).saturating_sub(removed);
+        Totals {
+            value_bytes: left(before.value_bytes, self.bytes_added, self.bytes_removed),
+            expiring: before.expiring.map(|count| left(count, self.expiring_added, self.expiring_removed)),
+            ..before
+        }
+    }
+
+    /// Notes what the tree loses.
+    fn replaced(&mut self, key: &[u8], old: &[u8]) {
+        match decode_leaf_entry(old) {
+            Ok((version, entry)) => {
+                self.bytes_removed += entry.value_bytes;
+                self.expiring_removed += u64::from(entry.end.is_some());
+                match entry.home {
+                    Home::Inline => {}
+                    Home::Packed { .. } if injected(Bug::DeadStayCounted) => {}
+                    Home::Packed { run, .. } => self.liveness.kill(run, entry.stored_bytes()),
+                    Home::Extents { .. } | Home::Manifest { .. } if injected(Bug::ReplacedNotFreed) => {}
+                    Home::Extents { .. } | Home::Manifest { .. } => self.old.push((version, entry)),
+                }
+            }
+            Err(_) => {
+                let key = key.escape_ascii();
+                tracing::warn!(
+                    "the entry of {key} was not readable: its space is lost until `shoal check --repair`"
+                );
+            }
+        }
+    }
+
+    /// Whether the tree still has what is to move.
+    fn is_unchanged(moved: &Moved, old: Old<'_>) -> bool {
+        let Old::Present(old) = old else { return false };
+        decode_leaf_entry(old).is_ok_and(|(version, entry)| version == moved.version && entry == moved.entry)
+    }
+}
+
+impl Merge for ReplaceEntries<'_> {
+    type Op = Op;
+
+    fn key<'a>(&self, op: &'a Op) -> &'a [u8] {
+        op.key()
+    }
+
+    fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
+        self.inner.closing_step()?;
+        let (version, body) = match &op.what {
+            What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
+            What::Move(moved) => {
+                if !Self::is_unchanged(moved, old) {
+                    // Its leaf was lost since it was read: the new place holds nothing that is named.
+                    if let Some(to) = moved.to {
+                        self.liveness.kill(to, moved.entry.stored_bytes());
+                    }
+                    self.unplaced.extend_from_slice(&moved.own);
+                    return Ok(Change::Keep);
+                }
+                self.moved_values += 1;
+                self.moved_bytes += moved.entry.stored_bytes();
+                (moved.version, op.body.as_deref().unwrap_or_default())
+            }
+            What::Touch(_) => {
+                let Old::Present(old) = old else { return Ok(Change::Keep) };
+                new.extend_from_slice(old);
+                return Ok(Change::Put);
+            }
+        };
+        if let Old::Present(old) = old {
+            self.replaced(op.key(), old);
+        }
+        if matches!(&op.what, What::Record(record) if record.kind() == RecordKind::Delete) {
+            return Ok(Change::Delete);
+        }
+        self.bytes_added += op.value_bytes;
+        self.expiring_added += u64::from(end_of(body).is_some());
+        new.extend_from_slice(&version.0.to_le_bytes());
+        new.extend_from_slice(body);
+        Ok(Change::Put)
+    }
+}

@@ -1,0 +1,226 @@
+//! The space image on the device: a snapshot and the deltas of the superblocks since, in one of two areas (R10;
+//! `docs/format/space.md`).
+//!
+//! A publish appends what it changed. When an area is full, the image is read back, brought up to date and written to the other
+//! area as a new snapshot: it is never written from the allocator's memory, which runs ahead.
+
+use shoal_base::{BLOCK_BYTES, Run, blocks_for};
+use shoal_device::{Device, IoBuf};
+use shoal_space::image::{SNAPSHOT_PIECE_BYTES_MAX, SnapshotReader};
+use shoal_space::{Delta, FreeImage};
+
+use crate::common::error::{Error, Result};
+use crate::store::superblock::{SpacePlace, Superblock};
+
+/// Blocks from one piece of a snapshot to the next: a damaged piece does not hide where the others are.
+const PIECE_BLOCKS: u64 = (SNAPSHOT_PIECE_BYTES_MAX / BLOCK_BYTES) as u64;
+
+/// Writes the image of a new store: everything from the first data block on is free.
+///
+/// # Errors
+/// As the device.
+pub(crate) async fn write_first(device: &Device, superblock: &Superblock) -> Result<SpacePlace> {
+    let layout = &superblock.layout;
+    let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
+    let mut first = layout.data_first();
+    while first < superblock.device_blocks {
+        let blocks = (superblock.device_blocks - first).min(1 << 20);
+        image
+            .free(Run::new(first, blocks as u32))
+            .map_err(|error| not_following(&error.to_string(), first))?;
+        first += blocks;
+    }
+    write_snapshot(device, superblock, &image, 0).await
+}
+
+/// Writes `image` as the snapshot of `superblock`, in the area that is not in use.
+///
+/// # Errors
+/// As the device; [`Error::Corrupt`] where it does not fit, which no image of this size can do.
+pub(crate) async fn rewrite(
+    device: &Device,
+    superblock: &Superblock,
+    image: &FreeImage,
+) -> Result<SpacePlace> {
+    write_snapshot(device, superblock, image, superblock.space.area ^ 1).await
+}
+
+/// Appends what `superblock` (which is not written yet) changes; gives where its image lies.
+///
+/// # Errors
+/// As the device; [`Error::Corrupt`] where the change does not follow on the image.
+pub(crate) async fn append(
+    device: &Device,
+    superblock: &Superblock,
+    taken: &[Run],
+    freed: &[Run],
+) -> Result<SpacePlace> {
+    let mut place = superblock.space;
+    let delta = Delta::new(superblock.number, taken, freed)
+        .map_err(|error| not_following(&error.to_string(), error_block(taken, freed)))?;
+    if delta.taken().is_empty() && delta.freed().is_empty() {
+        return Ok(place);
+    }
+    let bytes = delta.encode(&superblock.identity);
+    let blocks = blocks_for(bytes.len() as u64) as u32;
+    if place.used_blocks + blocks <= superblock.layout.space_area_blocks {
+        let at = superblock.layout.space_area(place.area) + u64::from(place.used_blocks);
+        device.write(at, IoBuf::copied_from(&bytes)).await.ok()?;
+        place.used_blocks += blocks;
+        place.deltas += 1;
+        return Ok(place);
+    }
+    let mut image = load(device, superblock).await?;
+    image.apply(&delta).map_err(|error| not_following(&error.to_string(), error_block(taken, freed)))?;
+    write_snapshot(device, superblock, &image, place.area ^ 1).await
+}
+
+/// Reads the image that `superblock` names. Groups whose piece is damaged are incomplete in it: nothing of them is
+/// handed out (R19).
+///
+/// # Errors
+/// [`Error::Corrupt`] where a delta is damaged: then only the trees know; as the device.
+pub(crate) async fn load(device: &Device, superblock: &Superblock) -> Result<FreeImage> {
+    let (layout, place) = (&superblock.layout, &superblock.space);
+    let start = layout.space_area(place.area);
+    let empty = FreeImage::new(layout.blocks_max, layout.group_blocks);
+    let mut reader =
+        SnapshotReader::new(empty, superblock.identity, place.snapshot_number, place.snapshot_pieces);
+    for sequence in 0..place.snapshot_pieces {
+        let at = u64::from(sequence) * PIECE_BLOCKS;
+        let blocks = PIECE_BLOCKS.min(u64::from(place.snapshot_blocks).saturating_sub(at));
+        let read = || async { device.read(start + at, IoBuf::unfilled(blocks as usize)).await.ok() };
+        // What cannot be read is left out of the next snapshot for good: one failure of the device must not be enough for that.
+        let piece = match read().await {
+            Ok(piece) => Ok(piece),
+            Err(_) => read().await,
+        };
+        let read = piece.map_err(|error| error.to_string());
+        if let Err(error) =
+            read.and_then(|bytes| reader.piece(sequence, &bytes).map_err(|error| error.to_string()))
+        {
+            tracing::warn!("piece {sequence} of the space image (block {}) is damaged: {error}", start + at);
+        }
+    }
+    let (mut image, lost) = reader.finish();
+    for lost in lost {
+        tracing::warn!(
+            "the free space of blocks {} to {} is not known; `shoal check --repair` finds it again",
+            lost.blocks.start,
+            lost.blocks.end
+        );
+    }
+    let first = u64::from(place.snapshot_blocks);
+    let count = u64::from(place.used_blocks).saturating_sub(first);
+    let bytes = device.read(start + first, IoBuf::unfilled(count as usize)).await.ok()?;
+    let mut at = 0;
+    for _ in 0..place.deltas {
+        let block = start + first + at as u64;
+        let rest = bytes.get(at * BLOCK_BYTES..).unwrap_or(&[]);
+        let (delta, length) = Delta::decode(rest, &superblock.identity)
+            .map_err(|error| not_following(&error.to_string(), block))?;
+        if delta.superblock() <= place.snapshot_number || delta.superblock() > superblock.number {
+            return Err(not_following("it belongs to another superblock", block));
+        }
+        image.apply(&delta).map_err(|error| not_following(&error.to_string(), block))?;
+        at += length.div_ceil(BLOCK_BYTES);
+    }
+    Ok(image)
+}
+
+async fn write_snapshot(
+    device: &Device,
+    superblock: &Superblock,
+    image: &FreeImage,
+    area: u8,
+) -> Result<SpacePlace> {
+    let start = superblock.layout.space_area(area);
+    let mut place = SpacePlace {
+        area,
+        snapshot_pieces: 0,
+        snapshot_blocks: 0,
+        used_blocks: 0,
+        deltas: 0,
+        snapshot_number: superblock.number,
+    };
+    for piece in image.snapshot(superblock.identity, superblock.number) {
+        let at = u64::from(piece.sequence) * PIECE_BLOCKS;
+        place.snapshot_pieces = piece.sequence + 1;
+        place.used_blocks = (at + blocks_for(piece.bytes.len() as u64)) as u32;
+        if place.used_blocks > superblock.layout.space_area_blocks {
+            return Err(not_following("a snapshot is larger than its area", start));
+        }
+        device.write(start + at, IoBuf::copied_from(&piece.bytes)).await.ok()?;
+    }
+    place.snapshot_blocks = place.used_blocks;
+    Ok(place)
+}
+
+fn error_block(taken: &[Run], freed: &[Run]) -> u64 {
+    taken.first().or(freed.first()).map_or(0, |run| run.block)
+}
+
+fn not_following(what: &str, block: u64) -> Error {
+    Error::Corrupt { what: format!("the space image: {what}"), block }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_on;
+    use crate::testing::fixtures::Fixture;
+
+    /// The image is what the published trees leave: a change that contradicts it ends the publish, and names a block.
+    #[test]
+    fn a_change_that_does_not_follow_is_refused() {
+        let mut made = Fixture::new();
+        made.publish();
+        let (free, used) = (Run::new(made.next, 2), Run::new(made.next - 1, 1));
+        let refused = |superblock: &Superblock, taken: &[Run], freed: &[Run]| match block_on(append(
+            &made.device,
+            superblock,
+            taken,
+            freed,
+        )) {
+            Err(Error::Corrupt { what, block }) => (what, block),
+            other => panic!("{other:?}"),
+        };
+        let mut superblock = Superblock { number: made.superblock.number + 1, ..made.superblock.clone() };
+        let what = |error: &str| format!("the space image: {error}");
+        let twice = refused(&superblock, &[free, free], &[]);
+        assert_eq!(twice, (what(&format!("run {free} cannot be taken: {free} is not free")), free.block));
+        let twice = refused(&superblock, &[], &[used, used]);
+        assert_eq!(twice, (what(&format!("run {used} cannot be freed: {used} is free already")), used.block));
+        // A full area: the image is read back, and the change is compared with it.
+        superblock.space.used_blocks = superblock.layout.space_area_blocks;
+        let not_free = refused(&superblock, &[used], &[]);
+        assert_eq!(not_free.1, used.block);
+        assert!(not_free.0.starts_with("the space image: "), "{not_free:?}");
+        let place = block_on(append(&made.device, &superblock, &[free], &[])).unwrap();
+        assert_eq!((place.area, place.deltas), (made.superblock.space.area ^ 1, 0), "a new snapshot");
+    }
+
+    /// Deltas of other superblocks, right in every checksum.
+    #[test]
+    fn a_delta_of_another_superblock_is_damage() {
+        let mut made = Fixture::new();
+        made.publish();
+        let free = Run::new(made.next, 2);
+        let newest = made.superblock.clone();
+        for (number, is_right) in
+            [(newest.number, false), (newest.number + 1, true), (newest.number + 2, false)]
+        {
+            let mut superblock = Superblock { number, ..newest.clone() };
+            superblock.space = block_on(append(&made.device, &superblock, &[free], &[])).unwrap();
+            superblock.number = newest.number + 1;
+            let loaded = block_on(load(&made.device, &superblock)).map(|image| image.free_blocks());
+            match loaded {
+                Ok(blocks) if is_right => assert_eq!(blocks, newest.device_blocks - made.next - 2),
+                Err(Error::Corrupt { what, .. }) if !is_right => {
+                    assert_eq!(what, "the space image: it belongs to another superblock");
+                }
+                other => panic!("{number}: {other:?}"),
+            }
+        }
+    }
+}

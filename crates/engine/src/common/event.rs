@@ -1,0 +1,154 @@
+//! Small tools: a list of wakers and a value that one task at a time takes and gives back, for tasks of any runtime; a thread's bell.
+
+use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
+use std::task::{Poll, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
+
+use super::sync::Mutex;
+
+/// Tasks that wait until something about the store changed.
+#[derive(Default)]
+pub(crate) struct Event {
+    waiting: Mutex<(u64, Vec<Waker>)>,
+}
+
+impl Event {
+    /// Wakes everybody who waits.
+    pub(crate) fn notify(&self) {
+        let wakers = {
+            let mut waiting = self.waiting.lock();
+            waiting.0 += 1;
+            std::mem::take(&mut waiting.1)
+        };
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Waits until `check` gives a value; it is asked at first and after every [`notify`](Self::notify).
+    pub(crate) async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
+        poll_fn(|context| {
+            loop {
+                let turn = self.waiting.lock().0;
+                if let Some(value) = check() {
+                    return Poll::Ready(value);
+                }
+                let mut waiting = self.waiting.lock();
+                if waiting.0 == turn {
+                    waiting.1.push(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// A value that one task at a time works with; others wait without holding up a thread. Not a lock on the path of a
+/// request: it orders publishing, applies and growth among themselves (`docs/locks.md`).
+pub(crate) struct Token<T> {
+    value: Mutex<Option<T>>,
+    returned: Event,
+}
+
+/// The right to work with the value.
+pub(crate) struct TokenGuard<'a, T> {
+    token: &'a Token<T>,
+    value: Option<T>,
+}
+
+impl<T> Token<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Mutex::new(Some(value)), returned: Event::default() }
+    }
+
+    /// Waits for the value.
+    pub(crate) async fn take(&self) -> TokenGuard<'_, T> {
+        self.returned.wait_until(|| self.try_take()).await
+    }
+
+    /// Whether nobody works with the value just now.
+    pub(crate) fn is_free(&self) -> bool {
+        self.value.lock().is_some()
+    }
+
+    /// The value, where nobody works with it.
+    pub(crate) fn try_take(&self) -> Option<TokenGuard<'_, T>> {
+        let value = self.value.lock().take()?;
+        Some(TokenGuard { token: self, value: Some(value) })
+    }
+}
+
+impl<T> Deref for TokenGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.value {
+            Some(value) => value,
+            None => unreachable!("the value is taken out only by drop"),
+        }
+    }
+}
+
+impl<T> DerefMut for TokenGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.value {
+            Some(value) => value,
+            None => unreachable!("the value is taken out only by drop"),
+        }
+    }
+}
+
+impl<T> Drop for TokenGuard<'_, T> {
+    fn drop(&mut self) {
+        *self.token.value.lock() = self.value.take();
+        self.token.returned.notify();
+    }
+}
+
+/// One thread's door bell.
+#[derive(Default)]
+pub(crate) struct Bell {
+    rung: AtomicBool,
+    thread: OnceLock<Thread>,
+    /// The thread ends: nobody answers any more. Release by the one that ends it, acquire by those who would ring.
+    closed: AtomicBool,
+}
+
+impl Bell {
+    /// It is this thread's from now on.
+    pub(crate) fn attach(&self) {
+        let _ = self.thread.set(thread::current());
+    }
+
+    /// Rings for the last time.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn ring(&self) {
+        // Only the first ring since the thread looked costs a system call.
+        if !self.rung.swap(true, Ordering::AcqRel)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    pub(crate) fn wait(&self, timeout: Duration) {
+        if !self.rung.swap(false, Ordering::AcqRel) {
+            thread::park_timeout(timeout);
+            self.rung.store(false, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Names of objects: a bucket and a key, and the one byte string that stands for both in log and trees.
+
+use std::fmt;
+
+use shoal_base::limits::{BUCKET_BYTES_MAX, KEY_BYTES_MAX};
+use shoal_base::slot::hash_slot;
+use smallvec::SmallVec;
+
+use crate::common::error::{Error, Result};
+
+/// The bucket that is meant where none is named.
+pub const DEFAULT_BUCKET: &str = "default";
+
+/// The bucket in which the store remembers what is not needed to open it. Nobody else reads or writes it.
+const SYSTEM_BUCKET: &str = ".shoal";
+
+/// Checks the name of a bucket: 1 to 63 bytes of `a-z`, `0-9`, `-`, `.` and `_`.
+///
+/// # Errors
+/// [`Error::Invalid`] says what is wrong with it.
+pub fn check_bucket(bucket: &str) -> Result<()> {
+    let fits = (1..=BUCKET_BYTES_MAX).contains(&bucket.len());
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
+    if bucket == SYSTEM_BUCKET {
+        Err(Error::Invalid(format!("bucket {SYSTEM_BUCKET:?} is the store's own: choose another name")))
+    } else if fits && bucket.bytes().all(plain) {
+        Ok(())
+    } else {
+        Err(Error::Invalid(format!(
+            "bucket name {bucket:?}: 1 to {BUCKET_BYTES_MAX} characters of a-z, 0-9, '-', '.' and '_' are allowed"
+        )))
+    }
+}
+
+/// A bucket whose name was checked: it names objects without checking it each time.
+#[derive(Clone, Debug)]
+pub struct Bucket(SmallVec<[u8; 64]>);
+
+impl Bucket {
+    /// The bucket of this name.
+    ///
+    /// # Errors
+    /// As [`check_bucket`].
+    pub fn new(name: &str) -> Result<Self> {
+        check_bucket(name)?;
+        let mut start = SmallVec::from_slice(name.as_bytes());
+        start.push(0);
+        Ok(Self(start))
+    }
+
+    /// The object `key` (any 1 to 1,024 bytes) of the bucket.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] says what is wrong with it.
+    #[inline]
+    pub fn key(&self, key: &[u8]) -> Result<ObjectKey> {
+        check_key(key)?;
+        let mut encoded = SmallVec::with_capacity(self.0.len() + key.len());
+        encoded.extend_from_slice(&self.0);
+        encoded.extend_from_slice(key);
+        Ok(ObjectKey { encoded, bucket_bytes: (self.0.len() - 1) as u8 })
+    }
+}
+
+#[inline]
+fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "a key has 1 to {KEY_BYTES_MAX} bytes; this one has {}",
+            key.len()
+        )));
+    }
+    Ok(())
+}
+
+/// The full name of an object. Inside it is `bucket, 0x00, key`: buckets are told apart by prefix (a bucket's name has
+/// no 0x00), and the order is by bucket, then by key.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// Most are short enough to need no memory of their own.
+    encoded: SmallVec<[u8; 36]>,
+    bucket_bytes: u8,
+}
+
+impl ObjectKey {
+    /// The object `key` (any 1 to 1,024 bytes) of `bucket`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] says what is wrong with which of the two.
+    pub fn new(bucket: &str, key: &[u8]) -> Result<Self> {
+        check_bucket(bucket)?;
+        check_key(key)?;
+        Ok(Self::in_bucket(bucket, key))
+    }
+
+    /// An object of the store's own bucket.
+    pub(crate) fn system(key: &[u8]) -> Self {
+        Self::in_bucket(SYSTEM_BUCKET, key)
+    }
+
+    fn in_bucket(bucket: &str, key: &[u8]) -> Self {
+        let mut encoded = SmallVec::with_capacity(bucket.len() + 1 + key.len());
+        encoded.extend_from_slice(bucket.as_bytes());
+        encoded.push(0);
+        encoded.extend_from_slice(key);
+        Self { encoded, bucket_bytes: bucket.len() as u8 }
+    }
+
+    /// Whether it is the store's own.
+    pub(crate) fn is_system(&self) -> bool {
+        self.bucket() == SYSTEM_BUCKET
+    }
+
+    /// The object whose encoded name this is; none where it is no object's.
+    pub(crate) fn of_encoded(encoded: &[u8]) -> Option<Self> {
+        let bucket_bytes = encoded.iter().position(|&byte| byte == 0)?;
+        let bucket = std::str::from_utf8(encoded.get(..bucket_bytes)?).ok()?;
+        let key = encoded.get(bucket_bytes + 1..)?;
+        if bucket == SYSTEM_BUCKET { Some(Self::system(key)) } else { Self::new(bucket, key).ok() }
+    }
+
+    /// The bucket's name.
+    #[must_use]
+    pub fn bucket(&self) -> &str {
+        std::str::from_utf8(&self.encoded[..usize::from(self.bucket_bytes)]).unwrap_or_default()
+    }
+
+    /// The key within the bucket.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.encoded[usize::from(self.bucket_bytes) + 1..]
+    }
+
+    /// The byte string that stands for both.
+    #[must_use]
+    pub fn encoded(&self) -> &[u8] {
+        &self.encoded
+    }
+
+    /// The hash slot of the key (the bucket does not count: as Redis Cluster's clients compute it).
+    #[must_use]
+    pub fn slot(&self) -> u16 {
+        hash_slot(self.key())
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.bucket(), self.key().escape_ascii())
+    }
+}
+
+impl fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// An encoded key as `bucket/key`.
+pub(crate) fn name(key: &[u8]) -> String {
+    match key.iter().position(|&byte| byte == 0) {
+        Some(at) => format!("{}/{}", key[..at].escape_ascii(), key[at + 1..].escape_ascii()),
+        None => key.escape_ascii().to_string(),
+    }
+}

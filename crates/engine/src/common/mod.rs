@@ -1,0 +1,16 @@
+//! What every part of the engine knows: keys, what is said of objects, options, errors, and tools for tasks that wait.
+
+pub(crate) mod damaged_range;
+pub(crate) mod error;
+pub(crate) mod event;
+#[cfg(test)]
+mod event_tests;
+pub(crate) mod key;
+pub(crate) mod object;
+pub(crate) mod options;
+pub(crate) mod problem;
+pub(crate) mod units;
+/// Locks, by one name: the models of `testing/models.rs` put others there.
+pub(crate) mod sync {
+    pub(crate) use shoal_base::sync::Mutex;
+}

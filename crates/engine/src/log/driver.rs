@@ -1,0 +1,182 @@
+//! Which thread commits what is queued.
+//!
+//! A thread that may block ([`may_block`]) leads the commit itself, without a hand-off; all others hand over to the committer's
+//! thread, so no thread of a server ever leads. A store without such a thread, or one that is being closed, has its callers
+//! commit. A leader goes on until its own record is durable; what is queued then it hands over.
+//!
+//! A thread that serves many requests a turn gathers ([`Committer::gather`]): its writes are handed over together, and share a
+//! batch.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use shoal_base::Lsn;
+use shoal_base::sync::atomic::Ordering;
+use shoal_base::task::{block_on, may_block};
+
+use super::commit::Committer;
+use crate::common::error::Result;
+use crate::common::event::Bell;
+use crate::log::record::Record;
+
+/// The committer looks around this often even if nobody wakes it.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long the committer waits for threads that gather writes. A turn of a dispatch thread is hardly ever longer.
+const GATHERING_MAX: Duration = Duration::from_millis(1);
+/// Writes that a thread gathers before it hands them over: with more the committer begins while the thread goes on.
+const GATHERED_MAX: usize = 256;
+
+/// The writes that a thread gathers.
+#[derive(Clone, Copy)]
+struct Gathering {
+    /// Address of the committer for which it gathers; zero: of none.
+    committer: usize,
+    /// Writes since the last hand-over.
+    writes: usize,
+}
+
+thread_local! {
+    static GATHERING: Cell<Gathering> = const { Cell::new(Gathering { committer: 0, writes: 0 }) };
+}
+
+/// Ends the gathering of a thread, also when its work panics: what was queued must be committed.
+struct Gathered<'a> {
+    committer: &'a Committer,
+    before: Gathering,
+}
+
+impl Drop for Gathered<'_> {
+    fn drop(&mut self) {
+        if GATHERING.replace(self.before).writes > 0 {
+            self.committer.end_gathering();
+            self.committer.hand_over(1);
+        }
+    }
+}
+
+impl Committer {
+    /// Sees to it that what was queued is committed; `writes` so many were queued since the last time. Does not wait for it where
+    /// the store has a thread that commits.
+    pub(crate) fn hand_over(&self, writes: usize) {
+        match self.bell() {
+            Some(bell) => {
+                if !self.is_put_off(writes) {
+                    bell.ring();
+                }
+            }
+            None => uninterrupted(self.lead()),
+        }
+    }
+
+    /// Waits until `record`, which is queued, is durable, and gives its number.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unknown`] where the store was poisoned before.
+    pub(crate) async fn drive_until(&self, record: &Record) -> Result<Lsn> {
+        self.drive_while(|| !self.is_settled(record));
+        self.wait_durable(record).await
+    }
+
+    /// Sees to it that all that is queued is committed: here, where this thread may block and nobody else does it.
+    pub(crate) fn drive(&self) {
+        self.drive_while(|| self.has_work());
+    }
+
+    fn drive_while(&self, goes_on: impl Fn() -> bool) {
+        if !may_block() || uninterrupted(self.lead_while(goes_on)) {
+            self.hand_over(1);
+        }
+    }
+
+    /// Commits batches until the queue is empty, where nobody else does.
+    pub(crate) async fn lead(&self) {
+        self.lead_while(|| self.has_work()).await;
+    }
+
+    /// Commits batches as long as `goes_on`, where nobody else does; says whether there is more to commit that nobody looks
+    /// after. Whoever finds the leader's place taken has queued before, so that the leader sees it when it gives up its place.
+    async fn lead_while(&self, goes_on: impl Fn() -> bool) -> bool {
+        while goes_on() {
+            if !self.lead_one().await {
+                return false;
+            }
+        }
+        self.has_work()
+    }
+
+    /// Whether a thread of the store's own commits what is queued.
+    pub(crate) fn has_thread(&self) -> bool {
+        self.bell().is_some()
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        self.thread.bell.as_deref().filter(|bell| !bell.is_closed())
+    }
+
+    /// One turn of the committer's thread; for how long it may sleep until somebody hands over, or none where there is more to do.
+    pub(crate) fn turn(&self, seal_after_ns: u64) -> Option<Duration> {
+        let is_led = self.has_work() && !block_on(self.lead_one());
+        if self.has_work() {
+            // More is coming, and its hand-over rings: a batch of what is there so far would be a small one. Where another thread
+            // leads, asking all the time would only take the core from it.
+            let can_wait = is_led || self.thread.gathering.load(Ordering::Relaxed) > 0;
+            return can_wait.then_some(GATHERING_MAX);
+        }
+        if !self.wants_seal() {
+            return Some(PERIOD);
+        }
+        let idle_ns = self.idle_ns();
+        if idle_ns < seal_after_ns {
+            return Some(Duration::from_nanos(seal_after_ns - idle_ns));
+        }
+        block_on(self.seal());
+        // A caller that found the leader's place taken meanwhile relies on this thread.
+        block_on(self.lead());
+        (!self.has_work()).then_some(PERIOD)
+    }
+
+    /// Runs `work`; the writes that it queues are handed over together when it ends, or when there are many. `work` must not wait
+    /// for one of them.
+    pub(crate) fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0 });
+        let _gathered = Gathered { committer: self, before };
+        work()
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn end_gathering(&self) {
+        let before = self.thread.gathering.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a gathering ends once");
+    }
+
+    /// Whether the hand-over of writes that were queued is left to the end of the gathering; a thread that may block may wait
+    /// for what it queued.
+    fn is_put_off(&self, writes: usize) -> bool {
+        let mut gathering = GATHERING.get();
+        if may_block() || gathering.committer != self.address() {
+            return false;
+        }
+        if gathering.writes == 0 {
+            self.thread.gathering.fetch_add(1, Ordering::Relaxed);
+        }
+        gathering.writes += writes;
+        let is_full = gathering.writes >= GATHERED_MAX;
+        if is_full {
+            gathering.writes = 0;
+            self.end_gathering();
+        }
+        GATHERING.set(gathering);
+        !is_full
+    }
+}
+
+/// Runs a commit, an apply or a growth that a caller does itself to its end, on this thread.
+///
+/// A caller's future may be dropped wherever it waits. Dropped in the middle of these it would leave a batch numbered and never
+/// written, or writes under way on blocks that are handed out again (R8).
+pub(crate) fn uninterrupted<F: Future>(work: F) -> F::Output {
+    block_on(work)
+}

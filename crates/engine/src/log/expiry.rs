@@ -1,0 +1,370 @@
+//! Time to live: the clocks that decide it (R18).
+//!
+//! A *relative* deadline ("for 60 seconds") is a moment of **store time**, which runs with the machine's boot-time clock: setting the wall
+//! clock does not move it, and a suspended machine counts. Over a closed store it goes on by boot time within the same boot, else by
+//! the wall clock's difference, and never back.
+//!
+//! An *absolute* deadline ("at noon") is a moment of the **wall clock** as it is then. Where that was ahead and is set back, versions
+//! that somebody may have seen absent stay absent: a [`WallMark`] says up to which deadline and up to which version. A step of less than
+//! [`STEP_NS`] is no step: the clock stands still until the wall clock has caught up.
+//!
+//! Both are written down with each batch and each superblock, and by a superblock of its own at least every [`SAVE_NS`] while
+//! anything has a deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_base::{Clock, Lsn};
+
+use crate::common::object::{Deadline, End, Expiry};
+use crate::log::clock_record::{ClockRecord, WALL_MARKS_MAX, WallMark};
+use crate::log::format::{BatchHeader, CLOCK_MAX_NS, Stamp};
+use crate::testing::injected_bug::{Bug, injected};
+
+/// What the wall clock moves against boot time at once is a step from here on.
+const STEP_NS: u64 = 1_000_000_000;
+/// Two clocks are not read at one moment: so much is no difference between them.
+const JITTER_NS: u64 = 1_000_000;
+/// How long time may go by without being written down, while anything has a deadline.
+const SAVE_NS: u64 = 10_000_000_000;
+/// Steps of the wall clock are said at most once in so long.
+const SAY_NS: u64 = 60_000_000_000;
+
+/// Who knows the number of the newest record, and keeps others from being queued while it is used.
+pub(crate) trait Newest {
+    /// Calls `mark` with the number that the newest queued record has or will have; none is queued meanwhile.
+    fn with_newest(&self, mark: &mut dyn FnMut(Lsn));
+}
+
+/// Nothing is queued: the newest record has this number.
+pub(crate) struct Numbered(pub Lsn);
+
+impl Newest for Numbered {
+    fn with_newest(&self, mark: &mut dyn FnMut(Lsn)) {
+        mark(self.0);
+    }
+}
+
+/// The record of a new store: its time begins.
+pub(crate) fn first_record(clock: &dyn Clock) -> ClockRecord {
+    ClockRecord {
+        store_ns: 0,
+        wall_ns: clock.wall_ns().min(CLOCK_MAX_NS),
+        boot_ns: clock.boot_ns().min(CLOCK_MAX_NS),
+        boot_id: clock.boot_id(),
+        marks: Vec::new(),
+    }
+}
+
+/// The clocks of expiry of an open store.
+pub(crate) struct ExpiryClock {
+    clock: Arc<dyn Clock>,
+    /// Store time, and the boot-time clock at that moment.
+    base: (u64, u64),
+    boot_id: [u8; 16],
+    /// What the wall clock showed at most since its last step back. Release with a mark that was made before, acquire by whoever
+    /// judges by it.
+    wall_high: AtomicU64,
+    marks: Mutex<Vec<WallMark>>,
+    has_marks: AtomicBool,
+    /// The wall clock less store time, as a signed number. Relaxed, as all below: each counts for itself.
+    offset: AtomicU64,
+    steps: AtomicU64,
+    /// The sum of all steps, as a signed number.
+    skew: AtomicU64,
+    /// Steps that were not said, and the store time at which one was said last.
+    unsaid: AtomicU64,
+    said_ns: AtomicU64,
+    /// Store time that was written down last.
+    saved_ns: AtomicU64,
+    /// Something is to be written down now.
+    is_unsaved: AtomicBool,
+}
+
+/// What a superblock and the batches behind it say of time.
+pub(crate) struct FoundTime {
+    record: ClockRecord,
+    wall_high_ns: u64,
+    epoch: u64,
+    is_older: bool,
+}
+
+impl FoundTime {
+    /// What a superblock says, which the opening of number `epoch` wrote. `is_older`: it was of version 2.
+    pub(crate) fn new(mut record: ClockRecord, wall_high_ns: u64, epoch: u64, is_older: bool) -> Self {
+        if is_older {
+            record.wall_ns = wall_high_ns.min(CLOCK_MAX_NS);
+        }
+        Self { record, wall_high_ns, epoch, is_older }
+    }
+
+    /// Goes on with what a batch says; older ones than the superblock say nothing new.
+    pub(crate) fn note(&mut self, header: &BatchHeader) {
+        match header.stamp {
+            Stamp::Older { expiry_clock_ns } if self.is_older => {
+                self.wall_high_ns = self.wall_high_ns.max(expiry_clock_ns);
+                self.record.wall_ns = self.wall_high_ns.min(CLOCK_MAX_NS);
+            }
+            Stamp::Now { store_ns, wall_ns } if store_ns > self.record.store_ns => {
+                if header.epoch == self.epoch {
+                    self.record.boot_ns = self.record.boot_ns.saturating_add(store_ns - self.record.store_ns);
+                } else {
+                    self.record.boot_id = [0; 16];
+                }
+                self.record.store_ns = store_ns;
+                self.record.wall_ns = wall_ns;
+                self.see_wall(wall_ns, Lsn(header.first_lsn.0.saturating_sub(1)));
+            }
+            Stamp::Older { .. } | Stamp::Now { .. } => {}
+        }
+    }
+
+    fn see_wall(&mut self, wall_ns: u64, newest: Lsn) {
+        if wall_ns.saturating_add(STEP_NS) < self.wall_high_ns {
+            add_mark(
+                &mut self.record.marks,
+                WallMark { wall_ns: self.wall_high_ns.min(CLOCK_MAX_NS), lsn: newest },
+            );
+            self.wall_high_ns = wall_ns;
+        }
+        self.wall_high_ns = self.wall_high_ns.max(wall_ns);
+    }
+
+    /// What a superblock says that takes this over without opening the store.
+    pub(crate) fn into_parts(self) -> (ClockRecord, u64) {
+        (self.record, self.wall_high_ns)
+    }
+
+    /// The clocks of the store that is opened now; `newest` is the newest number that anything has.
+    pub(crate) fn open(mut self, clock: Arc<dyn Clock>, newest: Lsn) -> Arc<ExpiryClock> {
+        if injected(Bug::ExpiryGoesBack) {
+            (self.record, self.wall_high_ns) = (ClockRecord::default(), 0);
+        }
+        let (wall_ns, boot_ns, boot_id) = (clock.wall_ns(), clock.boot_ns(), clock.boot_id());
+        let is_same_boot =
+            boot_id != [0; 16] && boot_id == self.record.boot_id && boot_ns >= self.record.boot_ns;
+        let by_wall = wall_ns.saturating_sub(self.record.wall_ns);
+        let elapsed_ns = if is_same_boot { boot_ns - self.record.boot_ns } else { by_wall };
+        let store_ns = self.record.store_ns.saturating_add(elapsed_ns).min(CLOCK_MAX_NS);
+        let expected_ns = self.record.wall_ns.saturating_add(if is_same_boot { elapsed_ns } else { 0 });
+        if wall_ns.saturating_add(STEP_NS) < expected_ns || is_same_boot && wall_ns > expected_ns + STEP_NS {
+            tracing::warn!(
+                "the wall clock was set while the store was closed: it shows {} than was expected. {MEANING}",
+                difference(wall_ns as i64 - expected_ns as i64)
+            );
+        }
+        self.see_wall(wall_ns, newest);
+        Arc::new(ExpiryClock {
+            clock,
+            base: (store_ns, boot_ns),
+            boot_id,
+            wall_high: AtomicU64::new(self.wall_high_ns),
+            has_marks: AtomicBool::new(!self.record.marks.is_empty()),
+            marks: Mutex::new(self.record.marks),
+            offset: AtomicU64::new((wall_ns as i64).wrapping_sub(store_ns as i64) as u64),
+            steps: AtomicU64::new(0),
+            skew: AtomicU64::new(0),
+            unsaid: AtomicU64::new(0),
+            said_ns: AtomicU64::new(0),
+            saved_ns: AtomicU64::new(store_ns),
+            is_unsaved: AtomicBool::new(false),
+        })
+    }
+}
+
+const MEANING: &str = "A time to live is not affected; times of the wall clock (EXPIREAT) are met by it as it is when they are due";
+
+/// A difference of clocks for people.
+fn difference(ns: i64) -> String {
+    let seconds = ns.unsigned_abs() as f64 / 1e9;
+    format!("{seconds:.1} s {}", if ns < 0 { "less" } else { "more" })
+}
+
+/// Adds the newest mark. One whose deadlines a newer one covers goes; where there are too many, two that are close become one,
+/// which covers both.
+fn add_mark(marks: &mut Vec<WallMark>, mark: WallMark) {
+    if injected(Bug::StepBackForgotten) {
+        return;
+    }
+    while marks.last().is_some_and(|last| last.wall_ns <= mark.wall_ns) {
+        marks.pop();
+    }
+    match marks.last() {
+        // The older one covers it.
+        Some(last) if last.lsn >= mark.lsn => return,
+        _ => marks.push(mark),
+    }
+    while marks.len() > WALL_MARKS_MAX {
+        let gap = |at: &usize| marks[*at].wall_ns - marks[*at + 1].wall_ns;
+        let Some(at) = (0..marks.len() - 1).min_by_key(gap) else { return };
+        let lsn = marks.remove(at + 1).lsn;
+        marks[at].lsn = lsn;
+    }
+}
+
+impl ExpiryClock {
+    /// Store time.
+    pub(crate) fn store_ns(&self) -> u64 {
+        let (store_ns, boot_ns) = self.base;
+        if injected(Bug::RelativeByWall) {
+            return self.clock.wall_ns();
+        }
+        store_ns.saturating_add(self.clock.boot_ns().saturating_sub(boot_ns))
+    }
+
+    /// What the wall clock shows. A step back is noticed here.
+    pub(crate) fn wall_ns(&self, newest: &impl Newest) -> u64 {
+        loop {
+            let high = self.wall_high.load(Ordering::Acquire);
+            let wall = self.clock.wall_ns();
+            if wall == high || wall < high && high - wall <= STEP_NS {
+                return high;
+            }
+            if wall > high {
+                // Whoever read the clock before a step back does not undo it: the step changes the number.
+                let swapped =
+                    self.wall_high.compare_exchange(high, wall, Ordering::AcqRel, Ordering::Acquire);
+                if swapped.is_ok() {
+                    return wall;
+                }
+                continue;
+            }
+            // A record that is queued later is judged by the new time only; so none comes in between.
+            newest.with_newest(&mut |lsn| {
+                let mut marks = self.marks.lock();
+                let wall = self.clock.wall_ns();
+                if self.wall_high.load(Ordering::Acquire) == high && wall.saturating_add(STEP_NS) < high {
+                    add_mark(&mut marks, WallMark { wall_ns: high.min(CLOCK_MAX_NS), lsn });
+                    self.has_marks.store(!marks.is_empty(), Ordering::Release);
+                    self.wall_high.store(wall, Ordering::Release);
+                    self.is_unsaved.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+    }
+
+    /// Whether the time of this version of an object is over. A clock is read only where it has a deadline.
+    pub(crate) fn is_over(&self, end: Option<End>, version: Lsn, newest: &impl Newest) -> bool {
+        match end {
+            None => false,
+            Some(End::Store(ns)) => ns <= self.store_ns(),
+            Some(End::Wall(ns)) => {
+                // First the time, then the marks: who sees the time after a step sees its mark.
+                ns <= self.wall_ns(newest)
+                    || self.has_marks.load(Ordering::Acquire)
+                        && self.marks.lock().iter().any(|mark| version <= mark.lsn && ns <= mark.wall_ns)
+            }
+        }
+    }
+
+    /// The moment that a write asks for, which is not queued yet.
+    pub(crate) fn end_of(&self, expiry: Expiry, newest: &impl Newest) -> Option<End> {
+        let end = match expiry {
+            Expiry::Never => return None,
+            Expiry::After(time) => End::Store(self.store_ns().saturating_add(ns_of(time))),
+            Expiry::At(wall_ns) => End::Wall(wall_ns),
+            Expiry::Same(deadline) => deadline.end,
+        };
+        if matches!(end, End::Wall(_)) {
+            // A step back that nobody noticed yet is older than this write: it says nothing about it.
+            self.wall_ns(newest);
+        }
+        Some(end)
+    }
+
+    /// What is said of a deadline.
+    pub(crate) fn deadline(&self, end: End, newest: &impl Newest) -> Deadline {
+        let (left_ns, at_ns) = match end {
+            End::Store(ns) => (ns.saturating_sub(self.store_ns()), ns.saturating_add_signed(self.look())),
+            End::Wall(ns) => (ns.saturating_sub(self.wall_ns(newest)), ns),
+        };
+        Deadline { end, left_ns, at_ns }
+    }
+
+    /// The wall clock less store time; notices where somebody set the wall clock.
+    fn look(&self) -> i64 {
+        let now = self.store_ns();
+        let offset = (self.clock.wall_ns() as i64).wrapping_sub(now as i64);
+        let before = self.offset.load(Ordering::Relaxed);
+        let step = offset.wrapping_sub(before as i64);
+        if step.unsigned_abs() <= JITTER_NS {
+            return before as i64;
+        }
+        let is_first =
+            self.offset.compare_exchange(before, offset as u64, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_first && step.unsigned_abs() >= STEP_NS {
+            self.steps.fetch_add(1, Ordering::Relaxed);
+            self.skew.fetch_add(step as u64, Ordering::Relaxed);
+            self.is_unsaved.store(true, Ordering::Relaxed);
+            self.say(now, step);
+        }
+        offset
+    }
+
+    fn say(&self, now: u64, step: i64) {
+        let said = self.said_ns.load(Ordering::Relaxed);
+        if said != 0 && now.saturating_sub(said) < SAY_NS {
+            self.unsaid.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.said_ns.store(now.max(1), Ordering::Relaxed);
+        let unsaid = self.unsaid.swap(0, Ordering::Relaxed);
+        let more =
+            if unsaid > 0 { format!(" ({unsaid} steps before it were not said)") } else { String::new() };
+        tracing::warn!(
+            "somebody set the wall clock: it shows {} than elapsed time tells{more}. {MEANING}",
+            difference(step)
+        );
+    }
+
+    /// Looks at the clocks, so that a step is noticed though nobody asks.
+    pub(crate) fn tick(&self, newest: &impl Newest) {
+        self.look();
+        self.wall_ns(newest);
+    }
+
+    /// What a batch says of time.
+    pub(crate) fn stamp(&self, newest: &impl Newest) -> Stamp {
+        self.tick(newest);
+        let store_ns = self.store_ns();
+        self.saved_ns.store(store_ns, Ordering::Relaxed);
+        Stamp::Now { store_ns, wall_ns: self.clock.wall_ns().min(CLOCK_MAX_NS) }
+    }
+
+    /// What a superblock says of time: its record, and what the wall clock showed at most since its last step back.
+    pub(crate) fn record(&self, newest: &impl Newest) -> (ClockRecord, u64) {
+        self.is_unsaved.store(false, Ordering::Relaxed);
+        self.tick(newest);
+        let (store_ns, high) = (self.store_ns(), self.wall_high.load(Ordering::Acquire));
+        self.saved_ns.store(store_ns, Ordering::Relaxed);
+        let mut marks = self.marks.lock();
+        // What the wall clock shows again covers them: the next step back makes a mark of it.
+        marks.retain(|mark| mark.wall_ns > high);
+        self.has_marks.store(!marks.is_empty(), Ordering::Release);
+        let record = ClockRecord {
+            store_ns: store_ns.min(CLOCK_MAX_NS),
+            wall_ns: self.clock.wall_ns().min(CLOCK_MAX_NS),
+            boot_ns: self.clock.boot_ns().min(CLOCK_MAX_NS),
+            boot_id: self.boot_id,
+            marks: marks.clone(),
+        };
+        (record, high)
+    }
+
+    /// Whether time is to be written down now; `has_deadlines`: whether anything has a deadline.
+    pub(crate) fn wants_saving(&self, has_deadlines: bool) -> bool {
+        let since = self.store_ns().saturating_sub(self.saved_ns.load(Ordering::Relaxed));
+        has_deadlines && (self.is_unsaved.load(Ordering::Relaxed) || since >= SAVE_NS)
+    }
+
+    /// How often the wall clock was set since the store was opened, and how far in all, in nanoseconds.
+    pub(crate) fn skew(&self) -> (u64, i64) {
+        (self.steps.load(Ordering::Relaxed), self.skew.load(Ordering::Relaxed) as i64)
+    }
+}
+
+fn ns_of(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

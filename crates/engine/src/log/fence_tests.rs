@@ -1,0 +1,219 @@
+//! A commit beside a flush whose failure is not known yet (R20), step by step on one thread.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use shoal_base::{Lsn, ManualClock, SeededEntropy, TabletId};
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
+
+use crate::checkpoint::publish::Changes;
+use crate::log::commit::{Item, QueuedBatch};
+use crate::log::format::{RecordKind, encode_record};
+use crate::log::record::Record;
+use crate::{Environment, Error, FormatOptions, OpenOptions, Store, block_on};
+
+const BLOCKS: u64 = 256;
+const EIO: i32 = 5;
+
+/// A device whose requests wait until the test lets them go.
+struct Held {
+    sim: Arc<SimDevice>,
+    holds: AtomicBool,
+    waiting: Mutex<Vec<Ticket>>,
+}
+
+impl Held {
+    /// Polls `work` and lets its requests go, up to the first one of this kind.
+    fn up_to<F: Future>(&self, mut work: Pin<&mut F>, wanted: Op) -> Ticket {
+        loop {
+            assert!(poll(work.as_mut()).is_pending(), "it ended without a {}", wanted.name());
+            for ticket in std::mem::take(&mut *self.waiting.lock()) {
+                if ticket.op() == wanted {
+                    return ticket;
+                }
+                self.sim.submit(vec![ticket]);
+            }
+        }
+    }
+}
+
+impl BlockDevice for Held {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        if self.holds.load(Ordering::Relaxed) {
+            self.waiting.lock().extend(tickets);
+        } else {
+            self.sim.submit(tickets);
+        }
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        self.sim.execute(tickets);
+    }
+
+    fn blocks(&self) -> u64 {
+        self.sim.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> std::io::Result<()> {
+        self.sim.grow(blocks)
+    }
+
+    fn describe(&self) -> String {
+        "a device that waits".into()
+    }
+
+    fn can_grow(&self) -> bool {
+        self.sim.can_grow()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.sim.counters()
+    }
+}
+
+fn poll<F: Future>(work: Pin<&mut F>) -> Poll<F::Output> {
+    work.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn opened(growable: bool) -> (Arc<Held>, Store) {
+    let options = SimOptions { record: false, growable, ..SimOptions::default() };
+    let sim = SimDevice::with_options(Image::new(BLOCKS), options);
+    let held = Arc::new(Held { sim, holds: AtomicBool::new(false), waiting: Mutex::default() });
+    let environment =
+        Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) };
+    let device = Device::new(held.clone());
+    let mut format =
+        FormatOptions { tablets: 1, log_blocks: Some(16), ..FormatOptions::for_blocks(BLOCKS * 2) };
+    format.initial_blocks = Some(BLOCKS);
+    if !growable {
+        format = FormatOptions { tablets: 1, log_blocks: Some(16), ..FormatOptions::for_blocks(BLOCKS) };
+    }
+    let options = OpenOptions { cache_bytes: 256 << 10, background: false, ..OpenOptions::default() };
+    let store = block_on(async {
+        Store::format(&device, &format, &environment).await?;
+        Store::open(device, options, environment).await
+    });
+    (held, store.unwrap())
+}
+
+/// Queues a record as a write does.
+fn queue(store: &Store) -> Arc<Record> {
+    let encoded = encode_record(RecordKind::Delete, TabletId(0), b"default\0key", &[], false);
+    let record = Arc::new(Record::new(encoded));
+    assert!(store.0.committer.reserve(1), "there is room");
+    let batch =
+        QueuedBatch { records: smallvec::SmallVec::from_iter([record.clone()]), ..QueuedBatch::default() };
+    store.0.committer.push(Item::Writes { batch, reserved: 1 });
+    record
+}
+
+/// The flush of a publish failed in the device, and its thread has not come to say so; a commit's durable write beside it ends
+/// well. What it wrote may be gone with what the other one lost: it is not acknowledged.
+#[test]
+fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
+    let (held, store) = opened(false);
+    held.holds.store(true, Ordering::Relaxed);
+    let mut publish = pin!(store.0.publish(Changes::default()));
+    let failing = held.up_to(publish.as_mut(), Op::Flush);
+    let record = queue(&store);
+    let mut commit = pin!(store.0.committer.lead());
+    let durable = held.up_to(commit.as_mut(), Op::WriteDurable);
+    held.sim.submit(vec![durable]);
+    assert!(poll(commit.as_mut()).is_pending(), "it is answered before the flush beside it");
+    assert!(!record.is_durable(store.0.committer.durable()));
+    failing.fail(&std::io::Error::from_raw_os_error(EIO));
+    assert!(matches!(poll(publish.as_mut()), Poll::Ready(Err(Error::Io(_)))));
+    assert!(poll(commit.as_mut()).is_ready());
+    let answer = block_on(store.0.committer.wait_durable(&record));
+    assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
+}
+
+/// The same, and both end well; one that begins when the commit's has ended is not waited for.
+#[test]
+fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
+    let (held, store) = opened(false);
+    held.holds.store(true, Ordering::Relaxed);
+    let mut publish = pin!(store.0.publish(Changes::default()));
+    let flush = held.up_to(publish.as_mut(), Op::Flush);
+    let record = queue(&store);
+    let mut commit = pin!(store.0.committer.lead());
+    let durable = held.up_to(commit.as_mut(), Op::WriteDurable);
+    held.sim.submit(vec![durable]);
+    assert!(poll(commit.as_mut()).is_pending());
+    held.sim.submit(vec![flush]);
+    // The superblock's own flush begins now.
+    let last = held.up_to(publish.as_mut(), Op::Flush);
+    assert!(poll(commit.as_mut()).is_ready(), "it began later");
+    assert_eq!(block_on(store.0.committer.wait_durable(&record)).unwrap(), Lsn(1));
+    held.sim.submit(vec![last]);
+    assert!(matches!(poll(publish.as_mut()), Poll::Ready(Ok(_))));
+}
+
+/// A flush that fails while the file grows says as little about what the device keeps of a commit as any other.
+#[test]
+fn a_flush_that_fails_while_the_file_grows_poisons() {
+    let (held, store) = opened(true);
+    held.sim.inject(Fault::fail(FaultOp::Flush, EIO));
+    let grown = block_on(store.0.grow(0));
+    assert!(matches!(grown, Err(Error::Io(_))), "{grown:?}");
+    assert!(matches!(store.0.check_writable(), Err(Error::Poisoned(_))));
+    let record = queue(&store);
+    block_on(store.0.committer.lead());
+    let answer = block_on(store.0.committer.wait_durable(&record));
+    assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
+}
+
+/// A caller leads, waits for a flush beside its batch, and is dropped there, as a part of a transaction is when another one failed:
+/// the batch goes on to its end, and whoever has a record in it is answered.
+#[test]
+fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
+    let (_held, store) = opened(false);
+    let [(ended, ending), (began, begun)] = [(); 2].map(|()| std::sync::mpsc::channel::<()>());
+    let beside = store.clone();
+    let flush = std::thread::spawn(move || {
+        let flush = async {
+            began.send(()).unwrap();
+            // Until the test has had the time to drop the caller.
+            let _ = ending.recv_timeout(Duration::from_millis(200));
+            Ok(())
+        };
+        block_on(beside.0.poison.flushed(flush))
+    });
+    begun.recv().unwrap();
+    let record = queue(&store);
+    let key = crate::ObjectKey::new("default", b"another").unwrap();
+    block_on(poll_fn(|context| {
+        let put = store.put(&key, vec![1; 100].into(), crate::PutOptions::default());
+        let _ = pin!(put).poll(context);
+        Poll::Ready(())
+    }));
+    drop(ended);
+    flush.join().unwrap().unwrap();
+    let (sender, answer) = std::sync::mpsc::channel();
+    let waiting = store.clone();
+    std::thread::spawn(move || sender.send(block_on(waiting.0.committer.wait_durable(&record))));
+    let answer = answer.recv_timeout(Duration::from_secs(60)).expect("a record is left in no batch");
+    assert_eq!(answer.unwrap(), Lsn(1));
+    assert!(store.0.check_writable().is_ok());
+}
+
+/// The same where the leader itself is dropped, which nothing does: nothing is written behind its batch, and nobody waits.
+#[test]
+fn a_leader_that_is_dropped_poisons() {
+    let (held, store) = opened(false);
+    held.holds.store(true, Ordering::Relaxed);
+    let record = queue(&store);
+    {
+        let mut commit = pin!(store.0.committer.lead());
+        held.up_to(commit.as_mut(), Op::WriteDurable);
+    }
+    let answer = block_on(store.0.committer.wait_durable(&record));
+    assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
+    assert!(matches!(store.0.check_writable(), Err(Error::Poisoned(_))));
+}

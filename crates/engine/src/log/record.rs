@@ -1,0 +1,127 @@
+//! A record in memory: its encoded bytes, its number, and who waits for it.
+
+use std::task::Waker;
+
+use bytes::Bytes;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_base::{Lsn, Run};
+use smallvec::SmallVec;
+
+use crate::log::format::{EncodedRecord, RecordKind};
+
+/// The number of a record that the committer has not numbered yet.
+pub(crate) const UNNUMBERED: u64 = u64::MAX;
+
+/// A record of the log, in flight or durable.
+pub(crate) struct Record {
+    encoded: EncodedRecord,
+    /// Runs that the entry names: its value's and its manifest's.
+    owned: SmallVec<[Run; 1]>,
+    /// Blocks that its apply was promised.
+    promised: u64,
+    /// Set once by the committer (release), before the batch is written; pairs with the acquire in `lsn_raw`.
+    lsn: AtomicU64,
+    /// The writer, and who must not answer before this record is durable.
+    wakers: Mutex<SmallVec<[Waker; 1]>>,
+}
+
+impl Record {
+    pub(crate) fn new(encoded: EncodedRecord) -> Self {
+        Self::recovered(encoded, Lsn(UNNUMBERED))
+    }
+
+    /// A record that recovery found.
+    pub(crate) fn recovered(encoded: EncodedRecord, lsn: Lsn) -> Self {
+        Self {
+            encoded,
+            owned: SmallVec::new(),
+            promised: 0,
+            lsn: AtomicU64::new(lsn.0),
+            wakers: Mutex::default(),
+        }
+    }
+
+    /// Says which runs the entry names.
+    pub(crate) fn own(&mut self, runs: impl IntoIterator<Item = Run>) {
+        self.owned.extend(runs);
+    }
+
+    /// Says how many blocks its apply was promised.
+    pub(crate) fn promise(&mut self, blocks: u64) {
+        self.promised = blocks;
+    }
+
+    /// Blocks that its apply was promised.
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised
+    }
+
+    /// Runs that the entry names.
+    pub(crate) fn owned(&self) -> &[Run] {
+        &self.owned
+    }
+
+    pub(crate) fn kind(&self) -> RecordKind {
+        self.encoded.kind
+    }
+
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.encoded.bytes
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        self.encoded.key()
+    }
+
+    /// The entry's body, empty for a delete; shares the record's memory.
+    pub(crate) fn body(&self) -> Bytes {
+        self.encoded.body()
+    }
+
+    /// The same, borrowed.
+    pub(crate) fn body_bytes(&self) -> &[u8] {
+        self.encoded.body_bytes()
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.encoded.bytes.len() + size_of::<Self>()
+    }
+
+    /// The number, or [`UNNUMBERED`].
+    pub(crate) fn lsn_raw(&self) -> u64 {
+        self.lsn.load(Ordering::Acquire)
+    }
+
+    /// The number; only for a record that has one.
+    pub(crate) fn lsn(&self) -> Lsn {
+        let lsn = self.lsn_raw();
+        assert_ne!(lsn, UNNUMBERED, "only numbered records are asked for their number");
+        Lsn(lsn)
+    }
+
+    pub(crate) fn number(&self, lsn: Lsn) {
+        let before = self.lsn.swap(lsn.0, Ordering::AcqRel);
+        assert_eq!(before, UNNUMBERED, "a record is numbered once");
+    }
+
+    pub(crate) fn is_durable(&self, durable: Lsn) -> bool {
+        // UNNUMBERED is above every number.
+        self.lsn_raw() <= durable.0
+    }
+
+    /// Leaves a waker that [`wake`](Self::wake) calls once.
+    pub(crate) fn register(&self, waker: &Waker) {
+        let mut wakers = self.wakers.lock();
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        let wakers = std::mem::take(&mut *self.wakers.lock());
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+}

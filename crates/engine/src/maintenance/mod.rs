@@ -1,0 +1,9 @@
+//! What the store does by itself: its threads, relocation, expiry, scrubs.
+
+pub(crate) mod expire;
+pub(crate) mod grow;
+pub(crate) mod own_space;
+pub(crate) mod relocate;
+pub(crate) mod scrub;
+pub(crate) mod verify;
+pub(crate) mod workers;

@@ -1,0 +1,105 @@
+//! Remembers, in an object of the store's own bucket, which groups belong to the buckets that have space of their own.
+
+use std::time::Duration;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{ByteRange, PutOptions};
+use crate::store::Store;
+
+/// Changes are written this often, at most.
+pub(crate) const SAVE_PERIOD: Duration = Duration::from_secs(1);
+
+/// The key, in the store's own bucket, of what is remembered.
+const KEY: &[u8] = b"own-space";
+
+impl Store {
+    /// Gives the buckets that have space of their own the groups that they had.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(crate) async fn restore_own_space(&self) -> Result<()> {
+        let inner = &*self.0;
+        if inner.own.len() == 0 {
+            return Ok(());
+        }
+        let found = match self.get(&ObjectKey::system(KEY), ByteRange::default()).await {
+            Ok(Some(object)) => object.value.to_vec(),
+            Ok(None) => return Ok(()),
+            Err(Error::Corrupt { .. }) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let text = std::str::from_utf8(&found).ok();
+        if text.and_then(|text| inner.own.restore(text, &inner.space)).is_none() {
+            tracing::warn!("which groups belong to which bucket cannot be read: they begin with new ones");
+        }
+        *inner.own.saved.lock() = inner.space.allocator().owner_changes();
+        Ok(())
+    }
+
+    /// Remembers the groups of the buckets that have space of their own, where they changed.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub(crate) async fn save_own_space(&self) -> Result<()> {
+        let inner = &*self.0;
+        let changes = inner.space.allocator().owner_changes();
+        if inner.own.len() == 0 || *inner.own.saved.lock() == changes {
+            return Ok(());
+        }
+        let text = inner.own.text(&inner.space).into_bytes();
+        self.put(&ObjectKey::system(KEY), text.into(), PutOptions::default()).await?;
+        *inner.own.saved.lock() = changes;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shoal_device::{Device, MemDevice};
+
+    use super::*;
+    use crate::{Environment, FormatOptions, OpenOptions, block_on};
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.into()).collect()
+    }
+
+    /// A bucket's values share no group with another's, before a restart and after it.
+    #[test]
+    fn a_buckets_groups_are_its_own() {
+        let device = Device::new(Arc::new(MemDevice::new(8192)));
+        block_on(async {
+            Store::format(&device, &FormatOptions::for_blocks(8192), &Environment::default()).await.unwrap();
+            let mut groups = Vec::new();
+            for round in 0..3u8 {
+                let options = OpenOptions { own_space: names(&["films"]), ..OpenOptions::default() };
+                let store = Store::open(device.clone(), options, Environment::default()).await.unwrap();
+                let allocator = store.0.space.allocator();
+                assert_eq!(allocator.groups_of(1), groups, "round {round}");
+                for index in 0..20u8 {
+                    for bucket in ["films", "mail"] {
+                        let key = ObjectKey::new(bucket, &[round, index]).unwrap();
+                        store.put(&key, vec![index; 70_000].into(), PutOptions::default()).await.unwrap();
+                    }
+                }
+                groups = allocator.groups_of(1);
+                let own: u32 = groups.iter().map(|run| run.blocks).sum();
+                let needed = (u32::from(round) + 1) * 20 * 18;
+                assert!((needed..needed + 3 * 128).contains(&own), "{own} blocks for {needed}");
+                assert_eq!(store.stat().own_blocks, u64::from(own));
+                store.close().await.unwrap();
+            }
+            assert!(
+                ObjectKey::new(".shoal", b"own-space").is_err(),
+                "the store's own bucket is nobody else's"
+            );
+            assert_eq!(
+                crate::check(device, &crate::CheckOptions::default()).await.unwrap().problems.len(),
+                0
+            );
+        });
+    }
+}

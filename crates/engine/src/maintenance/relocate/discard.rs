@@ -1,0 +1,72 @@
+//! Giving whole free groups back to the device (`OpenOptions::discard`): a file gets holes, a raw device learns what holds
+//! nothing.
+//!
+//! A piece is taken out of the allocator, discarded, and given back: nobody writes it meanwhile, and what may be
+//! handed out may be lost as well (R9: no state that is published or could be recovered refers to it). Only memory knows what
+//! was discarded; after a restart everything is discarded once more.
+
+use shoal_base::sync::atomic::Ordering;
+use shoal_base::{BLOCK_BYTES_U64, Run};
+
+use super::Progress;
+use crate::common::error::Result;
+use crate::store::Inner;
+
+/// Blocks that are discarded at a time: 64 MiB, so that a write under way does not miss much room.
+const PIECE_BLOCKS: u64 = 16_384;
+
+impl Inner {
+    /// Discards the next whole free group that was not discarded since it was last used, where that is asked for.
+    ///
+    /// # Errors
+    /// None: a device that fails at this is not asked again until the next start.
+    pub(crate) async fn discard_some(&self) -> Result<Progress> {
+        if !self.maintenance.discard || self.space.discarded.failed.load(Ordering::Relaxed) {
+            return Ok(Progress::Idle);
+        }
+        let Some(group) = self.next_to_discard() else { return Ok(Progress::Idle) };
+        let group_blocks = u64::from(self.layout.group_blocks);
+        // Beforehand: what is freed in it from now on counts.
+        self.space.discarded.insert(group);
+        let (mut at, end) = (group * group_blocks, (group + 1) * group_blocks);
+        while at < end {
+            let blocks = (end - at).min(PIECE_BLOCKS);
+            let piece = Run::new(at, blocks as u32);
+            at += blocks;
+            // Taken by somebody meanwhile, or it would be missed: another time.
+            if self.space.available() < 4 * blocks || self.space.allocator().take(piece).is_err() {
+                return Ok(Progress::Idle);
+            }
+            let discarded = self.device.discard(piece.block, blocks).await.ok();
+            let freed = self.space.allocator().free(piece);
+            assert!(freed.is_ok(), "{piece} was taken a moment ago: {freed:?}");
+            if let Err(error) = discarded {
+                self.space.discarded.failed.store(true, Ordering::Relaxed);
+                tracing::warn!("the device does not take free space back and is not asked again: {error}");
+                return Ok(Progress::Idle);
+            }
+            self.maintenance
+                .relocation
+                .bytes_discarded
+                .fetch_add(blocks * BLOCK_BYTES_U64, Ordering::Relaxed);
+            self.maintenance.relocation.charge(blocks * BLOCK_BYTES_U64);
+        }
+        Ok(Progress::Worked)
+    }
+
+    /// The next group that is wholly free and was not discarded.
+    fn next_to_discard(&self) -> Option<u64> {
+        let group_blocks = u64::from(self.layout.group_blocks);
+        let first = self.layout.data_first().div_ceil(group_blocks);
+        let end = self.device.blocks().min(self.layout.blocks_max) / group_blocks;
+        let space = self.space.allocator();
+        let discarded = &self.space.discarded;
+        (first..end).find_map(|_| {
+            let group = discarded.next.load(Ordering::Relaxed).clamp(first, end - 1);
+            let next = if group + 1 == end { first } else { group + 1 };
+            discarded.next.store(next, Ordering::Relaxed);
+            let is_free = || space.is_free(Run::new(group * group_blocks, self.layout.group_blocks));
+            (!discarded.contains(group) && is_free()).then_some(group)
+        })
+    }
+}

@@ -1,0 +1,326 @@
+//! Moving without stopping: a small reserve of whole free groups, kept by emptying the group with the least in it into holes
+//! elsewhere (`docs/adr/2026-11-21-relocation.md`).
+//!
+//! A *round* closes some groups to the allocator and walks over the tablets' trees once. Each *step* of it has the applier's
+//! turn, finds some of what lies in these groups, reads and verifies it and rewrites it by an apply (R13); so values,
+//! packed runs and pages move by the same publish as everything else, and newer entries win. In the end the groups are
+//! opened, wholly free unless something in them could not move.
+//!
+//! The tidying of packed runs on a calm store is done by the same thread, at the same rate, and stops with the same switch.
+//!
+//! Reading order: this file (what is due), [`find`] (what lies in a group), [`closed`](crate::space::closed), [`rate`](crate::store::rate), [`discard`].
+
+mod discard;
+mod find;
+
+use shoal_base::sync::atomic::Ordering;
+use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_space::Victim;
+
+use crate::common::error::Result;
+use crate::log::driver::uninterrupted;
+use crate::store::relocation::Round;
+use crate::store::{Inner, Store};
+
+/// Longest hole that moved values may go into: longer ones are what the reserve is for.
+pub(crate) const HOLE_BLOCKS_MAX: u32 = 1023;
+/// Groups that one round empties: the larger the store, the more share the cost of a walk.
+const GROUPS_AT_ONCE: std::ops::RangeInclusive<u64> = 4..=512;
+/// A group is not emptied where more than so many thousandths of it are in use; where values are in splinters, not even
+/// then above the second.
+const USED_PERMILLE_MAX: [u64; 2] = [960, 985];
+/// For so long a splintered value makes moving urgent.
+const URGENT_NS: u64 = 10_000_000_000;
+/// For so long readers may hold what has moved before the round ends without it.
+const DRAIN_NS: u64 = 5_000_000_000;
+/// A group that could not be emptied is left alone for so long.
+const AVOID_NS: u64 = 60_000_000_000;
+/// Groups that are remembered for that.
+const AVOIDED_MAX: usize = 1024;
+/// Below this share of their limit in the overlays nobody is in a hurry: packed runs are tidied.
+const CALM_PERMILLE: usize = 100;
+/// More operations than these in a tenth of a second are load.
+const IDLE_OPERATIONS: u64 = 10;
+const LOOK_NS: u64 = 100_000_000;
+
+/// What a call did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing is due.
+    Idle,
+    /// Something was done, or waits for somebody else.
+    Worked,
+}
+
+impl Store {
+    /// Stops moving values and tidying packed runs in the background, until it is resumed; a step under way ends first. A
+    /// write that finds no room still makes some.
+    pub fn pause_moving(&self) {
+        self.0.maintenance.relocation.paused.store(true, Ordering::Release);
+        self.0.space.open_closed();
+    }
+
+    /// Lets values be moved again.
+    pub fn resume_moving(&self) {
+        self.0.maintenance.relocation.paused.store(false, Ordering::Release);
+        if let Some(worker) = &self.0.worker {
+            worker.wake_move();
+        }
+    }
+
+    /// Does one bounded step of what is due: emptying groups, tidying packed runs, discarding; at no particular rate, and
+    /// not while paused. False where nothing is due. For a store without threads of its own, whose owner has time.
+    ///
+    /// # Errors
+    /// As the device. A failed write poisons the store.
+    pub async fn move_step(&self) -> Result<bool> {
+        self.0.check_writable()?;
+        let progress = uninterrupted(self.0.move_some())?;
+        Ok(progress == Progress::Worked)
+    }
+}
+
+impl Inner {
+    /// Nanoseconds until more may move.
+    pub(crate) fn moving_wait_ns(&self) -> u64 {
+        let now_ns = self.now_ns();
+        if self.space.take_splintered() {
+            self.maintenance
+                .relocation
+                .urgent_until_ns
+                .store(now_ns.saturating_add(URGENT_NS), Ordering::Relaxed);
+        }
+        let bytes_per_s = if self.maintenance.relocation.is_urgent(now_ns) {
+            self.tuning.move_idle_bytes_per_s.saturating_mul(16)
+        } else if self.is_busy(now_ns) {
+            self.tuning.move_load_bytes_per_s
+        } else {
+            self.tuning.move_idle_bytes_per_s
+        };
+        self.maintenance.relocation.rate.lock().wait_ns(now_ns, bytes_per_s)
+    }
+
+    /// Whether others use the store, as seen over the last tenth of a second.
+    fn is_busy(&self, now_ns: u64) -> bool {
+        let mut load = self.maintenance.relocation.load.lock();
+        if now_ns.saturating_sub(load.last_ns) >= LOOK_NS {
+            let counters = &self.counters;
+            let all = [&counters.puts, &counters.gets, &counters.deletes];
+            let operations = all.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
+            load.is_busy = operations - load.operations > IDLE_OPERATIONS;
+            (load.operations, load.last_ns) = (operations, now_ns);
+        }
+        load.is_busy
+    }
+
+    /// One bounded step of what is due.
+    ///
+    /// # Errors
+    /// As an apply.
+    pub(crate) async fn move_some(&self) -> Result<Progress> {
+        if self.maintenance.relocation.is_paused() {
+            return Ok(Progress::Idle);
+        }
+        let mut round = self.maintenance.relocation.round.take().await;
+        let stepped = match round.take() {
+            None => self.begin_round().await,
+            Some(Round::Walk { tablet, position }) => self.walk_on(tablet, position).await,
+            Some(Round::Drain { until_ns }) => Ok(self.drain(until_ns)),
+        };
+        let progress = match &stepped {
+            Ok(Some(Round::Walk { .. })) => Progress::Worked,
+            _ => Progress::Idle,
+        };
+        match stepped {
+            Ok(next) => *round = next,
+            Err(error) => {
+                self.space.open_closed();
+                return Err(error);
+            }
+        }
+        drop(round);
+        if progress == Progress::Worked {
+            return Ok(progress);
+        }
+        if self.admission.fill_permille() < CALM_PERMILLE && self.tidy_idle().await? {
+            return Ok(Progress::Worked);
+        }
+        self.discard_some().await
+    }
+
+    /// How many groups are to be whole and free that are not.
+    pub(crate) fn groups_wanted(&self) -> u64 {
+        let there = self.device.blocks().min(self.layout.blocks_max) / u64::from(self.layout.group_blocks);
+        let kept = (there * u64::from(self.tuning.reserve_permille)).div_ceil(1000);
+        kept.saturating_sub(self.space.allocator().whole_groups() as u64)
+    }
+
+    /// Closes groups to be emptied, where there are too few whole free ones.
+    async fn begin_round(&self) -> Result<Option<Round>> {
+        let wanted = self.groups_wanted();
+        let now_ns = self.now_ns();
+        if wanted == 0 || now_ns < self.maintenance.relocation.quiet_until_ns.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let whole = self.space.allocator().whole_groups() as u64;
+        self.maintenance.relocation.whole_before.store(whole, Ordering::Relaxed);
+        let emptied = self.maintenance.relocation.groups_emptied.load(Ordering::Relaxed);
+        self.maintenance.relocation.emptied_before.store(emptied, Ordering::Relaxed);
+        let groups = self.layout.blocks_max / u64::from(self.layout.group_blocks);
+        let at_once = (groups / 128).clamp(*GROUPS_AT_ONCE.start(), *GROUPS_AT_ONCE.end()).min(wanted);
+        let except = self.not_to_be_emptied().await;
+        let used_max = USED_PERMILLE_MAX[usize::from(self.maintenance.relocation.is_urgent(now_ns))];
+        // What is closed serves nobody, and what is in it needs room elsewhere.
+        let mut room = self.space.available() / 8 * 7;
+        for _ in 0..at_once {
+            let closed = self.space.closed.close(self.space.allocator(), &except, |victim| {
+                let (used, free) = (victim.used_blocks, victim.group.blocks - victim.used_blocks);
+                let needed = u64::from(free) + u64::from(used) / 8 * 9;
+                let has_room = needed <= room;
+                room = room.saturating_sub(needed);
+                has_room && u64::from(used) * 1000 <= u64::from(victim.group.blocks) * used_max
+            });
+            if !closed {
+                break;
+            }
+        }
+        if self.space.closed.groups().is_empty() {
+            return Ok(None);
+        }
+        // What the overlays hold has its place already: the walk shall meet it in the trees.
+        self.apply_all().await?;
+        Ok(Some(Round::Walk { tablet: 0, position: Vec::new() }))
+    }
+
+    /// What lies outside of the data, what is not there yet, and groups that could not be emptied a moment ago.
+    async fn not_to_be_emptied(&self) -> Vec<Run> {
+        let group = u64::from(self.layout.group_blocks);
+        let there = self.publisher.take().await.device_blocks / group * group;
+        let mut except = Vec::new();
+        for (mut at, end) in [(0, self.layout.data_first()), (there, self.layout.blocks_max)] {
+            while at < end {
+                let blocks = (end - at).min(u64::from(u32::MAX)) as u32;
+                except.push(Run::new(at, blocks));
+                at += u64::from(blocks);
+            }
+        }
+        let now_ns = self.now_ns();
+        let mut avoid = self.maintenance.relocation.avoid.lock();
+        avoid.retain(|&(_, until_ns)| now_ns < until_ns);
+        except.extend(avoid.iter().map(|&(group, _)| group));
+        except
+    }
+
+    /// One step of the walk.
+    async fn walk_on(&self, tablet: usize, position: Vec<u8>) -> Result<Option<Round>> {
+        let groups: Vec<Run> = self.space.closed.groups().iter().map(|victim| victim.group).collect();
+        // Somebody needed their room, or moving was paused: the round is over.
+        let Some(of_tablet) = self.tablets.all().get(tablet).filter(|_| !groups.is_empty()) else {
+            return Ok(self.end_walk().await);
+        };
+        let turn = self.applier.take().await;
+        self.poison.check()?;
+        let view = of_tablet.view();
+        let again = Round::Walk { tablet, position: position.clone() };
+        // An apply that failed comes first.
+        if view.frozen.is_some() {
+            drop(turn);
+            self.apply_tablet(of_tablet).await?;
+            return Ok(Some(again));
+        }
+        let budget = (self.tuning.move_bytes_max / 8) as u64;
+        let found = self.find_in_groups(of_tablet, view.root, &groups, &position, budget).await?;
+        let next = match &found.next {
+            Some(position) => Round::Walk { tablet, position: position.clone() },
+            None => Round::Walk { tablet: tablet + 1, position: Vec::new() },
+        };
+        if found.is_empty() {
+            return Ok(Some(next));
+        }
+        let short = self.maintenance.relocation.is_urgent(self.now_ns());
+        let Some(moves) = self.read_found(of_tablet, view.root, found, short).await else {
+            drop(turn);
+            return Ok(self.end_walk().await);
+        };
+        if !moves.is_empty() {
+            let bytes = self.run_apply(of_tablet, &view, view.applied, moves, self.unread()).await?;
+            self.maintenance.relocation.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
+        }
+        drop(turn);
+        self.space.reclaim(self.committer.named_superblock());
+        self.open_emptied();
+        Ok(Some(next))
+    }
+
+    async fn end_walk(&self) -> Option<Round> {
+        self.make_freed_reusable().await;
+        self.drain(self.now_ns().saturating_add(DRAIN_NS))
+    }
+
+    /// Waits for readers of what moved; at the end of its time the round is over.
+    fn drain(&self, until_ns: u64) -> Option<Round> {
+        self.space.reclaim(self.committer.named_superblock());
+        self.open_emptied();
+        let now_ns = self.now_ns();
+        if !self.space.closed.groups().is_empty() && self.space.pending_blocks() > 0 && now_ns < until_ns {
+            return Some(Round::Drain { until_ns });
+        }
+        let left = self.space.closed.open(self.space.allocator(), |_| true);
+        let until_ns = now_ns.saturating_add(AVOID_NS);
+        let whole = self.space.allocator().whole_groups() as u64;
+        let emptied = self.maintenance.relocation.groups_emptied.load(Ordering::Relaxed);
+        // Under load, writers take what was emptied at once: that was not for nothing.
+        let served = self.is_busy(now_ns)
+            && emptied > self.maintenance.relocation.emptied_before.load(Ordering::Relaxed);
+        if whole <= self.maintenance.relocation.whole_before.load(Ordering::Relaxed) && !served {
+            self.maintenance.relocation.quiet_until_ns.store(until_ns, Ordering::Relaxed);
+        }
+        let mut avoid = self.maintenance.relocation.avoid.lock();
+        avoid.extend(left.iter().map(|victim| (victim.group, until_ns)));
+        let surplus = avoid.len().saturating_sub(AVOIDED_MAX);
+        avoid.drain(..surplus);
+        None
+    }
+
+    /// Groups that are wholly free serve again at once.
+    fn open_emptied(&self) {
+        let space = self.space.allocator();
+        let emptied = self.space.closed.open(space, |victim| space.used_blocks(victim.group) == 0);
+        self.maintenance.relocation.groups_emptied.fetch_add(emptied.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes in groups that are being emptied.
+    pub(crate) fn bytes_to_move(&self) -> u64 {
+        let space = self.space.allocator();
+        let used = |victim: &Victim| u64::from(space.used_blocks(victim.group));
+        self.space.closed.groups().iter().map(used).sum::<u64>() * BLOCK_BYTES_U64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fixtures::Fixture;
+    use crate::{Error, block_on};
+
+    /// A step that fails ends its round: the groups that were to be emptied serve again.
+    #[test]
+    fn a_round_that_fails_opens_its_groups() {
+        let mut made = Fixture::with_blocks(8_192);
+        made.publish();
+        let store = made.open().unwrap();
+        let inner = &store.0;
+        let space = inner.space.allocator();
+        let free = space.largest_run();
+        assert!(inner.space.closed.close(space, &[], |_| true));
+        assert!(!inner.space.closed.groups().is_empty() && space.largest_run() < free);
+        *block_on(inner.maintenance.relocation.round.take()) =
+            Some(Round::Walk { tablet: 0, position: Vec::new() });
+        inner.poison.set("a test".into());
+        let stepped = block_on(inner.move_some()).map(|_| ());
+        assert!(matches!(stepped, Err(Error::Poisoned(_))), "{stepped:?}");
+        assert!(block_on(inner.maintenance.relocation.round.take()).is_none(), "the next one begins anew");
+        assert!(inner.space.closed.groups().is_empty());
+        assert_eq!(space.largest_run(), free);
+    }
+}

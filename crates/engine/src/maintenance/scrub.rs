@@ -1,0 +1,252 @@
+//! The scrub: reads every page, every value and the superblocks of a running store from the device, past the cache, and says
+//! what has rotted, before somebody needs it (T27).
+//!
+//! It goes in pieces: each looks at a bounded part of one tablet under a view of its own, so it holds back the reuse of space
+//! for a moment only (R16, R23), and goes on behind the last key. In the background it keeps to a rate. It repairs
+//! nothing: an object that is damaged answers with an error until it is written anew, or `shoal check --repair` runs. The log
+//! is not read: what it holds goes home within seconds.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use shoal_base::checksum::crc32c;
+use shoal_base::codec::Reader;
+use shoal_base::sync::atomic::Ordering;
+use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_device::{Device, IoBuf};
+
+use crate::checkpoint::space_image;
+use crate::common::error::{Error, Result};
+use crate::common::problem::CheckProblem;
+use crate::maintenance::verify::{entry_problem, page_problem, value_problem};
+use crate::store::{Inner, Store, copies, superblock};
+use crate::tablet::tree::{PageRef, PageSource, Problem, ReadHint, Visitor};
+use crate::tablet::tree_io::tree_of;
+use crate::value::entry::{Entry, decode_leaf_entry};
+use crate::value::packed::is_reserved;
+
+/// Leaves of one piece, at least two: a piece begins in the leaf where the last one ended.
+const LEAVES_AT_A_TIME: usize = 64;
+/// Bytes of one piece, values included, after which no further leaf is looked at.
+const BYTES_AT_A_TIME: u64 = 4 << 20;
+/// Problems that a report lists.
+const PROBLEMS_MAX: usize = 1000;
+
+/// What a scrub found.
+#[derive(Clone, Debug, Default)]
+pub struct ScrubReport {
+    /// Pages of the trees that were read.
+    pub pages: u64,
+    /// Objects whose values were read.
+    pub objects: u64,
+    /// Bytes of pages and values.
+    pub bytes: u64,
+    /// What is wrong, with the object where one is concerned; at most 1,000 are listed.
+    pub problems: Vec<CheckProblem>,
+    /// Problems in all.
+    pub problem_count: u64,
+}
+
+impl ScrubReport {
+    fn problem(&mut self, problem: CheckProblem) {
+        tracing::error!("scrub: {} (block {})", problem.what, problem.block);
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem);
+        }
+    }
+}
+
+/// Where a scrub goes on.
+#[derive(Default)]
+pub(crate) struct ScrubPlace {
+    tablet: usize,
+    from: Vec<u8>,
+}
+
+impl Store {
+    /// Reads and verifies everything that is stored, without a limit of its rate; reads and writes go on meanwhile. What was
+    /// written after it began may be left out.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]. What is damaged or cannot be read is in the report.
+    pub async fn scrub(&self) -> Result<ScrubReport> {
+        let (mut report, mut place) = (ScrubReport::default(), ScrubPlace::default());
+        while !self.0.scrub_some(&mut place, &mut report).await? {}
+        Ok(report)
+    }
+}
+
+impl Inner {
+    /// One piece from `place` on; true where that was the last one of a pass, and `place` is at the start again.
+    pub(crate) async fn scrub_some(&self, place: &mut ScrubPlace, report: &mut ScrubReport) -> Result<bool> {
+        self.check_open()?;
+        let (bytes_before, problems_before) = (report.bytes, report.problem_count);
+        let is_over = match self.tablets.all().get(place.tablet) {
+            Some(tablet) => {
+                let view = tablet.view();
+                let mut visitor = Piece::new(self, std::mem::take(&mut place.from), report);
+                let from = visitor.last.clone();
+                let source = DirectPages { device: &self.device };
+                let tree = tree_of(self.identity, tablet.id);
+                let walked = tree.walk_from(&source, view.root, from, &mut visitor).await;
+                match (walked, visitor.is_full) {
+                    (Ok(_), _) => *place = ScrubPlace { tablet: place.tablet + 1, from: Vec::new() },
+                    (Err(_), true) => place.from = std::mem::take(&mut visitor.last),
+                    (Err(error), false) => return Err(error),
+                }
+                false
+            }
+            None => {
+                self.scrub_superblocks(report).await;
+                self.counters.scrub_passes.fetch_add(1, Ordering::Relaxed);
+                *place = ScrubPlace::default();
+                true
+            }
+        };
+        self.counters.scrub_bytes.fetch_add(report.bytes - bytes_before, Ordering::Relaxed);
+        self.counters.scrub_problems.fetch_add(report.problem_count - problems_before, Ordering::Relaxed);
+        Ok(is_over)
+    }
+
+    /// Both copies of the newest superblock, and the space image that it names. No superblock is published meanwhile.
+    async fn scrub_superblocks(&self, report: &mut ScrubReport) {
+        let publisher = self.publisher.take().await;
+        let newest = &*publisher;
+        let mut problem = |what: &str, block| report.problem(CheckProblem { what: what.into(), block });
+        for block in copies::copies(newest.number) {
+            let read = self.device.read(block, IoBuf::unfilled(1)).await.ok();
+            match read.map(|bytes| superblock::Superblock::decode(&bytes)) {
+                Ok(Some(found)) if found.number == newest.number => {}
+                Ok(_) => problem("a copy of the newest superblock is damaged", block),
+                Err(error) => problem(&format!("a copy of the newest superblock: {error}"), block),
+            }
+        }
+        match space_image::load(&self.device, newest).await {
+            Ok(image) if image.incomplete().next().is_some() => {
+                problem("a part of the space image is damaged", 0);
+            }
+            Ok(_) => {}
+            Err(Error::Corrupt { what, block }) => problem(&what, block),
+            Err(error) => problem(&format!("the space image: {error}"), 0),
+        }
+        report.bytes += (copies::copies(newest.number).len() * BLOCK_BYTES) as u64;
+    }
+}
+
+/// Pages straight from the device: what is in the cache was verified when it came there.
+struct DirectPages<'a> {
+    device: &'a Device,
+}
+
+#[derive(Clone)]
+struct DirectPage(Arc<[u8; BLOCK_BYTES]>);
+
+impl Deref for DirectPage {
+    type Target = [u8; BLOCK_BYTES];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl PageSource for DirectPages<'_> {
+    type Page = DirectPage;
+
+    async fn page(&self, page: PageRef, level: u8, _hint: ReadHint) -> Result<DirectPage> {
+        let damaged = || Error::Corrupt { what: format!("a page of level {level}"), block: page.block };
+        let read = self.device.read(page.block, IoBuf::unfilled(1)).await.ok()?;
+        let bytes: [u8; BLOCK_BYTES] = read[..].try_into().map_err(|_| damaged())?;
+        let stored = Reader::new(&bytes).u32().map_err(|_| damaged())?;
+        let sum = crc32c(bytes.get(4..).unwrap_or(&[]));
+        if stored != page.crc || sum != page.crc {
+            return Err(damaged());
+        }
+        Ok(DirectPage(Arc::new(bytes)))
+    }
+
+    fn prefetch(&self, _pages: &[PageRef], _level: u8, _hint: ReadHint) {}
+}
+
+/// One piece of a walk.
+struct Piece<'a> {
+    inner: &'a Inner,
+    report: &'a mut ScrubReport,
+    /// Entries of the leaf that is being visited.
+    entries: Vec<(Vec<u8>, Lsn, Entry)>,
+    leaves: usize,
+    bytes_before: u64,
+    /// The next piece begins there.
+    last: Vec<u8>,
+    is_full: bool,
+}
+
+impl<'a> Piece<'a> {
+    fn new(inner: &'a Inner, from: Vec<u8>, report: &'a mut ScrubReport) -> Self {
+        let bytes_before = report.bytes;
+        Self { inner, report, entries: Vec::new(), leaves: 0, bytes_before, last: from, is_full: false }
+    }
+}
+
+impl Piece<'_> {
+    /// The next piece begins behind this key.
+    fn passed(&mut self, key: &[u8]) {
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        self.last.push(0);
+    }
+
+    fn over(&mut self) -> Result<()> {
+        self.is_full = true;
+        Err(Error::Busy("the piece of a scrub is over"))
+    }
+}
+
+impl Visitor for Piece<'_> {
+    fn page(&mut self, _page: PageRef, _level: u8, _used_bytes: usize) {
+        self.report.pages += 1;
+        self.report.bytes += BLOCK_BYTES as u64;
+    }
+
+    fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef) {
+        // The leaf that a piece begins in was looked at by the piece before.
+        if *key < *self.last {
+            return;
+        }
+        self.passed(key);
+        if is_reserved(key) {
+            return;
+        }
+        match decode_leaf_entry(entry) {
+            Ok((version, entry)) => self.entries.push((key.to_vec(), version, entry)),
+            Err(_) => self.report.problem(entry_problem(key, page)),
+        }
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        self.report.problem(page_problem(&problem));
+    }
+
+    async fn leaf_done(&mut self) -> Result<()> {
+        let inner = self.inner;
+        let blocks = inner.device.blocks();
+        for (key, version, entry) in std::mem::take(&mut self.entries) {
+            inner.check_open()?;
+            self.report.objects += 1;
+            self.report.bytes += entry.stored_bytes();
+            let problem = value_problem(&inner.device, &inner.pool, blocks, &key, &entry, version).await;
+            problem.into_iter().for_each(|problem| self.report.problem(problem));
+            if self.report.bytes - self.bytes_before >= BYTES_AT_A_TIME {
+                // In the middle of a leaf, if need be: its values may be long.
+                self.passed(&key);
+                return self.over();
+            }
+        }
+        self.leaves += 1;
+        if self.leaves >= LEAVES_AT_A_TIME { self.over() } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+#[path = "scrub_tests.rs"]
+mod tests;

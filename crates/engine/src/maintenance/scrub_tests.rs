@@ -1,0 +1,277 @@
+//! What a scrub says of each kind of damage, word by word, and where its pieces end.
+
+use shoal_base::{BLOCK_BYTES_U64, Run};
+use shoal_device::sim::{Fault, FaultOp};
+use shoal_space::FreeImage;
+use smallvec::SmallVec;
+
+use super::*;
+use crate::store::copies;
+use crate::tablet::tree::fixtures as pages;
+use crate::testing::fixtures::{Fixture, leaf_entry};
+use crate::value::entry::{Home, Meta};
+use crate::{ObjectKey, PutOptions, block_on};
+
+const EIO: i32 = 5;
+
+fn key(which: u32) -> ObjectKey {
+    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
+}
+
+fn inline(value: &[u8]) -> Vec<u8> {
+    let meta = Meta::Inline(SmallVec::new());
+    let value_bytes = value.len() as u64;
+    leaf_entry(1, &Entry { modified_ns: 1, end: None, value_bytes, meta, home: Home::Inline }, value)
+}
+
+/// What a scrub of the store says, without its words for the log.
+fn scrub(store: &Store) -> Vec<(String, u64)> {
+    let report = block_on(store.scrub()).unwrap();
+    assert_eq!(report.problem_count, report.problems.len() as u64);
+    report.problems.into_iter().map(|problem| (problem.what, problem.block)).collect()
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_named_and_the_others_are_looked_at() {
+    let mut made = Fixture::new();
+    let (good, bad) = (key(1), key(2));
+    // Its length says 200 bytes, and three follow.
+    let mut wrong = inline(&[7; 200]);
+    wrong.truncate(wrong.len() - 197);
+    let block = made.block();
+    let items = [(good.encoded(), inline(b"abc")), (bad.encoded(), wrong)];
+    let page = made.page(pages::leaf(made.tree(), block, &items));
+    made.root(page, 1, 2);
+    made.publish();
+    let store = made.open().unwrap();
+    assert_eq!(scrub(&store), [("the entry of default/0002 cannot be read".to_owned(), block)]);
+    assert_eq!(block_on(store.scrub()).unwrap().objects, 1);
+}
+
+/// What was lost was said when the leaf was replaced; objects in it are looked at as any other.
+#[test]
+fn a_leaf_that_replaced_a_lost_one_is_no_news() {
+    let mut made = Fixture::new();
+    let block = made.block();
+    let items = [(key(1).encoded().to_vec(), inline(b"abc"))];
+    let items: Vec<_> = items.iter().map(|(key, entry)| (&key[..], entry.clone())).collect();
+    let page = made.page(pages::lost_leaf(made.tree(), block, (b"", None), &items));
+    made.root(page, 1, 1);
+    made.publish();
+    let store = made.open().unwrap();
+    assert_eq!(scrub(&store), []);
+    assert_eq!(block_on(store.scrub()).unwrap().objects, 1);
+}
+
+#[test]
+fn an_inner_page_and_its_leaves_are_read_from_the_device() {
+    let mut made = Fixture::new();
+    let keys: Vec<ObjectKey> = (0..4).map(key).collect();
+    let mut leaves = Vec::new();
+    for pair in keys.chunks(2) {
+        let block = made.block();
+        let items: Vec<_> = pair.iter().map(|key| (key.encoded(), inline(b"abc"))).collect();
+        leaves.push(made.page(pages::leaf(made.tree(), block, &items)));
+    }
+    let block = made.block();
+    let children = [(&b""[..], leaves[0], 2), (keys[2].encoded(), leaves[1], 2)];
+    let page = made.page(pages::inner(made.tree(), block, 1, &children));
+    made.root(page, 2, 4);
+    made.publish();
+    let store = made.open().unwrap();
+    assert_eq!(scrub(&store), []);
+    // The cache has them now; the scrub is not deceived by that.
+    made.sim.corrupt(leaves[1].block, 3_000, 1);
+    let what = "page of level 0 (keys from default/0002 on): the page cannot be read: damaged: a page of level 0 at block ";
+    let what = format!("{what}{}; `shoal check` lists all damage", leaves[1].block);
+    assert_eq!(scrub(&store), [(what, leaves[1].block)]);
+}
+
+#[test]
+fn copies_of_the_superblock_and_the_space_image_are_looked_at() {
+    let mut made = Fixture::new();
+    made.publish();
+    let store = made.open().unwrap();
+    assert_eq!(scrub(&store), []);
+    let newest = crate::testing::fixtures::newest(&made.device);
+    let copies = copies::copies(newest.number);
+
+    // One that cannot be read, and one that is an older superblock.
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(copies[0]..copies[0] + 1));
+    let said = scrub(&store);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].0.starts_with("a copy of the newest superblock: ") && said[0].1 == copies[0], "{said:?}");
+    let older: [u8; BLOCK_BYTES] = superblock::Superblock { number: newest.number - 2, ..newest.clone() }
+        .encode()[..]
+        .try_into()
+        .unwrap();
+    made.write(copies[1], &older);
+    assert_eq!(scrub(&store), [("a copy of the newest superblock is damaged".to_owned(), copies[1])]);
+    made.write(copies[1], newest.encode()[..].try_into().unwrap());
+    assert_eq!(scrub(&store), []);
+
+    // The snapshot's piece, then a delta behind it that cannot be read.
+    let area = newest.layout.space_area(newest.space.area);
+    made.sim.corrupt(area, 100, 1);
+    assert_eq!(scrub(&store), [("a part of the space image is damaged".to_owned(), 0)]);
+    made.sim.corrupt(area, 100, 1);
+    block_on(store.put(&key(1), vec![1; 50].into(), PutOptions::default())).unwrap();
+    block_on(store.0.apply_all()).unwrap();
+    let newest = crate::testing::fixtures::newest(&made.device);
+    assert!(newest.space.deltas > 0, "{:?}", newest.space);
+    let delta = area + u64::from(newest.space.snapshot_blocks);
+    made.sim.corrupt(delta, 30, 1);
+    assert_eq!(scrub(&store), [("the space image: the bytes are damaged: the checksum".to_owned(), delta)]);
+    made.sim.corrupt(delta, 30, 1);
+    let read = Fault::fail(FaultOp::Read, EIO).at(delta..delta + 1);
+    made.sim.inject(read);
+    let said = scrub(&store);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].0.starts_with("the space image: device error: ") && said[0].1 == 0, "{said:?}");
+}
+
+/// A value whose blocks the device cannot read is a problem of that object, and the pass goes on.
+#[test]
+fn a_value_that_cannot_be_read_is_a_problem_of_its_object() {
+    let mut made = Fixture::new();
+    made.publish();
+    let store = made.open().unwrap();
+    for which in 0..3 {
+        block_on(store.put(&key(which), vec![which as u8; 40_000].into(), PutOptions::default())).unwrap();
+    }
+    block_on(store.0.apply_all()).unwrap();
+    let image = made.sim.image();
+    let block = (made.next..image.blocks()).find(|&block| *image.block(block) == [1; BLOCK_BYTES]).unwrap();
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(block..block + 1));
+    let report = block_on(store.scrub()).unwrap();
+    assert_eq!((report.objects, report.problem_count), (3, 1), "{report:?}");
+    assert!(report.problems[0].what.starts_with("object default/0001: device error: "), "{report:?}");
+    made.sim.corrupt(block, 9, 1);
+    let block = report_block(&image);
+    assert_eq!(scrub(&store), [("object default/0001: a value's checksum does not match".to_owned(), block)]);
+}
+
+/// Where the value of ones begins.
+fn report_block(image: &shoal_device::sim::Image) -> u64 {
+    (0..image.blocks()).find(|&block| *image.block(block) == [1; BLOCK_BYTES]).unwrap()
+}
+
+/// A piece ends behind so many bytes, in the middle of a leaf, and the next one goes on behind the object; behind so many leaves, too.
+#[test]
+fn pieces_are_bounded_and_leave_nothing_out() {
+    const VALUE_BYTES: usize = 2 << 20;
+    let mut made = Fixture::with_blocks(4_096);
+    made.publish();
+    let store = made.open().unwrap();
+    for which in 0..5 {
+        block_on(store.put(&key(which), vec![1; VALUE_BYTES].into(), PutOptions::default())).unwrap();
+    }
+    block_on(store.0.apply_all()).unwrap();
+    let pieces = |store: &Store| {
+        let (mut report, mut place, mut objects) =
+            (ScrubReport::default(), ScrubPlace::default(), Vec::new());
+        loop {
+            let before = report.objects;
+            let is_over = block_on(store.0.scrub_some(&mut place, &mut report)).unwrap();
+            objects.push(report.objects - before);
+            if is_over {
+                assert_eq!(report.problem_count, 0, "{report:?}");
+                return (objects, report);
+            }
+        }
+    };
+    let (objects, report) = pieces(&store);
+    assert_eq!(BYTES_AT_A_TIME, 2 * VALUE_BYTES as u64, "two values of this test are a piece");
+    // The pages of the way down count, too; the last piece is the superblocks'.
+    assert_eq!(objects, [2, 2, 1, 0]);
+    assert!(report.bytes >= 5 * VALUE_BYTES as u64 + 4 * BLOCK_BYTES_U64);
+
+    // Leaves of many small objects: more than one piece, each object once.
+    for which in 0..3_000 {
+        block_on(store.put(&key(which), vec![1; 100].into(), PutOptions::default())).unwrap();
+    }
+    block_on(store.0.apply_all()).unwrap();
+    let (objects, report) = pieces(&store);
+    assert!(objects.len() > 2 && objects.iter().sum::<u64>() == 3_000, "{objects:?}");
+    assert!(report.pages > LEAVES_AT_A_TIME as u64, "{report:?}");
+}
+
+/// Closed in the middle of a piece: an end of the scrub, and not a piece that is over.
+#[test]
+fn a_scrub_ends_with_the_store() {
+    let mut made = Fixture::new();
+    made.publish();
+    let store = made.open().unwrap();
+    block_on(store.put(&key(1), vec![1; 50].into(), PutOptions::default())).unwrap();
+    block_on(store.0.apply_all()).unwrap();
+    let mut report = ScrubReport::default();
+    let mut piece = Piece::new(&store.0, Vec::new(), &mut report);
+    let entry = inline(b"abc");
+    piece.entry(key(1).encoded(), &entry, PageRef::default());
+    store.0.closed.store(true, Ordering::Release);
+    assert!(matches!(block_on(piece.leaf_done()), Err(Error::Closed)));
+    assert!(!piece.is_full);
+    assert!(matches!(block_on(store.scrub()), Err(Error::Closed)));
+}
+
+/// Closes the store as soon as a scrub has something to say.
+struct Closes(Store);
+
+impl tracing::Subscriber for Closes {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.0.closed.store(true, Ordering::Release);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Closed between two objects of a leaf: the scrub ends with that, and does not take it for the end of a piece.
+#[test]
+fn a_scrub_that_is_under_way_ends_with_the_store() {
+    let mut made = Fixture::new();
+    let block = made.block();
+    let items = [(key(1).encoded().to_vec(), vec![9; 12]), (key(2).encoded().to_vec(), inline(b"abc"))];
+    let items: Vec<_> = items.iter().map(|(key, entry)| (&key[..], entry.clone())).collect();
+    let page = made.page(pages::leaf(made.tree(), block, &items));
+    made.root(page, 1, 2);
+    made.publish();
+    let store = made.open().unwrap();
+    let (mut report, mut place) = (ScrubReport::default(), ScrubPlace::default());
+    let ended = tracing::subscriber::with_default(Closes(store.clone()), || {
+        block_on(store.0.scrub_some(&mut place, &mut report))
+    });
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    assert_eq!((report.problem_count, report.objects), (1, 0));
+}
+
+/// More problems than a report lists are counted.
+#[test]
+fn what_a_report_has_no_room_for_is_counted() {
+    let mut report = ScrubReport::default();
+    (0..PROBLEMS_MAX as u64 + 2)
+        .for_each(|block| report.problem(CheckProblem { what: "wrong".into(), block }));
+    assert_eq!((report.problems.len(), report.problem_count), (PROBLEMS_MAX, PROBLEMS_MAX as u64 + 2));
+}
+
+/// A space image of which a part is lost opens, and a scrub says so.
+#[test]
+fn a_group_of_which_nothing_is_known_is_said() {
+    let mut made = Fixture::new();
+    let layout = made.superblock.layout;
+    let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
+    let group = u64::from(layout.group_blocks);
+    let first = made.next.next_multiple_of(group);
+    image.free(Run::new(made.next, (first - made.next) as u32)).unwrap();
+    image.mark_incomplete(first..first + 1);
+    made.publish_with(&image);
+    let store = made.open().unwrap();
+    assert_eq!(scrub(&store), [("a part of the space image is damaged".to_owned(), 0)]);
+}

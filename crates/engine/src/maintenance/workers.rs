@@ -1,0 +1,257 @@
+//! The store's threads: the committer, the applier, the one that grows the file ahead of need, the one that moves values
+//! and tidies packed runs, the reaper, the scrubber, and the one that looks whether the data file is still there.
+//!
+//! They hold the store weakly and end with it. Each does one kind of work; all of that work can also be done by a caller.
+//! A thread that panics poisons the store: others wait for what it does, and must learn that it will never come.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use shoal_base::task::block_on;
+
+use crate::common::error::Result;
+use crate::maintenance::own_space::SAVE_PERIOD;
+use crate::maintenance::relocate::Progress;
+use crate::maintenance::scrub::{ScrubPlace, ScrubReport};
+use crate::store::worker::{Duty, Worker};
+use crate::store::{Inner, Store};
+
+/// How often the applier looks around without being woken.
+const APPLIER_PERIOD: Duration = Duration::from_millis(100);
+/// What the overlays hold is applied after this time even if it is little: space of what was deleted comes free.
+const APPLY_AFTER_NS: u64 = 3_000_000_000;
+/// How often the mover looks around.
+const MOVER_PERIOD: Duration = Duration::from_millis(100);
+/// How often the grower looks around.
+const GROWER_PERIOD: Duration = Duration::from_millis(50);
+/// How often the reaper looks around.
+const REAPER_PERIOD: Duration = Duration::from_millis(100);
+/// The reaper walks over all objects again after so many rounds, where it forgot some.
+const REAPER_ROUNDS: u32 = 600;
+/// The first scrub of a store begins so long after it was opened, and the next one so long after the one before.
+const SCRUB_FIRST_NS: u64 = 600_000_000_000;
+const SCRUB_AGAIN_NS: u64 = 7 * 24 * 3_600_000_000_000;
+/// How often the scrubber looks around.
+const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
+/// Wait after an apply that failed: the device may recover.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What one thread of a store does until it is stopped.
+type Work = fn(&Weak<Inner>, &Worker);
+
+/// Starts the threads.
+///
+/// # Errors
+/// As the system.
+pub(crate) fn start(worker: &Arc<Worker>, inner: &Arc<Inner>) -> std::io::Result<()> {
+    let works: [(&str, Duty, Work); 8] = [
+        ("shoal-commit", Duty::Commit, committer),
+        ("shoal-apply", Duty::Apply, applier),
+        ("shoal-grow", Duty::Grow, grower),
+        ("shoal-move", Duty::Move, mover),
+        ("shoal-reap", Duty::Reap, reaper),
+        ("shoal-scrub", Duty::Scrub, scrubber),
+        ("shoal-watch", Duty::Watch, watcher),
+        ("shoal-own", Duty::Own, keeper),
+    ];
+    for (name, duty, work) in works {
+        if duty != Duty::Own || inner.own.len() > 0 {
+            let store = Arc::downgrade(inner);
+            worker.spawn(name, duty, move |worker| guarded(name, work, &store, worker))?;
+        }
+    }
+    Ok(())
+}
+
+/// One round after the other, each after the wait that the one before asks for, until the threads are told to end or a round asks
+/// for none. A store that became read-only needs scrubs only.
+fn rounds(
+    duty: Duty,
+    store: &Weak<Inner>,
+    worker: &Worker,
+    mut round: impl FnMut(&Arc<Inner>) -> Option<Duration>,
+) {
+    while !worker.is_stopped() {
+        let Some(inner) = store.upgrade() else { return };
+        if duty != Duty::Scrub && inner.poison.reason().is_some() {
+            return;
+        }
+        let Some(wait) = round(&inner) else { return };
+        drop(inner);
+        if !wait.is_zero() {
+            worker.wait(duty, wait);
+        }
+    }
+}
+
+/// What a thread's work came to; none where it failed, which is said, and tried again later.
+fn later<T>(what: &str, result: Result<T>) -> Option<T> {
+    result.inspect_err(|error| tracing::warn!("{what}: {error}")).ok()
+}
+
+/// Does `work`; where it panics, an error of the program, the store is read-only from then on, and whoever waits is answered.
+fn guarded(name: &str, work: Work, store: &Weak<Inner>, worker: &Worker) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(store, worker))) else { return };
+    let Some(inner) = store.upgrade() else { return };
+    let words = words(&*panic);
+    tracing::error!("the thread {name} of the store ended by an error of the program: {words}");
+    inner.poison(format!("an error of the program in its thread {name}: {words}"));
+    // What is queued is refused by whoever leads next.
+    let _ = catch_unwind(AssertUnwindSafe(|| block_on(inner.committer.lead())));
+}
+
+/// What a panic said.
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
+}
+
+fn committer(store: &Weak<Inner>, worker: &Worker) {
+    while !worker.is_stopped() {
+        let Some(inner) = store.upgrade() else { return };
+        let sleep = inner.committer.turn(inner.tuning.seal_after_ns);
+        drop(inner);
+        if let Some(timeout) = sleep {
+            worker.wait(Duty::Commit, timeout);
+        }
+    }
+    // Whoever saw this thread at work left its records to it; from now on they look after them themselves.
+    if let Some(inner) = store.upgrade() {
+        block_on(inner.committer.lead());
+    }
+}
+
+fn applier(store: &Weak<Inner>, worker: &Worker) {
+    let mut last_full_ns = 0;
+    rounds(Duty::Apply, store, worker, |inner| {
+        let now_ns = inner.now_ns();
+        let result = if inner.wants_apply() {
+            block_on(inner.apply_fullest())
+        } else if now_ns.saturating_sub(last_full_ns) >= APPLY_AFTER_NS {
+            last_full_ns = now_ns;
+            block_on(inner.apply_all())
+        } else {
+            Ok(())
+        };
+        inner.streams.expire(inner.now_ns());
+        inner.space.reclaim(inner.committer.named_superblock());
+        // An apply may have promised the committer something to seal.
+        worker.wake_commit();
+        Some(match later("an apply failed and will be tried again", result) {
+            Some(()) if inner.wants_apply() => Duration::ZERO,
+            Some(()) => APPLIER_PERIOD,
+            None => RETRY_AFTER,
+        })
+    });
+}
+
+/// Remembers which groups belong to which bucket.
+fn keeper(store: &Weak<Inner>, worker: &Worker) {
+    rounds(Duty::Own, store, worker, |inner| {
+        let saved = block_on(Store(inner.clone()).save_own_space());
+        later("which groups belong to which bucket could not be saved", saved);
+        Some(SAVE_PERIOD)
+    });
+}
+
+fn mover(store: &Weak<Inner>, worker: &Worker) {
+    rounds(Duty::Move, store, worker, |inner| {
+        let debt = Duration::from_nanos(inner.moving_wait_ns());
+        if !debt.is_zero() {
+            // The load may end meanwhile.
+            return Some(debt.min(MOVER_PERIOD));
+        }
+        Some(match later("moving failed and will be tried again", block_on(inner.move_some())) {
+            Some(Progress::Worked) => {
+                worker.wake_commit();
+                Duration::ZERO
+            }
+            Some(Progress::Idle) => MOVER_PERIOD,
+            None => RETRY_AFTER,
+        })
+    });
+}
+
+fn grower(store: &Weak<Inner>, worker: &Worker) {
+    rounds(Duty::Grow, store, worker, |inner| {
+        let mut wait = GROWER_PERIOD;
+        inner.note_rate();
+        if inner.wants_log() {
+            match later("the log could not be prepared", block_on(inner.prepare_log(0))) {
+                Some(true) => return Some(Duration::ZERO),
+                Some(false) | None => wait = RETRY_AFTER,
+            }
+        }
+        if inner.poison.reason().is_none() && inner.wants_growth() {
+            match later("the data file could not grow", block_on(inner.grow_unless_freed())) {
+                Some(true) => return Some(Duration::ZERO),
+                // There may be room later.
+                Some(false) | None => wait = RETRY_AFTER * 10,
+            }
+        }
+        Some(wait)
+    });
+}
+
+fn reaper(store: &Weak<Inner>, worker: &Worker) {
+    // What the trees hold from before this opening is found by one slow walk.
+    let mut walk = Some(Vec::new());
+    let mut round = 0;
+    rounds(Duty::Reap, store, worker, |inner| {
+        later("where the clocks stand could not be written down", block_on(inner.keep_time()));
+        let reaped = block_on(inner.reap_due());
+        let wait = match later("objects whose time is over could not be deleted", reaped) {
+            Some(true) => Duration::ZERO,
+            Some(false) => REAPER_PERIOD,
+            None => RETRY_AFTER,
+        };
+        round += 1;
+        if let Some(from) = walk.take() {
+            // The damage is reported to whoever reads it; the next walk may get further.
+            let walked = block_on(inner.walk_for_expiring(from));
+            walk = later("the search for objects whose time ends stopped", walked).flatten();
+            round = 0;
+        } else if round >= REAPER_ROUNDS && inner.maintenance.expiring.take_forgot() {
+            walk = Some(Vec::new());
+        }
+        Some(wait)
+    });
+}
+
+/// Looks whether the data file is where it was opened: what is written to one that was deleted would end with this process.
+fn watcher(store: &Weak<Inner>, worker: &Worker) {
+    rounds(Duty::Watch, store, worker, |inner| {
+        let Some(what) = inner.device.inner().displaced() else {
+            return Some(Duration::from_nanos(inner.tuning.file_look_ns));
+        };
+        inner.poison.set_displaced(what);
+        // What is queued is refused by whoever leads next.
+        inner.committer.moved.notify();
+        block_on(inner.committer.lead());
+        None
+    });
+}
+
+/// Reads everything from time to time, at a rate that leaves the device to others.
+fn scrubber(store: &Weak<Inner>, worker: &Worker) {
+    let (mut place, mut due_ns) = (ScrubPlace::default(), None);
+    rounds(Duty::Scrub, store, worker, |inner| {
+        let (now_ns, rate) = (inner.now_ns(), inner.tuning.scrub_bytes_per_s);
+        let due = *due_ns.get_or_insert(now_ns.saturating_add(SCRUB_FIRST_NS));
+        if rate == 0 || now_ns < due {
+            return Some(SCRUBBER_PERIOD);
+        }
+        let mut report = ScrubReport::default();
+        let scrubbed = block_on(inner.scrub_some(&mut place, &mut report));
+        Some(match later("a scrub was interrupted and goes on later", scrubbed) {
+            Some(true) => {
+                due_ns = Some(now_ns.saturating_add(SCRUB_AGAIN_NS));
+                SCRUBBER_PERIOD
+            }
+            Some(false) => Duration::from_secs_f64(report.bytes as f64 / rate as f64),
+            None => RETRY_AFTER,
+        })
+    });
+}

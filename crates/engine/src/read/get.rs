@@ -1,0 +1,423 @@
+//! Get and head: overlay, frozen overlay, tree, under one view (R6).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use shoal_base::Lsn;
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_buffer::Buffer;
+use shoal_pool::Hint;
+
+use crate::common::damaged_range::DamagedRange;
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{ByteRange, Deadline, End, Object, ObjectInfo};
+use crate::log::format::RecordKind;
+use crate::log::record::Record;
+use crate::store::{Inner, OperationCounters, Store};
+use crate::tablet::tree::{NextPage, Step};
+use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::view::View;
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::entry::{Entry, Home, InlineEntry, Meta, decode_metadata, split_leaf_entry};
+use crate::value::read::{self, Located};
+
+/// An object's entry, found under a view. Inline bytes refer to the record or to the leaf's frame.
+pub(crate) struct FoundEntry {
+    pub version: Lsn,
+    pub entry: Entry,
+    pub inline: Bytes,
+}
+
+impl FoundEntry {
+    /// Whether all its bytes are in memory.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.entry.home == Home::Inline
+    }
+}
+
+/// An object whose value lies in memory in one piece: in its leaf, in a record of the log, or in a read cache.
+pub struct ShortObject<'a> {
+    pub(crate) inner: &'a Inner,
+    pub(crate) version: Lsn,
+    pub(crate) entry: InlineEntry<'a>,
+    /// Whether no newer write of the key is in flight.
+    pub(crate) is_settled: bool,
+}
+
+impl std::fmt::Debug for ShortObject<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ShortObject({} bytes, version {})", self.entry.value.len(), self.version)
+    }
+}
+
+impl ShortObject<'_> {
+    /// The value.
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        self.entry.value
+    }
+
+    /// What is known about the object.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn info(&self) -> Result<ObjectInfo> {
+        let InlineEntry { modified_ns, end, metadata, value } = self.entry;
+        let metadata = decode_metadata(metadata).map_err(|_| corrupt_metadata())?;
+        let expiry = self.inner.deadline(end);
+        Ok(ObjectInfo { version: self.version, bytes: value.len() as u64, modified_ns, expiry, metadata })
+    }
+}
+
+/// What memory says of a key.
+#[derive(Debug)]
+pub enum TryGet<T> {
+    /// The object was shown, or that there is none.
+    Shown(T),
+    /// Memory alone does not tell. [`Store::get_from`] goes on where the search stands.
+    MustWait(Lookup),
+}
+
+/// How far the search for a key is. The default is its beginning.
+///
+/// A search that has begun holds what it found against reuse (R16): it is to be gone on with at once, or dropped.
+#[derive(Default)]
+pub struct Lookup(Progress);
+
+#[derive(Default)]
+enum Progress {
+    #[default]
+    Begin,
+    /// The overlays hold nothing; in the tree this page comes next.
+    Tree(Arc<View>, NextPage),
+    /// The entry is found, and its value is on the device.
+    Found(Arc<View>, FoundEntry),
+}
+
+impl std::fmt::Debug for Lookup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.0 {
+            Progress::Begin => "Lookup(begin)",
+            Progress::Tree(..) => "Lookup(tree)",
+            Progress::Found(..) => "Lookup(found)",
+        })
+    }
+}
+
+impl Store {
+    /// The object, or the bytes of it in `range`; none where there is no such object.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Invalid`] for more than 4 MiB at once ([`Self::get_stream`] for those).
+    pub async fn get(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<Object>> {
+        self.get_from(Lookup::default(), key, range, |_| Result::Ok(())).await
+    }
+
+    /// As [`Self::get`], from where the search for the key stands. Asks `admit` before so many bytes of the value are brought into
+    /// memory.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and what `admit` says: then the device was not asked for the value.
+    pub async fn get_from<E: From<Error>>(
+        &self,
+        lookup: Lookup,
+        key: &ObjectKey,
+        range: ByteRange,
+        admit: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<Option<Object>, E> {
+        let inner = &*self.0;
+        inner.check_open()?;
+        // The view is held until the device was read: what it reaches is not reused before (R16).
+        let (_view, found) = match lookup.0 {
+            Progress::Begin => {
+                let view = inner.tablet_of(key).view();
+                let found = inner.find_stored(&view, key.encoded()).await?;
+                (view, found)
+            }
+            Progress::Tree(view, next) => {
+                let found = inner.find_below(&view, Some(next), key.encoded()).await?;
+                (view, found)
+            }
+            Progress::Found(view, found) => (view, Some(found)),
+        };
+        let Some(found) = found.filter(|found| !inner.is_over(found.entry.end, found.version)) else {
+            return Ok(None);
+        };
+        let (first, bytes) = range.within(found.entry.value_bytes);
+        check_single(bytes)?;
+        admit(bytes)?;
+        let object = inner.read_object(&found, first, bytes).await?;
+        inner.count_get(bytes);
+        Ok(Some(object))
+    }
+
+    /// Shows the newest durable state of a key to `show`, where memory alone tells it: a short value in its leaf or in a record
+    /// of the log, or that there is no object.
+    pub fn try_get<T>(&self, key: &ObjectKey, show: impl FnOnce(Option<&ShortObject<'_>>) -> T) -> TryGet<T> {
+        self.0.try_get(key, |found| {
+            self.0.count_get(found.map_or(0, |found| found.value().len() as u64));
+            show(found)
+        })
+    }
+
+    /// What is known about an object; none where there is no such object.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`].
+    pub async fn head(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>> {
+        let inner = &*self.0;
+        inner.check_open()?;
+        let view = inner.tablet_of(key).view();
+        match inner.find(&view, key.encoded()).await? {
+            Some(found) => inner.info(&found).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Inner {
+    /// The entry of a key under `view`; none where it does not exist, or its time is over.
+    pub(crate) async fn find(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
+        let found = self.find_stored(view, key).await?;
+        Ok(found.filter(|found| !self.is_over(found.entry.end, found.version)))
+    }
+
+    /// The newest durable record of a key in the overlays of `view`, and whether nothing newer is in flight.
+    fn record_of(&self, view: &View, key: &[u8]) -> (Option<Arc<Record>>, bool) {
+        let mut is_settled = true;
+        let frozen = view.frozen.as_ref().filter(|_| !injected(Bug::FrozenNotRead));
+        let durable = || {
+            if injected(Bug::InFlightServed) { self.committer.assigned() } else { self.committer.durable() }
+        };
+        for overlay in [Some(&view.active), frozen].into_iter().flatten() {
+            let (record, settled) = overlay.get(key, durable);
+            is_settled &= settled;
+            if record.is_some() {
+                return (record, is_settled);
+            }
+        }
+        (None, is_settled)
+    }
+
+    /// Shows the newest durable state of a key to `show`, where memory alone tells it.
+    pub(crate) fn try_get<T>(
+        &self,
+        key: &ObjectKey,
+        show: impl FnOnce(Option<&ShortObject<'_>>) -> T,
+    ) -> TryGet<T> {
+        if self.check_open().is_err() {
+            return TryGet::MustWait(Lookup::default());
+        }
+        let view = self.tablet_of(key).view();
+        let (record, is_settled) = self.record_of(&view, key.encoded());
+        let leaf;
+        let (version, body) = match &record {
+            Some(record) if record.kind() == RecordKind::Delete => return TryGet::Shown(show(None)),
+            Some(record) => (Lsn(record.lsn_raw()), record.body_bytes()),
+            None => {
+                let tree = tree_of(self.identity, view.tablet);
+                match tree.try_lookup(&PoolPages::new(&self.pool), view.root, key.encoded()) {
+                    Ok(Step::Absent) => return TryGet::Shown(show(None)),
+                    Ok(Step::Below(next)) => return TryGet::MustWait(Lookup(Progress::Tree(view, next))),
+                    Ok(Step::Found(found)) => leaf = found,
+                    // The search that waits says what is damaged.
+                    Err(_) => return TryGet::MustWait(Lookup::default()),
+                }
+                match split_leaf_entry(&leaf) {
+                    Ok(split) => split,
+                    Err(_) => return TryGet::MustWait(Lookup::default()),
+                }
+            }
+        };
+        if let Some(entry) = InlineEntry::decode(body) {
+            let found = ShortObject { inner: self, version, entry, is_settled };
+            let found = Some(&found).filter(|found| !self.is_over(found.entry.end, version));
+            return TryGet::Shown(show(found));
+        }
+        let found = match record {
+            Some(record) => entry_of_record(&record),
+            None => Entry::decode(body)
+                .map(|(entry, _)| FoundEntry { version, entry, inline: Bytes::new() })
+                .map_err(|_| corrupt_entry()),
+        };
+        TryGet::MustWait(Lookup(found.map_or(Progress::Begin, |found| Progress::Found(view, found))))
+    }
+
+    fn count_get(&self, bytes: u64) {
+        self.count(&self.counters.gets);
+        OperationCounters::add(&self.counters.value_bytes_read, bytes);
+    }
+
+    async fn find_stored(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
+        match self.record_of(view, key).0 {
+            Some(record) if record.kind() == RecordKind::Delete => Ok(None),
+            Some(record) => entry_of_record(&record).map(Some),
+            None => self.find_in_tree(view, key).await,
+        }
+    }
+
+    /// The entry of a key in the tree of `view`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] with the range, where the page that would tell is damaged, lost, or cannot be read.
+    pub(crate) async fn find_in_tree(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
+        self.find_below(view, None, key).await
+    }
+
+    /// The same, below the page `next` where the search has come so far.
+    async fn find_below(
+        &self,
+        view: &View,
+        next: Option<NextPage>,
+        key: &[u8],
+    ) -> Result<Option<FoundEntry>> {
+        let tree = tree_of(self.identity, view.tablet);
+        let pages = PoolPages::new(&self.pool);
+        let found = match next {
+            Some(next) => tree.lookup_below(&pages, next, key).await,
+            None => tree.lookup(&pages, view.root, key).await,
+        };
+        let found = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(self.not_known(view, key, error).await),
+        };
+        let (page, range) = found.into_parts();
+        entry_of_leaf(&page.into_bytes().slice(range)).map(Some)
+    }
+
+    /// What a reader is told of a key that the tree could not look up: the range that is damaged or cannot be read, where it still is.
+    async fn not_known(&self, view: &View, key: &[u8], error: Error) -> Error {
+        if !is_unreadable(&error) {
+            return error;
+        }
+        let tree = tree_of(self.identity, view.tablet);
+        let pages = PoolPages::new(&self.pool).giving_up(true);
+        match tree.gap_at(pages, view.root, key).await {
+            Some(gap) => {
+                let range = DamagedRange::new(view.tablet, gap);
+                self.met.note(&range);
+                range.error()
+            }
+            None => error,
+        }
+    }
+
+    /// Reads a part of an object's value.
+    pub(crate) async fn read_object(&self, found: &FoundEntry, first: u64, bytes: u64) -> Result<Object> {
+        if found.entry.home == Home::Inline {
+            let metadata = self.metadata_of(found, None).await?;
+            let from = u64::from(found.entry.meta_in_front()) + first;
+            let value = found.inline.slice(from as usize..(from + bytes) as usize).into();
+            return Ok(Object { info: self.info_of(found, metadata), value });
+        }
+        let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
+        let metadata = self.metadata_of(found, Some(&located)).await?;
+        let from = u64::from(found.entry.meta_in_front()) + first;
+        let value = read::read(&self.device, &self.pool, &located, from, bytes, Hint::Lookup).await?;
+        Ok(Object { info: self.info_of(found, metadata), value })
+    }
+
+    /// What is known about an object; reads from the device only where metadata lies in front of the value.
+    pub(crate) async fn info(&self, found: &FoundEntry) -> Result<ObjectInfo> {
+        let metadata = if found.entry.meta_in_front() > 0 && found.entry.home != Home::Inline {
+            let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
+            self.metadata_of(found, Some(&located)).await?
+        } else {
+            self.metadata_of(found, None).await?
+        };
+        Ok(self.info_of(found, metadata))
+    }
+
+    async fn metadata_of(
+        &self,
+        found: &FoundEntry,
+        located: Option<&Located>,
+    ) -> Result<crate::common::object::Metadata> {
+        let in_front: Buffer;
+        let joined: Vec<u8>;
+        let bytes: &[u8] = match (&found.entry.meta, located) {
+            (Meta::Inline(bytes), _) => bytes,
+            (Meta::InFront(count), None) => found.inline.get(..*count as usize).unwrap_or(&[]),
+            (Meta::InFront(count), Some(located)) => {
+                in_front =
+                    read::read(&self.device, &self.pool, located, 0, u64::from(*count), Hint::Lookup).await?;
+                joined = in_front.to_vec();
+                &joined
+            }
+        };
+        decode_metadata(bytes).map_err(|_| corrupt_metadata())
+    }
+}
+
+impl Inner {
+    pub(crate) fn info_of(
+        &self,
+        found: &FoundEntry,
+        metadata: crate::common::object::Metadata,
+    ) -> ObjectInfo {
+        ObjectInfo {
+            version: found.version,
+            bytes: found.entry.value_bytes,
+            modified_ns: found.entry.modified_ns,
+            expiry: self.deadline(found.entry.end),
+            metadata,
+        }
+    }
+
+    /// What is said of a deadline now.
+    pub(crate) fn deadline(&self, end: Option<End>) -> Option<Deadline> {
+        end.map(|end| self.expiry.deadline(end, &self.committer))
+    }
+}
+
+/// Whether stored bytes are damaged, or the device cannot read them.
+pub(crate) fn is_unreadable(error: &Error) -> bool {
+    match error {
+        Error::Corrupt { .. } => true,
+        Error::Io(device) => !device.is_write(),
+        _ => false,
+    }
+}
+
+/// Refuses so many bytes of a value where they would be in memory at once.
+///
+/// # Errors
+/// [`Error::Invalid`] above 4 MiB.
+pub(crate) fn check_single(bytes: u64) -> Result<()> {
+    if bytes > VALUE_BYTES_SINGLE_MAX {
+        return Err(Error::Invalid(format!(
+            "{bytes} bytes are too many for one get: use a stream, or ranges of up to {VALUE_BYTES_SINGLE_MAX} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// The entry in a record of an overlay; its version counts only where the record has its number.
+pub(crate) fn entry_of_record(record: &Arc<Record>) -> Result<FoundEntry> {
+    let body = record.body();
+    decode(Lsn(record.lsn_raw()), &body)
+        .ok_or_else(|| Error::Corrupt { what: "a record in memory".into(), block: 0 })
+}
+
+/// The entry in the bytes of a leaf.
+pub(crate) fn entry_of_leaf(bytes: &Bytes) -> Result<FoundEntry> {
+    let found =
+        split_leaf_entry(bytes).ok().and_then(|(version, body)| decode(version, &bytes.slice_ref(body)));
+    found.ok_or_else(corrupt_entry)
+}
+
+fn corrupt_entry() -> Error {
+    Error::Corrupt { what: "an entry of a leaf".into(), block: 0 }
+}
+
+fn corrupt_metadata() -> Error {
+    Error::Corrupt { what: "an object's metadata".into(), block: 0 }
+}
+
+fn decode(version: Lsn, body: &Bytes) -> Option<FoundEntry> {
+    let (entry, inline) = Entry::decode(body).ok()?;
+    let inline = if inline.is_empty() { Bytes::new() } else { body.slice_ref(inline) };
+    Some(FoundEntry { version, entry, inline })
+}

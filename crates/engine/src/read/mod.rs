@@ -1,0 +1,6 @@
+//! The way of a get: one object, a listing, a stream; and the read cache of a dispatch thread.
+
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod read_cache;
+pub(crate) mod stream;

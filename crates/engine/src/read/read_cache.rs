@@ -1,0 +1,452 @@
+//! The read cache of one thread: short values that it was asked for lately, in memory of its own.
+//!
+//! The newest durable value of a key changes by a write of that key only: freezing, applying, publishing and relocation change
+//! where it lies. So an answer stays true as long as nobody writes the key. Invariants:
+//! 1. [`WriteCounts`] counts every record, after it is in its overlay and under that overlay's lock, before it can become
+//!    durable.
+//! 2. An answer is kept with the count from before it was looked up, and only where nothing of the key was in flight. It
+//!    holds while the count is the same and its time is not over.
+//!
+//! A value is kept when it is asked for the second time, so that a walk over many keys does not sweep out the values that are
+//! asked for often. Nothing here is shared between threads but the counts.
+
+use shoal_base::Lsn;
+
+use crate::common::key::ObjectKey;
+use crate::common::object::End;
+use crate::read::get::{ShortObject, TryGet};
+use crate::store::{Inner, OperationCounters, Store};
+use crate::tablet::overlay::hash_of;
+use crate::value::entry::InlineEntry;
+
+/// Bytes of a place: key, value and what is known of them, in whole cache lines.
+const PLACE_BYTES: usize = 256;
+/// Bytes of key and value together.
+const KEPT_BYTES_MAX: usize = PLACE_BYTES - 36;
+/// Places that a key may be in.
+const WAYS: usize = 2;
+/// Stands for no end of its time.
+const FOREVER: u64 = u64::MAX;
+/// Of a deadline in a place: it is one of store time.
+const IS_STORE_TIME: u64 = 1 << 63;
+
+/// A deadline in eight bytes; none where it does not fit: nobody lives so long.
+fn packed(end: Option<End>) -> Option<u64> {
+    match end {
+        None => Some(FOREVER),
+        Some(End::Wall(ns)) => Some(ns).filter(|&ns| ns < IS_STORE_TIME),
+        Some(End::Store(ns)) => {
+            Some(ns | IS_STORE_TIME).filter(|&word| ns < IS_STORE_TIME && word != FOREVER)
+        }
+    }
+}
+
+/// The reverse of [`packed`].
+fn unpacked(word: u64) -> Option<End> {
+    match word {
+        FOREVER => None,
+        word if word & IS_STORE_TIME != 0 => Some(End::Store(word & !IS_STORE_TIME)),
+        word => Some(End::Wall(word)),
+    }
+}
+
+/// A value, or none yet.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Place {
+    /// The count of writes from before the value was looked up.
+    count: u64,
+    /// See [`packed`].
+    end: u64,
+    version: u64,
+    modified_ns: u64,
+    key_bytes: u16,
+    value_bytes: u16,
+    /// Key, then value.
+    bytes: [u8; KEPT_BYTES_MAX],
+}
+
+const _: () = assert!(size_of::<Place>() == PLACE_BYTES, "a place is four cache lines");
+
+impl Place {
+    const EMPTY: Self = Self {
+        count: 0,
+        end: FOREVER,
+        version: 0,
+        modified_ns: 0,
+        key_bytes: 0,
+        value_bytes: 0,
+        bytes: [0; KEPT_BYTES_MAX],
+    };
+
+    fn key(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.key_bytes)]
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.bytes[usize::from(self.key_bytes)..][..usize::from(self.value_bytes)]
+    }
+
+    fn object<'a>(&'a self, inner: &'a Inner) -> ShortObject<'a> {
+        let (end, modified_ns) = (unpacked(self.end), self.modified_ns);
+        let entry = InlineEntry { modified_ns, end, metadata: &[], value: self.value() };
+        ShortObject { inner, version: Lsn(self.version), entry, is_settled: true }
+    }
+}
+
+/// The places of one thread.
+struct Places {
+    /// How many there will be; memory is taken with the first value.
+    wanted: usize,
+    places: Vec<Place>,
+    /// A part of the hash of what is in each place, zero where there is nothing: most misses are told by it.
+    tags: Vec<u32>,
+    /// A part of the hash of the key that missed last, for each set of places.
+    missed: Vec<u32>,
+    /// Which place of a set is given away next.
+    turn: usize,
+}
+
+fn tag_of(hash: u64) -> u32 {
+    (hash >> 32) as u32 | 1
+}
+
+impl Places {
+    /// Places of `bytes` bytes together, at least one set.
+    fn new(bytes: usize) -> Self {
+        let wanted = 1 << (bytes / PLACE_BYTES).max(WAYS).ilog2();
+        Self { wanted, places: Vec::new(), tags: Vec::new(), missed: Vec::new(), turn: 0 }
+    }
+
+    /// The first place of the key's set.
+    fn set_of(&self, hash: u64) -> usize {
+        // Other bits than those of the tag, and of the count.
+        ((hash >> 14) as usize & (self.wanted / WAYS - 1)) * WAYS
+    }
+
+    /// The place of a key, whether or not it holds still.
+    fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        let (set, tag) = (self.set_of(hash), tag_of(hash));
+        let tags = self.tags.get(set..set + WAYS)?;
+        let way = tags.iter().position(|&other| other == tag)?;
+        (self.places[set + way].key() == key).then_some(set + way)
+    }
+
+    /// Keeps what was found: in the place `at` where the key has one, else where it missed before. Metadata has no place here.
+    fn keep(&mut self, at: Option<usize>, hash: u64, key: &[u8], found: &ShortObject<'_>, count: u64) {
+        let InlineEntry { modified_ns, end, metadata, value } = found.entry;
+        if key.len() + value.len() > KEPT_BYTES_MAX || !metadata.is_empty() {
+            return;
+        }
+        let Some(end) = packed(end) else { return };
+        let set = self.set_of(hash);
+        let at = match at {
+            Some(at) => at,
+            None => {
+                if self.missed.is_empty() {
+                    self.missed = vec![0; self.wanted / WAYS];
+                }
+                if std::mem::replace(&mut self.missed[set / WAYS], tag_of(hash)) != tag_of(hash) {
+                    return;
+                }
+                if self.places.is_empty() {
+                    self.places = vec![Place::EMPTY; self.wanted];
+                    self.tags = vec![0; self.wanted];
+                }
+                self.turn = (self.turn + 1) % WAYS;
+                let free = self.tags[set..set + WAYS].iter().position(|&tag| tag == 0);
+                set + free.unwrap_or(self.turn)
+            }
+        };
+        let place = &mut self.places[at];
+        place.bytes[..key.len()].copy_from_slice(key);
+        place.bytes[key.len()..][..value.len()].copy_from_slice(value);
+        (place.key_bytes, place.value_bytes) = (key.len() as u16, value.len() as u16);
+        (place.count, place.end) = (count, end);
+        (place.version, place.modified_ns) = (found.version.0, modified_ns);
+        self.tags[at] = tag_of(hash);
+    }
+}
+
+/// Short values that one thread was asked for lately.
+pub struct ReadCache {
+    store: Store,
+    places: Places,
+    /// Gets and their bytes since the store's counters were last added to.
+    gets: u64,
+    bytes: u64,
+}
+
+impl std::fmt::Debug for ReadCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadCache({} places)", self.places.wanted)
+    }
+}
+
+impl Store {
+    /// A read cache of about `bytes` bytes for one thread; its memory is taken with the first value. It keeps a value that has
+    /// at most 219 bytes together with its key.
+    #[must_use]
+    pub fn read_cache(&self, bytes: usize) -> ReadCache {
+        ReadCache { store: self.clone(), places: Places::new(bytes), gets: 0, bytes: 0 }
+    }
+}
+
+impl ReadCache {
+    /// As [`Store::try_get`], first in this memory.
+    #[inline]
+    pub fn try_get<T>(
+        &mut self,
+        key: &ObjectKey,
+        show: impl FnOnce(Option<&ShortObject<'_>>) -> T,
+    ) -> TryGet<T> {
+        let inner = &*self.store.0;
+        let hash = hash_of(key.encoded());
+        // Before the look-up: a write that comes meanwhile makes it another one.
+        let count = inner.writes.now(hash);
+        let at = self.places.find(hash, key.encoded());
+        if let Some(place) = at.and_then(|at| self.places.places.get(at))
+            && place.count == count
+            && !inner.is_over(unpacked(place.end), Lsn(place.version))
+            && inner.check_open().is_ok()
+        {
+            self.gets += 1;
+            self.bytes += u64::from(place.value_bytes);
+            return TryGet::Shown(show(Some(&place.object(inner))));
+        }
+        let (places, gets, bytes) = (&mut self.places, &mut self.gets, &mut self.bytes);
+        inner.try_get(key, |found| {
+            if let Some(found) = found {
+                *bytes += found.value().len() as u64;
+                if found.is_settled {
+                    places.keep(at, hash, key.encoded(), found, count);
+                }
+            }
+            *gets += 1;
+            show(found)
+        })
+    }
+
+    /// Adds the gets to the store's counters. To be called after each handful of requests.
+    pub fn settle(&mut self) {
+        let counters = &self.store.0.counters;
+        OperationCounters::add(&counters.gets, std::mem::take(&mut self.gets));
+        OperationCounters::add(&counters.value_bytes_read, std::mem::take(&mut self.bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use shoal_base::ManualClock;
+    use shoal_buffer::Buffer;
+    use shoal_device::{Device, MemDevice};
+
+    use shoal_base::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::common::object::{Expiry, PutOptions};
+    use crate::common::options::{Environment, FormatOptions, OpenOptions};
+    use crate::write::change::Change;
+    use crate::write::change::ReadLevel;
+    use crate::{ByteRange, Lookup, block_on};
+
+    const BLOCKS: u64 = 32_768;
+
+    fn store(environment: Environment) -> Store {
+        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+        block_on(async {
+            let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
+            Store::format(&device, &options, &environment).await.unwrap();
+            let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };
+            Store::open(device.clone(), options, environment).await.unwrap()
+        })
+    }
+
+    fn key(name: impl ToString) -> ObjectKey {
+        ObjectKey::new("b", name.to_string().as_bytes()).unwrap()
+    }
+
+    fn put(store: &Store, name: &str, value: &[u8], options: PutOptions) {
+        block_on(store.put(&key(name), Buffer::from(value.to_vec()), options)).unwrap();
+    }
+
+    fn shown(cache: &mut ReadCache, name: &str) -> Option<Vec<u8>> {
+        match cache.try_get(&key(name), |found| found.map(|found| found.value().to_vec())) {
+            TryGet::Shown(value) => value,
+            TryGet::MustWait(lookup) => panic!("{lookup:?}"),
+        }
+    }
+
+    /// Whether the key's value lies cache, and holds.
+    fn is_cached(cache: &ReadCache, name: &str) -> bool {
+        let key = key(name);
+        let hash = hash_of(key.encoded());
+        let at = cache.places.find(hash, key.encoded());
+        at.is_some_and(|at| cache.places.places[at].count == cache.store.0.writes.now(hash))
+    }
+
+    #[test]
+    fn a_value_is_near_from_the_second_time_on_and_until_it_is_written() {
+        let store = store(Environment::default());
+        let mut cache = store.read_cache(1 << 20);
+        put(&store, "a", b"one", PutOptions::default());
+        assert_eq!((shown(&mut cache, "a"), is_cached(&cache, "a")), (Some(b"one".to_vec()), false));
+        assert_eq!((shown(&mut cache, "a"), is_cached(&cache, "a")), (Some(b"one".to_vec()), true));
+        // Where it lies changes nothing.
+        block_on(store.0.apply_all()).unwrap();
+        assert!(is_cached(&cache, "a"));
+        assert_eq!(shown(&mut cache, "a"), Some(b"one".to_vec()));
+        put(&store, "a", b"two", PutOptions::default());
+        assert!(!is_cached(&cache, "a"));
+        assert_eq!((shown(&mut cache, "a"), is_cached(&cache, "a")), (Some(b"two".to_vec()), true));
+        block_on(store.delete(&key("a"), crate::RejectRules::default())).unwrap();
+        assert_eq!(shown(&mut cache, "a"), None);
+        put(&store, "a", &[7; KEPT_BYTES_MAX], PutOptions::default());
+        assert_eq!(shown(&mut cache, "a"), Some(vec![7; KEPT_BYTES_MAX]));
+        assert!(!is_cached(&cache, "a"), "too long");
+        cache.settle();
+        assert_eq!(store.0.counters.gets.load(Ordering::Relaxed), 6);
+    }
+
+    /// What is told of an object is the same from cache memory, from a record and from a leaf; with metadata nothing is kept.
+    #[test]
+    fn what_is_known_of_an_object_is_kept_with_it() {
+        let store = store(Environment::default());
+        let mut cache = store.read_cache(1 << 20);
+        let metadata = crate::Metadata { content_type: "text/plain".into(), user: Vec::new() };
+        for (name, metadata) in [("plain", crate::Metadata::default()), ("rich", metadata)] {
+            let is_plain = metadata == crate::Metadata::default();
+            put(
+                &store,
+                name,
+                b"value",
+                PutOptions { metadata, modified_ns: Some(7), ..PutOptions::default() },
+            );
+            let known = block_on(store.head(&key(name))).unwrap().unwrap();
+            for applied in [false, true] {
+                if applied {
+                    block_on(store.0.apply_all()).unwrap();
+                    let key = key(name);
+                    // The first apply makes a leaf that nobody has read; the next one's takes its place in the pool.
+                    let lookup = match store.try_get(&key, |_| ()) {
+                        TryGet::MustWait(lookup) => lookup,
+                        TryGet::Shown(()) => {
+                            assert!(!is_plain);
+                            Lookup::default()
+                        }
+                    };
+                    let get = store.get_from(lookup, &key, ByteRange::ALL, |_| Ok::<_, crate::Error>(()));
+                    let object = block_on(get).unwrap().unwrap();
+                    assert_eq!((object.info, object.value.to_vec()), (known.clone(), b"value".to_vec()));
+                }
+                let check = |found: Option<&ShortObject<'_>>| {
+                    let found = found.unwrap();
+                    assert_eq!((found.info().unwrap(), found.value()), (known.clone(), &b"value"[..]));
+                };
+                assert!(matches!(store.try_get(&key(name), check), TryGet::Shown(())));
+                for _ in 0..3 {
+                    assert!(matches!(cache.try_get(&key(name), check), TryGet::Shown(())));
+                }
+            }
+            assert_eq!(is_cached(&cache, name), is_plain);
+        }
+        assert!(matches!(cache.try_get(&key("none"), |found| found.is_none()), TryGet::Shown(true)));
+    }
+
+    #[test]
+    fn a_value_ends_with_its_time() {
+        let clock = Arc::new(ManualClock::new(1_000));
+        let store = store(Environment { clock: clock.clone(), ..Environment::default() });
+        let mut cache = store.read_cache(1 << 20);
+        let life = std::time::Duration::from_millis(1);
+        for (name, expiry) in [("a", Expiry::At(1_001_000)), ("b", Expiry::After(life))] {
+            put(&store, name, b"one", PutOptions { expiry, ..PutOptions::default() });
+            for _ in 0..3 {
+                assert_eq!(shown(&mut cache, name), Some(b"one".to_vec()));
+            }
+            assert!(is_cached(&cache, name));
+        }
+        clock.advance(999_999);
+        assert!(shown(&mut cache, "a").is_some() && shown(&mut cache, "b").is_some());
+        clock.advance(1);
+        assert!(shown(&mut cache, "a").is_none() && shown(&mut cache, "b").is_none());
+    }
+
+    /// While a newer value of the key is in flight the older one is what a get gives, and must not be kept: nothing tells when
+    /// the newer one became durable.
+    #[test]
+    fn what_is_not_settled_is_not_kept() {
+        let store = store(Environment::default());
+        let mut cache = store.read_cache(1 << 20);
+        put(&store, "a", b"old", PutOptions::default());
+        let token = block_on(store.0.committer.hold());
+        let change = |_: Option<&crate::Object>| {
+            (
+                Change::Put {
+                    value: Buffer::from(b"new".to_vec()),
+                    metadata: Default::default(),
+                    expiry: Expiry::Never,
+                },
+                (),
+            )
+        };
+        let (done, held) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let store = &store;
+            scope.spawn(move || {
+                let updated = block_on(store.update(&key("a"), ReadLevel::Nothing, change)).unwrap();
+                done.send(()).unwrap();
+                block_on(updated.durable()).unwrap();
+            });
+            held.recv().unwrap();
+            for _ in 0..3 {
+                assert_eq!(shown(&mut cache, "a"), Some(b"old".to_vec()));
+                assert!(!is_cached(&cache, "a"));
+            }
+            drop(token);
+        });
+        for _ in 0..3 {
+            assert_eq!(shown(&mut cache, "a"), Some(b"new".to_vec()));
+        }
+    }
+
+    /// Each thread that sees a number never sees a smaller one later: writers count keys up, readers cache them.
+    #[test]
+    fn nobody_reads_what_is_older_than_what_was_acknowledged() {
+        let store = store(Environment::default());
+        let acknowledged: [AtomicU64; 8] = Default::default();
+        let ended = AtomicBool::new(false);
+        (0..8).for_each(|at| put(&store, &at.to_string(), b"0", PutOptions::default()));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut cache = store.read_cache(64 << 10);
+                    while !ended.load(Ordering::Relaxed) {
+                        for (at, acknowledged) in acknowledged.iter().enumerate() {
+                            let least = acknowledged.load(Ordering::Acquire);
+                            let read =
+                                cache.try_get(&key(at), |found| found.map(|found| found.value().to_vec()));
+                            let TryGet::Shown(value) = read else { continue };
+                            let value: u64 = String::from_utf8(value.unwrap()).unwrap().parse().unwrap();
+                            assert!(value >= least, "key {at}: {value} after {least} was acknowledged");
+                        }
+                    }
+                });
+            }
+            for round in 1..400_u64 {
+                let at = (round * 5 % 8) as usize;
+                put(&store, &at.to_string(), round.to_string().as_bytes(), PutOptions::default());
+                acknowledged[at].store(round, Ordering::Release);
+                if round % 50 == 0 {
+                    block_on(store.0.apply_all()).unwrap();
+                }
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        let got = block_on(store.get(&key(0), ByteRange::ALL)).unwrap();
+        assert!(got.is_some());
+    }
+}

@@ -1,0 +1,126 @@
+//! A value that leaves in pieces: up to 5 GiB in bounded memory.
+
+use std::sync::Arc;
+
+use shoal_base::Lsn;
+use shoal_base::sync::Mutex;
+use shoal_buffer::Buffer;
+use shoal_pool::Hint;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{ByteRange, ObjectInfo};
+use crate::read::get::FoundEntry;
+use crate::store::Store;
+use crate::tablet::held::HoldsSpace;
+use crate::tablet::view::View;
+use crate::value::entry::Home;
+use crate::value::read::{self, Located};
+
+/// Bytes of one piece of a value on its way out.
+const READ_PIECE_BYTES: u64 = 1 << 20;
+/// For so long a reader of a long value holds the space of the version that it reads; later it looks again.
+const HOLD_VIEW_NS: u64 = 30_000_000_000;
+
+impl Store {
+    /// The object to be read piece by piece; none where there is no such object.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`].
+    pub async fn get_stream(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<GetStream>> {
+        let inner = &*self.0;
+        inner.check_open()?;
+        let view = inner.tablet_of(key).view();
+        let Some(found) = inner.find(&view, key.encoded()).await? else { return Ok(None) };
+        let info = inner.info(&found).await?;
+        let (first, bytes) = range.within(info.bytes);
+        let until_ns = inner.now_ns().saturating_add(HOLD_VIEW_NS);
+        let held: Slot = Arc::new(Mutex::new(Some(Arc::new(Held { _view: view, found, until_ns }))));
+        inner.streams.add(&held);
+        Ok(Some(GetStream { store: self.clone(), key: key.clone(), info, next: first, left: bytes, held }))
+    }
+}
+
+/// What keeps the space of the version that is read.
+struct Held {
+    _view: Arc<View>,
+    found: FoundEntry,
+    until_ns: u64,
+}
+
+/// What one reader holds; none once it took too long.
+type Place = Mutex<Option<Arc<Held>>>;
+type Slot = Arc<Place>;
+
+impl HoldsSpace for Place {
+    fn expire(&self, now_ns: u64) {
+        let expired = self.lock().take_if(|held| held.until_ns < now_ns);
+        drop(expired);
+    }
+}
+
+/// A value on its way out.
+pub struct GetStream {
+    store: Store,
+    key: ObjectKey,
+    info: ObjectInfo,
+    next: u64,
+    left: u64,
+    held: Slot,
+}
+
+impl GetStream {
+    /// What is known about the whole object.
+    #[must_use]
+    pub fn info(&self) -> &ObjectInfo {
+        &self.info
+    }
+
+    /// The next piece (at most 1 MiB); none at the end.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Changed`] where the object was overwritten or deleted and its
+    /// reader took longer than the space of old versions is held (30 s).
+    pub async fn next(&mut self) -> Result<Option<Buffer>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let inner = &*self.store.0;
+        inner.check_open()?;
+        inner.streams.expire(inner.now_ns());
+        let held = self.held.lock().clone();
+        let held = match held {
+            Some(held) => held,
+            None => {
+                let held = Arc::new(self.look_again().await?);
+                *self.held.lock() = Some(held.clone());
+                held
+            }
+        };
+        // Pieces end at unit borders, so that no unit is loaded twice.
+        let to_border =
+            READ_PIECE_BYTES - (self.next + u64::from(held.found.entry.meta_in_front())) % READ_PIECE_BYTES;
+        let bytes = self.left.min(to_border);
+        let value = if held.found.entry.home == Home::Inline {
+            inner.read_object(&held.found, self.next, bytes).await?.value
+        } else {
+            let located =
+                Located::find(&inner.device, &inner.pool, &held.found.entry, held.found.version).await?;
+            let from = u64::from(held.found.entry.meta_in_front()) + self.next;
+            read::read(&inner.device, &inner.pool, &located, from, bytes, Hint::Scan).await?
+        };
+        self.next += bytes;
+        self.left -= bytes;
+        Ok(Some(value))
+    }
+
+    /// Finds the same version under a newer view.
+    async fn look_again(&self) -> Result<Held> {
+        let inner = &*self.store.0;
+        let view = inner.tablet_of(&self.key).view();
+        let read: Lsn = self.info.version;
+        let found = inner.find(&view, self.key.encoded()).await?.filter(|found| found.version == read);
+        let found = found.ok_or(Error::Changed { read })?;
+        Ok(Held { _view: view, found, until_ns: inner.now_ns().saturating_add(HOLD_VIEW_NS) })
+    }
+}

@@ -1,0 +1,151 @@
+//! Making a store: laying it out on a blank device.
+
+use shoal_base::Lsn;
+use shoal_base::slot::SLOT_COUNT;
+use shoal_device::Device;
+use shoal_device::blank::{DENSE_BLOCKS, look};
+
+use crate::checkpoint::space_image;
+use crate::common::error::{Error, Result};
+use crate::common::options::{Environment, FormatOptions, TABLETS_MAX};
+use crate::log::expiry::first_record;
+use crate::log::ring::LogPlace;
+use crate::maintenance::grow::zero;
+use crate::store::copies::Found;
+use crate::store::features::Features;
+use crate::store::layout::Layout;
+use crate::store::losses::Losses;
+use crate::store::superblock::{self, FORMAT_VERSION, Superblock};
+use crate::store::{Store, copies};
+use crate::tablet::tree::Root;
+use crate::tablet::view::TabletRecord;
+use crate::value::packed::Totals;
+
+/// Blocks of the log's ring that a new file gets: 8 MiB.
+const PREPARED_FIRST: u32 = 2_048;
+/// Blocks for objects that a new file gets, besides the least: 8 MiB.
+const INITIAL_BLOCKS: u64 = 1_984;
+
+impl Store {
+    /// Whether `device` holds a store, as opposed to nothing but zeros.
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`] where it holds something foreign or of another version; as the device.
+    pub async fn probe(device: &Device) -> Result<bool> {
+        Ok(matches!(copies::read_newest(device).await?, Found::Newest(_)))
+    }
+
+    /// Lays a new, empty store out on `device`, which must be blank. What it writes is durable when it returns.
+    ///
+    /// A file or a raw device is looked at in many places before ([`shoal_device::blank`]), a device in memory only where
+    /// superblocks lie. [`FormatOptions::overwrite`] formats what is not blank, too.
+    ///
+    /// # Errors
+    /// [`Error::NotBlank`] where the device holds something: the message names it; [`Error::Invalid`] for a layout that cannot be;
+    /// [`Error::Unopenable`] where a file cannot get its size; as the device.
+    pub async fn format(device: &Device, options: &FormatOptions, environment: &Environment) -> Result<()> {
+        if !(1..=TABLETS_MAX).contains(&options.tablets) {
+            return Err(Error::Invalid(format!("a store has 1 to {TABLETS_MAX} tablets")));
+        }
+        if !options.overwrite {
+            refuse_what_is_there(device, environment).await?;
+        }
+        let layout = Layout::new(options)?;
+        let can_grow = device.inner().can_grow();
+        let least = layout.data_first() + 64;
+        let prepared = match options.log_prepared {
+            _ if !can_grow => layout.log_blocks,
+            wanted => wanted.unwrap_or(PREPARED_FIRST).clamp(8, layout.log_blocks),
+        };
+        let device_blocks = if can_grow {
+            let wanted = options.initial_blocks.unwrap_or(least + INITIAL_BLOCKS);
+            let blocks = wanted.clamp(least, layout.blocks_max);
+            // What is not prepared of the log takes no room yet.
+            let extended =
+                device.inner().extend(layout.data_first()).and_then(|()| device.inner().grow(blocks));
+            extended.map_err(|error| {
+                Error::Unopenable(format!("the data file could not get {blocks} blocks of 4 KiB: {error}"))
+            })?;
+            blocks
+        } else {
+            layout.blocks_max.min(device.blocks())
+        };
+        if device_blocks < least {
+            return Err(Error::Invalid(format!(
+                "the device has {device_blocks} blocks of 4 KiB; this layout needs at least {least}"
+            )));
+        }
+        let zeroed = if can_grow { device_blocks } else { layout.data_first() };
+        let behind_log = layout.log_first() + u64::from(layout.log_blocks);
+        zero(device, 0, layout.log_first() + u64::from(prepared)).await?;
+        zero(device, behind_log, zeroed).await?;
+        if options.overwrite {
+            // Nobody shall find what was there by what it left at the start or the end, and take the device for it.
+            let blocks = device.blocks();
+            zero(device, zeroed, DENSE_BLOCKS.min(blocks)).await?;
+            zero(device, blocks.saturating_sub(DENSE_BLOCKS).max(zeroed), blocks).await?;
+        }
+        device.flush().await.ok()?;
+        let mut identity = [0; 16];
+        identity[..8].copy_from_slice(&environment.entropy.next_u64().to_le_bytes());
+        identity[8..].copy_from_slice(&environment.entropy.next_u64().to_le_bytes());
+        let mut superblock = Superblock {
+            version: FORMAT_VERSION,
+            features: Features::default(),
+            identity,
+            log_seed: environment.entropy.next_u64(),
+            layout,
+            number: 1,
+            epoch: 0,
+            epoch_position: 0,
+            durable_lsn: Lsn::NONE,
+            lsn_ceiling: Lsn::NONE,
+            device_blocks,
+            log_prepared: prepared,
+            log_tail: LogPlace { position: 0, chain: 0, first_lsn: Lsn(1) },
+            space: superblock::SpacePlace::default(),
+            wall_high_ns: 0,
+            clock: first_record(&*environment.clock),
+            losses: Losses::default(),
+            tablets: even_tablets(options.tablets),
+        };
+        superblock.space = space_image::write_first(device, &superblock).await?;
+        device.flush().await.ok()?;
+        copies::write(device, &superblock).await
+    }
+}
+
+/// Nothing, where `device` is blank as far as it was looked at.
+///
+/// # Errors
+/// [`Error::NotBlank`]; as the device.
+async fn refuse_what_is_there(device: &Device, environment: &Environment) -> Result<()> {
+    let found = Store::probe(device).await;
+    if matches!(found, Ok(true)) {
+        return Err(Error::NotBlank("it holds a Shoal store already".into()));
+    }
+    if device.inner().may_hold_foreign() {
+        let content = look(device, &*environment.entropy).await?;
+        if !content.is_blank() {
+            return Err(Error::NotBlank(content.to_string()));
+        }
+    }
+    match found {
+        Err(Error::Unopenable(_)) => Err(Error::NotBlank("it holds something".into())),
+        found => found.map(drop),
+    }
+}
+
+/// Tablets of equal shares of the slots.
+fn even_tablets(count: u16) -> Vec<TabletRecord> {
+    let border = |index: u16| u32::from(index) * u32::from(SLOT_COUNT) / u32::from(count);
+    (0..count)
+        .map(|index| TabletRecord {
+            slot_first: border(index) as u16,
+            slot_last: (border(index + 1) - 1) as u16,
+            root: Root::EMPTY,
+            applied: Lsn::NONE,
+            totals: Totals { expiring: Some(0), ..Totals::default() },
+        })
+        .collect()
+}

@@ -1,0 +1,13 @@
+//! Recovery: from a device to an open store, and what can be done where the device is damaged.
+
+pub(crate) mod close;
+pub(crate) mod format;
+pub(crate) mod open;
+pub(crate) mod owners;
+pub(crate) mod read;
+pub(crate) mod rebuild;
+pub(crate) mod recount;
+pub(crate) mod repair;
+pub(crate) mod report;
+#[cfg(test)]
+mod warm_tests;

@@ -1,0 +1,325 @@
+//! Making and opening a store (`close.rs` closes it). Opening is recovery: newest superblock, space image, then the log from its tail back
+//! into the overlays (engine.md; R1, R2, R5, R10, R15).
+
+use std::sync::Arc;
+
+use shoal_base::limits::VALUE_UNIT_BYTES;
+use shoal_base::sync::atomic::AtomicBool;
+use shoal_base::{Lsn, Run, TabletId};
+use shoal_device::Device;
+use shoal_pool::Pool;
+use shoal_space::{FreeImage, Space};
+
+use crate::checkpoint::publish::CEILING_STEP;
+use crate::common::error::{Error, Result};
+use crate::common::event::{Bell, Token};
+use crate::common::options::{Environment, OpenOptions};
+use crate::log::commit::{CommitStart, Committer};
+use crate::log::expiry::{ExpiryClock, Numbered};
+use crate::log::format::RecordKind;
+use crate::log::poison::Poison;
+use crate::log::read::FoundBatch;
+use crate::log::record::Record;
+use crate::log::ring::{BatchIndex, LogPlace};
+use crate::maintenance::workers;
+use crate::recovery::read::Recovery;
+use crate::space::manager::{SpaceManager, TREE_BLOCKS_PER_RECORD};
+use crate::space::own_space::OwnSpace;
+use crate::store::maintenance::Maintenance;
+use crate::store::superblock::{FORMAT_VERSION, Superblock};
+use crate::store::worker::Worker;
+use crate::store::{Inner, OperationCounters, Store, copies};
+use crate::tablet::admission::Admission;
+use crate::tablet::damage::Met;
+use crate::tablet::held::HeldStreams;
+use crate::tablet::overlay::hash_of;
+use crate::tablet::turns::Turns;
+use crate::tablet::view::{Tablet, TabletMap, TabletRecord};
+use crate::tablet::watch::Watches;
+use crate::tablet::write_counts::WriteCounts;
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::entry::{Entry, Home};
+use crate::value::owned::owned_runs;
+use crate::value::packed::run_blocks_max;
+use crate::value::prepare::manifest_blocks;
+
+impl Store {
+    /// Opens the store on `device` and recovers what a crash left. With [`OpenOptions::read_only`] the device is not written:
+    /// what a crash left in the log is recovered in memory, as often as the store is opened so.
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`] where there is no store that this program can open; [`Error::Corrupt`] where something that
+    /// was promised is damaged; as the device.
+    pub async fn open(device: Device, options: OpenOptions, environment: Environment) -> Result<Self> {
+        let opened = Recovery::read(device, &options).await?;
+        let store = opened.start(options, environment).await?;
+        store.restore_own_space().await?;
+        Ok(store)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(worker) = &self.worker {
+            worker.stop();
+        }
+    }
+}
+
+impl Recovery {
+    /// Replays the log, begins a new epoch and starts the store.
+    async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
+        let Self { device, pool, mut superblock, log, image, notes, damage, is_cut } = self;
+        // What is only read stays of its version, and may have features that this program cannot write.
+        let is_older =
+            if options.read_only { superblock.version < FORMAT_VERSION } else { superblock.upgrade()? };
+        let has_older =
+            !options.read_only && copies::has_older(&device).await && !injected(Bug::OldSlotStays);
+        for note in notes.iter().chain(&damage) {
+            tracing::warn!("recovery: {note}");
+        }
+        let layout = superblock.layout;
+        let overlay_bytes = options.overlay_bytes(layout.log_blocks);
+        // A fraction of small devices: an apply's pages must find room beside the objects.
+        let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
+        let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
+        let admission = Admission::new(overlay_bytes, records_max);
+        let own = OwnSpace::new(options.own_space)?;
+        let space = recovered_space(&superblock, &image)?;
+        let unknown: Vec<Run> = image.incomplete().collect();
+        drop(image);
+        let tablets = tablet_map(&superblock, filter_bits)?;
+        let mut index = BatchIndex::new(log.head);
+        let head = log.head;
+        let mut time = superblock.time(is_older);
+        let mut last = Lsn(head.first_lsn.0.saturating_sub(1));
+        for batch in log.batches {
+            let next = LogPlace { position: batch.header.end(), ..head };
+            index.push(batch.header.place(), next);
+            time.note(&batch.header);
+            replay(&device, &pool, batch, &tablets, &space, &unknown, &admission).await?;
+        }
+        last = last.max(superblock.durable_lsn);
+        // R2: what was replayed may sit in the device's cache only.
+        if !options.read_only && !injected(Bug::ReplayNotFlushed) {
+            device.flush().await.ok()?;
+        }
+        // R5: numbers up to the ceiling may have been seen by somebody.
+        let next_lsn = if injected(Bug::VersionsAgain) {
+            superblock.log_tail.first_lsn
+        } else {
+            last.max(superblock.lsn_ceiling).next()
+        };
+        // Without an opening of its own, what was found stays the newest.
+        let found = options.read_only.then(|| superblock.clone());
+        let expiry = time.open(environment.clock.clone(), Lsn(next_lsn.0 - 1));
+        begin_epoch(&mut superblock, head, is_cut, next_lsn, &expiry);
+        if !options.read_only {
+            copies::write(&device, &superblock).await?;
+        }
+        if has_older {
+            superblock.number += 1;
+            copies::write(&device, &superblock).await?;
+            tracing::info!(
+                "the store was upgraded to format version {FORMAT_VERSION}; older programs cannot open it any more"
+            );
+        }
+        index.push_head(LogPlace { first_lsn: next_lsn, ..head });
+        let poison = Arc::new(if options.read_only { Poison::read_only() } else { Poison::default() });
+        let bell = (options.background && !options.read_only).then(Arc::<Bell>::default);
+        let start = CommitStart {
+            ring: layout.ring(),
+            seed: superblock.log_seed,
+            epoch: superblock.epoch,
+            head: LogPlace { first_lsn: next_lsn, ..head },
+            index,
+            tail: superblock.log_tail.position,
+            prepared: superblock.log_prepared,
+            ceiling: superblock.lsn_ceiling,
+            superblock: superblock.number,
+            batch_bytes_max: options.tuning.batch_bytes_max,
+            expiry: expiry.clone(),
+            clock: environment.clock.clone(),
+            bell: bell.clone(),
+        };
+        let worker = bell.map(Worker::new);
+        let mut tuning = options.tuning;
+        tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
+        let run_blocks_max = run_blocks_max(&tuning, space.reserve());
+        let committer = Committer::new(device.clone(), pool.clone(), start, poison.clone());
+        let inner = Arc::new(Inner {
+            device,
+            pool,
+            layout,
+            identity: superblock.identity,
+            environment,
+            tuning,
+            run_blocks_max,
+            tablets,
+            committer,
+            space,
+            own,
+            admission,
+            poison,
+            gives_up: options.accept_damaged_log,
+            losses: superblock.losses,
+            expiry,
+            met: Met::default(),
+            publisher: Token::new(found.unwrap_or(superblock)),
+            applier: Token::new(()),
+            room: Token::new(()),
+            worker: worker.clone(),
+            streams: HeldStreams::default(),
+            maintenance: Maintenance::new(options.pause_moving, options.discard),
+            writes: WriteCounts::default(),
+            watches: Watches::default(),
+            turns: Turns::default(),
+            closed: AtomicBool::new(false),
+            counters: OperationCounters::default(),
+        });
+        if options.read_only {
+            return Ok(Store(inner));
+        }
+        // The first batch of the epoch: the log says where numbers go on, and names the superblock (R9).
+        inner.committer.seal().await;
+        inner.poison.check()?;
+        if let Some(worker) = worker {
+            workers::start(&worker, &inner)
+                .map_err(|error| Error::Unopenable(format!("a thread could not be started: {error}")))?;
+        }
+        Ok(Store(inner))
+    }
+}
+
+/// The superblock of this opening, whose batches begin at `head` with the number `next_lsn`.
+fn begin_epoch(
+    superblock: &mut Superblock,
+    head: LogPlace,
+    is_cut: bool,
+    next_lsn: Lsn,
+    expiry: &ExpiryClock,
+) {
+    superblock.number += 1;
+    // The epoch that is left out says for ever that records are missing in front of this one (`tree_salvage.rs`).
+    superblock.epoch += if is_cut { 2 } else { 1 };
+    superblock.epoch_position = head.position;
+    (superblock.clock, superblock.wall_high_ns) = expiry.record(&Numbered(Lsn(next_lsn.0 - 1)));
+    superblock.durable_lsn = Lsn(head.first_lsn.0 - 1);
+    superblock.lsn_ceiling = Lsn(next_lsn.0 + CEILING_STEP);
+    if superblock.log_tail.position == head.position {
+        superblock.log_tail = head;
+    }
+}
+
+/// The tablets as they were published.
+fn tablet_map(superblock: &Superblock, filter_bits: usize) -> Result<TabletMap> {
+    let tablet = |(id, tablet): (u16, &TabletRecord)| {
+        Arc::new(Tablet::new(TabletId(id), (tablet.slot_first, tablet.slot_last), tablet, filter_bits))
+    };
+    TabletMap::new((0..).zip(&superblock.tablets).map(tablet).collect())
+}
+
+/// The allocator over the published image.
+fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<SpaceManager>> {
+    let layout = superblock.layout;
+    let outside = |run: &Run| run.end() > superblock.device_blocks || run.block < layout.data_first();
+    if let Some(run) = image.runs().find(outside) {
+        let what = "the space image has a run outside of the data".into();
+        return Err(Error::Corrupt { what, block: run.block });
+    }
+    let data = layout.data_first()..superblock.device_blocks;
+    let tablets = superblock.tablets.len();
+    Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data))
+}
+
+/// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).
+async fn replay(
+    device: &Device,
+    pool: &Pool,
+    batch: FoundBatch,
+    tablets: &TabletMap,
+    space: &Arc<SpaceManager>,
+    unknown: &[Run],
+    admission: &Admission,
+) -> Result<()> {
+    for (lsn, encoded) in (batch.header.first_lsn.0..).zip(batch.records) {
+        let lsn = Lsn(lsn);
+        let Some(tablet) = tablets.all().get(usize::from(encoded.tablet.0)) else {
+            let what = format!("record {lsn} names tablet {}, which does not exist", encoded.tablet);
+            return Err(Error::Corrupt { what, block: 0 });
+        };
+        let view = tablet.view();
+        if lsn <= view.applied && !injected(Bug::ReplayedTwice) {
+            continue;
+        }
+        let mut record = Record::recovered(encoded, lsn);
+        if injected(Bug::DeletesNotReplayed) && record.kind() == RecordKind::Delete {
+            continue;
+        }
+        let mut promised = TREE_BLOCKS_PER_RECORD;
+        if record.kind() == RecordKind::Put {
+            let body = record.body();
+            let (entry, inline) = Entry::decode(&body)
+                .map_err(|_| Error::Corrupt { what: format!("the body of record {lsn}"), block: 0 })?;
+            if entry.home == Home::Inline {
+                let units = inline.len().div_ceil(VALUE_UNIT_BYTES);
+                promised += shoal_base::blocks_for(inline.len() as u64) + manifest_blocks(1, units);
+            }
+            let (runs, damage) = owned_runs(device, pool, &entry, lsn).await;
+            if let Some(error) = damage {
+                tracing::warn!("recovery: the manifest of version {lsn} is damaged: {error}");
+            }
+            record.own(runs);
+        }
+        // Of groups whose image is damaged nothing is free, so there is nothing to take (R19).
+        let owned = if injected(Bug::ReplayTakesNothing) { &[] } else { record.owned() };
+        for run in owned.iter().flat_map(|&run| outside(run, unknown)) {
+            space.allocator().take(run).map_err(|error| Error::Corrupt {
+                what: format!("record {lsn} owns blocks that something else owns too ({error})"),
+                block: run.block,
+            })?;
+        }
+        space.promise_recovered(promised);
+        record.promise(promised);
+        let hash = hash_of(record.key());
+        let mut active = view.active.lock();
+        let growth = view.active.insert(&mut active, Arc::new(record), hash, lsn);
+        admission.recovered(1, growth.bytes);
+        admission.release(growth.dropped.records, growth.dropped.bytes);
+        space.release_promise(growth.dropped.promised);
+    }
+    Ok(())
+}
+
+/// The parts of `run` that lie in none of `unknown`, which are in ascending order and apart from each other.
+fn outside(run: Run, unknown: &[Run]) -> Vec<Run> {
+    let mut parts = Vec::new();
+    let mut at = run.block;
+    let ends = std::iter::once(Run::new(run.end(), 1));
+    for hole in unknown.iter().filter(|hole| hole.overlaps(run)).copied().chain(ends) {
+        if at < hole.block {
+            parts.push(Run::new(at, (hole.block - at) as u32));
+        }
+        at = at.max(hole.end());
+    }
+    parts
+}
+
+#[cfg(test)]
+#[path = "open_tests.rs"]
+mod open_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unknown_is_left_out_of_a_run() {
+        let run = Run::new(10, 10);
+        assert_eq!(outside(run, &[]), [run]);
+        assert_eq!(outside(run, &[Run::new(0, 10), Run::new(20, 5)]), [run]);
+        assert_eq!(outside(run, &[Run::new(5, 7), Run::new(14, 2)]), [Run::new(12, 2), Run::new(16, 4)]);
+        assert_eq!(outside(run, &[Run::new(18, 20)]), [Run::new(10, 8)]);
+        assert!(outside(run, &[Run::new(0, 64)]).is_empty());
+    }
+}

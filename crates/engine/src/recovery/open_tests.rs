@@ -1,0 +1,166 @@
+//! What an opening makes of a log that contradicts the rest, of a device that fails, and what a close does twice.
+
+use shoal_base::checksum::crc32c;
+use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
+use smallvec::SmallVec;
+
+use super::*;
+use crate::log::format::{EncodedRecord, encode_record};
+use crate::testing::fixtures::{BLOCKS, Fixture, environment, options};
+use crate::value::entry::Meta;
+use crate::value::manifest::Manifest;
+use crate::{ByteRange, FormatOptions, ObjectKey, PutOptions, block_on};
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+fn key(which: u32) -> ObjectKey {
+    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
+}
+
+fn put(which: u32, value_bytes: u64, home: Home) -> EncodedRecord {
+    let entry = Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home };
+    let mut body = Vec::new();
+    entry.encode(&mut body);
+    encode_record(RecordKind::Put, TabletId(0), key(which).encoded(), &[&body], false)
+}
+
+fn delete(which: u32) -> EncodedRecord {
+    encode_record(RecordKind::Delete, TabletId(0), key(which).encoded(), &[], false)
+}
+
+fn block_of_ones(which: u32, block: u64) -> EncodedRecord {
+    let runs = SmallVec::from_slice(&[Run::new(block, 1)]);
+    let checksums = SmallVec::from_slice(&[crc32c(&[1; BLOCK_BYTES])]);
+    put(which, BLOCK_BYTES_U64, Home::Extents { offset: 0, runs, checksums })
+}
+
+#[test]
+fn a_file_that_cannot_get_its_blocks_is_no_store() {
+    let options = SimOptions { growable: true, record: false, ..SimOptions::default() };
+    let sim = SimDevice::with_options(Image::new(1), options);
+    let device = Device::new(sim.clone());
+    sim.inject(Fault::fail(FaultOp::Grow, ENOSPC));
+    let format = FormatOptions { tablets: 1, log_blocks: Some(16), ..FormatOptions::for_blocks(BLOCKS) };
+    let refused = block_on(Store::format(&device, &format, &environment()));
+    let words = "the data file could not get 256 blocks of 4 KiB: ";
+    assert!(matches!(&refused, Err(Error::Unopenable(why)) if why.starts_with(words)), "{refused:?}");
+    assert_eq!(device.blocks(), 1);
+    block_on(Store::format(&device, &format, &environment())).unwrap();
+}
+
+/// Blocks of a record that are not free belong to somebody else: the record's value may be anything's.
+#[test]
+fn a_record_that_owns_what_somebody_else_has_is_damage() {
+    let mut made = Fixture::new();
+    let used = made.block();
+    made.write(used, &[1; BLOCK_BYTES]);
+    made.publish();
+    made.batch(&[block_of_ones(1, used)]);
+    let opened = made.open().map(|_| ());
+    let words = "record 1 owns blocks that something else owns too (";
+    assert!(
+        matches!(&opened, Err(Error::Corrupt { what, block }) if what.starts_with(words) && *block == used),
+        "{opened:?}"
+    );
+}
+
+#[test]
+fn a_value_of_the_last_batch_that_cannot_be_read_ends_the_opening() {
+    let mut made = Fixture::new();
+    made.publish();
+    let value = made.next + 3;
+    made.write(value, &[1; BLOCK_BYTES]);
+    made.batch(&[block_of_ones(1, value)]);
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(value..value + 1));
+    let opened = made.open().map(|_| ());
+    assert!(matches!(opened, Err(Error::Io(_))), "it may be there: {opened:?}");
+    let store = made.open().unwrap();
+    let object = block_on(store.get(&key(1), ByteRange::ALL)).unwrap().unwrap();
+    assert_eq!(object.value.to_vec(), [1; BLOCK_BYTES]);
+}
+
+/// Nobody was told of it: a body that cannot be read is as good as a value that is not there.
+#[test]
+fn a_last_batch_that_cannot_be_read_was_never_acknowledged() {
+    let mut made = Fixture::new();
+    made.publish();
+    made.batch(&[delete(1)]);
+    made.batch(&[encode_record(RecordKind::Put, TabletId(0), key(2).encoded(), &[&[9]], false)]);
+    let recovery = block_on(Recovery::read(made.device.clone(), &options())).unwrap();
+    let note = "the last batch (from record 2) was not complete: it was never acknowledged";
+    assert_eq!((recovery.notes, recovery.damage), (vec![note.to_owned()], Vec::new()));
+    let store = made.open().unwrap();
+    assert!(block_on(store.get(&key(2), ByteRange::ALL)).unwrap().is_none());
+}
+
+/// The value is lost, and nothing else: neither the store nor the blocks that its record names.
+#[test]
+fn a_record_whose_manifest_is_damaged_opens() {
+    let mut made = Fixture::new();
+    made.publish();
+    let (place, value) = (made.next + 2, made.next + 9);
+    let (mut bytes, checksum) = Manifest { runs: vec![Run::new(value, 90)], checksums: vec![0; 6] }.encode();
+    let runs = SmallVec::from_slice(&[Run::new(place, 1)]);
+    let length = bytes.len() as u32;
+    bytes.resize(BLOCK_BYTES, 0);
+    bytes[20] ^= 1;
+    made.write(place, bytes[..].try_into().unwrap());
+    made.batch(&[put(1, 360_000, Home::Manifest { runs, bytes: length, checksum })]);
+    made.batch(&[delete(2)]);
+    let store = made.open().unwrap();
+    let read = block_on(store.get(&key(1), ByteRange::ALL)).map(|_| ());
+    assert!(matches!(read, Err(Error::Corrupt { block, .. }) if block == place), "{read:?}");
+    let space = store.0.space.allocator();
+    assert!(!space.is_free(Run::new(place, 1)), "the manifest's");
+    assert!(space.is_free(Run::new(value, 90)), "nobody knows whose it is");
+}
+
+#[test]
+fn a_store_is_closed_once() {
+    let mut made = Fixture::new();
+    made.publish();
+    let store = made.open().unwrap();
+    block_on(store.close()).unwrap();
+    let number = crate::testing::fixtures::newest(&made.device).number;
+    block_on(store.close()).unwrap();
+    assert_eq!(crate::testing::fixtures::newest(&made.device).number, number, "nothing is written twice");
+}
+
+#[test]
+fn a_store_that_is_read_only_closes_and_writes_nothing() {
+    let mut made = Fixture::new();
+    made.publish();
+    let store = made.open().unwrap();
+    let number = crate::testing::fixtures::newest(&made.device).number;
+    made.sim.inject(Fault::fail(FaultOp::Flush, EIO));
+    let put = block_on(store.put(&key(1), vec![1; 50].into(), PutOptions::default())).map(|_| ());
+    assert!(matches!(put, Err(Error::Unknown(_))), "{put:?}");
+    let before = made.sim.image();
+    block_on(store.close()).unwrap();
+    assert!(before.differences(&made.sim.image()).is_empty());
+    assert_eq!(crate::testing::fixtures::newest(&made.device).number, number);
+}
+
+/// What could not be saved is a matter of where later values lie. That the device failed the close says.
+#[test]
+fn groups_of_buckets_that_cannot_be_saved_lose_nothing() {
+    let mut made = Fixture::with_blocks(8_192);
+    made.publish();
+    let options = OpenOptions { own_space: vec!["photos".into()], ..options() };
+    let open = || block_on(Store::open(made.device.clone(), options.clone(), environment())).unwrap();
+    let photo = ObjectKey::new("photos", b"1").unwrap();
+    let store = open();
+    block_on(store.put(&photo, vec![1; 400_000].into(), PutOptions::default())).unwrap();
+    assert!(store.stat().own_blocks > 0);
+    made.sim.inject(Fault::fail(FaultOp::Flush, EIO));
+    let closed = block_on(store.close());
+    assert!(matches!(closed, Err(Error::Poisoned(_))), "{closed:?}");
+    assert!(store.stat().poisoned.is_some(), "a write of the close failed");
+    drop(store);
+    let store = open();
+    let object = block_on(store.get(&photo, ByteRange::ALL)).unwrap().unwrap();
+    assert_eq!(object.value.to_vec(), vec![1; 400_000]);
+    assert_eq!(store.stat().own_blocks, 0, "they were not saved");
+}

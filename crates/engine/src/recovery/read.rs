@@ -1,0 +1,144 @@
+//! What an opening, a check and a repair read first: the newest superblock, the space image and the log.
+
+use shoal_base::{BLOCK_BYTES, Lsn};
+use shoal_device::Device;
+use shoal_pool::{Pool, PoolOptions};
+use shoal_space::FreeImage;
+
+use crate::checkpoint::space_image;
+use crate::common::error::{Error, Result};
+use crate::common::options::OpenOptions;
+use crate::log::format::RecordKind;
+use crate::log::read::{FoundLog, read_log};
+use crate::recovery::owners::Trees;
+use crate::recovery::rebuild::rebuild_image;
+use crate::store::copies;
+use crate::store::copies::Found;
+use crate::store::superblock::Superblock;
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::entry::Entry;
+use crate::value::read::verify_direct;
+
+/// Frames that a pool has at least, however small the configured cache: an apply and a few reads need them.
+const FRAMES_MIN: usize = 64;
+
+/// What to say where the log is damaged: which command does what about it.
+fn damaged_log(device: &Device, damage: &str) -> String {
+    let path = device.inner().path().map_or("FILE".into(), |path| path.display().to_string());
+    format!(
+        "the log: {damage}. Acknowledged writes may be lost, so the store is not opened. `shoal check --data {path}` \
+         says what is damaged and changes nothing; `shoal check --data {path} --repair` does again what the log still \
+         has, cuts the rest off and says what is lost"
+    )
+}
+
+/// What recovery read, before anything is written.
+pub(crate) struct Recovery {
+    pub device: Device,
+    pub pool: Pool,
+    pub superblock: Superblock,
+    pub log: FoundLog,
+    /// Free runs of the published image.
+    pub image: FreeImage,
+    /// What is as it may be after a crash, and worth a line.
+    pub notes: Vec<String>,
+    /// What is damaged, and was coped with.
+    pub damage: Vec<String>,
+    /// Whether the log ends before something that was promised: what follows is lost, and trees may hold some of it.
+    pub is_cut: bool,
+}
+
+impl Recovery {
+    /// Reads superblock, space image and log.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub(crate) async fn read(device: Device, options: &OpenOptions) -> Result<Self> {
+        let superblock = match copies::read_newest(&device).await? {
+            Found::Newest(superblock) => *superblock,
+            Found::Nothing => return Err(Error::Unopenable("the device holds no store: it is empty".into())),
+        };
+        if device.blocks() < superblock.device_blocks {
+            return Err(Error::Unopenable(format!(
+                "the device has {} blocks, but its store uses {}: it was truncated",
+                device.blocks(),
+                superblock.device_blocks
+            )));
+        }
+        let frames = (options.cache_bytes / BLOCK_BYTES).max(FRAMES_MIN);
+        let pool = Pool::new(device.clone(), PoolOptions::new(frames))
+            .map_err(|error| Error::Unopenable(format!("the cache could not be made: {error}")))?;
+        let (mut notes, mut damages) = (Vec::new(), Vec::new());
+        let mut log = read_log(&device, &superblock.log()).await?;
+        let mut is_cut = log.damage.is_some();
+        if let Some(damage) = log.damage.take() {
+            if !options.accept_damaged_log {
+                return Err(Error::Corrupt {
+                    what: damaged_log(&device, &damage),
+                    block: superblock.layout.log_first(),
+                });
+            }
+            damages.push(format!(
+                "the log was damaged, and an opening does not see what follows the damage: {damage}"
+            ));
+        }
+        drop_unfinished(&device, &pool, &superblock, &mut log, &mut notes).await?;
+        // An opening that cut the log may have ended before it wrote a batch: then only the trees show it.
+        is_cut |= superblock.tablets.iter().any(|tablet| tablet.applied >= log.head.first_lsn);
+        let image = match space_image::load(&device, &superblock).await {
+            Ok(image) => image,
+            Err(Error::Io(error)) if options.accept_damaged_log => {
+                damages
+                    .push(format!("the space image cannot be read ({error}) and was rebuilt from the trees"));
+                rebuild_image(&device, &pool, &superblock, Trees::AsFarAsTheyGo).await?
+            }
+            Err(Error::Corrupt { what, block }) => {
+                damages.push(format!(
+                    "the space image is damaged ({what} at block {block}) and was rebuilt from the trees"
+                ));
+                let trees =
+                    if options.accept_damaged_log { Trees::AsFarAsTheyGo } else { Trees::MustBeWhole };
+                rebuild_image(&device, &pool, &superblock, trees).await?
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Self { device, pool, superblock, log, image, notes, damage: damages, is_cut })
+    }
+}
+
+/// The last batch may be on the device although a value that it names is not: its flush never returned, so nothing in it
+/// was acknowledged, and all of it is dropped. Later batches cannot exist.
+async fn drop_unfinished(
+    device: &Device,
+    pool: &Pool,
+    superblock: &Superblock,
+    log: &mut FoundLog,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let Some(last) = log.batches.last() else { return Ok(()) };
+    let mut complete = true;
+    for (lsn, record) in (last.header.first_lsn.0..).zip(&last.records) {
+        if Lsn(lsn) <= log.promised || record.kind == RecordKind::Delete {
+            continue;
+        }
+        complete &= match Entry::decode(record.body_bytes()) {
+            Ok((entry, _)) => {
+                match verify_direct(device, pool, superblock.device_blocks, &entry, Lsn(lsn)).await {
+                    Ok(()) => true,
+                    Err(Error::Corrupt { .. }) => false,
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(_) => false,
+        };
+    }
+    if !complete && !injected(Bug::UnfinishedKept) {
+        notes.push(format!(
+            "the last batch (from record {}) was not complete: it was never acknowledged",
+            last.header.first_lsn
+        ));
+        log.head = last.header.place();
+        log.batches.pop();
+    }
+    Ok(())
+}

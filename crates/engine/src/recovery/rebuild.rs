@@ -1,0 +1,151 @@
+//! A walk over a tree that collects what it owns: a check compares that with the space image, and where the image is damaged the
+//! free space is rebuilt from it.
+
+use std::sync::Arc;
+
+use shoal_base::{Lsn, Run, TabletId};
+use shoal_device::Device;
+use shoal_pool::Pool;
+use shoal_space::FreeImage;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::name;
+use crate::maintenance::verify::{entry_problem, page_problem, value_problem};
+use crate::recovery::owners::{Owners, Trees, image_without};
+use crate::recovery::recount::Count;
+use crate::recovery::report::CheckReport;
+use crate::store::superblock::Superblock;
+use crate::tablet::tree::{PageRef, Problem, Visitor};
+use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::value::entry::{Entry, decode_leaf_entry};
+use crate::value::owned::owned_runs;
+use crate::value::packed::is_reserved;
+
+/// The free space as the trees leave it.
+///
+/// # Errors
+/// As the device. What damaged pages own is not known: it may come out as free, and the objects there were lost with the
+/// page.
+pub(crate) async fn rebuild_image(
+    device: &Device,
+    pool: &Pool,
+    superblock: &Superblock,
+    trees: Trees,
+) -> Result<FreeImage> {
+    let mut owners = Owners::default();
+    let mut report = CheckReport::default();
+    for (id, tablet) in (0_u16..).zip(&superblock.tablets) {
+        let mut visitor = TreeVisitor::new(device, pool, superblock, &mut report, &mut owners);
+        tree_of(superblock.identity, TabletId(id))
+            .walk(&PoolPages::new(pool), tablet.root, &mut visitor)
+            .await?;
+        visitor.finish();
+    }
+    if let (Trees::MustBeWhole, Some(problem)) = (trees, report.problems.first()) {
+        // What a page owns that cannot be read now would come out as free, and be written over.
+        let what = format!(
+            "the space image, and the trees that it could be rebuilt from ({}); `shoal check --repair` rebuilds it without what is lost",
+            problem.what
+        );
+        return Err(Error::Corrupt { what, block: problem.block });
+    }
+    let layout = &superblock.layout;
+    let size = (layout.blocks_max, layout.group_blocks);
+    image_without(size, layout.data_first()..superblock.device_blocks, owners, trees)
+}
+
+/// Collects what a tree owns, and verifies the values.
+pub(crate) struct TreeVisitor<'a> {
+    device: &'a Device,
+    pool: &'a Pool,
+    superblock: &'a Superblock,
+    report: &'a mut CheckReport,
+    owners: &'a mut Owners,
+    pub verify: bool,
+    pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
+    /// Entries of the leaf that is being visited.
+    entries: Vec<(Vec<u8>, Lsn, Entry)>,
+    count: Count,
+    /// Whether every page could be read, now and when it was written.
+    is_whole: bool,
+}
+
+impl<'a> TreeVisitor<'a> {
+    pub(crate) fn new(
+        device: &'a Device,
+        pool: &'a Pool,
+        superblock: &'a Superblock,
+        report: &'a mut CheckReport,
+        owners: &'a mut Owners,
+    ) -> Self {
+        let count = Count::default();
+        let entries = Vec::new();
+        let (verify, is_whole) = (false, true);
+        Self { device, pool, superblock, report, owners, verify, progress: None, entries, count, is_whole }
+    }
+
+    /// The tree was walked: its packed runs have one owner each, the tablet. Gives what was counted, and whether the tree is
+    /// whole.
+    pub(crate) fn finish(self) -> (Count, bool) {
+        for run in self.count.runs().map(|(run, _)| run).chain(self.count.orphans()) {
+            self.owners.add(run);
+        }
+        (self.count, self.is_whole)
+    }
+}
+
+impl Visitor for TreeVisitor<'_> {
+    fn page(&mut self, page: PageRef, _level: u8, _used_bytes: usize) {
+        self.report.pages += 1;
+        self.owners.add(Run::new(page.block, 1));
+    }
+
+    fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef) {
+        if is_reserved(key) {
+            if let Some(what) = self.count.reserved(key, entry) {
+                self.report.problem(what.into(), page.block);
+            }
+            return;
+        }
+        self.report.objects += 1;
+        match decode_leaf_entry(entry) {
+            Ok((version, entry)) => {
+                self.count.object(&entry);
+                self.entries.push((key.to_vec(), version, entry));
+            }
+            Err(_) => self.report.problems_of([entry_problem(key, page)]),
+        }
+    }
+
+    fn lost(&mut self, page: PageRef, low: &[u8], high: Option<&[u8]>) {
+        self.is_whole = false;
+        let high = high.map_or("the end".into(), name);
+        let what = format!("the objects from {} up to {high} were lost with a damaged page", name(low));
+        self.report.problem(what, page.block);
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        self.is_whole = false;
+        self.report.problems_of([page_problem(&problem)]);
+    }
+
+    async fn leaf_done(&mut self) -> Result<()> {
+        for (key, version, entry) in std::mem::take(&mut self.entries) {
+            let (runs, damage) = owned_runs(self.device, self.pool, &entry, version).await;
+            if let Some(error) = damage {
+                tracing::warn!("recovery: the manifest of version {version} is damaged: {error}");
+            }
+            runs.into_iter().for_each(|run| self.owners.add(run));
+            if self.verify {
+                self.report.value_bytes += entry.value_bytes;
+                let blocks = self.superblock.device_blocks;
+                let problem = value_problem(self.device, self.pool, blocks, &key, &entry, version).await;
+                self.report.problems_of(problem);
+            }
+        }
+        if let Some(progress) = &self.progress {
+            progress(self.report.objects, self.report.value_bytes);
+        }
+        Ok(())
+    }
+}

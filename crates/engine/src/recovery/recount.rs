@@ -1,0 +1,311 @@
+//! What of each packed run is alive, counted from the tree itself: for `shoal check`, and for a repair, which puts the
+//! accounting right.
+//!
+//! Memory: an entry a run, as check's list of owners has it too. Nothing else in the engine holds one.
+
+use std::collections::BTreeMap;
+
+use shoal_base::{Run, blocks_for};
+
+use crate::checkpoint::apply::NewTree;
+use crate::checkpoint::liveness::LivenessOps;
+use crate::common::error::Result;
+use crate::store::Inner;
+use crate::tablet::tree::{PageRef, Problem, Visitor};
+use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::view::Tablet;
+use crate::value::entry::{Entry, Home, decode_leaf_entry};
+use crate::value::packed::{RUN_BLOCKS_MAX, RunEntry, Totals, block_of_run_key, is_reserved};
+
+/// Values of one run that a tree names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Alive {
+    values: u64,
+    bytes: u64,
+    /// Where the last one ends in the run.
+    end: u64,
+}
+
+/// What a walk over one tree counted.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    alive: BTreeMap<u64, Alive>,
+    /// The accounting as it is.
+    runs: BTreeMap<u64, RunEntry>,
+    value_bytes: u64,
+    expiring: u64,
+}
+
+impl Count {
+    /// Counts the entry of an object.
+    pub(crate) fn object(&mut self, entry: &Entry) {
+        self.value_bytes += entry.value_bytes;
+        self.expiring += u64::from(entry.end.is_some());
+        if let Home::Packed { run, at, .. } = entry.home {
+            let alive = self.alive.entry(run).or_default();
+            alive.values += 1;
+            alive.bytes += entry.stored_bytes();
+            alive.end = alive.end.max(u64::from(at) + entry.stored_bytes());
+        }
+    }
+
+    /// Takes the entry of a reserved key in; says what is wrong with it.
+    pub(crate) fn reserved(&mut self, key: &[u8], entry: &[u8]) -> Option<&'static str> {
+        match (block_of_run_key(key), RunEntry::decode(entry)) {
+            (Some(block), Ok(entry)) => {
+                self.runs.insert(block, entry);
+                None
+            }
+            (Some(_), Err(_)) => Some("the accounting of a packed run cannot be read"),
+            (None, _) => Some("a reserved key that this program does not know cannot be read"),
+        }
+    }
+
+    /// The runs of the accounting, and what it says of them.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (Run, &RunEntry)> {
+        self.runs.iter().map(|(&block, entry)| (entry.run(block), entry))
+    }
+
+    /// Blocks of live values whose run the accounting does not have: its page was lost.
+    pub(crate) fn orphans(&self) -> impl Iterator<Item = Run> {
+        let orphans = self.alive.iter().filter(|(block, _)| !self.runs.contains_key(block));
+        orphans.filter_map(|(&block, alive)| Some(Run::new(block, blocks_of(alive)?)))
+    }
+
+    /// The totals as the superblock should have them, if the accounting is right.
+    pub(crate) fn totals(&self) -> Totals {
+        let mut totals =
+            Totals { value_bytes: self.value_bytes, expiring: Some(self.expiring), ..Totals::default() };
+        self.runs.values().for_each(|entry| totals.add_run(entry));
+        totals
+    }
+
+    /// Where accounting and tree differ: a block, and what to say.
+    pub(crate) fn differences(&self) -> Vec<(u64, String)> {
+        let mut out = Vec::new();
+        for (&block, entry) in &self.runs {
+            let (run, alive) = (entry.run(block), self.alive_in(block));
+            let counted = (u64::from(entry.live_values), u64::from(entry.live_bytes));
+            if counted != (alive.values, alive.bytes) {
+                out.push((
+                    block,
+                    format!(
+                        "the accounting of the packed run {run} says that {} bytes of {} values are alive; the tree names {} of {}",
+                        counted.1, counted.0, alive.bytes, alive.values
+                    ),
+                ));
+            }
+            if alive.end > u64::from(entry.value_bytes) {
+                out.push((block, format!("a value lies behind the values of the packed run {run}")));
+            }
+            if entry.uncertain {
+                let what =
+                    "is not trusted: a page of the tree cannot be read, or could not when it was counted";
+                out.push((block, format!("the accounting of the packed run {run} {what}")));
+            }
+        }
+        for (&block, alive) in self.alive.iter().filter(|(block, _)| !self.runs.contains_key(block)) {
+            let what = "values are alive in the packed run at block";
+            out.push((
+                block,
+                format!("{} {what} {block}, of which the accounting knows nothing", alive.values),
+            ));
+        }
+        out
+    }
+
+    fn alive_in(&self, block: u64) -> Alive {
+        self.alive.get(&block).copied().unwrap_or_default()
+    }
+
+    /// What puts the accounting right. Where the tree is not `whole` (pages cannot be read) what differs is not trusted
+    /// from now on, and nothing is freed.
+    fn corrections(&self, whole: bool) -> LivenessOps {
+        let mut ops = LivenessOps::default();
+        for (&block, entry) in &self.runs {
+            let alive = self.alive_in(block);
+            let fits = alive.end <= u64::from(entry.value_bytes) && alive.values <= u64::from(entry.values);
+            let same =
+                (alive.values, alive.bytes) == (u64::from(entry.live_values), u64::from(entry.live_bytes));
+            let right = RunEntry {
+                live_values: alive.values.min(u64::from(u32::MAX)) as u32,
+                live_bytes: alive.bytes.min(u64::from(u32::MAX)) as u32,
+                uncertain: !fits || !whole && (!same || entry.uncertain),
+                fixed: false,
+                ..*entry
+            };
+            if right != *entry {
+                ops.set(block, right);
+            }
+        }
+        for (&block, alive) in self.alive.iter().filter(|(block, _)| !self.runs.contains_key(block)) {
+            let Some(blocks) = blocks_of(alive) else { continue };
+            let (values, bytes) = (alive.values as u32, alive.bytes as u32);
+            // Where its footer lies nobody knows: it cannot be moved.
+            let entry = RunEntry {
+                blocks,
+                values,
+                value_bytes: alive.end as u32,
+                live_values: values,
+                live_bytes: bytes,
+                uncertain: !whole || alive.bytes > alive.end,
+                fixed: true,
+            };
+            ops.set(block, entry);
+        }
+        ops
+    }
+}
+
+/// Blocks from a run's start to the end of its last live value; none where no run is that long.
+fn blocks_of(alive: &Alive) -> Option<u32> {
+    u32::try_from(blocks_for(alive.end)).ok().filter(|blocks| (1..=RUN_BLOCKS_MAX).contains(blocks))
+}
+
+/// Counts a tree without reading any value. What was lost is lost for good: nothing there is alive.
+#[derive(Default)]
+struct Recount {
+    count: Count,
+    unreadable: u64,
+}
+
+impl Visitor for Recount {
+    fn entry(&mut self, key: &[u8], entry: &[u8], _page: PageRef) {
+        if is_reserved(key) {
+            self.unreadable += u64::from(self.count.reserved(key, entry).is_some());
+            return;
+        }
+        match decode_leaf_entry(entry) {
+            Ok((_, entry)) => self.count.object(&entry),
+            Err(_) => self.unreadable += 1,
+        }
+    }
+
+    fn problem(&mut self, _problem: Problem) {
+        self.unreadable += 1;
+    }
+}
+
+impl Inner {
+    /// Counts what is alive in a tablet's packed runs and puts the accounting right; says how many runs were wrong. For
+    /// a repair, before anything is applied.
+    ///
+    /// # Errors
+    /// As an apply.
+    pub(crate) async fn recount(&self, tablet: &Tablet) -> Result<usize> {
+        let _turn = self.applier.take().await;
+        self.poison.check()?;
+        let view = tablet.view();
+        let mut recount = Recount::default();
+        let tree = tree_of(self.identity, tablet.id);
+        tree.walk(&PoolPages::new(&self.pool), view.root, &mut recount).await?;
+        let ops = recount.count.corrections(recount.unreadable == 0);
+        let (wrong, totals) = (ops.len(), recount.count.totals());
+        if ops.is_empty() && totals == view.totals {
+            return Ok(0);
+        }
+        let mut new = NewTree::new(view.root, view.applied, totals);
+        self.merge_liveness(tablet, &mut new, self.unread(), ops).await?;
+        self.publish_tree(tablet, new).await?;
+        Ok(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::value::entry::Meta;
+    use crate::value::packed::run_key;
+
+    fn packed(run: u64, at: u32, bytes: u64) -> Entry {
+        Entry {
+            modified_ns: 0,
+            end: None,
+            value_bytes: bytes,
+            meta: Meta::Inline(SmallVec::new()),
+            home: Home::Packed { run, at, checksum: 0 },
+        }
+    }
+
+    fn count(live_values: u32, live_bytes: u32) -> (Count, RunEntry) {
+        let entry = RunEntry {
+            blocks: 4,
+            values: 4,
+            value_bytes: 12_000,
+            live_values,
+            live_bytes,
+            uncertain: false,
+            fixed: false,
+        };
+        let mut count = Count::default();
+        let mut bytes = Vec::new();
+        entry.encode(&mut bytes);
+        assert_eq!(count.reserved(&run_key(70), &bytes), None);
+        count.object(&packed(70, 0, 3_000));
+        count.object(&packed(70, 6_000, 2_000));
+        (count, entry)
+    }
+
+    #[test]
+    fn what_agrees_is_left_alone() {
+        let (count, entry) = count(2, 5_000);
+        assert!(count.differences().is_empty());
+        assert!(count.corrections(true).is_empty() && count.corrections(false).is_empty());
+        let totals = Totals {
+            runs: 1,
+            packed_blocks: 4,
+            packed_live_bytes: 5_000,
+            value_bytes: 5_000,
+            expiring: Some(0),
+        };
+        assert_eq!(count.totals(), totals);
+        assert_eq!(count.runs().collect::<Vec<_>>(), [(entry.run(70), &entry)]);
+        assert_eq!(count.orphans().count(), 0);
+    }
+
+    #[test]
+    fn what_differs_is_said_and_put_right() {
+        for (values, bytes) in [(2, 5_001), (2, 4_999), (1, 5_000), (3, 8_000), (0, 0)] {
+            let (count, _) = count(values, bytes);
+            assert_eq!(count.differences().len(), 1, "{values} values, {bytes} bytes");
+            for whole in [true, false] {
+                let text = format!("{:?}", count.corrections(whole).into_ops());
+                assert!(text.contains("live_values: 2, live_bytes: 5000"), "{text}");
+                assert!(text.contains(&format!("uncertain: {}", !whole)), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_true_of_a_run_is_said_and_not_trusted() {
+        // The right figures, and the second value ends behind what the run says that it holds.
+        let (mut count, entry) = count(2, 5_000);
+        let run = entry.run(70);
+        let mut bytes = Vec::new();
+        RunEntry { value_bytes: 7_999, uncertain: true, ..entry }.encode(&mut bytes);
+        assert_eq!(count.reserved(&run_key(70), &bytes), None);
+        let what = "is not trusted: a page of the tree cannot be read, or could not when it was counted";
+        assert_eq!(
+            count.differences(),
+            [
+                (70, format!("a value lies behind the values of the packed run {run}")),
+                (70, format!("the accounting of the packed run {run} {what}")),
+            ]
+        );
+        for whole in [true, false] {
+            assert!(count.corrections(whole).is_empty(), "it stays so, whole or not: {whole}");
+        }
+    }
+
+    #[test]
+    fn values_without_a_run_keep_their_blocks() {
+        let (mut count, _) = count(2, 5_000);
+        count.object(&packed(90, 5_000, 4_000));
+        assert_eq!(count.orphans().collect::<Vec<_>>(), [Run::new(90, 3)]);
+        assert_eq!(count.differences().len(), 1);
+        let text = format!("{:?}", count.corrections(true).into_ops());
+        assert!(text.contains("blocks: 3") && text.contains("fixed: true"), "{text}");
+    }
+}

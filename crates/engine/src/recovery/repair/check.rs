@@ -1,0 +1,165 @@
+//! `shoal check`: walks everything - every page, every object's bytes, every block owned exactly once, free space
+//! equal to what nobody owns - and can rebuild what can be rebuilt: the free space from the trees, the accounting of packed
+//! runs from what is alive, objects that a tree lost from the log (`tree_salvage.rs`). For users: `docs/repair.md`.
+
+use shoal_base::{Lsn, TabletId};
+use shoal_device::Device;
+use shoal_pool::Pool;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::name;
+use crate::common::options::OpenOptions;
+use crate::log::format::RecordKind;
+use crate::maintenance::verify::value_problem;
+use crate::recovery::owners::Owners;
+use crate::recovery::read::Recovery;
+use crate::recovery::rebuild::TreeVisitor;
+use crate::recovery::recount::Count;
+use crate::recovery::repair::acknowledge::damaged_ranges;
+use crate::recovery::repair::repair;
+use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
+use crate::tablet::damage;
+use crate::tablet::tree::Tree;
+use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
+use crate::tablet::view::TabletRecord;
+use crate::value::entry::Entry;
+use crate::value::packed::{Footer, read_footer};
+
+/// Checks the store on `device`, which nobody else has open. Without `repair` nothing is written.
+///
+/// # Errors
+/// [`Error::Unopenable`] where there is no store; as the device. Damage is in the report, and so is a repair that did not get to
+/// its end.
+pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport> {
+    let cache_bytes = if options.cache_bytes == 0 { 64 << 20 } else { options.cache_bytes };
+    let open =
+        OpenOptions { cache_bytes, background: false, accept_damaged_log: true, ..OpenOptions::default() };
+    let recovery = Recovery::read(device.clone(), &open).await?;
+    let remembered = recovery.superblock.losses;
+    let mut report = CheckReport { notes: recovery.notes.clone(), remembered, ..CheckReport::default() };
+    for note in &recovery.damage {
+        report.problem(note.clone(), 0);
+    }
+    let mut owners = Owners::default();
+    let Recovery { pool, superblock, .. } = &recovery;
+    for (id, tablet) in (0_u16..).zip(&superblock.tablets) {
+        let mut visitor = TreeVisitor::new(&device, pool, superblock, &mut report, &mut owners);
+        visitor.verify = true;
+        visitor.progress = options.progress.clone();
+        let tree = tree_of(superblock.identity, TabletId(id));
+        tree.walk(&PoolPages::new(pool), tablet.root, &mut visitor).await?;
+        let (count, is_whole) = visitor.finish();
+        if !is_whole {
+            for range in damaged_ranges(pool, tree, tablet.root).await? {
+                damage::add(&mut report.damaged_ranges, range, PROBLEMS_MAX);
+            }
+        }
+        check_packed(pool, tree, &count, is_whole, tablet, &mut report).await;
+    }
+    // The published image describes the trees alone: what the log's records own is added at every recovery.
+    owners.sort();
+    owners.report_overlaps(&mut report);
+    owners.compare(&recovery.image, superblock, &mut report);
+    report.free_blocks = recovery.image.free_blocks();
+    report.owned_blocks = owners.blocks();
+    report.damaged_ranges.sort();
+    check_log(&recovery, options, &mut report).await;
+    let is_repaired = report.problem_count > 0 || options.acknowledge && !report.remembered.is_none();
+    if (options.repair || options.acknowledge)
+        && is_repaired
+        && let Err(error) = repair(device, recovery, open, options, &mut report).await
+    {
+        report.notes.push(format!("repair: it did not get to its end: {error}"));
+    }
+    Ok(report)
+}
+
+/// Says which objects that a packed run names lie in the ranges that cannot be read.
+async fn name_lost(
+    pool: &Pool,
+    tree: Tree,
+    tablet: &TabletRecord,
+    footer: &Footer,
+    report: &mut CheckReport,
+) {
+    for key in footer.items().filter_map(|item| Some(item.ok()?.key)) {
+        let found = tree.lookup(&PoolPages::new(pool), tablet.root, key).await;
+        if matches!(found, Err(Error::Corrupt { .. } | Error::Io(_))) {
+            report.may_be_lost(name(key));
+        }
+    }
+}
+
+/// Compares the accounting of a tablet's packed runs with what its tree names, and reads the runs' footers, one at a time. Where the
+/// tree is not whole, they say which objects may be lost.
+async fn check_packed(
+    pool: &Pool,
+    tree: Tree,
+    count: &Count,
+    is_whole: bool,
+    tablet: &TabletRecord,
+    report: &mut CheckReport,
+) {
+    let device = pool.device();
+    for (block, what) in count.differences() {
+        report.problem(what, block);
+    }
+    let (totals, mut expected) = (tablet.totals, count.totals());
+    expected.expiring = totals.expiring.and(expected.expiring);
+    if totals != expected {
+        let what =
+            format!("tablet {}: the superblock says {totals:?}, the tree has {expected:?}", tree.tablet);
+        report.problem(what, 0);
+    }
+    for (run, entry) in count.runs() {
+        if run.end() > device.blocks() {
+            report.problem(format!("the packed run {run} lies behind the end of the device"), run.block);
+            continue;
+        }
+        match read_footer(device, owner_of(tree, run.block), run).await {
+            Ok(footer) if footer.fits(entry) => {
+                if !is_whole {
+                    name_lost(pool, tree, tablet, &footer, report).await;
+                }
+            }
+            // A run that a repair found without its accounting has none that could be found.
+            _ if entry.fixed => {}
+            Ok(_) | Err(_) => {
+                report.problem(format!("the footer of the packed run {run} cannot be read"), run.block);
+            }
+        }
+    }
+}
+
+/// Verifies the values that only the log names.
+async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut CheckReport) {
+    let Recovery { device, pool, superblock, log, .. } = recovery;
+    for batch in &log.batches {
+        for (lsn, record) in (batch.header.first_lsn.0..).zip(&batch.records) {
+            let applied = superblock.tablets.get(usize::from(record.tablet.0)).map(|tablet| tablet.applied);
+            if applied.is_none_or(|applied| Lsn(lsn) <= applied) {
+                continue;
+            }
+            report.log_records += 1;
+            if record.kind == RecordKind::Delete {
+                continue;
+            }
+            let key = record.key();
+            match Entry::decode(record.body_bytes()) {
+                Ok((entry, _)) => {
+                    report.value_bytes += entry.value_bytes;
+                    let blocks = superblock.device_blocks;
+                    report.problems_of(value_problem(device, pool, blocks, key, &entry, Lsn(lsn)).await);
+                }
+                Err(_) => report.problem(format!("record {lsn} of {} cannot be read", name(key)), 0),
+            }
+        }
+        if let Some(progress) = &options.progress {
+            progress(report.objects + report.log_records, report.value_bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

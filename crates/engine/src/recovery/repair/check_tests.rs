@@ -1,0 +1,208 @@
+//! What a check says, word by word, of trees and logs that nobody wrote.
+
+use std::sync::{Arc, Mutex};
+
+use shoal_base::{BLOCK_BYTES_U64, Run};
+use smallvec::SmallVec;
+
+use super::*;
+use crate::log::format::encode_record;
+use crate::recovery::report::NOT_RESTORED_MAX;
+use crate::tablet::tree::fixtures as pages;
+use crate::testing::fixtures::{BLOCKS, Fixture, leaf_entry, options};
+use crate::value::entry::{Home, Meta};
+use crate::value::packed::{RunEntry, Totals, run_key};
+use crate::{ByteRange, ObjectKey, PutOptions, block_on};
+
+fn key(which: u32) -> ObjectKey {
+    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
+}
+
+fn entry(value_bytes: u64, home: Home) -> Entry {
+    Entry { modified_ns: 1, end: None, value_bytes, meta: Meta::Inline(SmallVec::new()), home }
+}
+
+fn inline(value: &[u8]) -> Vec<u8> {
+    leaf_entry(1, &entry(value.len() as u64, Home::Inline), value)
+}
+
+fn run_entry(entry: &RunEntry) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    entry.encode(&mut bytes);
+    bytes
+}
+
+fn said(report: &CheckReport) -> Vec<(&str, u64)> {
+    report.problems.iter().map(|problem| (&problem.what[..], problem.block)).collect()
+}
+
+/// One leaf of an object that is right and of everything that is not; its block, and that of a run without a footer.
+fn strange() -> (Fixture, u64, u64) {
+    let mut made = Fixture::new();
+    let (leaf, fixed) = (made.block(), made.blocks(2).block);
+    let mut cut = inline(&[7; 200]);
+    cut.truncate(cut.len() - 197);
+    let (inside, behind) = (run_key(fixed), run_key(BLOCKS - 2));
+    // Nobody can find the footer of a run that a repair found: it is no problem.
+    let run = RunEntry { blocks: 2, fixed: true, ..RunEntry::default() };
+    let items = [
+        (key(1).encoded().to_vec(), inline(b"abc")),
+        (key(2).encoded().to_vec(), cut),
+        (b"\xFF?".to_vec(), b"z".to_vec()),
+        (inside.to_vec(), run_entry(&run)),
+        (behind.to_vec(), run_entry(&RunEntry { blocks: 4, ..RunEntry::default() })),
+    ];
+    let items: Vec<_> = items.iter().map(|(key, entry)| (&key[..], entry.clone())).collect();
+    let page = made.page(pages::leaf(made.tree(), leaf, &items));
+    made.root(page, 1, 5);
+    made.superblock.tablets[0].totals =
+        Totals { runs: 2, packed_blocks: 6, value_bytes: 3, expiring: Some(0), ..Totals::default() };
+    made.publish();
+    (made, leaf, fixed)
+}
+
+#[test]
+fn entries_and_runs_that_mean_nothing_are_named() {
+    let (made, leaf, fixed) = strange();
+    let report = made.check(false);
+    let end = made.superblock.device_blocks;
+    let free = Run::new(fixed + 2, (end - fixed - 2) as u32);
+    let behind = Run::new(BLOCKS - 2, 4);
+    assert_eq!(
+        said(&report),
+        [
+            ("the entry of default/0002 cannot be read", leaf),
+            ("a reserved key that this program does not know cannot be read", leaf),
+            (&format!("the packed run {behind} lies behind the end of the device")[..], behind.block),
+            (&format!("the free run {free} overlaps {behind}, which is in use"), free.block),
+        ]
+    );
+    assert_eq!((report.objects, report.value_bytes), (2, 3));
+}
+
+/// A repair counts around what it cannot read, trusts nothing of it, and leaves the rest alone.
+#[test]
+fn a_repair_of_what_means_nothing_keeps_the_rest() {
+    let (made, leaf, _) = strange();
+    let report = made.check(true);
+    assert!(!report.notes.iter().any(|note| note.contains("did not get to its end")), "{report:?}");
+    let left = made.check(false);
+    assert!(
+        said(&left).iter().any(|(what, _)| *what == "the entry of default/0002 cannot be read"),
+        "{left:?}"
+    );
+    let store = made.open().unwrap();
+    let object = block_on(store.get(&key(1), ByteRange::ALL)).unwrap().unwrap();
+    assert_eq!(object.value.to_vec(), b"abc");
+    let bad = block_on(store.get(&key(2), ByteRange::ALL)).map(|_| ());
+    assert!(matches!(bad, Err(Error::Corrupt { .. })), "{bad:?}");
+    assert_ne!(crate::testing::fixtures::newest(&made.device).tablets[0].root.page.unwrap().block, leaf);
+}
+
+#[test]
+fn blocks_of_two_objects_are_named() {
+    let mut made = Fixture::new();
+    let (leaf, value) = (made.block(), made.blocks(3));
+    let bytes = [7; 8 << 10];
+    (0..3).for_each(|block| made.write(value.block + block, &[7; 4096]));
+    let extents = |first: u64| {
+        let checksums = SmallVec::from_slice(&[shoal_base::checksum::crc32c(&bytes)]);
+        let runs = SmallVec::from_slice(&[Run::new(value.block + first, 2)]);
+        leaf_entry(1, &entry(2 * BLOCK_BYTES_U64, Home::Extents { offset: 0, runs, checksums }), &[])
+    };
+    let items = [(key(1).encoded().to_vec(), extents(0)), (key(2).encoded().to_vec(), extents(1))];
+    let items: Vec<_> = items.iter().map(|(key, entry)| (&key[..], entry.clone())).collect();
+    let page = made.page(pages::leaf(made.tree(), leaf, &items));
+    made.root(page, 1, 2);
+    made.superblock.tablets[0].totals =
+        Totals { value_bytes: 4 * BLOCK_BYTES_U64, expiring: Some(0), ..Totals::default() };
+    made.publish();
+    let twice = Run::new(value.block + 1, 2);
+    let report = made.check(false);
+    assert_eq!(said(&report), [(&format!("blocks {twice} have two owners")[..], twice.block)]);
+    assert_eq!(report.owned_blocks, 5, "one with two owners counts twice");
+}
+
+#[test]
+fn a_check_tells_how_far_it_is() {
+    let mut made = Fixture::new();
+    made.publish();
+    let store = made.open().unwrap();
+    for which in 0..3 {
+        block_on(store.put(&key(which), vec![1; 100].into(), PutOptions::default())).unwrap();
+    }
+    block_on(store.0.apply_all()).unwrap();
+    block_on(store.put(&key(9), vec![1; 50].into(), PutOptions::default())).unwrap();
+    drop(store);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let options = CheckOptions {
+        progress: Some({
+            let told = told.clone();
+            Arc::new(move |objects, bytes| told.lock().unwrap().push((objects, bytes)))
+        }),
+        ..CheckOptions::default()
+    };
+    let report = block_on(check(made.device.clone(), &options)).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    let told = told.lock().unwrap();
+    assert_eq!((told.first(), told.last()), (Some(&(3, 300)), Some(&(4, 350))), "{told:?}");
+    assert!(told.is_sorted());
+}
+
+#[test]
+fn more_than_a_report_lists_is_counted() {
+    let mut report = CheckReport::default();
+    for which in 0..PROBLEMS_MAX + 2 {
+        report.problem("wrong".into(), which as u64);
+        report.was_restored(which.to_string());
+        report.was_not_done_again("name", "why");
+    }
+    (0..PROBLEMS_MAX).for_each(|which| report.may_be_lost(which.to_string()));
+    report.may_be_lost("0".into());
+    assert!(!report.may_be_lost_more, "it is listed");
+    report.may_be_lost("another".into());
+    assert!(report.may_be_lost_more);
+    let listed = (report.problems.len(), report.restored.len(), report.may_be_lost.len());
+    assert_eq!(listed, (PROBLEMS_MAX, PROBLEMS_MAX, PROBLEMS_MAX));
+    let all = PROBLEMS_MAX as u64 + 2;
+    assert_eq!((report.problem_count, report.restored_count), (all, all));
+    report.was_not_restored("name", &Error::Closed);
+    assert_eq!(report.notes.len(), NOT_RESTORED_MAX);
+}
+
+/// A record that the log holds and nobody can read: its checksum is right.
+#[test]
+fn a_record_that_cannot_be_read_is_named() {
+    let mut made = Fixture::new();
+    made.publish();
+    made.batch(&[encode_record(RecordKind::Put, TabletId(0), key(1).encoded(), &[&[9]], false)]);
+    // The last batch is dropped where it is not complete: this one is not the last.
+    made.batch(&[encode_record(RecordKind::Delete, TabletId(0), key(2).encoded(), &[], false)]);
+    let report = made.check(false);
+    assert_eq!(said(&report), [("record 1 of default/0001 cannot be read", 0)]);
+    assert_eq!(report.log_records, 2);
+    let opened =
+        block_on(crate::Store::open(made.device.clone(), options(), crate::testing::fixtures::environment()));
+    let opened = opened.map(|_| ());
+    assert!(
+        matches!(&opened, Err(Error::Corrupt { what, .. }) if what == "the body of record 1"),
+        "{opened:?}"
+    );
+}
+
+/// A parent that says something else of its children than they hold, although every checksum matches.
+#[test]
+fn a_count_that_is_wrong_is_named() {
+    let mut made = Fixture::new();
+    let (leaf, root) = (made.block(), made.block());
+    let object = key(1);
+    let child = made.page(pages::leaf(made.tree(), leaf, &[(object.encoded(), inline(b"abc"))]));
+    let page = made.page(pages::inner(made.tree(), root, 1, &[(b"", child, 3)]));
+    made.root(page, 2, 3);
+    made.superblock.tablets[0].totals = Totals { value_bytes: 3, expiring: Some(0), ..Totals::default() };
+    made.publish();
+    let report = made.check(false);
+    let named =
+        said(&report).into_iter().find(|(what, _)| what.contains("1 entries are there, the parent says 3"));
+    assert_eq!(named.map(|(_, block)| block), Some(leaf), "{report:?}");
+}

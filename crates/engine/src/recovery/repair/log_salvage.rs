@@ -1,0 +1,334 @@
+//! What the log has behind a damaged batch: for `shoal check --repair`.
+//!
+//! An opening reads the log up to the damage and cuts it there. What was written later may still lie in the ring, and its newest
+//! part can be trusted: the batches that are linked, each by its checksum in the next, to the last one of this epoch. Every record
+//! of a key in that part is newer than all that the opening finds, and the newest of them is the newest that there is.
+//! So the repair does these steps again, the newest first, each as a whole or not at all (R22): a step of which one value cannot be
+//! read is left out, and its objects are named. A tablet whose tree already holds a record does not get it again.
+//!
+//! What lies between the damage and that part is lost: whoever was written there and not later is as an older record left it. The
+//! report says which numbers that concerns; names are not known.
+//!
+//! Steps that are between two damaged places are linked to nothing. A batch of an older life could be among them, so
+//! they are not believed.
+//!
+//! Where the newest superblock is lost with an opening that it published, the log goes on in an epoch of which the one before knows
+//! nothing. These batches are behind the damage, too: no older life can have an epoch above the superblock's.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+
+use shoal_base::Lsn;
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+
+use crate::checkpoint::publish::Changes as Published;
+use crate::common::error::Result;
+use crate::common::key::{ObjectKey, name};
+use crate::log::format::{BatchHeader, EncodedRecord, RecordKind};
+use crate::log::ring::{LogPlace, Ring};
+use crate::recovery::read::Recovery;
+use crate::recovery::repair::tree_salvage::{Batches, Found, batch_before, contents, read_batch};
+use crate::recovery::report::CheckReport;
+use crate::store::Store;
+use crate::store::losses::Losses;
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::entry::{Entry, Home};
+use crate::value::read::read_direct;
+use crate::write::change::Change;
+use crate::write::change::ReadLevel;
+use crate::write::transact::{Decision, TransactOptions};
+
+/// Objects whose newest record could not be done again, by encoded key; whether that record deletes.
+pub(crate) type NotDone = BTreeMap<Vec<u8>, bool>;
+
+/// Objects of a step and what becomes of them, in the order of its records.
+type Changes = Vec<(ObjectKey, Change)>;
+
+/// What can be done again.
+#[derive(Default)]
+pub(crate) struct Behind {
+    /// The newest first.
+    steps: Vec<Changes>,
+    bytes: usize,
+    /// Numbers of the records that are lost: where the log was cut, and promised ones behind its newest whole batch.
+    pub lost: Vec<Range<u64>>,
+    /// Whether more could have been held.
+    pub is_full: bool,
+    /// Headers of these batches, the newest first: what they say of time counts (R18).
+    pub headers: Vec<BatchHeader>,
+    /// The newest epoch and the largest number of a record in all of the ring: both were given, and are not given again (R1, R5).
+    pub given: (u64, Lsn),
+    /// Objects whose newest record cannot be done again, whether it deletes, and why; the newest first.
+    left_out: Vec<(Vec<u8>, bool, &'static str)>,
+}
+
+/// Reads what lies behind the cut of the log, up to `bytes_max` bytes of keys and values.
+pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max: usize) -> Behind {
+    let Recovery { device, superblock, log, .. } = recovery;
+    let ring = superblock.layout.ring();
+    let mut behind = Behind { given: given(found), ..Behind::default() };
+    if !recovery.is_cut {
+        return behind;
+    }
+    let first = log.head.first_lsn.0;
+    let mut newest = newest_batch(recovery, found, ring);
+    let end = newest.map_or(0, |batch| batch.header.next_lsn().0).max(first);
+    let mut lost_to = end;
+    let mut decided = HashSet::new();
+    while let Some(batch) = newest.filter(|batch| batch.header.position >= log.head.position)
+        && let Some(records) = read_batch(device, superblock.log_seed, batch).await
+    {
+        let lsns = batch.header.first_lsn.0..;
+        let mut records: Vec<(Lsn, EncodedRecord)> = lsns.map(Lsn).zip(records).collect();
+        while let Some(step) = last_step(&mut records) {
+            if behind.bytes > bytes_max {
+                behind.is_full = true;
+                break;
+            }
+            behind.add(recovery, &step, &mut decided).await;
+            lost_to = step.first().map_or(lost_to, |(lsn, _)| lsn.0);
+        }
+        if behind.is_full {
+            break;
+        }
+        lost_to = batch.header.first_lsn.0;
+        behind.headers.push(batch.header);
+        let place = batch.header.place();
+        if is_linked(place, log.head, ring) {
+            // An opening leaves out numbers: nothing is between these two.
+            lost_to = first;
+            break;
+        }
+        newest = batch_before(found, place, batch.header.epoch, ring);
+        if injected(Bug::UnlinkedBelieved) && newest.is_none() {
+            let before = found.values().flatten().filter(|other| other.header.position < place.position);
+            newest = before.max_by_key(|other| other.header.position);
+        }
+    }
+    let promised = log.promised.0 + 1;
+    // Where nothing between the two is whole they are one.
+    let (lost, tail) =
+        if lost_to == end { (first..promised.max(end), 0..0) } else { (first..lost_to, end..promised) };
+    // What every tree has taken over is not lost.
+    let applied = superblock.tablets.iter().map(|tablet| tablet.applied.0).min().unwrap_or(0);
+    let unapplied = |range: Range<u64>| range.start.max(applied + 1)..range.end;
+    behind.lost = [lost, tail].into_iter().map(unapplied).filter(|range| !range.is_empty()).collect();
+    behind
+}
+
+/// The newest epoch and the largest number in the ring.
+fn given(found: &Batches) -> (u64, Lsn) {
+    let headers = || found.values().flatten().map(|batch| &batch.header);
+    let last = headers().map(|header| header.next_lsn().0).max();
+    (headers().map(|header| header.epoch).max().unwrap_or(0), Lsn(last.unwrap_or(0).saturating_sub(1)))
+}
+
+/// Whether the batch at `place` was written right behind what the opening found last.
+fn is_linked(place: LogPlace, head: LogPlace, ring: Ring) -> bool {
+    place.chain == head.chain
+        && (place.position == head.position || place.position == ring.turn(head.position))
+}
+
+/// The last batch behind the damage of the newest epoch; the one that this epoch began behind, where it has none yet.
+///
+/// There is no upper bound: where the newest superblock is lost, the log has gone on further than the one before allows.
+fn newest_batch<'a>(recovery: &Recovery, found: &'a Batches, ring: Ring) -> Option<&'a Found> {
+    let Recovery { superblock, log, .. } = recovery;
+    let behind = |batch: &&Found| batch.header.position >= log.head.position;
+    let all = || found.values().flatten().filter(behind);
+    let ours = all().filter(|batch| {
+        batch.header.epoch == superblock.epoch && batch.header.position >= superblock.epoch_position
+    });
+    // Not across an epoch that was left out: there records are missing (`open.rs`).
+    let before = all().filter(|batch| {
+        let end = batch.header.end();
+        let meets = end == superblock.epoch_position || ring.turn(end) == superblock.epoch_position;
+        meets && batch.header.epoch + 1 == superblock.epoch
+    });
+    let later = all().filter(|batch| batch.header.epoch > superblock.epoch);
+    later
+        .max_by_key(|batch| (batch.header.epoch, batch.header.position))
+        .or_else(|| ours.max_by_key(|batch| batch.header.position))
+        .or_else(|| before.max_by_key(|batch| batch.header.position))
+}
+
+/// Takes the last step off `records`, which end with one.
+fn last_step(records: &mut Vec<(Lsn, EncodedRecord)>) -> Option<Vec<(Lsn, EncodedRecord)>> {
+    let before = records.len().checked_sub(1)?;
+    let start =
+        records[..before].iter().rposition(|(_, record)| !record.continues).map_or(0, |last| last + 1);
+    Some(records.split_off(start))
+}
+
+impl Behind {
+    /// Whether there is anything to be done again.
+    pub(crate) fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    /// MiB that are held.
+    pub(crate) fn held_mib(&self) -> usize {
+        self.bytes >> 20
+    }
+
+    /// Takes a step, without what a newer one or a tree has already; as a whole or not at all. `decided`: the keys of newer ones.
+    async fn add(
+        &mut self,
+        recovery: &Recovery,
+        step: &[(Lsn, EncodedRecord)],
+        decided: &mut HashSet<Vec<u8>>,
+    ) {
+        let mut changes = Changes::new();
+        let mut keys: Vec<(Vec<u8>, bool)> = Vec::new();
+        let mut why = None;
+        for (lsn, record) in step.iter().rev() {
+            let Some(tablet) = recovery.superblock.tablets.get(usize::from(record.tablet.0)) else {
+                why = Some("it names a tablet that does not exist");
+                continue;
+            };
+            let key = record.key().to_vec();
+            if *lsn <= tablet.applied || decided.contains(&key) || keys.iter().any(|(other, _)| *other == key)
+            {
+                continue;
+            }
+            match change(recovery, *lsn, record).await {
+                Ok(change) => changes.extend(ObjectKey::of_encoded(&key).map(|object| (object, change))),
+                Err(reason) => why = Some(reason),
+            }
+            keys.push((key, record.kind == RecordKind::Delete));
+        }
+        if why.is_none() && changes.len() < keys.len() {
+            why = Some("it names an object that cannot be");
+        }
+        self.bytes += keys.iter().map(|(key, _)| key.len()).sum::<usize>();
+        if let Some(why) = why.filter(|_| !injected(Bug::StepsInPart)) {
+            self.left_out.extend(keys.into_iter().map(|(key, deletes)| (key, deletes, why)));
+            return;
+        }
+        self.bytes += changes.iter().map(|(_, change)| change.value_bytes()).sum::<usize>();
+        decided.extend(keys.into_iter().map(|(key, _)| key));
+        changes.reverse();
+        if !changes.is_empty() {
+            self.steps.push(changes);
+        }
+    }
+}
+
+/// What the record did, its value in memory.
+async fn change(
+    recovery: &Recovery,
+    lsn: Lsn,
+    record: &EncodedRecord,
+) -> std::result::Result<Change, &'static str> {
+    if record.kind == RecordKind::Delete {
+        return Ok(Change::Delete);
+    }
+    let (entry, inline) =
+        Entry::decode(record.body_bytes()).map_err(|_| "its record cannot be understood")?;
+    let stored = if entry.home == Home::Inline {
+        inline.to_vec()
+    } else if entry.value_bytes > VALUE_BYTES_SINGLE_MAX {
+        return Err("its value is larger than 4 MiB");
+    } else {
+        let Recovery { device, pool, superblock, .. } = recovery;
+        let read = read_direct(device, pool, superblock.device_blocks, &entry, lsn).await;
+        read.map_err(|_| "its value cannot be read")?
+    };
+    let (value, options) = contents(&entry, &stored).map_err(|_| "its record cannot be understood")?;
+    Ok(Change::PutWith { value: value.into(), options: Box::new(options) })
+}
+
+impl Store {
+    /// Does again what the log has behind the damage, the oldest step first, and says in `report` what was done and what is lost; gives
+    /// the objects whose newest record was not done again.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], once the device failed.
+    pub(crate) async fn do_again(&self, behind: Behind, report: &mut CheckReport) -> Result<NotDone> {
+        for lost in &behind.lost {
+            report.notes.push(format!(
+                "repair: the log's records {} to {} are lost: an object that was written there, and not later, is as it was \
+                 before, or missing, where its tree had not taken it over yet; nobody knows the names",
+                lost.start,
+                lost.end - 1
+            ));
+        }
+        if behind.is_full {
+            report.notes.push(format!(
+                "repair: {} MiB of values behind the damage were held, all that memory allows: records in front of them are \
+                 among the lost (repair a copy again with more --cache)",
+                behind.held_mib()
+            ));
+        }
+        let (mut again, mut not_done) = (0, NotDone::new());
+        for (key, deletes, why) in behind.left_out {
+            report.was_not_done_again(&name(&key), why);
+            not_done.entry(key).or_insert(deletes);
+        }
+        for changes in behind.steps.into_iter().rev() {
+            match self.do_step(&changes).await {
+                Ok(()) => {
+                    again += 1;
+                    let users = changes.iter().filter(|(key, _)| !key.is_system());
+                    users.for_each(|(key, _)| report.was_restored(name(key.encoded())));
+                }
+                Err(error) => {
+                    for (key, change) in &changes {
+                        report.was_not_restored(&name(key.encoded()), &error);
+                        let deletes = matches!(change, Change::Delete);
+                        not_done.entry(key.encoded().to_vec()).or_insert(deletes);
+                    }
+                    self.0.poison.check()?;
+                }
+            }
+        }
+        if again > 0 {
+            report.notes.push(format!(
+                "repair: {again} step(s) that lay behind the damage in the log were done again"
+            ));
+        }
+        Ok(not_done)
+    }
+
+    /// Says in `report` what became of the objects of `not_done`, as they are now, and remembers it.
+    ///
+    /// # Errors
+    /// As the device; then the store is poisoned.
+    pub(crate) async fn account_losses(&self, not_done: NotDone, report: &mut CheckReport) -> Result<()> {
+        let before = report.losses;
+        for (encoded, deletes) in not_done {
+            let Some(key) = ObjectKey::of_encoded(&encoded) else { continue };
+            if key.is_system() {
+                continue;
+            }
+            let view = self.0.tablet_of(&key).view();
+            match (self.0.find(&view, &encoded).await, deletes) {
+                (Ok(None), true) => {}
+                (Ok(None) | Err(_), _) => report.was_lost(name(&encoded)),
+                (Ok(Some(_)), false) => report.was_reverted(name(&encoded)),
+                (Ok(Some(_)), true) => report.was_resurrected(name(&encoded)),
+            }
+        }
+        if report.losses != before {
+            // The superblock tells of the records already.
+            let more = Losses { lost: report.losses.lost - before.lost, ..report.losses };
+            self.0.publish(Published { losses: Some(more), ..Published::default() }).await?;
+        }
+        Ok(())
+    }
+
+    async fn do_step(&self, changes: &Changes) -> Result<()> {
+        let keys: Vec<(ObjectKey, ReadLevel)> =
+            changes.iter().map(|(key, _)| (key.clone(), ReadLevel::Nothing)).collect();
+        let decide = |_: &[Option<crate::Object>]| {
+            let changes: Vec<Change> = changes.iter().map(|(_, change)| change.clone()).collect();
+            Decision::Do(changes, ())
+        };
+        let outcome = self.transact(&keys, &TransactOptions::default(), decide).await?;
+        outcome.done().durable().await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+#[path = "log_salvage_tests.rs"]
+mod tests;

@@ -1,0 +1,543 @@
+//! Every batch of a log is damaged, alone, and what a repair does again is compared with a model; what it must not do again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use shoal_base::{ManualClock, Run, SeededEntropy, TabletId};
+use shoal_device::Device;
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+
+use smallvec::SmallVec;
+
+use super::*;
+use crate::common::options::Tuning;
+use crate::log::format::encode_record;
+use crate::store::copies::{Found as FoundSuperblock, read_newest};
+use crate::value::entry::Meta;
+use crate::{
+    ByteRange, CheckOptions, DeleteResult, Environment, FormatOptions, OpenOptions, block_on, check,
+};
+
+/// So large that nothing is applied unasked.
+const BLOCKS: u64 = 2048;
+const LOG_BLOCKS: u32 = 256;
+
+fn environment() -> Environment {
+    Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) }
+}
+
+fn on(image: Image) -> (Arc<SimDevice>, Device) {
+    let sim = SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() });
+    (sim.clone(), Device::new(sim))
+}
+
+fn open(device: &Device) -> Store {
+    open_in(device, environment())
+}
+
+fn open_in(device: &Device, environment: Environment) -> Store {
+    let tuning = Tuning { leaf_value_bytes_max: 100, ..Tuning::default() };
+    let options = OpenOptions { cache_bytes: 512 << 10, background: false, tuning, ..OpenOptions::default() };
+    block_on(Store::open(device.clone(), options, environment)).unwrap()
+}
+
+fn formatted() -> (Arc<SimDevice>, Device) {
+    let (sim, device) = on(Image::new(BLOCKS));
+    let options =
+        FormatOptions { tablets: 2, log_blocks: Some(LOG_BLOCKS), ..FormatOptions::for_blocks(BLOCKS) };
+    block_on(Store::format(&device, &options, &environment())).unwrap();
+    (sim, device)
+}
+
+fn ring(device: &Device) -> Ring {
+    match block_on(read_newest(device)).unwrap() {
+        FoundSuperblock::Newest(it) => it.layout.ring(),
+        FoundSuperblock::Nothing => panic!("there is a store"),
+    }
+}
+
+fn key(which: u32) -> ObjectKey {
+    ObjectKey::new("default", format!("key-{which}").as_bytes()).unwrap()
+}
+
+fn value(seed: u32, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at as u32 * 7 + seed * 31) as u8).collect()
+}
+
+/// What a step does to each of its objects: a value, or its end.
+type Step = Vec<(u32, Option<Vec<u8>>)>;
+
+fn perform(store: &Store, step: &Step) {
+    let keys: Vec<(ObjectKey, ReadLevel)> =
+        step.iter().map(|(which, _)| (key(*which), ReadLevel::Nothing)).collect();
+    let changes: Vec<Change> = step
+        .iter()
+        .map(|(_, value)| match value {
+            Some(value) => Change::PutWith { value: value.clone().into(), options: Box::default() },
+            None => Change::Delete,
+        })
+        .collect();
+    let decide = |_: &[Option<crate::Object>]| Decision::Do(changes.clone(), ());
+    let done = block_on(store.transact(&keys, &TransactOptions::default(), decide)).unwrap().done();
+    block_on(done.durable()).unwrap();
+}
+
+/// Where the next batch begins.
+fn head(store: &Store) -> u64 {
+    store.0.committer.place_of(Lsn(u64::MAX)).position
+}
+
+fn tablet(store: &Store, which: u32) -> TabletId {
+    store.0.tablet_of(&key(which)).id
+}
+
+fn repair(device: &Device) -> CheckReport {
+    block_on(check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() })).unwrap()
+}
+
+fn state(device: &Device) -> BTreeMap<u32, Vec<u8>> {
+    let store = open(device);
+    let object = |which| block_on(store.get(&key(which), ByteRange::ALL)).unwrap();
+    let all = (0..12).filter_map(|which| Some((which, object(which)?.value.to_vec()))).collect();
+    block_on(store.close()).unwrap();
+    all
+}
+
+/// Single writes, pairs, renames and deletes over two tablets, values of every kind.
+fn steps() -> Vec<Step> {
+    let sizes = [20, 900, 60_000, 5_000, 70];
+    let mut steps = Vec::new();
+    for turn in 0..24_u32 {
+        let some = |which: u32| (which % 9, Some(value(turn * 10 + which, sizes[(turn % 5) as usize])));
+        steps.push(match turn % 6 {
+            0 | 1 => vec![some(turn)],
+            2 => vec![some(turn), some(turn + 4)],
+            3 => vec![(turn % 9, None), some(turn + 1)],
+            4 => vec![some(turn), some(turn + 2), some(turn + 3)],
+            _ => vec![(turn % 9, None)],
+        });
+    }
+    steps
+}
+
+/// Each batch is damaged, alone: what it held is lost and nothing else, neither an object nor a part of a step; `applied` is the
+/// step before which one tablet is applied.
+fn each_batch_damaged(applied: Option<usize>) {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let steps = steps();
+    let mut places = Vec::new();
+    for (turn, step) in steps.iter().enumerate() {
+        if applied == Some(turn) {
+            block_on(store.0.apply_tablet(&store.0.tablets.all()[0])).unwrap();
+        }
+        places.push(head(&store));
+        perform(&store, step);
+    }
+    let tablets: Vec<TabletId> = (0..12).map(|which| tablet(&store, which)).collect();
+    let applies = store.0.counters.applies.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(applies, u64::from(applied.is_some()), "nothing was applied unasked");
+    drop(store);
+    let (image, ring) = (sim.image(), ring(&device));
+    let mut again = 0;
+    for lost in 0..steps.len() - 1 {
+        let in_tree = |which: u32| {
+            tablets[which as usize] == TabletId(0) && applied.is_some_and(|applied| lost < applied)
+        };
+        let mut expected = BTreeMap::new();
+        for (turn, step) in steps.iter().enumerate() {
+            for (which, value) in step.iter().filter(|(which, _)| turn != lost || in_tree(*which)) {
+                expected.remove(which);
+                expected.extend(value.clone().map(|value| (*which, value)));
+            }
+        }
+        let (sim, device) = on(image.clone());
+        sim.corrupt(ring.block(places[lost]), 90, 0x40);
+        let report = repair(&device);
+        let state = state(&device);
+        let differs = (0..12).find(|which| state.get(which) != expected.get(which));
+        assert_eq!(differs, None, "step {lost} is lost: {report:?}");
+        if report.is_clean() {
+            assert!(steps[lost].iter().all(|(which, _)| in_tree(*which)), "{lost}: nobody noticed");
+            continue;
+        }
+        again += report.restored_count;
+        let says = |words: &str| report.notes.iter().any(|note| note.contains(words));
+        assert!(says("are lost: an object that was written there"), "step {lost}: {report:?}");
+        assert!(!says("was left out") && !says("did not get to its end"), "step {lost}: {report:?}");
+        let left = block_on(check(device, &CheckOptions::default())).unwrap();
+        assert!(
+            left.problem_count == 0 && !left.is_clean(),
+            "it remembers what was lost: step {lost}: {left:?}"
+        );
+    }
+    assert!(again > 100, "{again}");
+}
+
+/// A store that a crash left, with `count` batches of one put each in its log, and the places of the batches.
+fn batches_of_one(count: u32) -> (Arc<SimDevice>, Device, Vec<u64>) {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let mut places = Vec::new();
+    for turn in 0..count {
+        places.push(head(&store));
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    drop(store);
+    (sim, device, places)
+}
+
+#[test]
+fn each_batch_is_lost_alone() {
+    each_batch_damaged(None);
+}
+
+#[test]
+fn what_a_tree_has_already_is_not_done_again() {
+    each_batch_damaged(Some(12));
+}
+
+/// A second damage: what lies between the two is linked to nothing, and only what follows the later one is done again.
+#[test]
+fn only_what_is_linked_to_the_newest_batch_is_believed() {
+    let (sim, device, places) = batches_of_one(6);
+    for lost in [1, 3] {
+        sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);
+    }
+    let report = repair(&device);
+    let expected = [0, 4, 5].map(|which| (which, value(which, 50)));
+    assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
+    assert_eq!(report.restored, ["default/key-4", "default/key-5"]);
+    assert!(report.notes.iter().any(|note| note.contains("records 2 to 4 are lost")), "{report:?}");
+}
+
+/// A value that cannot be read: nothing of its step is done again, its objects are named, and what is older counts.
+#[test]
+fn a_step_is_done_again_as_a_whole_or_not_at_all() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    perform(&store, &vec![(0, Some(value(0, 50)))]);
+    let damaged = head(&store);
+    perform(&store, &vec![(1, Some(value(1, 50)))]);
+    perform(&store, &vec![(2, Some(value(2, 50))), (3, Some(value(3, 50)))]);
+    let large = value(9, 60_000);
+    perform(&store, &vec![(2, None), (3, Some(large.clone())), (4, Some(value(4, 50)))]);
+    perform(&store, &vec![(5, Some(value(5, 50)))]);
+    drop(store);
+    let image = sim.image();
+    let is_value = |block: &u64| image.block(*block)[..64] == large[..64];
+    let block = (0..image.blocks()).find(is_value).expect("it has blocks of its own");
+    let (sim, device) = on(image.clone());
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    sim.corrupt(block, 2_000, 1);
+    // What is left out is held, too: by name.
+    let (_, recovery) = read(&device);
+    let found = block_on(crate::recovery::repair::tree_salvage::read_ring(&recovery));
+    let behind = block_on(read_behind(&recovery, &found, usize::MAX));
+    assert_eq!(behind.bytes, 3 * 50 + 6 * key(0).encoded().len());
+    let report = repair(&device);
+    let expected = [0, 2, 3, 5].map(|which| (which, value(which, 50)));
+    assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
+    let named: BTreeSet<&str> = report
+        .notes
+        .iter()
+        .filter(|note| note.contains("was left out (its value cannot be read)"))
+        .filter_map(|note| note.split(' ').nth(2))
+        .collect();
+    let names = ["default/key-2:", "default/key-3:", "default/key-4:"];
+    assert_eq!(named, BTreeSet::from(names), "{report:?}");
+}
+
+/// What a write's answer was comes back with the write: sent again, it is not done twice (R17).
+#[test]
+fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
+    let (sim, device) = formatted();
+    // A result has its time, by the clock that the repair has, too.
+    let store = open_in(&device, Environment::default());
+    let damaged = head(&store);
+    perform(&store, &vec![(1, Some(value(1, 50)))]);
+    let identity = crate::RequestId { session: 77, sequence: 3 };
+    let delete = |store: &Store| {
+        let name = key(0);
+        let write = crate::Write::delete(&name, crate::RejectRules::default()).once(Some(identity));
+        let (done, deleted) = block_on(store.write_durably(write))?;
+        Ok::<_, crate::Error>(DeleteResult { deleted, version: done.version })
+    };
+    perform(&store, &vec![(0, Some(value(0, 50)))]);
+    let first: DeleteResult = delete(&store).unwrap();
+    perform(&store, &vec![(0, Some(value(5, 50)))]);
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let report = repair(&device);
+    assert!(!report.restored.iter().any(|name| name.contains("result")), "{report:?}");
+    let store = open_in(&device, Environment::default());
+    let again = delete(&store).unwrap();
+    assert_eq!(again.deleted, first.deleted);
+    let object = block_on(store.get(&key(0), ByteRange::ALL)).unwrap().expect("not deleted a second time");
+    assert_eq!(object.value.to_vec(), value(5, 50));
+}
+
+/// No more is held than memory allows, and the report says where that ended.
+#[test]
+fn what_memory_has_no_room_for_is_said_to_be_lost() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let damaged = head(&store);
+    for turn in 0..8 {
+        perform(&store, &vec![(turn, Some(value(turn, 1_000)))]);
+    }
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let options = OpenOptions { accept_damaged_log: true, background: false, ..OpenOptions::default() };
+    let behind = block_on(async {
+        let recovery = Recovery::read(device, &options).await.unwrap();
+        let found = crate::recovery::repair::tree_salvage::read_ring(&recovery).await;
+        read_behind(&recovery, &found, 2_500).await
+    });
+    assert_eq!((behind.steps.len(), behind.is_full), (3, true));
+    assert_eq!(behind.lost, std::slice::from_ref(&(1..6)));
+    let (_, device) = formatted();
+    let store = open(&device);
+    let mut report = CheckReport::default();
+    block_on(store.do_again(behind, &mut report)).unwrap();
+    assert!(report.notes.iter().any(|note| note.contains("all that memory allows")), "{report:?}");
+    assert_eq!(report.restored_count, 3);
+}
+
+fn read(device: &Device) -> (OpenOptions, Recovery) {
+    let options = OpenOptions { accept_damaged_log: true, background: false, ..OpenOptions::default() };
+    let recovery = block_on(Recovery::read(device.clone(), &options)).unwrap();
+    (options, recovery)
+}
+
+fn is_same(one: &Image, other: &Image) -> bool {
+    one.blocks() == other.blocks() && (0..one.blocks()).all(|block| one.block(block) == other.block(block))
+}
+
+/// Where memory has no room for all of it, nothing is written unless that is asked for.
+#[test]
+fn a_repair_that_would_lose_what_can_be_read_writes_nothing() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let damaged = head(&store);
+    for turn in 0..8 {
+        perform(&store, &vec![(turn, Some(value(turn, 1_000)))]);
+    }
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let before = sim.image();
+    let repair = |in_part| {
+        let (open, recovery) = read(&device);
+        let mut report = CheckReport::default();
+        let options = CheckOptions { repair: true, in_part, ..CheckOptions::default() };
+        let repair = crate::recovery::repair::repair_holding(
+            2_500,
+            device.clone(),
+            recovery,
+            open,
+            &options,
+            &mut report,
+        );
+        block_on(repair).unwrap();
+        report
+    };
+    let report = repair(false);
+    assert!(report.notes.iter().any(|note| note.contains("nothing was written")), "{report:?}");
+    assert!(is_same(&sim.image(), &before));
+    assert_eq!(repair(true).restored_count, 3);
+}
+
+/// Once it writes, what lies behind the damage is in memory only: that is said while the device is as it was.
+#[test]
+fn that_a_repair_cannot_be_repeated_is_said_before_it_writes() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let damaged = head(&store);
+    for turn in 0..3 {
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let before = sim.image();
+    let before_writing = {
+        let said = said.clone();
+        move |text: &str| said.lock().unwrap().push((text.to_owned(), is_same(&sim.image(), &before)))
+    };
+    let options = CheckOptions {
+        repair: true,
+        before_writing: Some(Arc::new(before_writing)),
+        ..CheckOptions::default()
+    };
+    assert_eq!(block_on(check(device.clone(), &options)).unwrap().restored_count, 2);
+    assert_eq!(block_on(check(device, &options)).unwrap().problem_count, 0);
+    let said = said.lock().unwrap();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].0.contains("only be repeated on a copy") && said[0].1, "{said:?}");
+}
+
+/// What was promised behind the newest batch that is whole is lost, too, and its numbers are named.
+#[test]
+fn promised_records_behind_the_newest_batch_are_named() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let mut places = Vec::new();
+    for turn in 0..6 {
+        places.push(head(&store));
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    block_on(store.0.publish(crate::checkpoint::publish::Changes::default())).unwrap();
+    drop(store);
+    for lost in [1, 5] {
+        sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);
+    }
+    let report = repair(&device);
+    let expected = [0, 2, 3, 4].map(|which| (which, value(which, 50)));
+    assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
+    for numbers in ["records 2 to 2 are lost", "records 6 to 6 are lost"] {
+        assert!(report.notes.iter().any(|note| note.contains(numbers)), "{numbers}: {report:?}");
+    }
+}
+
+/// The store was opened, and nothing written since: the epoch before is the newest that has batches.
+#[test]
+fn an_epoch_without_batches_hides_nothing() {
+    let (sim, device, places) = batches_of_one(4);
+    drop(open(&device));
+    sim.corrupt(ring(&device).block(places[1]), 90, 0x40);
+    let report = repair(&device);
+    let expected = [0, 2, 3].map(|which| (which, value(which, 50)));
+    assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
+    assert!(report.notes.iter().any(|note| note.contains("records 2 to 2 are lost")), "{report:?}");
+}
+
+/// With the newest superblock the log's true tail is lost, and the log has gone on further than a ring behind the tail that is left.
+#[test]
+fn batches_further_than_a_ring_behind_the_tail_are_seen() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    for turn in 0.. {
+        if head(&store) > u64::from(LOG_BLOCKS) + 8 {
+            break;
+        }
+        perform(&store, &vec![(turn % 9, Some(value(turn, 9_000)))]);
+        if turn % 8 == 7 {
+            for tablet in store.0.tablets.all() {
+                block_on(store.0.apply_tablet(tablet)).unwrap();
+            }
+        }
+    }
+    for tablet in store.0.tablets.all() {
+        block_on(store.0.apply_tablet(tablet)).unwrap();
+    }
+    let damaged = head(&store);
+    for turn in 0..3 {
+        perform(&store, &vec![(turn, Some(value(turn, 50)))]);
+    }
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    let (_, mut recovery) = read(&device);
+    assert!(recovery.is_cut && recovery.log.head.position > u64::from(LOG_BLOCKS));
+    recovery.superblock.log_tail.position = 0;
+    let found = block_on(crate::recovery::repair::tree_salvage::read_ring(&recovery));
+    let behind = block_on(read_behind(&recovery, &found, usize::MAX));
+    assert_eq!(behind.steps.len(), 2);
+}
+
+/// What a durable batch saw expired stays expired, though an opening did not see the batch (R18).
+#[test]
+fn the_clock_of_expiry_is_taken_over_from_behind_the_damage() {
+    const LATE_NS: u64 = 1 << 62;
+    let (sim, device) = formatted();
+    let clock = Arc::new(ManualClock::new(1_000));
+    let environment = Environment { clock: clock.clone(), entropy: Arc::new(SeededEntropy::new(5)) };
+    let store = open_in(&device, environment);
+    let damaged = head(&store);
+    perform(&store, &vec![(1, Some(value(1, 50)))]);
+    clock.advance(LATE_NS);
+    perform(&store, &vec![(2, Some(value(2, 50)))]);
+    drop(store);
+    sim.corrupt(ring(&device).block(damaged), 90, 0x40);
+    repair(&device);
+    let (_, recovery) = read(&device);
+    let clock = &recovery.superblock.clock;
+    assert!(clock.store_ns >= LATE_NS, "{clock:?}");
+    // The machine's clock, by which the repair went on, is behind it.
+    assert!(clock.marks.iter().any(|mark| mark.wall_ns >= LATE_NS), "{clock:?}");
+}
+
+#[test]
+fn steps_are_taken_from_the_end() {
+    let record = |which: u8, continues| {
+        let encoded = encode_record(RecordKind::Delete, TabletId(0), &[which], &[], continues);
+        (Lsn(u64::from(which)), encoded)
+    };
+    let mut records = vec![record(1, false), record(2, true), record(3, true), record(4, false)];
+    let mut numbers = || Some(last_step(&mut records)?.iter().map(|(lsn, _)| lsn.0).collect::<Vec<_>>());
+    assert_eq!([numbers(), numbers(), numbers()], [Some(vec![2, 3, 4]), Some(vec![1]), None]);
+}
+
+/// Records that no writer makes, right in every checksum: their step is left out, and the objects beside them are named.
+#[test]
+fn what_no_step_can_have_is_left_out_with_its_reason() {
+    let (_sim, device) = formatted();
+    let (_, recovery) = read(&device);
+    let delete = |tablet, key: &[u8]| encode_record(RecordKind::Delete, TabletId(tablet), key, &[], false);
+    let huge = Entry {
+        modified_ns: 1,
+        end: None,
+        value_bytes: VALUE_BYTES_SINGLE_MAX + 1,
+        meta: Meta::Inline(SmallVec::new()),
+        home: Home::Manifest { runs: SmallVec::from_slice(&[Run::new(900, 1)]), bytes: 100, checksum: 7 },
+    };
+    let mut body = Vec::new();
+    huge.encode(&mut body);
+    let huge = encode_record(RecordKind::Put, TabletId(0), key(3).encoded(), &[&body], false);
+    let cut = encode_record(RecordKind::Put, TabletId(0), key(3).encoded(), &[&[9]], false);
+    let cases = [
+        (delete(9, key(3).encoded()), "it names a tablet that does not exist", vec![key(2)]),
+        (delete(0, b"no bucket ends here"), "it names an object that cannot be", vec![key(2)]),
+        (huge, "its value is larger than 4 MiB", vec![key(2), key(3)]),
+        (cut, "its record cannot be understood", vec![key(2), key(3)]),
+    ];
+    for (record, expected, names) in cases {
+        let mut behind = Behind::default();
+        let step = [(Lsn(5), delete(0, key(2).encoded())), (Lsn(6), record)];
+        let mut decided = HashSet::new();
+        block_on(behind.add(&recovery, &step, &mut decided));
+        assert!(
+            !behind.has_steps() && decided.is_empty(),
+            "{expected}: an older step may still have the keys"
+        );
+        assert!(behind.left_out.iter().all(|(.., why)| *why == expected), "{:?}", behind.left_out);
+        let left_out: Vec<&[u8]> = behind.left_out.iter().map(|(key, ..)| &key[..]).collect();
+        assert!(names.iter().all(|name| left_out.contains(&name.encoded())), "{expected}: {left_out:?}");
+    }
+}
+
+/// A step that does not succeed is said, and does not end the others; a store that is read-only ends all.
+#[test]
+fn a_step_that_fails_is_named_and_the_next_one_follows() {
+    let put = |which, bytes| {
+        (key(which), Change::PutWith { value: vec![1; bytes].into(), options: Box::default() })
+    };
+    let both = || Behind {
+        // The newest first: two values that are larger than the store, together, and a small one.
+        steps: vec![vec![put(3, 50)], vec![put(1, 4 << 20), put(2, 4 << 20)]],
+        ..Behind::default()
+    };
+    let (_sim, device) = formatted();
+    let store = open(&device);
+    let mut report = CheckReport::default();
+    block_on(store.do_again(both(), &mut report)).unwrap();
+    assert_eq!(report.restored, ["default/key-3"]);
+    let said = |which: u32| format!("repair: object default/key-{which}: not restored: the store is full");
+    assert!([1, 2].iter().all(|&which| report.notes.iter().any(|note| note.starts_with(&said(which)))));
+    assert!(block_on(store.get(&key(1), ByteRange::ALL)).unwrap().is_none(), "as a whole or not at all");
+
+    store.0.poison.set("a test".into());
+    let mut report = CheckReport::default();
+    let ended = block_on(store.do_again(both(), &mut report));
+    assert!(matches!(ended, Err(crate::Error::Poisoned(_))), "{ended:?}");
+    assert_eq!((report.restored_count, report.notes.len()), (0, 2), "the first step's objects: {report:?}");
+}

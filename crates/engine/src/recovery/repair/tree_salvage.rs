@@ -1,0 +1,288 @@
+//! What the log still knows of objects that a tree cannot give any more: for `shoal check --repair`.
+//!
+//! The log is a ring, and what was applied stays in it until it is overwritten. Its batches form a chain that ends at the head,
+//! so what can be followed back from there is everything that was written last, without gaps: the newest record of a
+//! key among them is the newest that there is. A cut log has a gap. So a tablet whose tree holds more than what is left of the
+//! log gets nothing from it, and an opening that cuts the log leaves an epoch out (`open.rs`): nobody walks back across that.
+//! Where an entry can still be read, its record is the one of its version, or none.
+//!
+//! Records that carry their value restore the object; of a larger value only the place is known, which the tree knew as well.
+//! Nothing else is believed: older copies of pages may be stale.
+
+use std::collections::{BTreeMap, HashMap};
+
+use shoal_base::Lsn;
+use shoal_base::codec::Truncated;
+use shoal_device::{Device, IoBuf};
+
+use crate::common::error::{Error, Result};
+use crate::common::key::{ObjectKey, name};
+use crate::common::object::{Deadline, PutOptions, RejectRules};
+use crate::log::format::{BatchHeader, EncodedRecord, RecordKind, check_batch, peek_header};
+use crate::log::read::decode_records;
+use crate::log::ring::{LogPlace, Ring};
+use crate::recovery::read::Recovery;
+use crate::recovery::report::CheckReport;
+use crate::store::{Inner, Store};
+use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::view::TabletRecord;
+use crate::value::entry::{Entry, Home, Meta, decode_metadata, split_leaf_entry};
+use crate::value::read::verify_direct;
+
+/// Bytes of keys and records that are held for a repair, at most, where the cache is not larger. What is older is not restored, and
+/// the report says so.
+const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// What a repair may hold in memory with a cache of so many bytes.
+pub(crate) fn held_bytes_max(cache_bytes: usize) -> usize {
+    cache_bytes.max(HELD_BYTES_MAX)
+}
+
+/// A record that restores an object.
+struct Held {
+    lsn: Lsn,
+    record: EncodedRecord,
+}
+
+/// What the log knows of keys that the trees lost, by encoded key.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// None: the newest record of the key restores nothing, and hides the older ones.
+    keys: BTreeMap<Vec<u8>, Option<Held>>,
+    bytes: usize,
+    /// Whether older records were left out, because no more may be held.
+    is_full: bool,
+}
+
+/// A batch that lies in the ring, whole.
+pub(crate) struct Found {
+    block: u64,
+    pub header: BatchHeader,
+}
+
+/// All whole batches by their checksums.
+pub(crate) type Batches = HashMap<u32, Vec<Found>>;
+
+/// All whole batches of the log's ring.
+pub(crate) async fn read_ring(recovery: &Recovery) -> Batches {
+    let Recovery { device, superblock, .. } = recovery;
+    let ring = superblock.layout.ring();
+    find_batches(device, superblock.log_seed, ring).await
+}
+
+/// Follows the ring's batches back from the log's head, as far as they are there and no more than `bytes_max` bytes are held. What
+/// cannot be read is left out.
+pub(crate) async fn read_known(recovery: &Recovery, found: &Batches, bytes_max: usize) -> Known {
+    let Recovery { device, superblock, log, .. } = recovery;
+    let ring = superblock.layout.ring();
+    let (mut known, mut place) = (Known::default(), log.head);
+    let mut epoch = log.batches.last().map_or(superblock.epoch, |batch| batch.header.epoch);
+    let oldest = place.position.saturating_sub(u64::from(ring.blocks));
+    while let Some(batch) = batch_before(found, place, epoch, ring)
+        && batch.header.position >= oldest
+        && let Some(records) = read_batch(device, superblock.log_seed, batch).await
+    {
+        if known.bytes > bytes_max {
+            known.is_full = true;
+            break;
+        }
+        for (index, record) in records.into_iter().enumerate().rev() {
+            known.consider(recovery, Lsn(batch.header.first_lsn.0 + index as u64), record).await;
+        }
+        place = batch.header.place();
+        epoch = batch.header.epoch;
+    }
+    known
+}
+
+/// The batch in front of `place`, which the opening of number `epoch` wrote on: its checksum is the chain there, it ends there or
+/// where the ring turned, and no opening between the two is missing.
+pub(crate) fn batch_before(found: &Batches, place: LogPlace, epoch: u64, ring: Ring) -> Option<&Found> {
+    found.get(&place.chain)?.iter().find(|batch| {
+        let header = &batch.header;
+        let end = header.end();
+        let meets = end == place.position || ring.turn(end) == place.position;
+        let in_order = header.next_lsn() <= place.first_lsn;
+        meets && in_order && (header.epoch..=header.epoch + 1).contains(&epoch)
+    })
+}
+
+async fn find_batches(device: &Device, seed: u64, ring: Ring) -> Batches {
+    let mut found = Batches::new();
+    for block in ring.first..ring.first + u64::from(ring.blocks) {
+        let Ok(first) = device.read(block, IoBuf::unfilled(1)).await.ok() else { continue };
+        let Some(header) = peek_header(&first) else { continue };
+        let fits = header.blocks <= ring.rest(header.position) && ring.block(header.position) == block;
+        if !fits {
+            continue;
+        }
+        let whole = device.read(block, IoBuf::unfilled(header.blocks as usize)).await.ok();
+        if let Ok(bytes) = whole
+            && let Some((header, crc)) = check_batch(&bytes, seed)
+        {
+            found.entry(crc).or_default().push(Found { block, header });
+        }
+    }
+    found
+}
+
+pub(crate) async fn read_batch(device: &Device, seed: u64, batch: &Found) -> Option<Vec<EncodedRecord>> {
+    let bytes = device.read(batch.block, IoBuf::unfilled(batch.header.blocks as usize)).await.ok().ok()?;
+    let (header, _) = check_batch(&bytes, seed)?;
+    decode_records(&header, &bytes)
+}
+
+impl Known {
+    /// Whether there is anything to be restored.
+    pub(crate) fn has_any(&self) -> bool {
+        self.keys.values().any(Option::is_some)
+    }
+
+    /// Holds the record where it is the newest of its key and the object cannot be read without it. Newer ones come first.
+    async fn consider(&mut self, recovery: &Recovery, lsn: Lsn, record: EncodedRecord) {
+        let Recovery { superblock, log, .. } = recovery;
+        let Some(tablet) = superblock.tablets.get(usize::from(record.tablet.0)) else { return };
+        let key = record.key().to_vec();
+        // A tree that is ahead of the log may have held something newer.
+        if tablet.applied >= log.head.first_lsn || self.keys.contains_key(&key) {
+            return;
+        }
+        let held = if lsn > tablet.applied {
+            // The opening brings it back.
+            None
+        } else if !is_lost(recovery, tablet, &key, lsn, &record).await {
+            return;
+        } else {
+            let restores = record.kind == RecordKind::Delete || carries_value(&record);
+            restores.then_some(Held { lsn, record })
+        };
+        self.bytes += key.len() + held.as_ref().map_or(0, |held| held.record.bytes.len());
+        self.keys.insert(key, held);
+    }
+}
+
+/// Whether the tree cannot give what the record with this number wrote, or cannot say what the key holds.
+async fn is_lost(
+    recovery: &Recovery,
+    tablet: &TabletRecord,
+    key: &[u8],
+    lsn: Lsn,
+    record: &EncodedRecord,
+) -> bool {
+    let Recovery { device, pool, superblock, .. } = recovery;
+    let tree = tree_of(superblock.identity, record.tablet);
+    let found = match tree.lookup(&PoolPages::new(pool), tablet.root, key).await {
+        Ok(Some(found)) => found,
+        Ok(None) => return false,
+        Err(error) => return cannot_be_read(&error),
+    };
+    match split_leaf_entry(&found) {
+        Ok((version, body)) if version == lsn && record.kind == RecordKind::Put => {
+            match Entry::decode(body) {
+                Ok((entry, _)) => {
+                    let read = verify_direct(device, pool, superblock.device_blocks, &entry, version).await;
+                    read.is_err_and(|error| cannot_be_read(&error))
+                }
+                Err(_) => true,
+            }
+        }
+        _ => false,
+    }
+}
+
+fn cannot_be_read(error: &Error) -> bool {
+    matches!(error, Error::Corrupt { .. } | Error::Io(_))
+}
+
+fn carries_value(record: &EncodedRecord) -> bool {
+    Entry::decode(record.body_bytes()).is_ok_and(|(entry, _)| entry.home == Home::Inline)
+}
+
+/// The value of an entry whose stored bytes are `stored`, and what was said about it.
+pub(crate) fn contents(
+    entry: &Entry,
+    stored: &[u8],
+) -> std::result::Result<(Vec<u8>, PutOptions), Truncated> {
+    let (front, value) = stored.split_at_checked(entry.meta_in_front() as usize).ok_or(Truncated)?;
+    let metadata = match &entry.meta {
+        Meta::Inline(bytes) => decode_metadata(bytes)?,
+        Meta::InFront(_) => decode_metadata(front)?,
+    };
+    let options = PutOptions {
+        metadata,
+        modified_ns: Some(entry.modified_ns),
+        expiry: entry.end.map(Deadline::given_on).into(),
+        ..PutOptions::default()
+    };
+    Ok((value.to_vec(), options))
+}
+
+impl Store {
+    /// Writes anew what cannot be read and the log still had, under new versions, and says in `report` what was restored and
+    /// what could not be.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], once the device failed.
+    pub(crate) async fn salvage(&self, known: Known, report: &mut CheckReport) -> Result<()> {
+        if known.is_full {
+            report.notes.push(format!(
+                "repair: {} MiB of records were held, all that memory allows: older ones in the log were left out, so some \
+                 objects stay lost that it could restore (repair a copy again with more --cache)",
+                known.bytes >> 20
+            ));
+        }
+        let held = known.keys.into_iter().filter_map(|(key, held)| Some((key, held?)));
+        // Deletes need no space.
+        let (deletes, puts): (Vec<_>, Vec<_>) =
+            held.partition(|(_, held)| held.record.kind == RecordKind::Delete);
+        for (encoded, held) in deletes.into_iter().chain(puts) {
+            let Some(key) = ObjectKey::of_encoded(&encoded).filter(|key| !key.is_system()) else { continue };
+            match self.restore(&key, &held).await {
+                Ok(true) => report.was_restored(name(&encoded)),
+                Ok(false) => {}
+                Err(error) => {
+                    report.was_not_restored(&name(&encoded), &error);
+                    self.0.poison.check()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does again what the record did, where the object cannot be read and was not written since; says whether it did.
+    async fn restore(&self, key: &ObjectKey, held: &Held) -> Result<bool> {
+        if !self.0.is_lost_since(key, held.lsn).await? {
+            return Ok(false);
+        }
+        if held.record.kind == RecordKind::Delete {
+            self.delete(key, RejectRules::default()).await?;
+        } else {
+            let (value, options) = Entry::decode(held.record.body_bytes())
+                .and_then(|(entry, inline)| contents(&entry, inline))
+                .map_err(|_| Error::Invalid("its record in the log cannot be understood".into()))?;
+            self.put(key, value.into(), options).await?;
+        }
+        Ok(true)
+    }
+}
+
+impl Inner {
+    /// Whether the object cannot be read, and may be as the record `lsn` left it.
+    async fn is_lost_since(&self, key: &ObjectKey, lsn: Lsn) -> Result<bool> {
+        let view = self.tablet_of(key).view();
+        let found = match self.find(&view, key.encoded()).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(false),
+            Err(error) => return if cannot_be_read(&error) { Ok(true) } else { Err(error) },
+        };
+        if found.version != lsn {
+            return Ok(false);
+        }
+        let blocks = self.device.blocks();
+        Ok(verify_direct(&self.device, &self.pool, blocks, &found.entry, found.version).await.is_err())
+    }
+}
+
+#[cfg(test)]
+#[path = "tree_salvage_tests.rs"]
+mod tests;

@@ -1,0 +1,50 @@
+//! Which whole free groups were given back to the device. Only memory knows it; after a restart everything is discarded once more.
+
+use shoal_base::Run;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_space::Space;
+
+/// Which groups hold nothing on the device either: a bit each, taken away by whoever frees something in the group.
+pub(crate) struct Discarded {
+    groups: Box<[AtomicU64]>,
+    group_blocks: u64,
+    /// The group to look at next.
+    pub next: AtomicU64,
+    /// The device failed at it once.
+    pub failed: AtomicBool,
+}
+
+impl Discarded {
+    /// Nothing was discarded.
+    pub(crate) fn new(space: &Space) -> Self {
+        Self {
+            groups: (0..space.groups().div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            group_blocks: u64::from(space.group_blocks()),
+            next: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// What was in use may hold something.
+    pub(crate) fn freed(&self, run: Run) {
+        for group in run.block / self.group_blocks..=(run.end() - 1) / self.group_blocks {
+            let bit = 1 << (group % 64);
+            if let Some(word) = self.groups.get((group / 64) as usize)
+                && word.load(Ordering::Relaxed) & bit != 0
+            {
+                word.fetch_and(!bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn contains(&self, group: u64) -> bool {
+        let word = self.groups.get((group / 64) as usize);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (group % 64)) != 0)
+    }
+
+    pub(crate) fn insert(&self, group: u64) {
+        if let Some(word) = self.groups.get((group / 64) as usize) {
+            word.fetch_or(1 << (group % 64), Ordering::Relaxed);
+        }
+    }
+}

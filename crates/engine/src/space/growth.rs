@@ -1,0 +1,126 @@
+//! How growing the file went so far, and how far ahead of need it is to grow.
+
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+
+/// That the file cannot grow is said at most this often, however often that changes.
+const SAY_AGAIN_NS: u64 = 60_000_000_000;
+/// Between two looks at the rate of writing, at least.
+const RATE_PERIOD_NS: u64 = 250_000_000;
+/// And what so many seconds of writing take.
+const AHEAD_S: u64 = 2;
+
+/// How growing went so far: on a full file system steps get shorter, and it is said once.
+#[derive(Default)]
+pub(crate) struct Growth {
+    /// Blocks of the next step at most; 0: a whole step.
+    pub step_max: AtomicU64,
+    limit: Mutex<Limit>,
+    /// When the rate of writing was looked at last, and what had been written by then.
+    seen: Mutex<(u64, u64)>,
+    /// Blocks that [`AHEAD_S`] seconds take.
+    ahead: AtomicU64,
+}
+
+#[derive(Default)]
+struct Limit {
+    /// Not even the shortest step fits.
+    is_reached: bool,
+    said_ns: Option<u64>,
+    /// Times that it was reached and not said.
+    unsaid: u64,
+}
+
+impl Growth {
+    /// Not even the shortest step fits; how often that was so without a word, where it is to be said now.
+    pub(crate) fn reached(&self, now_ns: u64) -> Option<u64> {
+        let mut limit = self.limit.lock();
+        if std::mem::replace(&mut limit.is_reached, true) {
+            return None;
+        }
+        if limit.said_ns.is_some_and(|said_ns| now_ns.saturating_sub(said_ns) < SAY_AGAIN_NS) {
+            limit.unsaid += 1;
+            return None;
+        }
+        limit.said_ns = Some(now_ns);
+        Some(std::mem::take(&mut limit.unsaid))
+    }
+
+    /// A step of so many blocks fits.
+    pub(crate) fn grew(&self, blocks: u64, step_blocks: u64) {
+        self.limit.lock().is_reached = false;
+        let next = blocks.saturating_mul(2);
+        self.step_max.store(if next >= step_blocks { 0 } else { next }, Ordering::Relaxed);
+    }
+
+    /// So many blocks were written until now.
+    pub(crate) fn note(&self, now_ns: u64, blocks: u64) {
+        let mut seen = self.seen.lock();
+        let took_ns = now_ns.saturating_sub(seen.0);
+        if took_ns < RATE_PERIOD_NS {
+            return;
+        }
+        let written = u128::from(blocks.saturating_sub(seen.1)) * u128::from(AHEAD_S * 1_000_000_000);
+        let ahead = u64::try_from(written / u128::from(took_ns)).unwrap_or(u64::MAX);
+        *seen = (now_ns, blocks);
+        // A rate that falls is forgotten slowly: a pause is no end.
+        let before = self.ahead.load(Ordering::Relaxed);
+        self.ahead.store(ahead.max(before - before / 8), Ordering::Relaxed);
+    }
+
+    pub(crate) fn ahead_of_rate(&self) -> u64 {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn step_max(&self, step_blocks: u64) -> u64 {
+        match self.step_max.load(Ordering::Relaxed) {
+            0 => step_blocks,
+            blocks => blocks.min(step_blocks),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_file_system_is_said_once() {
+        let growth = Growth::default();
+        let said = (0..195).filter(|&put| growth.reached(put * 1_000_000_000).is_some()).count();
+        assert_eq!(said, 1);
+        // It grows and is full again, ten times in a minute.
+        let again = |now_ns| {
+            growth.grew(1, 256);
+            growth.reached(now_ns)
+        };
+        let begin = 195_000_000_000;
+        assert_eq!(again(begin), Some(0));
+        for turn in 1..=9 {
+            assert_eq!(again(begin + turn * 6_000_000_000), None);
+        }
+        assert_eq!(again(begin + 61_000_000_000), Some(9));
+    }
+
+    #[test]
+    fn two_seconds_of_writing_are_kept_free() {
+        let growth = Growth::default();
+        growth.note(1_000_000_000, 0);
+        growth.note(1_500_000_000, 1_000);
+        assert_eq!(growth.ahead_of_rate(), 4_000, "1,000 blocks in half a second");
+        growth.note(1_600_000_000, 9_000);
+        assert_eq!(growth.ahead_of_rate(), 4_000, "too soon to say");
+        growth.note(2_000_000_000, 1_000);
+        assert_eq!(growth.ahead_of_rate(), 3_500, "a pause");
+    }
+
+    #[test]
+    fn steps_get_longer_again() {
+        let growth = Growth::default();
+        assert_eq!(growth.step_max(256), 256);
+        growth.grew(3, 256);
+        assert_eq!(growth.step_max(256), 6);
+        growth.grew(200, 256);
+        assert_eq!(growth.step_max(256), 256);
+    }
+}

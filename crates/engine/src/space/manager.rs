@@ -1,0 +1,418 @@
+//! Space as the engine sees it: what may be handed out now, what is promised to applies (R3), and what was freed but may
+//! not be reused yet (R9).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::Weak;
+
+use shoal_base::Run;
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_space::Space;
+use smallvec::SmallVec;
+
+use crate::common::error::Error;
+use crate::common::options::UNIT_BLOCKS;
+use crate::space::closed::Closed;
+use crate::space::discarded::Discarded;
+use crate::testing::injected_bug::{Bug, injected};
+
+/// A bucket's number with the allocator; 0 has no space of its own.
+pub(crate) type OwnerId = u16;
+
+/// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
+pub(crate) const TREE_BLOCKS_PER_RECORD: u64 = 2;
+
+/// Runs of one value.
+pub(crate) const RUNS_MAX: usize = 4096;
+
+/// A value in more runs than these says that free space is in pieces.
+const FEW_RUNS: usize = 4;
+
+/// How often a value finds that another one took the largest run before it.
+const MISSES_MAX: usize = 64;
+
+/// Every view of a tablet with the same root holds its epoch: when it is gone, no reader can reach what the next root
+/// does not have (R16).
+pub(crate) struct ReadEpoch;
+
+/// Frees of one publish: reusable when its superblock is named by a flushed batch and the epoch before is gone.
+struct PendingFree {
+    superblock: u64,
+    epoch: Weak<ReadEpoch>,
+    runs: Vec<Run>,
+}
+
+struct State {
+    /// By tablet, oldest first: a later one may be held up by an earlier one's readers.
+    pending: Vec<VecDeque<PendingFree>>,
+    pending_blocks: u64,
+}
+
+/// The store's space.
+pub(crate) struct SpaceManager {
+    space: Space,
+    state: Mutex<State>,
+    /// Blocks that applies of what is in the overlays may need. Changes acquire and release: who sees a value's promise gone sees
+    /// its blocks taken.
+    promised: AtomicU64,
+    /// Held back from values, so that deletes and their applies work on a full device.
+    reserve: u64,
+    /// Where data lie: from the end of the space image up to the device's end as published, which grows.
+    data_first: u64,
+    data_end: AtomicU64,
+    /// Groups that are being emptied.
+    pub closed: Closed,
+    pub discarded: Discarded,
+    /// Held by who takes several runs for a value: two at a time could each take what the other one was told to be there.
+    pieces: Mutex<()>,
+    /// A value got more than a few runs: free space is in pieces.
+    splintered: AtomicBool,
+    /// Values that got runs of their own, all these runs, and values that got more than a few. Figures only.
+    pub placed: [AtomicU64; 3],
+}
+
+/// Why a claim was refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shortage {
+    pub needed: u64,
+    pub available: u64,
+}
+
+impl From<Shortage> for Error {
+    fn from(shortage: Shortage) -> Self {
+        Self::Full { needed: shortage.needed, available: shortage.available }
+    }
+}
+
+impl SpaceManager {
+    pub(crate) fn new(space: Space, tablets: usize, blocks_max: u64, data: Range<u64>) -> Arc<Self> {
+        let pending = (0..tablets).map(|_| VecDeque::new()).collect();
+        let reserve = (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64;
+        Arc::new(Self {
+            discarded: Discarded::new(&space),
+            space,
+            state: Mutex::new(State { pending, pending_blocks: 0 }),
+            promised: AtomicU64::new(0),
+            reserve,
+            data_first: data.start,
+            data_end: AtomicU64::new(data.end),
+            closed: Closed::default(),
+            pieces: Mutex::new(()),
+            splintered: AtomicBool::new(false),
+            placed: Default::default(),
+        })
+    }
+
+    /// The allocator.
+    pub(crate) fn allocator(&self) -> &Space {
+        &self.space
+    }
+
+    /// Blocks for objects and pages that the device has.
+    pub(crate) fn data_blocks(&self) -> u64 {
+        self.data_end.load(Ordering::Acquire).saturating_sub(self.data_first)
+    }
+
+    /// Blocks that are missing for a value of `blocks` blocks.
+    pub(crate) fn missing(&self, blocks: u64) -> u64 {
+        let promised = self.promised.load(Ordering::Acquire);
+        (blocks + promised + self.reserve).saturating_sub(self.space.free_blocks())
+    }
+
+    /// Blocks that values may take now.
+    pub(crate) fn available(&self) -> u64 {
+        let promised = self.promised.load(Ordering::Acquire);
+        self.space.free_blocks().saturating_sub(promised + self.reserve)
+    }
+
+    /// Blocks that are promised.
+    #[cfg(test)]
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Acquire)
+    }
+
+    /// Blocks that were freed but may not be reused yet.
+    pub(crate) fn pending_blocks(&self) -> u64 {
+        self.state.lock().pending_blocks
+    }
+
+    /// A run of exactly `blocks` blocks.
+    pub(crate) fn allocate(&self, blocks: u32) -> Option<Run> {
+        self.space.allocate(blocks)
+    }
+
+    /// A run of exactly `blocks` blocks out of a free run of at most `hole_blocks`.
+    pub(crate) fn allocate_in_hole(&self, blocks: u32, hole_blocks: u32) -> Option<Run> {
+        self.space.allocate_in_hole(blocks, hole_blocks)
+    }
+
+    /// A run of `blocks` blocks, or the longest that there is. Groups that are being emptied are opened for it.
+    pub(crate) fn allocate_at_most(&self, blocks: u32) -> Option<Run> {
+        let allocate = || self.space.allocate_at_most(blocks);
+        allocate().or_else(|| self.open_closed().then(allocate).flatten())
+    }
+
+    /// Takes `value_blocks` blocks for a value of `owner`'s and promises `apply_blocks` more to the apply of its record.
+    ///
+    /// # Errors
+    /// [`Shortage`]: nothing was taken.
+    pub(crate) fn claim_value(
+        self: &Arc<Self>,
+        owner: OwnerId,
+        value_blocks: u64,
+        apply_blocks: u64,
+    ) -> Result<(Arc<Extents>, Reservation), Shortage> {
+        // The value's blocks are promised to it until they are not free any more: nobody else counts on them meanwhile.
+        let mut promise = self.promise(value_blocks + apply_blocks, self.reserve).or_else(|shortage| {
+            let injected = injected(Bug::ReserveGivenAway) && shortage.needed <= self.space.free_blocks();
+            if injected { Ok(self.promise_unchecked(shortage.needed)) } else { Err(shortage) }
+        })?;
+        let Some(runs) = self.allocate_value(owner, value_blocks) else {
+            // Its own promise is not to count.
+            drop(promise);
+            return Err(Shortage { needed: value_blocks + apply_blocks, available: self.available() });
+        };
+        promise.blocks = apply_blocks;
+        self.release_promise(value_blocks);
+        Ok((Extents::new(self.clone(), runs), promise))
+    }
+
+    /// Promises blocks to the apply of a record that needs none now.
+    ///
+    /// # Errors
+    /// [`Shortage`].
+    pub(crate) fn claim_apply(self: &Arc<Self>, blocks: u64) -> Result<Reservation, Shortage> {
+        self.promise(blocks, self.reserve)
+    }
+
+    /// Promises blocks to the apply of a delete, from the reserve if need be.
+    ///
+    /// # Errors
+    /// [`Shortage`].
+    pub(crate) fn claim_delete(self: &Arc<Self>) -> Result<Reservation, Shortage> {
+        self.promise(TREE_BLOCKS_PER_RECORD, 0)
+    }
+
+    /// Promises blocks to the moves of an apply, and leaves half of the reserve untouched, or, where `short`, an eighth:
+    /// what moves frees more than it takes, once it is published.
+    pub(crate) fn promise_moves(self: &Arc<Self>, blocks: u64, short: bool) -> Option<Reservation> {
+        self.promise(blocks, self.reserve / if short { 8 } else { 2 }).ok()
+    }
+
+    /// Promises blocks, where so many are free besides what is promised to others and `kept`. The promise is made first and then
+    /// asked for its room: of two that have room for one only, the later one, or both, get none.
+    fn promise(self: &Arc<Self>, blocks: u64, kept: u64) -> Result<Reservation, Shortage> {
+        let promise = self.promise_unchecked(blocks);
+        let others = self.promised.load(Ordering::Acquire).saturating_sub(blocks);
+        let available = self.space.free_blocks().saturating_sub(others + kept);
+        if blocks > available { Err(Shortage { needed: blocks, available }) } else { Ok(promise) }
+    }
+
+    fn promise_unchecked(self: &Arc<Self>, blocks: u64) -> Reservation {
+        self.promised.fetch_add(blocks, Ordering::AcqRel);
+        Reservation { space: self.clone(), blocks }
+    }
+
+    /// Blocks that are held back from values.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
+    /// The apply that `blocks` were promised to is through.
+    pub(crate) fn release_promise(&self, blocks: u64) {
+        let before = self.promised.fetch_sub(blocks, Ordering::AcqRel);
+        assert!(before >= blocks, "more promised blocks released than were promised");
+    }
+
+    /// Promises blocks for records that recovery found.
+    pub(crate) fn promise_recovered(&self, blocks: u64) {
+        self.promised.fetch_add(blocks, Ordering::AcqRel);
+    }
+
+    /// Whoever finds no room has that of the groups that are being emptied; says whether there were any.
+    pub(crate) fn open_closed(&self) -> bool {
+        !self.closed.open(&self.space, |_| true).is_empty()
+    }
+
+    /// Whether a value got more than a few runs since this was asked last.
+    pub(crate) fn take_splintered(&self) -> bool {
+        self.splintered.swap(false, Ordering::Relaxed)
+    }
+
+    /// Runs for a value: one, or else whole units as far as there are runs for them (so that few units are split), or
+    /// else splinters, the largest first. Only a device with fewer free blocks has no place for it.
+    pub(crate) fn allocate_value(&self, owner: OwnerId, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
+        let runs = self
+            .allocate_pieces(owner, blocks)
+            .or_else(|| self.open_closed().then(|| self.allocate_pieces(owner, blocks)).flatten())?;
+        if blocks == 0 {
+            return Some(runs);
+        }
+        let is_splintered = runs.len() > FEW_RUNS;
+        if is_splintered {
+            self.splintered.store(true, Ordering::Relaxed);
+        }
+        let counts = [1, runs.len() as u64, u64::from(is_splintered)];
+        self.placed.iter().zip(counts).for_each(|(sum, count)| _ = sum.fetch_add(count, Ordering::Relaxed));
+        Some(runs)
+    }
+
+    fn allocate_pieces(&self, owner: OwnerId, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
+        let allocate = |blocks| match owner {
+            0 => self.space.allocate(blocks),
+            owner => self.space.allocate_own(owner, blocks),
+        };
+        let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
+        let mut rest = u32::try_from(blocks).ok()?;
+        if rest > 0 {
+            runs.extend(allocate(rest));
+            rest -= runs.first().map_or(0, |run| run.blocks);
+        }
+        let one_at_a_time = (rest > 0).then(|| self.pieces.lock());
+        let mut misses = 0;
+        while rest > 0 && runs.len() < RUNS_MAX {
+            let run = allocate(rest).or_else(|| {
+                let largest = self.space.largest_run().min(rest);
+                let whole = largest / UNIT_BLOCKS * UNIT_BLOCKS;
+                allocate(if whole > 0 { whole } else { largest.max(1) })
+            });
+            match run {
+                Some(run) => {
+                    rest -= run.blocks;
+                    runs.push(run);
+                }
+                // Somebody who needs one run only took the largest one meanwhile: the next one is looked for.
+                None if misses < MISSES_MAX && self.space.largest_run() > 0 => misses += 1,
+                None => break,
+            }
+        }
+        drop(one_at_a_time);
+        if rest == 0 {
+            return Some(runs);
+        }
+        self.give_back(&runs);
+        None
+    }
+
+    /// The device has so many blocks now, as published: new ones may be given back.
+    pub(crate) fn grown(&self, device_blocks: u64) {
+        self.data_end.store(device_blocks, Ordering::Release);
+    }
+
+    /// Drops what does not lie where data may lie from runs that an apply frees. Only a tree that contradicts itself under right
+    /// checksums names such: freed, they would be handed out, log and superblocks with them, or stop the process.
+    pub(crate) fn drop_foreign(&self, freed: &mut Vec<Run>) {
+        let data = self.data_first..self.data_end.load(Ordering::Acquire);
+        freed.retain(|run| {
+            let is_data = data.contains(&run.block) && run.end() <= data.end;
+            if !is_data && !injected(Bug::ForeignFreed) {
+                tracing::error!(
+                    "{run} lies outside of the data and is not freed: a tree names what it cannot own"
+                );
+            }
+            is_data || injected(Bug::ForeignFreed)
+        });
+    }
+
+    /// Gives runs back that nothing durable names.
+    pub(crate) fn give_back(&self, runs: &[Run]) {
+        if let Err(error) = self.space.free_batch(runs) {
+            unreachable!("space that was handed out is given back once: {error}");
+        }
+        runs.iter().for_each(|&run| self.discarded.freed(run));
+    }
+
+    /// Notes what the publish of `superblock` freed.
+    pub(crate) fn free_later(&self, tablet: usize, superblock: u64, epoch: Weak<ReadEpoch>, runs: Vec<Run>) {
+        let mut state = self.state.lock();
+        state.pending_blocks += runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
+        state.pending[tablet].push_back(PendingFree { superblock, epoch, runs });
+    }
+
+    /// Makes reusable what may be (R9): `named` is the newest superblock that a flushed batch names. Says how many
+    /// blocks came free.
+    pub(crate) fn reclaim(&self, named: u64) -> u64 {
+        let mut ready = Vec::new();
+        let mut state = self.state.lock();
+        for queue in &mut state.pending {
+            while queue.front().is_some_and(|free| {
+                (free.superblock <= named || injected(Bug::ReusedAtOnce))
+                    && (free.epoch.strong_count() == 0 || injected(Bug::ReusedUnderReaders))
+            }) {
+                ready.extend(queue.pop_front().into_iter().flat_map(|free| free.runs));
+            }
+        }
+        let blocks = ready.iter().map(|run| u64::from(run.blocks)).sum();
+        state.pending_blocks -= blocks;
+        drop(state);
+        if !ready.is_empty() {
+            self.give_back(&ready);
+        }
+        blocks
+    }
+}
+
+/// Blocks that were handed out to a write under way. Dropped before it is [kept](Self::keep), it gives them back: a
+/// write's memory holds on to it, so that happens only after the device is through with them (R8).
+pub(crate) struct Extents {
+    space: Arc<SpaceManager>,
+    runs: SmallVec<[Run; 1]>,
+    kept: AtomicBool,
+}
+
+impl Extents {
+    pub(crate) fn new(space: Arc<SpaceManager>, runs: SmallVec<[Run; 1]>) -> Arc<Self> {
+        Arc::new(Self { space, runs, kept: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// A record names them now: the apply that removes it will free them.
+    pub(crate) fn keep(&self) {
+        self.kept.store(!injected(Bug::ExtentsNotKept), Ordering::Release);
+    }
+}
+
+impl Drop for Extents {
+    fn drop(&mut self) {
+        if !self.kept.load(Ordering::Acquire) {
+            self.space.give_back(&self.runs);
+        }
+    }
+}
+
+/// Blocks promised to the apply of one record. Dropped before it is [kept](Self::keep), the promise is void.
+pub(crate) struct Reservation {
+    space: Arc<SpaceManager>,
+    blocks: u64,
+}
+
+impl Reservation {
+    /// How many blocks that are.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// This promise and `other` as one.
+    pub(crate) fn and(mut self, other: Option<Self>) -> Self {
+        self.blocks += other.map_or(0, Self::keep);
+        self
+    }
+
+    /// The record is in the overlay, whose apply releases the promise: how many blocks that are.
+    pub(crate) fn keep(mut self) -> u64 {
+        std::mem::take(&mut self.blocks)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.blocks > 0 {
+            self.space.release_promise(self.blocks);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The copies of the superblock on the device: two slots of two copies.
+
+use shoal_base::codec::Reader;
+use shoal_device::{Device, IoBuf};
+
+use crate::common::error::{Error, Result};
+use crate::store::layout::SUPERBLOCK_COPIES;
+use crate::store::superblock::{FORMAT_VERSION, MAGIC, NUMBER_OFFSET, Superblock, is_whole, needs};
+use crate::testing::injected_bug::{Bug, injected};
+
+/// What the four copies hold.
+pub(crate) enum Found {
+    /// Nothing but zeros where superblocks lie.
+    Nothing,
+    /// The newest valid superblock, and how many of the other copies that should be valid are damaged.
+    Newest(Box<Superblock>),
+}
+
+/// Reads all copies and picks the newest valid one. A newer one that only another program understands is not passed over: what the
+/// store holds since is nothing that this program could know.
+pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
+    let mut newest: Option<Superblock> = None;
+    let mut foreign: Option<(u64, String)> = None;
+    let mut blank = true;
+    let mut unreadable = None;
+    for block in SUPERBLOCK_COPIES.into_iter().flatten() {
+        if injected(Bug::SecondCopyForgotten) && block >= 32 {
+            continue;
+        }
+        if block >= device.blocks() {
+            continue;
+        }
+        let bytes = match device.read(block, IoBuf::unfilled(1)).await.ok() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                unreadable = Some(error);
+                blank = false;
+                continue;
+            }
+        };
+        blank &= bytes.iter().all(|&byte| byte == 0);
+        match Superblock::decode(&bytes) {
+            Some(superblock)
+                if newest.as_ref().is_none_or(|best| {
+                    (best.number < superblock.number) != injected(Bug::OldestSuperblock)
+                }) =>
+            {
+                newest = Some(superblock);
+            }
+            Some(_) => {}
+            None => {
+                let found = foreign_copy(&bytes);
+                if found.as_ref().is_some_and(|found| foreign.as_ref().is_none_or(|best| best.0 <= found.0)) {
+                    foreign = found;
+                }
+            }
+        }
+    }
+    let foreign = foreign
+        .filter(|(number, _)| newest.as_ref().is_none_or(|newest| *number > newest.number))
+        .map(|(_, message)| message);
+    match (newest, foreign, unreadable) {
+        (_, Some(message), _) => Err(Error::Unopenable(message)),
+        (Some(newest), ..) => Ok(Found::Newest(Box::new(newest))),
+        (None, None, Some(error)) => Err(error.into()),
+        (None, None, None) if blank => Ok(Found::Nothing),
+        (None, None, None) => Err(Error::Unopenable(
+            "this is not a Shoal store, or all copies of its superblock are damaged; nothing was changed"
+                .into(),
+        )),
+    }
+}
+
+/// Whether any copy of a superblock is of an older version. A program that knows no newer one would start from it as if nothing had
+/// happened since; so an opening writes both slots before anything else (R9). The newest copy alone does not tell: of an
+/// upgrade that was interrupted one copy of a slot may be new and the other one old.
+pub(crate) async fn has_older(device: &Device) -> bool {
+    for block in SUPERBLOCK_COPIES.into_iter().flatten().filter(|&block| block < device.blocks()) {
+        if let Ok(bytes) = device.read(block, IoBuf::unfilled(1)).await.ok()
+            && Superblock::decode(&bytes).is_some_and(|superblock| superblock.version < FORMAT_VERSION)
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// Number of a superblock that this program does not understand, and what to say of it; 0 where it is damaged besides.
+fn foreign_copy(block: &[u8]) -> Option<(u64, String)> {
+    if block.get(..8) != Some(&MAGIC[..]) {
+        return None;
+    }
+    let message = needs(block)?;
+    let number = if is_whole(block) { Reader::new(block.get(NUMBER_OFFSET..)?).u64().ok()? } else { 0 };
+    Some((number, message))
+}
+
+/// The blocks of both copies of superblock `number`.
+pub(crate) fn copies(number: u64) -> [u64; 2] {
+    SUPERBLOCK_COPIES[(number % 2) as usize]
+}
+
+/// Writes both copies of `superblock` to its slot and makes them durable.
+///
+/// # Errors
+/// As [`write_copies`] and [`flush`].
+pub(crate) async fn write(device: &Device, superblock: &Superblock) -> Result<()> {
+    write_copies(device, superblock).await?;
+    flush(device).await
+}
+
+/// Writes both copies of `superblock` to its slot; they are durable after a [`flush`].
+///
+/// # Errors
+/// As the device; the number must not be used again then (R20).
+pub(crate) async fn write_copies(device: &Device, superblock: &Superblock) -> Result<()> {
+    let slot = if injected(Bug::OneSlot) { 0 } else { (superblock.number % 2) as usize };
+    let slot = SUPERBLOCK_COPIES[slot];
+    let mut batch = device.batch();
+    let writes = slot.map(|block| batch.add(device.write(block, superblock.encode())));
+    batch.start();
+    for write in writes {
+        write.await.ok()?;
+    }
+    Ok(())
+}
+
+/// Makes the copies of a superblock that were written durable.
+///
+/// # Errors
+/// As the device; the number must not be used again then (R20).
+pub(crate) async fn flush(device: &Device) -> Result<()> {
+    if injected(Bug::SuperblockNotFlushed) {
+        return Ok(());
+    }
+    device.flush().await.ok()?;
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! What a store needs of the program that opens it, beyond the version of its formats: feature flags in three classes.
+//!
+//! The classes are those of ext4. A program that does not know a *compatible* flag may read and write the store and keeps the flag;
+//! one that does not know a *read-only compatible* flag may read it but not write; one that does not know an *incompatible*
+//! flag leaves it alone. No flag has a meaning in version 3 yet: `docs/format/superblock.md` has the names that are reserved.
+
+use crate::common::error::{Error, Result};
+
+/// Names of the incompatible flags, from bit 0 on: reserved ones too, so that a refusal says more than a number.
+const INCOMPATIBLE_NAMES: [&str; 1] = ["component pages"];
+/// A tablet has a list of roots in a component page of its own.
+pub(crate) const COMPONENT_PAGES: u32 = 1 << 0;
+
+/// Flags of read-only compatible features that this program can write.
+const READ_ONLY_KNOWN: u32 = 0;
+/// Flags of incompatible features that this program can read.
+const INCOMPATIBLE_KNOWN: u32 = 0;
+
+/// The feature flags of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Features {
+    /// Who does not know one may read and write, and keeps the flag.
+    pub compatible: u32,
+    /// Who does not know one may read, but not write.
+    pub read_only: u32,
+    /// Who does not know one may do nothing with the store.
+    pub incompatible: u32,
+}
+
+impl Features {
+    /// Why this program can read nothing of the store; none where it can.
+    pub(crate) fn unreadable(self) -> Option<String> {
+        let unknown = self.incompatible & !INCOMPATIBLE_KNOWN;
+        (unknown != 0).then(|| {
+            format!(
+                "this store needs features that this program does not have ({}): use the version of shoal that wrote it, or a \
+                 newer one",
+                names(unknown, &INCOMPATIBLE_NAMES)
+            )
+        })
+    }
+
+    /// Whether this program may write to the store.
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`], with the features.
+    pub(crate) fn check_writable(self) -> Result<()> {
+        let unknown = self.read_only & !READ_ONLY_KNOWN;
+        if unknown == 0 {
+            return Ok(());
+        }
+        Err(Error::Unopenable(format!(
+            "this store has features that this program can read but not write ({}): read it (`shoal get`, `ls`, `export`, \
+             `check` with --read-only), or use the version of shoal that wrote it, or a newer one",
+            names(unknown, &[])
+        )))
+    }
+}
+
+/// The features of `flags`: by name, else by bit.
+fn names(flags: u32, known: &[&str]) -> String {
+    let bits = (0..u32::BITS).filter(|bit| flags >> bit & 1 != 0);
+    let name = |bit: u32| known.get(bit as usize).map_or_else(|| format!("bit {bit}"), ToString::to_string);
+    bits.map(name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_features_are_named() {
+        assert!(Features::default().unreadable().is_none() && Features::default().check_writable().is_ok());
+        let all = Features { compatible: u32::MAX, ..Features::default() };
+        assert!(all.unreadable().is_none() && all.check_writable().is_ok());
+        let odd = Features { incompatible: COMPONENT_PAGES | 1 << 31, ..Features::default() };
+        assert!(odd.unreadable().unwrap().contains("(component pages, bit 31)"));
+        let odd = Features { read_only: 0b110, ..Features::default() };
+        assert!(odd.unreadable().is_none());
+        assert!(odd.check_writable().unwrap_err().to_string().contains("(bit 1, bit 2)"));
+    }
+}

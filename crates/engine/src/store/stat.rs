@@ -1,0 +1,297 @@
+//! Figures about a running store.
+
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_device::DeviceCounters;
+use shoal_pool::PoolCounters;
+
+use crate::store::Store;
+use crate::store::losses::Losses;
+use crate::value::packed::Totals;
+
+/// Figures about a running store.
+#[derive(Clone, Debug, Default)]
+pub struct StoreStat {
+    /// Objects in the trees; what only the overlays hold is not counted.
+    pub objects: u64,
+    /// Records that the log holds and the trees do not yet, and their memory in bytes.
+    pub overlay_records: u64,
+    /// See `overlay_records`.
+    pub overlay_bytes: u64,
+    /// Blocks of the device that are usable now, and that it may grow to.
+    pub device_blocks: u64,
+    /// See `device_blocks`.
+    pub blocks_max: u64,
+    /// Blocks that may be handed out now.
+    pub free_blocks: u64,
+    /// Blocks that were freed and wait to be reusable (R9).
+    pub pending_blocks: u64,
+    /// Blocks of the longest free run.
+    pub largest_free_run: u64,
+    /// Blocks of the log between tail and head, and of its ring.
+    pub log_used_blocks: u64,
+    /// See `log_used_blocks`.
+    pub log_blocks: u64,
+    /// Tablets.
+    pub tablets: u16,
+    /// Why the store is read-only, where it is.
+    pub poisoned: Option<String>,
+    /// What repairs lost and nobody acknowledged.
+    pub losses: Losses,
+    /// Operations since it was opened.
+    pub puts: u64,
+    /// See `puts`.
+    pub gets: u64,
+    /// See `puts`.
+    pub deletes: u64,
+    /// Bytes of values put and got since it was opened.
+    pub value_bytes_written: u64,
+    /// See `value_bytes_written`.
+    pub value_bytes_read: u64,
+    /// Bytes that puts copied, of values with extents of their own.
+    pub value_bytes_copied: u64,
+    /// Batches of the log, records in them, blocks of them.
+    pub batches: u64,
+    /// See `batches`.
+    pub records: u64,
+    /// See `batches`.
+    pub log_blocks_written: u64,
+    /// Applies, blocks of pages and of values that they wrote.
+    pub applies: u64,
+    /// See `applies`.
+    pub page_blocks_written: u64,
+    /// See `applies`. What was moved is in it.
+    pub home_blocks_written: u64,
+    /// Blocks of values with extents of their own that puts wrote.
+    pub extent_blocks_written: u64,
+    /// Blocks that were written with zeros when the file grew.
+    pub growth_blocks_written: u64,
+    /// Values that applies moved out of packed runs with too little alive, and their bytes.
+    pub moved_values: u64,
+    /// See `moved_values`.
+    pub moved_bytes: u64,
+    /// Times that a value got runs of its own, all these runs, and the times that it were more than four.
+    pub values_placed: u64,
+    /// See `values_placed`.
+    pub runs_placed: u64,
+    /// See `values_placed`.
+    pub values_splintered: u64,
+    /// Whether moving is paused.
+    pub moving_paused: bool,
+    /// Groups of blocks that are wholly free, and how many more there should be.
+    pub whole_groups: u64,
+    /// See `whole_groups`.
+    pub groups_to_empty: u64,
+    /// Groups that are being emptied, and bytes in them.
+    pub groups_closed: u64,
+    /// See `groups_closed`.
+    pub bytes_to_move: u64,
+    /// Groups that were emptied, and bytes of the values that moved for it, since it was opened.
+    pub groups_emptied: u64,
+    /// See `groups_emptied`.
+    pub bytes_evacuated: u64,
+    /// Bytes that were given back to the device.
+    pub bytes_discarded: u64,
+    /// Objects that were deleted because their time was over.
+    pub expired: u64,
+    /// How often somebody set the wall clock since the store was opened, and by how much in all, in nanoseconds; below 0: back.
+    pub clock_steps: u64,
+    /// See `clock_steps`.
+    pub clock_skew_ns: i64,
+    /// Bytes of the values in the trees.
+    pub live_value_bytes: u64,
+    /// Blocks that trees, values and records not yet applied own; not log and superblocks.
+    pub allocated_blocks: u64,
+    /// Buckets with space of their own, and the blocks of their groups.
+    pub own_buckets: u64,
+    /// See `own_buckets`.
+    pub own_blocks: u64,
+    /// Packed runs of small values, their blocks, and the bytes of the values in them that are alive.
+    pub packed_runs: u64,
+    /// See `packed_runs`.
+    pub packed_blocks: u64,
+    /// See `packed_runs`.
+    pub packed_live_bytes: u64,
+    /// Passes of scrubs that ended since it was opened, the bytes that they read, and what they found wrong.
+    pub scrub_passes: u64,
+    /// See `scrub_passes`.
+    pub scrub_bytes: u64,
+    /// See `scrub_passes`.
+    pub scrub_problems: u64,
+    /// The device's counts.
+    pub device: DeviceCounters,
+    /// The pool's counts.
+    pub pool: PoolCounters,
+}
+
+impl StoreStat {
+    /// The figures as name, unit and value, in a fixed order: what `shoal stat` shows.
+    #[must_use]
+    pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
+        vec![
+            ("store.tablets", "count", u64::from(self.tablets)),
+            ("losses.lost", "count", self.losses.lost),
+            ("losses.reverted", "count", self.losses.reverted),
+            ("losses.resurrected", "count", self.losses.resurrected),
+            ("space.device", "blocks", self.device_blocks),
+            ("space.device_max", "blocks", self.blocks_max),
+            ("space.pending", "blocks", self.pending_blocks),
+            ("space.largest_free_run", "blocks", self.largest_free_run),
+            ("space.allocated", "blocks", self.allocated_blocks),
+            ("space.live_values", "bytes", self.live_value_bytes),
+            ("own.buckets", "count", self.own_buckets),
+            ("own.groups", "blocks", self.own_blocks),
+            ("packed.runs", "count", self.packed_runs),
+            ("packed.blocks", "blocks", self.packed_blocks),
+            ("packed.live", "bytes", self.packed_live_bytes),
+            ("overlay.records", "count", self.overlay_records),
+            ("overlay.bytes", "bytes", self.overlay_bytes),
+            ("log.used", "blocks", self.log_used_blocks),
+            ("log.ring", "blocks", self.log_blocks),
+            ("log.batches", "count", self.batches),
+            ("log.records", "count", self.records),
+            ("operations.puts", "count", self.puts),
+            ("operations.gets", "count", self.gets),
+            ("operations.deletes", "count", self.deletes),
+            ("operations.expired", "count", self.expired),
+            ("clock.steps", "count", self.clock_steps),
+            ("clock.ahead", "ms", self.clock_skew_ns.max(0) as u64 / 1_000_000),
+            ("clock.behind", "ms", self.clock_skew_ns.min(0).unsigned_abs() / 1_000_000),
+            ("operations.value_bytes_written", "bytes", self.value_bytes_written),
+            ("operations.value_bytes_read", "bytes", self.value_bytes_read),
+            ("operations.value_bytes_copied", "bytes", self.value_bytes_copied),
+            ("applies", "count", self.applies),
+            ("written.log", "blocks", self.log_blocks_written),
+            ("written.pages", "blocks", self.page_blocks_written),
+            ("written.home", "blocks", self.home_blocks_written),
+            ("written.extents", "blocks", self.extent_blocks_written),
+            ("written.growth", "blocks", self.growth_blocks_written),
+            ("moved.values", "count", self.moved_values),
+            ("moved.bytes", "bytes", self.moved_bytes),
+            ("space.values_placed", "count", self.values_placed),
+            ("space.runs_placed", "count", self.runs_placed),
+            ("space.values_splintered", "count", self.values_splintered),
+            ("moving.paused", "count", u64::from(self.moving_paused)),
+            ("moving.groups_whole", "count", self.whole_groups),
+            ("moving.groups_to_empty", "count", self.groups_to_empty),
+            ("moving.groups_closed", "count", self.groups_closed),
+            ("moving.bytes_left", "bytes", self.bytes_to_move),
+            ("moving.groups_emptied", "count", self.groups_emptied),
+            ("moving.bytes_moved", "bytes", self.bytes_evacuated),
+            ("moving.bytes_discarded", "bytes", self.bytes_discarded),
+            ("scrub.passes", "count", self.scrub_passes),
+            ("scrub.bytes", "bytes", self.scrub_bytes),
+            ("scrub.problems", "count", self.scrub_problems),
+            ("device.reads", "count", self.device.reads),
+            ("device.blocks_read", "blocks", self.device.blocks_read),
+            ("device.writes", "count", self.device.writes),
+            ("device.blocks_written", "blocks", self.device.blocks_written),
+            ("device.flushes", "count", self.device.flushes),
+            ("device.errors", "count", self.device.errors),
+            ("pool.frames", "count", self.pool.frames as u64),
+            ("pool.frames_used", "count", self.pool.frames_used as u64),
+            ("pool.frames_pinned", "count", self.pool.frames_pinned as u64),
+            ("pool.hits", "count", self.pool.hits),
+            ("pool.misses", "count", self.pool.misses),
+            ("pool.coalesced", "count", self.pool.coalesced),
+            ("pool.queue_hits", "count", self.pool.queue_hits),
+            ("pool.prefetched", "count", self.pool.prefetched),
+            ("pool.ahead_used", "count", self.pool.ahead_used),
+            ("pool.ahead_wasted", "count", self.pool.ahead_wasted),
+            ("pool.evictions", "count", self.pool.evictions),
+            ("pool.adopted", "count", self.pool.adopted),
+            ("pool.writes", "count", self.pool.writes),
+            ("pool.blocks_written", "blocks", self.pool.blocks_written),
+            ("pool.read_us", "us", self.pool.read_us),
+            ("pool.starved", "count", self.pool.starved),
+            ("pool.starved_us", "us", self.pool.starved_us),
+            ("pool.exhausted", "count", self.pool.exhausted),
+            ("pool.read_errors", "count", self.pool.read_errors),
+            ("pool.write_errors", "count", self.pool.write_errors),
+            ("pool.corrupt", "count", self.pool.corrupt),
+        ]
+    }
+}
+
+impl Store {
+    /// Figures about the store.
+    #[must_use]
+    pub fn stat(&self) -> StoreStat {
+        let inner = &*self.0;
+        let (records, bytes) = inner.admission.held();
+        let commits = inner.committer.counters();
+        let device_blocks = inner.publisher.try_take().map(|superblock| superblock.device_blocks);
+        let device_blocks = device_blocks.unwrap_or_else(|| inner.device.blocks());
+        let pending_blocks = inner.space.pending_blocks();
+        let free_blocks = inner.space.allocator().free_blocks();
+        let (mut objects, mut totals) = (0, Totals::default());
+        for view in inner.tablets.all().iter().map(|tablet| tablet.view()) {
+            objects += view.root.entries.saturating_sub(view.totals.runs);
+            totals.runs += view.totals.runs;
+            totals.packed_blocks += view.totals.packed_blocks;
+            totals.packed_live_bytes += view.totals.packed_live_bytes;
+            totals.value_bytes += view.totals.value_bytes;
+        }
+        inner.expiry.tick(&inner.committer);
+        let (clock_steps, clock_skew_ns) = inner.expiry.skew();
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &inner.counters;
+        StoreStat {
+            objects,
+            overlay_records: records as u64,
+            overlay_bytes: bytes as u64,
+            device_blocks,
+            blocks_max: inner.layout.blocks_max,
+            free_blocks: inner.space.available(),
+            pending_blocks,
+            largest_free_run: u64::from(inner.space.allocator().largest_run()),
+            log_used_blocks: inner.committer.used_blocks(),
+            log_blocks: u64::from(inner.layout.log_blocks),
+            tablets: inner.tablets.all().len() as u16,
+            poisoned: inner.poison.failure().map(str::to_owned),
+            losses: inner.losses,
+            puts: get(&counters.puts),
+            gets: get(&counters.gets),
+            deletes: get(&counters.deletes),
+            value_bytes_written: get(&counters.value_bytes_written),
+            value_bytes_read: get(&counters.value_bytes_read),
+            value_bytes_copied: get(&counters.value_bytes_copied),
+            batches: commits.batches,
+            records: commits.records,
+            log_blocks_written: commits.log_blocks,
+            applies: get(&counters.applies),
+            page_blocks_written: get(&counters.pages_written),
+            home_blocks_written: get(&counters.home_blocks_written),
+            extent_blocks_written: get(&counters.extent_blocks_written),
+            growth_blocks_written: get(&counters.growth_blocks_written),
+            moved_values: get(&counters.moved_values),
+            moved_bytes: get(&counters.moved_bytes),
+            values_placed: get(&inner.space.placed[0]),
+            runs_placed: get(&inner.space.placed[1]),
+            values_splintered: get(&inner.space.placed[2]),
+            moving_paused: inner.maintenance.relocation.is_paused(),
+            whole_groups: inner.space.allocator().whole_groups() as u64,
+            groups_to_empty: inner.groups_wanted(),
+            groups_closed: inner.space.closed.groups().len() as u64,
+            bytes_to_move: inner.bytes_to_move(),
+            groups_emptied: get(&inner.maintenance.relocation.groups_emptied),
+            bytes_evacuated: get(&inner.maintenance.relocation.bytes_moved),
+            bytes_discarded: get(&inner.maintenance.relocation.bytes_discarded),
+            expired: get(&counters.expired),
+            clock_steps,
+            clock_skew_ns,
+            live_value_bytes: totals.value_bytes,
+            allocated_blocks: device_blocks
+                .saturating_sub(inner.layout.data_first() + free_blocks + pending_blocks),
+            own_buckets: inner.own.len() as u64,
+            own_blocks: inner.own.blocks(&inner.space),
+            packed_runs: totals.runs,
+            packed_blocks: totals.packed_blocks,
+            packed_live_bytes: totals.packed_live_bytes,
+            scrub_passes: get(&counters.scrub_passes),
+            scrub_bytes: get(&counters.scrub_bytes),
+            scrub_problems: get(&counters.scrub_problems),
+            device: inner.device.counters(),
+            pool: inner.pool.counters(),
+        }
+    }
+}

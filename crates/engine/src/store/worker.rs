@@ -1,0 +1,107 @@
+//! The threads of a store: how they are woken, and how they end. What they do is in `maintenance/workers.rs`.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::event::Bell;
+
+/// What a thread of a store does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    Commit,
+    Apply,
+    Grow,
+    /// Remembers which groups belong to which bucket.
+    Own,
+    Move,
+    Reap,
+    Scrub,
+    /// Looks whether the data file is still there.
+    Watch,
+}
+
+const DUTIES: usize = Duty::Watch as usize + 1;
+
+/// The threads of a store, at most one for each duty.
+pub(crate) struct Worker {
+    /// The commit's is the committer's own.
+    bells: [Arc<Bell>; DUTIES],
+    stop: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Worker {
+    pub(crate) fn new(commit: Arc<Bell>) -> Arc<Self> {
+        let mut bells: [Arc<Bell>; DUTIES] = Default::default();
+        bells[Duty::Commit as usize] = commit;
+        Arc::new(Self { bells, stop: AtomicBool::new(false), threads: Mutex::default() })
+    }
+
+    /// Starts the thread of a duty.
+    ///
+    /// # Errors
+    /// As the system.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        duty: Duty,
+        work: impl FnOnce(&Self) + Send + 'static,
+    ) -> std::io::Result<()> {
+        let worker = self.clone();
+        let body = move || {
+            worker.bells[duty as usize].attach();
+            work(&worker);
+        };
+        self.threads.lock().push(thread::Builder::new().name(name.into()).spawn(body)?);
+        Ok(())
+    }
+
+    fn ring(&self, duty: Duty) {
+        self.bells[duty as usize].ring();
+    }
+
+    pub(crate) fn wake_commit(&self) {
+        self.ring(Duty::Commit);
+    }
+
+    pub(crate) fn wake_apply(&self) {
+        self.ring(Duty::Apply);
+    }
+
+    pub(crate) fn wake_grow(&self) {
+        self.ring(Duty::Grow);
+    }
+
+    pub(crate) fn wake_move(&self) {
+        self.ring(Duty::Move);
+    }
+
+    /// The thread of this duty waits until it is woken, and for so long at most.
+    pub(crate) fn wait(&self, duty: Duty, timeout: Duration) {
+        self.bells[duty as usize].wait(timeout);
+    }
+
+    /// Ends the threads and waits for them. Called from one of them (the last user of the store may be one), it waits for
+    /// the others only.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bells[Duty::Commit as usize].close();
+        self.bells.iter().for_each(|bell| bell.ring());
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            if thread.thread().id() != thread::current().id() {
+                // What panics was told when it did.
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// Whether the threads were told to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}

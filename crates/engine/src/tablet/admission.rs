@@ -1,0 +1,139 @@
+//! Admission: overlays and log are bounded, so a write that finds them full waits for an apply.
+//!
+//! From half of the limit on applies run; at the limit a write waits. Weakness: that is a step, not yet the smooth
+//! throttle by the measured apply rate that `engine.md` asks for.
+
+use std::sync::Arc;
+
+use shoal_base::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::tablet::overlay::Growth;
+
+/// What the overlays of all tablets hold, against its limits.
+pub(crate) struct Admission {
+    bytes: AtomicUsize,
+    records: AtomicUsize,
+    /// Batches of several records that found no room and wait for an apply.
+    waiting: AtomicUsize,
+    bytes_max: usize,
+    records_max: usize,
+}
+
+/// Room in the overlays for the records of a write batch.
+pub(crate) struct OverlayPermit {
+    admission: Arc<Admission>,
+    records: usize,
+    bytes: usize,
+}
+
+impl Admission {
+    pub(crate) fn new(bytes_max: usize, records_max: usize) -> Arc<Self> {
+        let (bytes, records, waiting) = Default::default();
+        Arc::new(Self { bytes, records, waiting, bytes_max, records_max })
+    }
+
+    /// Room for `records` records of `bytes` bytes together, if there is any now. What is larger than the limit is let in
+    /// alone.
+    pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<OverlayPermit> {
+        let before = self.records.fetch_add(records, Ordering::AcqRel);
+        let held = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        if before > 0 && (before + records > self.records_max || held + bytes > self.bytes_max) {
+            self.release(records, bytes);
+            return None;
+        }
+        Some(OverlayPermit { admission: self.clone(), records, bytes })
+    }
+
+    /// An overlay was applied, or a record took less than was admitted.
+    pub(crate) fn release(&self, records: usize, bytes: usize) {
+        if records > 0 {
+            let before = self.records.fetch_sub(records, Ordering::AcqRel);
+            assert!(before >= records, "more records released than admitted");
+        }
+        let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        assert!(before >= bytes, "more bytes released than admitted");
+    }
+
+    /// Recovery put records into the overlays.
+    pub(crate) fn recovered(&self, records: usize, bytes: usize) {
+        self.records.fetch_add(records, Ordering::AcqRel);
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// How full the overlays are, in thousandths of the nearer limit.
+    pub(crate) fn fill_permille(&self) -> usize {
+        let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max;
+        let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max;
+        bytes.max(records)
+    }
+
+    /// A batch of several records waits for room, until this is dropped.
+    pub(crate) fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        Waiting(&self.waiting)
+    }
+
+    /// Whether one waits for room that an apply would make, however much there is: it may need all.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0 && self.records.load(Ordering::Acquire) > 0
+    }
+
+    /// Records and bytes in the overlays.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        (self.records.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire))
+    }
+}
+
+/// See [`Admission::wait`].
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl OverlayPermit {
+    /// The records are in overlays, which grew by so much; the overlays' applies release what they hold.
+    pub(crate) fn keep(mut self, growth: &Growth) {
+        assert!(growth.bytes <= self.bytes, "records take at most what was admitted");
+        // The records stay counted; only the difference goes back, and what they superseded.
+        let too_many = self.bytes - growth.bytes;
+        self.admission.release(growth.dropped.records, too_many + growth.dropped.bytes);
+        self.bytes = usize::MAX;
+    }
+}
+
+impl Drop for OverlayPermit {
+    fn drop(&mut self) {
+        if self.bytes != usize::MAX {
+            self.admission.release(self.records, self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tablet::overlay::Size;
+
+    #[test]
+    fn bounds_and_gives_back() {
+        let admission = Admission::new(100, 3);
+        let first = admission.try_admit(1, 60).unwrap();
+        assert!(admission.try_admit(1, 60).is_none());
+        let second = admission.try_admit(1, 40).unwrap();
+        assert_eq!(admission.fill_permille(), 1000);
+        first.keep(&Growth { bytes: 50, ..Growth::default() });
+        drop(second);
+        assert_eq!(admission.held(), (1, 50));
+        let dropped = Size { records: 1, bytes: 50, promised: 0 };
+        admission.try_admit(1, 40).unwrap().keep(&Growth { bytes: 30, dropped });
+        assert_eq!(admission.held(), (1, 30), "it superseded the first");
+        admission.release(1, 30);
+        let large = admission.try_admit(2, 1000).unwrap();
+        assert!(admission.try_admit(1, 1).is_none());
+        drop(large);
+        assert_eq!(admission.held(), (0, 0));
+    }
+}

@@ -1,0 +1,12 @@
+//! Tablets: an overlay of newest records over a tree of pages, seen through views.
+
+pub(crate) mod admission;
+pub(crate) mod damage;
+pub(crate) mod held;
+pub(crate) mod overlay;
+pub(crate) mod tree;
+pub(crate) mod tree_io;
+pub(crate) mod turns;
+pub(crate) mod view;
+pub(crate) mod watch;
+pub(crate) mod write_counts;

@@ -1,0 +1,214 @@
+//! The keys of an overlay: by hash for who looks one up, in order only for who asks for that.
+//!
+//! A write finds its key with one probe of a table and one comparison. Scans want the keys in order: what was added since the
+//! last one is put in order then, some at a time, so that the overlay's lock is never held for long. An apply sorts what is
+//! frozen once, without this. Keys are never taken out.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::log::record::Record;
+
+/// The records of one key, oldest first; never empty. Most keys that are overwritten have two: a durable one and one in flight.
+pub(super) type Versions = SmallVec<[Arc<Record>; 2]>;
+
+/// Places of a new table.
+const PLACES_LEAST: usize = 64;
+
+/// See the top of the file.
+pub(super) struct Keys {
+    /// In the order in which the keys came.
+    versions: Vec<Versions>,
+    /// For each place nothing (zero), or the upper half of a key's hash and behind it one more than the key's number. A key lies in
+    /// the place that the first bits of its hash say, or behind it where that is taken: so all are in the order of their hashes, but
+    /// for what lies behind, and a larger table is filled from one end to the other.
+    places: Box<[u64]>,
+    /// Of the keys with a number below `ordered`.
+    order: BTreeMap<Box<[u8]>, u32>,
+    ordered: usize,
+}
+
+impl Keys {
+    /// Room for about `count` keys.
+    pub(super) fn new(count: usize) -> Self {
+        Self {
+            versions: Vec::new(),
+            places: vec![0; (count * 2).next_power_of_two().max(PLACES_LEAST)].into(),
+            order: BTreeMap::new(),
+            ordered: 0,
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.versions.len()
+    }
+
+    /// The place where the search for a hash begins.
+    fn first_place(&self, tag: u32) -> usize {
+        // The number of places is a power of two, and at least two.
+        (u64::from(tag) >> (32 - self.places.len().trailing_zeros())) as usize
+    }
+
+    /// The place of a key, or the one that it would get.
+    fn place_of(&self, hash: u64, key: &[u8]) -> (usize, Option<usize>) {
+        let tag = (hash >> 32) as u32;
+        let mut at = self.first_place(tag);
+        loop {
+            let place = self.places[at];
+            if place == 0 {
+                return (at, None);
+            }
+            let number = place as u32 as usize - 1;
+            if (place >> 32) as u32 == tag && self.versions[number][0].key() == key {
+                return (at, Some(number));
+            }
+            at = (at + 1) & (self.places.len() - 1);
+        }
+    }
+
+    pub(super) fn get(&self, hash: u64, key: &[u8]) -> Option<&Versions> {
+        self.place_of(hash, key).1.map(|number| &self.versions[number])
+    }
+
+    /// The records of a key; where there are none, `record` is its first, and there is nothing more to do with it.
+    pub(super) fn entry(&mut self, hash: u64, record: Arc<Record>) -> Option<(&mut Versions, Arc<Record>)> {
+        let (at, found) = self.place_of(hash, record.key());
+        if let Some(number) = found {
+            return Some((&mut self.versions[number], record));
+        }
+        self.versions.push(SmallVec::from_iter([record]));
+        let number = self.versions.len();
+        assert!(number < u32::MAX as usize, "an overlay is bounded");
+        self.places[at] = (hash >> 32 << 32) | number as u64;
+        if number > self.places.len() / 4 * 3 {
+            self.grow();
+        }
+        None
+    }
+
+    fn grow(&mut self) {
+        let before = std::mem::take(&mut self.places);
+        self.places = vec![0; before.len() * 2].into();
+        for &place in before.iter().filter(|&&place| place != 0) {
+            let mut at = self.first_place((place >> 32) as u32);
+            while self.places[at] != 0 {
+                at = (at + 1) & (self.places.len() - 1);
+            }
+            self.places[at] = place;
+        }
+    }
+
+    /// The records of the keys with these numbers.
+    pub(super) fn of_numbers(&self, first: usize, count: usize) -> &[Versions] {
+        let end = (first + count).min(self.versions.len());
+        &self.versions[first.min(end)..end]
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Versions> {
+        self.versions.iter_mut()
+    }
+
+    /// Puts up to `limit` more keys in order; says whether the first `wanted` are.
+    pub(super) fn order_some(&mut self, limit: usize, wanted: usize) -> bool {
+        for versions in self.versions.iter().skip(self.ordered).take(limit) {
+            self.order.insert(versions[0].key().into(), self.ordered as u32);
+            self.ordered += 1;
+        }
+        self.ordered >= wanted.min(self.versions.len())
+    }
+
+    /// The records of keys from `start` on, in order. Only once [all are](Self::order_some).
+    pub(super) fn range(&self, start: Bound<&[u8]>) -> impl Iterator<Item = &Versions> {
+        assert_eq!(self.ordered, self.versions.len(), "all keys are in order");
+        let range = self.order.range::<[u8], _>((start, Bound::Unbounded));
+        range.map(|(_, &number)| &self.versions[number as usize])
+    }
+}
+
+/// Sorts records of different keys by their keys.
+pub(super) fn sort_by_key(records: &mut Vec<Arc<Record>>) {
+    let Some((first, rest)) = records.split_first() else { return };
+    let shared = rest.iter().fold(first.key().len(), |shared, record| {
+        let both = first.key()[..shared].iter().zip(record.key());
+        both.take_while(|(a, b)| a == b).count()
+    });
+    // Most keys differ in the eight bytes behind what all share: those are compared without looking the key up.
+    let mut numbers: Vec<(u64, u32)> =
+        (0..).zip(&*records).map(|(number, record)| (word_at(record.key(), shared), number)).collect();
+    let key = |number: u32| records[number as usize].key();
+    numbers.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a.1).cmp(key(b.1))));
+    let mut unsorted: Vec<_> = std::mem::take(records).into_iter().map(Some).collect();
+    records.extend(numbers.iter().filter_map(|&(_, number)| unsorted[number as usize].take()));
+}
+
+/// Eight bytes of a key from `at` on, so that they compare as the bytes do; zeros behind the key's end, where equal words say
+/// nothing.
+fn word_at(key: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    let bytes = &key[at..key.len().min(at + 8)];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_be_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use shoal_base::{Lsn, TabletId};
+
+    use super::*;
+    use crate::log::format::{RecordKind, encode_record};
+
+    fn record(key: &[u8], lsn: u64) -> Arc<Record> {
+        let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[], false);
+        Arc::new(Record::recovered(encoded, Lsn(lsn)))
+    }
+
+    /// Short keys with shared beginnings, so that one is the beginning of another, and so that words of eight bytes are equal.
+    fn keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let byte = prop_oneof![Just(0_u8), Just(b'a'), Just(0xFF)];
+        proptest::collection::vec(proptest::collection::vec(byte, 1..14), 0..300)
+    }
+
+    proptest! {
+        #[test]
+        fn finds_and_orders_as_a_map(keys in keys(), few_hashes in any::<bool>(), ordered in 0_usize..8) {
+            // Few hashes: long rows of places that are taken, also behind the table's end.
+            let hash = |key: &[u8]| match few_hashes {
+                true => (u64::MAX - (key.len() as u64 & 3)) << 32,
+                false => shoal_base::hash::hash64(key),
+            };
+            let mut table = Keys::new(0);
+            let mut model: BTreeMap<Vec<u8>, Vec<u64>> = BTreeMap::new();
+            for (lsn, key) in (1..).zip(&keys) {
+                if let Some((versions, record)) = table.entry(hash(key), record(key, lsn)) {
+                    versions.push(record);
+                }
+                model.entry(key.clone()).or_default().push(lsn);
+                table.order_some(ordered, 0);
+            }
+            prop_assert_eq!(table.len(), model.len());
+            let lsns = |versions: &Versions| versions.iter().map(|record| record.lsn().0).collect::<Vec<_>>();
+            for (key, wanted) in &model {
+                prop_assert_eq!(table.get(hash(key), key).map(lsns), Some(wanted.clone()));
+                let absent = [&key[..], b"!"].concat();
+                prop_assert!(table.get(hash(&absent), &absent).is_none());
+            }
+            while !table.order_some(7, usize::MAX) {}
+            let all: Vec<_> = table.range(Bound::Unbounded).map(lsns).collect();
+            prop_assert_eq!(&all, &model.values().cloned().collect::<Vec<_>>());
+            for key in keys.iter().take(8) {
+                let behind: Vec<_> = table.range(Bound::Excluded(key)).map(lsns).collect();
+                let wanted = model.range::<[u8], _>((Bound::Excluded(&key[..]), Bound::Unbounded));
+                prop_assert_eq!(behind, wanted.map(|(_, lsns)| lsns.clone()).collect::<Vec<_>>());
+            }
+            let mut sorted: Vec<_> = table.of_numbers(0, usize::MAX / 2).iter().map(|all| all[0].clone()).collect();
+            sort_by_key(&mut sorted);
+            let sorted: Vec<_> = sorted.iter().map(|record| record.key().to_vec()).collect();
+            prop_assert_eq!(sorted, model.into_keys().collect::<Vec<_>>());
+        }
+    }
+}

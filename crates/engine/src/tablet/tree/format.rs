@@ -1,0 +1,453 @@
+//! The bytes of a tree page, version 1: `docs/format/page.md`. The only place that encodes them or decodes a field.
+//!
+//! A page is a header, an array of slots (offsets of items), the key prefix that all items share, in a leaf marked "base
+//! lost" the bounds of what was lost, then the items in the order of their keys, then zeros. Nothing here judges what
+//! a field means beyond its own range; nothing here panics on any bytes.
+
+use shoal_base::checksum::crc32c;
+use shoal_base::codec::{Reader, put_varint};
+use shoal_base::{BLOCK_BYTES, Lsn};
+
+use super::Tree;
+use crate::common::error::Error;
+
+/// A page as its parent (or the superblock) knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct PageRef {
+    /// Its block.
+    pub(crate) block: u64,
+    /// Its checksum: CRC-32C of all its bytes but the first four, which hold it.
+    pub(crate) crc: u32,
+}
+
+/// The fault of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Damage(pub(super) &'static str);
+
+impl Damage {
+    /// The error that names the page.
+    pub(super) fn at(self, page: PageRef) -> Error {
+        Error::Corrupt { what: self.0.to_owned(), block: page.block }
+    }
+}
+
+/// Bytes in front of the slots.
+pub(super) const HEADER_BYTES: usize = 40;
+
+/// Bytes for everything behind the header.
+pub(super) const CAPACITY: usize = BLOCK_BYTES - HEADER_BYTES;
+
+/// Longest key: a full object name (63 + 1 + 1,024 bytes) and room for the engine's own key spaces.
+pub(crate) const TREE_KEY_BYTES_MAX: usize = 1100;
+
+/// Largest leaf entry together with its key, in bytes; at least three of them fit in a leaf.
+pub(crate) const ENTRY_BYTES_MAX: usize = 1300;
+
+/// Bytes of a slot: the offset of an item.
+pub(super) const SLOT_BYTES: usize = 2;
+
+/// Bytes that an item takes besides key and payload, at most: its slot and two lengths.
+const ITEM_OVERHEAD_MAX: usize = SLOT_BYTES + 4;
+
+/// Bytes that the bounds of a leaf marked "base lost" take, at most.
+pub(super) const BOUNDS_BYTES_MAX: usize = 2 * (TREE_KEY_BYTES_MAX + 2);
+
+/// Flag: the leaf replaces one that could not be read, or a whole subtree.
+pub(super) const BASE_LOST: u8 = 1;
+
+const MAGIC: [u8; 2] = *b"Sp";
+const VERSION: u8 = 1;
+const BLOCK_FIELD_BYTES: usize = 6;
+
+const CRC_AT: usize = 0;
+const MAGIC_AT: usize = 4;
+const VERSION_AT: usize = 6;
+const LEVEL_AT: usize = 7;
+const FLAGS_AT: usize = 8;
+const RESERVED_AT: usize = 9;
+const TABLET_AT: usize = 10;
+const COUNT_AT: usize = 12;
+const PREFIX_AT: usize = 14;
+const BLOCK_AT: usize = 16;
+const LSN_AT: usize = 24;
+const DEVICE_AT: usize = 32;
+
+// The guarantees that splitting relies on: any item fits beside others, also in a leaf that carries bounds.
+const _: () = assert!(3 * (ENTRY_BYTES_MAX + ITEM_OVERHEAD_MAX) <= CAPACITY);
+const _: () = assert!(ENTRY_BYTES_MAX + ITEM_OVERHEAD_MAX + BOUNDS_BYTES_MAX <= CAPACITY);
+const _: () = assert!(2 * (TREE_KEY_BYTES_MAX + CHILD_BYTES_MAX + ITEM_OVERHEAD_MAX) <= CAPACITY);
+
+/// Longest payload of an inner item: block, checksum, number of entries.
+const CHILD_BYTES_MAX: usize = BLOCK_FIELD_BYTES + 4 + 10;
+
+type Page = [u8; BLOCK_BYTES];
+
+/// The fields of a page's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub(super) crc: u32,
+    pub(super) level: u8,
+    pub(super) flags: u8,
+    pub(super) tablet: u16,
+    pub(super) count: u16,
+    pub(super) prefix_bytes: u16,
+    pub(super) block: u64,
+    pub(super) lsn: u64,
+    pub(super) device: u64,
+}
+
+impl Header {
+    /// Decodes the header and checks what can be checked without knowing which page it should be.
+    #[inline]
+    pub(super) fn read(page: &Page) -> Result<Self, Damage> {
+        if page[MAGIC_AT..VERSION_AT] != MAGIC {
+            return Err(Damage("this is not a page of a tree"));
+        }
+        if page[VERSION_AT] != VERSION {
+            return Err(Damage("the page has a format version that this program does not know"));
+        }
+        let header = Self {
+            crc: u32::from_le_bytes(fixed(page, CRC_AT)),
+            level: page[LEVEL_AT],
+            flags: page[FLAGS_AT],
+            tablet: u16::from_le_bytes(fixed(page, TABLET_AT)),
+            count: u16::from_le_bytes(fixed(page, COUNT_AT)),
+            prefix_bytes: u16::from_le_bytes(fixed(page, PREFIX_AT)),
+            block: u64::from_le_bytes(fixed(page, BLOCK_AT)),
+            lsn: u64::from_le_bytes(fixed(page, LSN_AT)),
+            device: u64::from_le_bytes(fixed(page, DEVICE_AT)),
+        };
+        if header.flags & !BASE_LOST != 0 || page[RESERVED_AT] != 0 {
+            return Err(Damage("the page has flags that this program does not know"));
+        }
+        if header.flags & BASE_LOST != 0 && header.level != 0 {
+            return Err(Damage("an inner page is marked as a lost leaf"));
+        }
+        Ok(header)
+    }
+
+    /// Where the slots end.
+    #[inline]
+    pub(super) fn slots_end(&self) -> usize {
+        HEADER_BYTES + SLOT_BYTES * usize::from(self.count)
+    }
+}
+
+#[inline]
+fn fixed<const N: usize>(page: &Page, at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    // The offsets are constants within the header.
+    field.copy_from_slice(&page[at..at + N]);
+    field
+}
+
+/// Offset of item `index`, as its slot has it.
+#[inline]
+pub(super) fn slot(page: &Page, index: usize) -> Option<usize> {
+    let field = page.get(HEADER_BYTES + SLOT_BYTES * index..)?.first_chunk::<SLOT_BYTES>()?;
+    Some(usize::from(u16::from_le_bytes(*field)))
+}
+
+/// A length of at most 14 bits at `at`, and where it ends.
+#[inline]
+fn length(page: &Page, at: usize) -> Option<(usize, usize)> {
+    let first = *page.get(at)?;
+    if first < 0x80 {
+        return Some((usize::from(first), at + 1));
+    }
+    let second = *page.get(at + 1)?;
+    if second >= 0x80 {
+        return None;
+    }
+    Some((usize::from(first & 0x7F) | usize::from(second) << 7, at + 2))
+}
+
+/// Bytes that a length takes.
+#[inline]
+pub(super) fn length_bytes(value: usize) -> usize {
+    if value < 0x80 { 1 } else { 2 }
+}
+
+/// Where suffix and payload of the item at `at` lie: (start of the suffix, start of the payload, end).
+#[inline]
+pub(super) fn item_at(page: &Page, at: usize) -> Option<(usize, usize, usize)> {
+    let (suffix_bytes, at) = length(page, at)?;
+    let (payload_bytes, suffix) = length(page, at)?;
+    let payload = suffix + suffix_bytes;
+    let end = payload + payload_bytes;
+    if end <= BLOCK_BYTES { Some((suffix, payload, end)) } else { None }
+}
+
+/// What a leaf marked "base lost" does not know: keys from `low` on and below `high`, its own items excepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bounds<'a> {
+    pub(super) low: &'a [u8],
+    /// None: without end.
+    pub(super) high: Option<&'a [u8]>,
+}
+
+impl Bounds<'_> {
+    /// Whether `key` lies in the lost range.
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
+        self.low <= key && self.high.is_none_or(|high| key < high)
+    }
+}
+
+/// The bounds at `at` and where they end.
+pub(super) fn bounds_at(page: &Page, at: usize) -> Option<(Bounds<'_>, usize)> {
+    let (low_bytes, at) = length(page, at)?;
+    let low = page.get(at..at + low_bytes)?;
+    let (high_bytes, at) = length(page, at + low_bytes)?;
+    // No key is longer: a leaf that takes the bounds over has room for them.
+    if low_bytes.max(high_bytes.saturating_sub(1)) > TREE_KEY_BYTES_MAX {
+        return None;
+    }
+    // The length of the upper bound is stored plus one: 0 says that there is none.
+    let Some(high_bytes) = high_bytes.checked_sub(1) else {
+        return Some((Bounds { low, high: None }, at));
+    };
+    let high = page.get(at..at + high_bytes)?;
+    Some((Bounds { low, high: Some(high) }, at + high_bytes))
+}
+
+/// A child as an inner page has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Child {
+    pub(super) page: PageRef,
+    /// Entries in the leaves under it.
+    pub(super) entries: u64,
+}
+
+impl Child {
+    /// Appends the payload of an inner item.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let block = self.page.block.to_le_bytes();
+        assert!(block[BLOCK_FIELD_BYTES..] == [0, 0], "block {} needs more than 48 bits", self.page.block);
+        out.extend_from_slice(&block[..BLOCK_FIELD_BYTES]);
+        out.extend_from_slice(&self.page.crc.to_le_bytes());
+        put_varint(out, self.entries);
+    }
+
+    /// Decodes the payload of an inner item.
+    #[inline]
+    pub(super) fn decode(payload: &[u8]) -> Result<Self, Damage> {
+        const WRONG: Damage = Damage("an inner item is not a child");
+        let mut reader = Reader::new(payload);
+        let low = reader.u32().map_err(|_| WRONG)?;
+        let high = reader.u16().map_err(|_| WRONG)?;
+        let crc = reader.u32().map_err(|_| WRONG)?;
+        let entries = reader.varint().map_err(|_| WRONG)?;
+        if !reader.is_empty() {
+            return Err(WRONG);
+        }
+        let block = u64::from(low) | u64::from(high) << 32;
+        Ok(Self { page: PageRef { block, crc }, entries })
+    }
+}
+
+/// A page in the making. The apply fills it; the sink seals it when it knows the block.
+pub(crate) struct Draft {
+    bytes: Box<Page>,
+    slot_at: usize,
+    slots_end: usize,
+    item_at: usize,
+}
+
+impl Draft {
+    /// An empty one; it is used for one page after the other.
+    pub(super) fn new() -> Self {
+        Self { bytes: Box::new([0; BLOCK_BYTES]), slot_at: 0, slots_end: 0, item_at: 0 }
+    }
+
+    /// The level of the page that was begun last.
+    pub(crate) fn level(&self) -> u8 {
+        self.bytes[LEVEL_AT]
+    }
+
+    /// Starts a page of `count` items. With bounds it is a leaf marked "base lost".
+    pub(super) fn begin(&mut self, stamp: Stamp, count: usize, prefix: &[u8], bounds: Option<Bounds<'_>>) {
+        assert!(bounds.is_none() || stamp.level == 0, "only leaves are marked as lost");
+        assert!(
+            count <= CAPACITY / SLOT_BYTES && prefix.len() <= TREE_KEY_BYTES_MAX,
+            "no room for {count} items"
+        );
+        let page = &mut *self.bytes;
+        page.fill(0);
+        page[MAGIC_AT..VERSION_AT].copy_from_slice(&MAGIC);
+        page[VERSION_AT] = VERSION;
+        page[LEVEL_AT] = stamp.level;
+        page[FLAGS_AT] = if bounds.is_some() { BASE_LOST } else { 0 };
+        page[TABLET_AT..COUNT_AT].copy_from_slice(&stamp.tree.tablet.0.to_le_bytes());
+        page[COUNT_AT..PREFIX_AT].copy_from_slice(&(count as u16).to_le_bytes());
+        page[PREFIX_AT..BLOCK_AT].copy_from_slice(&(prefix.len() as u16).to_le_bytes());
+        page[LSN_AT..DEVICE_AT].copy_from_slice(&stamp.lsn.0.to_le_bytes());
+        page[DEVICE_AT..HEADER_BYTES].copy_from_slice(&stamp.tree.device.to_le_bytes());
+        self.slot_at = HEADER_BYTES;
+        self.slots_end = HEADER_BYTES + SLOT_BYTES * count;
+        self.item_at = self.slots_end;
+        self.bytes(prefix);
+        if let Some(bounds) = bounds {
+            self.length(bounds.low.len());
+            self.bytes(bounds.low);
+            self.length(bounds.high.map_or(0, |high| high.len() + 1));
+            self.bytes(bounds.high.unwrap_or_default());
+        }
+    }
+
+    /// Appends an item. The caller counted its bytes: it fits.
+    pub(super) fn push(&mut self, suffix: &[u8], payload: &[u8]) {
+        assert!(self.slot_at < self.slots_end, "more items than were announced");
+        let slot = (self.item_at as u16).to_le_bytes();
+        self.bytes[self.slot_at..self.slot_at + SLOT_BYTES].copy_from_slice(&slot);
+        self.slot_at += SLOT_BYTES;
+        self.length(suffix.len());
+        self.length(payload.len());
+        self.bytes(suffix);
+        self.bytes(payload);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let end = self.item_at + bytes.len();
+        self.bytes[self.item_at..end].copy_from_slice(bytes);
+        self.item_at = end;
+    }
+
+    fn length(&mut self, value: usize) {
+        assert!(value < 1 << 14, "a length of {value} bytes");
+        if value < 0x80 {
+            self.bytes(&[value as u8]);
+        } else {
+            self.bytes(&[value as u8 | 0x80, (value >> 7) as u8]);
+        }
+    }
+
+    /// Stamps the page with its block and forms its checksum. The bytes are final; they must be written to that block.
+    pub(crate) fn seal(&mut self, block: u64) -> (PageRef, &[u8; BLOCK_BYTES]) {
+        assert!(self.slot_at == self.slots_end, "fewer items than were announced");
+        self.bytes[BLOCK_AT..LSN_AT].copy_from_slice(&block.to_le_bytes());
+        let crc = crc32c(&self.bytes[MAGIC_AT..]);
+        self.bytes[CRC_AT..MAGIC_AT].copy_from_slice(&crc.to_le_bytes());
+        (PageRef { block, crc }, &self.bytes)
+    }
+}
+
+/// What is the same in every page of one level of one apply.
+#[derive(Clone, Copy)]
+pub(super) struct Stamp {
+    pub(super) tree: Tree,
+    pub(super) lsn: Lsn,
+    pub(super) level: u8,
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_base::TabletId;
+
+    use super::*;
+
+    const FIELDS: [(usize, usize, &str); 12] = [
+        (CRC_AT, 4, "crc"),
+        (MAGIC_AT, 2, "magic"),
+        (VERSION_AT, 1, "version"),
+        (LEVEL_AT, 1, "level"),
+        (FLAGS_AT, 1, "flags"),
+        (RESERVED_AT, 1, "reserved"),
+        (TABLET_AT, 2, "tablet"),
+        (COUNT_AT, 2, "count"),
+        (PREFIX_AT, 2, "prefix_bytes"),
+        (BLOCK_AT, 8, "block"),
+        (LSN_AT, 8, "lsn"),
+        (DEVICE_AT, 8, "device"),
+    ];
+
+    fn stamp(level: u8) -> Stamp {
+        Stamp { tree: Tree { device: 0x1122_3344_5566_7788, tablet: TabletId(3) }, lsn: Lsn(77), level }
+    }
+
+    #[test]
+    fn the_document_has_the_same_fields() {
+        let document = include_str!("../../../../../docs/format/page.md");
+        let rows: Vec<_> = document
+            .lines()
+            .filter_map(|line| {
+                let mut cells = line.strip_prefix("| ")?.split(" | ");
+                Some((cells.next()?.parse().ok()?, cells.next()?.parse().ok()?, cells.next()?))
+            })
+            .collect();
+        assert_eq!(rows, FIELDS);
+        let end = FIELDS.iter().fold(0, |at, &(offset, bytes, _)| {
+            assert_eq!(at, offset);
+            at + bytes
+        });
+        assert_eq!(end, HEADER_BYTES);
+        for limit in [TREE_KEY_BYTES_MAX, ENTRY_BYTES_MAX, HEADER_BYTES, CAPACITY] {
+            let written = if limit < 1000 {
+                limit.to_string()
+            } else {
+                format!("{},{:03}", limit / 1000, limit % 1000)
+            };
+            assert!(document.contains(&written), "{written} is not in the document");
+        }
+    }
+
+    #[test]
+    fn a_page_of_version_1_never_changes() {
+        let mut draft = Draft::new();
+        draft.begin(stamp(0), 2, b"photos/", None);
+        draft.push(b"1", b"first entry");
+        draft.push(b"2", &[7; 200]);
+        let (page, bytes) = draft.seal(0x0102_0304_0506);
+        assert_eq!(bytes[..4], page.crc.to_le_bytes());
+        assert_eq!(page.crc, crc32c(&bytes[4..]));
+        assert_eq!(page.crc, GOLDEN_LEAF_CRC);
+
+        draft.begin(stamp(2), 2, b"p", None);
+        let mut child = Vec::new();
+        Child { page, entries: 300 }.encode(&mut child);
+        draft.push(b"", &child);
+        draft.push(b"q", &child);
+        assert_eq!(draft.seal(9).0.crc, GOLDEN_INNER_CRC);
+
+        draft.begin(stamp(0), 0, b"", Some(Bounds { low: b"a", high: Some(&[b'b'; 300]) }));
+        assert_eq!(draft.seal(10).0.crc, GOLDEN_LOST_CRC);
+    }
+
+    const GOLDEN_LEAF_CRC: u32 = 2_495_950_731;
+    const GOLDEN_INNER_CRC: u32 = 3_697_737_572;
+    const GOLDEN_LOST_CRC: u32 = 624_613_597;
+
+    #[test]
+    fn children_round_trip() {
+        for entries in [0, 1, 127, 128, u64::MAX] {
+            let child = Child { page: PageRef { block: (1 << 48) - 2, crc: 0xDEAD_BEEF }, entries };
+            let mut payload = Vec::new();
+            child.encode(&mut payload);
+            assert!(payload.len() <= CHILD_BYTES_MAX);
+            assert_eq!(Child::decode(&payload), Ok(child));
+            assert!(Child::decode(&payload[..payload.len() - 1]).is_err());
+            payload.push(0);
+            assert!(Child::decode(&payload).is_err());
+        }
+    }
+
+    #[test]
+    fn bounds_round_trip() {
+        let mut draft = Draft::new();
+        for bounds in [
+            Bounds { low: b"", high: None },
+            Bounds { low: &[1; 1100], high: Some(&[2; 1100]) },
+            Bounds { low: b"x", high: Some(b"y") },
+        ] {
+            draft.begin(stamp(0), 0, b"", Some(bounds));
+            let (_, bytes) = draft.seal(1);
+            let (read, end) = bounds_at(bytes, HEADER_BYTES).unwrap();
+            assert_eq!(read, bounds);
+            assert!(end - HEADER_BYTES <= BOUNDS_BYTES_MAX);
+            assert!(bytes[end..].iter().all(|&byte| byte == 0));
+        }
+        assert!(Bounds { low: b"b", high: Some(b"d") }.contains(b"b"));
+        assert!(!Bounds { low: b"b", high: Some(b"d") }.contains(b"d"));
+        assert!(Bounds { low: b"b", high: None }.contains(b"zz"));
+        assert!(!Bounds { low: b"b", high: None }.contains(b"azz"));
+    }
+}

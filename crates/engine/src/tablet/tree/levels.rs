@@ -1,0 +1,216 @@
+//! All the levels of a tree in the making: what one level completes becomes an item of the level above.
+
+use shoal_base::Lsn;
+
+use super::builder::Builder;
+use super::format::PageRef;
+use super::format::{Child, Draft, Stamp};
+use super::pages::PageSink;
+use super::{HEIGHT_MAX, Root, Tree};
+use crate::common::error::Result;
+
+/// See the top of the file.
+pub(super) struct Levels<'a, K> {
+    tree: Tree,
+    lsn: Lsn,
+    sink: &'a mut K,
+    builders: Vec<Builder>,
+    draft: Draft,
+    payload: Vec<u8>,
+    /// The last page written; a root that was written in this pass is the last of all.
+    pub(super) last_written: Option<PageRef>,
+    pub(super) pages_written: u64,
+    pub(super) pages_released: u64,
+}
+
+impl<'a, K: PageSink> Levels<'a, K> {
+    pub(super) fn new(tree: Tree, lsn: Lsn, sink: &'a mut K) -> Self {
+        Self {
+            tree,
+            lsn,
+            sink,
+            builders: vec![Builder::new(0)],
+            draft: Draft::new(),
+            payload: Vec::new(),
+            last_written: None,
+            pages_written: 0,
+            pages_released: 0,
+        }
+    }
+
+    fn builder(&mut self, level: usize) -> &mut Builder {
+        while self.builders.len() <= level {
+            let next = self.builders.len() as u8;
+            // One more than there are levels: the root is an item too before it is known to be alone.
+            assert!(next <= HEIGHT_MAX, "a tree of more than {HEIGHT_MAX} levels");
+            self.builders.push(Builder::new(next));
+        }
+        &mut self.builders[level]
+    }
+
+    pub(super) fn leaves(&mut self) -> &mut Builder {
+        &mut self.builders[0]
+    }
+
+    pub(super) fn release(&mut self, page: PageRef) {
+        self.pages_released += 1;
+        self.sink.release(page);
+    }
+
+    /// The items of an old page of this level follow; see [`Builder::open`].
+    pub(super) async fn open(&mut self, level: u8, page: PageRef, count: usize, low: &[u8]) -> Result<()> {
+        let level = usize::from(level);
+        // Pages that turned out unchanged are done: they must not be mixed with this one.
+        for below in 0..=level.min(self.builders.len() - 1) {
+            if self.builders[below].unchanged().is_some() {
+                self.close(below, false).await?;
+            } else if self.builders[below].has_page() {
+                break;
+            }
+        }
+        for page in self.builder(level).open(page, count, low).into_iter().flatten() {
+            self.release(page);
+        }
+        // What waits below comes from the page before; it will be mixed with this one.
+        if self.builders[..level].iter().any(Builder::has_page) {
+            self.touch(level);
+        }
+        Ok(())
+    }
+
+    /// Something of the old page that is being read at this level changes.
+    pub(super) fn touch(&mut self, level: usize) {
+        if let Some(page) = self.builder(level).touch() {
+            self.release(page);
+        }
+    }
+
+    /// Appends an entry whose key is `prefix` and `suffix`. An empty one says, in a lost range, that the key is absent.
+    pub(super) async fn push_entry(&mut self, prefix: &[u8], suffix: &[u8], entry: &[u8]) -> Result<()> {
+        if self.leaves().push(prefix, suffix, entry, u64::from(!entry.is_empty())) {
+            self.write_first(0).await?;
+        }
+        Ok(())
+    }
+
+    /// Appends an old subtree, whose keys are not below `prefix` and `suffix`, to the pages of `level`; `payload` is the
+    /// encoded child. Everything below was closed.
+    pub(super) async fn push_subtree(
+        &mut self,
+        level: usize,
+        prefix: &[u8],
+        suffix: &[u8],
+        payload: &[u8],
+    ) -> Result<()> {
+        let entries = Child::decode(payload).map_err(|damage| damage.at(PageRef::default()))?.entries;
+        if self.builder(level).push(prefix, suffix, payload, entries) {
+            self.write_first(level).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives whether the first page of `level` must be written now.
+    #[must_use]
+    fn push_child(&mut self, level: usize, low: &[u8], child: Child) -> bool {
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        child.encode(&mut payload);
+        let full = self.builder(level).push(low, &[], &payload, child.entries);
+        self.payload = payload;
+        full
+    }
+
+    /// Writes the first page of `level` and hands it up, from level to level as far as pages become full.
+    async fn write_first(&mut self, mut level: usize) -> Result<()> {
+        loop {
+            let (low, child) = self.complete_first(level).await?;
+            level += 1;
+            if !self.push_child(level, &low, child) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the first page of `level` out of its builder: written, or left as it was where nothing changed.
+    async fn complete_first(&mut self, level: usize) -> Result<(Vec<u8>, Child)> {
+        if let Some(page) = self.builders[level].unchanged() {
+            let builder = &mut self.builders[level];
+            let sealed = builder.sealed();
+            builder.drop_first();
+            // Still part of the tree: it is forgotten, not released.
+            let kept = builder.touch();
+            assert!(kept == Some(page), "another page was kept");
+            return Ok((sealed.low, Child { page, entries: sealed.entries }));
+        }
+        self.touch(level);
+        let stamp = Stamp { tree: self.tree, lsn: self.lsn, level: level as u8 };
+        let sealed = self.builders[level].encode(&mut self.draft, stamp);
+        let page = self.sink.write(&mut self.draft, sealed.replaces).await?;
+        self.pages_written += 1;
+        self.last_written = Some(page);
+        self.builders[level].drop_first();
+        self.touch(level + 1);
+        Ok((sealed.low, Child { page, entries: sealed.entries }))
+    }
+
+    /// Whether all levels below `level` could be closed now without leaving a page that should be merged with a neighbour.
+    pub(super) fn can_close_below(&self, level: usize) -> bool {
+        let mut from_below = false;
+        for builder in self.builders.iter().take(level) {
+            if !builder.has_page() && !from_below {
+                continue;
+            }
+            if !builder.is_decent() {
+                return false;
+            }
+            from_below = true;
+        }
+        true
+    }
+
+    /// Closes all levels below `level`, so that an old subtree may follow there.
+    pub(super) async fn close_below(&mut self, level: usize) -> Result<()> {
+        for below in 0..level {
+            self.close(below, false).await?;
+        }
+        assert!(
+            self.builders.iter().take(level).all(|builder| !builder.has_page()),
+            "keys would be out of order"
+        );
+        Ok(())
+    }
+
+    /// Writes everything that waits at `level`. `at_end`: nothing follows in the tree.
+    pub(super) async fn close(&mut self, level: usize, at_end: bool) -> Result<()> {
+        self.builder(level).balance(at_end);
+        while self.builders[level].has_page() {
+            self.write_first(level).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is left and gives the new root.
+    pub(super) async fn finish(&mut self) -> Result<Root> {
+        let mut level = 0;
+        let root = loop {
+            let top = self.builders.iter().skip(level + 1).all(|builder| !builder.has_page());
+            if top && !self.builder(level).has_page() {
+                assert!(level == 0, "what was closed below is here");
+                break Root::EMPTY;
+            }
+            if top
+                && level > 0
+                && let Some(child) = self.builders[level].only_child()
+            {
+                break Root { page: Some(child.page), height: level as u8, entries: child.entries };
+            }
+            self.close(level, true).await?;
+            level += 1;
+        };
+        // Pages of levels that the tree lost, or all of whose children went.
+        for level in 0..self.builders.len() {
+            self.touch(level);
+        }
+        Ok(root)
+    }
+}

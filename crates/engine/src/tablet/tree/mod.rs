@@ -1,0 +1,131 @@
+//! The copy-on-write B+tree of 4 KiB pages in which a tablet keeps its entries.
+//!
+//! A tree is a [`Root`] and the pages under it. Published pages never change: readers walk them without latches
+//! ([`Tree::lookup`], [`Cursor`]), and the one writer of a tablet makes a new tree beside the old one in one sorted pass
+//! ([`Apply`]), which shares every page that no operation touched. A parent holds its children's checksums, so a lost
+//! or misdirected write is noticed. Keys and entries are opaque bytes here; keys are ordered bytewise.
+//!
+//! The tree does no I/O of its own and allocates no blocks: pages come from a [`PageSource`] and go to a [`PageSink`].
+//! Damage stays local (R19): what cannot be read is replaced by a leaf marked "base lost".
+//!
+//! Reading order: [`pages`] (the two traits), [`format`](mod@format) and `docs/format/page.md` (the bytes), [`page`] (reading a
+//! page), [`lookup`], [`cursor`], then the writer: [`builder`] (the pages of one level in the making), [`levels`] (all of
+//! them), [`apply`]; last [`walk`], which checks everything.
+
+#![allow(unexpected_cfgs)] // Fuzzers set `fuzzing`.
+
+mod apply;
+mod builder;
+mod cursor;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod format;
+#[cfg(any(test, fuzzing))]
+mod hostile;
+mod levels;
+mod lookup;
+mod page;
+mod pages;
+mod walk;
+
+#[cfg(test)]
+mod memory;
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+pub(crate) use apply::LostRange;
+pub(crate) use apply::{Applied, Apply, Change, Merge, Old};
+pub(crate) use cursor::{Cursor, Gap};
+pub(crate) use format::{Draft, PageRef};
+#[cfg(test)]
+pub(crate) use format::{ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};
+#[cfg(any(test, fuzzing))]
+pub(crate) use hostile::page as hostile_page;
+pub(crate) use lookup::{NextPage, Step};
+pub(crate) use pages::{PageSink, PageSource, ReadHint};
+#[cfg(test)]
+pub(crate) use walk::Walked;
+pub(crate) use walk::{Problem, Visitor};
+
+use shoal_base::{BLOCK_BYTES, TabletId};
+
+use crate::common::error::Result;
+use crate::testing::injected_bug::{Bug, injected};
+use format::Damage;
+use page::PageView;
+
+/// Highest number of levels that a tree may have. Even keys of 1,100 bytes leave a fan-out of two or more.
+pub(crate) const HEIGHT_MAX: u8 = 32;
+
+/// Whose tree it is. Every page carries both, so that a page of another store or tablet is never taken for one of
+/// this tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tree {
+    /// Identity of the device, as the superblock has it.
+    pub(crate) device: u64,
+    /// The tablet.
+    pub(crate) tablet: TabletId,
+}
+
+/// One state of a tree: everything that a reader needs to start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Root {
+    /// The topmost page; none where the tree is empty.
+    pub(crate) page: Option<PageRef>,
+    /// Levels; the root page has level `height - 1`. 0 where the tree is empty.
+    pub(crate) height: u8,
+    /// Entries in the tree, without those that were lost with a damaged page.
+    pub(crate) entries: u64,
+}
+
+impl Root {
+    /// The tree without entries.
+    pub(crate) const EMPTY: Self = Self { page: None, height: 0, entries: 0 };
+
+    /// The root page and its level; none for the empty tree.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] where page and height contradict each other (they come from a superblock).
+    fn top(&self) -> Result<Option<(PageRef, u8)>> {
+        match (self.page, self.height) {
+            (None, 0) => Ok(None),
+            (Some(page), 1..=HEIGHT_MAX) => Ok(Some((page, self.height - 1))),
+            (page, _) => Err(Damage("the root's height does not fit its page").at(page.unwrap_or_default())),
+        }
+    }
+}
+
+impl Tree {
+    /// Reads the header of `bytes` and checks that this is page `page` of this tree at `level`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`] where it is not.
+    fn view<'a>(&self, bytes: &'a [u8; BLOCK_BYTES], page: PageRef, level: u8) -> Result<PageView<'a>> {
+        self.parse(bytes, page, level).map_err(|damage| damage.at(page))
+    }
+
+    fn parse<'a>(
+        &self,
+        bytes: &'a [u8; BLOCK_BYTES],
+        page: PageRef,
+        level: u8,
+    ) -> std::result::Result<PageView<'a>, Damage> {
+        let view = PageView::parse(bytes)?;
+        let header = view.header();
+        let wrong = if header.crc != page.crc && !injected(Bug::ParentNotAsked) {
+            "the page is not the one that its parent refers to (another checksum)"
+        } else if header.block != page.block {
+            "the page belongs to another block"
+        } else if header.device != self.device {
+            "the page belongs to another store"
+        } else if header.tablet != self.tablet.0 {
+            "the page belongs to another tablet"
+        } else if header.level != level {
+            "the page belongs to another level of the tree"
+        } else {
+            return Ok(view);
+        };
+        Err(Damage(wrong))
+    }
+}

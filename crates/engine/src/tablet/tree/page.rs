@@ -1,0 +1,504 @@
+//! Reading one page: its items, searches in it, and the check of everything inside it.
+//!
+//! [`PageView::parse`] looks at the header only, so that a lookup touches few bytes; every access checks the offsets that
+//! it uses and answers [`Damage`] where they lead nowhere. Whatever the bytes are, nothing here panics. The order of keys
+//! is checked by [`PageView::check`] only; a search in an unordered page finds something or nothing.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use shoal_base::BLOCK_BYTES;
+
+use super::format::{
+    BASE_LOST, Bounds, Child, Damage, ENTRY_BYTES_MAX, Header, TREE_KEY_BYTES_MAX, bounds_at, item_at, slot,
+};
+
+const ITEM_WRONG: Damage = Damage("an item reaches behind the end of the page");
+
+/// An item: what follows the page's prefix in its key, and what the key stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Item<'a> {
+    pub(super) suffix: &'a [u8],
+    /// The entry of a leaf, the encoded child of an inner page. Empty in a leaf marked "base lost": the key is known to
+    /// be absent.
+    pub(super) payload: &'a [u8],
+}
+
+/// A page whose header is sound.
+#[derive(Clone, Copy)]
+pub(super) struct PageView<'a> {
+    bytes: &'a [u8; BLOCK_BYTES],
+    header: Header,
+    prefix: &'a [u8],
+}
+
+impl<'a> PageView<'a> {
+    /// Reads header and prefix.
+    ///
+    /// # Errors
+    /// [`Damage`] where this cannot be a page of a tree.
+    pub(super) fn parse(bytes: &'a [u8; BLOCK_BYTES]) -> Result<Self, Damage> {
+        let header = Header::read(bytes)?;
+        let start = header.slots_end();
+        let prefix = bytes
+            .get(start..start + usize::from(header.prefix_bytes))
+            .ok_or(Damage("the page has more slots than fit"))?;
+        Ok(Self { bytes, header, prefix })
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// How many items there are.
+    pub(super) fn count(&self) -> usize {
+        usize::from(self.header.count)
+    }
+
+    fn prefix_end(&self) -> usize {
+        self.header.slots_end() + self.prefix.len()
+    }
+
+    /// In a leaf marked "base lost", what is not known.
+    ///
+    /// # Errors
+    /// [`Damage`] where the bounds cannot be read.
+    pub(super) fn lost(&self) -> Result<Option<Bounds<'a>>, Damage> {
+        if self.header.flags & BASE_LOST == 0 {
+            return Ok(None);
+        }
+        let (bounds, _) = bounds_at(self.bytes, self.prefix_end())
+            .ok_or(Damage("the bounds of a lost leaf cannot be read"))?;
+        Ok(Some(bounds))
+    }
+
+    /// Item `index`.
+    ///
+    /// # Errors
+    /// [`Damage`] where there is none or it does not lie within the page.
+    #[inline]
+    pub(super) fn item(&self, index: usize) -> Result<Item<'a>, Damage> {
+        let (suffix, payload, end) = self.item_offsets(index)?;
+        let suffix = self.bytes.get(suffix..payload).ok_or(ITEM_WRONG)?;
+        let payload = self.bytes.get(payload..end).ok_or(ITEM_WRONG)?;
+        Ok(Item { suffix, payload })
+    }
+
+    #[inline]
+    fn item_offsets(&self, index: usize) -> Result<(usize, usize, usize), Damage> {
+        if index >= self.count() {
+            return Err(Damage("an item is missing"));
+        }
+        slot(self.bytes, index).and_then(|at| item_at(self.bytes, at)).ok_or(ITEM_WRONG)
+    }
+
+    /// Where the payload of item `index` lies in the page.
+    ///
+    /// # Errors
+    /// As [`item`](Self::item).
+    pub(super) fn payload_range(&self, index: usize) -> Result<Range<usize>, Damage> {
+        self.item_offsets(index).map(|(_, payload, end)| payload..end)
+    }
+
+    /// The first bytes that all keys of the page share; those of the first child of an inner page excepted.
+    pub(super) fn prefix(&self) -> &'a [u8] {
+        self.prefix
+    }
+
+    /// Child `index` of an inner page.
+    ///
+    /// # Errors
+    /// [`Damage`] where there is none.
+    pub(super) fn child(&self, index: usize) -> Result<Child, Damage> {
+        Child::decode(self.item(index)?.payload)
+    }
+
+    /// Appends to `key` the separator in front of child `index`: keys under that child are not below it. The first child has
+    /// none of its own: the bound of the page counts, and nothing is appended.
+    ///
+    /// # Errors
+    /// [`Damage`] where there is no such child.
+    pub(super) fn separator(&self, index: usize, key: &mut Vec<u8>) -> Result<(), Damage> {
+        if index > 0 {
+            let item = self.item(index)?;
+            key.extend_from_slice(self.prefix);
+            key.extend_from_slice(item.suffix);
+        }
+        Ok(())
+    }
+
+    /// How the key of item `index` compares to `key`. Not for the first child of an inner page.
+    ///
+    /// # Errors
+    /// [`Damage`] where there is no such item.
+    pub(super) fn compare(&self, index: usize, key: &[u8]) -> Result<Ordering, Damage> {
+        match self.split(key) {
+            Ok(suffix) => Ok(self.item(index)?.suffix.cmp(suffix)),
+            Err(all) => Ok(all),
+        }
+    }
+
+    /// What is left of `key` behind the page's prefix; where `key` does not begin with it, how all keys of the page
+    /// compare to it.
+    #[inline]
+    fn split<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], Ordering> {
+        match key.split_at_checked(self.prefix.len()) {
+            Some((head, suffix)) => match self.prefix.cmp(head) {
+                Ordering::Equal => Ok(suffix),
+                other => Err(other),
+            },
+            None => Err(self.prefix.cmp(key)),
+        }
+    }
+
+    /// First index in `range` whose key is not below `key` (`or_equal`: is above it).
+    #[inline]
+    fn partition(&self, mut range: Range<usize>, key: &[u8], or_equal: bool) -> Result<usize, Damage> {
+        let suffix = match self.split(key) {
+            Ok(suffix) => suffix,
+            Err(Ordering::Less) => return Ok(range.end),
+            Err(_) => return Ok(range.start),
+        };
+        let sought = Sought::new(suffix);
+        while range.start < range.end {
+            let middle = range.start.midpoint(range.end);
+            let before = match sought.compared_to(self.item(middle)?.suffix) {
+                Ordering::Less => true,
+                Ordering::Equal => or_equal,
+                Ordering::Greater => false,
+            };
+            if before {
+                range.start = middle + 1;
+            } else {
+                range.end = middle;
+            }
+        }
+        Ok(range.start)
+    }
+
+    /// In a leaf: the first item from `from` on whose key is not below `key`, and whether its key is `key`.
+    ///
+    /// # Errors
+    /// [`Damage`] where the search meets an item that is not within the page.
+    pub(super) fn find(&self, from: usize, key: &[u8]) -> Result<(usize, bool), Damage> {
+        let index = self.partition(from..self.count().max(from), key, false)?;
+        let found = index < self.count() && self.compare(index, key)? == Ordering::Equal;
+        Ok((index, found))
+    }
+
+    /// In an inner page: the child under which `key` belongs.
+    ///
+    /// # Errors
+    /// [`Damage`] where there are no children, or the search meets an item that is not within the page.
+    pub(super) fn child_of(&self, key: &[u8]) -> Result<usize, Damage> {
+        if self.count() == 0 {
+            return Err(Damage("an inner page has no children"));
+        }
+        Ok(self.partition(1..self.count(), key, true)? - 1)
+    }
+
+    /// Bytes in use, header included.
+    ///
+    /// # Errors
+    /// [`Damage`] where the last item is not within the page.
+    pub(super) fn used_bytes(&self) -> Result<usize, Damage> {
+        match self.count().checked_sub(1) {
+            Some(last) => self.item_offsets(last).map(|(_, _, end)| end),
+            None => self.items_start(),
+        }
+    }
+
+    fn items_start(&self) -> Result<usize, Damage> {
+        let at = self.prefix_end();
+        if self.header.flags & BASE_LOST == 0 {
+            return Ok(at);
+        }
+        bounds_at(self.bytes, at)
+            .map(|(_, end)| end)
+            .ok_or(Damage("the bounds of a lost leaf cannot be read"))
+    }
+
+    /// Checks everything that the page alone can tell: items lie one behind the other, lengths are legal, keys are ordered and
+    /// within `low` (inclusive) and `high` (exclusive), the prefix is the longest, children can be decoded, the rest is
+    /// zeros.
+    ///
+    /// # Errors
+    /// The first [`Damage`] found.
+    pub(super) fn check(&self, low: &[u8], high: Option<&[u8]>) -> Result<(), Damage> {
+        self.check_items()?;
+        self.check_keys(low, high)?;
+        let used = self.used_bytes()?;
+        if self.bytes.get(used..).is_none_or(|rest| rest.iter().any(|&byte| byte != 0)) {
+            return Err(Damage("the bytes behind the last item are not zero"));
+        }
+        Ok(())
+    }
+
+    fn check_items(&self) -> Result<(), Damage> {
+        let inner = self.header.level > 0;
+        let lost = self.header.flags & BASE_LOST != 0;
+        if inner && self.count() == 0 {
+            return Err(Damage("an inner page has no children"));
+        }
+        if !inner && !lost && self.count() == 0 {
+            return Err(Damage("a leaf has no entries"));
+        }
+        let mut at = self.items_start()?;
+        for index in 0..self.count() {
+            let (suffix, payload, end) = self.item_offsets(index)?;
+            if slot(self.bytes, index) != Some(at) {
+                return Err(Damage("an item does not begin where the one before it ends"));
+            }
+            at = end;
+            let key_bytes = self.prefix.len() + (payload - suffix);
+            let entry_bytes = end - payload;
+            if key_bytes > TREE_KEY_BYTES_MAX || key_bytes + entry_bytes > ENTRY_BYTES_MAX {
+                return Err(Damage("an item is larger than the limit"));
+            }
+            if inner {
+                self.child(index)?;
+                if index == 0 && payload != suffix {
+                    return Err(Damage("the first child of an inner page has a separator"));
+                }
+            } else if entry_bytes == 0 && !lost {
+                return Err(Damage("an entry is empty"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_keys(&self, low: &[u8], high: Option<&[u8]>) -> Result<(), Damage> {
+        let inner = self.header.level > 0;
+        let first = usize::from(inner);
+        let (low, high) = match self.lost()? {
+            None => (low, high),
+            Some(bounds) => {
+                let below = high.is_some_and(|high| bounds.high.is_none_or(|lost| lost > high));
+                if bounds.low < low || below || bounds.high.is_some_and(|high| bounds.low >= high) {
+                    return Err(Damage("the bounds of a lost leaf are not within those of its parent"));
+                }
+                (bounds.low, bounds.high)
+            }
+        };
+        let (Some(last), true) = (self.count().checked_sub(1), self.count() > first) else {
+            return if self.prefix.is_empty() { Ok(()) } else { Err(Damage("the prefix belongs to no key")) };
+        };
+        // A separator equal to the page's own bound would leave the first child without keys.
+        match self.compare(first, low)? {
+            Ordering::Less => return Err(Damage("a key is below the bound of its page")),
+            Ordering::Equal if inner => return Err(Damage("a separator is the bound of its page")),
+            _ => {}
+        }
+        if let Some(high) = high
+            && self.compare(last, high)? != Ordering::Less
+        {
+            return Err(Damage("a key is above the bound of its page"));
+        }
+        let mut previous = self.item(first)?.suffix;
+        for index in first + 1..=last {
+            let suffix = self.item(index)?.suffix;
+            if previous >= suffix {
+                return Err(Damage("keys are not in order"));
+            }
+            previous = suffix;
+        }
+        let shares_more = self.item(first)?.suffix.first().is_some_and(|byte| previous.first() == Some(byte));
+        if shares_more || (first == last && !previous.is_empty()) {
+            return Err(Damage("the keys share more than the prefix"));
+        }
+        Ok(())
+    }
+}
+
+/// What a search looks for: its first bytes as one number, which nearly always decides without a call.
+struct Sought<'a> {
+    bytes: &'a [u8],
+    head: u64,
+}
+
+impl<'a> Sought<'a> {
+    #[inline]
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, head: head_of(bytes) }
+    }
+
+    /// How `other` compares to what is sought.
+    #[inline]
+    fn compared_to(&self, other: &[u8]) -> Ordering {
+        head_of(other).cmp(&self.head).then_with(|| match (other.get(8..), self.bytes.get(8..)) {
+            (Some(other), Some(bytes)) => other.cmp(bytes),
+            // One of them ends within the first bytes, where the other has zeros at most.
+            _ => other.len().cmp(&self.bytes.len()),
+        })
+    }
+}
+
+/// The first eight bytes as a number that compares as they do, with zeros behind the end.
+#[inline]
+fn head_of(bytes: &[u8]) -> u64 {
+    if let Some(head) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*head);
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        // Four to seven bytes: the last four overlap the first four.
+        let (first, last) = (u64::from(u32::from_be_bytes(*first)), u64::from(u32::from_be_bytes(*last)));
+        return first << 32 | (last << (8 * (8 - bytes.len()))) & 0xFFFF_FFFF;
+    }
+    bytes.iter().fold((0, 64), |(head, at), &byte| (head | u64::from(byte) << (at - 8), at - 8)).0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use shoal_base::{Lsn, TabletId};
+
+    use super::super::Tree;
+    use super::super::format::PageRef;
+    use super::super::format::{Draft, Stamp};
+    use super::*;
+
+    fn stamp(level: u8) -> Stamp {
+        Stamp { tree: Tree { device: 1, tablet: TabletId(2) }, lsn: Lsn(3), level }
+    }
+
+    type Items<'a> = &'a [(&'a [u8], &'a [u8])];
+
+    fn leaf(prefix: &[u8], items: Items<'_>) -> [u8; BLOCK_BYTES] {
+        let mut draft = Draft::new();
+        draft.begin(stamp(0), items.len(), prefix, None);
+        for (suffix, payload) in items {
+            draft.push(suffix, payload);
+        }
+        *draft.seal(5).1
+    }
+
+    #[test]
+    fn finds_keys_behind_the_prefix() {
+        let bytes = leaf(b"ab", &[(b"", b"0"), (b"c", b"1"), (b"e", b"2")]);
+        let view = PageView::parse(&bytes).unwrap();
+        view.check(b"", None).unwrap();
+        view.check(b"ab", Some(b"abf")).unwrap();
+        assert!(view.check(b"ab0", None).is_err(), "the first key is below the bound");
+        assert!(view.check(b"", Some(b"abe")).is_err(), "the last key is not below the bound");
+        let expect: [(&[u8], (usize, bool)); 8] = [
+            (b"", (0, false)),
+            (b"aa~", (0, false)),
+            (b"ab", (0, true)),
+            (b"abb", (1, false)),
+            (b"abc", (1, true)),
+            (b"abd", (2, false)),
+            (b"abf", (3, false)),
+            (b"b", (3, false)),
+        ];
+        for (key, found) in expect {
+            assert_eq!(view.find(0, key), Ok(found), "{}", key.escape_ascii());
+        }
+        assert_eq!(view.find(3, b"a"), Ok((3, false)));
+        assert!(view.item(3).is_err());
+    }
+
+    #[test]
+    fn the_first_child_covers_everything_below_the_first_separator() {
+        let mut draft = Draft::new();
+        draft.begin(stamp(1), 3, b"m", None);
+        for (suffix, block) in [(&b""[..], 1), (b"", 2), (b"x", 3)] {
+            let mut payload = Vec::new();
+            Child { page: PageRef { block, crc: 0 }, entries: 1 }.encode(&mut payload);
+            draft.push(suffix, &payload);
+        }
+        let bytes = *draft.seal(5).1;
+        let view = PageView::parse(&bytes).unwrap();
+        view.check(b"", None).unwrap();
+        assert!(view.check(b"m", None).is_err(), "the first child would have no keys");
+        for (key, child) in [(&b""[..], 0), (b"a", 0), (b"m", 1), (b"mw", 1), (b"mx", 2), (b"n", 2)] {
+            assert_eq!(view.child_of(key), Ok(child), "{}", key.escape_ascii());
+        }
+        assert_eq!(view.child(2).unwrap().page.block, 3);
+        let mut key = Vec::new();
+        view.separator(2, &mut key).unwrap();
+        assert_eq!(key, b"mx");
+    }
+
+    #[test]
+    fn the_check_sees_what_a_search_does_not() {
+        let cases: [(&[u8], Items<'_>, &str); 5] = [
+            (b"", &[(b"b", b"0"), (b"a", b"1")], "keys are not in order"),
+            (b"", &[(b"a", b"0"), (b"a", b"1")], "keys are not in order"),
+            (b"", &[(b"ax", b"0"), (b"ay", b"1")], "the keys share more than the prefix"),
+            (b"", &[(b"a", b""), (b"b", b"1")], "an entry is empty"),
+            (b"", &[], "a leaf has no entries"),
+        ];
+        for (prefix, items, what) in cases {
+            let bytes = leaf(prefix, items);
+            assert_eq!(PageView::parse(&bytes).unwrap().check(b"", None), Err(Damage(what)));
+        }
+        let mut bytes = leaf(b"", &[(b"a", b"0")]);
+        bytes[BLOCK_BYTES - 1] = 1;
+        assert!(PageView::parse(&bytes).unwrap().check(b"", None).is_err(), "rubbish behind the items");
+    }
+
+    /// Everything that reads a page, on bytes that may be anything.
+    fn exercise(bytes: &[u8; BLOCK_BYTES], key: &[u8]) {
+        let Ok(view) = PageView::parse(bytes) else { return };
+        let _ = view.check(key, None);
+        let _ = view.check(b"", Some(key));
+        let _ = view.find(0, key);
+        let _ = view.child_of(key);
+        let _ = view.lost();
+        let _ = view.used_bytes();
+        for index in [0, 1, view.count() / 2, view.count()] {
+            let _ = view.item(index);
+            let _ = view.child(index);
+            let _ = view.payload_range(index).map(|range| &bytes[range]);
+            let _ = view.separator(index, &mut Vec::new());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        #[test]
+        fn what_is_sought_compares_as_bytes_do(
+            one in prop::collection::vec(0..3_u8, 0..12),
+            other in prop::collection::vec(0..3_u8, 0..12),
+            high in any::<bool>(),
+        ) {
+            // Few different bytes, zeros among them: much is equal up to the end of one.
+            let raised = |bytes: Vec<u8>| bytes.iter().map(|byte| byte + if high { 0xFD } else { 0 }).collect::<Vec<_>>();
+            let (one, other) = (raised(one), raised(other));
+            prop_assert_eq!(Sought::new(&one).compared_to(&other), other.cmp(&one));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(
+            random in prop::collection::vec(any::<u8>(), BLOCK_BYTES),
+            sound_header in any::<bool>(),
+            key in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let mut bytes: [u8; BLOCK_BYTES] = random.try_into().unwrap();
+            if sound_header {
+                let model = leaf(b"", &[(b"a", b"0")]);
+                bytes[..12].copy_from_slice(&model[..12]);
+                bytes[7] &= 1;
+                bytes[8] = if bytes[7] == 0 { bytes[20] & 1 } else { 0 };
+                bytes[13] &= 3;
+            }
+            exercise(&bytes, &key);
+        }
+
+        #[test]
+        fn no_damage_makes_it_panic(
+            changes in prop::collection::vec((0..BLOCK_BYTES, any::<u8>()), 1..8),
+            near in prop::collection::vec((4..120_usize, any::<u8>()), 0..4),
+            key in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let items: Vec<(Vec<u8>, Vec<u8>)> = (0..40_u8).map(|i| (vec![i, 1], vec![i; 60])).collect();
+            let items: Vec<(&[u8], &[u8])> = items.iter().map(|(a, b)| (&a[..], &b[..])).collect();
+            let mut bytes = leaf(b"prefix", &items);
+            for (at, value) in changes.into_iter().chain(near) {
+                bytes[at] = value;
+            }
+            exercise(&bytes, &key);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The walk over all pages and entries of a tree, for `shoal check`. It reports what is wrong and goes on.
+
+use std::future::Future;
+use std::ops::Deref;
+
+use shoal_base::BLOCK_BYTES;
+
+use super::format::Child;
+use super::format::{Damage, PageRef};
+use super::page::PageView;
+use super::pages::{PageSource, ReadHint};
+use super::{Root, Tree};
+use crate::common::error::{Error, Result};
+
+/// Children asked for at once.
+const READ_AHEAD_PAGES: usize = 64;
+
+/// Something wrong in a tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Problem {
+    /// Where.
+    pub(crate) page: PageRef,
+    /// The page's level in the tree.
+    pub(crate) level: u8,
+    /// The fault.
+    pub(crate) what: String,
+    /// The keys that this concerns are not below this one, as far as known.
+    pub(crate) low: Vec<u8>,
+}
+
+/// What is told of a tree, in the order of its keys.
+pub(crate) trait Visitor: Send {
+    /// A page, before anything below it; also one that cannot be read. `used_bytes` is 0 then.
+    fn page(&mut self, _page: PageRef, _level: u8, _used_bytes: usize) {}
+
+    /// An entry, and the page that holds it. Not the empty ones, which mark deletes in a range whose base was lost.
+    fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef);
+
+    /// A leaf is marked "base lost": keys from `low` on and below `high` that it does not hold are not known.
+    fn lost(&mut self, _page: PageRef, _low: &[u8], _high: Option<&[u8]>) {}
+
+    /// Something is wrong.
+    fn problem(&mut self, problem: Problem);
+
+    /// Called after each leaf: the place to do I/O for the entries seen, and to give up.
+    ///
+    /// # Errors
+    /// Any; it ends the walk.
+    fn leaf_done(&mut self) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+}
+
+/// The result of a walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Walked {
+    /// Pages that could be read, leaves included.
+    pub(crate) pages: u64,
+    /// Leaves that could be read.
+    pub(crate) leaves: u64,
+    /// Entries in them.
+    pub(crate) entries: u64,
+    /// Bytes in use in all leaves, headers included: 4,096 a leaf would be full.
+    pub(crate) leaf_bytes: u64,
+}
+
+struct Subtree {
+    child: Child,
+    level: u8,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+}
+
+struct Open<P> {
+    page: P,
+    subtree: Subtree,
+    next: usize,
+    asked: usize,
+    /// Entries seen before this page; compared with what the parent says at its end, if nothing below was damaged.
+    entries_before: u64,
+    problems_before: u64,
+}
+
+struct Walk<'a, S: PageSource, V> {
+    tree: Tree,
+    source: &'a S,
+    /// What is below is left out.
+    from: Vec<u8>,
+    visitor: &'a mut V,
+    path: Vec<Open<S::Page>>,
+    walked: Walked,
+    problems: u64,
+    key: Vec<u8>,
+}
+
+impl Tree {
+    /// Visits every page and every entry and checks all that a tree promises: levels, identities, order of keys within and
+    /// across pages, separators, counts, prefixes.
+    ///
+    /// # Errors
+    /// Only what [`Visitor::leaf_done`] gives: damage and errors of the device are reported to the visitor.
+    pub(crate) async fn walk<S: PageSource, V: Visitor>(
+        &self,
+        source: &S,
+        root: Root,
+        visitor: &mut V,
+    ) -> Result<Walked> {
+        self.walk_from(source, root, Vec::new(), visitor).await
+    }
+
+    /// The same, without the pages that have only keys below `from`; their entries are taken for what their parents say.
+    ///
+    /// # Errors
+    /// As [`walk`](Self::walk).
+    pub(crate) async fn walk_from<S: PageSource, V: Visitor>(
+        &self,
+        source: &S,
+        root: Root,
+        from: Vec<u8>,
+        visitor: &mut V,
+    ) -> Result<Walked> {
+        let mut walk = Walk {
+            tree: *self,
+            source,
+            from,
+            visitor,
+            path: Vec::new(),
+            walked: Walked::default(),
+            problems: 0,
+            key: Vec::new(),
+        };
+        match root.top() {
+            Ok(None) if root.entries == 0 => {}
+            Ok(None) => walk.problem(PageRef::default(), 0, &[], "an empty tree has entries".to_owned()),
+            Ok(Some((page, level))) => {
+                let child = Child { page, entries: root.entries };
+                walk.enter(Subtree { child, level, low: Vec::new(), high: None }).await?;
+                walk.run().await?;
+            }
+            Err(error) => walk.problem(root.page.unwrap_or_default(), 0, &[], error.to_string()),
+        }
+        Ok(walk.walked)
+    }
+}
+
+impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
+    fn problem(&mut self, page: PageRef, level: u8, low: &[u8], what: String) {
+        self.problems += 1;
+        self.visitor.problem(Problem { page, level, what, low: low.to_vec() });
+    }
+
+    fn damaged(&mut self, subtree: &Subtree, damage: Damage) {
+        self.problem(subtree.child.page, subtree.level, &subtree.low, damage.0.to_owned());
+    }
+
+    async fn run(&mut self) -> Result<()> {
+        while let Some(mut open) = self.path.pop() {
+            let child = self.next_child(&mut open);
+            match child {
+                Some(Ok(child)) => {
+                    self.path.push(open);
+                    if child.high.as_ref().is_some_and(|high| *high <= self.from) {
+                        self.walked.entries += child.child.entries;
+                        continue;
+                    }
+                    self.enter(child).await?;
+                }
+                Some(Err(damage)) => {
+                    self.damaged(&open.subtree, damage);
+                    self.path.push(open);
+                }
+                None => self.check_count(&open.subtree, open.entries_before, open.problems_before),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next child of an inner page; none behind the last.
+    fn next_child(&mut self, open: &mut Open<S::Page>) -> Option<std::result::Result<Subtree, Damage>> {
+        let subtree = &open.subtree;
+        let view = match self.tree.parse(&open.page, subtree.child.page, subtree.level) {
+            Ok(view) if open.next < view.count() => view,
+            _ => return None,
+        };
+        let index = open.next;
+        open.next += 1;
+        if open.next > open.asked {
+            open.asked = (index + READ_AHEAD_PAGES).min(view.count());
+            let pages: Vec<PageRef> =
+                (index..open.asked).filter_map(|index| Some(view.child(index).ok()?.page)).collect();
+            self.source.prefetch(&pages, subtree.level - 1, ReadHint::Scan);
+        }
+        Some(child_subtree(&view, subtree, index))
+    }
+
+    /// Reads a page, checks it, and visits its entries or leaves its children to be visited.
+    async fn enter(&mut self, subtree: Subtree) -> Result<()> {
+        let at = subtree.child.page;
+        let page = match self.source.page(at, subtree.level, ReadHint::Scan).await {
+            Ok(page) => page,
+            Err(error) => {
+                self.visitor.page(at, subtree.level, 0);
+                self.problem(at, subtree.level, &subtree.low, unreadable(&error));
+                return Ok(());
+            }
+        };
+        let view = match self.tree.parse(&page, at, subtree.level) {
+            Ok(view) => view,
+            Err(damage) => {
+                self.visitor.page(at, subtree.level, 0);
+                self.damaged(&subtree, damage);
+                return Ok(());
+            }
+        };
+        let (entries_before, problems_before) = (self.walked.entries, self.problems);
+        self.walked.pages += 1;
+        self.visitor.page(at, subtree.level, view.used_bytes().unwrap_or(0));
+        if let Err(damage) = view.check(&subtree.low, subtree.high.as_deref()) {
+            self.damaged(&subtree, damage);
+        }
+        if subtree.level > 0 {
+            self.path.push(Open { page, subtree, next: 0, asked: 0, entries_before, problems_before });
+            return Ok(());
+        }
+        self.visit_leaf(&page, &subtree);
+        self.check_count(&subtree, entries_before, problems_before);
+        self.visitor.leaf_done().await
+    }
+
+    fn visit_leaf(&mut self, page: &impl Deref<Target = [u8; BLOCK_BYTES]>, subtree: &Subtree) {
+        let at = subtree.child.page;
+        let Ok(view) = self.tree.parse(page, at, 0) else { return };
+        self.walked.leaves += 1;
+        self.walked.leaf_bytes += view.used_bytes().unwrap_or(0) as u64;
+        if let Ok(Some(bounds)) = view.lost() {
+            self.visitor.lost(at, bounds.low, bounds.high);
+        }
+        for index in 0..view.count() {
+            // What cannot be read was reported by the check of the page.
+            let Ok(item) = view.item(index) else { continue };
+            if item.payload.is_empty() {
+                continue;
+            }
+            self.key.clear();
+            self.key.extend_from_slice(view.prefix());
+            self.key.extend_from_slice(item.suffix);
+            self.walked.entries += 1;
+            self.visitor.entry(&self.key, item.payload, at);
+        }
+    }
+
+    fn check_count(&mut self, subtree: &Subtree, entries_before: u64, problems_before: u64) {
+        let seen = self.walked.entries - entries_before;
+        if self.problems == problems_before && seen != subtree.child.entries {
+            let what = format!("{seen} entries are there, the parent says {}", subtree.child.entries);
+            self.problem(subtree.child.page, subtree.level, &subtree.low, what);
+        }
+    }
+}
+
+fn child_subtree(
+    view: &PageView<'_>,
+    parent: &Subtree,
+    index: usize,
+) -> std::result::Result<Subtree, Damage> {
+    let mut low = Vec::new();
+    view.separator(index, &mut low)?;
+    if index == 0 {
+        low.clone_from(&parent.low);
+    }
+    let high = if index + 1 == view.count() {
+        parent.high.clone()
+    } else {
+        let mut high = Vec::new();
+        view.separator(index + 1, &mut high)?;
+        Some(high)
+    };
+    Ok(Subtree { child: view.child(index)?, level: parent.level - 1, low, high })
+}
+
+fn unreadable(error: &Error) -> String {
+    format!("the page cannot be read: {error}")
+}

@@ -1,0 +1,228 @@
+//! The trees' pages come from the pool, and an apply's new pages go through it to fresh blocks.
+
+use std::ops::Deref;
+
+use bytes::Bytes;
+use shoal_base::{BLOCK_BYTES, Run, TabletId};
+use shoal_device::DeviceError;
+use shoal_pool::{Hint, Keep, Pinned, Pool, PoolError, Unit, Writer, WriterOptions};
+
+use crate::common::error::{Error, Result};
+use crate::space::manager::SpaceManager;
+use crate::tablet::tree::{Draft, PageRef, PageSink, PageSource, ReadHint, Tree};
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::packed::Owner;
+use crate::value::read::pool_error;
+
+/// Blocks that an apply takes at a time for its pages: neighbours go out in one write.
+const PAGE_RUN_BLOCKS: u32 = 16;
+
+/// The tree of a tablet of the store with this identity.
+pub(crate) fn tree_of(identity: [u8; 16], tablet: TabletId) -> Tree {
+    let mut device = [0; 8];
+    device.copy_from_slice(&identity[..8]);
+    Tree { device: u64::from_le_bytes(device), tablet }
+}
+
+/// What the footer of a tree's packed run at `block` says of its owner.
+pub(crate) fn owner_of(tree: Tree, block: u64) -> Owner {
+    Owner { device: tree.device, tablet: tree.tablet, block }
+}
+
+/// Pages out of the pool.
+#[derive(Clone, Copy)]
+pub(crate) struct PoolPages<'a> {
+    pool: &'a Pool,
+    gives_up: bool,
+}
+
+impl<'a> PoolPages<'a> {
+    pub(crate) fn new(pool: &'a Pool) -> Self {
+        Self { pool, gives_up: false }
+    }
+
+    /// The same; where `gives_up`, a page that the device says it cannot read is damaged.
+    pub(crate) fn giving_up(self, gives_up: bool) -> Self {
+        Self { gives_up, ..self }
+    }
+}
+
+/// Whether the device says of these blocks that it cannot read them, and not that it cannot be reached or has no memory.
+pub(crate) fn is_of_medium(error: &DeviceError) -> bool {
+    /// EIO, ENODATA, EILSEQ, EBADMSG, EUCLEAN, EREMOTEIO: what Linux makes of unreadable sectors and of failed integrity checks.
+    const CODES: [i32; 6] = [5, 61, 84, 74, 117, 121];
+    matches!(error, DeviceError::Io { code: Some(code), .. } if !error.is_write() && CODES.contains(code))
+}
+
+/// A page in a pinned frame.
+#[derive(Clone)]
+pub(crate) struct PoolPage(Pinned);
+
+impl PoolPage {
+    /// The page's bytes; they keep the frame pinned.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        // A page is one frame: there is one chunk.
+        self.0.into_bytes().next().unwrap_or_default()
+    }
+}
+
+impl Deref for PoolPage {
+    type Target = [u8; BLOCK_BYTES];
+
+    fn deref(&self) -> &Self::Target {
+        self.0.page()
+    }
+}
+
+fn hint_of(level: u8, hint: ReadHint) -> Hint {
+    match (level, hint) {
+        (1.., _) => Hint::Index,
+        (0, ReadHint::Point) => Hint::Lookup,
+        // A leaf that an apply replaces, or a scan passes, is not needed again soon.
+        (0, ReadHint::Scan | ReadHint::Apply) => Hint::Scan,
+    }
+}
+
+impl PageSource for PoolPages<'_> {
+    type Page = PoolPage;
+
+    fn cached(&self, page: PageRef, level: u8, hint: ReadHint) -> Option<PoolPage> {
+        if injected(Bug::ParentNotAsked) {
+            return None;
+        }
+        let unit = Unit::page(page.block, page.crc);
+        self.pool.get_hinted(&unit, hint_of(level, hint)).map(PoolPage)
+    }
+
+    async fn page(&self, page: PageRef, level: u8, hint: ReadHint) -> Result<PoolPage> {
+        // A parent with a right checksum can name it all the same: a hand did, or a bug. It is damage, not a failure of the device.
+        if page.block >= self.pool.device().blocks() {
+            let what = format!("a page of level {level} lies behind the end of the device");
+            return Err(Error::Corrupt { what, block: page.block });
+        }
+        let mut unit = Unit::page(page.block, page.crc);
+        if injected(Bug::ParentNotAsked) {
+            let bytes = self.pool.device().read(page.block, shoal_device::IoBuf::unfilled(1)).await.ok()?;
+            unit = Unit::page(page.block, shoal_base::codec::Reader::new(&bytes).u32().unwrap_or_default());
+        }
+        // Not a lookup where it is a scan: pages that were scanned would seem wanted, and those that were read ahead
+        // would be the first to go.
+        if let Some(page) = self.cached(page, level, hint) {
+            return Ok(page);
+        }
+        self.pool.fetch(unit, hint_of(level, hint)).await.map(PoolPage).map_err(|error| match error {
+            PoolError::Corrupt { block, .. } => {
+                Error::Corrupt { what: format!("a page of level {level} of an index tree"), block }
+            }
+            PoolError::Device(error) if self.gives_up && is_of_medium(&error) => {
+                Error::Corrupt { what: format!("a page of level {level} ({error})"), block: page.block }
+            }
+            error => pool_error(error),
+        })
+    }
+
+    fn prefetch(&self, pages: &[PageRef], level: u8, hint: ReadHint) {
+        let units: Vec<Unit> = pages.iter().map(|page| Unit::page(page.block, page.crc)).collect();
+        self.pool.prefetch(&units, hint_of(level, hint));
+    }
+
+    fn ahead_max(&self) -> usize {
+        // The batch before may be half read when the next one is asked for.
+        (self.pool.scan_frames_max() / 2).max(1)
+    }
+}
+
+/// Where an apply's pages go.
+pub(crate) struct PoolSink<'a> {
+    space: &'a SpaceManager,
+    writer: Writer,
+    /// What is left of the run that pages are placed in.
+    rest: Option<Run>,
+    pages: Pages<'a>,
+}
+
+/// Blocks that an apply took and freed for pages. Dropped before they are [kept](Self::keep), the taken ones go
+/// back: the apply failed, and no superblock names them.
+pub(crate) struct Pages<'a> {
+    space: &'a SpaceManager,
+    pub taken: Vec<Run>,
+    pub freed: Vec<Run>,
+    kept: bool,
+}
+
+impl Pages<'_> {
+    /// A superblock names them now.
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Pages<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.space.give_back(&self.taken);
+        }
+    }
+}
+
+impl<'a> PoolSink<'a> {
+    /// No more than `in_flight_bytes_max` bytes of pages are being written at a time.
+    pub(crate) fn new(pool: &Pool, space: &'a SpaceManager, in_flight_bytes_max: usize) -> Self {
+        Self {
+            space,
+            writer: pool.writer(WriterOptions { in_flight_bytes_max, ..WriterOptions::default() }),
+            rest: None,
+            pages: Pages { space, taken: Vec::new(), freed: Vec::new(), kept: false },
+        }
+    }
+
+    fn next_block(&mut self) -> Result<u64> {
+        if self.rest.is_none() {
+            self.rest = self.space.allocate_at_most(PAGE_RUN_BLOCKS);
+        }
+        let Some(run) = self.rest else {
+            return Err(Error::Full { needed: 1, available: 0 });
+        };
+        self.rest = (run.blocks > 1).then(|| Run::new(run.block + 1, run.blocks - 1));
+        match self.pages.taken.last_mut() {
+            Some(last) if last.end() == run.block => last.blocks += 1,
+            _ => self.pages.taken.push(Run::new(run.block, 1)),
+        }
+        Ok(run.block)
+    }
+
+    /// Every page is on the device (not flushed). Gives what was taken and freed.
+    ///
+    /// # Errors
+    /// As the device; what was taken stays out of use then, because writes on it may be under way (R8).
+    pub(crate) async fn finish(mut self) -> Result<Pages<'a>> {
+        if let Some(rest) = self.rest.take() {
+            self.space.give_back(&[rest]);
+        }
+        let finished = self.writer.finish().await.map_err(pool_error);
+        self.pages.kept |= finished.is_err();
+        finished.map(|()| self.pages)
+    }
+}
+
+impl PageSink for PoolSink<'_> {
+    async fn write(&mut self, draft: &mut Draft, replaces: Option<PageRef>) -> Result<PageRef> {
+        let block = self.next_block()?;
+        let (page, bytes) = draft.seal(block);
+        let mut frame = self.writer.page().await.map_err(pool_error)?;
+        frame.copy_from_slice(bytes);
+        // A new page inherits the place of the one it replaces, or each apply would empty the hot cache.
+        let keep = match replaces {
+            Some(old) => Keep::Inherit(Unit::page(old.block, old.crc).id),
+            // A tree that grows gets a root that replaces nothing, and the next lookup of any key needs it.
+            None if draft.level() > 0 => Keep::Resident(Hint::Index),
+            None => Keep::Free,
+        };
+        self.writer.write(frame, Unit::page(page.block, page.crc).id, keep).await.map_err(pool_error)?;
+        Ok(page)
+    }
+
+    fn release(&mut self, page: PageRef) {
+        self.pages.freed.push(Run::new(page.block, 1));
+    }
+}

@@ -1,0 +1,281 @@
+//! Turns: steps of several keys that others came between too often queue for their keys, instead of trying for ever.
+//!
+//! The keys share lines by their hashes. A step takes its places in all lines of its keys, in the order of the lines, and waits in
+//! each until it is the first; so nobody waits in a circle. It keeps them until its records are queued. Steps that come meanwhile
+//! queue behind it. Writes of one key do not: they come between until the step at the front closes the lines, which it does after
+//! further conflicts; then they wait at the gate until it is through. A line is no lock: whoever waits in it holds nothing else, and
+//! whoever is first in it may wait for the device (`docs/locks.md`). Without a step that queues all of it costs a write one load.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
+
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicUsize, Ordering};
+use shoal_base::sync::stripes;
+use smallvec::SmallVec;
+
+use crate::common::key::ObjectKey;
+use crate::tablet::overlay::hash_of;
+
+/// Lines that the keys share.
+const LINES: usize = stripes(256);
+
+/// Those who queue for some keys.
+#[derive(Default)]
+struct Queue {
+    /// Numbers of the places in their order, the first of which has the turn, with who waits for it.
+    places: VecDeque<(u64, Option<Waker>)>,
+    next: u64,
+    /// Whether writes of one key wait, too, and those that do.
+    closed: bool,
+    at_gate: Vec<Waker>,
+}
+
+/// All lines.
+pub(crate) struct Turns {
+    lines: Box<[Mutex<Queue>]>,
+    /// Places in all lines, and lines that are closed. Relaxed: who misses one comes between once more.
+    places: AtomicUsize,
+    closed: AtomicUsize,
+}
+
+/// A place in one line; given up when it is dropped.
+struct Place<'a> {
+    turns: &'a Turns,
+    line: usize,
+    number: u64,
+}
+
+/// The turn in the lines of some keys, until it is dropped.
+pub(crate) struct Turn<'a> {
+    places: SmallVec<[Place<'a>; 4]>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        let lines = (0..LINES).map(|_| Mutex::default()).collect();
+        Self { lines, places: AtomicUsize::new(0), closed: AtomicUsize::new(0) }
+    }
+}
+
+fn line_of(hash: u64) -> usize {
+    hash as usize % LINES
+}
+
+impl Turns {
+    /// Whether anybody queues.
+    pub(crate) fn is_any(&self) -> bool {
+        self.places.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether somebody queues for one of the keys with these hashes.
+    pub(crate) fn is_busy(&self, hashes: impl IntoIterator<Item = u64>) -> bool {
+        self.is_any() && hashes.into_iter().any(|hash| !self.lines[line_of(hash)].lock().places.is_empty())
+    }
+
+    /// Waits for the turn of the keys with these hashes.
+    pub(crate) async fn take(&self, hashes: impl IntoIterator<Item = u64>) -> Turn<'_> {
+        let mut lines: SmallVec<[usize; 4]> = hashes.into_iter().map(line_of).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        let mut turn = Turn { places: SmallVec::new() };
+        for line in lines {
+            let place = self.enter(line);
+            poll_fn(|context| place.poll_first(context)).await;
+            turn.places.push(place);
+        }
+        turn
+    }
+
+    fn enter(&self, line: usize) -> Place<'_> {
+        let mut queue = self.lines[line].lock();
+        let number = queue.next;
+        queue.next += 1;
+        queue.places.push_back((number, None));
+        self.places.fetch_add(1, Ordering::Relaxed);
+        Place { turns: self, line, number }
+    }
+
+    /// Whether any line is closed.
+    pub(crate) fn is_any_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a write of the key with this hash must wait at the gate.
+    pub(crate) fn is_closed(&self, hash: u64) -> bool {
+        self.is_any_closed() && self.lines[line_of(hash)].lock().closed
+    }
+
+    /// Waits until a write of the key with this hash may begin. Whoever waits holds no room and no space: the step at the front
+    /// may need it.
+    pub(crate) async fn pass(&self, hash: u64) {
+        if self.is_closed(hash) {
+            poll_fn(|context| {
+                let mut queue = self.lines[line_of(hash)].lock();
+                if !queue.closed {
+                    return Poll::Ready(());
+                }
+                queue.at_gate.push(context.waker().clone());
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// From here on writes of one key wait, too.
+    pub(crate) fn close(&self) {
+        for place in &self.places {
+            let mut queue = place.turns.lines[place.line].lock();
+            if !std::mem::replace(&mut queue.closed, true) {
+                place.turns.closed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Place<'_> {
+    fn poll_first(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut queue = self.turns.lines[self.line].lock();
+        for (at, (number, waker)) in queue.places.iter_mut().enumerate() {
+            if *number == self.number {
+                if at == 0 {
+                    return Poll::Ready(());
+                }
+                *waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        unreachable!("a place stays in its line until it is dropped")
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut woken = SmallVec::<[Waker; 4]>::new();
+        let mut queue = self.turns.lines[self.line].lock();
+        let Some(at) = queue.places.iter().position(|(number, _)| *number == self.number) else { return };
+        queue.places.remove(at);
+        self.turns.places.fetch_sub(1, Ordering::Relaxed);
+        if at == 0 {
+            woken.extend(queue.places.front_mut().and_then(|(_, waker)| waker.take()));
+            // Only the first one closes.
+            if std::mem::take(&mut queue.closed) {
+                self.turns.closed.fetch_sub(1, Ordering::Relaxed);
+                woken.extend(std::mem::take(&mut queue.at_gate));
+            }
+        }
+        drop(queue);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Conflicts of a step until it queues for its keys, and as many again until it closes their lines.
+const CONFLICTS_MAX: usize = 3;
+
+/// The tries of a write batch that others come between.
+pub(crate) struct Tries<'a> {
+    turns: &'a Turns,
+    conflicts: usize,
+    turn: Option<Turn<'a>>,
+}
+
+impl<'a> Tries<'a> {
+    pub(crate) fn new(turns: &'a Turns) -> Self {
+        Self { turns, conflicts: 0, turn: None }
+    }
+
+    /// Before each try of a step of several keys: it queues where others do.
+    pub(crate) async fn begin<'k>(&mut self, keys: impl Iterator<Item = &'k ObjectKey> + Clone) {
+        if self.turn.is_none() && self.turns.is_any() && self.turns.is_busy(keys.clone().map(hash)) {
+            self.conflicts = self.conflicts.max(CONFLICTS_MAX);
+        }
+        self.go_on(keys).await;
+    }
+
+    /// Before each try: it queues where others came between too often.
+    pub(crate) async fn go_on<'k>(&mut self, keys: impl Iterator<Item = &'k ObjectKey>) {
+        if self.conflicts >= CONFLICTS_MAX && self.turn.is_none() {
+            self.turn = Some(self.turns.take(keys.map(hash)).await);
+        }
+        if let Some(turn) = self.turn.as_ref().filter(|_| self.conflicts >= 2 * CONFLICTS_MAX) {
+            turn.close();
+        }
+    }
+
+    /// Others came between.
+    pub(crate) fn conflict(&mut self) {
+        self.conflicts += 1;
+    }
+}
+
+fn hash(key: &ObjectKey) -> u64 {
+    hash_of(key.encoded())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize as Count;
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Woken(Count);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn poll<F: Future>(future: Pin<&mut F>, woken: &Arc<Woken>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(&Waker::from(woken.clone())))
+    }
+
+    #[test]
+    fn turns_come_in_the_order_of_the_places() {
+        let (turns, woken) = (Turns::default(), Arc::new(Woken::default()));
+        assert!(!turns.is_busy([1, 2]));
+        let mut first = pin!(turns.take([2, 1]));
+        let Poll::Ready(first) = poll(first.as_mut(), &woken) else { panic!("nobody was there") };
+        assert!(turns.is_busy([2]) && turns.is_busy([3, 1]) && !turns.is_busy([3]));
+        let mut second = pin!(turns.take([2, 3]));
+        let mut third = Box::pin(turns.take([2]));
+        let mut fourth = pin!(turns.take([2]));
+        assert!(poll(second.as_mut(), &woken).is_pending());
+        assert!(poll(third.as_mut(), &woken).is_pending() && poll(fourth.as_mut(), &woken).is_pending());
+        drop(first);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "the next one is woken, and nobody else");
+        assert!(poll(third.as_mut(), &woken).is_pending() && poll(fourth.as_mut(), &woken).is_pending());
+        let Poll::Ready(second) = poll(second.as_mut(), &woken) else { panic!("it is the first now") };
+        // Who gives up in the middle leaves no gap.
+        drop(third);
+        drop(second);
+        let Poll::Ready(fourth) = poll(fourth.as_mut(), &woken) else { panic!("it is the first now") };
+        drop(fourth);
+        assert!(!turns.is_busy([1, 2, 3]));
+        assert_eq!(turns.places.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn writes_wait_at_a_closed_gate_only() {
+        let (turns, woken) = (Turns::default(), Arc::new(Woken::default()));
+        let mut turn = pin!(turns.take([1]));
+        let Poll::Ready(turn) = poll(turn.as_mut(), &woken) else { panic!("nobody was there") };
+        assert!(poll(pin!(turns.pass(1)), &woken).is_ready());
+        turn.close();
+        turn.close();
+        let mut write = pin!(turns.pass(1));
+        assert!(poll(write.as_mut(), &woken).is_pending() && poll(pin!(turns.pass(2)), &woken).is_ready());
+        drop(turn);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(poll(write.as_mut(), &woken).is_ready() && !turns.is_closed(1));
+        assert_eq!(turns.closed.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,456 @@
+//! What becomes of errors besides recovery: reads that fail under an apply or a move, no room where there should be some, limits.
+
+use shoal_base::checksum::crc32c;
+use shoal_base::{BLOCK_BYTES, Lsn, Run};
+use shoal_device::sim::{Fault, FaultOp, Image};
+use shoal_space::FreeImage;
+use smallvec::SmallVec;
+
+use crate::checkpoint::compact::{Moves, Pressure, Victim};
+use crate::tablet::tree::fixtures as pages;
+use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::testing::fixtures::{Fixture, environment, leaf_entry, newest, options};
+use crate::value::entry::{Entry, Home, Meta};
+use crate::value::packed::{RunEntry, run_key};
+use crate::{
+    ByteRange, CheckOptions, Error, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on, check,
+};
+
+const EIO: i32 = 5;
+
+fn key(which: u32) -> ObjectKey {
+    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
+}
+
+fn bytes(which: u32, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at as u32 * 7 + which * 31) as u8).collect()
+}
+
+fn put(store: &Store, which: u32, value: Vec<u8>) {
+    block_on(store.put(&key(which), value.into(), PutOptions::default())).unwrap();
+}
+
+fn get(store: &Store, which: u32) -> crate::Result<Option<Vec<u8>>> {
+    let object = block_on(store.get(&key(which), ByteRange::ALL))?;
+    Ok(object.map(|object| object.value.to_vec()))
+}
+
+fn apply(store: &Store) {
+    block_on(store.0.apply_all()).unwrap();
+}
+
+fn is_io<T>(result: &crate::Result<T>) -> bool {
+    matches!(result, Err(Error::Io(_)))
+}
+
+fn is_full<T>(result: &crate::Result<T>) -> bool {
+    matches!(result, Err(Error::Full { .. }))
+}
+
+/// The first block from `first` on that begins with these bytes.
+fn find(image: &Image, first: u64, start: &[u8]) -> u64 {
+    (first..image.blocks()).find(|&block| image.block(block).starts_with(start)).expect("it is there")
+}
+
+/// A published store of `blocks` blocks in which every second block is free and no two of them touch.
+fn splintered(blocks: u64) -> Fixture {
+    let mut made = Fixture::with_blocks(blocks);
+    let layout = made.superblock.layout;
+    let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
+    for block in (made.next + 1..made.superblock.device_blocks).step_by(2) {
+        image.free(Run::new(block, 1)).unwrap();
+    }
+    made.publish_with(&image);
+    made
+}
+
+/// A store with values in packed runs, half of them overwritten, closed; the first block of a run that is worth rewriting.
+fn half_dead() -> (Fixture, u64) {
+    let mut made = Fixture::new();
+    made.publish();
+    // Nothing moves yet.
+    let options = OpenOptions { pause_moving: true, ..options() };
+    let store = block_on(Store::open(made.device.clone(), options, environment())).unwrap();
+    (0..40).for_each(|which| put(&store, which, bytes(which, 1_500)));
+    apply(&store);
+    (0..40).step_by(2).for_each(|which| put(&store, which, bytes(100 + which, 300)));
+    apply(&store);
+    let image = made.sim.image();
+    let is_footer = |block: &u64| image.block(*block)[BLOCK_BYTES - 36..BLOCK_BYTES - 32] == *b"SPKF";
+    let run_of = |block: u64| {
+        u64::from_le_bytes(image.block(block)[BLOCK_BYTES - 24..BLOCK_BYTES - 16].try_into().unwrap())
+    };
+    let runs = (made.next..image.blocks()).filter(is_footer).map(run_of);
+    let run = runs.filter(|&run| accounted(&store, run).is_some_and(|entry| entry.live_values > 3)).min();
+    block_on(store.close()).unwrap();
+    drop(store);
+    (made, run.expect("values were packed"))
+}
+
+/// What the accounting says of the run at `block`.
+fn accounted(store: &Store, block: u64) -> Option<RunEntry> {
+    let tablet = &store.0.tablets.all()[0];
+    let tree = tree_of(store.0.identity, tablet.id);
+    let found = block_on(tree.lookup(&PoolPages::new(&store.0.pool), tablet.view().root, &run_key(block)));
+    Some(RunEntry::decode(&found.unwrap()?).unwrap())
+}
+
+/// What is read of a run that is to be rewritten.
+fn live(store: &Store, victim: Victim) -> Moves {
+    let tablet = &store.0.tablets.all()[0];
+    let mut moves = Moves::default();
+    block_on(store.0.read_live(tablet, tablet.view().root, vec![victim], &mut moves));
+    moves
+}
+
+#[test]
+fn packed_runs_that_cannot_be_read_are_left_for_later() {
+    let (made, run) = half_dead();
+    let store = made.open().unwrap();
+    let entry = accounted(&store, run).unwrap();
+    let victim = || Victim { block: run, entry };
+    let whole = live(&store, victim());
+    assert_eq!((whole.values.len(), whole.doubtful.len()), (entry.live_values as usize, 0));
+    assert!(whole.values.len() > 3);
+
+    // The run itself cannot be read.
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(run..run + 1));
+    let moves = live(&store, victim());
+    assert_eq!((moves.values.len(), moves.doubtful.len()), (0, 0), "another time it may be readable");
+    // The page that says which of its values are alive.
+    let cold = made.open().unwrap();
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO).after(1).for_good());
+    let moves = live(&cold, victim());
+    made.sim.clear_faults();
+    assert_eq!((moves.values.len(), moves.doubtful.len()), (0, 0));
+    // The accounting that says which runs there are.
+    let cold = made.open().unwrap();
+    let tablet = &cold.0.tablets.all()[0];
+    let choose = || block_on(cold.0.choose_moves(tablet, tablet.view().root, Pressure::Idle));
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO));
+    assert!(choose().is_empty());
+    assert!(!choose().is_empty(), "now it can be read");
+}
+
+#[test]
+fn packed_runs_that_contradict_themselves_are_doubted() {
+    let (made, run) = half_dead();
+    let store = made.open().unwrap();
+    let entry = accounted(&store, run).unwrap();
+    let doubted = |entry| {
+        let moves = live(&store, Victim { block: run, entry });
+        (moves.values.len(), format!("{:?}", moves.doubtful))
+    };
+    let doubt = |why: &str| (0, format!("[({run}, {why})]"));
+    assert_eq!(doubted(RunEntry { values: entry.values + 1, ..entry }), doubt("Contents"), "another footer");
+    assert_eq!(doubted(RunEntry { live_values: entry.live_values + 1, ..entry }), doubt("Count"));
+    // A byte of a value that is alive.
+    let alive = live(&store, Victim { block: run, entry }).values.remove(0);
+    let Home::Packed { at, .. } = alive.entry.home else { panic!("{:?}", alive.entry) };
+    made.sim.corrupt(run + u64::from(at) / 4096, at as usize % 4096, 1);
+    assert_eq!(doubted(entry), doubt("Contents"));
+}
+
+#[test]
+fn a_store_that_is_read_only_makes_no_room() {
+    let (made, _) = half_dead();
+    let store = made.open().unwrap();
+    store.0.poison.set("a test".into());
+    let tidied = block_on(store.0.tidy_for_room());
+    assert!(matches!(tidied, Err(Error::Poisoned(_))), "{tidied:?}");
+}
+
+/// Values with runs of their own in a store that is opened anew: what the walk for groups to be emptied makes of failures.
+#[test]
+fn what_is_to_move_and_cannot_be_read_stays() {
+    let mut made = Fixture::with_blocks(2_048);
+    made.publish();
+    let store = made.open().unwrap();
+    let large = bytes(1, 70_000);
+    put(&store, 1, large.clone());
+    put(&store, 2, bytes(2, 360_000));
+    // Leaves of their own for those behind.
+    (100..200).for_each(|which| put(&store, which, bytes(which, 200)));
+    put(&store, 300, bytes(3, 70_000));
+    apply(&store);
+    block_on(store.close()).unwrap();
+    drop(store);
+    let image = made.sim.image();
+    let manifest = find(&image, made.next, b"SMNF");
+    let value = find(&image, made.next, &large[..64]);
+    let everything = [Run::new(made.next, (2_048 - made.next) as u32)];
+    let walk = |store: &Store| {
+        let tablet = &store.0.tablets.all()[0];
+        let root = tablet.view().root;
+        let found = block_on(store.0.find_in_groups(tablet, root, &everything, b"", u64::MAX));
+        found.map(|found| {
+            assert!(found.next.is_none(), "to the end of the tree");
+            let moves = block_on(store.0.read_found(tablet, root, found, false)).expect("there is room");
+            moves.values.into_iter().map(|moved| moved.key).collect::<Vec<_>>()
+        })
+    };
+    let names = |which: &[u32]| which.iter().map(|&which| key(which).encoded().to_vec()).collect::<Vec<_>>();
+    assert_eq!(walk(&made.open().unwrap()).unwrap(), names(&[1, 2, 300]));
+
+    // The value: the others move.
+    let store = made.open().unwrap();
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(value..value + 1));
+    assert_eq!(walk(&store).unwrap(), names(&[2, 300]));
+    // The manifest, unreadable and damaged.
+    let store = made.open().unwrap();
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(manifest..manifest + 1));
+    assert!(is_io(&walk(&store)));
+    made.sim.corrupt(manifest, 20, 1);
+    assert_eq!(walk(&made.open().unwrap()).unwrap(), names(&[1, 300]));
+    made.sim.corrupt(manifest, 20, 1);
+    // A page: unreadable it ends the walk, damaged it is passed.
+    let store = made.open().unwrap();
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO).after(1));
+    assert!(is_io(&walk(&store)));
+    let leaf = first_leaf(&made);
+    made.sim.corrupt(leaf, 2_000, 1);
+    assert_eq!(walk(&made.open().unwrap()).unwrap(), names(&[300]));
+}
+
+/// The block of the first leaf of a tree of two levels.
+fn first_leaf(made: &Fixture) -> u64 {
+    let (image, newest) = (made.sim.image(), newest(&made.device));
+    let root = newest.tablets[0].root;
+    assert_eq!(root.height, 2);
+    let page = image.block(root.page.unwrap().block);
+    let children = made.next..image.blocks();
+    let child = |block: &u64| {
+        let child = [&block.to_le_bytes()[..6], &image.block(*block)[..4]].concat();
+        page.windows(child.len()).position(|bytes| bytes == child)
+    };
+    children.filter_map(|block| Some((child(&block)?, block))).min().expect("the root has children").1
+}
+
+#[test]
+fn a_value_in_several_runs_moves_as_a_whole() {
+    let mut made = Fixture::new();
+    let (leaf, first) = (made.block(), made.blocks(16));
+    made.block();
+    let second = made.blocks(1);
+    let value = bytes(7, 66_000);
+    for (block, part) in (first.block..first.end()).chain([second.block]).zip(value.chunks(BLOCK_BYTES)) {
+        let mut page = [0; BLOCK_BYTES];
+        page[..part.len()].copy_from_slice(part);
+        made.write(block, &page);
+    }
+    let checksums = value.chunks(65_536).map(crc32c).collect();
+    let home = Home::Extents { offset: 0, runs: SmallVec::from_slice(&[first, second]), checksums };
+    let meta = Meta::Inline(SmallVec::new());
+    let entry = Entry { modified_ns: 1, end: None, value_bytes: 66_000, meta, home };
+    let items = [(key(1).encoded().to_vec(), leaf_entry(1, &entry, &[]))];
+    let items: Vec<_> = items.iter().map(|(key, entry)| (&key[..], entry.clone())).collect();
+    let page = made.page(pages::leaf(made.tree(), leaf, &items));
+    made.root(page, 1, 1);
+    made.publish();
+    let store = made.open().unwrap();
+    let tablet = &store.0.tablets.all()[0];
+    let root = tablet.view().root;
+    let found = block_on(store.0.find_in_groups(tablet, root, &[second], b"", u64::MAX)).unwrap();
+    let moves = block_on(store.0.read_found(tablet, root, found, true)).unwrap();
+    assert_eq!(moves.values.len(), 1);
+    assert_eq!(moves.values[0].stored, value);
+}
+
+/// What an apply replaces and cannot read: the new value counts, and the space of the old one waits for a repair.
+#[test]
+fn an_overwrite_of_what_cannot_be_read_keeps_its_space() {
+    let mut made = Fixture::with_blocks(1_024);
+    made.publish();
+    let store = made.open().unwrap();
+    put(&store, 1, bytes(1, 360_000));
+    apply(&store);
+    block_on(store.close()).unwrap();
+    drop(store);
+    let image = made.sim.image();
+    let manifest = find(&image, made.next, b"SMNF");
+    let value = find(&image, made.next, &bytes(1, 64));
+    made.sim.corrupt(manifest, 20, 1);
+    let store = made.open().unwrap();
+    put(&store, 1, b"new".to_vec());
+    apply(&store);
+    block_on(store.0.make_freed_reusable());
+    assert_eq!(get(&store, 1).unwrap().unwrap(), b"new");
+    let space = store.0.space.allocator();
+    assert!(!space.is_free(Run::new(value, 1)) && !space.is_free(Run::new(manifest, 1)));
+    block_on(store.close()).unwrap();
+    drop(store);
+    let lost = "are neither free nor in use";
+    let report = made.check(true);
+    assert!(report.problems.iter().any(|problem| problem.what.contains(lost)), "{report:?}");
+    assert!(made.check(false).is_clean());
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_overwritten_as_any_other() {
+    let mut made = Fixture::new();
+    let leaf = made.block();
+    let wrong = [&7_u64.to_le_bytes()[..], &[9]].concat();
+    let page = made.page(pages::leaf(made.tree(), leaf, &[(key(1).encoded(), wrong)]));
+    made.root(page, 1, 1);
+    made.superblock.tablets[0].applied = Lsn(7);
+    made.superblock.log_tail.first_lsn = Lsn(8);
+    made.publish();
+    let store = made.open().unwrap();
+    assert!(matches!(get(&store, 1), Err(Error::Corrupt { .. })));
+    put(&store, 1, b"new".to_vec());
+    apply(&store);
+    assert_eq!(get(&store, 1).unwrap().unwrap(), b"new");
+    block_on(store.close()).unwrap();
+    assert!(made.check(false).is_clean());
+}
+
+#[test]
+fn an_apply_without_a_block_for_its_pages_fails_and_is_tried_again() {
+    let mut made = Fixture::new();
+    made.publish();
+    let store = made.open().unwrap();
+    put(&store, 1, b"value".to_vec());
+    let space = store.0.space.allocator();
+    let mut taken = Vec::new();
+    space.for_each_run(&mut |run| taken.push(run));
+    taken.iter().for_each(|&run| space.take(run).unwrap());
+    assert!(is_full(&block_on(store.0.apply_all())));
+    assert_eq!(get(&store, 1).unwrap().unwrap(), b"value");
+    taken.iter().for_each(|&run| space.free(run).unwrap());
+    apply(&store);
+    block_on(store.close()).unwrap();
+    assert!(made.check(false).is_clean());
+}
+
+#[test]
+fn a_manifest_in_too_many_pieces_is_refused() {
+    let made = splintered(256);
+    let store = made.open().unwrap();
+    let free = store.0.space.allocator().free_blocks();
+    assert!(is_full(&block_on(store.0.claim_manifest(6)).map(|_| ())));
+    assert_eq!(store.0.space.allocator().free_blocks(), free, "nothing stays taken");
+    let few = block_on(store.0.claim_manifest(4)).unwrap();
+    assert_eq!(few.runs().len(), 4);
+}
+
+#[test]
+fn a_value_in_too_many_pieces_is_refused() {
+    const PIECES: u64 = crate::space::manager::RUNS_MAX as u64;
+    let made = splintered(16_384);
+    let store = made.open().unwrap();
+    let space = &store.0.space;
+    let (free, promised) = (space.allocator().free_blocks(), space.promised());
+    let refused = space.claim_value(0, PIECES + 1, 3).map(|_| ()).unwrap_err();
+    assert_eq!((refused.needed, refused.available), (PIECES + 4, space.available()));
+    assert!(refused.available > refused.needed, "there are blocks, and too many pieces of them");
+    assert_eq!((space.allocator().free_blocks(), space.promised()), (free, promised));
+    let (extents, _) = space.claim_value(0, PIECES, 3).unwrap();
+    assert_eq!(extents.runs().len() as u64, PIECES);
+}
+
+#[test]
+fn requests_beyond_their_limits_are_refused() {
+    let mut made = Fixture::new();
+    made.publish();
+    let store = made.open().unwrap();
+    let refused = |result: crate::Result<()>, words: &str| match result {
+        Err(Error::Invalid(why)) => assert!(why.contains(words), "{why}"),
+        other => panic!("{words}: {other:?}"),
+    };
+    for limit in [0, usize::MAX] {
+        let request = ListRequest { bucket: "default".into(), limit, ..ListRequest::default() };
+        refused(block_on(store.list(&request)).map(|_| ()), "a page of a listing has 1 to ");
+    }
+    let long = vec![0; (4 << 20) + 1];
+    let put = block_on(store.put(&key(1), long.into(), PutOptions::default())).map(|_| ());
+    refused(put, "a value of 4194305 bytes is too large for one put: use a stream above 4194304 bytes");
+    let identity = crate::RequestId { session: 1, sequence: 1 };
+    let options =
+        crate::TransactOptions { request: Some((identity, &|()| Vec::new())), ..Default::default() };
+    let none = block_on(store.transact(&[], &options, |_| crate::Decision::Do(Vec::new(), ()))).map(|_| ());
+    refused(none, "names at least one key");
+    assert!(get(&store, 1).unwrap().is_none());
+}
+
+/// Numbers stay below the ceiling as long as publishing does its part: where it does not, the writing ends.
+#[test]
+fn numbers_above_the_ceiling_make_the_store_read_only() {
+    let mut made = Fixture::new();
+    made.publish();
+    let store = made.open().unwrap();
+    put(&store, 1, bytes(1, 300));
+    let committer = &store.0.committer;
+    let head = committer.place_of(Lsn(u64::MAX)).position;
+    committer.superblock_published(committer.named_superblock(), head, Lsn(1));
+    let refused = block_on(store.put(&key(2), vec![1].into(), PutOptions::default())).map(|_| ());
+    assert!(matches!(refused, Err(Error::Unknown(_) | Error::Poisoned(_))), "{refused:?}");
+    let reason = store.stat().poisoned.expect("it is read-only");
+    assert!(reason.contains("numbers reached the ceiling of the newest superblock"), "{reason}");
+    assert_eq!(get(&store, 1).unwrap().unwrap(), bytes(1, 300), "reads go on");
+    drop(store);
+    let store = made.open().unwrap();
+    assert_eq!((get(&store, 1).unwrap().unwrap(), get(&store, 2).unwrap()), (bytes(1, 300), None));
+}
+
+/// Which groups belong to which bucket: unreadable it ends the opening, for it may be there; damaged, new ones begin.
+#[test]
+fn groups_of_buckets_that_cannot_be_read() {
+    let mut made = Fixture::with_blocks(8_192);
+    made.publish();
+    let options = OpenOptions { own_space: vec!["photos".into()], ..options() };
+    let open = || block_on(Store::open(made.device.clone(), options.clone(), environment()));
+    let photo = ObjectKey::new("photos", b"1").unwrap();
+    let store = open().unwrap();
+    block_on(store.put(&photo, vec![1; 400_000].into(), PutOptions::default())).unwrap();
+    block_on(store.save_own_space()).unwrap();
+    apply(&store);
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert!(open().unwrap().stat().own_blocks > 0);
+    let root = newest(&made.device).tablets[0].root.page.unwrap().block;
+    made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(root..root + 1));
+    assert!(is_io(&open().map(|_| ())));
+    made.sim.corrupt(root, 2_000, 1);
+    assert_eq!(open().unwrap().stat().own_blocks, 0);
+}
+
+#[test]
+fn a_device_that_takes_nothing_back_is_asked_once() {
+    let mut made = Fixture::with_blocks(8_192);
+    made.publish();
+    let options = OpenOptions { discard: true, ..options() };
+    let store = block_on(Store::open(made.device.clone(), options, environment())).unwrap();
+    let free = store.0.space.allocator().free_blocks();
+    made.sim.inject(Fault::fail(FaultOp::Discard, EIO).for_good());
+    block_on(store.0.discard_some()).unwrap();
+    assert_eq!(made.sim.injected(), 1);
+    assert_eq!(store.0.space.allocator().free_blocks(), free, "it may be used all the same");
+    block_on(store.0.discard_some()).unwrap();
+    assert_eq!(made.sim.injected(), 1, "nobody asks again before the next start");
+    assert!(store.stat().poisoned.is_none());
+}
+
+/// A value that is written in pieces beside a device that fails: the stream ends, and leaves nothing.
+#[test]
+fn a_stream_whose_write_failed_is_no_object() {
+    let mut made = Fixture::with_blocks(8_192);
+    made.publish();
+    let store = made.open().unwrap();
+    let mut stream = store.put_stream(&key(1), PutOptions::default()).unwrap();
+    made.sim.inject(Fault::fail(FaultOp::Write, EIO));
+    let piece = bytes(1, 5 << 20);
+    let written = block_on(async {
+        stream.write(&piece).await?;
+        stream.write(&piece).await
+    });
+    let finished = match written {
+        Ok(()) => block_on(stream.finish()).map(|_| ()),
+        Err(error) => Err(error),
+    };
+    assert!(is_io(&finished), "{finished:?}");
+    assert_eq!(made.sim.injected(), 1);
+    assert!(get(&store, 1).unwrap().is_none());
+    block_on(store.close()).unwrap();
+    let report = block_on(check(made.device.clone(), &CheckOptions::default())).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+}

@@ -1,0 +1,157 @@
+//! Stores made by hand, right in every checksum: what no writer makes, for the tests of what readers say about it.
+
+use std::sync::Arc;
+
+use shoal_base::{BLOCK_BYTES, Lsn, ManualClock, Run, SeededEntropy, TabletId};
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::{Device, IoBuf};
+use shoal_space::FreeImage;
+
+use crate::checkpoint::space_image;
+use crate::log::format::{BatchBuilder, BatchHeader, EncodedRecord, Stamp};
+use crate::log::read::read_log;
+use crate::store::copies::{Found, read_newest};
+use crate::store::superblock::Superblock;
+use crate::tablet::tree::fixtures::Made;
+use crate::tablet::tree::{PageRef, Root, Tree};
+use crate::tablet::tree_io::tree_of;
+use crate::value::entry::Entry;
+use crate::{
+    CheckOptions, CheckReport, Environment, FormatOptions, OpenOptions, Result, Store, block_on, check,
+};
+
+pub(crate) const BLOCKS: u64 = 256;
+
+pub(crate) fn environment() -> Environment {
+    Environment { clock: Arc::new(ManualClock::new(1_000)), entropy: Arc::new(SeededEntropy::new(5)) }
+}
+
+/// A device of memory, and its faults.
+pub(crate) fn device(image: Image) -> (Arc<SimDevice>, Device) {
+    let sim = SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() });
+    (sim.clone(), Device::new(sim))
+}
+
+pub(crate) fn options() -> OpenOptions {
+    OpenOptions { cache_bytes: 256 << 10, background: false, ..OpenOptions::default() }
+}
+
+/// A leaf's entry: version and body.
+pub(crate) fn leaf_entry(version: u64, entry: &Entry, inline: &[u8]) -> Vec<u8> {
+    let mut bytes = version.to_le_bytes().to_vec();
+    entry.encode(&mut bytes);
+    bytes.extend_from_slice(inline);
+    bytes
+}
+
+/// An empty store of one tablet, to be changed and published.
+pub(crate) struct Fixture {
+    pub sim: Arc<SimDevice>,
+    pub device: Device,
+    pub superblock: Superblock,
+    /// Everything in front of it is in use.
+    pub next: u64,
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        Self::with_blocks(BLOCKS)
+    }
+
+    pub(crate) fn with_blocks(blocks: u64) -> Self {
+        let (sim, device) = device(Image::new(blocks));
+        let format = FormatOptions { tablets: 1, log_blocks: Some(16), ..FormatOptions::for_blocks(blocks) };
+        block_on(Store::format(&device, &format, &environment())).unwrap();
+        let superblock = newest(&device);
+        let next = superblock.layout.data_first();
+        Self { sim, device, superblock, next }
+    }
+
+    pub(crate) fn tree(&self) -> Tree {
+        tree_of(self.superblock.identity, TabletId(0))
+    }
+
+    /// The next block that nobody uses, in use from now on.
+    pub(crate) fn block(&mut self) -> u64 {
+        self.blocks(1).block
+    }
+
+    pub(crate) fn blocks(&mut self, blocks: u32) -> Run {
+        self.next += u64::from(blocks);
+        Run::new(self.next - u64::from(blocks), blocks)
+    }
+
+    pub(crate) fn write(&self, block: u64, bytes: &[u8; BLOCK_BYTES]) {
+        block_on(self.device.write(block, IoBuf::copied_from(bytes))).ok().unwrap();
+    }
+
+    /// Puts a page in its place.
+    pub(crate) fn page(&self, (page, bytes): Made) -> PageRef {
+        self.write(page.block, &bytes);
+        page
+    }
+
+    /// The only tablet's tree has this root from now on.
+    pub(crate) fn root(&mut self, page: PageRef, height: u8, entries: u64) {
+        self.superblock.tablets[0].root = Root { page: Some(page), height, entries };
+        self.superblock.tablets[0].applied = Lsn(1);
+    }
+
+    /// Writes an image in which everything from `next` on is free, and the superblock.
+    pub(crate) fn publish(&mut self) {
+        let layout = self.superblock.layout;
+        let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);
+        image.free(Run::new(self.next, (self.superblock.device_blocks - self.next) as u32)).unwrap();
+        self.publish_with(&image);
+    }
+
+    pub(crate) fn publish_with(&mut self, image: &FreeImage) {
+        self.superblock.number += 1;
+        block_on(async {
+            self.superblock.space = space_image::rewrite(&self.device, &self.superblock, image).await?;
+            crate::store::copies::write(&self.device, &self.superblock).await
+        })
+        .unwrap();
+    }
+
+    /// Writes these records as the next batch of the log.
+    pub(crate) fn batch(&self, records: &[EncodedRecord]) {
+        let superblock = &self.superblock;
+        let ring = superblock.layout.ring();
+        let head = block_on(read_log(&self.device, &superblock.log())).unwrap().head;
+        let record_bytes = records.iter().map(|record| record.bytes.len()).sum::<usize>();
+        let mut builder = BatchBuilder::new(record_bytes);
+        records.iter().for_each(|record| builder.push(&record.bytes));
+        let header = BatchHeader {
+            epoch: superblock.epoch,
+            position: head.position,
+            blocks: builder.blocks(),
+            records: records.len() as u32,
+            first_lsn: head.first_lsn,
+            durable_lsn: Lsn(head.first_lsn.0 - 1),
+            superblock: superblock.number,
+            stamp: Stamp::Now { store_ns: 0, wall_ns: 0 },
+            chain: head.chain,
+            record_bytes: record_bytes as u32,
+        };
+        assert!(header.blocks <= ring.rest(head.position), "the ring does not turn here");
+        let (batch, _) = builder.finish(&header, superblock.log_seed);
+        block_on(self.device.write(ring.block(head.position), batch)).ok().unwrap();
+    }
+
+    pub(crate) fn open(&self) -> Result<Store> {
+        block_on(Store::open(self.device.clone(), options(), environment()))
+    }
+
+    pub(crate) fn check(&self, repair: bool) -> CheckReport {
+        let options = CheckOptions { repair, cache_bytes: 256 << 10, ..CheckOptions::default() };
+        block_on(check(self.device.clone(), &options)).unwrap()
+    }
+}
+
+pub(crate) fn newest(device: &Device) -> Superblock {
+    match block_on(read_newest(device)).unwrap() {
+        Found::Newest(superblock) => *superblock,
+        Found::Nothing => panic!("there is a store"),
+    }
+}

@@ -1,0 +1,110 @@
+//! Where the pieces of an input go, and their checksums.
+//!
+//! A piece is a length (two bytes), a byte that says which fields are put right, and so many bytes; each begins at the next
+//! block border. So inputs stay short, and a fuzzer need not guess what only a writer can know.
+
+use shoal_base::BLOCK_BYTES;
+use shoal_base::checksum::{crc32c, crc32c_seeded};
+use shoal_base::codec::Reader;
+use shoal_device::sim::Image;
+
+use crate::log::format::{BATCH_HEADER_BYTES, peek_header};
+use crate::store::superblock::Superblock;
+
+/// A piece in its place.
+pub(super) struct Piece {
+    how: u8,
+    /// Whole blocks.
+    bytes: Vec<u8>,
+}
+
+/// The pieces of `input`, as far as `blocks` blocks have room for them.
+pub(super) fn pieces(input: &[u8], mut blocks: usize) -> Vec<Piece> {
+    let (mut reader, mut pieces) = (Reader::new(input), Vec::new());
+    while let (Ok(length), Ok(how)) = (reader.u16(), reader.u8()) {
+        let taken = usize::from(length).min(reader.rest().len());
+        let mut bytes = reader.bytes(taken).unwrap_or_default().to_vec();
+        let whole = taken.div_ceil(BLOCK_BYTES).max(1);
+        if whole > blocks {
+            break;
+        }
+        blocks -= whole;
+        bytes.resize(whole * BLOCK_BYTES, 0);
+        pieces.push(Piece { how, bytes });
+    }
+    pieces
+}
+
+/// A ring of the log that holds `pieces` as batches.
+pub(super) fn log_ring(pieces: Vec<Piece>, superblock: &Superblock) -> Vec<u8> {
+    let (mut ring, mut chain, mut next_lsn) = (Vec::new(), 0_u32, superblock.log_tail.first_lsn.0);
+    for Piece { how, mut bytes } in pieces {
+        let position = (ring.len() / BLOCK_BYTES) as u64;
+        let mut set = |bit: u8, at: usize, field: &[u8]| {
+            if how & 1 << bit == 0 {
+                bytes[at..at + field.len()].copy_from_slice(field);
+            }
+        };
+        // The fields of a batch's header: docs/format/log.md.
+        set(0, 8, &superblock.epoch.to_le_bytes());
+        set(1, 16, &position.to_le_bytes());
+        set(2, 32, &next_lsn.to_le_bytes());
+        set(3, 64, &chain.to_le_bytes());
+        if let Some(header) = peek_header(&bytes) {
+            mend_records(&mut bytes, header.record_bytes as usize);
+            let end = (header.blocks as usize * BLOCK_BYTES).min(bytes.len());
+            let crc = crc32c_seeded(superblock.log_seed, &bytes[4..end]);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+            chain = crc;
+            next_lsn = header.first_lsn.0.saturating_add(u64::from(header.records));
+        }
+        ring.extend_from_slice(&bytes);
+    }
+    ring
+}
+
+fn mend_records(batch: &mut [u8], record_bytes: usize) {
+    let end = (BATCH_HEADER_BYTES + record_bytes).min(batch.len());
+    let mut at = BATCH_HEADER_BYTES;
+    while let Some(record) = batch.get_mut(at..end).filter(|record| record.len() >= 8) {
+        let bytes = Reader::new(record).u32().map_or(0, |bytes| bytes as usize).saturating_add(4);
+        let Some(summed) = record.get(8..bytes) else { return };
+        let crc = crc32c(summed);
+        record[4..8].copy_from_slice(&crc.to_le_bytes());
+        at += bytes;
+    }
+}
+
+/// An area of the space image that holds `pieces` as pieces of a snapshot and deltas.
+pub(super) fn space_area(pieces: Vec<Piece>) -> Vec<u8> {
+    let mut area = Vec::new();
+    for Piece { how, mut bytes } in pieces {
+        let length = Reader::new(&bytes[12..]).u32().unwrap_or(0) as usize;
+        if let Some(summed) = bytes.get(4..length) {
+            let crc = crc32c(summed);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+        area.extend_from_slice(&bytes);
+        // The next one lies where the one behind a whole piece of a snapshot would.
+        if how & 1 != 0 {
+            let whole = area.len().next_multiple_of(shoal_space::image::SNAPSHOT_PIECE_BYTES_MAX);
+            area.resize(whole, 0);
+        }
+    }
+    area
+}
+
+/// Writes `bytes` from block `first` on; what lies behind the device's end is left out.
+pub(super) fn write(image: &mut Image, first: u64, bytes: &[u8]) {
+    for (block, bytes) in (first..image.blocks()).zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
+        image.write(block, bytes);
+    }
+}
+
+/// Makes `superblock` the only one.
+pub(super) fn write_superblock(image: &mut Image, superblock: &Superblock) {
+    let encoded = superblock.encode();
+    for &copy in crate::store::layout::SUPERBLOCK_COPIES.as_flattened() {
+        write(image, copy, &encoded);
+    }
+}

@@ -1,0 +1,319 @@
+//! The stored corpora and mutants of them, with checksums put right: what fuzzers found stays found, without a fuzzer.
+//!
+//! `HOSTILE_SEEDS=FOLDER` writes the seeds, one folder a target, as fuzzers start from them.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use shoal_base::{BLOCK_BYTES, Entropy, Lsn, Run, SeededEntropy, TabletId};
+use shoal_space::{Delta, FreeImage};
+use smallvec::SmallVec;
+
+use super::limit::ALLOCATION_BYTES_MAX;
+use super::{BASE, TARGETS, key};
+use crate::common::object::{End, Metadata};
+use crate::log::clock_record::{ClockRecord, WallMark};
+use crate::log::format::{BatchBuilder, BatchHeader, RecordKind, Stamp, encode_record};
+use crate::store::features::Features;
+use crate::store::losses::Losses;
+use crate::store::superblock::Superblock;
+use crate::value::entry::{Entry, Home, Meta, encode_metadata};
+use crate::value::manifest::Manifest;
+use crate::value::packed::{Owner, RunEntry, put_footer, put_item};
+
+/// An input that takes longer hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(100);
+
+/// How long each target is attacked with mutants: `LAB_HOSTILE_MS`, or a moment.
+fn mutants_for() -> Duration {
+    let text = std::env::var("LAB_HOSTILE_MS").unwrap_or_else(|_| "250".into());
+    Duration::from_millis(text.parse().expect("LAB_HOSTILE_MS is a number"))
+}
+
+fn lab_seed() -> u64 {
+    std::env::var("LAB_SEED").map_or(1, |text| text.parse().expect("LAB_SEED is a number"))
+}
+
+fn trimmed(block: &[u8]) -> Vec<u8> {
+    let end = block.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    block[..end].to_vec()
+}
+
+fn piece(how: u8, bytes: &[u8]) -> Vec<u8> {
+    let bytes = trimmed(bytes);
+    [&(bytes.len() as u16).to_le_bytes()[..], &[how], &bytes].concat()
+}
+
+/// Pages of the trees of the small store.
+fn pages() -> Vec<Vec<u8>> {
+    let image = &BASE.0;
+    let is_page = |block: &&[u8; BLOCK_BYTES]| block[4..6] == *b"Sp";
+    (BASE.1.layout.data_first()..image.blocks())
+        .map(|block| image.block(block))
+        .filter(is_page)
+        .map(|block| trimmed(block))
+        .collect()
+}
+
+fn entries() -> Vec<Entry> {
+    let entry = |value_bytes, home| Entry {
+        modified_ns: 5,
+        end: [None, Some(End::Wall(77)), Some(End::Store(78))][(value_bytes % 3) as usize],
+        value_bytes,
+        meta: if value_bytes > 2_000 { Meta::InFront(300) } else { Meta::Inline(SmallVec::new()) },
+        home,
+    };
+    let runs = |runs: &[Run]| SmallVec::from_slice(runs);
+    let checksums: SmallVec<[u32; 4]> = SmallVec::from_slice(&[1, 2]);
+    vec![
+        entry(3, Home::Inline),
+        entry(900, Home::Packed { run: 10, at: 5_000, checksum: 9 }),
+        entry(
+            70_001,
+            Home::Extents { offset: 0, runs: runs(&[Run::new(3, 16), Run::new(30, 3)]), checksums },
+        ),
+        entry(500_000, Home::Manifest { runs: runs(&[Run::new(9, 1)]), bytes: 100, checksum: 3 }),
+    ]
+}
+
+fn body(entry: &Entry) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    entry.encode(&mut bytes);
+    if entry.home == Home::Inline {
+        bytes.extend_from_slice(b"abc");
+    }
+    bytes
+}
+
+fn batch(records: &[(RecordKind, Vec<u8>)]) -> Vec<u8> {
+    let encoded: Vec<_> = (0..)
+        .zip(records)
+        .map(|(which, (kind, body))| {
+            let key = key(which).unwrap();
+            encode_record(*kind, TabletId(which as u16 % 2), key.encoded(), &[body], which == 0)
+        })
+        .collect();
+    let record_bytes = encoded.iter().map(|record| record.bytes.len()).sum::<usize>();
+    let mut builder = BatchBuilder::new(record_bytes);
+    encoded.iter().for_each(|record| builder.push(&record.bytes));
+    let header = BatchHeader {
+        epoch: BASE.1.epoch,
+        position: 0,
+        blocks: builder.blocks(),
+        records: encoded.len() as u32,
+        first_lsn: Lsn(1),
+        durable_lsn: Lsn(0),
+        superblock: BASE.1.number,
+        stamp: Stamp::Now { store_ns: 9, wall_ns: 0 },
+        chain: 0,
+        record_bytes: record_bytes as u32,
+    };
+    builder.finish(&header, BASE.1.log_seed).0.to_vec()
+}
+
+fn logs() -> Vec<Vec<u8>> {
+    let puts: Vec<_> = entries().iter().map(|entry| (RecordKind::Put, body(entry))).collect();
+    let deletes = [(RecordKind::Delete, Vec::new()), (RecordKind::Delete, Vec::new())];
+    let both = [piece(0, &batch(&puts[..1])), piece(0, &batch(&deletes)), piece(0, &batch(&puts))].concat();
+    vec![piece(0, &batch(&deletes)), both]
+}
+
+/// As it is, of the version before, and with everything that is zero in a new store.
+fn superblock_seeds() -> Vec<Vec<u8>> {
+    let base = &BASE.1;
+    let older = Superblock { version: 2, ..base.clone() };
+    let mark = |wall_ns, lsn| WallMark { wall_ns, lsn: Lsn(lsn) };
+    let clock = ClockRecord {
+        store_ns: 5,
+        wall_ns: 6,
+        boot_ns: 7,
+        boot_id: [8; 16],
+        marks: vec![mark(4_000, 1), mark(3_000, 9)],
+    };
+    let losses = Losses { since_number: 1, lost: 2, reverted: 3, resurrected: 4 };
+    let features = Features { compatible: 1, read_only: 0, incompatible: 0 };
+    let full = Superblock { clock, losses, features, ..base.clone() };
+    [base, &older, &full].map(|it| trimmed(&it.encode()[..BLOCK_BYTES - 4])).to_vec()
+}
+
+fn space_images() -> Vec<Vec<u8>> {
+    let base = &BASE.1;
+    let mut image = FreeImage::new(base.layout.blocks_max, base.layout.group_blocks);
+    (0..20).for_each(|run| image.free(Run::new(100 + run * 3, 2)).unwrap());
+    let snapshot = image.snapshot(base.identity, base.number).next().unwrap().bytes;
+    let delta = Delta::new(base.number + 1, &[Run::new(100, 1)], &[Run::new(70, 5)]).unwrap();
+    let delta = piece(0, &delta.encode(&base.identity));
+    vec![
+        [&[2, 1, 1, 1][..], &piece(0, &snapshot), &delta].concat(),
+        [&[1, 1, 1, 0][..], &piece(0, &snapshot)].concat(),
+    ]
+}
+
+fn packed_runs() -> Vec<Vec<u8>> {
+    let mut memory = vec![0; BLOCK_BYTES];
+    let mut items = Vec::new();
+    put_item(&mut items, b"default\0key", Lsn(7), 900);
+    put_item(&mut items, b"default\0key-2", Lsn(8), 90);
+    let owner = Owner { device: 3, tablet: TabletId(5), block: 6 };
+    put_footer(&mut memory, 990, &items, 2, owner);
+    let mut entry = Vec::new();
+    RunEntry {
+        blocks: 1,
+        values: 2,
+        value_bytes: 990,
+        live_values: 1,
+        live_bytes: 90,
+        ..RunEntry::default()
+    }
+    .encode(&mut entry);
+    vec![memory[BLOCK_BYTES - 40 - items.len()..].to_vec(), entry]
+}
+
+fn value_headers() -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = entries().iter().map(body).collect();
+    let user = vec![("name".to_owned(), b"value".to_vec().into())];
+    all.push(encode_metadata(&Metadata { content_type: "text/plain".into(), user }).unwrap());
+    all.push(Manifest { runs: vec![Run::new(9, 16), Run::new(40, 2)], checksums: vec![1, 2] }.encode().0);
+    // A length that overflows where the metadata in front is counted in.
+    let huge = Entry { value_bytes: u64::MAX, meta: Meta::InFront(300), ..entries().swap_remove(2) };
+    all.push(body(&huge));
+    all
+}
+
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    match target {
+        "superblock" => superblock_seeds(),
+        "page" => pages(),
+        "log" => logs(),
+        "space_image" => space_images(),
+        "packed_run" => packed_runs(),
+        "value_header" => value_headers(),
+        _ => panic!("no seeds for {target}"),
+    }
+}
+
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files.into_iter().map(|file| fs::read(file).unwrap()).collect()
+}
+
+/// A few changes at random: fields of one to eight bytes, cuts, copies of parts.
+fn mutate(input: &mut Vec<u8>, dice: &SeededEntropy) {
+    const INTERESTING: [u64; 9] = [0, 1, 0x7F, 0x80, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 1 << 63, u64::MAX];
+    for _ in 0..1 + dice.below(3) {
+        if input.is_empty() {
+            input.push(0);
+        }
+        let at = dice.below(input.len() as u64) as usize;
+        let width = (1 << dice.below(4)).min(input.len() - at);
+        let value = match dice.below(5) {
+            0 => u64::from(input[at] ^ (1 << dice.below(8))),
+            1 => dice.next_u64(),
+            2 => INTERESTING[dice.below(INTERESTING.len() as u64) as usize],
+            3 => u64::from(input[at]).wrapping_add(dice.below(5)).wrapping_sub(2),
+            _ => {
+                if dice.below(2) == 0 {
+                    input.truncate(at);
+                } else {
+                    let part = input[at..(at + 64).min(input.len())].to_vec();
+                    input.splice(at..at, part);
+                }
+                continue;
+            }
+        };
+        input[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+    }
+}
+
+fn attack(target: &str) {
+    let (_, run) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
+    let seeds = seeds(target);
+    if let Some(folder) = std::env::var_os("HOSTILE_SEEDS") {
+        let folder = Path::new(&folder).join(target);
+        fs::create_dir_all(&folder).unwrap();
+        (0..)
+            .zip(&seeds)
+            .for_each(|(number, seed)| fs::write(folder.join(format!("seed-{number}")), seed).unwrap());
+    }
+    let stored = corpus(target);
+    assert!(!stored.is_empty() && !seeds.is_empty(), "{target} has a corpus");
+    let all: Vec<&Vec<u8>> = seeds.iter().chain(&stored).collect();
+    all.iter().for_each(|input| run(input));
+    let (began, mut number) = (Instant::now(), 0);
+    while began.elapsed() < mutants_for() {
+        let seed = lab_seed() << 40 | number;
+        let dice = SeededEntropy::new(seed);
+        let mut input = all[dice.below(all.len() as u64) as usize].clone();
+        mutate(&mut input, &dice);
+        let (shown, started) = (input.clone(), Instant::now());
+        let outcome = std::panic::catch_unwind(move || run(&shown));
+        assert!(outcome.is_ok(), "{target}, mutant {seed}: a panic; the input is {}", input.escape_ascii());
+        assert!(started.elapsed() < HANGS_AFTER, "{target}, mutant {seed}: {:?}", started.elapsed());
+        number += 1;
+    }
+    println!(
+        "{target}: {} stored inputs, {number} mutants in {:.1} s",
+        all.len(),
+        began.elapsed().as_secs_f64()
+    );
+}
+
+/// Targets that are not the engine's.
+const OTHERS: [&str; 1] = ["resp_requests"];
+
+#[test]
+fn every_target_has_a_fuzzer_and_every_fuzzer_a_target() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/fuzz_targets");
+    let stem = |path: std::path::PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    let mut files: Vec<String> =
+        fs::read_dir(&folder).unwrap().map(|file| stem(file.unwrap().path())).collect();
+    let mut targets: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).chain(OTHERS).collect();
+    files.sort();
+    targets.sort_unstable();
+    assert_eq!(files, targets);
+    for (name, _) in TARGETS {
+        let source = fs::read_to_string(folder.join(format!("{name}.rs"))).unwrap();
+        assert!(source.contains(&format!("shoal_engine::hostile::{name}(input)")), "{name}: {source}");
+    }
+}
+
+#[test]
+fn no_allocation_is_larger_than_the_limit() {
+    let mut bytes: Vec<u8> = Vec::new();
+    assert!(bytes.try_reserve_exact(ALLOCATION_BYTES_MAX + 1).is_err());
+    assert!(bytes.try_reserve_exact(ALLOCATION_BYTES_MAX).is_ok());
+    assert!(bytes.try_reserve_exact(ALLOCATION_BYTES_MAX + 1).is_err(), "growing, too");
+}
+
+#[test]
+fn superblocks() {
+    attack("superblock");
+}
+
+#[test]
+fn pages_of_trees() {
+    attack("page");
+}
+
+#[test]
+fn logs_of_batches() {
+    attack("log");
+}
+
+#[test]
+fn images_of_space() {
+    attack("space_image");
+}
+
+#[test]
+fn runs_of_packed_values() {
+    attack("packed_run");
+}
+
+#[test]
+fn headers_of_values() {
+    attack("value_header");
+}

@@ -1,0 +1,13 @@
+//! For tests only: injected bugs, fixtures, hostile input, models.
+
+#[cfg(test)]
+mod error_path_tests;
+#[cfg(test)]
+pub(crate) mod fixtures;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
+pub(crate) mod injected_bug;
+#[cfg(test)]
+mod models;
+#[cfg(test)]
+mod refusal_tests;

@@ -1,0 +1,396 @@
+//! What log and leaves say about an object besides its key (`docs/format/object.md`).
+//!
+//! The *body* is the same in a log record and in a leaf, so that an apply copies it; a leaf puts the version (8 bytes)
+//! in front of it. Stored bytes of a value: metadata that does not fit in the leaf, then the value, in units of 64 KiB, each
+//! with its checksum.
+
+use bytes::Bytes;
+use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
+use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_UNIT_BYTES};
+use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
+use smallvec::SmallVec;
+
+use crate::common::error::{Error, Result};
+use crate::common::object::{End, Metadata};
+use crate::space::manager::RUNS_MAX;
+use crate::value::manifest::manifest_bytes;
+
+/// Key and entry together have at most this many bytes in a leaf: at least three fit in a page.
+pub(crate) const LEAF_ENTRY_BYTES_MAX: usize = 1300;
+/// Metadata above this goes in front of the value.
+const META_INLINE_BYTES_MAX: usize = 256;
+/// Runs, and checksums of units, that lie in the entry itself; with more, they lie in a manifest.
+pub(crate) const INLINE_RUNS_MAX: usize = 4;
+
+/// Bytes of metadata in front of a value, at most: some more than what is accepted of a user.
+const META_IN_FRONT_BYTES_MAX: u32 = VALUE_UNIT_BYTES as u32;
+/// Bytes of a manifest, at most.
+const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as usize / VALUE_UNIT_BYTES + 2);
+
+/// Bytes of a leaf's entry besides key, metadata and inline value, at most: version, flags, times and lengths, and
+/// extents (offset, count, runs, checksums), the longest home.
+const ENTRY_OTHER_BYTES_MAX: usize =
+    8 + 1 + 8 + 8 + 10 + 2 + 3 + 1 + INLINE_RUNS_MAX * (10 + 5) + INLINE_RUNS_MAX * 4;
+
+const HOME_MASK: u8 = 0b11;
+const HOME_INLINE: u8 = 0;
+const HOME_EXTENTS: u8 = 1;
+const HOME_MANIFEST: u8 = 2;
+const HOME_PACKED: u8 = 3;
+const META_IN_FRONT: u8 = 1 << 2;
+const HAS_EXPIRY: u8 = 1 << 3;
+/// The expiry is a moment of store time, not of the wall clock.
+const IS_RELATIVE: u8 = 1 << 4;
+
+impl End {
+    fn ns(self) -> u64 {
+        match self {
+            Self::Store(ns) | Self::Wall(ns) => ns,
+        }
+    }
+
+    /// # Errors
+    /// [`Truncated`], also where there is no such kind.
+    fn take(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<Self>, Truncated> {
+        match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
+            (false, false) => Ok(None),
+            (true, false) => Ok(Some(Self::Wall(reader.u64()?))),
+            (true, true) => Ok(Some(Self::Store(reader.u64()?))),
+            (false, true) => Err(Truncated),
+        }
+    }
+}
+
+/// Where the stored bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// They are the rest of the body.
+    Inline,
+    /// In these runs, one after the other, from byte `offset` of the first block on. Every run but the last is a
+    /// multiple of a unit, so that no unit lies in two runs.
+    Extents { offset: u16, runs: SmallVec<[Run; 1]>, checksums: SmallVec<[u32; 4]> },
+    /// In the packed run that begins at block `run`, from its byte `at` on: one unit. The run is the tablet's, not the
+    /// entry's.
+    Packed { run: u64, at: u32, checksum: u32 },
+    /// Runs and checksums lie in a manifest of this many bytes in these runs.
+    Manifest { runs: SmallVec<[Run; 1]>, bytes: u32, checksum: u32 },
+}
+
+/// A decoded body, without the inline bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub modified_ns: u64,
+    pub end: Option<End>,
+    pub value_bytes: u64,
+    pub meta: Meta,
+    pub home: Home,
+}
+
+/// Where the encoded metadata is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Meta {
+    /// Here.
+    Inline(SmallVec<[u8; 24]>),
+    /// The first so many stored bytes.
+    InFront(u32),
+}
+
+impl Entry {
+    /// Stored bytes: metadata in front, then the value.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.value_bytes + u64::from(self.meta_in_front())
+    }
+
+    /// The blocks that a packed value touches.
+    pub(crate) fn packed_blocks(&self) -> Option<Run> {
+        let Home::Packed { run, at, .. } = self.home else { return None };
+        let first = run + u64::from(at) / BLOCK_BYTES_U64;
+        Some(Run::new(first, blocks_for(u64::from(at) % BLOCK_BYTES_U64 + self.stored_bytes()) as u32))
+    }
+
+    /// Bytes of metadata in front of the value.
+    pub(crate) fn meta_in_front(&self) -> u32 {
+        match self.meta {
+            Meta::Inline(_) => 0,
+            Meta::InFront(bytes) => bytes,
+        }
+    }
+
+    /// Appends the body; inline bytes follow it.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let mut flags = match self.home {
+            Home::Inline => HOME_INLINE,
+            Home::Extents { .. } => HOME_EXTENTS,
+            Home::Manifest { .. } => HOME_MANIFEST,
+            Home::Packed { .. } => HOME_PACKED,
+        };
+        if matches!(self.meta, Meta::InFront(_)) {
+            flags |= META_IN_FRONT;
+        }
+        match self.end {
+            None => {}
+            Some(End::Wall(_)) => flags |= HAS_EXPIRY,
+            Some(End::Store(_)) => flags |= HAS_EXPIRY | IS_RELATIVE,
+        }
+        out.push(flags);
+        out.extend_from_slice(&self.modified_ns.to_le_bytes());
+        if let Some(end) = self.end {
+            out.extend_from_slice(&end.ns().to_le_bytes());
+        }
+        put_varint(out, self.value_bytes);
+        match &self.meta {
+            Meta::Inline(bytes) => put_prefixed(out, bytes),
+            Meta::InFront(bytes) => put_varint(out, u64::from(*bytes)),
+        }
+        match &self.home {
+            Home::Inline => {}
+            Home::Extents { offset, runs, checksums } => {
+                put_varint(out, u64::from(*offset));
+                put_runs(out, runs);
+                for checksum in checksums {
+                    out.extend_from_slice(&checksum.to_le_bytes());
+                }
+            }
+            Home::Packed { run, at, checksum } => {
+                put_varint(out, *run);
+                put_varint(out, u64::from(*at));
+                out.extend_from_slice(&checksum.to_le_bytes());
+            }
+            Home::Manifest { runs, bytes, checksum } => {
+                put_runs(out, runs);
+                put_varint(out, u64::from(*bytes));
+                out.extend_from_slice(&checksum.to_le_bytes());
+            }
+        }
+    }
+
+    /// The entry in `body`, and the inline bytes behind it.
+    ///
+    /// # Errors
+    /// [`Truncated`] where it is not a body.
+    pub(crate) fn decode(body: &[u8]) -> std::result::Result<(Self, &[u8]), Truncated> {
+        let (head, mut reader) = Head::take(body)?;
+        let Head { flags, modified_ns, end, value_bytes, meta } = head;
+        let meta = match meta {
+            HeadMeta::Inline(bytes) => Meta::Inline(SmallVec::from_slice(bytes)),
+            HeadMeta::InFront(bytes) => Meta::InFront(bytes),
+        };
+        let mut entry = Self { modified_ns, end, value_bytes, meta, home: Home::Inline };
+        match flags & HOME_MASK {
+            HOME_INLINE if reader.rest().len() as u64 != entry.stored_bytes() => return Err(Truncated),
+            HOME_INLINE => {}
+            HOME_EXTENTS => {
+                let offset = u16::try_from(reader.varint()?).map_err(|_| Truncated)?;
+                let runs = take_runs(&mut reader)?;
+                let units = entry.stored_bytes().div_ceil(VALUE_UNIT_BYTES as u64);
+                let room = runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
+                if units > INLINE_RUNS_MAX as u64
+                    || blocks_for(u64::from(offset) + entry.stored_bytes()) > room
+                {
+                    return Err(Truncated);
+                }
+                let checksums =
+                    (0..units).map(|_| reader.u32()).collect::<std::result::Result<SmallVec<_>, _>>()?;
+                entry.home = Home::Extents { offset, runs, checksums };
+            }
+            HOME_MANIFEST => {
+                let runs = take_runs(&mut reader)?;
+                let bytes = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+                if bytes as usize > MANIFEST_BYTES_MAX
+                    || blocks_for(u64::from(bytes))
+                        > runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>()
+                {
+                    return Err(Truncated);
+                }
+                entry.home = Home::Manifest { runs, bytes, checksum: reader.u32()? };
+            }
+            // Two bits: `HOME_PACKED` is what is left.
+            _ => {
+                let run = reader.varint()?;
+                let at = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+                let stored = entry.stored_bytes();
+                let blocks = blocks_for(u64::from(at) + stored.min(VALUE_UNIT_BYTES as u64));
+                if stored == 0 || stored > VALUE_UNIT_BYTES as u64 || run.checked_add(blocks).is_none() {
+                    return Err(Truncated);
+                }
+                entry.home = Home::Packed { run, at, checksum: reader.u32()? };
+            }
+        }
+        let inline = if entry.home == Home::Inline { reader.rest() } else { &[] };
+        Ok((entry, inline))
+    }
+}
+
+/// The fields in front of an entry's home, borrowed.
+struct Head<'a> {
+    flags: u8,
+    modified_ns: u64,
+    end: Option<End>,
+    value_bytes: u64,
+    meta: HeadMeta<'a>,
+}
+
+/// See [`Meta`].
+enum HeadMeta<'a> {
+    Inline(&'a [u8]),
+    InFront(u32),
+}
+
+impl<'a> Head<'a> {
+    /// The head of `body`, and a reader of the rest.
+    fn take(body: &'a [u8]) -> std::result::Result<(Self, Reader<'a>), Truncated> {
+        let mut reader = Reader::new(body);
+        let flags = reader.u8()?;
+        let modified_ns = reader.u64()?;
+        let end = End::take(flags, &mut reader)?;
+        let value_bytes = reader.varint()?;
+        let meta = if flags & META_IN_FRONT != 0 {
+            HeadMeta::InFront(u32::try_from(reader.varint()?).map_err(|_| Truncated)?)
+        } else {
+            HeadMeta::Inline(reader.prefixed()?)
+        };
+        // No value is longer: sums of lengths do not overflow, and memory is taken for what there can be only.
+        let in_front = if let HeadMeta::InFront(bytes) = meta { bytes } else { 0 };
+        if value_bytes > VALUE_BYTES_MAX || in_front > META_IN_FRONT_BYTES_MAX {
+            return Err(Truncated);
+        }
+        Ok((Self { flags, modified_ns, end, value_bytes, meta }, reader))
+    }
+}
+
+/// An entry whose value lies in its body: all of it borrowed.
+pub(crate) struct InlineEntry<'a> {
+    pub modified_ns: u64,
+    pub end: Option<End>,
+    /// Content type and user metadata, encoded.
+    pub metadata: &'a [u8],
+    pub value: &'a [u8],
+}
+
+impl<'a> InlineEntry<'a> {
+    /// The entry in `body`; none where its value lies elsewhere, or where this is not a body.
+    pub(crate) fn decode(body: &'a [u8]) -> Option<Self> {
+        let (Head { flags, modified_ns, end, value_bytes, meta }, reader) = Head::take(body).ok()?;
+        if flags & HOME_MASK != HOME_INLINE {
+            return None;
+        }
+        let (metadata, value) = match meta {
+            HeadMeta::Inline(metadata) => (metadata, reader.rest()),
+            HeadMeta::InFront(bytes) => reader.rest().split_at_checked(bytes as usize)?,
+        };
+        (value.len() as u64 == value_bytes).then_some(Self { modified_ns, end, metadata, value })
+    }
+}
+
+/// When the time of an entry with this body is over, without decoding the rest of it.
+pub(crate) fn end_of(body: &[u8]) -> Option<End> {
+    let mut reader = Reader::new(body);
+    let flags = reader.u8().ok()?;
+    if flags & HAS_EXPIRY == 0 {
+        return None;
+    }
+    reader.u64().ok()?;
+    End::take(flags, &mut reader).ok()?
+}
+
+fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {
+    debug_assert!(runs.len() <= INLINE_RUNS_MAX);
+    out.push(runs.len() as u8);
+    for run in runs {
+        put_varint(out, run.block);
+        put_varint(out, u64::from(run.blocks));
+    }
+}
+
+fn take_runs(reader: &mut Reader<'_>) -> std::result::Result<SmallVec<[Run; 1]>, Truncated> {
+    let count = usize::from(reader.u8()?);
+    if count > INLINE_RUNS_MAX {
+        return Err(Truncated);
+    }
+    (0..count)
+        .map(|_| {
+            let block = reader.varint()?;
+            let blocks = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+            if blocks == 0 || block.checked_add(u64::from(blocks)).is_none() {
+                return Err(Truncated);
+            }
+            Ok(Run::new(block, blocks))
+        })
+        .collect()
+}
+
+/// Splits a leaf's entry into version and body.
+///
+/// # Errors
+/// [`Truncated`].
+pub(crate) fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8]), Truncated> {
+    let mut reader = Reader::new(bytes);
+    Ok((Lsn(reader.u64()?), reader.rest()))
+}
+
+/// Version and entry of a leaf's entry, without the inline bytes.
+///
+/// # Errors
+/// [`Truncated`].
+pub(crate) fn decode_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, Entry), Truncated> {
+    let (version, body) = split_leaf_entry(bytes)?;
+    Ok((version, Entry::decode(body)?.0))
+}
+
+/// Whether metadata of this encoded length lies in the entry: beside a long key it may not leave room for the value's
+/// home.
+pub(crate) fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
+    encoded_bytes <= META_INLINE_BYTES_MAX
+        && key_bytes + encoded_bytes + ENTRY_OTHER_BYTES_MAX <= LEAF_ENTRY_BYTES_MAX
+}
+
+/// Encodes what the user said about an object; nothing where nothing was said.
+///
+/// # Errors
+/// [`Error::Invalid`] where it is longer than allowed.
+pub(crate) fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>> {
+    use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, USER_METADATA_BYTES_MAX};
+    if metadata.content_type.len() > CONTENT_TYPE_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "the content type has {} bytes; {CONTENT_TYPE_BYTES_MAX} are allowed",
+            metadata.content_type.len()
+        )));
+    }
+    let user_bytes: usize = metadata.user.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if user_bytes > USER_METADATA_BYTES_MAX || metadata.user.len() > USER_METADATA_BYTES_MAX / 8 {
+        return Err(Error::Invalid(format!(
+            "the user metadata has {user_bytes} bytes in {} pairs; {USER_METADATA_BYTES_MAX} bytes in {} pairs are allowed",
+            metadata.user.len(),
+            USER_METADATA_BYTES_MAX / 8
+        )));
+    }
+    let mut out = Vec::new();
+    if *metadata == Metadata::default() {
+        return Ok(out);
+    }
+    put_prefixed(&mut out, metadata.content_type.as_bytes());
+    for (name, value) in &metadata.user {
+        put_prefixed(&mut out, name.as_bytes());
+        put_prefixed(&mut out, value);
+    }
+    Ok(out)
+}
+
+/// The reverse of [`encode_metadata`].
+///
+/// # Errors
+/// [`Truncated`].
+pub(crate) fn decode_metadata(bytes: &[u8]) -> std::result::Result<Metadata, Truncated> {
+    let mut metadata = Metadata::default();
+    if bytes.is_empty() {
+        return Ok(metadata);
+    }
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Truncated);
+    let mut reader = Reader::new(bytes);
+    metadata.content_type = text(reader.prefixed()?)?;
+    while !reader.is_empty() {
+        let name = text(reader.prefixed()?)?;
+        metadata.user.push((name, Bytes::copy_from_slice(reader.prefixed()?)));
+    }
+    Ok(metadata)
+}

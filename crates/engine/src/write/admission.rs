@@ -1,0 +1,151 @@
+//! Permits: a write batch waits for room in overlays and log before it is queued.
+
+use crate::common::error::Result;
+use crate::log::commit::Committer;
+use crate::log::driver::uninterrupted;
+use crate::store::Inner;
+use crate::tablet::admission::OverlayPermit;
+
+/// The right of a write batch to its share of overlays and log. Dropped before the batch is queued, it gives that back.
+pub(crate) struct Permit<'a> {
+    // Dropped in this order: the second one notifies the writes that wait for a permit, which must find both.
+    pub overlays: OverlayPermit,
+    pub log: LogPermit<'a>,
+}
+
+/// Blocks of the log that are reserved for a write batch.
+pub(crate) struct LogPermit<'a> {
+    committer: &'a Committer,
+    blocks: u32,
+}
+
+impl LogPermit<'_> {
+    /// The batch is queued; the committer gives the blocks back.
+    pub(crate) fn keep(mut self) -> u32 {
+        std::mem::take(&mut self.blocks)
+    }
+}
+
+impl Drop for LogPermit<'_> {
+    fn drop(&mut self) {
+        if self.blocks > 0 {
+            self.committer.unreserve(self.blocks);
+            // A write may wait for just these blocks.
+            self.committer.moved.notify();
+        }
+    }
+}
+
+impl Inner {
+    /// A permit for a write batch of so many records, where there is room for it now.
+    pub(crate) fn try_admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Option<Permit<'_>> {
+        let overlays = self.admission.try_admit(records, memory_bytes)?;
+        let log = || LogPermit { committer: &self.committer, blocks };
+        self.committer.reserve(blocks).then(|| Permit { overlays, log: log() })
+    }
+
+    /// Waits for the permit of a write batch. Its records get room together or wait together: two batches of which each holds
+    /// what the other one waits for would wait for ever.
+    pub(crate) async fn admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Result<Permit<'_>> {
+        let attempt = || self.try_admit(records, memory_bytes, blocks);
+        if !self.committer.suits(blocks) {
+            uninterrupted(self.prepare_for_step(blocks))?;
+        }
+        loop {
+            if let Some(permit) = attempt() {
+                self.apply_early()?;
+                return Ok(permit);
+            }
+            self.check_writable()?;
+            if let Some(worker) = &self.worker {
+                // One record never needs more than the other half.
+                let _waiting = (records > 1).then(|| self.admission.wait());
+                worker.wake_apply();
+                worker.wake_grow();
+                let waited = self
+                    .committer
+                    .moved
+                    .wait_until(|| self.check_writable().err().map(Err).or_else(|| attempt().map(Ok)));
+                return waited.await;
+            }
+            if self.wants_log() {
+                uninterrupted(self.prepare_log(0))?;
+            }
+            uninterrupted(self.apply_all())?;
+            // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
+            let is_applied = || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
+            let waited = self.committer.moved.wait_until(|| {
+                let permit = || attempt().map(|permit| Ok(Some(permit)));
+                let refused = self.check_writable().err().map(Err);
+                refused.or_else(permit).or_else(|| (!is_applied()).then_some(Ok(None)))
+            });
+            if let Some(permit) = waited.await? {
+                return Ok(permit);
+            }
+        }
+    }
+
+    /// Begins an apply where overlays or log are half full; without threads of the store the writer applies, later.
+    pub(crate) fn apply_early(&self) -> Result<()> {
+        match &self.worker {
+            _ if !self.wants_apply() => {}
+            Some(worker) => worker.wake_apply(),
+            None if self.admission.fill_permille() >= 700 || self.log_fill_permille() >= 700 => {
+                if self.wants_log() {
+                    uninterrupted(self.prepare_log(0))?;
+                }
+                uninterrupted(self.apply_fullest())?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Whether an apply should run: overlays or log are half full, or a batch waits that may need more than the other half.
+    pub(crate) fn wants_apply(&self) -> bool {
+        self.admission.is_waited_for()
+            || self.admission.fill_permille() >= 500
+            || self.log_fill_permille() >= 500
+    }
+
+    pub(crate) fn log_fill_permille(&self) -> usize {
+        self.committer.fill_permille()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool as Flag, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use crate::store::Store;
+    use crate::testing::fixtures::Fixture;
+
+    /// Asks for room in the moment in which it is woken.
+    struct Asks(Store, Flag);
+
+    impl Wake for Asks {
+        fn wake(self: Arc<Self>) {
+            self.1.store(self.0.0.try_admit(usize::MAX / 4, 1, 1).is_some(), Ordering::Relaxed);
+        }
+    }
+
+    /// Found by the schedules: the log's room was given back, and told of, before that in the overlays, and who waited for both slept on.
+    #[test]
+    fn whoever_is_told_of_room_finds_it() {
+        let store = Fixture::new().open().unwrap();
+        let inner = &store.0;
+        // So many have room alone only.
+        let attempt = || inner.try_admit(usize::MAX / 4, 1, 1);
+        let room = attempt().unwrap();
+        let asks = Arc::new(Asks(store.clone(), Flag::new(false)));
+        let waker = Waker::from(asks.clone());
+        let mut waiting = pin!(inner.committer.moved.wait_until(attempt));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(room);
+        assert!(asks.1.load(Ordering::Relaxed));
+    }
+}

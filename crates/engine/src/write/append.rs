@@ -1,0 +1,351 @@
+//! How a write batch takes its place: overlays and queue get all of its records at one moment, where its condition holds then
+//! (engine.md, "The way of a write").
+//!
+//! The locks of the overlays of all its keys are taken in the order of tablets. What was looked up before is compared under them.
+
+use std::sync::Arc;
+
+use shoal_base::Lsn;
+use shoal_base::sync::MutexGuard;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use smallvec::SmallVec;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{End, RejectRules};
+use crate::log::commit::{Item, QueuedBatch};
+use crate::log::format::RecordKind;
+use crate::log::record::{Record, UNNUMBERED};
+use crate::space::manager::Reservation;
+use crate::store::Inner;
+use crate::tablet::overlay::{self, Growth};
+use crate::tablet::view::{Tablet, View};
+use crate::tablet::write_counts::WriteCounts;
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::entry::end_of;
+use crate::write::batch::{AdmittedBatch, PreparedRecord};
+use crate::write::watch::Watch;
+
+/// What must be so in the moment in which a write batch takes its place.
+pub(crate) enum Condition<'a> {
+    /// Nothing.
+    Always,
+    /// The rules accept the key's state.
+    Rules {
+        key: &'a ObjectKey,
+        rules: RejectRules,
+        /// The version that the tree of `view` has of it.
+        tree: Result<Option<Lsn>>,
+        view: Arc<View>,
+    },
+    /// The keys are as they were seen, those that were looked at, and no watched key changed.
+    Seen { keys: &'a [ObjectKey], seen: &'a [Option<Seen>], watches: &'a [Watch] },
+}
+
+/// The newest state of a key, and where it was seen.
+pub(crate) struct Seen {
+    pub view: Arc<View>,
+    /// The record in an overlay; none: what the tree says.
+    pub record: Option<Arc<Record>>,
+    /// What was there, where its time ends: it is another state from then on.
+    pub expires: Option<(End, Lsn)>,
+}
+
+/// What an attempt to take a place came to.
+pub(crate) enum Attempt {
+    /// The condition holds, and the batch is queued; the version before, where rules had it looked up.
+    Done(Option<Lsn>),
+    /// A key is not as it was seen.
+    Conflict,
+    /// A watched key changed.
+    Changed,
+    /// The rules reject this state of the key.
+    Rejected(Newest),
+    /// The answer of the rules depends on the number of this record, which has none yet.
+    Undecided(Arc<Record>),
+}
+
+/// The newest state of a key, as seen under the overlay's lock.
+pub(crate) enum Newest {
+    /// In an overlay, perhaps in flight; whether it says that the object exists.
+    Record { record: Arc<Record>, exists: bool },
+    /// What the tree said.
+    Tree(Option<Lsn>),
+}
+
+impl Inner {
+    /// Evaluates `rules`, and queues the batch where they accept; the version before, where it was looked up. Without a batch it
+    /// only asks, for answering early, before a value is written.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`]: nothing happened. As the device.
+    pub(crate) async fn queue_by_rules<'a>(
+        &'a self,
+        key: &ObjectKey,
+        rules: RejectRules,
+        mut batch: Option<AdmittedBatch<'a>>,
+    ) -> Result<Option<Lsn>> {
+        loop {
+            let condition = if rules.is_empty() {
+                Condition::Always
+            } else {
+                let view = self.tablet_of(key).view();
+                let tree = self.tree_version(&view, key).await;
+                Condition::Rules { key, rules, tree, view }
+            };
+            match self.try_queue(condition, &mut batch)? {
+                Attempt::Done(before) => return Ok(before),
+                Attempt::Rejected(newest) => return Err(self.rejected(newest).await?),
+                Attempt::Undecided(record) => {
+                    self.committer.drive_until(&record).await?;
+                }
+                Attempt::Conflict | Attempt::Changed => {}
+            }
+        }
+    }
+
+    /// Queues the batch, where there is one, if the condition holds: all of that at one moment. Never waits.
+    ///
+    /// # Errors
+    /// The store is read-only or closed; the tree could not tell what the condition asks.
+    pub(crate) fn try_queue<'a>(
+        &'a self,
+        condition: Condition<'_>,
+        batch: &mut Option<AdmittedBatch<'a>>,
+    ) -> Result<Attempt> {
+        let mut tablets: SmallVec<[&Arc<Tablet>; 4]> =
+            batch.iter().flat_map(|batch| batch.tablets()).collect();
+        condition.each_key(|key| tablets.push(self.tablet_of(key)));
+        tablets.sort_unstable_by_key(|tablet| tablet.id);
+        tablets.dedup_by_key(|tablet| tablet.id);
+        loop {
+            let views: SmallVec<[Arc<View>; 4]> = tablets.iter().map(|tablet| tablet.view()).collect();
+            let Some(locked) = lock_all(&views) else { continue };
+            if batch.is_some() {
+                self.check_writable()?;
+            }
+            let mut place = Place { tablets: &tablets, views: &views, locked };
+            let attempt = self.judge(condition, &place)?;
+            if let Attempt::Done(_) = attempt
+                && let Some(batch) = batch.take()
+            {
+                self.insert(&mut place, batch);
+            }
+            return Ok(attempt);
+        }
+    }
+
+    /// Under the overlays' locks: whether the condition holds.
+    fn judge(&self, condition: Condition<'_>, place: &Place<'_>) -> Result<Attempt> {
+        match condition {
+            Condition::Always => Ok(Attempt::Done(None)),
+            Condition::Rules { key, rules, tree, view } => self.judge_rules(key, rules, tree, &view, place),
+            Condition::Seen { keys, seen, watches } => {
+                for (key, seen) in keys.iter().zip(seen) {
+                    if !seen.as_ref().is_none_or(|seen| self.is_unchanged(seen, key, place)) {
+                        return Ok(Attempt::Conflict);
+                    }
+                }
+                let is_changed = watches.iter().any(Watch::is_changed);
+                Ok(if is_changed { Attempt::Changed } else { Attempt::Done(None) })
+            }
+        }
+    }
+
+    /// Under the overlay's lock. The tree's answer was looked up before, in `looked`: while a view of now has the same root, overlays
+    /// and root together say the same as then (R6). Where the tree could not answer, a record in an overlay still can.
+    fn judge_rules(
+        &self,
+        key: &ObjectKey,
+        rules: RejectRules,
+        tree: Result<Option<Lsn>>,
+        looked: &View,
+        place: &Place<'_>,
+    ) -> Result<Attempt> {
+        let (view, active) = place.of(self.tablet_of(key));
+        let newest = if injected(Bug::ConditionsForgetFrozen) {
+            active.newest(key.encoded()).cloned()
+        } else {
+            newest(view, active, key)
+        };
+        let Some(record) = newest else {
+            if !Arc::ptr_eq(&view.epoch, &looked.epoch) {
+                return Ok(Attempt::Conflict);
+            }
+            let version = tree?;
+            let rejects = rules.reject(version);
+            return Ok(if rejects {
+                Attempt::Rejected(Newest::Tree(version))
+            } else {
+                Attempt::Done(version)
+            });
+        };
+        let exists = record.kind() == RecordKind::Put && !self.is_record_over(&record);
+        let lsn = record.lsn_raw();
+        let is_numbered = lsn != UNNUMBERED;
+        // Its number will be above all that were given; only "at most" a larger number than those is open.
+        let asks_number = rules.if_version_at_most.is_some_and(|at_most| at_most > self.committer.assigned());
+        if exists && !is_numbered && asks_number {
+            return Ok(Attempt::Undecided(record));
+        }
+        // Without a number it counts as above all.
+        let current = exists.then_some(Lsn(lsn));
+        Ok(if rules.reject(current) {
+            Attempt::Rejected(Newest::Record { record, exists })
+        } else {
+            Attempt::Done(current.filter(|_| is_numbered))
+        })
+    }
+
+    /// Under the overlays' locks: whether the key's newest state is still the one that was seen.
+    fn is_unchanged(&self, seen: &Seen, key: &ObjectKey, place: &Place<'_>) -> bool {
+        if seen.expires.is_some_and(|(end, version)| self.is_over(Some(end), version)) {
+            return false;
+        }
+        let (view, active) = place.of(self.tablet_of(key));
+        match (&newest(view, active, key), &seen.record) {
+            (Some(newest), Some(seen)) => Arc::ptr_eq(newest, seen),
+            // The tree's answer counts while its root is the same (R6): a root has one read epoch.
+            (None, None) => Arc::ptr_eq(&view.epoch, &seen.view.epoch),
+            _ => false,
+        }
+    }
+
+    /// Under the overlays' locks: overlays and queue get the batch at once, and nothing else happens (R4).
+    fn insert(&self, place: &mut Place<'_>, admitted: AdmittedBatch<'_>) {
+        let AdmittedBatch { batch, permit } = admitted;
+        let (mut growth, mut promised) = (Growth::default(), 0);
+        let mut queued = QueuedBatch {
+            records: SmallVec::with_capacity(batch.records.len()),
+            writes: batch.writes,
+            has_extents: !batch.extents.is_empty(),
+            kept: batch.kept,
+        };
+        let mut kept = queued.kept.iter_mut().peekable();
+        for PreparedRecord { tablet, hash, record } in batch.records {
+            let (view, active) = place.of_mut(tablet);
+            if let Some((_, kept)) = kept.next_if(|(of, _)| Arc::ptr_eq(of, &record)) {
+                kept.supersedes(active.newest(record.key()).cloned());
+            }
+            promised += record.promised();
+            queued.records.push(record.clone());
+            growth = growth.and(self.insert_record(view, active, record, hash));
+        }
+        let reserved = batch.reservation.map_or(0, Reservation::keep);
+        assert_eq!(reserved, promised, "records know what their apply was promised");
+        batch.extents.iter().for_each(|extents| extents.keep());
+        // First: a write that waits for room is woken when the batch is written.
+        permit.overlays.keep(&growth);
+        if growth.dropped.promised > 0 {
+            self.space.release_promise(growth.dropped.promised);
+        }
+        self.committer.push(Item::Writes { batch: queued, reserved: permit.log.keep() });
+    }
+
+    /// Under the overlay's lock: the overlay gets a record, and readers' caches learn it.
+    fn insert_record(
+        &self,
+        view: &View,
+        active: &mut overlay::Inner,
+        record: Arc<Record>,
+        hash: u64,
+    ) -> Growth {
+        let count = self.writes.of(hash);
+        self.watches.note(hash, record.key(), record.kind());
+        let growth = view.active.insert(active, record, hash, self.committer.durable());
+        if injected(Bug::DroppedFreedAtOnce) {
+            active.take_superseded().iter().for_each(|record| self.space.give_back(record.owned()));
+        }
+        // Behind the insertion: a read cache that sees the count sees the record.
+        WriteCounts::note(count);
+        growth
+    }
+
+    /// An answer that was derived from an entry in flight waits until that entry is durable.
+    async fn rejected(&self, newest: Newest) -> Result<Error> {
+        let current = match newest {
+            Newest::Tree(version) => version,
+            Newest::Record { record, exists } => {
+                let lsn = self.committer.drive_until(&record).await?;
+                exists.then_some(lsn)
+            }
+        };
+        Ok(Error::ConditionFailed { current })
+    }
+
+    /// The version of `key` in the tree of `view`.
+    async fn tree_version(&self, view: &View, key: &ObjectKey) -> Result<Option<Lsn>> {
+        let leaf = self.find_in_tree(view, key.encoded()).await?;
+        Ok(leaf.filter(|leaf| !self.is_over(leaf.entry.end, leaf.version)).map(|leaf| leaf.version))
+    }
+
+    /// Whether the time of what a put's record holds is over.
+    fn is_record_over(&self, record: &Record) -> bool {
+        self.is_over(end_of(record.body_bytes()), Lsn(record.lsn_raw()))
+    }
+
+    /// Whether the time of this version of an object is over; [`UNNUMBERED`] where it has no number yet.
+    #[inline]
+    pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
+        end.is_some() && self.expiry.is_over(end, version, &self.committer)
+    }
+
+    /// Counts an operation.
+    pub(crate) fn count(&self, counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Condition<'_> {
+    fn each_key<'k>(&'k self, mut show: impl FnMut(&'k ObjectKey)) {
+        match self {
+            Self::Always => {}
+            Self::Rules { key, .. } => show(key),
+            Self::Seen { keys, watches, .. } => {
+                keys.iter().chain(watches.iter().map(Watch::key)).for_each(show);
+            }
+        }
+    }
+}
+
+/// The active overlays of some tablets, locked.
+struct Place<'a> {
+    tablets: &'a [&'a Arc<Tablet>],
+    views: &'a [Arc<View>],
+    locked: SmallVec<[MutexGuard<'a, overlay::Inner>; 4]>,
+}
+
+impl Place<'_> {
+    fn at(&self, tablet: &Tablet) -> usize {
+        self.tablets.partition_point(|other| other.id < tablet.id)
+    }
+
+    fn of(&self, tablet: &Tablet) -> (&View, &overlay::Inner) {
+        let at = self.at(tablet);
+        (&self.views[at], &self.locked[at])
+    }
+
+    fn of_mut(&mut self, tablet: &Tablet) -> (&View, &mut overlay::Inner) {
+        let at = self.at(tablet);
+        (&self.views[at], &mut self.locked[at])
+    }
+}
+
+/// The newest record of a key in the overlays of `view`, of which the active one is locked.
+fn newest(view: &View, active: &overlay::Inner, key: &ObjectKey) -> Option<Arc<Record>> {
+    active.newest(key.encoded()).cloned().or_else(|| view.frozen.as_ref()?.newest(key.encoded()))
+}
+
+/// The locks of all active overlays, in the order of tablets; none where one of them was frozen meanwhile. That is asked
+/// before the next lock is taken: a frozen overlay's lock comes behind all active ones.
+fn lock_all(views: &[Arc<View>]) -> Option<SmallVec<[MutexGuard<'_, overlay::Inner>; 4]>> {
+    let mut locked = SmallVec::with_capacity(views.len());
+    for view in views {
+        let active = view.active.lock();
+        if active.is_frozen() {
+            return None;
+        }
+        locked.push(active);
+    }
+    Some(locked)
+}

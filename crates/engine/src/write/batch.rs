@@ -1,0 +1,222 @@
+//! What a write prepares: records with all that they hold until they are queued. A single put is a batch of one.
+//!
+//! All records of a batch lie in one batch of the log, and recovery takes that as a whole or not at all (R22).
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{Metadata, PutOptions};
+use crate::log::commit::{Committer, ValueWrite};
+use crate::log::format::{RecordKind, encode_record, record_bytes};
+use crate::log::kept::Kept;
+use crate::log::record::Record;
+use crate::space::manager::{Extents, Reservation};
+use crate::store::Inner;
+use crate::tablet::overlay::{self, hash_of};
+use crate::tablet::view::Tablet;
+use crate::value::prepare::{Placement, placement_of};
+use crate::write::admission::Permit;
+use crate::write::change::Change;
+
+/// Records of one write batch: so many are put into their overlays under their locks.
+pub(crate) const BATCH_RECORDS_MAX: usize = 65_536;
+
+/// A record, and where it goes.
+pub(crate) struct PreparedRecord<'a> {
+    pub tablet: &'a Arc<Tablet>,
+    /// The key's.
+    pub hash: u64,
+    pub record: Arc<Record>,
+}
+
+/// Records with everything that they hold until they are queued. Dropped before that, it leaves nothing behind.
+pub(crate) struct PreparedBatch<'a> {
+    pub inner: &'a Inner,
+    pub records: SmallVec<[PreparedRecord<'a>; 1]>,
+    /// Space that is promised to the applies of all records.
+    pub reservation: Option<Reservation>,
+    /// Extents that the records name; kept when they are queued.
+    pub extents: Vec<Arc<Extents>>,
+    /// Writes of their values that the committer starts with the batch.
+    pub writes: Vec<ValueWrite>,
+    /// Values that stay in the pool, in the order of their records.
+    pub kept: Vec<(Arc<Record>, Kept)>,
+}
+
+/// A batch that has room in overlays and log.
+pub(crate) struct AdmittedBatch<'a> {
+    pub batch: PreparedBatch<'a>,
+    pub permit: Permit<'a>,
+}
+
+/// Where a record stands in its batch (R22).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// Whether the record behind it belongs to the same batch.
+    pub continues: bool,
+    /// Whether the batch is so large that values which would ride in the log get extents at once.
+    pub is_large: bool,
+    /// Whether its blocks in the tree may be of the reserve, as those of a delete (R3).
+    pub uses_reserve: bool,
+}
+
+impl Part {
+    /// The last record of a batch, which most batches are made of.
+    pub(crate) const LAST: Self = Self { continues: false, is_large: false, uses_reserve: false };
+}
+
+impl<'a> PreparedBatch<'a> {
+    pub(crate) fn new(inner: &'a Inner) -> Self {
+        let (records, reservation) = (SmallVec::new(), None);
+        let (extents, writes, kept) = (Vec::new(), Vec::new(), Vec::new());
+        Self { inner, records, reservation, extents, writes, kept }
+    }
+
+    /// Adds a record with the space that its apply was promised and the extents that it names.
+    pub(crate) fn add(
+        &mut self,
+        kind: RecordKind,
+        key: &ObjectKey,
+        body: &[&[u8]],
+        reservation: Reservation,
+        extents: Vec<Arc<Extents>>,
+        part: Part,
+    ) {
+        let tablet = self.inner.tablet_of(key).id;
+        let mut record = Record::new(encode_record(kind, tablet, key.encoded(), body, part.continues));
+        record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
+        record.promise(reservation.blocks());
+        self.reservation = Some(reservation.and(self.reservation.take()));
+        if self.extents.is_empty() {
+            self.extents = extents;
+        } else {
+            self.extents.extend(extents);
+        }
+        self.add_record(key, record);
+    }
+
+    /// Adds a record that was encoded; the batch's reservation has its share already.
+    pub(crate) fn add_record(&mut self, key: &ObjectKey, record: Record) {
+        let (tablet, hash, record) = (self.inner.tablet_of(key), hash_of(key.encoded()), Arc::new(record));
+        self.records.push(PreparedRecord { tablet, hash, record });
+    }
+
+    /// Bytes of memory that its records and their places in overlays take at most, and blocks of the log.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where its records do not fit in one batch of the log.
+    pub(crate) fn needs(&self) -> Result<(usize, u32)> {
+        let records = || self.records.iter().map(|prepared| &prepared.record);
+        let bytes: usize = records().map(|record| record.bytes().len()).sum();
+        let memory = records().map(|record| memory_bytes(record)).sum();
+        let bytes_max = self.inner.committer.write_batch_bytes_max();
+        match self.records.len() {
+            1 => Ok((memory, Committer::blocks_of(bytes))),
+            _ if bytes <= bytes_max => Ok((memory, Committer::blocks_of_many(bytes))),
+            count => Err(too_large(count, bytes, bytes_max)),
+        }
+    }
+}
+
+impl<'a> AdmittedBatch<'a> {
+    /// The tablets of its records.
+    pub(crate) fn tablets(&self) -> impl Iterator<Item = &'a Arc<Tablet>> {
+        self.batch.records.iter().map(|prepared| prepared.tablet)
+    }
+
+    /// Its last record, but for so many behind it.
+    pub(crate) fn last(&self, behind: usize) -> Arc<Record> {
+        let records = &self.batch.records;
+        records[records.len().saturating_sub(behind + 1)].record.clone()
+    }
+}
+
+/// Why a batch of so many objects is not begun.
+fn too_large(objects: usize, bytes: usize, bytes_max: usize) -> Error {
+    Error::Invalid(format!(
+        "{objects} objects in one step need {bytes} bytes of the log at once; {bytes_max} are allowed"
+    ))
+}
+
+/// Bytes of memory that a record and its place in an overlay take at most.
+fn memory_bytes(record: &Record) -> usize {
+    record.memory_bytes() + record.key().len() + overlay::ENTRY_OVERHEAD_BYTES
+}
+
+impl Inner {
+    /// Waits for room for a batch.
+    pub(crate) async fn admit_batch<'a>(&'a self, batch: PreparedBatch<'a>) -> Result<AdmittedBatch<'a>> {
+        let (memory, blocks) = batch.needs()?;
+        let permit = self.admit(batch.records.len(), memory, blocks).await?;
+        Ok(AdmittedBatch { batch, permit })
+    }
+
+    /// Encodes what changes; values that ride in no record are written. The changes behind the first `named` ones are the
+    /// batch's result: where these store nothing it is part of a delete, which works on a full device (R3).
+    pub(crate) async fn prepare_changes<'a>(
+        &'a self,
+        keys: &[ObjectKey],
+        changes: &mut [Change],
+        named: usize,
+    ) -> Result<PreparedBatch<'a>> {
+        let writes = changes.iter().filter(|change| change.is_write()).count();
+        if writes > BATCH_RECORDS_MAX {
+            return Err(Error::Invalid(format!(
+                "one step writes {writes} objects; {BATCH_RECORDS_MAX} are allowed"
+            )));
+        }
+        let bytes_max = self.committer.write_batch_bytes_max();
+        let value_bytes: usize = changes.iter().map(Change::value_bytes).sum();
+        let is_large = writes > 1 && value_bytes > bytes_max / 2;
+        // Before values are written and space is claimed for each: that may fail first, and would say that the device is full.
+        if writes > 1 {
+            let least = |(key, change)| self.record_bytes_min(key, change, is_large);
+            let bytes: usize = keys.iter().zip(changes.iter()).map(least).sum();
+            if bytes > bytes_max {
+                return Err(too_large(writes, bytes, bytes_max));
+            }
+        }
+        let last = changes.iter().rposition(Change::is_write);
+        let stores =
+            changes.iter().take(named).any(|change| change.is_write() && !matches!(change, Change::Delete));
+        let mut batch = PreparedBatch::new(self);
+        for (at, (key, change)) in keys.iter().zip(changes).enumerate() {
+            let uses_reserve = at >= named && !stores;
+            let part = Part { continues: Some(at) != last, is_large, uses_reserve };
+            match change {
+                Change::NoChange => {}
+                Change::Put { value, metadata, expiry } => {
+                    let (metadata, expiry) = (std::mem::take(metadata), *expiry);
+                    let options = PutOptions { metadata, expiry, ..PutOptions::default() };
+                    batch.put(key, &*value, &options, part).await?;
+                }
+                Change::PutWith { value, options } => batch.put(key, &*value, options, part).await?,
+                Change::Placed(placed) => batch.put_placed(key, placed, part).await?,
+                Change::Delete => batch.delete(key, part).await?,
+            }
+        }
+        Ok(batch)
+    }
+
+    /// Bytes that the record of a change has at the least. `is_large` is that of its batch's parts.
+    fn record_bytes_min(&self, key: &ObjectKey, change: &Change, is_large: bool) -> usize {
+        let (value, has_metadata) = match change {
+            Change::NoChange => return 0,
+            Change::Put { value, metadata, .. } => (value, *metadata != Metadata::default()),
+            Change::PutWith { value, options } => (value, options.metadata != Metadata::default()),
+            Change::Placed(_) | Change::Delete => return record_bytes(key.encoded().len(), 0),
+        };
+        let key_bytes = key.encoded().len();
+        let value_bytes = match placement_of(key_bytes, 0, value.len(), &self.tuning) {
+            // With metadata the value may go elsewhere.
+            _ if has_metadata => 0,
+            Placement::Leaf => value.len(),
+            Placement::Log if !is_large => value.len(),
+            Placement::Log | Placement::Extents => 0,
+        };
+        record_bytes(key_bytes, value_bytes)
+    }
+}

@@ -1,0 +1,170 @@
+//! The newest state of keys, in flight or not, as a transaction sees it before it decides.
+//!
+//! Writers of a hot key so share a flush instead of waiting for one another's (engine.md, "The way of a write"). An answer that was
+//! derived from a state in flight leaves only when that state is durable.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use bytes::Bytes;
+use shoal_base::Lsn;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_buffer::Buffer;
+use smallvec::SmallVec;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{Metadata, Object};
+use crate::log::format::RecordKind;
+use crate::read::get::{FoundEntry, check_single, entry_of_record, is_unreadable};
+use crate::store::Inner;
+use crate::tablet::view::Tablet;
+use crate::value::entry::{Entry, Home, Meta};
+use crate::write::append::Seen;
+use crate::write::change::ReadLevel;
+
+/// Bytes of all values that one transaction looks at: they are in memory at once.
+pub(crate) const LOOKS_BYTES_MAX: u64 = 64 << 20;
+
+/// Keys that a transaction looks at at a time.
+const LOOKS_AT_A_TIME: usize = 16;
+
+/// What stands for an object of which nobody knows whether it exists.
+fn unknown() -> FoundEntry {
+    let (meta, home) = (Meta::Inline(SmallVec::new()), Home::Inline);
+    let entry = Entry { modified_ns: 0, end: None, value_bytes: 0, meta, home };
+    FoundEntry { version: Lsn::NONE, entry, inline: Bytes::new() }
+}
+
+/// What was seen of some keys, where they were looked at, and what is shown of them.
+#[derive(Default)]
+pub(crate) struct Looked {
+    pub seen: SmallVec<[Option<Seen>; 1]>,
+    pub objects: SmallVec<[Option<Object>; 1]>,
+}
+
+impl Inner {
+    /// The newest states of the keys, as far as their levels go.
+    pub(crate) async fn look_at_all(
+        &self,
+        keys: &[(ObjectKey, ReadLevel)],
+        looked: &mut Looked,
+    ) -> Result<()> {
+        let bytes = AtomicU64::new(0);
+        if let [(key, level)] = keys {
+            let (place, object) = self.look_at_one(key, *level, &bytes).await?;
+            looked.seen.push(place);
+            looked.objects.push(object);
+            return Ok(());
+        }
+        for some in keys.chunks(LOOKS_AT_A_TIME) {
+            let looks = some.iter().map(|(key, level)| self.look_at_one(key, *level, &bytes));
+            for (place, object) in all_of(looks).await? {
+                looked.seen.push(place);
+                looked.objects.push(object);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows one key; all values together have `bytes` bytes so far.
+    async fn look_at_one(
+        &self,
+        key: &ObjectKey,
+        level: ReadLevel,
+        bytes: &AtomicU64,
+    ) -> Result<(Option<Seen>, Option<Object>)> {
+        if level == ReadLevel::Nothing {
+            return Ok((None, None));
+        }
+        let (seen, found) = self.look(self.tablet_of(key), key, level).await?;
+        let object = match &found {
+            Some(found) => {
+                let value_bytes = if level.wants_value() { found.entry.value_bytes } else { 0 };
+                let all = bytes.fetch_add(value_bytes, Ordering::Relaxed) + value_bytes;
+                if all > LOOKS_BYTES_MAX {
+                    return Err(Error::Invalid(format!(
+                        "the values that one step looks at have more than {LOOKS_BYTES_MAX} bytes together"
+                    )));
+                }
+                Some(self.object_for(found, level).await?)
+            }
+            None => None,
+        };
+        Ok((Some(seen), object))
+    }
+
+    /// The newest state of a key; one whose time is over does not exist.
+    pub(crate) async fn look(
+        &self,
+        tablet: &Tablet,
+        key: &ObjectKey,
+        level: ReadLevel,
+    ) -> Result<(Seen, Option<FoundEntry>)> {
+        let (mut seen, found) = self.look_stored(tablet, key, level).await?;
+        let found = found.filter(|found| !self.is_over(found.entry.end, found.version));
+        seen.expires = found.as_ref().and_then(|found| Some((found.entry.end?, found.version)));
+        Ok((seen, found))
+    }
+
+    /// The newest state of a key. Waits where it is in flight and `level` needs what is on the device, or its number.
+    pub(crate) async fn look_stored(
+        &self,
+        tablet: &Tablet,
+        key: &ObjectKey,
+        level: ReadLevel,
+    ) -> Result<(Seen, Option<FoundEntry>)> {
+        loop {
+            let view = tablet.view();
+            let newest = |overlay: &crate::tablet::overlay::Overlay| overlay.newest(key.encoded());
+            let record = newest(&view.active).or_else(|| newest(view.frozen.as_ref()?));
+            let found = match &record {
+                Some(record) if record.kind() == RecordKind::Delete => None,
+                Some(record) => Some(entry_of_record(record)?),
+                None => match self.find_in_tree(&view, key.encoded()).await {
+                    Err(error) if level == ReadLevel::Existence && is_unreadable(&error) => Some(unknown()),
+                    found => found?,
+                },
+            };
+            if let (Some(record), Some(found)) = (&record, &found)
+                && !record.is_durable(self.committer.durable())
+                && level != ReadLevel::Existence
+                && (level.wants_version() || !found.is_inline())
+            {
+                self.committer.drive_until(record).await?;
+                continue;
+            }
+            return Ok((Seen { view, record, expires: None }, found));
+        }
+    }
+
+    pub(crate) async fn object_for(&self, found: &FoundEntry, level: ReadLevel) -> Result<Object> {
+        if level == ReadLevel::Existence {
+            return Ok(Object { info: self.info_of(found, Metadata::default()), value: Buffer::new() });
+        }
+        if level.wants_value() {
+            check_single(found.entry.value_bytes)?;
+            return self.read_object(found, 0, found.entry.value_bytes).await;
+        }
+        Ok(Object { info: self.info(found).await?, value: Buffer::new() })
+    }
+}
+
+/// The results of all of these, or the first error.
+async fn all_of<T>(futures: impl Iterator<Item = impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    let mut running: Vec<_> = futures.map(|future| (Some(Box::pin(future)), None)).collect();
+    poll_fn(|context| {
+        let mut left = false;
+        for (future, result) in &mut running {
+            let Some(polled) = future else { continue };
+            match polled.as_mut().poll(context) {
+                Poll::Ready(Ok(value)) => (*future, *result) = (None, Some(value)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => left = true,
+            }
+        }
+        if left { Poll::Pending } else { Poll::Ready(Ok(())) }
+    })
+    .await?;
+    Ok(running.into_iter().filter_map(|(_, result)| result).collect())
+}

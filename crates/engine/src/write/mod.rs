@@ -1,0 +1,16 @@
+//! The way of a write: a batch of prepared records takes its place in overlays and queue.
+
+pub(crate) mod admission;
+pub(crate) mod append;
+pub(crate) mod batch;
+pub(crate) mod change;
+pub(crate) mod dedup;
+pub(crate) mod look;
+mod once;
+pub(crate) mod pending;
+pub(crate) mod put;
+pub(crate) mod receive_buffer;
+pub(crate) mod stream;
+pub(crate) mod transact;
+pub(crate) mod try_write;
+pub(crate) mod watch;

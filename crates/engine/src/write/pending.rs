@@ -1,0 +1,114 @@
+//! Writes whose places in the order are fixed and that are not durable yet.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use shoal_base::Lsn;
+use shoal_base::task::may_block;
+
+use crate::common::error::Result;
+use crate::log::record::Record;
+use crate::store::Store;
+
+/// Writes that have their places in the order of writes, one behind the other. Dropping this forgets the answer, not the writes.
+#[derive(Clone)]
+pub struct Pending {
+    store: Store,
+    last: Last,
+    count: u32,
+    before: Option<Lsn>,
+}
+
+/// The last of the writes.
+#[derive(Clone)]
+enum Last {
+    Record(Arc<Record>),
+    /// It was durable before.
+    Durable(Lsn),
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pending({}, durable: {})", self.count, self.is_durable())
+    }
+}
+
+impl Pending {
+    pub(crate) fn new(store: Store, record: Arc<Record>) -> Self {
+        Self { store, last: Last::Record(record), count: 1, before: None }
+    }
+
+    /// A write that was done before.
+    pub(crate) fn done(store: Store, version: Lsn) -> Self {
+        Self { store, last: Last::Durable(version), count: 1, before: None }
+    }
+
+    pub(crate) fn with_before(self, before: Option<Lsn>) -> Self {
+        Self { before, ..self }
+    }
+
+    pub(crate) fn with_count(self, count: usize) -> Self {
+        Self { count: count as u32, ..self }
+    }
+
+    /// How many writes they are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// The version that the object of the only write had before, where its rules had it looked up.
+    #[must_use]
+    pub fn before(&self) -> Option<Lsn> {
+        self.before
+    }
+
+    /// Whether the writes survive a crash by now.
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        match &self.last {
+            Last::Record(record) => record.is_durable(self.store.0.committer.durable()),
+            Last::Durable(_) => true,
+        }
+    }
+
+    /// Waits until the writes are durable, and gives the version of the last one; the context's task is woken then.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unknown`]: the device failed before they were known to be durable.
+    pub fn poll_durable(&self, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
+        match &self.last {
+            Last::Record(record) => self.store.0.committer.poll_durable(record, context),
+            Last::Durable(version) => Poll::Ready(Ok(*version)),
+        }
+    }
+
+    /// The versions of all writes in their order, where `last` is that of the last one.
+    pub fn versions(&self, last: Lsn) -> impl ExactSizeIterator<Item = Lsn> + use<> {
+        let count = self.count as usize;
+        let before = last.0 - count as u64;
+        (0..count).map(move |index| Lsn(before + 1 + index as u64))
+    }
+
+    /// Waits until the writes are durable, and gives the version of the last one.
+    ///
+    /// # Errors
+    /// As [`Self::poll_durable`].
+    pub async fn durable(self) -> Result<Lsn> {
+        let committer = &self.store.0.committer;
+        match &self.last {
+            // Threads that may not block have handed it over.
+            Last::Record(record) if may_block() => committer.drive_until(record).await,
+            Last::Record(record) => committer.wait_durable(record).await,
+            Last::Durable(version) => Ok(*version),
+        }
+    }
+}
+
+impl Store {
+    /// Runs `work`; the writes of this store that it queues are handed to the committer together when it ends, or when there
+    /// are many, so that they share a batch. `work` must not wait for one of them.
+    pub fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.0.committer.gather(work)
+    }
+}

@@ -1,0 +1,366 @@
+//! Puts and deletes of one key: the way of a value into the store.
+
+use std::sync::Arc;
+
+use shoal_base::limits::{VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
+use shoal_base::task::may_block;
+use shoal_base::{Lsn, blocks_for};
+use shoal_buffer::Buffer;
+use smallvec::SmallVec;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
+use crate::log::commit::ValueWrite;
+use crate::log::format::RecordKind;
+use crate::log::record::Record;
+use crate::space::manager::{Extents, Reservation, TREE_BLOCKS_PER_RECORD};
+use crate::store::{Inner, OperationCounters, Store};
+use crate::value::entry::{Entry, Home, Meta, encode_metadata, meta_fits_inline};
+use crate::value::prepare::{self, Content, Placement, lay_out, manifest_blocks, placement_of};
+use crate::write::batch::{Part, PreparedBatch};
+use crate::write::change::{Change, Placed};
+use crate::write::dedup::RequestId;
+use crate::write::pending::Pending;
+use crate::write::receive_buffer::ReceiveBuffer;
+
+/// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would delay its
+/// neighbours in the batch.
+const WRITTEN_WITH_BATCH_BYTES_MAX: u64 = 64 << 10;
+
+/// A write of one key, for [`Store::write`].
+pub struct Write<'a> {
+    key: &'a ObjectKey,
+    what: What<'a>,
+    rules: RejectRules,
+    request: Option<RequestId>,
+}
+
+enum What<'a> {
+    Put(&'a Buffer, &'a PutOptions),
+    /// A put of a value from where it was received.
+    Received(ReceiveBuffer, &'a PutOptions),
+    /// A put of a value that is on the device.
+    Placed(&'a Placed),
+    Delete,
+}
+
+impl<'a> Write<'a> {
+    fn new(key: &'a ObjectKey, what: What<'a>, rules: RejectRules) -> Self {
+        Self { key, what, rules, request: None }
+    }
+
+    /// A put, as [`Store::put`].
+    #[must_use]
+    pub fn put(key: &'a ObjectKey, value: &'a Buffer, options: &'a PutOptions) -> Self {
+        Self::new(key, What::Put(value, options), options.rules)
+    }
+
+    /// A put of a value that was received into a [`ReceiveBuffer`], which must be full: no byte of it is copied, and it goes to the
+    /// device from where it is.
+    #[must_use]
+    pub fn put_received(key: &'a ObjectKey, value: ReceiveBuffer, options: &'a PutOptions) -> Self {
+        Self::new(key, What::Received(value, options), options.rules)
+    }
+
+    /// A put of a value that is on the device.
+    pub(crate) fn put_placed(key: &'a ObjectKey, value: &'a Placed, rules: RejectRules) -> Self {
+        Self::new(key, What::Placed(value), rules)
+    }
+
+    /// A delete, as [`Store::delete`].
+    #[must_use]
+    pub fn delete(key: &'a ObjectKey, rules: RejectRules) -> Self {
+        Self::new(key, What::Delete, rules)
+    }
+
+    /// It is done once, where it has a request, however often it is sent.
+    #[must_use]
+    pub fn once(self, request: Option<RequestId>) -> Self {
+        Self { request, ..self }
+    }
+
+    /// The same as a transaction does it.
+    fn into_change(self) -> Change {
+        let put = |value, options: &PutOptions| Change::PutWith { value, options: Box::new(options.clone()) };
+        match self.what {
+            What::Put(value, options) => put(value.clone(), options),
+            What::Received(mut value, options) => put(value.to_vec().into(), options),
+            What::Placed(placed) => Change::Placed(placed.clone()),
+            What::Delete => Change::Delete,
+        }
+    }
+}
+
+impl Store {
+    /// Stores `value` under `key`. Durable when it returns. For values of at most 4 MiB ([`Self::put_stream`] for larger
+    /// ones).
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`], [`Error::Invalid`], [`Error::Full`], [`Error::Busy`], [`Error::Poisoned`]: nothing
+    /// happened. [`Error::Unknown`]: the device failed while it was written.
+    pub async fn put(&self, key: &ObjectKey, value: Buffer, options: PutOptions) -> Result<PutResult> {
+        self.write_durably(Write::put(key, &value, &options)).await.map(|(done, _)| done)
+    }
+
+    /// Deletes an object; deleting what does not exist succeeds, unless the rules say otherwise. Durable when it
+    /// returns; works on a full device.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn delete(&self, key: &ObjectKey, rules: RejectRules) -> Result<DeleteResult> {
+        let (PutResult { version }, deleted) = self.write_durably(Write::delete(key, rules)).await?;
+        Ok(DeleteResult { deleted, version })
+    }
+
+    /// As [`Self::put`] and [`Self::delete`], but returns when the write has its place in the order of writes: it is durable when
+    /// [`Pending::durable`] says so.
+    ///
+    /// # Errors
+    /// As [`Self::put`]; [`Error::Unknown`] where the session of its request is [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further
+    /// already.
+    pub async fn write(&self, write: Write<'_>) -> Result<Pending> {
+        if let Some(request) = write.request {
+            let (key, rules) = (write.key, write.rules);
+            // Apart, so that other writes are not as large as a transaction.
+            return Box::pin(self.write_once(request, key, rules, write.into_change())).await;
+        }
+        let (record, before) = self.0.queue_write(write).await?;
+        self.0.committer.hand_over(1);
+        Ok(Pending::new(self.clone(), record).with_before(before))
+    }
+
+    /// As [`Self::write`], and waits until it is durable; with the version before, where the rules had it looked up.
+    pub(crate) async fn write_durably(&self, write: Write<'_>) -> Result<(PutResult, Option<Lsn>)> {
+        if write.request.is_some() {
+            let pending = self.write(write).await?;
+            let before = pending.before();
+            return Ok((PutResult { version: pending.durable().await? }, before));
+        }
+        let (record, before) = self.0.queue_write(write).await?;
+        Ok((PutResult { version: self.0.committer.drive_until(&record).await? }, before))
+    }
+
+    /// Memory for a value of so many bytes, into which it can be received; none where the value is so short that it rides in a
+    /// record, or so long that it would not stay in the pool, or where no frames can be had now.
+    pub fn receive_buffer(&self, key: &ObjectKey, value_bytes: usize) -> Option<ReceiveBuffer> {
+        let inner = &*self.0;
+        if placement_of(key.encoded().len(), 0, value_bytes, &inner.tuning) != Placement::Extents {
+            return None;
+        }
+        let fresh = inner.pool.fresh(blocks_for(value_bytes as u64) as usize)?;
+        Some(ReceiveBuffer::new(fresh, value_bytes))
+    }
+}
+
+impl Inner {
+    /// Queues a write of one key where its rules allow it; its record, and the version before, where the rules had it looked up.
+    async fn queue_write(&self, write: Write<'_>) -> Result<(Arc<Record>, Option<Lsn>)> {
+        let Write { key, what, rules, .. } = write;
+        self.check_writable()?;
+        self.pass(key).await;
+        if !rules.is_empty() {
+            self.queue_by_rules(key, rules, None).await?;
+        }
+        let is_delete = matches!(what, What::Delete);
+        let mut batch = PreparedBatch::new(self);
+        match what {
+            What::Put(value, options) => batch.put(key, value, options, Part::LAST).await?,
+            What::Received(buffer, options) => {
+                // Only the batch holds the frames behind this: they can stay in the pool.
+                let (frames, value_bytes, copied) = buffer.into_filled();
+                OperationCounters::add(&self.counters.value_bytes_copied, copied as u64);
+                let content = Content::Filled { frames: &frames, value_bytes };
+                batch.put(key, content, options, Part::LAST).await?;
+            }
+            What::Placed(placed) => batch.put_placed(key, placed, Part::LAST).await?,
+            What::Delete => batch.delete(key, Part::LAST).await?,
+        }
+        let admitted = self.admit_batch(batch).await?;
+        let record = admitted.last(0);
+        let before = self.queue_by_rules(key, rules, Some(admitted)).await?;
+        self.count(if is_delete { &self.counters.deletes } else { &self.counters.puts });
+        Ok((record, before))
+    }
+
+    /// The entry of a new value, its home still open, and the metadata's bytes.
+    pub(crate) fn new_entry(
+        &self,
+        key: &ObjectKey,
+        options: &PutOptions,
+        value_bytes: u64,
+    ) -> Result<(Entry, Vec<u8>)> {
+        let encoded = encode_metadata(&options.metadata)?;
+        let meta = if meta_fits_inline(key.encoded().len(), encoded.len()) {
+            Meta::Inline(SmallVec::from_slice(&encoded))
+        } else {
+            Meta::InFront(encoded.len() as u32)
+        };
+        let modified_ns = options.modified_ns.unwrap_or_else(|| self.environment.clock.wall_ns());
+        Ok((
+            Entry {
+                modified_ns,
+                end: self.expiry.end_of(options.expiry, &self.committer),
+                value_bytes,
+                meta,
+                home: Home::Inline,
+            },
+            encoded,
+        ))
+    }
+
+    /// Extents for so many stored bytes, and for a manifest where they need one.
+    pub(crate) async fn claim_extents(
+        &self,
+        key: &ObjectKey,
+        stored: u64,
+    ) -> Result<(Vec<Arc<Extents>>, Reservation)> {
+        let blocks = blocks_for(stored);
+        let owner = self.own.owner_of(key);
+        let (data, promise) =
+            self.claim(|| self.space.claim_value(owner, blocks, TREE_BLOCKS_PER_RECORD)).await?;
+        let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
+        let manifest_blocks = manifest_blocks(data.runs().len(), units);
+        OperationCounters::add(&self.counters.extent_blocks_written, blocks + manifest_blocks);
+        let mut extents = vec![data];
+        if manifest_blocks > 0 {
+            extents.push(self.claim_manifest(manifest_blocks).await?);
+        }
+        Ok((extents, promise))
+    }
+
+    /// Extents for a manifest.
+    pub(crate) async fn claim_manifest(&self, blocks: u64) -> Result<Arc<Extents>> {
+        let (extents, promise) = self.claim(|| self.space.claim_value(0, blocks, 0)).await?;
+        drop(promise);
+        if extents.runs().len() > crate::value::entry::INLINE_RUNS_MAX {
+            return Err(Error::Full { needed: blocks, available: self.space.available() });
+        }
+        Ok(extents)
+    }
+
+    /// Writes values and waits for all of them.
+    pub(crate) async fn write_values(&self, writes: Vec<ValueWrite>) -> Result<()> {
+        let mut batch = self.device.batch();
+        let writes: Vec<ValueWrite> = writes.into_iter().map(|write| batch.add(write)).collect();
+        batch.start();
+        let mut result = Ok(());
+        for write in writes {
+            if let Err(error) = write.await.ok() {
+                result = Err(Error::Io(error));
+            }
+        }
+        result
+    }
+}
+
+impl PreparedBatch<'_> {
+    /// Adds the record of a put; a larger value is on the device when it returns.
+    pub(crate) async fn put(
+        &mut self,
+        key: &ObjectKey,
+        value: impl Into<Content<'_>>,
+        options: &PutOptions,
+        part: Part,
+    ) -> Result<()> {
+        let (inner, value) = (self.inner, value.into());
+        if value.len() as u64 > VALUE_BYTES_SINGLE_MAX {
+            return Err(Error::Invalid(format!(
+                "a value of {} bytes is too large for one put: use a stream above {VALUE_BYTES_SINGLE_MAX} bytes",
+                value.len()
+            )));
+        }
+        let (entry, meta) = inner.new_entry(key, options, value.len() as u64)?;
+        // Results of writes (R17) are noted once a place, not once a write (`transact.rs`).
+        if let Some(end) = entry.end.filter(|_| !key.is_system()) {
+            inner.maintenance.expiring.note(end, key.encoded());
+        }
+        OperationCounters::add(&inner.counters.value_bytes_written, value.len() as u64);
+        let home_blocks = match placement_of(key.encoded().len(), meta.len(), value.len(), &inner.tuning) {
+            Placement::Leaf => 0,
+            Placement::Log if !part.is_large => {
+                let stored = entry.stored_bytes();
+                let units = stored.div_ceil(VALUE_UNIT_BYTES as u64) as usize;
+                blocks_for(stored) + manifest_blocks(1, units)
+            }
+            Placement::Log | Placement::Extents => {
+                return self.put_in_extents(key, entry, &meta, value, part).await;
+            }
+        };
+        // The value rides in the record; an apply brings it home.
+        let mut head = Vec::with_capacity(64 + meta.len());
+        entry.encode(&mut head);
+        if entry.meta_in_front() > 0 {
+            head.extend_from_slice(&meta);
+        }
+        let mut body: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[&head[..]]);
+        value.each(|chunk| body.push(chunk));
+        let promise = if part.uses_reserve && home_blocks == 0 {
+            inner.claim(|| inner.space.claim_delete()).await?
+        } else {
+            let blocks = TREE_BLOCKS_PER_RECORD + home_blocks;
+            inner.claim(|| inner.space.claim_apply(blocks)).await?
+        };
+        self.add(RecordKind::Put, key, &body, promise, Vec::new(), part);
+        Ok(())
+    }
+
+    /// The value gets extents of its own. It is written here and now, except where this thread leads the commit anyway: then
+    /// value and log are written together.
+    async fn put_in_extents(
+        &mut self,
+        key: &ObjectKey,
+        mut entry: Entry,
+        meta: &[u8],
+        value: Content<'_>,
+        part: Part,
+    ) -> Result<()> {
+        let inner = self.inner;
+        let front = if entry.meta_in_front() > 0 { meta } else { &[] };
+        let stored = entry.stored_bytes();
+        let mut last_error = None;
+        // A failed write of a value is tried once elsewhere: nothing names the first place, which stays out of use.
+        for _ in 0..2 {
+            let (extents, promise) = inner.claim_extents(key, stored).await?;
+            let (data, manifest) = (&extents[0], extents.get(1));
+            let laid = lay_out((&inner.device, &inner.pool), front, value, data, manifest);
+            OperationCounters::add(&inner.counters.value_bytes_copied, laid.copied as u64);
+            entry.home = laid.home;
+            let with_batch =
+                may_block() && stored <= WRITTEN_WITH_BATCH_BYTES_MAX && inner.committer.is_idle();
+            if with_batch {
+                self.writes.extend(laid.writes);
+            } else if let Err(error) = inner.write_values(laid.writes).await {
+                extents.iter().for_each(|extent| extent.keep());
+                last_error = Some(error);
+                continue;
+            }
+            let mut head = Vec::with_capacity(96);
+            entry.encode(&mut head);
+            self.add(RecordKind::Put, key, &[&head], promise, extents, part);
+            if let (Some(kept), Some(added)) = (laid.kept, self.records.last()) {
+                self.kept.push((added.record.clone(), kept));
+            }
+            return Ok(());
+        }
+        Err(last_error.unwrap_or(Error::Busy("the device")))
+    }
+
+    /// Adds the record of a put whose value is on the device.
+    pub(crate) async fn put_placed(&mut self, key: &ObjectKey, placed: &Placed, part: Part) -> Result<()> {
+        let inner = self.inner;
+        let (_, promise) = inner.claim(|| inner.space.claim_value(0, 0, TREE_BLOCKS_PER_RECORD)).await?;
+        self.add(RecordKind::Put, key, &[&placed.entry], promise, placed.extents.clone(), part);
+        Ok(())
+    }
+
+    /// Adds the record of a delete, which says that the key does not exist.
+    pub(crate) async fn delete(&mut self, key: &ObjectKey, part: Part) -> Result<()> {
+        let inner = self.inner;
+        let promise = inner.claim(|| inner.space.claim_delete()).await?;
+        self.add(RecordKind::Delete, key, &[], promise, Vec::new(), part);
+        Ok(())
+    }
+}
+
+pub(crate) use prepare::Filler;

@@ -1,0 +1,233 @@
+//! A value that arrives in pieces: up to 5 GiB in bounded memory.
+
+use std::sync::Arc;
+
+use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
+use shoal_base::{BLOCK_BYTES_U64, Run, blocks_for};
+use shoal_buffer::Buffer;
+use shoal_device::memory::Guarded;
+use shoal_pool::WriteMemory;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{PutOptions, PutResult};
+use crate::log::commit::ValueWrite;
+use crate::space::manager::{Extents, RUNS_MAX};
+use crate::store::Store;
+use crate::value::prepare::{home_of, manifest_blocks};
+use crate::write::change::Placed;
+use crate::write::dedup::RequestId;
+use crate::write::put::{Filler, Write};
+
+/// Bytes that a stream collects before it writes them to an extent.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// A value on its way in. Dropping it without [`finish`](Self::finish) leaves nothing behind.
+pub struct PutStream {
+    store: Store,
+    key: ObjectKey,
+    options: PutOptions,
+    /// The request that the write is, where its sender says so.
+    request: Option<RequestId>,
+    /// Bytes that are not on the device yet; they become a single put where nothing more comes.
+    pending: Vec<u8>,
+    /// Metadata that goes in front of the value was taken into `pending`.
+    started: bool,
+    meta_in_front: usize,
+    written: u64,
+    extents: Vec<Arc<Extents>>,
+    runs: Vec<Run>,
+    checksums: Vec<u32>,
+    under_way: Vec<ValueWrite>,
+}
+
+impl Store {
+    /// Begins to store a value that arrives in pieces: up to 5 GiB. Nothing is visible before it is finished.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Poisoned`], [`Error::Closed`].
+    pub fn put_stream(&self, key: &ObjectKey, options: PutOptions) -> Result<PutStream> {
+        self.0.check_writable()?;
+        self.0.new_entry(key, &options, 0)?;
+        Ok(PutStream {
+            store: self.clone(),
+            key: key.clone(),
+            options,
+            request: None,
+            pending: Vec::new(),
+            started: false,
+            meta_in_front: 0,
+            written: 0,
+            extents: Vec::new(),
+            runs: Vec::new(),
+            checksums: Vec::new(),
+            under_way: Vec::new(),
+        })
+    }
+}
+
+impl PutStream {
+    /// It is stored once, where it has a request: a repetition is known when it is finished, and then what it carried is thrown away.
+    #[must_use]
+    pub fn once(self, request: Option<RequestId>) -> Self {
+        Self { request, ..self }
+    }
+
+    /// Takes the next bytes of the value.
+    ///
+    /// # Errors
+    /// As [`Store::put`]; [`Error::Invalid`] above 5 GiB.
+    pub async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        if self.written + (self.pending.len() + bytes.len()) as u64 > VALUE_BYTES_MAX {
+            return Err(Error::Invalid(format!("a value has at most {VALUE_BYTES_MAX} bytes")));
+        }
+        while !bytes.is_empty() {
+            if self.pending.len() == PIECE_BYTES {
+                self.write_piece().await?;
+            }
+            let count = bytes.len().min(PIECE_BYTES - self.pending.len());
+            let (now, later) = bytes.split_at(count);
+            self.pending.extend_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// The value is complete: makes it durable and visible.
+    ///
+    /// # Errors
+    /// As [`Store::put`], and as [`Store::write`] where it has a request.
+    pub async fn finish(mut self) -> Result<PutResult> {
+        if !self.started && self.pending.len() as u64 <= VALUE_BYTES_SINGLE_MAX {
+            let value = Buffer::from(std::mem::take(&mut self.pending));
+            let write = Write::put(&self.key, &value, &self.options);
+            return self.store.write_durably(write.once(self.request)).await.map(|(done, _)| done);
+        }
+        if !self.pending.is_empty() {
+            self.write_piece().await?;
+        }
+        self.settle().await?;
+        let store = self.store.clone();
+        let inner = &*store.0;
+        let value_bytes = self.written - self.meta_in_front as u64;
+        let (mut entry, _) = inner.new_entry(&self.key, &self.options, value_bytes)?;
+        let blocks = manifest_blocks(self.runs.len(), self.checksums.len());
+        let manifest = if blocks > 0 { Some(inner.claim_manifest(blocks).await?) } else { None };
+        let mut writes = Vec::new();
+        let checksums = std::mem::take(&mut self.checksums);
+        let home = home_of(&inner.device, &self.runs, 0, checksums, manifest.as_ref(), &mut writes);
+        inner.write_values(writes).await?;
+        entry.home = home;
+        if let Some(end) = entry.end {
+            inner.maintenance.expiring.note(end, self.key.encoded());
+        }
+        let mut head = Vec::with_capacity(96);
+        entry.encode(&mut head);
+        let placed = Placed { entry: head, extents: self.extents.drain(..).chain(manifest).collect() };
+        let write = Write::put_placed(&self.key, &placed, self.options.rules);
+        self.store.write_durably(write.once(self.request)).await.map(|(done, _)| done)
+    }
+
+    /// Writes what is pending to an extent of its own, in the background; at most one is under way.
+    async fn write_piece(&mut self) -> Result<()> {
+        let store = self.store.clone();
+        let inner = &*store.0;
+        inner.check_writable()?;
+        if !self.started {
+            self.started = true;
+            // A repetition of a write that was done gets its answer, whatever its rules say of what it left.
+            if self.request.is_none() {
+                inner.queue_by_rules(&self.key, self.options.rules, None).await?;
+            }
+            let (entry, meta) = inner.new_entry(&self.key, &self.options, 0)?;
+            self.meta_in_front = entry.meta_in_front() as usize;
+            if self.meta_in_front > 0 {
+                self.pending.splice(0..0, meta);
+            }
+        }
+        // Whole units, so that no unit lies in two pieces; only the last piece may end within one.
+        let whole = self.pending.len() / VALUE_UNIT_BYTES * VALUE_UNIT_BYTES;
+        let take = if self.pending.len() >= PIECE_BYTES { whole } else { self.pending.len() };
+        let (extents, _) = {
+            let blocks = blocks_for(take as u64);
+            let owner = inner.own.owner_of(&self.key);
+            inner.claim(|| inner.space.claim_value(owner, blocks, 0)).await?
+        };
+        self.settle().await?;
+        let mut filler = Filler::new(extents.runs());
+        filler.take(&self.pending[..take]);
+        self.pending.drain(..take);
+        let (bufs, checksums) = filler.finish();
+        let mut batch = inner.device.batch();
+        for (run, memory) in extents.runs().iter().zip(bufs) {
+            let memory = WriteMemory::Own(memory);
+            let write = inner.device.write(run.block, Guarded { memory, guard: extents.clone() });
+            self.under_way.push(batch.add(write));
+        }
+        batch.start_in_background();
+        self.written += take as u64;
+        self.checksums.extend(checksums);
+        for &run in extents.runs() {
+            match self.runs.last_mut() {
+                Some(last) if last.end() == run.block && is_whole_units(*last) => last.blocks += run.blocks,
+                _ => self.runs.push(run),
+            }
+        }
+        self.extents.push(extents);
+        if self.runs.len() > RUNS_MAX {
+            let needed = blocks_for(self.written);
+            return Err(Error::Full { needed, available: inner.space.available() });
+        }
+        Ok(())
+    }
+
+    async fn settle(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        for write in self.under_way.drain(..) {
+            if let Err(error) = write.await.ok() {
+                result = Err(Error::Io(error));
+            }
+        }
+        result
+    }
+}
+
+fn is_whole_units(run: Run) -> bool {
+    (u64::from(run.blocks) * BLOCK_BYTES_U64).is_multiple_of(VALUE_UNIT_BYTES as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fixtures::Fixture;
+    use crate::{ByteRange, block_on};
+
+    /// Limits that no test reaches with real bytes.
+    #[test]
+    fn a_value_that_is_too_long_or_in_too_many_runs_is_refused() {
+        let mut made = Fixture::with_blocks(8_192);
+        made.publish();
+        let store = made.open().unwrap();
+        let free = store.0.space.allocator().free_blocks();
+        let key = ObjectKey::new("default", b"1").unwrap();
+        let begin = || store.put_stream(&key, PutOptions::default()).unwrap();
+        let mut stream = begin();
+        stream.written = VALUE_BYTES_MAX - 10;
+        block_on(stream.write(&[1; 10])).unwrap();
+        let refused = block_on(stream.write(&[1]));
+        assert!(
+            matches!(&refused, Err(Error::Invalid(why)) if why.contains("a value has at most")),
+            "{refused:?}"
+        );
+        drop(stream);
+
+        let mut stream = begin();
+        block_on(stream.write(&[1; 100_000])).unwrap();
+        stream.runs = (0..RUNS_MAX as u64).map(|run| Run::new(3 * run, 1)).collect();
+        let refused = block_on(stream.write_piece());
+        assert!(matches!(refused, Err(Error::Full { needed: 25, .. })), "{refused:?}");
+        drop(stream);
+        assert_eq!(store.0.space.allocator().free_blocks(), free, "what was taken is back");
+        assert!(block_on(store.get(&key, ByteRange::ALL)).unwrap().is_none());
+    }
+}

@@ -1,0 +1,375 @@
+//! Transactions: read, decide, write. What is read is of one moment, what is written is one batch, and nobody comes between.
+//!
+//! The decision is made on the newest states of the keys (`look.rs`), without a lock, and made again where one of them changed before
+//! the batch took its place (`append.rs`): what was seen is compared under the locks of all overlays, the same record or the same
+//! root, so states in flight count, too. A transaction of several keys holds its reads to one moment also where it writes nothing.
+//! Readers that ask for one key after the other see no snapshot: one that looks between two of its reads sees some of the keys
+//! before the batch and others after it. A transaction that others come between too often queues for its keys (`turns.rs`).
+
+use bytes::Bytes;
+use shoal_base::Lsn;
+use smallvec::SmallVec;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{Deadline, End, Expiry, Object};
+use crate::store::{Inner, OperationCounters, Store};
+use crate::tablet::turns::Tries;
+use crate::testing::injected_bug::{Bug, injected};
+use crate::write::append::{Attempt, Condition};
+use crate::write::batch::{Part, PreparedBatch};
+use crate::write::change::{Change, ReadLevel};
+use crate::write::dedup::{RequestId, ResultSlot};
+use crate::write::look::Looked;
+use crate::write::pending::Pending;
+use crate::write::watch::Watch;
+
+/// What a transaction did.
+#[derive(Debug)]
+pub struct Updated<T> {
+    /// What the decision said besides.
+    pub answer: T,
+    /// What must be durable before the answer may leave: the transaction's own last write, or the states that the decision saw.
+    pub pending: SmallVec<[Pending; 1]>,
+}
+
+impl<T> Updated<T> {
+    /// Waits until the answer may leave; gives it with the version of the last write, none where nothing was in flight.
+    ///
+    /// # Errors
+    /// As [`Pending::durable`].
+    pub async fn durable(self) -> Result<(T, Lsn)> {
+        let mut last = Lsn::NONE;
+        for pending in self.pending {
+            last = pending.durable().await?;
+        }
+        Ok((self.answer, last))
+    }
+}
+
+/// What a transaction decides.
+#[derive(Debug)]
+pub enum Decision<T> {
+    /// These changes, one for each key in their order, and this answer.
+    Do(Vec<Change>, T),
+    /// Nothing: the answer is given at once, and says nothing of one moment.
+    Leave(T),
+}
+
+/// What became of a transaction.
+#[derive(Debug)]
+pub enum Outcome<T> {
+    /// It was done.
+    Done(Updated<T>),
+    /// The decision left it.
+    Left(T),
+    /// A watched key changed: nothing was done.
+    Changed,
+    /// A transaction of this request had been done before, and is durable.
+    Before {
+        /// The version of the last object that it wrote, or of its result where it wrote none.
+        version: Lsn,
+        /// What was kept of its answer; none where that was too long.
+        answer: Option<Bytes>,
+    },
+}
+
+impl<T> Outcome<T> {
+    /// What was done, of a transaction that has no other outcome: nothing is watched, it has no request, and leaves nothing.
+    ///
+    /// # Panics
+    /// Where it has another one.
+    #[must_use]
+    pub fn done(self) -> Updated<T> {
+        match self {
+            Self::Done(done) => done,
+            Self::Left(_) | Self::Changed | Self::Before { .. } => panic!("a transaction was not done"),
+        }
+    }
+}
+
+/// What else is said of a transaction.
+pub struct TransactOptions<'a, T> {
+    /// Nothing is done where one of these keys changed.
+    pub watches: &'a [Watch],
+    /// It is done once: where a transaction of this request was done before, nothing is done, and what the function had kept of its
+    /// answer is given again, also where a watched key changed since: it changed it. A decision that changes nothing counts as done,
+    /// too. At least one key must be named, and a repetition must name the same first one.
+    pub request: Option<Keeping<'a, T>>,
+}
+
+/// The request that a write is, and what is kept of its answer.
+pub type Keeping<'a, T> = (RequestId, &'a (dyn Fn(&T) -> Vec<u8> + Sync));
+
+impl<T> Default for TransactOptions<'_, T> {
+    fn default() -> Self {
+        Self { watches: &[], request: None }
+    }
+}
+
+impl Store {
+    /// Shows `decide` the newest states of all keys at one moment, each as far as its [`ReadLevel`] goes, and does what it says as one
+    /// batch: no other write comes between, and after a crash all of it is there or nothing. `decide` is asked again where a key
+    /// changed meanwhile; a transaction to which that happens again and again queues for its keys. A key may be named twice: the
+    /// later change wins. Returns when the writes have their places in the order of writes.
+    ///
+    /// The answer may leave when all of [`Updated::pending`] is durable. The versions of what was written follow each other in
+    /// the order of the keys, and end with that of the last pending write.
+    ///
+    /// # Errors
+    /// As [`Store::put`] and [`Store::get`]; nothing happened then. [`Error::Invalid`], too, where the records do not fit in one batch
+    /// of the log, the values that are looked at have more than 64 MiB together, or one of them more than 4 MiB. [`Error::Unknown`]
+    /// where the session is [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further already.
+    pub async fn transact<T>(
+        &self,
+        keys: &[(ObjectKey, ReadLevel)],
+        options: &TransactOptions<'_, T>,
+        mut decide: impl FnMut(&[Option<Object>]) -> Decision<T>,
+    ) -> Result<Outcome<T>> {
+        if options.request.is_some() && keys.is_empty() {
+            return Err(Error::Invalid("a write with an identity names at least one key".into()));
+        }
+        if !options.watches.iter().all(|watch| watch.is_of(&self.0)) {
+            return Err(Error::Invalid("a key of another store is watched".into()));
+        }
+        let decide = |objects: &[Option<Object>], changes: &mut Changes| match decide(objects) {
+            Decision::Do(decided, answer) => {
+                *changes = SmallVec::from_vec(decided);
+                Ok(answer)
+            }
+            Decision::Leave(answer) => Err(answer),
+        };
+        self.run(keys, options, decide).await
+    }
+
+    /// [`Store::transact`] with one key.
+    ///
+    /// # Errors
+    /// As [`Store::transact`].
+    pub async fn update<T>(
+        &self,
+        key: &ObjectKey,
+        level: ReadLevel,
+        mut decide: impl FnMut(Option<&Object>) -> (Change, T),
+    ) -> Result<Updated<T>> {
+        let decide = |objects: &[Option<Object>], changes: &mut Changes| {
+            let (change, answer) = decide(objects.first().and_then(Option::as_ref));
+            changes.push(change);
+            Ok(answer)
+        };
+        let outcome = self.run(&[(key.clone(), level)], &TransactOptions::default(), decide).await?;
+        Ok(outcome.done())
+    }
+
+    /// Looks, decides, and does what was decided where nothing of it changed meanwhile; else again. An error of `decide` is what it
+    /// leaves.
+    async fn run<T>(
+        &self,
+        keys: &[(ObjectKey, ReadLevel)],
+        options: &TransactOptions<'_, T>,
+        mut decide: impl FnMut(&[Option<Object>], &mut Changes) -> std::result::Result<T, T>,
+    ) -> Result<Outcome<T>> {
+        let request = options.request.as_ref().map(|(request, _)| *request);
+        let mut trial = Trial::new(self, keys, options.watches, request).await?;
+        loop {
+            match trial.look().await? {
+                Shown::All => {}
+                Shown::Changed => return Ok(Outcome::Changed),
+                Shown::Before(version, answer) => return Ok(Outcome::Before { version, answer }),
+            }
+            let mut changes = Changes::new();
+            let answer = match decide(&trial.looked.objects, &mut changes) {
+                Ok(answer) => answer,
+                Err(answer) => return Ok(Outcome::Left(answer)),
+            };
+            trial.looked.objects.clear();
+            let kept = options.request.as_ref().map(|(_, keep)| keep(&answer));
+            match trial.carry_out(&mut changes, kept).await? {
+                Carried::Done(pending) => return Ok(Outcome::Done(Updated { answer, pending })),
+                Carried::Changed => return Ok(Outcome::Changed),
+                Carried::Conflict => {}
+            }
+        }
+    }
+
+    /// When the time of an object would be over that is written now.
+    #[must_use]
+    pub fn deadline_of(&self, expiry: Expiry) -> Option<Deadline> {
+        let inner = &*self.0;
+        let end = inner.expiry.end_of(expiry, &inner.committer)?;
+        Some(inner.expiry.deadline(end, &inner.committer))
+    }
+}
+
+/// A transaction while it is tried.
+struct Trial<'a> {
+    store: &'a Store,
+    named: &'a [(ObjectKey, ReadLevel)],
+    /// The keys that are named; behind them that of the request's result.
+    keys: SmallVec<[ObjectKey; 1]>,
+    watches: &'a [Watch],
+    request: Option<RequestId>,
+    tries: Tries<'a>,
+    /// What the newest look saw, by key.
+    looked: Looked,
+    /// Whether there is no earlier result where this one goes.
+    is_first_result: bool,
+}
+
+/// What a decision has for each key.
+type Changes = SmallVec<[Change; 1]>;
+
+/// Whether all objects are there to be shown, or why the transaction ends.
+enum Shown {
+    All,
+    Changed,
+    Before(Lsn, Option<Bytes>),
+}
+
+/// What became of a decision.
+enum Carried {
+    Done(SmallVec<[Pending; 1]>),
+    Conflict,
+    Changed,
+}
+
+impl<'a> Trial<'a> {
+    async fn new(
+        store: &'a Store,
+        named: &'a [(ObjectKey, ReadLevel)],
+        watches: &'a [Watch],
+        request: Option<RequestId>,
+    ) -> Result<Self> {
+        let inner = &*store.0;
+        inner.check_open()?;
+        let mut keys: SmallVec<[ObjectKey; 1]> = named.iter().map(|(key, _)| key.clone()).collect();
+        if let (Some(request), Some((first, _))) = (request, named.first()) {
+            keys.push(inner.result_key(first, request));
+        }
+        let (tries, looked) = (Tries::new(&inner.turns), Looked::default());
+        let trial = Self { store, named, keys, watches, request, tries, looked, is_first_result: false };
+        if let Some(key) = trial.keys.first().filter(|_| trial.is_of_one_key()) {
+            inner.pass(key).await;
+        }
+        Ok(trial)
+    }
+
+    fn is_of_one_key(&self) -> bool {
+        self.keys.len() == 1 && self.watches.is_empty()
+    }
+
+    async fn look(&mut self) -> Result<Shown> {
+        let inner = &*self.store.0;
+        let named = self.named.iter().map(|(key, _)| key);
+        if self.is_of_one_key() {
+            self.tries.go_on(named).await;
+        } else {
+            self.tries.begin(named).await;
+        }
+        let mut result_seen = None;
+        if let (Some(request), Some(key)) = (self.request, self.keys.get(self.named.len())) {
+            let (seen, slot) = inner.look_at_result(key).await?;
+            self.is_first_result = slot.is_none();
+            if let Some((version, answer)) = inner.result_before(request, &seen, slot).await? {
+                return Ok(Shown::Before(version, answer));
+            }
+            result_seen = Some(seen);
+        }
+        if self.watches.iter().any(Watch::is_changed) {
+            return Ok(Shown::Changed);
+        }
+        self.looked.seen.clear();
+        inner.look_at_all(self.named, &mut self.looked).await?;
+        self.looked.seen.extend(result_seen.map(Some));
+        Ok(Shown::All)
+    }
+
+    /// Does what was decided, where the keys are still as they were seen; `kept` is what is kept of the answer to a request.
+    async fn carry_out(&mut self, changes: &mut Changes, kept: Option<Vec<u8>>) -> Result<Carried> {
+        let inner = &*self.store.0;
+        let named = self.named.len();
+        assert_eq!(changes.len(), named, "a decision has one change for each key");
+        let writes = changes.iter().filter(|change| change.is_write()).count();
+        let deletes = changes.iter().filter(|change| matches!(change, Change::Delete)).count();
+        if let (Some(request), Some(kept)) = (self.request, kept) {
+            changes.push(ResultSlot::new(request, writes as u32, kept).change());
+            // Each later result of the place finds it noted: the reaper follows it to its end.
+            if let Some(key) = self.keys.get(named).filter(|_| self.is_first_result) {
+                inner.maintenance.expiring.note(inner.end_of_result(), key.encoded());
+            }
+        }
+        let (mut batch, mut last) = (None, None);
+        if changes.iter().any(Change::is_write) {
+            inner.check_writable()?;
+            let prepared = inner.prepare_changes(&self.keys, changes, named).await?;
+            let admitted = inner.admit_batch(prepared).await?;
+            // The version of the last write of a named key is the one that is asked for; the result is behind it.
+            last = Some(admitted.last(usize::from(self.request.is_some() && writes > 0)));
+            batch = Some(admitted);
+        } else if self.is_of_one_key() || injected(Bug::ReadsNotValidated) {
+            return Ok(Carried::Done(self.seen_in_flight()));
+        }
+        let condition = Condition::Seen { keys: &self.keys, seen: &self.looked.seen, watches: self.watches };
+        match inner.try_queue(condition, &mut batch)? {
+            Attempt::Done(_) => {}
+            Attempt::Changed => return Ok(Carried::Changed),
+            Attempt::Conflict | Attempt::Rejected(_) | Attempt::Undecided(_) => {
+                self.tries.conflict();
+                return Ok(Carried::Conflict);
+            }
+        }
+        let Some(last) = last else { return Ok(Carried::Done(self.seen_in_flight())) };
+        // Others have their turn while the batch is committed.
+        self.tries = Tries::new(&inner.turns);
+        inner.committer.hand_over(1);
+        OperationCounters::add(&inner.counters.puts, (writes - deletes) as u64);
+        OperationCounters::add(&inner.counters.deletes, deletes as u64);
+        Ok(Carried::Done(SmallVec::from_iter([Pending::new(self.store.clone(), last)])))
+    }
+
+    /// What was seen and is not durable yet.
+    fn seen_in_flight(&mut self) -> SmallVec<[Pending; 1]> {
+        let records = self.looked.seen.drain(..).flatten().filter_map(|seen| seen.record);
+        let pending = records.map(|record| Pending::new(self.store.clone(), record));
+        pending.filter(|pending| !pending.is_durable()).collect()
+    }
+}
+
+/// What became of an object that the reaper looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaped {
+    Deleted,
+    /// It was written again, and its time ends later.
+    Later {
+        end: End,
+    },
+    /// There is none, or its time does not end.
+    Stays,
+}
+
+impl Inner {
+    /// Deletes an object, where its time is over.
+    pub(crate) async fn delete_if_over(&self, key: &ObjectKey) -> Result<Reaped> {
+        let tablet = self.tablet_of(key);
+        loop {
+            let (seen, found) = self.look_stored(tablet, key, ReadLevel::Info).await?;
+            let Some((end, version)) = found.and_then(|found| Some((found.entry.end?, found.version))) else {
+                return Ok(Reaped::Stays);
+            };
+            if !self.is_over(Some(end), version) && !injected(Bug::ReaperUnconditional) {
+                return Ok(Reaped::Later { end });
+            }
+            self.check_writable()?;
+            let mut batch = PreparedBatch::new(self);
+            batch.delete(key, Part::LAST).await?;
+            let mut batch = Some(self.admit_batch(batch).await?);
+            let (keys, seen) = (std::slice::from_ref(key), &[Some(seen)]);
+            if let Attempt::Done(_) =
+                self.try_queue(Condition::Seen { keys, seen, watches: &[] }, &mut batch)?
+            {
+                self.committer.hand_over(1);
+                return Ok(Reaped::Deleted);
+            }
+        }
+    }
+}

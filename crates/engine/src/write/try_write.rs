@@ -1,0 +1,250 @@
+//! Short puts: values that ride in the log and then lie in a leaf, with nothing said besides, placed without waiting.
+//!
+//! They are one batch: one claim of space, one admission, one look at the clock, the locks of their overlays once, and one
+//! place in the committer's queue. They have the numbers that follow each other, and become durable together.
+
+use std::borrow::Borrow;
+
+use shoal_base::codec::varint_bytes;
+use smallvec::SmallVec;
+
+use crate::common::key::ObjectKey;
+use crate::log::format::{RecordKind, write_record};
+use crate::log::record::Record;
+use crate::space::manager::TREE_BLOCKS_PER_RECORD;
+use crate::store::{Inner, OperationCounters, Store};
+use crate::tablet::overlay;
+use crate::value::entry::{Entry, Home, Meta};
+use crate::value::prepare::{Placement, placement_of};
+use crate::write::append::{Attempt, Condition};
+use crate::write::batch::{AdmittedBatch, PreparedBatch};
+use crate::write::pending::Pending;
+
+/// Bytes of an entry with an inline value and no metadata, but for the value and its length: flags, time, length of the metadata.
+const ENTRY_BYTES: usize = 1 + 8 + 1;
+
+/// Short puts that are placed as one, at most: so long are the overlays' locks held.
+pub const SHORT_PUTS_MAX: usize = 64;
+
+impl Store {
+    /// Whether a value of so many bytes rides in the log and then lies in a leaf: what [`Self::try_write`] may take.
+    #[must_use]
+    pub fn is_short(&self, key: &ObjectKey, value_bytes: usize) -> bool {
+        placement_of(key.encoded().len(), 0, value_bytes, &self.0.tuning) == Placement::Leaf
+    }
+
+    /// Places up to [`SHORT_PUTS_MAX`] puts of short values, with neither rules nor metadata, in the order of writes without
+    /// waiting; of a key that is named twice the later put wins. Nothing happened where it returns none: [`Self::write`] waits, or
+    /// says what is wrong. Takes memory for the records only. After a crash all of them are there or none, but that is not promised.
+    pub fn try_write<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<Pending> {
+        let inner = &*self.0;
+        inner.check_writable().ok()?;
+        // Without a committer's thread the caller would have to wait.
+        if puts.is_empty()
+            || puts.len() > SHORT_PUTS_MAX
+            || !inner.committer.has_thread()
+            || inner.turns.is_any_closed() && puts.iter().any(|(key, _)| inner.is_closed(key.borrow()))
+            || !puts.iter().all(|(key, value)| self.is_short(key.borrow(), value.len()))
+        {
+            return None;
+        }
+        let promised = inner.space.claim_apply(TREE_BLOCKS_PER_RECORD * puts.len() as u64).ok()?;
+        let modified_ns = inner.environment.clock.wall_ns();
+        let mut batch = PreparedBatch { reservation: Some(promised), ..PreparedBatch::new(inner) };
+        batch.records.reserve_exact(puts.len());
+        for (key, value) in puts {
+            batch.add_record(key.borrow(), inner.short_record(key.borrow(), value, modified_ns));
+        }
+        let (memory, blocks) = batch.needs().ok()?;
+        let permit = inner.try_admit(puts.len(), memory, blocks)?;
+        inner.apply_early().ok()?;
+        let admitted = AdmittedBatch { batch, permit };
+        let last = admitted.last(0);
+        let Ok(Attempt::Done(_)) = inner.try_queue(Condition::Always, &mut Some(admitted)) else {
+            return None;
+        };
+        inner.committer.hand_over(puts.len());
+        let value_bytes: usize = puts.iter().map(|(_, value)| value.len()).sum();
+        OperationCounters::add(&inner.counters.value_bytes_written, value_bytes as u64);
+        OperationCounters::add(&inner.counters.puts, puts.len() as u64);
+        Some(Pending::new(self.clone(), last).with_count(puts.len()))
+    }
+}
+
+impl Inner {
+    fn is_closed(&self, key: &ObjectKey) -> bool {
+        self.turns.is_closed(overlay::hash_of(key.encoded()))
+    }
+
+    fn short_record(&self, key: &ObjectKey, value: &[u8], modified_ns: u64) -> Record {
+        let entry = Entry {
+            modified_ns,
+            end: None,
+            value_bytes: value.len() as u64,
+            meta: Meta::Inline(SmallVec::new()),
+            home: Home::Inline,
+        };
+        // Just so many: a record that takes less than was asked for it needs an allocation more.
+        let body_bytes = ENTRY_BYTES + varint_bytes(value.len() as u64) + value.len();
+        let record =
+            write_record(RecordKind::Put, self.tablet_of(key).id, key.encoded(), body_bytes, false, |out| {
+                entry.encode(out);
+                out.extend_from_slice(value);
+            });
+        let mut record = Record::new(record);
+        record.promise(TREE_BLOCKS_PER_RECORD);
+        record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use shoal_base::Lsn;
+    use shoal_buffer::Buffer;
+    use shoal_device::{Device, MemDevice};
+
+    use super::*;
+    use crate::common::object::{PutOptions, RejectRules};
+    use crate::common::options::{Environment, FormatOptions, OpenOptions};
+    use crate::{ByteRange, block_on};
+
+    const BLOCKS: u64 = 32_768;
+
+    fn device() -> Device {
+        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+        let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
+        block_on(Store::format(&device, &options, &Environment::default())).unwrap();
+        device
+    }
+
+    fn open(device: &Device) -> Store {
+        open_with(device, true)
+    }
+
+    fn open_with(device: &Device, background: bool) -> Store {
+        let options = OpenOptions { cache_bytes: 16 << 20, background, ..OpenOptions::default() };
+        block_on(Store::open(device.clone(), options, Environment::default())).unwrap()
+    }
+
+    fn key(name: impl ToString) -> ObjectKey {
+        ObjectKey::new("b", name.to_string().as_bytes()).unwrap()
+    }
+
+    fn put_all(store: &Store, puts: &[(ObjectKey, &[u8])]) -> Option<Vec<Lsn>> {
+        let pending = store.try_write(puts)?;
+        assert_eq!(pending.count(), puts.len());
+        let last = block_on(poll_fn(|context| pending.poll_durable(context))).unwrap();
+        Some(pending.versions(last).collect())
+    }
+
+    fn got(store: &Store, name: impl ToString) -> Option<(Vec<u8>, Lsn)> {
+        let object = block_on(store.get(&key(name), ByteRange::ALL)).unwrap()?;
+        Some((object.value.to_vec(), object.info.version))
+    }
+
+    #[test]
+    fn several_short_puts_are_placed_one_behind_the_other() {
+        let device = device();
+        let store = open(&device);
+        let mut puts: Vec<(ObjectKey, &[u8])> = (0..20).map(|at| (key(at), &b"first"[..])).collect();
+        puts.push((key(3), b"later"));
+        let versions = put_all(&store, &puts).unwrap();
+        assert!(versions.windows(2).all(|pair| pair[0].next() == pair[1]), "{versions:?}");
+        for at in 0..20 {
+            let wanted =
+                if at == 3 { (b"later".to_vec(), versions[20]) } else { (b"first".to_vec(), versions[at]) };
+            assert_eq!(got(&store, at), Some(wanted), "{at}");
+        }
+        assert_eq!(store.0.counters.puts.load(Ordering::Relaxed), 21);
+        block_on(store.close()).unwrap();
+        drop(store);
+        let store = open(&device);
+        assert_eq!(got(&store, 3), Some((b"later".to_vec(), versions[20])));
+        assert_eq!(got(&store, 19), Some((b"first".to_vec(), versions[19])));
+    }
+
+    #[test]
+    fn what_is_not_short_or_too_many_is_left_to_others_as_a_whole() {
+        let store = open(&device());
+        let long = vec![0; store.0.tuning.leaf_value_bytes_max + 1];
+        assert!(put_all(&store, &[(key("a"), b"short"), (key("b"), &long)]).is_none());
+        let many: Vec<(ObjectKey, &[u8])> = (0..=SHORT_PUTS_MAX).map(|at| (key(at), &b"v"[..])).collect();
+        assert!(put_all(&store, &many).is_none());
+        assert!(put_all(&store, &many[1..]).is_some());
+        assert!(put_all(&store, &[]).is_none());
+        assert_eq!((got(&store, "a"), got(&store, 0)), (None, None));
+        // What was promised and admitted for what was not placed is free again.
+        block_on(store.0.apply_all()).unwrap();
+        assert_eq!(store.0.admission.held(), (0, 0));
+        assert_eq!(store.0.space.promised(), 0);
+    }
+
+    /// What a newer record supersedes gives its room back at once: one key that is written all the time fills no overlay. And
+    /// when all is applied nothing is held, whatever was superseded: values in leaves, in the log, in extents, and deletes.
+    #[test]
+    fn what_was_superseded_takes_no_room() {
+        // Nobody applies but this thread.
+        let store = open_with(&device(), false);
+        let put = |name: &str, bytes: usize| {
+            block_on(store.put(&key(name), Buffer::from(vec![7; bytes]), PutOptions::default())).unwrap();
+        };
+        put("a", 100);
+        put("a", 100);
+        let held = store.0.admission.held();
+        for _ in 0..100 {
+            put("a", 100);
+        }
+        assert_eq!(store.0.admission.held(), held, "two records: the newest, and the one before it");
+        for bytes in [100, 5_000, 100_000, 5_000, 100, 100_000] {
+            for _ in 0..3 {
+                put("b", bytes);
+            }
+            block_on(store.delete(&key("b"), RejectRules::default())).unwrap();
+        }
+        block_on(store.0.apply_all()).unwrap();
+        assert_eq!(store.0.admission.held(), (0, 0));
+        assert_eq!(store.0.space.promised(), 0);
+    }
+
+    /// Two threads place several puts at a time over all tablets, while overlays are frozen and applied all the time.
+    #[test]
+    fn nothing_is_lost_over_freezes() {
+        let store = open(&device());
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    block_on(store.0.apply_all()).unwrap();
+                }
+            });
+            let writers = ["x", "y"].map(|name| {
+                let store = &store;
+                scope.spawn(move || {
+                    for round in 0..100_u64 {
+                        let value = round.to_le_bytes();
+                        let puts: Vec<(ObjectKey, &[u8])> =
+                            (0..8).map(|at| (key(format!("{name}{at}")), &value[..])).collect();
+                        let versions = loop {
+                            // Without room now it is tried again.
+                            if let Some(versions) = put_all(store, &puts) {
+                                break versions;
+                            }
+                            std::thread::yield_now();
+                        };
+                        for (at, version) in versions.iter().enumerate() {
+                            let wanted = (value.to_vec(), *version);
+                            assert_eq!(got(store, format!("{name}{at}")), Some(wanted), "{round}");
+                        }
+                    }
+                })
+            });
+            let failed = writers.into_iter().filter_map(|writer| writer.join().err()).count();
+            ended.store(true, Ordering::Relaxed);
+            assert_eq!(failed, 0);
+        });
+    }
+}

@@ -1,0 +1,92 @@
+//! Watching a key: [`Store::transact`] does nothing where a watched key was written since (`tablet/watch.rs` has the table).
+
+use std::sync::Arc;
+
+use shoal_base::Lsn;
+use shoal_base::sync::atomic::Ordering;
+
+use crate::common::error::Result;
+use crate::common::key::ObjectKey;
+use crate::common::object::End;
+use crate::store::{Inner, Store};
+use crate::tablet::overlay::hash_of;
+use crate::tablet::watch::Watched;
+use crate::write::change::ReadLevel;
+
+/// A key that is watched, until this is dropped.
+pub struct Watch {
+    store: Store,
+    watched: Arc<Watched>,
+    hash: u64,
+    /// The counts when it began.
+    puts: u64,
+    deletes: u64,
+    /// The version that was there then, and when its time is over; none where there was nothing.
+    was: Option<(Lsn, Option<End>)>,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Watch({}, changed: {})", self.watched.key, self.is_changed())
+    }
+}
+
+impl Watch {
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &ObjectKey {
+        &self.watched.key
+    }
+
+    /// Whether the key was written since, or its time is over since. Only [`Store::transact`] knows it of the moment of its own
+    /// writes.
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        let counted = self.watched.puts.load(Ordering::Relaxed) != self.puts
+            || self.was.is_some() && self.watched.deletes.load(Ordering::Relaxed) != self.deletes;
+        counted || self.was.is_some_and(|(version, end)| self.store.0.is_over(end, version))
+    }
+
+    /// Whether it is of this store.
+    pub(crate) fn is_of(&self, inner: &Inner) -> bool {
+        std::ptr::eq(&raw const *self.store.0, inner)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.store.0.watches.remove(self.hash, &self.watched);
+    }
+}
+
+impl Store {
+    /// Watches a key: [`Store::transact`] then does nothing where the key was written since this returned. What was written
+    /// before is durable when it returns, so that every later read sees it.
+    ///
+    /// # Errors
+    /// As [`Store::head`]; [`crate::Error::Unknown`] where the device failed while an earlier write was under way.
+    pub async fn watch(&self, key: &ObjectKey) -> Result<Watch> {
+        let inner = &*self.0;
+        inner.check_open()?;
+        let hash = hash_of(key.encoded());
+        let watched = inner.watches.add(hash, key);
+        // Dropped where this returns early, too.
+        let mut watch = Watch { store: self.clone(), watched, hash, puts: 0, deletes: 0, was: None };
+        let tablet = inner.tablet_of(key);
+        loop {
+            let view = tablet.view();
+            let active = view.active.lock();
+            if !active.is_frozen() {
+                watch.puts = watch.watched.puts.load(Ordering::Relaxed);
+                watch.deletes = watch.watched.deletes.load(Ordering::Relaxed);
+                break;
+            }
+        }
+        let (seen, found) = inner.look(tablet, key, ReadLevel::Info).await?;
+        watch.was = found.map(|found| (found.version, found.entry.end));
+        if let Some(record) = seen.record {
+            inner.committer.drive_until(&record).await?;
+        }
+        Ok(watch)
+    }
+}

@@ -1,0 +1,417 @@
+//! The ways to ask for units: what is there, one unit, several at once, and ahead of need.
+//!
+//! A fetch that misses reads: under [`shoal_base::task::block_on`] the calling thread makes the system call itself, elsewhere
+//! the request is submitted and its completion wakes everybody who waits.
+//!
+//! The way of a fetch: [`Pool::get_hinted`] looks without a lock, [`Pool::fetch`] goes on under the shard's lock, frames come from
+//! `evict`, the read from [`read`].
+
+pub(crate) mod read;
+
+use shoal_base::sync::atomic::Ordering;
+
+use crate::PoolError;
+use crate::memory::frame::Frames;
+use crate::policy::Scanned;
+use crate::pool::Pool;
+use crate::requests::{Driven, neighbours, start};
+use crate::resident::pin::Pinned;
+use crate::table::ShardGuard;
+use crate::table::load::Wait;
+use crate::unit::{Hint, Unit};
+use read::{Part, Read};
+
+/// Most blocks that one request reads for several adjacent units: 256 KiB.
+const READ_MERGE_BLOCKS_MAX: usize = 64;
+
+/// A prefetch stops when the units that are on their way take this part of the pool.
+const PREFETCH_SHARE: usize = 4;
+
+/// How an attempt to get a unit begins.
+pub(crate) enum Attempt<'a> {
+    Hit(Pinned),
+    /// Somebody reads it already.
+    Joined(Wait<'a>),
+    /// Ours to read.
+    Ours(Wait<'a>, Part),
+    /// Ours to read, but frames are needed first.
+    FramesNeeded,
+    /// Somebody writes to it, or will: the slot to wait for.
+    Latched(u32),
+}
+
+/// What the table says of a unit.
+enum Seen {
+    Hit(Pinned),
+    /// Somebody writes to it, or will, or reads it on its own thread: the slot to wait for.
+    Latched(u32),
+    Absent,
+}
+
+/// How a read on this thread begins.
+enum Reserved {
+    Hit(Pinned),
+    Ours(Frames),
+    /// Somebody has it; the frames are of use if that fails.
+    Elsewhere(Frames),
+}
+
+/// What becomes of one unit of several.
+enum Fate<'a> {
+    Done(Result<Pinned, PoolError>),
+    Waits(Wait<'a>),
+    /// To be fetched alone.
+    Alone,
+}
+
+impl Pool {
+    /// The unit, where it is resident. Never waits; counts as a lookup.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, unit: &Unit) -> Option<Pinned> {
+        self.get_hinted(unit, Hint::Lookup)
+    }
+
+    /// The unit, where it is resident. Never waits.
+    #[inline]
+    #[must_use]
+    pub fn get_hinted(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
+        self.glance(unit, hint).or_else(|| self.get_locked(unit, hint))
+    }
+
+    /// The unit, as far as can be seen without a lock: it may be missed while its chain changes.
+    #[inline]
+    fn glance(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
+        let index =
+            self.shared().table.glance(unit.id.block).find(|&index| self.residents().slot(index).is(unit))?;
+        self.pin_as(index, unit, hint)
+    }
+
+    /// Pins the slot if it (still) names `unit`.
+    #[inline]
+    fn pin_as(&self, index: u32, unit: &Unit, hint: Hint) -> Option<Pinned> {
+        let pinned = self.residents().pin_hit(index)?;
+        let slot = self.residents().slot(index);
+        if !slot.is(unit) {
+            // The slot was reused between the comparison and the pin.
+            slot.word.uncount_hit();
+            return None;
+        }
+        self.shared().policy.touched(slot, index, hint);
+        if slot.word.is_full_of_hits() {
+            self.residents().hits.add(slot.word.collect_hits());
+        }
+        Some(pinned)
+    }
+
+    #[cold]
+    fn get_locked(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
+        let guard = self.shared().table.lock(unit.id.block);
+        match self.look(unit, hint, &guard) {
+            Seen::Hit(pinned) => Some(pinned),
+            Seen::Latched(_) | Seen::Absent => None,
+        }
+    }
+
+    /// Looks for the unit under the lock. A slot that names it is looked at until it is pinned, or seen latched, or seen
+    /// vacant: to take one that was unlatched meanwhile for absent would make a second copy of the unit.
+    fn look(&self, unit: &Unit, hint: Hint, guard: &ShardGuard<'_>) -> Seen {
+        let shared = self.shared();
+        for index in shared.table.chain(unit.id.block, guard) {
+            let slot = shared.residents.slot(index);
+            while slot.is(unit) && slot.word.is_resident_or_latched() {
+                if let Some(pinned) = shared.residents.pin_hit(index) {
+                    assert!(slot.is(unit), "a slot in the table was renamed under the lock");
+                    shared.policy.touched(slot, index, hint);
+                    return Seen::Hit(pinned);
+                }
+                if slot.word.is_latched() {
+                    return Seen::Latched(index);
+                }
+            }
+        }
+        Seen::Absent
+    }
+
+    /// The unit, read and verified where it is not resident. Concurrent fetches of one unit share one read. Dropping
+    /// the future leaves the read to itself.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`], [`PoolError::Corrupt`]: every fetch that shared the read gets it, and nothing stays.
+    /// [`PoolError::Exhausted`] where no frame came free for the time that the options give, [`PoolError::Invalid`].
+    pub async fn fetch(&self, unit: Unit, hint: Hint) -> Result<Pinned, PoolError> {
+        unit.validate()?;
+        if let Some(pinned) = self.glance(&unit, hint) {
+            return Ok(pinned);
+        }
+        let mut frames = None;
+        if self.does_it_itself()
+            && let Some(taken) = self.try_take(unit.blocks(), hint)
+        {
+            match self.reserve(&unit, hint, taken) {
+                Reserved::Ours(frames) => {
+                    let frames = self.read_here(&unit, frames)?;
+                    let index = frames.list().head;
+                    self.shared().policy.entered(self.residents().slot(index), index, hint);
+                    return Ok(self.residents().publish_one(frames));
+                }
+                Reserved::Hit(pinned) => return Ok(pinned),
+                Reserved::Elsewhere(taken) => frames = Some(taken),
+            }
+        }
+        loop {
+            let wait = match self.begin(&unit, hint, frames.take(), false) {
+                Attempt::Hit(pinned) => return Ok(pinned),
+                Attempt::Joined(wait) => wait,
+                Attempt::Ours(wait, part) => {
+                    let (mut io, read) = Read::request(self, [part], None);
+                    io.start();
+                    Driven::drive(io, read);
+                    self.replenish();
+                    wait
+                }
+                Attempt::FramesNeeded => {
+                    frames = Some(self.take(unit.blocks(), hint).await?);
+                    continue;
+                }
+                Attempt::Latched(index) => {
+                    self.unlatched(index).await;
+                    continue;
+                }
+            };
+            if let Some(result) = wait.await {
+                return result;
+            }
+        }
+    }
+
+    /// The units in their order, those that are not resident read in one batch; neighbours share a request.
+    ///
+    /// All of them are pinned at the end, so they have to fit the pool together: what does not gives
+    /// [`PoolError::Exhausted`].
+    pub async fn fetch_all(&self, units: &[Unit], hint: Hint) -> Vec<Result<Pinned, PoolError>> {
+        let mut parts = Vec::new();
+        let fates: Vec<_> = units.iter().map(|unit| self.begin_one_of(unit, hint, &mut parts)).collect();
+        self.start_reads(parts, false);
+        let mut results = Vec::with_capacity(units.len());
+        for (fate, unit) in fates.into_iter().zip(units) {
+            let result = match fate {
+                Fate::Done(result) => Some(result),
+                Fate::Waits(wait) => wait.await,
+                Fate::Alone => None,
+            };
+            results.push(match result {
+                Some(result) => result,
+                None => self.fetch(*unit, hint).await,
+            });
+        }
+        results
+    }
+
+    fn begin_one_of<'a>(&'a self, unit: &Unit, hint: Hint, parts: &mut Vec<Part>) -> Fate<'a> {
+        if let Err(error) = unit.validate() {
+            return Fate::Done(Err(error));
+        }
+        if let Some(pinned) = self.glance(unit, hint) {
+            return Fate::Done(Ok(pinned));
+        }
+        match self.begin_now(unit, hint, false) {
+            Attempt::Hit(pinned) => Fate::Done(Ok(pinned)),
+            Attempt::Joined(wait) => Fate::Waits(wait),
+            Attempt::Ours(wait, part) => {
+                parts.push(part);
+                Fate::Waits(wait)
+            }
+            Attempt::FramesNeeded | Attempt::Latched(_) => Fate::Alone,
+        }
+    }
+
+    /// Starts reading what is not resident, in the background, as far as frames can be had at once; nobody waits, and
+    /// errors are left to whoever fetches. Units on their way take at most a quarter of the pool.
+    pub fn prefetch(&self, units: &[Unit], hint: Hint) {
+        let mut parts = Vec::new();
+        for unit in units {
+            let under_way = self.shared().prefetching.load(Ordering::Relaxed);
+            if under_way + unit.blocks() > self.frames() / PREFETCH_SHARE {
+                break;
+            }
+            if unit.validate().is_err() || self.is_there(unit) {
+                continue;
+            }
+            if let Attempt::Ours(wait, part) = self.begin_now(unit, hint, true) {
+                drop(wait);
+                parts.push(part);
+            }
+        }
+        self.start_reads(parts, true);
+    }
+
+    /// Whether the unit is resident or on its way.
+    pub(crate) fn is_there(&self, unit: &Unit) -> bool {
+        let shared = self.shared();
+        let guard = shared.table.lock(unit.id.block);
+        let mut slots = shared.table.chain(unit.id.block, &guard).map(|index| shared.residents.slot(index));
+        slots.any(|slot| slot.is(unit) && slot.word.is_resident_or_latched()) || guard.is_loading(unit)
+    }
+
+    /// Begins without waiting for frames.
+    pub(crate) fn begin_now(&self, unit: &Unit, hint: Hint, is_prefetch: bool) -> Attempt<'_> {
+        match self.begin(unit, hint, None, is_prefetch) {
+            Attempt::FramesNeeded => match self.try_take(unit.blocks(), hint) {
+                Some(frames) => self.begin(unit, hint, Some(frames), is_prefetch),
+                None => Attempt::FramesNeeded,
+            },
+            other => other,
+        }
+    }
+
+    /// Looks again under the lock, and where nobody has the unit takes it on with `frames`.
+    fn begin(&self, unit: &Unit, hint: Hint, frames: Option<Frames>, is_prefetch: bool) -> Attempt<'_> {
+        let shared = self.shared();
+        let mut guard = shared.table.lock(unit.id.block);
+        match self.look(unit, hint, &guard) {
+            Seen::Hit(pinned) => {
+                drop(guard);
+                return Attempt::Hit(pinned);
+            }
+            Seen::Latched(index) => {
+                if !shared.residents.slot(index).word.is_resident() {
+                    shared.stats.coalesced.add(1);
+                }
+                return Attempt::Latched(index);
+            }
+            Seen::Absent => {}
+        }
+        if let Some(load) = guard.loads.iter().find(|load| load.unit == *unit) {
+            shared.stats.coalesced.add(1);
+            return Attempt::Joined(load.join(self, hint));
+        }
+        let Some(frames) = frames else { return Attempt::FramesNeeded };
+        let frames = match shared.restore(unit, hint, frames, &mut guard) {
+            Ok(pinned) => return Attempt::Hit(pinned),
+            Err(frames) => frames,
+        };
+        let index = frames.list().head;
+        shared.residents.slot(index).name(unit);
+        shared.table.link(index, &guard);
+        let load = shared.load(unit, hint, is_prefetch);
+        let wait = load.join(self, hint);
+        guard.loads.push(load.clone());
+        Attempt::Ours(wait, (load, frames))
+    }
+
+    /// Looks again under the lock, and where nobody has the unit takes it on: who else wants it waits for the slot.
+    fn reserve(&self, unit: &Unit, hint: Hint, frames: Frames) -> Reserved {
+        let shared = self.shared();
+        let mut guard = shared.table.lock(unit.id.block);
+        match self.look(unit, hint, &guard) {
+            Seen::Hit(pinned) => {
+                drop(guard);
+                return Reserved::Hit(pinned);
+            }
+            Seen::Latched(_) => return Reserved::Elsewhere(frames),
+            Seen::Absent if guard.is_loading(unit) => return Reserved::Elsewhere(frames),
+            Seen::Absent => {}
+        }
+        let frames = match shared.restore(unit, hint, frames, &mut guard) {
+            Ok(pinned) => return Reserved::Hit(pinned),
+            Err(frames) => frames,
+        };
+        let index = frames.list().head;
+        let slot = shared.residents.slot(index);
+        slot.name(unit);
+        slot.word.reserve();
+        shared.table.link(index, &guard);
+        Reserved::Ours(frames)
+    }
+
+    /// Waits while the slot is latched.
+    pub(crate) async fn unlatched(&self, index: u32) {
+        let residents = self.residents();
+        residents.latches.wait(index, || residents.slot(index).word.tell_when_unlatched()).await;
+    }
+
+    /// A page for a scan that reads for itself, on this thread, which may block; `own` is what it read last, whose frame is
+    /// used again, and then this page, where it had to be read. `None` where it is to be fetched as any other.
+    pub(crate) fn read_in_place(
+        &self,
+        unit: &Unit,
+        own: &mut Option<Scanned>,
+    ) -> Option<Result<Pinned, PoolError>> {
+        if let Some(pinned) = self.glance(unit, Hint::Scan) {
+            return Some(Ok(pinned));
+        }
+        let shared = self.shared();
+        let (frames, counted) = match own.take().map(|entry| (entry, self.reclaim(entry))) {
+            Some((_, Some(reclaimed))) => reclaimed,
+            entry => {
+                entry.into_iter().for_each(|(entry, _)| shared.policy.queue(entry));
+                (self.try_take(1, Hint::Scan)?, false)
+            }
+        };
+        let result = match self.reserve(unit, Hint::Scan, frames) {
+            Reserved::Ours(frames) => self.read_here(unit, frames).map(Some),
+            Reserved::Hit(pinned) => {
+                if counted {
+                    shared.policy.uncount_scanned();
+                }
+                return Some(Ok(pinned));
+            }
+            Reserved::Elsewhere(frames) => {
+                drop(frames);
+                Ok(None)
+            }
+        };
+        match result {
+            Ok(Some(frames)) => {
+                let index = frames.list().head;
+                *own = Some(shared.policy.entered_for(shared.residents.slot(index), index, counted));
+                Some(Ok(shared.residents.publish_one(frames)))
+            }
+            other => {
+                if counted {
+                    shared.policy.uncount_scanned();
+                }
+                other.err().map(Err)
+            }
+        }
+    }
+
+    /// The frame of what a scan read before, written first where it was changed; whether it counts as the scans'.
+    fn reclaim(&self, entry: Scanned) -> Option<(Frames, bool)> {
+        if let Some(page) = self.pin_dirty(entry.index()) {
+            self.write_here(page);
+        }
+        self.shared().reclaim(entry)
+    }
+
+    /// Starts reads with one submission; neighbours share a request.
+    fn start_reads(&self, parts: Vec<Part>, background: bool) {
+        let groups = grouped(parts).into_iter().map(|(_, group)| Read::request(self, group, None));
+        start(self.device(), background, groups);
+    }
+}
+
+/// The reads of several loads, a group a request: neighbours share one.
+pub(crate) fn grouped(parts: Vec<Part>) -> Vec<(u64, Vec<Part>)> {
+    neighbours(parts, READ_MERGE_BLOCKS_MAX, |(load, _)| load.unit.run())
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+    use crate::tests::{page_unit, pool_of, run};
+
+    #[test]
+    fn a_slot_that_was_reused_before_the_pin_is_not_served() {
+        let (pool, _device) = pool_of(1, 4);
+        let pinned = run(pool.fetch(page_unit(1, 0), Hint::Lookup)).unwrap();
+        let index = pinned.index();
+        drop(pinned);
+        drop(run(pool.fetch(page_unit(2, 0), Hint::Lookup)).unwrap());
+        assert!(pool.pin_as(index, &page_unit(1, 0), Hint::Lookup).is_none());
+        assert_eq!((pool.counters().frames_pinned, pool.counters().hits), (0, 0));
+        assert!(pool.pin_as(index, &page_unit(2, 0), Hint::Lookup).is_some());
+        assert_eq!(pool.counters().hits, 1);
+    }
+}

@@ -1,0 +1,132 @@
+//! Reads from the device: on the calling thread, or as a request that drives itself.
+//!
+//! A read of several units that fails is no verdict on any of them: their waiters ask again, one unit a request, so that
+//! one bad block does not hurt its neighbours.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use shoal_base::sync::atomic::Ordering;
+use shoal_device::{IoFuture, Outcome};
+use smallvec::SmallVec;
+
+use crate::PoolError;
+use crate::memory::frame::{Frames, ReadFrames};
+use crate::pool::Pool;
+use crate::requests::Purpose;
+use crate::shared::Shared;
+use crate::table::load::{Ending, Load};
+use crate::unit::{Hint, Unit};
+
+/// A load and the frames that it goes to.
+pub(crate) type Part = (Arc<Load>, Frames);
+
+/// One request to the device, for one unit or for several that are adjacent on it. Its completion verifies and publishes whether
+/// anybody still waits or not.
+pub(crate) struct Read {
+    shared: Arc<Shared>,
+    loads: SmallVec<[Arc<Load>; 1]>,
+    /// When it began, where it is timed.
+    began: Option<Instant>,
+    /// Woken when it has ended.
+    then: Option<Waker>,
+}
+
+impl Read {
+    /// A request for `parts`, which are neighbours on the device.
+    pub(crate) fn request(
+        pool: &Pool,
+        parts: impl IntoIterator<Item = Part>,
+        then: Option<Waker>,
+    ) -> (IoFuture<ReadFrames>, Self) {
+        let (loads, frames): (SmallVec<[Arc<Load>; 1]>, SmallVec<[Frames; 1]>) = parts.into_iter().unzip();
+        let Some(first) = loads.first() else { unreachable!("a request reads something") };
+        let io = pool.device().read(first.unit.id.block, ReadFrames(frames));
+        let shared = pool.shared().clone();
+        (io, Self { began: shared.latency.began(), shared, loads, then })
+    }
+
+    /// The bytes are in the frames: verifies and publishes them.
+    fn read(&self, load: &Arc<Load>, frames: Frames) {
+        let (offset, bytes) = load.unit.extent();
+        let verified = load.unit.verify(frames.chunks(offset, bytes));
+        // A read that everybody left may find its block reused: that is no damage.
+        if verified.is_err() && load.is_wanted() {
+            self.shared.stats.corrupt.add(1);
+        }
+        self.shared.loaded(load, frames, verified.err().map(Ending::Failed));
+    }
+}
+
+impl Purpose<ReadFrames> for Read {
+    fn ended(&self, outcome: Outcome<ReadFrames>) {
+        self.shared.latency.ended(self.began);
+        let parts = self.loads.iter().zip(outcome.memory.0);
+        match outcome.result {
+            Ok(()) => parts.for_each(|(load, frames)| self.read(load, frames)),
+            Err(error) => {
+                let alone = self.loads.len() == 1;
+                for (load, frames) in parts {
+                    self.shared.stats.read_errors.add(1);
+                    let ending = if alone { Ending::Failed(error.clone().into()) } else { Ending::Again };
+                    self.shared.loaded(load, frames, Some(ending));
+                }
+            }
+        }
+        if let Some(then) = &self.then {
+            then.wake_by_ref();
+        }
+    }
+}
+
+impl Shared {
+    /// A load that begins. Counted until it [ends](Self::loaded).
+    pub(super) fn load(&self, unit: &Unit, hint: Hint, is_prefetch: bool) -> Arc<Load> {
+        self.stats.misses.add(1);
+        if is_prefetch {
+            self.stats.prefetched.add(1);
+            self.prefetching.fetch_add(unit.blocks(), Ordering::Relaxed);
+        }
+        if hint == Hint::Scan {
+            self.scanning.fetch_add(unit.blocks(), Ordering::Relaxed);
+        }
+        Load::new(*unit, hint, is_prefetch)
+    }
+}
+
+impl Pool {
+    /// Reads a reserved unit on this thread, which may block, without anything that a hand-off needs. Gives the frames
+    /// with the verified bytes, to be published.
+    pub(super) fn read_here(&self, unit: &Unit, frames: Frames) -> Result<Frames, PoolError> {
+        let shared = self.shared();
+        shared.stats.misses.add(1);
+        let index = frames.list().head;
+        let began = shared.latency.began();
+        let outcome = self.device().read_now(unit.id.block, ReadFrames(smallvec::smallvec![frames]));
+        shared.latency.ended(began);
+        let Some(frames) = outcome.memory.0.into_iter().next() else {
+            unreachable!("a read gives its memory back")
+        };
+        let (offset, bytes) = unit.extent();
+        let verified = match outcome.result {
+            Ok(()) => unit.verify(frames.chunks(offset, bytes)).inspect_err(|_| shared.stats.corrupt.add(1)),
+            Err(error) => {
+                shared.stats.read_errors.add(1);
+                Err(error.into())
+            }
+        };
+        if let Err(error) = verified {
+            let guard = shared.table.lock(unit.id.block);
+            shared.table.unlink(index, &guard);
+            let awaited = shared.residents.slot(index).word.unreserve();
+            drop(guard);
+            drop(frames);
+            if awaited {
+                shared.residents.latches.wake(index);
+            }
+            return Err(error);
+        }
+        Ok(frames)
+    }
+}

@@ -1,0 +1,180 @@
+//! What the handles of a pool and its requests under way share, and the steps by which units enter and leave the pool.
+//!
+//! No device: requests hold this, and the last reference to a device is not to be dropped on its own threads.
+
+use std::sync::Arc;
+
+use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicUsize, Ordering};
+use shoal_device::DeviceError;
+use smallvec::SmallVec;
+
+use crate::counters::{Alone, Stats};
+use crate::latency::Latency;
+use crate::memory::frame::{Frames, Stores};
+use crate::memory::starve::Starving;
+use crate::policy::{Draw, Policy, Scanned};
+use crate::resident::pin::Pinned;
+use crate::resident::slot::Residents;
+use crate::table::load::{Ending, Load};
+use crate::table::{ShardGuard, Table};
+use crate::unit::{Hint, Unit};
+
+pub(crate) struct Shared {
+    pub(crate) residents: Arc<Residents>,
+    pub(crate) table: Table,
+    pub(crate) policy: Policy,
+    pub(crate) draw: Alone<Draw>,
+    pub(crate) stats: Stats,
+    pub(crate) latency: Alone<Latency>,
+    /// Blocks on their way by prefetches.
+    pub(crate) prefetching: Alone<AtomicUsize>,
+    /// Blocks on their way for scans.
+    pub(crate) scanning: Alone<AtomicUsize>,
+    /// Blocks of values that are on their way in.
+    pub(crate) fresh: Alone<AtomicUsize>,
+    pub(crate) writes: InPlaceWrites,
+    /// Scans that read ahead.
+    pub(crate) streams: AtomicUsize,
+    pub(crate) pin_wait_ms: u64,
+}
+
+/// Writes of pages that change in place.
+#[derive(Default)]
+pub(crate) struct InPlaceWrites {
+    /// Pages that are being written from their frames.
+    pub(crate) from_frames: Alone<AtomicUsize>,
+    /// Images that are being written from side buffers.
+    pub(crate) from_side: Alone<AtomicUsize>,
+    /// The memory of side buffers: a second store of frames.
+    pub(crate) side: Option<Stores>,
+    /// Flushes that wait for these writes.
+    pub(crate) waiting: Arc<Starving>,
+    /// The first error since the last flush.
+    pub(crate) error: Mutex<Option<DeviceError>>,
+    /// Frames that are free or being written before more pages are written ahead of need.
+    pub(crate) ready_frames: usize,
+}
+
+impl Shared {
+    /// Names the frames' slot and puts it into the table and the policy. The caller then publishes the frames.
+    pub(crate) fn enter(&self, frames: &Frames, unit: &Unit, hint: Hint, guard: &ShardGuard<'_>) {
+        let index = frames.list().head;
+        let slot = self.residents.slot(index);
+        slot.name(unit);
+        self.policy.entered(slot, index, hint);
+        self.table.link(index, guard);
+    }
+
+    /// Ends a load: its unit is resident, pinned for each that waits, or out of the table.
+    pub(crate) fn loaded(&self, load: &Arc<Load>, frames: Frames, failed: Option<Ending>) {
+        let blocks = load.unit.blocks();
+        let index = frames.list().head;
+        let mut guard = self.table.lock(load.unit.id.block);
+        guard.loads.retain(|other| !Arc::ptr_eq(other, load));
+        let wakers = match failed {
+            None => load.end(|hint, waiting| {
+                self.policy.entered(self.residents.slot(index), index, hint);
+                Ending::Loaded(self.residents.publish(frames, waiting))
+            }),
+            Some(ending) => {
+                self.table.unlink(index, &guard);
+                let wakers = load.end(|_, _| ending);
+                drop(frames);
+                wakers
+            }
+        };
+        drop(guard);
+        if load.is_prefetch {
+            self.prefetching.fetch_sub(blocks, Ordering::Relaxed);
+        }
+        if load.is_scan {
+            self.scanning.fetch_sub(blocks, Ordering::Relaxed);
+        }
+        self.residents.memory.starving.notify();
+        wakers.into_iter().for_each(std::task::Waker::wake);
+    }
+
+    /// The candidate that will be missed least.
+    pub(crate) fn worst(&self, clean_only: bool) -> Option<u32> {
+        let touched = self.residents.memory.free.touched();
+        self.policy.victim(&self.residents.slots, touched, &self.draw, clean_only)
+    }
+
+    /// Claims the unit in this slot, where it is not pinned and not dirty, and takes it out of the table.
+    fn claim(&self, index: u32) -> Option<Frames> {
+        let frames = self.residents.claim(index)?;
+        let guard = self.table.lock(self.residents.slot(index).block());
+        self.table.unlink(index, &guard);
+        drop(guard);
+        self.stats.evictions.add(1);
+        Some(frames)
+    }
+
+    /// Evicts the unit in this slot, where it is not pinned and not dirty, and gives its frames.
+    pub(crate) fn evict(&self, index: u32) -> Option<Frames> {
+        let frames = self.claim(index)?;
+        self.policy.left(self.residents.slot(index), index, true);
+        Some(frames)
+    }
+
+    /// Evicts what a scan read before, for its next page; whether the frame still counts as the scans'.
+    pub(crate) fn reclaim(&self, entry: Scanned) -> Option<(Frames, bool)> {
+        let slot = self.residents.slot(entry.index());
+        if !Policy::is_scanned(slot, entry) {
+            return None;
+        }
+        let frames = self.claim(entry.index())?;
+        // Now that it cannot change: it may have become somebody else's since.
+        let counted = Policy::is_scanned(slot, entry) && frames.count() == 1;
+        if counted {
+            Policy::left_to_scan(slot);
+        } else {
+            self.policy.left(slot, entry.index(), true);
+        }
+        Some((frames, counted))
+    }
+
+    /// Takes the units of `block` that `is_wanted` out of the table, pinned or not, but not pages that change in place. Their
+    /// frames are free when the last pin is gone: also those that this returns, to be dropped when the lock is.
+    pub(crate) fn retire(
+        &self,
+        block: u64,
+        guard: &ShardGuard<'_>,
+        is_wanted: impl Fn(&Unit) -> bool,
+    ) -> SmallVec<[Pinned; 4]> {
+        let doomed: SmallVec<[u32; 4]> = self
+            .table
+            .chain(block, guard)
+            .filter(|&index| {
+                let unit = self.residents.slot(index).unit();
+                !unit.is_mutable() && is_wanted(&unit)
+            })
+            .collect();
+        let pins: SmallVec<[Pinned; 4]> =
+            doomed.into_iter().filter_map(|index| self.residents.pin(index)).collect();
+        pins.iter().for_each(|pinned| self.retire_pinned(pinned, guard));
+        pins
+    }
+
+    /// Takes a unit that the caller pinned out of the table.
+    pub(crate) fn retire_pinned(&self, pinned: &Pinned, guard: &ShardGuard<'_>) {
+        // The pin keeps evictions away, and units are retired under the lock only: this stays true.
+        if pinned.slot().word.is_resident() {
+            self.table.unlink(pinned.index(), guard);
+            self.policy.left(pinned.slot(), pinned.index(), false);
+            self.residents.condemn(pinned);
+        }
+    }
+
+    /// Counts a write of `pages` pages.
+    pub(crate) fn count_write(&self, result: &Result<(), DeviceError>, pages: usize) {
+        match result {
+            Ok(()) => {
+                self.stats.writes.add(1);
+                self.stats.blocks_written.add(pages as u64);
+            }
+            Err(_) => self.stats.write_errors.add(1),
+        }
+    }
+}

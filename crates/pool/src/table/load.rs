@@ -1,0 +1,140 @@
+//! [`Load`]: a unit on its way into the pool, and [`Wait`], which waits for it.
+//!
+//! A load stands in the table from before its read begins until it is published or failed. A fetch that comes meanwhile joins
+//! it and is woken, so one read serves all. Dropping the fetch that began the read strands nobody.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use shoal_base::sync::Mutex;
+use smallvec::SmallVec;
+
+use crate::PoolError;
+use crate::resident::pin::Pinned;
+use crate::unit::{Hint, Unit};
+
+/// How a load ended for those who wait.
+pub(crate) enum Ending {
+    /// One pin for each of them.
+    Loaded(SmallVec<[Pinned; 2]>),
+    Failed(PoolError),
+    /// Ask again, for this unit alone.
+    Again,
+}
+
+struct State {
+    hint: Hint,
+    waiting: u32,
+    wakers: SmallVec<[Waker; 2]>,
+    ending: Option<Ending>,
+}
+
+/// One unit on its way into the pool.
+pub(crate) struct Load {
+    pub(crate) unit: Unit,
+    /// Its blocks count as on their way for a scan.
+    pub(crate) is_scan: bool,
+    /// Its blocks count as on their way by a prefetch.
+    pub(crate) is_prefetch: bool,
+    state: Mutex<State>,
+}
+
+impl Load {
+    pub(crate) fn new(unit: Unit, hint: Hint, is_prefetch: bool) -> Arc<Self> {
+        let state = State { hint, waiting: 0, wakers: SmallVec::new(), ending: None };
+        Arc::new(Self { unit, is_scan: hint == Hint::Scan, is_prefetch, state: Mutex::new(state) })
+    }
+
+    /// Waits for it, as long as `_pool` is borrowed. To be called under the lock of the shard, where the load still stands in
+    /// the table.
+    pub(crate) fn join<'a, P>(self: &Arc<Self>, _pool: &'a P, hint: Hint) -> Wait<'a> {
+        let mut state = self.state.lock();
+        assert!(state.ending.is_none(), "a load that ended stood in the table");
+        if state.hint == Hint::Scan {
+            state.hint = hint;
+        }
+        state.waiting += 1;
+        Wait { load: self.clone(), _pool: PhantomData, joined: true }
+    }
+
+    /// Whether somebody waits for it.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.state.lock().waiting > 0
+    }
+
+    /// Ends it with what `ending` makes of the strongest hint and the number of those that wait, whose wakers this gives. To be
+    /// called under the lock of the shard, when the load does not stand in the table any more.
+    pub(crate) fn end(&self, ending: impl FnOnce(Hint, u32) -> Ending) -> SmallVec<[Waker; 2]> {
+        let mut state = self.state.lock();
+        assert!(state.ending.is_none(), "a load ended twice");
+        state.ending = Some(ending(state.hint, state.waiting));
+        std::mem::take(&mut state.wakers)
+    }
+}
+
+/// Waits for a load. Borrows the pool, because the wait ends with a pin.
+pub(crate) struct Wait<'a> {
+    load: Arc<Load>,
+    _pool: PhantomData<&'a ()>,
+    /// Whether it still counts among those that wait.
+    joined: bool,
+}
+
+impl Wait<'_> {
+    /// The same for a caller that keeps the pool by other means until this is dropped.
+    pub(crate) fn unbound(mut self) -> Wait<'static> {
+        let joined = std::mem::replace(&mut self.joined, false);
+        Wait { load: self.load.clone(), _pool: PhantomData, joined }
+    }
+
+    /// Whether it would be ready at once.
+    pub(crate) fn is_over(&self) -> bool {
+        self.load.state.lock().ending.is_some()
+    }
+}
+
+impl Future for Wait<'_> {
+    /// `None` means: ask again.
+    type Output = Option<Result<Pinned, PoolError>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        assert!(self.joined, "polled after it was ready");
+        let mut state = self.load.state.lock();
+        let result = match &mut state.ending {
+            Some(Ending::Loaded(pins)) => {
+                let Some(pinned) = pins.pop() else { unreachable!("a load has a pin for each wait") };
+                Some(Ok(pinned))
+            }
+            Some(Ending::Failed(error)) => Some(Err(error.clone())),
+            Some(Ending::Again) => None,
+            None => {
+                if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                    state.wakers.push(context.waker().clone());
+                }
+                return Poll::Pending;
+            }
+        };
+        state.waiting -= 1;
+        drop(state);
+        self.joined = false;
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.joined {
+            let mut state = self.load.state.lock();
+            state.waiting -= 1;
+            let pinned = match &mut state.ending {
+                Some(Ending::Loaded(pins)) => pins.pop(),
+                _ => None,
+            };
+            drop(state);
+            drop(pinned);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! All calls of the engine that read.
+
+use bytes::Bytes;
+use shoal_base::limits::LIST_PAGE_MAX;
+use shoal_engine::{
+    ByteRange, Change, Error, ListPage, ListRequest, Lookup, Object, ObjectInfo, ObjectKey, Pending,
+    ReadLevel, ShortObject, TryGet, Updated, Watch,
+};
+
+use super::call::{Call, Finished, Outcome, Scope};
+use crate::answer::{Answer, Failed};
+use crate::frontend::FrontendRef;
+use crate::shared::Shared;
+
+/// What a read found, and the write that must be durable before the answer leaves.
+pub(crate) type Seen<T> = Result<(Option<T>, Option<Pending>), Failed>;
+
+/// Shows the value of a key where it is short, durable and in memory, or that there is none. A search that must wait is gone on with
+/// at once, by [`get_from`], or dropped.
+#[inline]
+pub(crate) fn try_get<T>(
+    shared: &mut Shared,
+    key: &ObjectKey,
+    show: impl FnOnce(Option<&[u8]>) -> T,
+) -> TryGet<T> {
+    shared.read_cache.try_get(key, |found| show(found.map(ShortObject::value)))
+}
+
+/// Answers the value of a key whose search stands at `lookup`.
+pub(crate) async fn get_from(frontend: FrontendRef, key: ObjectKey, lookup: Lookup) -> Outcome {
+    let object = frontend.store.get_from(lookup, &key, ByteRange::ALL, |_| Ok::<_, Error>(())).await?;
+    Ok(Answer::value(object.map(|object| object.value)).into())
+}
+
+impl Call {
+    /// Reads an object. `newest`: as its newest write leaves it, which must be durable before the answer leaves.
+    pub(crate) async fn read(&self, key: &ObjectKey, newest: bool) -> Seen<Object> {
+        if let Scope::Transaction(working) = &self.scope {
+            return Ok((working.see(key, ReadLevel::Value)?, None));
+        }
+        match newest {
+            true => self.see(key, ReadLevel::Value, |object| object.cloned()).await,
+            false => Ok((self.read_part(key, ByteRange::ALL).await?, None)),
+        }
+    }
+
+    /// The value of a key as an answer: a copy where it is short and in memory.
+    pub(crate) async fn read_value(&self, key: &ObjectKey) -> Result<(Answer, Option<Pending>), Failed> {
+        if !self.newest {
+            let store = &self.frontend.store;
+            let copy = |found: &ShortObject<'_>| Answer::Bulk(Bytes::copy_from_slice(found.value()));
+            return match store.try_get(key, |found| found.map_or(Answer::Null, copy)) {
+                TryGet::Shown(answer) => Ok((answer, None)),
+                TryGet::MustWait(lookup) => {
+                    let object = store.get_from(lookup, key, ByteRange::ALL, |_| Ok::<_, Error>(())).await?;
+                    Ok((Answer::value(object.map(|object| object.value)), None))
+                }
+            };
+        }
+        let (object, pending) = self.read(key, self.newest).await?;
+        Ok((Answer::value(object.map(|object| object.value)), pending))
+    }
+
+    /// Reads a part of an object, as it is durable.
+    pub(crate) async fn read_part(
+        &self,
+        key: &ObjectKey,
+        range: ByteRange,
+    ) -> Result<Option<Object>, Failed> {
+        Ok(self.frontend.store.get(key, range).await?)
+    }
+
+    /// What is known about an object, its value left out.
+    pub(crate) async fn head(&self, key: &ObjectKey, newest: bool) -> Seen<ObjectInfo> {
+        if let Scope::Transaction(working) = &self.scope {
+            return Ok((working.see(key, ReadLevel::Info)?.map(|object| object.info), None));
+        }
+        match newest {
+            true => self.see(key, ReadLevel::Info, |object| object.map(|object| object.info.clone())).await,
+            false => Ok((self.frontend.store.head(key).await?, None)),
+        }
+    }
+
+    async fn see<T>(
+        &self,
+        key: &ObjectKey,
+        look: ReadLevel,
+        tell: impl Fn(Option<&Object>) -> Option<T>,
+    ) -> Seen<T> {
+        let keep = |object: Option<&Object>| (Change::NoChange, tell(object));
+        let Updated { answer, pending } = self.frontend.store.update(key, look, keep).await?;
+        Ok((answer, pending.into_iter().next()))
+    }
+
+    /// Reads an object whose version is told; waits until its newest write is durable where a read must see it.
+    pub(crate) async fn read_version(&self, key: &ObjectKey) -> Result<Option<Object>, Failed> {
+        if self.newest {
+            // The version of a write in flight is not known yet.
+            let (_, pending) = self.see(key, ReadLevel::Version, |_| Some(())).await?;
+            if let Some(pending) = pending {
+                pending.durable().await?;
+            }
+        }
+        self.read_part(key, ByteRange::ALL).await
+    }
+
+    /// Answers what `tell` makes of the object whose key is the first word behind the name.
+    pub(crate) async fn answer_object(&self, tell: impl FnOnce(Option<Object>) -> Answer) -> Outcome {
+        let (object, pending) = self.read(&self.key(1)?, self.newest).await?;
+        Ok(Finished::after(tell(object), pending))
+    }
+
+    /// Answers what `tell` makes of what is known about the object whose key is the first word behind the name.
+    pub(crate) async fn answer_info(&self, tell: impl FnOnce(Option<ObjectInfo>) -> Answer) -> Outcome {
+        let (info, pending) = self.head(&self.key(1)?, self.newest).await?;
+        Ok(Finished::after(tell(info), pending))
+    }
+
+    /// One page of keys.
+    pub(crate) async fn list(
+        &self,
+        prefix: &[u8],
+        start_after: Vec<u8>,
+        limit: usize,
+    ) -> Result<ListPage, Failed> {
+        let request = ListRequest {
+            bucket: self.frontend.options.bucket.clone(),
+            prefix: prefix.to_vec(),
+            delimiter: Vec::new(),
+            start_after,
+            limit: limit.clamp(1, LIST_PAGE_MAX),
+        };
+        Ok(self.frontend.store.list(&request).await?)
+    }
+
+    /// Begins to watch an object.
+    pub(crate) async fn watch(&self, key: &[u8]) -> Result<Watch, Failed> {
+        Ok(self.frontend.store.watch(&self.frontend.key(key)?).await?)
+    }
+}

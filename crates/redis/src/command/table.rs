@@ -1,0 +1,235 @@
+//! The one table of the commands: what each is called, what it needs to run, and the function that runs it.
+
+use shoal_engine::ReadLevel;
+
+use super::call::{Call, Command, Keys, Order, Part, Run, RunNow, Task};
+use super::expiry::Unit;
+use super::{
+    bitfield, bits, client, cluster, dedup, expiry, keys, listing, numbers, scan, server, session, strings,
+    transactions, versions,
+};
+use crate::answer::Answer;
+
+const fn read(name: &'static str, arity: i32, keys: Keys, run: fn(Call) -> Task) -> Command {
+    Command { name, arity, order: Order::Keys, writes: false, keys, parts: &[], run: Run::Task(run) }
+}
+
+const fn write(name: &'static str, arity: i32, keys: Keys, run: fn(Call) -> Task) -> Command {
+    Command { writes: true, ..read(name, arity, keys, run) }
+}
+
+const fn whole(name: &'static str, arity: i32, writes: bool, run: fn(Call) -> Task) -> Command {
+    Command { order: Order::All, writes, ..read(name, arity, Keys::NONE, run) }
+}
+
+const fn now(name: &'static str, arity: i32, order: Order, run: RunNow) -> Command {
+    Command { name, arity, order, writes: false, keys: Keys::NONE, parts: &[], run: Run::Now(run) }
+}
+
+const fn family(name: &'static str, order: Order, parts: &'static [Part], run: RunNow) -> Command {
+    Command { parts, ..now(name, -2, order, run) }
+}
+
+/// All commands, in the order of their names.
+pub(crate) static COMMANDS: &[Command] = &[
+    write("append", 3, Keys::ONE, |call| Box::pin(strings::append(call))),
+    now("asking", 1, Order::Free, |_, _| Ok(Answer::Ok)),
+    now("auth", -2, Order::All, session::auth),
+    read("bitcount", -2, Keys::ONE, |call| Box::pin(bits::bitcount(call))),
+    write("bitfield", -2, Keys::ONE, |call| Box::pin(bitfield::bitfield(call))),
+    read("bitfield_ro", -2, Keys::ONE, |call| Box::pin(bitfield::bitfield_ro(call))),
+    write("bitop", -4, Keys { first: 2, last: -1, step: 1 }, |call| Box::pin(bits::bitop(call))),
+    read("bitpos", -3, Keys::ONE, |call| Box::pin(bits::bitpos(call))),
+    family("client", Order::All, client::PARTS, |session, call| client::client(session, call, name_of)),
+    family("cluster", Order::Free, cluster::PARTS, cluster::cluster),
+    Command {
+        arity: -1,
+        ..family("command", Order::Free, listing::PARTS, |_, call| listing::command(call, COMMANDS))
+    },
+    family("config", Order::Free, server::CONFIG_PARTS, server::config),
+    write("copy", -3, Keys::TWO, |call| Box::pin(keys::copy(call))),
+    whole("dbsize", 1, false, |call| Box::pin(scan::dbsize(call))),
+    write("decr", 2, Keys::ONE, |call| Box::pin(numbers::count(call, -1))),
+    write("decrby", 3, Keys::ONE, |call| Box::pin(numbers::decrby(call))),
+    write("del", -2, Keys::ALL, |call| Box::pin(keys::del(call))),
+    now("discard", 1, Order::All, transactions::discard),
+    now("echo", 2, Order::Free, server::echo),
+    now("exec", 1, Order::All, transactions::exec),
+    read("exists", -2, Keys::ALL, |call| Box::pin(keys::exists(call))),
+    write("expire", -3, Keys::ONE, |call| Box::pin(expiry::expire(call, Unit::Seconds))),
+    write("expireat", -3, Keys::ONE, |call| Box::pin(expiry::expire(call, Unit::AtSeconds))),
+    read("expiretime", 2, Keys::ONE, |call| Box::pin(expiry::tell(call, Unit::AtSeconds))),
+    whole("flushall", -1, true, |call| Box::pin(scan::flush(call))),
+    whole("flushdb", -1, true, |call| Box::pin(scan::flush(call))),
+    family("function", Order::Free, server::FUNCTION_PARTS, server::function),
+    read("get", 2, Keys::ONE, |call| Box::pin(strings::get(call))),
+    read("getbit", 3, Keys::ONE, |call| Box::pin(bits::getbit(call))),
+    write("getdel", 2, Keys::ONE, |call| Box::pin(strings::getdel(call))),
+    write("getex", -2, Keys::ONE, |call| Box::pin(strings::getex(call))),
+    read("getrange", 4, Keys::ONE, |call| Box::pin(strings::getrange(call))),
+    write("getset", 3, Keys::ONE, |call| Box::pin(strings::getset(call))),
+    now("hello", -1, Order::All, session::hello),
+    write("incr", 2, Keys::ONE, |call| Box::pin(numbers::count(call, 1))),
+    write("incrby", 3, Keys::ONE, |call| Box::pin(numbers::incrby(call))),
+    write("incrbyfloat", 3, Keys::ONE, |call| Box::pin(numbers::incrbyfloat(call))),
+    whole("info", -1, false, |call| Box::pin(server::info(call))),
+    whole("keys", 2, false, |call| Box::pin(scan::keys(call))),
+    read("mget", -2, Keys::ALL, |call| Box::pin(strings::mget(call))),
+    write("mset", -3, Keys::PAIRS, |call| Box::pin(strings::mset(call, ReadLevel::Nothing))),
+    write("msetnx", -3, Keys::PAIRS, |call| Box::pin(strings::mset(call, ReadLevel::Info))),
+    now("multi", 1, Order::Free, transactions::multi),
+    Command {
+        parts: keys::OBJECT_PARTS,
+        ..read("object", -2, Keys { first: 2, last: 2, step: 1 }, |call| Box::pin(keys::object(call)))
+    },
+    write("persist", 2, Keys::ONE, |call| Box::pin(expiry::persist(call))),
+    write("pexpire", -3, Keys::ONE, |call| Box::pin(expiry::expire(call, Unit::Milliseconds))),
+    write("pexpireat", -3, Keys::ONE, |call| Box::pin(expiry::expire(call, Unit::AtMilliseconds))),
+    read("pexpiretime", 2, Keys::ONE, |call| Box::pin(expiry::tell(call, Unit::AtMilliseconds))),
+    now("ping", -1, Order::Free, server::ping),
+    write("psetex", 4, Keys::ONE, |call| Box::pin(strings::setex(call, Unit::Milliseconds))),
+    read("pttl", 2, Keys::ONE, |call| Box::pin(expiry::tell(call, Unit::Milliseconds))),
+    now("quit", -1, Order::All, session::quit),
+    whole("randomkey", 1, false, |call| Box::pin(scan::randomkey(call))),
+    now("readonly", 1, Order::Free, |_, _| Ok(Answer::Ok)),
+    now("readwrite", 1, Order::Free, |_, _| Ok(Answer::Ok)),
+    write("rename", 3, Keys::TWO, |call| Box::pin(keys::rename(call, true))),
+    write("renamenx", 3, Keys::TWO, |call| Box::pin(keys::rename(call, false))),
+    now("reset", 1, Order::All, session::reset),
+    whole("scan", -2, false, |call| Box::pin(scan::scan(call))),
+    now("select", 2, Order::Free, server::select),
+    write("set", -3, Keys::ONE, |call| Box::pin(strings::set(call))),
+    write("setbit", 4, Keys::ONE, |call| Box::pin(bits::setbit(call))),
+    write("setex", 4, Keys::ONE, |call| Box::pin(strings::setex(call, Unit::Seconds))),
+    write("setnx", 3, Keys::ONE, |call| Box::pin(strings::setnx(call))),
+    write("setrange", 4, Keys::ONE, |call| Box::pin(strings::setrange(call))),
+    write("shoal.cas", -4, Keys::ONE, |call| Box::pin(versions::cas(call))),
+    whole("shoal.damage", 1, false, |call| Box::pin(scan::damage(call))),
+    read("shoal.getv", 2, Keys::ONE, |call| Box::pin(versions::getv(call))),
+    write("shoal.session", -2, Keys { first: 4, last: -1, step: 1 }, |call| {
+        Box::pin(dedup::session(call, COMMANDS))
+    }),
+    read("strlen", 2, Keys::ONE, |call| Box::pin(strings::strlen(call))),
+    read("substr", 4, Keys::ONE, |call| Box::pin(strings::getrange(call))),
+    now("time", 1, Order::Free, server::time),
+    read("touch", -2, Keys::ALL, |call| Box::pin(keys::exists(call))),
+    read("ttl", 2, Keys::ONE, |call| Box::pin(expiry::tell(call, Unit::Seconds))),
+    read("type", 2, Keys::ONE, |call| Box::pin(keys::kind(call))),
+    write("unlink", -2, Keys::ALL, |call| Box::pin(keys::del(call))),
+    now("unwatch", 1, Order::All, transactions::unwatch),
+    now("wait", 3, Order::All, server::wait),
+    Command { order: Order::All, ..read("watch", -2, Keys::ALL, |call| Box::pin(transactions::watch(call))) },
+];
+
+/// GET, and SET, which nearly all commands are.
+pub(crate) fn get() -> &'static Command {
+    const GET: usize = index_of("get");
+    &COMMANDS[GET]
+}
+
+pub(crate) fn set() -> &'static Command {
+    const SET: usize = index_of("set");
+    &COMMANDS[SET]
+}
+
+/// Where a command stands in the table; for names that are in it.
+const fn index_of(name: &str) -> usize {
+    let mut at = 0;
+    while !same(COMMANDS[at].name.as_bytes(), name.as_bytes()) {
+        at += 1;
+    }
+    at
+}
+
+const fn same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
+
+/// Where the part stands in the number of a command.
+const PART_SHIFT: u32 = 16;
+
+/// A number that stands for a command and its part (from 1; 0: none): never 0.
+pub(crate) fn number_of(command: &'static Command, part: usize) -> usize {
+    let from_start = std::ptr::from_ref(command).addr() - COMMANDS.as_ptr().addr();
+    (from_start / size_of::<Command>() + 1) | (part << PART_SHIFT)
+}
+
+/// The name of the command with a number, `client|list`; `NULL` for 0.
+fn name_of(number: usize) -> String {
+    let index = (number & ((1 << PART_SHIFT) - 1)).checked_sub(1);
+    let Some(command) = index.and_then(|index| COMMANDS.get(index)) else { return "NULL".to_owned() };
+    let part = (number >> PART_SHIFT).checked_sub(1).and_then(|index| command.parts.get(index));
+    command.full_name(part)
+}
+
+/// The command of a name in whatever case.
+pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
+    Command::find(COMMANDS, name)
+}
+
+/// What Redis says to a name that it does not know.
+pub(crate) fn unknown(words: &[bytes::Bytes]) -> Answer {
+    const ARGUMENT_BYTES_MAX: usize = 128;
+    let name = words.first().map_or(&b""[..], |name| name.get(..ARGUMENT_BYTES_MAX).unwrap_or(name));
+    let mut arguments = String::new();
+    for word in words.iter().skip(1) {
+        let Some(left) = ARGUMENT_BYTES_MAX.checked_sub(arguments.len()).filter(|&left| left > 0) else {
+            break;
+        };
+        arguments.push('\'');
+        arguments.push_str(&String::from_utf8_lossy(word.get(..left).unwrap_or(word)));
+        arguments.push_str("' ");
+    }
+    let name = String::from_utf8_lossy(name);
+    Answer::Error(format!("ERR unknown command '{name}', with args beginning with: {arguments}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::super::call::NAME_BYTES_MAX;
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_order_and_names_are_short() {
+        assert!(COMMANDS.windows(2).all(|pair| pair[0].name < pair[1].name));
+        assert!(COMMANDS.iter().all(|command| command.name.len() <= NAME_BYTES_MAX));
+        for command in COMMANDS {
+            assert!(std::ptr::eq(find(command.name.to_ascii_uppercase().as_bytes()).unwrap(), command));
+            assert_eq!(name_of(number_of(command, 0)), command.name);
+            assert!(command.parts.windows(2).all(|pair| pair[0].name < pair[1].name));
+        }
+        assert!(find(b"nothing").is_none());
+        assert!(find(&[b'x'; 1000]).is_none());
+        assert!(find(b"").is_none());
+    }
+
+    #[test]
+    fn keys_are_found_where_they_stand() {
+        let words: Vec<Bytes> =
+            ["mset", "a", "1", "b", "2"].iter().map(|word| Bytes::from_static(word.as_bytes())).collect();
+        let of = |keys: Keys, words: &[Bytes]| keys.of(words).cloned().collect::<Vec<_>>();
+        assert_eq!(of(Keys::PAIRS, &words), ["a", "b"]);
+        assert_eq!(of(Keys::ALL, &words), ["a", "1", "b", "2"]);
+        assert_eq!(of(Keys::ONE, &words), ["a"]);
+        assert_eq!(of(Keys::TWO, &words), ["a", "1"]);
+        assert!(of(Keys::NONE, &words).is_empty());
+        assert!(of(Keys::TWO, &words[..1]).is_empty());
+    }
+
+    #[test]
+    fn unknown_names_are_answered_as_redis_does() {
+        let words = [Bytes::from_static(b"foo"), Bytes::from_static(b"a"), Bytes::from_static(b"b")];
+        let Answer::Error(text) = unknown(&words) else { panic!("an error") };
+        assert_eq!(text, "ERR unknown command 'foo', with args beginning with: 'a' 'b' ");
+        let Answer::Error(text) = unknown(&vec![Bytes::from(vec![b'x'; 1000]); 3]) else {
+            panic!("an error")
+        };
+        assert!(text.len() < 400);
+    }
+}

@@ -1,0 +1,180 @@
+//! All calls of the engine that write.
+
+use bytes::Bytes;
+use shoal_buffer::Buffer;
+use shoal_engine::{
+    Change, Decision, Error, Expiry, Metadata, Object, ObjectKey, Outcome as Transacted, Pending, PutOptions,
+    ReadLevel, ReceiveBuffer, RequestId, SHORT_PUTS_MAX, TransactOptions, Updated, Watch, Write,
+};
+use shoal_resp::{Glance, RequestParser};
+use smallvec::SmallVec;
+
+use super::call::{Call, Finished, Outcome, Scope, is};
+use crate::answer::{Answer, Failed};
+use crate::frontend::Frontend;
+use crate::kept;
+
+/// SETs that have their places in the order of writes.
+pub(crate) struct Placed {
+    /// The last of them: where it is durable, all are.
+    pub last: Pending,
+    pub sets: usize,
+    /// Received bytes that they took.
+    pub bytes: usize,
+}
+
+/// Places the SET `first` and those that follow it in `behind`, `most` at most, as one batch; or only the first. None where that
+/// needs a task.
+pub(crate) fn try_sets(
+    frontend: &Frontend,
+    parser: &RequestParser,
+    first: Glance<'_>,
+    behind: &[u8],
+    most: usize,
+) -> Option<Placed> {
+    let (store, bucket) = (&frontend.store, &frontend.bucket);
+    let mut sets: SmallVec<[(ObjectKey, &[u8]); 16]> = SmallVec::new();
+    let (mut bytes, first_bytes) = (0, first.bytes);
+    let mut next = Some(first);
+    while let Some(glance) = next
+        && let Some(value) = glance.second.filter(|_| is(glance.name, "set"))
+        && let Ok(key) = bucket.key(glance.argument)
+        // One that the store does not take at once would hold up the others.
+        && store.is_short(&key, value.len())
+    {
+        sets.push((key, value));
+        bytes += glance.bytes;
+        let is_last = sets.len() == most.min(SHORT_PUTS_MAX);
+        let rest = behind.get(bytes - first_bytes..).unwrap_or_default();
+        next = if is_last { None } else { parser.glance(rest) };
+    }
+    if let Some(placed) = store.try_write(&sets) {
+        return Some(Placed { last: placed, sets: sets.len(), bytes });
+    }
+    // There may be room for one.
+    let first = sets.get(..1).filter(|_| sets.len() > 1)?;
+    let last = store.try_write(first)?;
+    Some(Placed { last, sets: 1, bytes: first_bytes })
+}
+
+/// Memory for a long value that goes to the device as it is received.
+pub(crate) fn receive_buffer(frontend: &Frontend, key: &[u8], value_bytes: usize) -> Option<ReceiveBuffer> {
+    frontend.store.receive_buffer(&frontend.bucket.key(key).ok()?, value_bytes)
+}
+
+/// Deletes an object; whether there was one. One in a damaged range counts: nobody knows whether it existed, and it does not any more.
+pub(crate) async fn delete(frontend: &Frontend, key: &ObjectKey) -> Result<(bool, Option<Pending>), Failed> {
+    let decide = |object: Option<&Object>| match object {
+        Some(_) => (Change::Delete, true),
+        None => (Change::NoChange, false),
+    };
+    let Updated { answer, pending } = frontend.store.update(key, ReadLevel::Existence, decide).await?;
+    Ok((answer, pending.into_iter().next()))
+}
+
+/// Does what `decide` says of the objects, unless one of `watches` changed; with an identity once, and what `keep` gives is kept.
+pub(crate) async fn transact<T>(
+    frontend: &Frontend,
+    (keys, watches): (&[(ObjectKey, ReadLevel)], &[Watch]),
+    identity: Option<RequestId>,
+    decide: impl FnMut(&[Option<Object>]) -> Decision<T>,
+    keep: impl Fn(&T) -> Vec<u8> + Sync,
+) -> Result<Transacted<T>, Failed> {
+    let keep: &(dyn Fn(&T) -> Vec<u8> + Sync) = &keep;
+    let options = TransactOptions { watches, request: identity.map(|identity| (identity, keep)) };
+    Ok(frontend.store.transact(keys, &options, decide).await?)
+}
+
+impl Call {
+    /// Stores an object and answers OK. Its key is the first word behind the name.
+    pub(crate) async fn put(&self, value: &Bytes, expiry: Expiry) -> Outcome {
+        if self.is_one_step() {
+            return self.update(ReadLevel::Nothing, |_| (set_value(value, expiry), Answer::Ok)).await;
+        }
+        let options = PutOptions { expiry, ..PutOptions::default() };
+        Ok(Finished::after(Answer::Ok, [self.begin_put(value, options).await?]))
+    }
+
+    /// The same with what may be said of a put, outside of a transaction.
+    pub(crate) async fn begin_put(&self, value: &Bytes, options: PutOptions) -> Result<Pending, Error> {
+        let key = self.frontend.bucket.key(self.word(1))?;
+        self.frontend.store.write(Write::put(&key, &Buffer::from(value.clone()), &options)).await
+    }
+
+    /// Stores a value that was received into the memory that goes to the device.
+    pub(crate) async fn put_received(&self, value: ReceiveBuffer) -> Outcome {
+        let (key, options) = (self.key(1)?, PutOptions::default());
+        let pending = self.frontend.store.write(Write::put_received(&key, value, &options)).await?;
+        Ok(Finished::after(Answer::Ok, [pending]))
+    }
+
+    /// Updates the object whose key is the first word behind the name; what `decide` answers leaves when it is durable.
+    pub(crate) async fn update(
+        &self,
+        look: ReadLevel,
+        mut decide: impl FnMut(Option<&Object>) -> (Change, Answer),
+    ) -> Outcome {
+        let key = self.key(1)?;
+        if !self.is_one_step() {
+            let Updated { answer, pending } = self.frontend.store.update(&key, look, decide).await?;
+            return Ok(Finished::after(answer, pending));
+        }
+        self.update_together(&[(key, look)], |objects| {
+            let (change, answer) = decide(objects.first().and_then(Option::as_ref));
+            (vec![change], answer)
+        })
+        .await
+    }
+
+    /// Updates several objects as one step; what `decide` answers leaves when all of it is durable.
+    pub(crate) async fn update_together(
+        &self,
+        keys: &[(ObjectKey, ReadLevel)],
+        mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, Answer),
+    ) -> Outcome {
+        let identity = match &self.scope {
+            Scope::Plain => None,
+            Scope::Once(identity) => Some(*identity),
+            Scope::Transaction(working) => {
+                let see = |(key, look): &(ObjectKey, ReadLevel)| match look {
+                    ReadLevel::Nothing => Ok(None),
+                    look => working.see(key, *look),
+                };
+                let objects = keys.iter().map(see).collect::<Result<Vec<_>, _>>()?;
+                let (changes, answer) = decide(&objects);
+                keys.iter().zip(changes).for_each(|((key, _), change)| working.change(key, change));
+                return Ok(answer.into());
+            }
+        };
+        let decide = |objects: &[Option<Object>]| {
+            let (changes, answer) = decide(objects);
+            Decision::Do(changes, answer)
+        };
+        match transact(&self.frontend, (keys, &[]), identity, decide, kept::encode).await? {
+            Transacted::Before { version, answer } => Ok(kept::answer_of(answer.as_ref(), version.0)?.into()),
+            done => {
+                let Updated { answer, pending } = done.done();
+                Ok(Finished::after(answer, pending))
+            }
+        }
+    }
+}
+
+/// A change that gives the object a new value and leaves all else as it is.
+pub(crate) fn new_value(object: Option<&Object>, value: Vec<u8>) -> Change {
+    Change::Put {
+        value: Bytes::from(value).into(),
+        metadata: object.map_or_else(Metadata::default, |object| object.info.metadata.clone()),
+        expiry: object.and_then(|object| object.info.expiry).into(),
+    }
+}
+
+/// A change that gives the object another time to live.
+pub(crate) fn new_expiry(object: &Object, expiry: Expiry) -> Change {
+    Change::Put { value: object.value.clone(), metadata: object.info.metadata.clone(), expiry }
+}
+
+/// A change that stores a value as SET does: nothing of the old object stays.
+pub(crate) fn set_value(value: &Bytes, expiry: Expiry) -> Change {
+    Change::Put { value: Buffer::from(value.clone()), metadata: Metadata::default(), expiry }
+}

@@ -1,0 +1,344 @@
+//! Begins the commands that a connection received: at once where that needs no task, or as tasks that its queue drives.
+
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use shoal_base::hash::hash64;
+use shoal_engine::{Pending, ReceiveBuffer, TryGet};
+use shoal_resp::{Reply, Request};
+use smallvec::smallvec;
+
+use super::Connection;
+use super::in_flight::{ANSWER_BYTES_GUESS, InFlight, Through};
+use super::input::LONG_VALUE_BYTES_MIN;
+use crate::answer::Answer;
+use crate::command::call::{
+    Call, Command, Finished, Order, Outcome, Replies, Run, Scope, Session, TOO_LONG, Task, Transaction, is,
+    memory_of, wrong_count,
+};
+use crate::command::{identity_of, table, transactions};
+use crate::command::{read, write};
+use crate::shared::Shared;
+
+impl Connection {
+    /// Begins commands as far as they are there and may begin; false where one of them, or the client, must be waited for.
+    pub(super) fn begin_commands(&mut self, shared: &mut Shared) -> bool {
+        let limits = &shared.frontend.options.limits;
+        let (commands_max, answers_max) = (limits.commands_in_flight_max, limits.answer_bytes_max);
+        loop {
+            if self.session.closing {
+                return true;
+            }
+            self.queue.set_muted(self.session.replies != Replies::All);
+            self.backlog.is_held_up = self.answer_bytes() >= answers_max;
+            if self.backlog.is_held_up || self.queue.len() >= commands_max {
+                return false;
+            }
+            if self.input.has_value() {
+                if !self.begin_with_value(shared) {
+                    return false;
+                }
+                continue;
+            }
+            if !self.input.is_holding() && self.begin_at_once(shared, commands_max, answers_max) {
+                continue;
+            }
+            let (words, command) = match self.input.take_held() {
+                Some(held) => held,
+                None => match self.input.parser.next(&mut self.input.received) {
+                    Ok(Some(request)) => match self.admit(shared, request) {
+                        Some(admitted) => admitted,
+                        None => {
+                            self.session.replies.next();
+                            continue;
+                        }
+                    },
+                    Ok(None) => return true,
+                    Err(error) => {
+                        self.answer(Answer::Error(format!("ERR {error}").into()));
+                        self.session.closing = true;
+                        return true;
+                    }
+                },
+            };
+            if !self.may_begin(&words, command) {
+                self.input.hold(words, command);
+                return false;
+            }
+            self.begin(shared, words, command, None);
+            self.session.replies.next();
+        }
+    }
+
+    /// Begins the SET whose value is there as a whole; false where it must wait for others.
+    fn begin_with_value(&mut self, shared: &mut Shared) -> bool {
+        let may = |(words, _): (&[Bytes], usize)| self.queue.may_begin(words, table::set());
+        if !self.input.parser.last_word().is_some_and(may) {
+            return false;
+        }
+        self.input.rate.forget();
+        let words = self.input.parser.end_elsewhere(&mut self.input.received);
+        if let (Some(words), Some(value)) = (words, self.input.close_buffer(shared)) {
+            shared.commands += 1;
+            self.begin(shared, words, table::set(), Some(value));
+            self.session.replies.next();
+        }
+        true
+    }
+
+    /// Begins the short commands at the start of what was received, as far as they may and need no task: GETs of short values that
+    /// are in memory, and plain SETs of short values, whose answers wait together. Nothing is copied but values, and no memory is
+    /// taken but for records. A GET that must wait is begun as the last one, and its task goes on with the search. Says whether
+    /// there were any.
+    fn begin_at_once(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
+        // In the relaxed mode reads see what is in flight, and writes do not wait.
+        if !self.session.authenticated
+            || self.session.replies != Replies::All
+            || self.session.transaction.is_some()
+            || shared.frontend.is_relaxed()
+            || self.queue.is_running()
+        {
+            return false;
+        }
+        let chunk = self.input.received.first_chunk();
+        let (mut taken, mut commands) = (0, 0);
+        let mut written: Option<(Pending, usize)> = None;
+        let mut missed = None;
+        let mut reply = Reply::new(&mut self.out, self.session.protocol);
+        while let Some(glance) = self.input.parser.glance(chunk.get(taken..).unwrap_or_default()) {
+            let writes = written.as_ref().map_or(0, |(_, writes)| *writes);
+            let (mut bytes, mut count) = (glance.bytes, 1);
+            match glance.second {
+                None if is(glance.name, "get") && writes == 0 && self.queue.is_empty() => {
+                    let Ok(key) = shared.frontend.bucket.key(glance.argument) else { break };
+                    let show = |value: Option<&[u8]>| match value {
+                        Some(value) => reply.bulk(value),
+                        None => reply.null(),
+                    };
+                    self.last = Some((table::get(), 0));
+                    if let TryGet::MustWait(lookup) = read::try_get(shared, &key, show) {
+                        missed = Some((hash64(glance.argument), key, lookup));
+                    }
+                }
+                Some(_) if is(glance.name, "set") && self.queue.len() + writes < commands_max => {
+                    let most = commands_max - self.queue.len() - writes;
+                    let behind = chunk.get(taken + glance.bytes..).unwrap_or_default();
+                    let parser = &self.input.parser;
+                    let placed = write::try_sets(&shared.frontend, parser, glance, behind, most);
+                    let Some(placed) = placed else { break };
+                    (bytes, count) = (placed.bytes, placed.sets);
+                    written = Some((placed.last, writes + count));
+                    self.last = Some((table::set(), 0));
+                }
+                _ => break,
+            }
+            taken += bytes;
+            commands += count as u64;
+            if missed.is_some() || reply.bytes() >= answers_max {
+                break;
+            }
+        }
+        if taken == 0 {
+            return false;
+        }
+        self.input.received.truncate_front(taken);
+        self.input.expects_value = false;
+        self.input.rate.forget();
+        if let Some((last, writes)) = written {
+            self.queue.wait_for_writes(last, writes);
+        }
+        shared.read_cache.settle();
+        shared.commands += commands;
+        if let Some((hash, key, lookup)) = missed {
+            let task = Box::pin(read::get_from(shared.frontend.clone(), key, lookup));
+            self.poll_first(shared, task, false, |queue, task| {
+                queue.run_as(task, smallvec![hash], (Order::Keys, false), ANSWER_BYTES_GUESS);
+            });
+        }
+        true
+    }
+
+    /// Whether a command may begin beside those that were begun. What EXEC does is about the keys of what was queued.
+    fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
+        match &self.session.transaction {
+            Some(transaction) if transactions::is_exec(words, command) => {
+                let keys = transaction.keys.iter().copied();
+                self.queue.may_begin_keys(keys, transaction.order(), transaction.writes)
+            }
+            _ => self.queue.may_begin(words, command),
+        }
+    }
+
+    /// The command that a request is, or none where it was answered already: refused, or queued in a transaction.
+    fn admit(&mut self, shared: &mut Shared, request: Request) -> Option<(Vec<Bytes>, &'static Command)> {
+        let Request::Words(words) = request else {
+            self.session.spoil();
+            self.answer(Answer::error(TOO_LONG));
+            return None;
+        };
+        shared.commands += 1;
+        self.input.rate.forget();
+        let name = words.first().map_or(&[][..], |name| name);
+        let refused = match table::find(name) {
+            None if is(name, "post") || is(name, "host:") => {
+                // A browser was made to send this (cross-protocol scripting).
+                self.session.closing = true;
+                return None;
+            }
+            None => {
+                self.session.spoil();
+                table::unknown(&words)
+            }
+            Some(command) if !command.takes(words.len()) => {
+                self.session.spoil();
+                wrong_count(command.name).into()
+            }
+            Some(command) if !self.session.authenticated && !command.is_for_strangers() => {
+                Answer::error("NOAUTH Authentication required.")
+            }
+            Some(command) => match &mut self.session.transaction {
+                Some(transaction) if !transactions::is_at_once(&words, command) => {
+                    transaction.queue(words, command, shared.frontend.options.limits.command_bytes_max)
+                }
+                Some(_) if command.name == "watch" => Answer::error("ERR WATCH inside MULTI is not allowed"),
+                _ => return Some((words, command)),
+            },
+        };
+        self.answer(refused);
+        None
+    }
+
+    fn begin(
+        &mut self,
+        shared: &mut Shared,
+        words: Vec<Bytes>,
+        command: &'static Command,
+        received: Option<ReceiveBuffer>,
+    ) {
+        let part = command.part_of(words.get(1).map(|word| &word[..]));
+        self.last = Some((command, part));
+        self.input.expects_value = received.is_some() || is_set_of_long(&words, command);
+        self.input.gave_up_buffer = false;
+        if transactions::is_exec(&words, command)
+            && let Some(transaction) = self.session.transaction.take()
+        {
+            self.show_command();
+            return self.begin_transaction(shared, &words, *transaction);
+        }
+        if command.name == "watch" && self.session.watches.len() + words.len() > transactions::WATCHES_MAX {
+            let most = transactions::WATCHES_MAX;
+            let text = format!("ERR a connection watches at most {most} keys: UNWATCH forgets them");
+            return self.answer(Answer::Error(text.into()));
+        }
+        let newest = self.queue.is_writing() || shared.frontend.is_relaxed();
+        let keys = InFlight::keys(&words, command);
+        let word_bytes = memory_of(&words) + received.as_ref().map_or(0, ReceiveBuffer::byte_count);
+        // A walk over all keys sees durable objects: so everything that this thread acknowledged has to be durable first.
+        let before = if command.order == Order::All { shared.acknowledged() } else { None };
+        let frontend = shared.frontend.clone();
+        let call = Call { frontend, scope: Scope::Plain, words, received, command, newest, before };
+        match command.run {
+            Run::Now(run) => {
+                self.show_command();
+                let answer = run(&mut self.session, &call).unwrap_or_else(Answer::from);
+                self.input.parser.set_authenticated(self.session.authenticated);
+                self.answer(answer);
+            }
+            Run::Task(run) => self.poll_first(shared, run(call), command.writes, |queue, task| {
+                queue.run(task, keys, command, word_bytes);
+            }),
+        }
+    }
+
+    /// Begins what was queued since MULTI; the words are EXEC's.
+    fn begin_transaction(&mut self, shared: &mut Shared, words: &[Bytes], transaction: Transaction) {
+        let watches = std::mem::take(&mut self.session.watches);
+        let identity = match identity_of(words) {
+            _ if transaction.is_spoiled => return self.answer(Answer::error(transactions::ABORTED)),
+            Ok(identity) => identity,
+            Err(failed) => return self.answer(failed.into()),
+        };
+        let (order, writes) = (transaction.order(), transaction.writes);
+        let bytes = transaction.bytes + ANSWER_BYTES_GUESS;
+        let keys = transaction.keys.iter().copied().collect();
+        let task = transactions::execute(shared.frontend.clone(), transaction, watches, identity);
+        self.poll_first(shared, Box::pin(task), writes, |queue, task| {
+            queue.run_as(task, keys, (order, writes), bytes);
+        });
+    }
+
+    /// A task that begins: it is through at once, or goes on in the queue.
+    fn poll_first(
+        &mut self,
+        shared: &mut Shared,
+        mut task: Task,
+        writes: bool,
+        run: impl FnOnce(&mut InFlight, Task),
+    ) {
+        let waker = Waker::from(self.waker.clone());
+        match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(outcome) => {
+                let through = finish(shared, &mut self.session, outcome, writes);
+                if through.pending.is_empty() {
+                    self.answer(through.answer);
+                } else {
+                    self.queue.wait(through);
+                }
+            }
+            Poll::Pending => run(&mut self.queue, task),
+        }
+        self.input.parser.set_authenticated(self.session.authenticated);
+    }
+
+    /// Goes on with what runs and what waits, and writes the answers that are ready.
+    pub(super) fn poll_in_flight(&mut self, shared: &mut Shared) {
+        // Cleared first, also where nothing waits: what is woken from here on is looked at again.
+        self.waker.queued.store(false, Ordering::SeqCst);
+        if self.queue.is_empty() {
+            return;
+        }
+        let waker = Waker::from(self.waker.clone());
+        let mut context = Context::from_waker(&waker);
+        let session = &mut self.session;
+        self.queue.poll_running(&mut context, |outcome, writes| finish(shared, session, outcome, writes));
+        self.input.parser.set_authenticated(self.session.authenticated);
+        while let Some((answer, times)) = self.queue.pop(&mut context) {
+            if times > 0 {
+                answer.write_times(times, &mut Reply::new(&mut self.out, self.session.protocol));
+            }
+        }
+    }
+
+    /// An answer behind those of what was begun before.
+    pub(super) fn answer(&mut self, answer: Answer) {
+        if self.session.replies != Replies::All {
+            return;
+        }
+        if self.queue.is_empty() {
+            answer.write(&mut Reply::new(&mut self.out, self.session.protocol));
+        } else {
+            self.queue.wait(answer.into());
+        }
+    }
+}
+
+/// Whether this is a SET whose value could have been received into the memory that goes to the device.
+fn is_set_of_long(words: &[Bytes], command: &'static Command) -> bool {
+    let long = matches!(words, [_, _, value] if value.len() >= LONG_VALUE_BYTES_MIN);
+    long && std::ptr::eq(command, table::set())
+}
+
+/// The answer of a command whose task is through, with the writes that it waits for.
+fn finish(shared: &mut Shared, session: &mut Session, outcome: Outcome, writes: bool) -> Through {
+    let Finished { mut answer, mut pending, effect } = outcome.unwrap_or_else(Finished::from);
+    if let Some(effect) = effect {
+        effect(session, &mut answer);
+    }
+    let wants_version = answer.wants_version();
+    pending.retain(|pending| wants_version || !pending.is_durable());
+    if pending.is_empty() || (!wants_version && shared.relax(&mut pending)) {
+        return answer.into();
+    }
+    Through { answer, pending, writes }
+}

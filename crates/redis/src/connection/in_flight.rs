@@ -1,0 +1,379 @@
+//! The commands of a connection that were begun and are not answered, in their order.
+//!
+//! Several run at a time, but two that use one key, one of them writing, do not: the later one begins when the earlier one
+//! has its place in the order of writes, or has read. While one runs that is about all keys, none that uses any begins.
+//! Answers are given in the order of the commands. What all of it holds in memory is counted, so that the connection begins
+//! no more than it may.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::{Context, Poll};
+
+use shoal_base::hash::hash64;
+use shoal_engine::{Lsn, Pending};
+use smallvec::SmallVec;
+
+use bytes::Bytes;
+
+use crate::answer::{Answer, Failed};
+use crate::command::call::{Command, Order, Outcome, Task};
+
+/// A running command counts as an answer of so many bytes for each of its keys: the real size is not known yet.
+pub(super) const ANSWER_BYTES_GUESS: usize = 64 << 10;
+
+/// Bytes of the answer of one of [`Begun::Written`].
+const OK_BYTES: usize = 5;
+
+/// A command that was begun, or several.
+enum Begun {
+    Running {
+        task: Task,
+        keys: SmallVec<[u64; 2]>,
+        order: Order,
+        writes: bool,
+        /// Counted for it.
+        bytes: usize,
+    },
+    /// Through, but for what must be durable first, or for earlier ones.
+    Waiting { through: Through, bytes: usize },
+    /// So many writes that answer `OK`, begun one after the other; the log is in order, so the last one stands for all.
+    Written { last: Pending, writes: usize },
+}
+
+/// A command that is through, but for what must be durable before its answer leaves.
+pub(super) struct Through {
+    pub answer: Answer,
+    pub pending: SmallVec<[Pending; 1]>,
+    /// Whether it is a write that is not known to be durable.
+    pub writes: bool,
+}
+
+impl From<Answer> for Through {
+    /// An answer that waits for nothing.
+    fn from(answer: Answer) -> Self {
+        Self { answer, pending: SmallVec::new(), writes: false }
+    }
+}
+
+/// How many commands that run read a key, and how many write it.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    reading: u32,
+    writing: u32,
+}
+
+/// Commands that were begun.
+#[derive(Default)]
+pub(super) struct InFlight {
+    /// Each with whether it is answered.
+    begun: VecDeque<(Begun, bool)>,
+    /// Commands in it.
+    commands: usize,
+    /// Those that run.
+    running: usize,
+    /// Those that write and are not known to be durable.
+    writing: usize,
+    /// The keys of those that run, by their hashes.
+    uses: HashMap<u64, Uses, foldhash::fast::FixedState>,
+    /// One that is about all keys runs; it began alone, so there is one at most.
+    all_runs: bool,
+    bytes: usize,
+    /// Memory of the cache that answers keep which wait for earlier ones.
+    pinned: usize,
+    /// Commands that begin from here on are not answered.
+    is_muted: bool,
+}
+
+impl InFlight {
+    pub(super) fn len(&self) -> usize {
+        self.commands
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.begun.is_empty()
+    }
+
+    /// Memory of answers that wait, and of commands and answers to come.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Memory of the cache that answers keep which wait.
+    pub(super) fn pinned_bytes(&self) -> usize {
+        self.pinned
+    }
+
+    /// Copies what answers that wait have in the cache.
+    pub(super) fn own_answers(&mut self) {
+        if std::mem::take(&mut self.pinned) == 0 {
+            return;
+        }
+        for (begun, _) in &mut self.begun {
+            if let Begun::Waiting { through, .. } = begun {
+                through.answer.own();
+            }
+        }
+    }
+
+    /// Whether a command runs that has not found its place in the order of writes, or has not read.
+    pub(super) fn is_running(&self) -> bool {
+        self.running > 0
+    }
+
+    /// Whether writes of this connection may be in flight.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writing > 0
+    }
+
+    /// Whether a command may begin beside those that were begun.
+    pub(super) fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
+        self.may_begin_keys(command.keys.of(words).map(|key| hash64(key)), command.order, command.writes)
+    }
+
+    /// The same for keys by their hashes.
+    pub(super) fn may_begin_keys(
+        &self,
+        mut keys: impl Iterator<Item = u64>,
+        order: Order,
+        writes: bool,
+    ) -> bool {
+        match order {
+            Order::Free => true,
+            Order::All => self.begun.is_empty(),
+            Order::Keys if self.all_runs => false,
+            Order::Keys if self.running == 0 => true,
+            Order::Keys => !keys.any(|key| {
+                let uses = self.uses.get(&key).copied().unwrap_or_default();
+                uses.writing > 0 || writes && uses.reading > 0
+            }),
+        }
+    }
+
+    /// The keys of a command, as [`Self::run`] wants them.
+    pub(super) fn keys(words: &[Bytes], command: &Command) -> SmallVec<[u64; 2]> {
+        command.keys.of(words).map(|key| hash64(key)).collect()
+    }
+
+    /// Whether what is begun from here on is answered.
+    pub(super) fn set_muted(&mut self, is_muted: bool) {
+        self.is_muted = is_muted;
+    }
+
+    fn push(&mut self, begun: Begun) {
+        self.begun.push_back((begun, !self.is_muted));
+    }
+
+    /// A command goes on as a task. `bytes`: of its words.
+    pub(super) fn run(&mut self, task: Task, keys: SmallVec<[u64; 2]>, command: &Command, bytes: usize) {
+        let bytes = bytes.saturating_add(ANSWER_BYTES_GUESS.saturating_mul(keys.len().max(1)));
+        self.run_as(task, keys, (command.order, command.writes), bytes);
+    }
+
+    /// The same for what is no single command. `bytes`: of its words and its answer.
+    pub(super) fn run_as(
+        &mut self,
+        task: Task,
+        keys: SmallVec<[u64; 2]>,
+        (order, writes): (Order, bool),
+        bytes: usize,
+    ) {
+        for &key in &keys {
+            let uses = self.uses.entry(key).or_default();
+            *(if writes { &mut uses.writing } else { &mut uses.reading }) += 1;
+        }
+        self.all_runs |= order == Order::All;
+        self.running += 1;
+        self.writing += usize::from(writes);
+        self.bytes += bytes;
+        self.commands += 1;
+        self.push(Begun::Running { task, keys, order, writes, bytes });
+    }
+
+    /// A command is through.
+    pub(super) fn wait(&mut self, through: Through) {
+        self.writing += usize::from(through.writes);
+        let bytes = through.answer.bytes();
+        self.bytes += bytes;
+        self.pinned += through.answer.pinned_bytes();
+        self.commands += 1;
+        self.push(Begun::Waiting { through, bytes });
+    }
+
+    /// So many writes are through that answer `OK` when they are durable, `last` the last of them.
+    pub(super) fn wait_for_writes(&mut self, last: Pending, writes: usize) {
+        self.writing += writes;
+        self.commands += writes;
+        self.bytes += writes * OK_BYTES;
+        self.push(Begun::Written { last, writes });
+    }
+
+    /// Goes on with those that run; `finish` says what becomes of one that is through.
+    pub(super) fn poll_running(
+        &mut self,
+        context: &mut Context<'_>,
+        mut finish: impl FnMut(Outcome, bool) -> Through,
+    ) {
+        if self.running == 0 {
+            return;
+        }
+        for (begun, _) in &mut self.begun {
+            let Begun::Running { task, keys, order, writes, bytes } = begun else { continue };
+            let Poll::Ready(outcome) = task.as_mut().poll(context) else { continue };
+            for key in &*keys {
+                if let Some(uses) = self.uses.get_mut(key) {
+                    let count = if *writes { &mut uses.writing } else { &mut uses.reading };
+                    *count -= 1;
+                    if uses.reading == 0 && uses.writing == 0 {
+                        self.uses.remove(key);
+                    }
+                }
+            }
+            self.all_runs &= *order != Order::All;
+            self.running -= 1;
+            self.writing -= usize::from(*writes);
+            self.bytes -= *bytes;
+            let through = finish(outcome, *writes);
+            let bytes = through.answer.bytes();
+            self.writing += usize::from(through.writes);
+            self.bytes += bytes;
+            self.pinned += through.answer.pinned_bytes();
+            *begun = Begun::Waiting { through, bytes };
+        }
+    }
+
+    /// Takes the first answer, where it may leave, and for how many commands it is given: none where they are not answered. Only
+    /// the first waits: what is behind it cannot be answered before it, and the log is in order.
+    pub(super) fn pop(&mut self, context: &mut Context<'_>) -> Option<(Answer, usize)> {
+        let (begun, is_answered) = self.begun.front_mut()?;
+        let is_answered = *is_answered;
+        let (answer, bytes, times) = match begun {
+            Begun::Running { .. } => return None,
+            Begun::Written { last, writes } => {
+                let Poll::Ready(durable) = last.poll_durable(context) else { return None };
+                self.writing -= *writes;
+                let answer = durable.map_or_else(|error| Failed::from(error).into(), |_| Answer::Ok);
+                (answer, *writes * OK_BYTES, *writes)
+            }
+            Begun::Waiting { through: Through { answer, pending, writes }, bytes } => {
+                let Poll::Ready(durable) = poll_durable(pending, context) else { return None };
+                self.writing -= usize::from(*writes);
+                self.pinned -= answer.pinned_bytes();
+                let mut answer = std::mem::replace(answer, Answer::Null);
+                match durable {
+                    Ok(Some(version)) => answer.set_version(version.0),
+                    Ok(None) => {}
+                    Err(failed) => answer = failed.into(),
+                }
+                (answer, *bytes, 1)
+            }
+        };
+        self.begun.pop_front();
+        self.commands -= times;
+        self.bytes -= bytes;
+        Some((answer, if is_answered { times } else { 0 }))
+    }
+}
+
+/// Waits for all of them; gives the version of the last.
+fn poll_durable(
+    pending: &mut SmallVec<[Pending; 1]>,
+    context: &mut Context<'_>,
+) -> Poll<Result<Option<Lsn>, Failed>> {
+    let mut version = None;
+    // From the end: where the last is durable, the others are.
+    while let Some(last) = pending.last() {
+        match last.poll_durable(context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(lsn)) => version = version.or(Some(lsn)),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+        }
+        pending.pop();
+    }
+    Poll::Ready(Ok(version))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::task::Waker;
+
+    use super::*;
+    use crate::command::table::find;
+
+    fn words(text: &str) -> Vec<Bytes> {
+        text.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect()
+    }
+
+    /// Begins a command that runs until the flag is set.
+    fn begin(queue: &mut InFlight, text: &str) -> Rc<Cell<bool>> {
+        let (words, through) = (words(text), Rc::new(Cell::new(false)));
+        let command = find(&words[0]).unwrap();
+        let flag = through.clone();
+        let task = std::future::poll_fn(move |_| match flag.get() {
+            true => Poll::Ready(Ok(Answer::Integer(1).into())),
+            false => Poll::Pending,
+        });
+        queue.run(Box::pin(task), InFlight::keys(&words, command), command, 0);
+        through
+    }
+
+    fn may(queue: &InFlight, text: &str) -> bool {
+        let words = words(text);
+        queue.may_begin(&words, find(&words[0]).unwrap())
+    }
+
+    fn poll(queue: &mut InFlight) -> Vec<Answer> {
+        let mut context = Context::from_waker(Waker::noop());
+        queue.poll_running(&mut context, |outcome, _| outcome.unwrap().answer.into());
+        std::iter::from_fn(|| queue.pop(&mut context)).map(|(answer, _)| answer).collect()
+    }
+
+    #[test]
+    fn a_key_is_written_alone() {
+        let mut queue = InFlight::default();
+        let read = begin(&mut queue, "get a");
+        let again = begin(&mut queue, "mget a b");
+        assert!(may(&queue, "get a") && !may(&queue, "set a 1") && !may(&queue, "mset c 1 b 2"));
+        assert!(may(&queue, "set c 1") && may(&queue, "ping") && !may(&queue, "dbsize"));
+        again.set(true);
+        assert!(poll(&mut queue).is_empty(), "the first is not through");
+        assert!(may(&queue, "set b 1") && !may(&queue, "set a 1"));
+        read.set(true);
+        assert_eq!(poll(&mut queue).len(), 2);
+        let write = begin(&mut queue, "mset a 1 b 1");
+        assert!(
+            queue.is_writing() && !may(&queue, "get a") && !may(&queue, "set b 1") && may(&queue, "get c")
+        );
+        write.set(true);
+        assert_eq!(poll(&mut queue).len(), 1);
+        assert!(!queue.is_writing() && queue.uses.is_empty() && queue.is_empty() && may(&queue, "dbsize"));
+    }
+
+    #[test]
+    fn what_is_about_all_keys_runs_alone() {
+        for walk in ["flushall", "dbsize"] {
+            let mut queue = InFlight::default();
+            let through = begin(&mut queue, walk);
+            assert!(!may(&queue, "set z 1") && !may(&queue, "get a") && !may(&queue, "dbsize"));
+            assert!(may(&queue, "ping"));
+            queue.wait(Answer::Ok.into());
+            assert!(poll(&mut queue).is_empty() && !may(&queue, "get a"));
+            through.set(true);
+            assert_eq!(poll(&mut queue).len(), 2);
+            assert!(may(&queue, "set z 1") && may(&queue, "get a") && may(&queue, "dbsize"));
+        }
+    }
+
+    #[test]
+    fn memory_is_counted_and_given_back() {
+        let mut queue = InFlight::default();
+        queue.wait(Answer::Bulk(Bytes::from(vec![0; 1000])).into());
+        let one = queue.bytes();
+        assert!((1000..2000).contains(&one));
+        let running = begin(&mut queue, "mget a b c");
+        assert_eq!(queue.bytes(), one + 3 * ANSWER_BYTES_GUESS);
+        running.set(true);
+        assert_eq!(poll(&mut queue).len(), 2);
+        assert_eq!(queue.bytes(), 0);
+    }
+}

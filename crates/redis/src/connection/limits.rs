@@ -1,0 +1,90 @@
+//! When a connection ends that neither side ended: the limits of time and memory.
+
+use std::time::Duration;
+
+use super::Connection;
+use crate::shared::Shared;
+use crate::socket::{Gone, Socket};
+
+/// A client that takes nothing for so long while as much waits as may does not read at all; one that takes something is waited for.
+const TAKES_NOTHING_MIN: Duration = Duration::from_secs(1);
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The other side, or a failure of the network.
+    Gone,
+    /// All was said.
+    Done,
+    /// Another connection ended it.
+    Killed,
+    /// It did not take its answers for too long.
+    Silent,
+    /// It began a command and sends hardly anything of the rest.
+    Slow,
+    /// It needs more memory than there is for all connections of the thread.
+    TooMuch,
+    /// It has shown nothing in time.
+    Overdue,
+    /// Too much waits in it: it is told so, and ends when it took its answers.
+    Refused,
+}
+
+impl From<Gone> for End {
+    fn from(Gone: Gone) -> Self {
+        Self::Gone
+    }
+}
+
+impl Connection {
+    /// Whether another connection ended it (CLIENT KILL), or it makes room for one.
+    pub(crate) fn is_to_end(&self) -> bool {
+        self.session.client.is_to_end() || self.session.client.is_evicted()
+    }
+
+    /// Checks the limits of time, `period` after the last check.
+    ///
+    /// # Errors
+    /// It has to end.
+    pub(crate) fn check(
+        &mut self,
+        socket: &Socket,
+        shared: &mut Shared,
+        period: Duration,
+    ) -> Result<(), End> {
+        self.input.check_buffer(shared);
+        let limits = &shared.frontend.options.limits;
+        let is_slow = self.input.is_too_slow(limits, self.is_listened_to, period) && !socket.is_lingering();
+        let since = |ns: u64| shared.now_ns.saturating_sub(ns);
+        let fed_ns = self.backlog.fed_ns(shared.now_ns, period, limits.min_rate.bytes_a_second);
+        let silent_ns = socket.stuck_since_ns().map_or(0, since).min(since(fed_ns));
+        self.check_stuck(socket, shared)?;
+        let client = &self.session.client;
+        let age_ms = (shared.now_ns / 1_000_000).saturating_sub(client.since_ms);
+        if u128::from(silent_ns) > limits.min_rate.silence_max.as_nanos() {
+            Err(End::Silent)
+        } else if is_slow {
+            Err(End::Slow)
+        } else if !client.may_stay() && u128::from(age_ms) > limits.unauthenticated_max.as_millis() {
+            Err(End::Overdue)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Checks how long its client takes nothing, where too much waits in it or it was refused.
+    ///
+    /// # Errors
+    /// It has to end.
+    pub(crate) fn check_stuck(&self, socket: &Socket, shared: &Shared) -> Result<(), End> {
+        let Some(since_ns) = socket.stuck_since_ns() else { return Ok(()) };
+        let stuck_ns = shared.now_ns.saturating_sub(since_ns);
+        if self.backlog.is_given_up(stuck_ns, shared.now_ns) {
+            return Err(End::TooMuch);
+        }
+        let is_over_full = u128::from(stuck_ns) >= TAKES_NOTHING_MIN.as_nanos()
+            && self.waiting_bytes(shared).is_some()
+            && self.pending_bytes() >= shared.frontend.options.limits.pending_bytes_max;
+        if is_over_full { Err(End::Refused) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,361 @@
+//! One connection, without its socket: requests in, answers out, in the order of the requests.
+//!
+//! Commands begin in the order in which they came, and several may be under way: reads that wait for the device, writes
+//! that wait for the log. A write blocks later commands on its keys only until it has its place in the order of writes;
+//! reads then see it although it is not durable yet, and their answers wait for it. Answers leave in order.
+//!
+//! `input` has what came, `begin` begins it, `in_flight` is what was begun, `backlog` what waits for a client that takes no
+//! answers, and `limits` says when a connection ends that nobody ended.
+
+mod backlog;
+mod begin;
+mod in_flight;
+mod input;
+mod limits;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shoal_buffer::Buffer;
+
+use self::backlog::Backlog;
+use self::in_flight::InFlight;
+use self::input::Input;
+pub(crate) use self::limits::End;
+use crate::answer::{Answer, pinned_bytes};
+use crate::command::call::{Command, Session};
+use crate::command::table;
+use crate::frontend::FrontendRef;
+use crate::mailbox::ConnectionWaker;
+use crate::shared::Shared;
+use crate::socket::{Gone, Socket, Wanted};
+use crate::tls::{Opened, Sealing};
+
+/// A connection.
+pub(crate) struct Connection {
+    session: Session,
+    waker: Arc<ConnectionWaker>,
+    input: Input,
+    queue: InFlight,
+    /// Answers that were not sent, or not sealed.
+    out: Buffer,
+    /// The TLS between the connection and its socket.
+    sealing: Option<Box<Sealing>>,
+    /// Bytes of `out` and of the queue that are counted among the thread's answers, and bytes of the cache that those keep.
+    counted_answers: usize,
+    pinned: usize,
+    /// Commands and answers that wait for a client that takes no answers.
+    backlog: Backlog,
+    /// Whether more was wanted from the socket in its last turn.
+    is_listened_to: bool,
+    /// Its last command, and which of its parts.
+    last: Option<(&'static Command, usize)>,
+}
+
+impl Connection {
+    /// A new connection; with `sealing` it speaks TLS from the first byte.
+    pub(crate) fn new(
+        session: Session,
+        waker: Arc<ConnectionWaker>,
+        frontend: &FrontendRef,
+        sealing: Option<Box<Sealing>>,
+    ) -> Self {
+        Self {
+            input: Input::new(&frontend.options.limits, session.authenticated),
+            session,
+            waker,
+            queue: InFlight::default(),
+            out: Buffer::new(),
+            sealing,
+            counted_answers: 0,
+            pinned: 0,
+            backlog: Backlog::default(),
+            is_listened_to: false,
+            last: None,
+        }
+    }
+
+    pub(crate) fn client_id(&self) -> u64 {
+        self.session.client.id
+    }
+
+    /// Receives once; gives how many bytes came.
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub(crate) fn receive(&mut self, socket: &mut Socket, shared: &mut Shared) -> Result<usize, Gone> {
+        let received = match &mut self.sealing {
+            Some(sealing) => {
+                let received = socket.receive(sealing.raw(), Wanted::default(), &mut shared.block)?;
+                match sealing.open(self.input.received()) {
+                    Opened::Open => {}
+                    Opened::Ended => self.input.ended = true,
+                    Opened::Broken => {
+                        self.input.received.clear();
+                        self.out.clear();
+                        self.session.closing = true;
+                    }
+                }
+                received
+            }
+            None => {
+                let session = &self.session;
+                let takes_values = session.authenticated && session.transaction.is_none() && !session.closing;
+                self.input.receive(socket, shared, takes_values, self.backlog.is_held_up)?
+            }
+        };
+        let Some(count) = received else {
+            self.input.ended = true;
+            return Ok(0);
+        };
+        self.input.rate.came(count);
+        self.backlog.came(count);
+        Ok(count)
+    }
+
+    /// Sends what it has to say, as far as its socket takes it now.
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub(crate) fn send(&mut self, socket: &mut Socket, now_ns: u64) -> Result<(), Gone> {
+        let ends = self.says_no_more();
+        let Some(sealing) = &mut self.sealing else { return socket.send(&mut self.out, now_ns) };
+        loop {
+            sealing.seal(&mut self.out, ends);
+            let is_nothing = sealing.sealed().is_empty();
+            socket.send(sealing.sealed(), now_ns)?;
+            // The sealed bytes are a part of the answers: where the socket took all of them, there may be more.
+            if is_nothing || self.out.is_empty() || !sealing.sealed().is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether nothing more is understood, as the connection ends when its answers were sent.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.session.closing
+    }
+
+    /// The connection ends: nothing of it is counted any more among what the thread's connections have in memory.
+    pub(crate) fn forget(&mut self, shared: &mut Shared) {
+        shared.received -= std::mem::take(&mut self.input.counted);
+        shared.answers -= std::mem::take(&mut self.counted_answers);
+        shared.pinned -= std::mem::take(&mut self.pinned);
+        self.input.close_buffer(shared);
+    }
+
+    /// Goes on with what was begun, and begins what was received as far as it may; says whether more is wanted from the
+    /// socket. What waits then is woken through the mailbox.
+    pub(crate) fn advance(&mut self, shared: &mut Shared) -> bool {
+        self.poll_in_flight(shared);
+        loop {
+            let begun_all = self.begin_commands(shared);
+            let before = (self.queue.len(), self.queue.bytes());
+            self.poll_in_flight(shared);
+            // A command that was begun may be through already, and then those that wait for it may begin.
+            if begun_all || (self.queue.len(), self.queue.bytes()) == before {
+                self.is_listened_to = begun_all && !self.session.closing && !self.input.ended;
+                // Before its client can know of it.
+                if self.last.is_some() && self.session.authenticated {
+                    self.session.client.set_authenticated();
+                }
+                self.show_transaction();
+                return self.is_listened_to || self.is_read_on(shared);
+            }
+        }
+    }
+
+    /// Whether it is read from although nothing more of it is begun: a client may write all that it has to say before it takes an
+    /// answer. What comes behind the last command that is understood is thrown away.
+    fn is_read_on(&mut self, shared: &mut Shared) -> bool {
+        if self.input.ended {
+            return false;
+        }
+        if self.session.closing {
+            self.input.close_buffer(shared);
+            self.backlog.throw_away(&mut self.input.received);
+            return self.backlog.may_throw_away();
+        }
+        let limits = &shared.frontend.options.limits;
+        self.is_held_up_by_client(limits.answer_bytes_max) && self.pending_bytes() < limits.pending_bytes_max
+    }
+
+    /// Whether it waits for nothing but its client, who has not taken its answers.
+    fn is_held_up_by_client(&self, answers_max: usize) -> bool {
+        self.backlog.is_held_up && self.out.len() + self.backlog.unsent >= answers_max
+    }
+
+    /// Bytes of the answers that its client has not taken, and of the commands behind them.
+    fn pending_bytes(&self) -> usize {
+        self.input.bytes() + self.out.len() + self.backlog.unsent
+    }
+
+    /// Bytes of answers, those to come among them.
+    fn answer_bytes(&self) -> usize {
+        self.out.len() + self.backlog.unsent + self.queue.bytes()
+    }
+
+    /// Bytes of commands that wait for its client to take answers; none where they do not.
+    pub(crate) fn waiting_bytes(&self, shared: &Shared) -> Option<usize> {
+        let answers_max = shared.frontend.options.limits.answer_bytes_max;
+        let waits = !self.session.closing && self.is_held_up_by_client(answers_max);
+        (waits && !self.input.received.is_empty()).then(|| self.input.received.len())
+    }
+
+    /// Executes none of the waiting commands: an error behind the answers says so, and the connection ends.
+    pub(crate) fn refuse(&mut self, shared: &mut Shared) {
+        let most = shared.frontend.options.limits.pending_bytes_max;
+        self.input.clear(shared);
+        self.session.closing = true;
+        self.backlog.refuse(shared.now_ns);
+        self.answer(Answer::Error(
+            format!(
+                "ERR this connection's commands and untaken answers have more than {most} bytes, or those of all connections \
+                 more than there may be: nothing behind here was executed; take answers while you send"
+            )
+            .into(),
+        ));
+    }
+
+    /// Keeps the thread's count of unfinished commands; says whether it is too much with what came for this one.
+    pub(crate) fn count_received(&mut self, shared: &mut Shared) -> bool {
+        self.input.count(shared, self.session.held_bytes())
+    }
+
+    /// Keeps the thread's count of the cache's memory that answers keep which wait; where it would be too much, copies this
+    /// connection's.
+    fn count_pinned(&mut self, shared: &mut Shared) {
+        let mut now = pinned_bytes(&self.out) + self.queue.pinned_bytes();
+        if now > self.pinned && shared.pinned - self.pinned + now > shared.pinned_max {
+            self.out.own();
+            self.queue.own_answers();
+            now = 0;
+        }
+        shared.pinned = shared.pinned - self.pinned + now;
+        self.pinned = now;
+    }
+
+    /// Keeps the thread's count of answers; gives this connection's.
+    pub(crate) fn count_answers(&mut self, shared: &mut Shared) -> usize {
+        self.backlog.unsent = self.sealing.as_mut().map_or(0, |sealing| sealing.sealed().len());
+        self.count_pinned(shared);
+        let now = self.answer_bytes();
+        shared.answers = shared.answers - self.counted_answers + now;
+        self.counted_answers = now;
+        now
+    }
+
+    /// Whether all was said and sent: nothing more is understood or comes, and nothing is under way. [`Self::count_answers`] comes
+    /// before.
+    pub(crate) fn is_done(&self) -> bool {
+        self.says_no_more() && self.out.is_empty() && self.backlog.unsent == 0
+    }
+
+    fn says_no_more(&self) -> bool {
+        let waits = self.input.is_holding() || self.input.has_value() || self.backlog.is_held_up;
+        let said_all = self.session.closing || (self.input.ended && !waits);
+        said_all && self.queue.is_empty()
+    }
+
+    /// Whether commands that waited only for its client to take answers may go on.
+    pub(crate) fn wants_more(&self, shared: &Shared) -> bool {
+        self.backlog.is_held_up && self.answer_bytes() < shared.frontend.options.limits.answer_bytes_max
+    }
+
+    /// Notes for CLIENT LIST what it said last, and when, and what it has in memory.
+    pub(crate) fn show(&self, now_ns: u64) {
+        let client = &self.session.client;
+        client.figures.last_ms.store(now_ns / 1_000_000, Ordering::Relaxed);
+        client.figures.received_bytes.store(self.input.counted, Ordering::Relaxed);
+        client.figures.answer_bytes.store(self.counted_answers, Ordering::Relaxed);
+        self.show_command();
+    }
+
+    fn show_command(&self) {
+        if let Some((last, part)) = self.last {
+            self.session.client.figures.command.store(table::number_of(last, part), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes for CLIENT LIST what was queued and how many keys are watched.
+    fn show_transaction(&self) {
+        let queued = self.session.transaction.as_ref().map_or(0, |transaction| transaction.calls.len() + 1);
+        self.session.client.figures.queued.store(queued, Ordering::Relaxed);
+        self.session.client.figures.watches.store(self.session.watches.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::rc::Rc;
+
+    use bytes::Bytes;
+    use shoal_buffer::COPY_BYTES_MAX;
+    use shoal_device::{Device, MemDevice};
+    use shoal_engine::{Bucket, Environment, FormatOptions, OpenOptions, Store, block_on};
+
+    use super::*;
+    use crate::clients::{Addresses, Client};
+    use crate::frontend::Frontend;
+    use crate::mailbox::{ConnectionToken, Mailbox};
+    use crate::options::{Limits, RedisOptions};
+
+    const BLOCKS: u64 = 32_768;
+
+    /// A connection of a new store, and what it shares with others.
+    fn connection(limits: Limits) -> (Connection, Shared) {
+        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+        let store = block_on(async {
+            let options = FormatOptions { tablets: 4, ..FormatOptions::for_blocks(BLOCKS) };
+            Store::format(&device, &options, &Environment::default()).await.unwrap();
+            let options = OpenOptions { cache_bytes: 32 << 20, ..OpenOptions::default() };
+            Store::open(device.clone(), options, Environment::default()).await.unwrap()
+        });
+        let address = (Ipv4Addr::LOCALHOST, 1).into();
+        let options = RedisOptions { limits, ..RedisOptions::default() };
+        let bucket = Bucket::new(&options.bucket).unwrap();
+        let frontend = Frontend::new(store, options, bucket, address, Environment::default());
+        let mailbox = Mailbox::new(mio::Poll::new().unwrap().registry()).unwrap();
+        let waker = ConnectionWaker::new(mailbox, ConnectionToken { slot: 0, generation: 1 });
+        let addresses = Addresses { peer: address, local: address, socket: 0 };
+        let new = |id| Client::new(id, addresses, 0, waker.clone());
+        let client = frontend.clients.enter(new).unwrap();
+        let frontend: FrontendRef = Rc::new(frontend);
+        let connection = Connection::new(Session::new(client, true), waker, &frontend, None);
+        (connection, Shared::new(frontend))
+    }
+
+    #[test]
+    fn what_is_left_of_a_block_does_not_hold_it() {
+        let (mut connection, mut shared) = connection(Limits::default());
+        // Twice as much in a row too: what is left is other bytes then.
+        for left in [1, 10, 10, COPY_BYTES_MAX, COPY_BYTES_MAX + 1, 10_000] {
+            // It ends what was left before.
+            let block = [b"\r\n".to_vec(), b"PING\r\n".repeat(1_000), vec![b'x'; left]].concat();
+            let block = Bytes::from(block);
+            connection.input.received().append_external(block.clone());
+            assert!(connection.advance(&mut shared));
+            assert!(!connection.count_received(&mut shared));
+            assert_eq!(connection.input.received.to_vec(), vec![b'x'; left]);
+            assert_eq!(shared.received, left);
+            assert!(block.is_unique(), "{left} bytes hold {}", block.len());
+        }
+        let out = connection.out.to_vec();
+        assert_eq!(out.windows(7).filter(|answer| *answer == b"+PONG\r\n").count(), 6_000);
+    }
+
+    #[test]
+    fn what_is_unfinished_is_counted() {
+        let limits = Limits { received_bytes_max: 100_000, ..Limits::default() };
+        let (mut connection, mut shared) = connection(limits);
+        connection.input.received().append_copy(&[b'x'; 100_000]);
+        assert!(!connection.count_received(&mut shared));
+        assert_eq!(shared.received, 100_000);
+        assert!(!connection.count_received(&mut shared), "nothing came");
+        connection.input.received().append_copy(b"x");
+        assert!(connection.count_received(&mut shared));
+        connection.forget(&mut shared);
+        assert_eq!(shared.received, 0);
+    }
+}

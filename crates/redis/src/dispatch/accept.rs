@@ -1,0 +1,93 @@
+//! New connections: one thread accepts them and hands them to all threads in turn.
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry};
+
+use crate::mailbox::{LISTENER, Mailbox};
+
+/// New connections in one turn.
+const ACCEPTS_MAX: usize = 64;
+/// Pause after a failed accept: it fails again at once where file descriptors have run out.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The listener, and the threads that its connections go to in turn.
+pub(crate) struct Accepting {
+    listener: Arc<TcpListener>,
+    mailboxes: Vec<Arc<Mailbox>>,
+    next: usize,
+    /// Until when nothing is accepted.
+    paused_until_ns: Option<u64>,
+}
+
+impl Accepting {
+    pub(crate) fn new(listener: Arc<TcpListener>, mailboxes: Vec<Arc<Mailbox>>) -> Self {
+        Self { listener, mailboxes, next: 0, paused_until_ns: None }
+    }
+
+    /// Makes a poll report connections that wait, and later ones.
+    ///
+    /// # Errors
+    /// As the system.
+    pub(crate) fn register(listener: &TcpListener, registry: &Registry) -> io::Result<()> {
+        registry.register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)
+    }
+
+    /// Makes the poll report again what it reported before and nobody accepted.
+    pub(super) fn rearm(&self, registry: &Registry) {
+        let listener = self.listener.as_raw_fd();
+        if let Err(error) = registry.reregister(&mut SourceFd(&listener), LISTENER, Interest::READABLE) {
+            tracing::error!("no more connections are accepted: {error}");
+        }
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused_until_ns.is_some()
+    }
+
+    /// Accepts again where a pause is over.
+    pub(super) fn resume(&mut self, now_ns: u64, registry: &Registry) {
+        if self.paused_until_ns.take_if(|until| *until <= now_ns).is_some() {
+            self.rearm(registry);
+        }
+    }
+
+    /// Accepts what waits, hands it to the threads in turn, and gives what is for this one, whose mailbox is `own`. The second
+    /// part is false where accepting failed: then it pauses.
+    pub(super) fn accept(
+        &mut self,
+        own: &Arc<Mailbox>,
+        now_ns: u64,
+        registry: &Registry,
+    ) -> (Vec<TcpStream>, bool) {
+        let mut sockets = Vec::new();
+        for _ in 0..ACCEPTS_MAX {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    self.next = (self.next + 1) % self.mailboxes.len();
+                    match self.mailboxes.get(self.next) {
+                        Some(mailbox) if !Arc::ptr_eq(mailbox, own) => {
+                            mailbox.send(|mail| mail.sockets.push(stream));
+                        }
+                        _ => sockets.push(stream),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return (sockets, true),
+                Err(error) => {
+                    // How often that is written the program's log bounds.
+                    tracing::warn!("cannot accept a connection: {error}");
+                    self.paused_until_ns = Some(now_ns + ACCEPT_PAUSE.as_nanos() as u64);
+                    return (sockets, false);
+                }
+            }
+        }
+        // Others may wait still.
+        self.rearm(registry);
+        (sockets, true)
+    }
+}

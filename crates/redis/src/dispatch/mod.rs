@@ -1,0 +1,393 @@
+//! A dispatch thread: waits until something is ready, and handles all of it in one turn.
+//!
+//! All writes of a turn are handed to the committer together, and each connection's answers leave in one call at the
+//! turn's end. The poll is edge-triggered: every socket is registered once for both directions, and whether it may be read
+//! or written is remembered until a call would block. So a request costs no call but its read and its write.
+
+mod accept;
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mio::event::Event;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll};
+use rustix::net::sockopt;
+
+use self::accept::ACCEPT_PAUSE;
+pub(crate) use self::accept::Accepting;
+use crate::clients::{Addresses, Client};
+use crate::command::call::Session;
+use crate::connection::{Connection, End};
+use crate::frontend::Frontend;
+use crate::mailbox::{BELL, ConnectionToken, ConnectionWaker, LISTENER, Mailbox};
+use crate::shared::Shared;
+use crate::socket::{KEEPALIVE, Socket};
+use crate::tls::Sealing;
+
+/// The thread checks the limits of time of its connections so often.
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
+/// Bytes that a connection receives in one turn, so that the others get theirs.
+const TURN_BYTES_MAX: usize = 1 << 20;
+/// Events taken in one call.
+const EVENTS_MAX: usize = 256;
+/// Connections that have shown nothing, which are closed where the process has no file for a new one.
+const EVICTED_FOR_FILES: usize = 64;
+
+/// A slot for a connection.
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    connection: Option<Box<(Socket, Connection)>>,
+    /// Whether it is among the touched ones of this turn.
+    touched: bool,
+}
+
+/// A dispatch thread.
+pub(crate) struct Dispatch<'a> {
+    shared: Shared,
+    mailbox: Arc<Mailbox>,
+    poll: &'a mut Poll,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots with something to do in this turn, and in the next.
+    touched: Vec<u32>,
+    again: Vec<u32>,
+    /// Accepts for all threads, where this is the first one.
+    accepting: Option<Accepting>,
+    /// When the limits of time were checked last, and when there was something to do.
+    checked_ns: u64,
+    worked_ns: u64,
+}
+
+impl<'a> Dispatch<'a> {
+    pub(crate) fn new(
+        frontend: Arc<Frontend>,
+        mailbox: Arc<Mailbox>,
+        poll: &'a mut Poll,
+        accepting: Option<Accepting>,
+    ) -> Self {
+        if let Some(accepting) = &accepting {
+            accepting.rearm(poll.registry());
+        }
+        let shared = Shared::new(Rc::new(frontend));
+        let now_ns = shared.now_ns;
+        Self {
+            shared,
+            mailbox,
+            poll,
+            slots: Vec::new(),
+            free: Vec::new(),
+            touched: Vec::new(),
+            again: Vec::new(),
+            accepting,
+            checked_ns: now_ns,
+            worked_ns: now_ns,
+        }
+    }
+
+    /// Serves until it is told to stop.
+    ///
+    /// # Errors
+    /// As the system, where nothing can be waited for any more.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut woken = Vec::new();
+        let poll = self.shared.frontend.options.poll;
+        loop {
+            // Right after work there often is more: looking for it takes less time than falling asleep and waking.
+            let polls = u128::from(self.shared.now_ns.saturating_sub(self.worked_ns)) < poll.as_nanos();
+            let sleeps = !polls && self.again.is_empty() && self.mailbox.may_sleep();
+            let is_paused = self.accepting.as_ref().is_some_and(Accepting::is_paused);
+            let timeout = match (sleeps, is_paused) {
+                (false, _) => Duration::ZERO,
+                (true, true) => ACCEPT_PAUSE,
+                (true, false) => CHECK_PERIOD,
+            };
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            self.mailbox.awake();
+            self.shared.now_ns = self.shared.frontend.clock.monotonic_ns();
+            let (sockets, stop) = self.mailbox.take(&mut woken);
+            if stop {
+                return Ok(());
+            }
+            let store = self.shared.frontend.store.clone();
+            let nothing =
+                events.is_empty() && woken.is_empty() && sockets.is_empty() && self.again.is_empty();
+            if !nothing || is_paused {
+                self.worked_ns = self.shared.now_ns;
+                store.gather(|| self.turn(&events, &woken, sockets));
+                self.send_all();
+            }
+            self.check_limits();
+        }
+    }
+
+    fn turn(&mut self, events: &Events, woken: &[ConnectionToken], sockets: Vec<TcpStream>) {
+        for index in std::mem::take(&mut self.again) {
+            self.touch(index);
+        }
+        for socket in sockets {
+            self.add(socket);
+        }
+        for token in woken {
+            if connection_of(&mut self.slots, *token).is_some() {
+                self.touch(token.slot);
+            }
+        }
+        if let Some(accepting) = &mut self.accepting {
+            accepting.resume(self.shared.now_ns, self.poll.registry());
+        }
+        for event in events {
+            match event.token() {
+                BELL => {}
+                LISTENER => self.accept(),
+                token => self.note_ready(token.into(), event),
+            }
+        }
+        let mut at = 0;
+        while let Some(&index) = self.touched.get(at) {
+            at += 1;
+            if let Err(end) = self.advance(index) {
+                self.end(index, end);
+            }
+        }
+    }
+
+    fn note_ready(&mut self, token: ConnectionToken, event: &Event) {
+        if let Some((socket, _)) = connection_of(&mut self.slots, token) {
+            let ended = event.is_read_closed() || event.is_error();
+            socket.set_ready(event.is_readable() || ended, event.is_writable() || ended, ended);
+            self.touch(token.slot);
+        }
+    }
+
+    fn touch(&mut self, index: u32) {
+        if let Some(slot) = self.slots.get_mut(index as usize)
+            && !slot.touched
+        {
+            slot.touched = true;
+            self.touched.push(index);
+        }
+    }
+
+    /// Gives a connection its turn: it goes on with what it can, and receives as long as it may and there is something.
+    fn advance(&mut self, index: u32) -> Result<(), End> {
+        let shared = &mut self.shared;
+        let Some((socket, connection)) = at(&mut self.slots, index) else { return Ok(()) };
+        if connection.is_to_end() {
+            return Err(End::Killed);
+        }
+        if socket.is_lingering() {
+            return if socket.drain(&mut shared.block, shared.now_ns) { Err(End::Done) } else { Ok(()) };
+        }
+        let mut left = TURN_BYTES_MAX;
+        while connection.advance(shared) && socket.is_readable() {
+            if left == 0 {
+                self.again.push(index);
+                break;
+            }
+            left = left.saturating_sub(connection.receive(socket, shared)?);
+        }
+        if connection.count_received(shared) && !self.refuse_waiting() {
+            return Err(End::TooMuch);
+        }
+        Ok(())
+    }
+
+    /// Where all connections have received too much: refuses those whose commands wait for them to take their answers, those
+    /// with most first. False where that is not enough.
+    fn refuse_waiting(&mut self) -> bool {
+        let most = self.shared.frontend.options.limits.received_bytes_max;
+        while self.shared.received > most {
+            let waiting = self.slots.iter().zip(0..).filter_map(|(slot, index)| {
+                let (_, connection) = slot.connection.as_deref()?;
+                Some((connection.waiting_bytes(&self.shared)?, index))
+            });
+            let Some((_, index)) = waiting.max() else { return false };
+            self.refuse(index);
+        }
+        true
+    }
+
+    /// Tells a connection that too much waits in it.
+    fn refuse(&mut self, index: u32) {
+        let Some((_, connection)) = at(&mut self.slots, index) else { return };
+        tracing::warn!(
+            "connection {} is refused: it does not take its answers, and too much waits",
+            connection.client_id()
+        );
+        connection.refuse(&mut self.shared);
+        connection.count_received(&mut self.shared);
+        self.again.push(index);
+    }
+
+    /// Sends the answers of this turn. A connection that was held up by its own answers goes on in the next.
+    fn send_all(&mut self) {
+        for index in std::mem::take(&mut self.touched) {
+            if let Some(slot) = self.slots.get_mut(index as usize) {
+                slot.touched = false;
+            }
+            if let Err(end) = self.send(index) {
+                self.end(index, end);
+            }
+        }
+        let commands = std::mem::take(&mut self.shared.commands);
+        self.shared.frontend.commands.fetch_add(commands, Ordering::Relaxed);
+        while self.shared.answers > self.shared.frontend.options.limits.answers_bytes_max
+            && let Some(index) = self.slowest()
+        {
+            self.end(index, End::TooMuch);
+        }
+    }
+
+    fn send(&mut self, index: u32) -> Result<(), End> {
+        let Some((socket, connection)) = at(&mut self.slots, index) else { return Ok(()) };
+        let shared = &mut self.shared;
+        connection.send(socket, shared.now_ns)?;
+        connection.count_answers(shared);
+        connection.show(shared.now_ns);
+        connection.check_stuck(socket, shared)?;
+        if connection.is_done() {
+            if !connection.is_closing() {
+                return Err(End::Done);
+            }
+            socket.linger(shared.now_ns);
+            socket.set_ready(true, true, false);
+            if socket.drain(&mut shared.block, shared.now_ns) {
+                return Err(End::Done);
+            }
+        } else if connection.wants_more(shared) && !self.again.contains(&index) {
+            self.again.push(index);
+        }
+        Ok(())
+    }
+
+    /// Of those that do not take their answers, the connection with most of them.
+    fn slowest(&mut self) -> Option<u32> {
+        let shared = &mut self.shared;
+        let stuck = self.slots.iter_mut().zip(0..).filter_map(|(slot, index)| {
+            let (socket, connection) = slot.connection.as_deref_mut()?;
+            socket.stuck_since_ns()?;
+            Some((connection.count_answers(shared), index))
+        });
+        stuck.max().map(|(_, index)| index)
+    }
+
+    /// Ends the connections that are above a limit of time: that do not take their answers, send too slowly, or do not go.
+    fn check_limits(&mut self) {
+        let now_ns = self.shared.now_ns;
+        if now_ns.saturating_sub(self.checked_ns) < CHECK_PERIOD.as_nanos() as u64 {
+            return;
+        }
+        self.checked_ns = now_ns;
+        for index in 0..self.slots.len() as u32 {
+            let Some((socket, connection)) = at(&mut self.slots, index) else { continue };
+            let shared = &mut self.shared;
+            if let Err(end) = connection.check(socket, shared, CHECK_PERIOD) {
+                self.end(index, end);
+            } else if socket.is_lingering() && socket.drain(&mut shared.block, now_ns) {
+                self.end(index, End::Done);
+            }
+        }
+    }
+
+    /// Takes new connections and hands them to the threads in turn.
+    fn accept(&mut self) {
+        let Some(accepting) = self.accepting.as_mut().filter(|accepting| !accepting.is_paused()) else {
+            return;
+        };
+        let (sockets, is_well) = accepting.accept(&self.mailbox, self.shared.now_ns, self.poll.registry());
+        if !is_well {
+            self.shared.frontend.clients.evict(EVICTED_FOR_FILES);
+        }
+        for socket in sockets {
+            self.add(socket);
+        }
+    }
+
+    fn add(&mut self, socket: TcpStream) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        });
+        match self.try_add(index, socket) {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => tracing::debug!("closed: it ended at once: {error}"),
+        }
+        self.free.push(index);
+    }
+
+    /// Puts a new connection into a slot; false where there are too many.
+    fn try_add(&mut self, index: u32, socket: TcpStream) -> io::Result<bool> {
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
+        let frontend = self.shared.frontend.clone();
+        let (peer, local) = (socket.peer_addr()?, socket.local_addr()?);
+        let addresses = Addresses { peer, local, socket: socket.as_raw_fd() };
+        let sealing = match &frontend.options.tls {
+            None => None,
+            Some(tls) => Some(Box::new(Sealing::new(tls).ok_or(io::ErrorKind::Unsupported)?)),
+        };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Ok(false) };
+        slot.generation = slot.generation.wrapping_add(1) & 0x7FFF_FFFF;
+        let token = ConnectionToken { slot: index, generation: slot.generation };
+        let waker = ConnectionWaker::new(self.mailbox.clone(), token);
+        let now_ms = self.shared.now_ns / 1_000_000;
+        let new = |id| Client::new(id, addresses, now_ms, waker.clone());
+        let Some(client) = frontend.clients.enter(new) else {
+            let text = b"-ERR max number of clients reached\r\n";
+            if sealing.is_none() {
+                let _ = rustix::net::send(&socket, text, rustix::net::SendFlags::NOSIGNAL);
+            }
+            return Ok(false);
+        };
+        // Closing the socket ends this.
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token.into(), both)?;
+        let session = Session::new(client, frontend.options.password.is_none());
+        let connection = Connection::new(session, waker, &frontend, sealing);
+        slot.connection = Some(Box::new((Socket::new(socket.into()), connection)));
+        Ok(true)
+    }
+
+    fn end(&mut self, index: u32, end: End) {
+        if end == End::Refused {
+            return self.refuse(index);
+        }
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let Some(mut ended) = slot.connection.take() else { return };
+        let (_, connection) = &mut *ended;
+        if matches!(end, End::Silent | End::Slow | End::TooMuch) {
+            tracing::warn!("connection {} was closed: {end:?}", connection.client_id());
+        }
+        if end == End::Overdue {
+            self.shared.frontend.clients.note_overdue();
+            tracing::info!("connection {} was closed: it showed no password in time", connection.client_id());
+        }
+        connection.forget(&mut self.shared);
+        self.free.push(index);
+    }
+}
+
+/// The connection in a slot.
+fn at(slots: &mut [Slot], index: u32) -> Option<&mut (Socket, Connection)> {
+    slots.get_mut(index as usize)?.connection.as_deref_mut()
+}
+
+/// The connection that a token names.
+fn connection_of(slots: &mut [Slot], token: ConnectionToken) -> Option<&mut (Socket, Connection)> {
+    let slot = slots.get_mut(token.slot as usize)?;
+    if slot.generation == token.generation { slot.connection.as_deref_mut() } else { None }
+}

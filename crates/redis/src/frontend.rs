@@ -1,0 +1,77 @@
+//! What all commands share: the store, the bucket of the keys, the clock, who is connected.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use shoal_base::{Clock, Entropy};
+use shoal_engine::{Bucket, Environment, ObjectKey, Store};
+use shoal_frontend::Admission;
+
+use crate::answer::Failed;
+use crate::clients::Clients;
+use crate::cursors::Cursors;
+use crate::options::{Durability, RedisOptions};
+
+/// The frontend, as the tasks of one thread share it.
+pub(crate) type FrontendRef = Rc<Arc<Frontend>>;
+
+/// The state that all threads of the frontend share.
+pub(crate) struct Frontend {
+    pub store: Store,
+    pub options: RedisOptions,
+    /// The bucket of the keys.
+    pub bucket: Bucket,
+    pub address: SocketAddr,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    /// Forty digits that tell this run of the server from others; also its identity in a cluster.
+    pub run_id: String,
+    pub since_ns: u64,
+    pub clients: Arc<Clients>,
+    pub cursors: Cursors,
+    pub commands: AtomicU64,
+}
+
+impl Frontend {
+    pub(crate) fn new(
+        store: Store,
+        options: RedisOptions,
+        bucket: Bucket,
+        address: SocketAddr,
+        environment: Environment,
+    ) -> Arc<Self> {
+        let Environment { clock, entropy } = environment;
+        let mut run_id: String = (0..3).map(|_| format!("{:016x}", entropy.next_u64())).collect();
+        run_id.truncate(40);
+        Arc::new(Self {
+            store,
+            bucket,
+            address,
+            since_ns: clock.monotonic_ns(),
+            clock,
+            entropy,
+            run_id,
+            clients: Admission::new(options.limits.connections_max),
+            cursors: Cursors::default(),
+            options,
+            commands: AtomicU64::new(0),
+        })
+    }
+
+    /// The object that a key names.
+    pub(crate) fn key(&self, key: &[u8]) -> Result<ObjectKey, Failed> {
+        Ok(self.bucket.key(key)?)
+    }
+
+    /// Whether writes are acknowledged before they are durable.
+    pub(crate) fn is_relaxed(&self) -> bool {
+        self.options.durability != Durability::Sync
+    }
+
+    /// Milliseconds of the clock that never goes back.
+    pub(crate) fn monotonic_ms(&self) -> u64 {
+        self.clock.monotonic_ns() / 1_000_000
+    }
+}

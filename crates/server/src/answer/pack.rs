@@ -1,0 +1,136 @@
+//! Compressed answers, for who asks for them: the messages of an answer, each by itself.
+//!
+//! Short messages stay as they are, and so does what does not become shorter: each message says whether it is packed.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::{HeaderMap, HeaderValue};
+use shoal_buffer::Buffer;
+
+use crate::wire::{PREFIX_BYTES, put_prefix};
+
+/// Shorter messages, with their prefix, are not packed: their headers on the way are longer than what is saved.
+const PACKED_BYTES_MIN: usize = 1 << 10;
+
+/// How a client says what it can unpack, and how an answer says that its messages may be packed.
+const ACCEPT_HEADER: &str = "grpc-accept-encoding";
+const ENCODING_HEADER: &str = "grpc-encoding";
+
+/// Says what requests may be packed with, to who packed one otherwise.
+pub(crate) fn announce_accepted(headers: &mut HeaderMap, gzip: bool) {
+    let accepted = if gzip { "identity,gzip" } else { "identity" };
+    headers.insert(ACCEPT_HEADER, HeaderValue::from_static(accepted));
+}
+
+/// Whether the sender of a request with these headers unpacks gzip.
+pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
+    let lists = headers.get_all(ACCEPT_HEADER).iter().filter_map(|list| list.to_str().ok());
+    lists.flat_map(|list| list.split(',')).any(|name| name.trim() == "gzip")
+}
+
+/// Says that messages may be packed.
+pub(crate) fn announce(headers: &mut HeaderMap) {
+    headers.insert(ENCODING_HEADER, HeaderValue::from_static("gzip"));
+}
+
+/// `message`, which has a prefix, packed where that makes it shorter.
+pub(crate) fn pack(message: Box<Buffer>) -> Box<Buffer> {
+    if message.len() < PACKED_BYTES_MIN {
+        return message;
+    }
+    match packed(&message).filter(|packed| packed.len() < message.len()) {
+        Some(packed) => Box::new(packed),
+        None => message,
+    }
+}
+
+/// What stands in `message` behind the prefix, packed and with a prefix of its own.
+fn packed(message: &Buffer) -> Option<Buffer> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(message.len() / 2), Compression::fast());
+    let mut prefix_left = PREFIX_BYTES;
+    for chunk in message.chunks() {
+        let (prefix, rest) = chunk.split_at(prefix_left.min(chunk.len()));
+        prefix_left -= prefix.len();
+        encoder.write_all(rest).ok()?;
+    }
+    let mut packed = Buffer::from(encoder.finish().ok()?);
+    put_prefix(1, &mut packed);
+    Some(packed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use bytes::{Buf, Bytes};
+    use flate2::read::GzDecoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The message of a packed one, or of one that is not.
+    fn unpacked(data: &Buffer) -> Vec<u8> {
+        let bytes = data.to_vec();
+        let (mut prefix, message) = bytes.split_at(PREFIX_BYTES);
+        let flag = prefix.get_u8();
+        assert_eq!(prefix.get_u32() as usize, message.len());
+        if flag == 0 {
+            return message.to_vec();
+        }
+        let mut plain = Vec::new();
+        GzDecoder::new(message).read_to_end(&mut plain).unwrap();
+        plain
+    }
+
+    proptest! {
+        /// Whatever a message is, and however it lies, it comes out as it was, and not longer.
+        #[test]
+        fn what_is_packed_is_the_message(
+            message in prop::collection::vec(0..20_u8, 0..5_000), cut in 1..3_000_usize, repeats in 1..4_usize
+        ) {
+            let message = message.repeat(repeats);
+            let whole = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+            let mut data = Box::new(Buffer::new());
+            whole.chunks(cut).for_each(|chunk| data.append(Bytes::copy_from_slice(chunk)));
+            let packed = pack(data);
+            prop_assert!(packed.len() <= whole.len());
+            prop_assert_eq!(unpacked(&packed), message);
+        }
+    }
+
+    #[test]
+    fn short_messages_and_noise_stay_as_they_are() {
+        let zeros = |bytes: u32| {
+            Box::new(Buffer::from([&[0][..], &bytes.to_be_bytes(), &vec![0; bytes as usize]].concat()))
+        };
+        assert_eq!(pack(zeros(100)).len(), 105);
+        assert!(pack(zeros(10_000)).len() < 200);
+        let mut state = 1_u64;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .take(2_000)
+        .collect();
+        let noise = [&[0][..], &2_000_u32.to_be_bytes(), &noise].concat();
+        assert_eq!(pack(Box::new(noise.clone().into())).to_vec(), noise);
+    }
+
+    #[test]
+    fn who_asks_is_understood() {
+        for (list, expected) in [
+            ("gzip", true),
+            ("identity, gzip", true),
+            ("deflate,gzip,zstd", true),
+            ("gzipped", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_HEADER, HeaderValue::from_str(list).unwrap());
+            assert_eq!(is_wanted(&headers), expected, "{list}");
+        }
+        assert!(!is_wanted(&HeaderMap::new()));
+    }
+}

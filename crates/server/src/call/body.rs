@@ -1,0 +1,148 @@
+//! The body of a request: watched, counted, and in plain frames of gRPC.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Frame;
+use hyper::body::Incoming;
+use shoal_frontend::MinRate;
+use tonic::Status;
+
+use super::decode::Decoders;
+use super::intake::Intake;
+use super::min_rate::Watch;
+use crate::failure::Failure;
+use crate::flow::MemoryPermit;
+
+/// The body of a request, watched.
+pub(crate) struct RequestBody {
+    body: Incoming,
+    /// Counts what arrives; none for a stream, whose messages are counted by who reads them.
+    intake: Option<Intake>,
+    /// What came and may not go on yet.
+    held: Option<Bytes>,
+    /// None where the sender may be silent for as long as it likes.
+    watch: Option<Watch>,
+    /// Turns what arrives into plain frames of gRPC; none where it is.
+    decoders: Option<Box<Decoders>>,
+}
+
+impl RequestBody {
+    /// The body of a request whose bytes `permit` counts; where there is no room for them they wait at most `room_wait_max`.
+    pub(crate) fn new(
+        body: Incoming,
+        permit: Arc<MemoryPermit>,
+        min_rate: MinRate,
+        room_wait_max: Duration,
+    ) -> Self {
+        let intake = Intake::new(permit, room_wait_max);
+        Self { body, intake: Some(intake), held: None, watch: Some(Watch::new(min_rate)), decoders: None }
+    }
+
+    /// What arrives is in another dress than plain gRPC.
+    pub(crate) fn decoded(self, decoders: Option<Decoders>) -> Self {
+        Self { decoders: decoders.map(Box::new), ..self }
+    }
+
+    /// No longer counts what arrives: its reader does, in messages of at most `message_bytes_max`.
+    pub(crate) fn uncounted(self, message_bytes_max: usize) -> Self {
+        let decoders = self.decoders.map(|decoders| Box::new(decoders.bounded(message_bytes_max)));
+        Self { intake: None, decoders, ..self }
+    }
+
+    /// Counts `bytes` that are held from now on, which stand for `plain`.
+    fn count(&mut self, bytes: usize, plain: &[u8]) -> Result<(), Status> {
+        match &mut self.intake {
+            Some(intake) if bytes > 0 => intake.count(bytes, plain).map_err(Failure::into_status),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the last frame of the transport stands for, as far as it was not taken yet.
+    fn decoded_part(&mut self) -> Result<Option<Bytes>, Status> {
+        self.decoders.as_mut().map_or(Ok(None), |decoders| decoders.next())
+    }
+
+    /// What a frame of the transport stands for; none where it is not enough yet.
+    fn decode(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, Status> {
+        let Some(decoders) = &mut self.decoders else { return Ok(Some(frame)) };
+        match frame.into_data() {
+            Ok(data) => {
+                decoders.push(data)?;
+                Ok(decoders.next()?.map(Frame::data))
+            }
+            Err(other) => Ok(Some(other)),
+        }
+    }
+
+    /// As [`Self::uncounted`], and its sender may be silent: it holds nothing meanwhile, and keep-alive finds out where it is gone.
+    pub(crate) fn unhurried(self, message_bytes_max: usize) -> Self {
+        Self { watch: None, ..self.uncounted(message_bytes_max) }
+    }
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(intake) = &mut this.intake {
+                ready!(intake.poll_room(context)).map_err(Failure::into_status)?;
+            }
+            if let Some(data) = this.held.take() {
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            if let Some(part) = this.decoded_part()? {
+                this.count(part.len(), &part)?;
+                this.held = Some(part);
+                continue;
+            }
+            let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
+                let Some(watch) = &mut this.watch else { return Poll::Pending };
+                return watch.poll(context).map(|slow| Some(Err(Failure::too_slow(slow).into_status())));
+            };
+            return Poll::Ready(match frame {
+                Some(Ok(frame)) => {
+                    let arrived = frame.data_ref().map_or(0, Bytes::len);
+                    if let Some(watch) = &mut this.watch {
+                        watch.came(arrived).map_err(|slow| Failure::too_slow(slow).into_status())?;
+                    }
+                    // A slow sender is not one who does not take its answers.
+                    if let Some(intake) = &this.intake {
+                        intake.note_moved();
+                    }
+                    let decoded = this.decode(frame)?;
+                    let plain = decoded.as_ref().and_then(Frame::data_ref).map_or(&[][..], |data| data);
+                    this.count(plain.len().max(arrived), plain)?;
+                    let Some(frame) = decoded else { continue };
+                    match frame.into_data() {
+                        Ok(data) if this.intake.as_ref().is_some_and(Intake::is_over) => {
+                            this.held = Some(data);
+                            continue;
+                        }
+                        Ok(data) => Some(Ok(Frame::data(data))),
+                        Err(other) => Some(Ok(other)),
+                    }
+                }
+                // A reset stream is an error here, not its end: tonic would take "cancelled" for the latter.
+                Some(Err(error)) => Some(Err(Status::aborted(format!("the request broke off: {error}")))),
+                None => match this.decoders.take().map_or(Ok(()), |decoders| decoders.end()) {
+                    Ok(()) => None,
+                    Err(status) => Some(Err(status)),
+                },
+            });
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream() && self.decoders.is_none() && self.held.is_none()
+    }
+}

@@ -1,0 +1,119 @@
+//! What arrives of a unary request: it counts for a permit, and a long request waits where there is no room.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use shoal_api::MESSAGE_BYTES_MAX;
+
+use crate::failure::Failure;
+use crate::flow::turn::Turn;
+use crate::flow::{MemoryPermit, SHORT_BYTES};
+use crate::wire::PREFIX_BYTES;
+
+/// What arrives of a unary request: it counts for a permit, and a long request waits where there is no room.
+pub(super) struct Intake {
+    permit: Arc<MemoryPermit>,
+    room_wait_max: Duration,
+    /// What was counted.
+    arrived: usize,
+    /// What the message will have with its prefix; none while that has not said it.
+    announced: Option<u32>,
+    /// Whether the connection keeps room for all of it.
+    is_kept: bool,
+    /// Whether it may not go on before there is room.
+    is_over: bool,
+    /// Of a request that had to wait.
+    turn: Option<Box<Turn>>,
+}
+
+impl Intake {
+    pub(super) fn new(permit: Arc<MemoryPermit>, room_wait_max: Duration) -> Self {
+        Self {
+            permit,
+            room_wait_max,
+            arrived: 0,
+            announced: None,
+            is_kept: false,
+            is_over: false,
+            turn: None,
+        }
+    }
+
+    /// Whether it may not go on before there is room.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Says that the client sent a piece of the request.
+    pub(super) fn note_moved(&self) {
+        self.permit.note_moved();
+    }
+
+    /// Counts `bytes`, which stand for `plain`.
+    pub(super) fn count(&mut self, bytes: usize, plain: &[u8]) -> Result<(), Failure> {
+        // What is too long is refused by who reads it, and says so.
+        let announces = match plain.split_first_chunk::<PREFIX_BYTES>() {
+            Some((&[_, a, b, c, d], _)) if self.announced.is_none() => {
+                let message_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
+                (message_bytes <= MESSAGE_BYTES_MAX).then_some((PREFIX_BYTES + message_bytes) as u32)
+            }
+            _ => None,
+        };
+        self.announced = self.announced.or(announces);
+        self.arrived += bytes;
+        if self.arrived.max(self.announced.unwrap_or_default() as usize) <= SHORT_BYTES {
+            return self.permit.grow(bytes);
+        }
+        if let Some(bytes) = announces {
+            self.permit.check_fits(bytes as usize)?;
+        }
+        self.permit.take(bytes);
+        if let Some(turn) = &mut self.turn {
+            turn.came(bytes, self.permit.has_room());
+        }
+        // Where there once was room for all of it, its end comes in.
+        self.is_over = !(self.has_room() || (self.is_kept && self.unsent() == 0));
+        Ok(())
+    }
+
+    /// What may still come.
+    fn unsent(&self) -> usize {
+        self.announced.map_or(usize::MAX, |announced| (announced as usize).saturating_sub(self.arrived))
+    }
+
+    /// Whether there is room for more, and the first time for all of it.
+    fn has_room(&mut self) -> bool {
+        match self.announced {
+            Some(_) if self.is_kept => self.permit.server_has_room(),
+            Some(bytes) => {
+                self.is_kept = self.permit.announce(bytes as usize);
+                self.is_kept
+            }
+            None => self.permit.has_room(),
+        }
+    }
+
+    /// Waits until there is room for more.
+    pub(super) fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        if !self.is_over {
+            return Poll::Ready(Ok(()));
+        }
+        let (held, permit, wait_max) =
+            ((self.arrived, self.unsent()), Arc::clone(&self.permit), self.room_wait_max);
+        let mut turn = self.turn.take().unwrap_or_default();
+        let polled = turn.poll(&permit, held, wait_max, context, || self.has_room());
+        self.turn = Some(turn);
+        ready!(polled)?;
+        self.is_over = false;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            self.permit.keep_place(turn.end());
+        }
+    }
+}

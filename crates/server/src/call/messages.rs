@@ -1,0 +1,210 @@
+//! The messages of a stream, each in one piece: where it was received, if it lies within a frame of HTTP/2.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use shoal_buffer::Buffer;
+use tonic::Status;
+
+use super::message::{FrameBody, KEPT_BYTES_MIN, append_frame};
+use crate::failure::Failure;
+use crate::flow::MemoryPermit;
+use crate::flow::turn::Turn;
+use crate::wire::{PREFIX_BYTES, length};
+
+/// Takes the messages off the body of a request.
+pub(crate) struct Messages<B> {
+    body: B,
+    message_bytes_max: usize,
+    /// What came and was not given.
+    received: Buffer,
+    /// None in tests of what is taken apart here.
+    account: Option<Account>,
+}
+
+/// What the messages of a stream hold of the bytes in flight: they count as they come, until the next one is asked for.
+struct Account {
+    permit: Arc<MemoryPermit>,
+    room_wait_max: Duration,
+    /// Bytes of the frame and of the message that is begun.
+    held: usize,
+    /// Bytes of the message that was given last.
+    given: usize,
+    /// Whether a frame came for which there was no room.
+    is_over: bool,
+    /// Of the message that comes, and of the one that was given last.
+    turn: Turn,
+}
+
+impl Account {
+    fn came(&mut self, bytes: usize) {
+        self.permit.take(bytes);
+        self.held += bytes;
+        self.is_over = !self.permit.has_room();
+        self.turn.came(bytes, !self.is_over);
+    }
+
+    /// A message is there as a whole.
+    fn gives(&mut self, bytes: usize) {
+        self.held -= bytes;
+        self.given += bytes;
+    }
+
+    /// Who asks for the next message is through with the last one.
+    fn end_message(&mut self) {
+        if self.given > 0 {
+            self.permit.give(std::mem::take(&mut self.given));
+            self.turn = Turn::default();
+        }
+    }
+
+    /// Waits until there is room for more of the message; says what to tell its sender where there is none in time, or too many wait.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        if self.is_over && self.held > 0 {
+            let (permit, wait_max) = (&self.permit, self.room_wait_max);
+            // How much comes in all is not known.
+            let bytes = (self.held, usize::MAX);
+            ready!(self.turn.poll(permit, bytes, wait_max, context, || permit.has_room()))?;
+        }
+        self.is_over = false;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.permit.give(self.held + self.given);
+    }
+}
+
+impl<B: FrameBody> Messages<B> {
+    pub(crate) fn new(body: B, message_bytes_max: usize) -> Self {
+        Self { body, message_bytes_max, received: Buffer::new(), account: None }
+    }
+
+    /// As [`Self::new`]; what comes counts for `permit`. A message that finds no room waits for it at most `room_wait_max`.
+    pub(crate) fn counted(
+        body: B,
+        message_bytes_max: usize,
+        permit: Arc<MemoryPermit>,
+        room_wait_max: Duration,
+    ) -> Self {
+        let account =
+            Account { permit, room_wait_max, held: 0, given: 0, is_over: false, turn: Turn::default() };
+        Self { account: Some(account), ..Self::new(body, message_bytes_max) }
+    }
+
+    /// The next message; none at the end of the stream.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        if let Some(account) = &mut self.account {
+            account.end_message();
+        }
+        loop {
+            match self.take() {
+                Ok(None) => {}
+                Ok(Some(message)) => {
+                    if let Some(account) = &mut self.account {
+                        account.gives(PREFIX_BYTES + message.len());
+                    }
+                    return Poll::Ready(Some(Ok(message)));
+                }
+                Err(status) => return Poll::Ready(Some(Err(status))),
+            }
+            if let Some(account) = &mut self.account
+                && let Err(failure) = ready!(account.poll_room(context))
+            {
+                return Poll::Ready(Some(Err(failure.into_status())));
+            }
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    if let Some(account) = &mut self.account {
+                        account.came(data.len());
+                    }
+                    match self.received.is_empty() {
+                        true => self.received.append_external(data),
+                        false => append_frame(&mut self.received, data),
+                    }
+                }
+                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+                None if self.received.is_empty() => return Poll::Ready(None),
+                None => {
+                    let status = Status::internal("the request ended in the middle of its message");
+                    return Poll::Ready(Some(Err(status)));
+                }
+            }
+        }
+    }
+
+    /// A message that is there as a whole.
+    fn take(&mut self) -> Result<Option<Bytes>, Status> {
+        match length(&self.received, self.message_bytes_max)? {
+            Some(bytes) if self.received.len() - PREFIX_BYTES >= bytes => {
+                self.received.advance(PREFIX_BYTES);
+                Ok(Some(self.received.copy_to_bytes(bytes)))
+            }
+            _ => {
+                // A few bytes of a frame would keep the memory that their connection was read into.
+                if self.received.len() < KEPT_BYTES_MIN {
+                    self.received.own();
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing::frames::Frames;
+
+    const MESSAGE_BYTES_MAX: usize = 300;
+
+    fn messages(sent: &[u8], cut: usize) -> Result<Vec<Bytes>, Status> {
+        let frames: Vec<_> = sent.chunks(cut).map(Bytes::copy_from_slice).collect();
+        let mut messages = Messages::new(Frames(frames.into_iter()), MESSAGE_BYTES_MAX);
+        let mut taken = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(message)) = messages.poll_next(&mut context) {
+            taken.push(message?);
+        }
+        Ok(taken)
+    }
+
+    proptest! {
+        /// However the bytes are cut into frames, the messages come out as they were sent.
+        #[test]
+        fn cuts_do_not_matter(
+            sent in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..6), cut in 1..400_usize
+        ) {
+            let framed = |message: &Vec<u8>| [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat();
+            let bytes: Vec<u8> = sent.iter().flat_map(framed).collect();
+            prop_assert_eq!(messages(&bytes, cut).unwrap(), sent);
+            if !bytes.is_empty() {
+                prop_assert!(messages(&bytes[..bytes.len() - 1], cut).is_err(), "it ends in the middle");
+            }
+        }
+
+        #[test]
+        fn garbage_is_an_error_or_messages(bytes in prop::collection::vec(any::<u8>(), 0..40), cut in 1..9_usize) {
+            if let Ok(taken) = messages(&bytes, cut) {
+                prop_assert_eq!(taken.iter().map(|message| message.len() + PREFIX_BYTES).sum::<usize>(), bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn long_and_packed_messages_are_refused() {
+        let long = [&[0][..], &(MESSAGE_BYTES_MAX as u32 + 1).to_be_bytes()].concat();
+        assert_eq!(messages(&long, 2).unwrap_err().code(), tonic::Code::ResourceExhausted);
+        assert_eq!(messages(&[1, 0, 0, 0, 0], 9).unwrap_err().code(), tonic::Code::Internal);
+    }
+}

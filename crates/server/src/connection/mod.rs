@@ -1,0 +1,267 @@
+//! One connection: TLS where there is some, HTTP on it, and the patience with it.
+//!
+//! HTTP/2 is what gRPC speaks; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes tell which of them it is.
+
+mod cork;
+mod frames;
+mod io;
+mod tasks;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use shoal_frontend::{name_of, rest_of_life};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use self::cork::Cork;
+use self::io::Rewound;
+use self::tasks::{Spawner, WithTasks};
+use crate::admission::Place;
+use crate::dispatch::{Dispatch, Peer};
+use crate::flow::{ConnectionFlow, deadline_after};
+use crate::options::Limits;
+use crate::wire::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
+
+/// Headers of one request, in bytes.
+const HEADER_BYTES_MAX: u32 = 16 << 10;
+
+/// A peer that does not answer pings is gone: how often it is asked, and how long it may take.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// How a client of HTTP/2 begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Streams that a client opened and reset before anybody looked at them ("rapid reset"); with more, the connection ends.
+const RESETS_WAITING_MAX: usize = 32;
+
+/// Streams that were reset for a client's errors; with more, the connection ends.
+const RESETS_FOR_ERRORS_MAX: usize = 256;
+
+/// Headers of a request over HTTP/1.1.
+const HEADERS_MAX: usize = 64;
+
+/// What HTTP/1.1 reads at a time, headers included, in bytes.
+const HTTP1_BUFFER_BYTES: usize = 64 << 10;
+
+/// Serves `stream` until it ends, `drain` becomes true and all requests are answered, or its peer is too slow.
+pub(crate) async fn serve(
+    stream: TcpStream,
+    address: SocketAddr,
+    place: Arc<Place>,
+    dispatch: Arc<Dispatch>,
+    limits: &Limits,
+    mut drain: watch::Receiver<bool>,
+) {
+    let cork = Cork::of(&stream);
+    let Some(acceptor) = dispatch.security.tls().map(TlsAcceptor::from) else {
+        let peer = Arc::new(Peer { address, place, certificate: None, expires: None });
+        return speak(stream, cork, peer, dispatch, limits, drain).await;
+    };
+    let accepted = tokio::select! {
+        accepted = timeout(limits.greeting_max, acceptor.accept(stream)) => accepted,
+        _ = drain.wait_for(|drain| *drain) => return,
+    };
+    match accepted {
+        Ok(Ok(stream)) => {
+            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let rest = rest_of_life(chain);
+            // TLS does not look at the certificates again where a session is resumed.
+            if rest.is_some_and(|rest| rest.is_zero()) {
+                tracing::debug!(peer = %address, "closed: its certificate has ended");
+                return;
+            }
+            let peer = Arc::new(Peer {
+                address,
+                place,
+                certificate: chain.first().map(name_of),
+                expires: rest.map(deadline_after),
+            });
+            if let Some(name) = &peer.certificate {
+                peer.place.set_authenticated();
+                tracing::debug!(peer = %address, %name, "showed a certificate");
+            }
+            speak(stream, cork, peer, dispatch, limits, drain).await;
+        }
+        Ok(Err(error)) => tracing::debug!(peer = %address, %error, "closed: no agreement on TLS"),
+        Err(_) => tracing::debug!(peer = %address, "closed: it took too long to agree on TLS"),
+    }
+}
+
+/// Speaks HTTP on `stream`.
+async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    mut stream: S,
+    cork: Cork,
+    peer: Arc<Peer>,
+    dispatch: Arc<Dispatch>,
+    limits: &Limits,
+    mut drain: watch::Receiver<bool>,
+) {
+    let Some(greeting) = greeting(&mut stream, limits.greeting_max, &mut drain).await else {
+        tracing::debug!(peer = %peer.address, "closed: it does not speak HTTP");
+        return;
+    };
+    let is_http2 = greeting.as_slice() == PREFACE;
+    let flow = dispatch.flow.connection();
+    let stream = Rewound::new(greeting.into(), stream, Arc::clone(&flow), is_http2, limits.greeting_max);
+    let stream = TokioIo::new(stream);
+    let requests = service_fn(|request: http::Request<Incoming>| {
+        let (dispatch, flow, peer) = (Arc::clone(&dispatch), Arc::clone(&flow), Arc::clone(&peer));
+        async move { Ok::<_, Infallible>(dispatch.answer(&peer, flow, request).await) }
+    });
+    let bounds = Bounds { limits, flow: &flow, place: &peer.place, expires: peer.expires, drain };
+    let ended = if is_http2 {
+        let spawner = Spawner::default();
+        let connection = Box::pin(http2(limits, spawner.clone()).serve_connection(stream, requests));
+        let connection = WithTasks::new(connection, spawner, dispatch.gate.clone(), Arc::clone(&flow), cork);
+        let connection = pin!(connection);
+        bounds.drive(connection, |mut all| all.connection().as_mut().graceful_shutdown()).await
+    } else {
+        let connection = pin!(http1(limits).serve_connection(stream, requests));
+        bounds.drive(connection, http1::Connection::graceful_shutdown).await
+    };
+    let silence_s = limits.min_rate.silence_max.as_secs_f64();
+    match ended {
+        Ended::Closed(Ok(())) => {}
+        Ended::Closed(Err(error)) => tracing::debug!(peer = %peer.address, %error, "closed"),
+        Ended::Stalled => {
+            tracing::warn!(peer = %peer.address, "closed: it did not take its answers for {silence_s} s");
+        }
+        Ended::Expired => tracing::info!(peer = %peer.address, "closed: its certificate has ended"),
+    }
+}
+
+/// How a connection ended.
+enum Ended {
+    Closed(hyper::Result<()>),
+    /// Its peer did not take its answers.
+    Stalled,
+    /// Its peer's certificate is over, and requests were still under way after the time to finish.
+    Expired,
+}
+
+/// What ends a connection besides its two sides.
+struct Bounds<'a> {
+    limits: &'a Limits,
+    flow: &'a ConnectionFlow,
+    place: &'a Place,
+    expires: Option<Instant>,
+    drain: watch::Receiver<bool>,
+}
+
+impl Bounds<'_> {
+    /// Runs `connection` to its end.
+    async fn drive<C: Future<Output = hyper::Result<()>>>(
+        mut self,
+        mut connection: Pin<&mut C>,
+        end: impl Fn(Pin<&mut C>),
+    ) -> Ended {
+        let mut stalled = pin!(stalled(self.flow, self.limits.min_rate.silence_max));
+        let mut expired = pin!(until(self.expires));
+        let mut overdue = pin!(self.place.overdue());
+        let mut cut = pin!(until(self.expires.map(|expires| expires + self.limits.drain_max)));
+        let mut draining = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => return Ended::Closed(ended),
+                () = stalled.as_mut() => return Ended::Stalled,
+                () = cut.as_mut() => return Ended::Expired,
+                () = expired.as_mut(), if !draining => draining = true,
+                // A client that only comes too late sees that nothing of its was begun.
+                () = overdue.as_mut(), if !draining => draining = true,
+                _ = self.drain.wait_for(|drain| *drain), if !draining => draining = true,
+            }
+            // A peer that has another certificate comes back with it.
+            end(connection.as_mut());
+        }
+    }
+}
+
+/// Ends at `time`; never where there is none.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn http2(limits: &Limits, spawner: Spawner) -> http2::Builder<Spawner> {
+    let mut http = http2::Builder::new(spawner);
+    http.timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_concurrent_streams(limits.streams_max)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .max_pending_accept_reset_streams(RESETS_WAITING_MAX)
+        .max_local_error_reset_streams(RESETS_FOR_ERRORS_MAX)
+        .keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .auto_date_header(false);
+    http
+}
+
+/// For gRPC-Web only: `dispatch` refuses whatever else comes.
+fn http1(limits: &Limits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.greeting_max)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HTTP1_BUFFER_BYTES)
+        .auto_date_header(false);
+    http
+}
+
+/// The peer's first bytes: all of HTTP/2's preface, or so many that it is not. None where they did not come in time: a peer
+/// that says nothing, or a byte a minute, must not hold a connection.
+async fn greeting<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    greeting_max: Duration,
+    drain: &mut watch::Receiver<bool>,
+) -> Option<Vec<u8>> {
+    let preface = async {
+        let mut bytes = Vec::with_capacity(PREFACE.len());
+        while bytes.len() < PREFACE.len() && PREFACE.starts_with(&bytes) {
+            let room = (PREFACE.len() - bytes.len()) as u64;
+            match (&mut *stream).take(room).read_buf(&mut bytes).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+        Some(bytes)
+    };
+    tokio::select! {
+        greeting = timeout(greeting_max, preface) => greeting.ok().flatten(),
+        _ = drain.wait_for(|drain| *drain) => None,
+    }
+}
+
+/// Ends where the peer has not taken a byte of its answers for `silence_max`.
+async fn stalled(flow: &ConnectionFlow, silence_max: Duration) {
+    let mut ticks = interval(silence_max / 4);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut waits: Option<(u64, Instant)> = None;
+    loop {
+        let now = ticks.tick().await;
+        waits = match (flow.waits_at(), waits) {
+            (Some(at), Some((before, since))) if at == before => {
+                if now.duration_since(since) >= silence_max {
+                    return;
+                }
+                Some((at, since))
+            }
+            (Some(at), _) => Some((at, now)),
+            (None, _) => None,
+        };
+    }
+}

@@ -1,0 +1,150 @@
+//! The requests of one connection, run by the connection's own task.
+//!
+//! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores, a way
+//! to another one; and the writes of requests that came together would reach the committer one by one. Here the task that
+//! reads the connection runs its requests too, and hands the writes of a turn to the committer together. So a connection is
+//! the work of one core at a time; clients that want more of the server open several.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::cork::Cork;
+use crate::auth::Gate;
+use crate::flow::ConnectionFlow;
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Takes tasks from hyper. Clones share what they took.
+#[derive(Clone, Default)]
+pub(crate) struct Spawner(Arc<Mutex<Vec<Task>>>);
+
+impl Spawner {
+    fn take(&self) -> Vec<Task> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner {
+    fn execute(&self, task: F) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(task));
+    }
+}
+
+/// A connection with its requests: ends with the connection. What is left of its requests then is dropped, as nobody can be
+/// answered any more.
+pub(crate) struct WithTasks<C> {
+    connection: C,
+    gate: Gate,
+    flow: Arc<ConnectionFlow>,
+    cork: Cork,
+    spawner: Spawner,
+    running: FuturesUnordered<Task>,
+}
+
+impl<C: Future + Unpin> WithTasks<C> {
+    /// `connection`, whose executor is `spawner`, before the store of `gate`; `flow` and `cork` are its own.
+    pub(crate) fn new(
+        connection: C,
+        spawner: Spawner,
+        gate: Gate,
+        flow: Arc<ConnectionFlow>,
+        cork: Cork,
+    ) -> Self {
+        Self { connection, gate, flow, cork, spawner, running: FuturesUnordered::new() }
+    }
+
+    /// The connection itself.
+    pub(crate) fn connection(&mut self) -> &mut C {
+        &mut self.connection
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>) -> Poll<C::Output> {
+        loop {
+            if let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(context) {
+                return Poll::Ready(ended);
+            }
+            let begun = self.spawner.take();
+            let mut moved = !begun.is_empty();
+            self.running.extend(begun);
+            self.flow.sending().begin_round();
+            let Self { gate, running, flow, .. } = self;
+            gate.gather(|| {
+                // What there is to send leaves before others are run: so the other side has something to do meanwhile.
+                while let Poll::Ready(Some(())) = running.poll_next_unpin(context) {
+                    moved = true;
+                    if flow.sending().is_over() {
+                        break;
+                    }
+                }
+            });
+            if self.flow.sending().take_is_long() {
+                self.cork.put_in();
+            }
+            // What was answered leaves with the next look at the connection, all of it in one write.
+            if !moved {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl<C> Drop for WithTasks<C> {
+    /// What the connection began in its last look was not taken yet; each task holds the spawner, so nobody else would free
+    /// them.
+    fn drop(&mut self) {
+        drop(self.spawner.take());
+    }
+}
+
+impl<C: Future + Unpin> Future for WithTasks<C> {
+    type Output = C::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {
+        let ended = self.turn(context);
+        self.cork.take_out();
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Waker;
+
+    use futures_util::future::poll_fn;
+    use hyper::rt::Executor;
+
+    use super::*;
+
+    /// A connection that begins two tasks at its first look, and ends when both have ended: the turn that begins them also
+    /// runs them, and looks at the connection again.
+    #[test]
+    fn a_turn_runs_what_it_began_and_looks_again() {
+        let (spawner, ended) = (Spawner::default(), Arc::new(AtomicUsize::new(0)));
+        let (mut looks, begin, seen) = (0, spawner.clone(), Arc::clone(&ended));
+        let connection = poll_fn(move |_| {
+            looks += 1;
+            for _ in 0..if looks == 1 { 2 } else { 0 } {
+                let ended = Arc::clone(&seen);
+                begin.execute(async move {
+                    ended.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            if seen.load(Ordering::Relaxed) == 2 { Poll::Ready(looks) } else { Poll::Pending }
+        });
+        let mut all = WithTasks::new(
+            connection,
+            spawner,
+            Gate::new(crate::testing::store(), false, crate::Security::default()),
+            crate::flow::Flow::new(0, 0).connection(),
+            Cork::default(),
+        );
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(Pin::new(&mut all).poll(&mut context), Poll::Ready(2));
+        assert_eq!(ended.load(Ordering::Relaxed), 2);
+    }
+}

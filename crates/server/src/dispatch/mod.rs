@@ -1,0 +1,366 @@
+//! Which request goes to which verb: the one table of routes.
+
+pub(crate) mod standard;
+pub(crate) mod web;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use hyper::body::Incoming;
+use shoal_api::{Method, OPERATIONS_MESSAGE_BYTES_MAX, SEQUENCE_HEADER, SESSION_HEADER, key_value as kv, v1};
+use shoal_engine::RequestId;
+use shoal_frontend::{MinRate, Security};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
+use tonic::Status;
+
+use self::standard::Standard;
+use self::web::{Dialect, Origins};
+use crate::admission::{Admission, Place};
+use crate::answer::body::ResponseBody;
+use crate::answer::pack;
+use crate::auth::{Caller, Denied, Gate, Revoked, Shown};
+use crate::call::body::RequestBody;
+use crate::call::decode::Decoders;
+use crate::call::{self, Call, HttpResponse, PART_BYTES_MAX, StreamLimits, refuse, server_streaming, unary};
+use crate::failure::Failure;
+use crate::flow::{ConnectionFlow, Flow, deadline_after};
+use crate::operations::stat::{Counters, stat};
+use crate::operations::{
+    delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get, multi_put, put,
+    relocation, stream,
+};
+
+/// The other end of a connection.
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    pub(crate) place: Arc<Place>,
+    /// The name in the certificate that it showed.
+    pub(crate) certificate: Option<Arc<str>>,
+    /// When that certificate, or one that it rests on, ends; none: never.
+    pub(crate) expires: Option<Instant>,
+}
+
+/// How a client says that its messages are compressed.
+const ENCODING_HEADER: &str = "grpc-encoding";
+
+/// How the messages of a request are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    /// They are not.
+    Plain,
+    Gzip,
+    /// In a way that is not known, or not taken here.
+    Other,
+}
+
+impl Encoding {
+    fn of(headers: &http::HeaderMap, takes_gzip: bool) -> Self {
+        match headers.get(ENCODING_HEADER).map(http::HeaderValue::as_bytes) {
+            None | Some(b"identity") => Self::Plain,
+            Some(b"gzip") if takes_gzip => Self::Gzip,
+            Some(_) => Self::Other,
+        }
+    }
+}
+
+/// How a client says how long it will wait.
+const TIMEOUT_HEADER: &str = "grpc-timeout";
+
+/// What all requests share.
+pub(crate) struct Dispatch {
+    pub(crate) gate: Gate,
+    pub(crate) security: Security,
+    /// The bucket of the service of the seed programs.
+    pub(crate) kv_bucket: String,
+    /// Whether requests may be compressed, and whether answers are for who asks for it.
+    pub(crate) gzip: bool,
+    pub(crate) gzip_answers: bool,
+    pub(crate) origins: Origins,
+    pub(crate) standard: Standard,
+    pub(crate) counters: Counters,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) flow: Flow,
+    pub(crate) min_rate: MinRate,
+    /// How long a message waits for room.
+    pub(crate) room_wait_max: Duration,
+    /// Held while the free runs are read.
+    pub(crate) free_space_permits: Arc<Semaphore>,
+    /// True from when the server is told to stop.
+    pub(crate) draining: watch::Receiver<bool>,
+}
+
+impl Dispatch {
+    /// Answers one request.
+    pub(crate) async fn answer(
+        &self,
+        peer: &Peer,
+        flow: Arc<ConnectionFlow>,
+        request: http::Request<Incoming>,
+    ) -> HttpResponse {
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
+        if let Some(answer) = self.origins.preflight(&request) {
+            return answer;
+        }
+        let Some(dialect) = Dialect::of(&request) else {
+            // What the gRPC protocol says to answer to others.
+            return web::empty(http::StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        };
+        let origin = match self.origins.admit(&request) {
+            Ok(origin) => origin,
+            Err(status) => return web::empty(status),
+        };
+        let is_packed = self.gzip_answers && pack::is_wanted(request.headers());
+        let encoding = Encoding::of(request.headers(), self.gzip);
+        let mut answer = self.in_time(peer, flow, request, dialect).await.unwrap_or_else(refuse);
+        if encoding == Encoding::Other {
+            pack::announce_accepted(answer.headers_mut(), self.gzip);
+        }
+        if is_packed {
+            pack::announce(answer.headers_mut());
+            answer = answer.map(ResponseBody::packed);
+        }
+        web::allow(dialect.dress(answer), origin)
+    }
+
+    /// Answers a request before its deadline, where it has one. A handler that is late is dropped with all that it holds.
+    async fn in_time(
+        &self,
+        peer: &Peer,
+        flow: Arc<ConnectionFlow>,
+        request: http::Request<Incoming>,
+        dialect: Dialect,
+    ) -> Result<HttpResponse, Failure> {
+        let Some(timeout) = timeout_of(request.headers())? else {
+            return self.admit(peer, flow, request, dialect)?.await;
+        };
+        let deadline = deadline_after(timeout);
+        let answer = self.admit(peer, flow, request, dialect)?;
+        let answer = timeout_at(deadline, answer).await.map_err(|_| Failure::deadline())??;
+        Ok(answer.map(|body| body.until(deadline)))
+    }
+
+    /// Looks at what stands in front of a request; gives its answer to come.
+    fn admit(
+        &self,
+        peer: &Peer,
+        flow: Arc<ConnectionFlow>,
+        request: http::Request<Incoming>,
+        dialect: Dialect,
+    ) -> Result<impl Future<Output = Result<HttpResponse, Failure>>, Failure> {
+        let headers = request.headers();
+        let identity = identity(headers)?;
+        let encoding = Encoding::of(headers, self.gzip);
+        let is_packed = encoding == Encoding::Gzip;
+        let authorization = headers.get(http::header::AUTHORIZATION).cloned();
+        let path = request.uri().clone();
+        let permit = flow.permit();
+        let mut request = request.map(|body| {
+            RequestBody::new(body, Arc::clone(&permit), self.min_rate, self.room_wait_max)
+                .decoded(Decoders::new(dialect.is_text(), is_packed))
+        });
+        if is_packed {
+            request.headers_mut().remove(ENCODING_HEADER);
+        }
+        let caller = Caller {
+            address: peer.address.ip(),
+            certificate: peer.certificate.as_ref(),
+            authorization: authorization.as_ref().map(http::HeaderValue::as_bytes),
+        };
+        let admitted = self.gate.admit(caller, request).map_err(|denied| {
+            // The operator hears of who tries; how often a cause is logged is bounded by the program's log.
+            tracing::warn!(peer = %peer.address, "refused: {denied}");
+            match denied {
+                Denied::Address(_) => Failure::denied(denied.to_string()),
+                Denied::Missing { .. } | Denied::Unknown => Failure::unauthenticated(denied.to_string()),
+            }
+        })?;
+        if encoding == Encoding::Other {
+            let problem = "the request names an encoding of its messages (grpc-encoding) that this server does not take; \
+                           grpc-accept-encoding has those that it takes";
+            return Err(Failure::encoding(problem));
+        }
+        peer.place.set_authenticated();
+        let revoked = is_stream(path.path()).then(|| {
+            let certificate = peer.certificate.clone();
+            Shown { gate: self.gate.clone(), address: peer.address.ip(), certificate, authorization }
+                .revoked()
+        });
+        let call = Call { request: admitted.identified(identity), flow, permit };
+        Ok(async move { Ok(self.route_watched(path.path(), call, revoked).await) })
+    }
+
+    /// As [`Self::route`], where `revoked` ends a stream whose caller may not have it any more.
+    fn route_watched<'a>(
+        &'a self,
+        path: &'a str,
+        call: Call,
+        revoked: Option<Revoked>,
+    ) -> BoxFuture<'a, HttpResponse> {
+        let Some(revoked) = revoked else { return self.route(path, call) };
+        let limits = |message_bytes_max| StreamLimits { message_bytes_max, wait_max: self.room_wait_max };
+        match path {
+            v1::PutStream::PATH => {
+                let operation = |request| stream::put_stream(request, revoked);
+                call::client_streaming::<v1::PutStream, _>(call, limits(PART_BYTES_MAX), operation).boxed()
+            }
+            v1::Operations::PATH if call.request.identity().is_some() => {
+                let problem = "the operations of a stream have an identity each; the stream has none";
+                std::future::ready(refuse(Failure::invalid(problem))).boxed()
+            }
+            v1::Operations::PATH => {
+                let permit = Arc::clone(&call.permit);
+                let operations =
+                    |request| exchange::exchange(request, permit, self.draining.clone(), revoked);
+                let answer = call::exchange(call, limits(OPERATIONS_MESSAGE_BYTES_MAX), operations);
+                std::future::ready(answer).boxed()
+            }
+            _ => {
+                let answer = self.route(path, call);
+                async move { answer.await.map(|body| body.while_allowed(revoked)) }.boxed()
+            }
+        }
+    }
+
+    /// The answer to come of the method at `path`. Each method's is on the heap, so that a short call is not as large as the
+    /// largest: all around this is moved about.
+    fn route<'a>(&'a self, path: &'a str, call: Call) -> BoxFuture<'a, HttpResponse> {
+        let bucket = &self.kv_bucket;
+        let permit = Arc::clone(&call.permit);
+        match path {
+            v1::Put::PATH => unary::<v1::Put, _, _>(call, put::put).boxed(),
+            v1::Get::PATH => unary::<v1::Get, _, _>(call, |request| get::get(request, permit)).boxed(),
+            v1::Head::PATH => unary::<v1::Head, _, _>(call, head::head).boxed(),
+            v1::Delete::PATH => unary::<v1::Delete, _, _>(call, delete::delete).boxed(),
+            kv::Create::PATH => {
+                unary::<kv::Create, _, _>(call, |request| key_value::create(request, bucket)).boxed()
+            }
+            kv::Retrieve::PATH => {
+                unary::<kv::Retrieve, _, _>(call, |request| key_value::retrieve(request, bucket, permit))
+                    .boxed()
+            }
+            kv::Update::PATH => {
+                unary::<kv::Update, _, _>(call, |request| key_value::update(request, bucket)).boxed()
+            }
+            kv::Delete::PATH => {
+                unary::<kv::Delete, _, _>(call, |request| key_value::delete(request, bucket)).boxed()
+            }
+            v1::List::PATH => unary::<v1::List, _, _>(call, list::list).boxed(),
+            v1::MultiGet::PATH => call::whole(call, false, multi_get::multi_get).boxed(),
+            v1::MultiPut::PATH => call::whole(call, true, multi_put::multi_put).boxed(),
+            v1::MultiDelete::PATH => unary::<v1::MultiDelete, _, _>(call, multi_delete::multi_delete).boxed(),
+            v1::GetStream::PATH => {
+                server_streaming::<v1::GetStream, _, _, _>(call, stream::get_stream).boxed()
+            }
+            v1::Stat::PATH => {
+                let figures = async |request| Ok(stat(&request, &self.counters, &self.admission, &self.flow));
+                unary::<v1::Stat, _, _>(call, figures).boxed()
+            }
+            v1::Moving::PATH => {
+                unary::<v1::Moving, _, _>(call, async |request| Ok(relocation::relocation(request))).boxed()
+            }
+            v1::FreeSpace::PATH => {
+                let runs = async |request| free_space::free_space(request, &self.free_space_permits);
+                server_streaming::<v1::FreeSpace, _, _, _>(call, runs).boxed()
+            }
+            _ => async move {
+                match self.standard.answer(path, call).await {
+                    Ok(response) => response,
+                    Err(_call) => Status::unimplemented(format!("there is no method {path}")).into_http(),
+                }
+            }
+            .boxed(),
+        }
+    }
+}
+
+/// Whether the method at `path` goes on for as long as its caller likes.
+fn is_stream(path: &str) -> bool {
+    matches!(path, v1::PutStream::PATH | v1::GetStream::PATH | v1::Operations::PATH | v1::FreeSpace::PATH)
+        || standard::is_stream(path)
+}
+
+/// Who a write is, where its sender says so: its session, and its number there.
+fn identity(headers: &http::HeaderMap) -> Result<Option<RequestId>, Failure> {
+    let number = |name: &str| {
+        let Some(value) = headers.get(name) else { return Ok(None) };
+        let number = value.to_str().ok().and_then(|text| text.parse::<u64>().ok());
+        number.map(Some).ok_or_else(|| Failure::invalid(format!("{name} is a number")))
+    };
+    match (number(SESSION_HEADER)?, number(SEQUENCE_HEADER)?) {
+        (None, None) => Ok(None),
+        (Some(session), Some(sequence)) => Ok(Some(RequestId { session, sequence })),
+        _ => Err(Failure::invalid(format!("{SESSION_HEADER} and {SEQUENCE_HEADER} belong together"))),
+    }
+}
+
+/// How long the client waits for the call; none where it does not say.
+fn timeout_of(headers: &http::HeaderMap) -> Result<Option<Duration>, Failure> {
+    let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
+    let timeout = parse_timeout(value.as_bytes());
+    timeout
+        .map(Some)
+        .ok_or_else(|| Failure::invalid(format!("{TIMEOUT_HEADER} is up to 8 digits and a unit")))
+}
+
+/// The time that `text` names: one to eight digits, and a letter for the unit.
+fn parse_timeout(text: &[u8]) -> Option<Duration> {
+    let (&unit, digits) = text.split_last()?;
+    if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count = digits.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0'));
+    match unit {
+        b'H' => Some(Duration::from_secs(count * 3600)),
+        b'M' => Some(Duration::from_secs(count * 60)),
+        b'S' => Some(Duration::from_secs(count)),
+        b'm' => Some(Duration::from_millis(count)),
+        b'u' => Some(Duration::from_micros(count)),
+        b'n' => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of what a function of this shape gives, in bytes.
+    fn size_given<'a, R>(
+        _: impl FnOnce(&'a Dispatch, &'a Peer, Arc<ConnectionFlow>, http::Request<Incoming>) -> R,
+    ) -> usize {
+        size_of::<R>()
+    }
+
+    /// Every request's task is copied to its place, whatever its method: it once had 27 KiB, a seventh of the time of a get of
+    /// 64 KiB.
+    #[test]
+    fn the_task_of_a_request_is_small() {
+        let bytes = size_given(Dispatch::answer);
+        assert!(bytes <= 2560, "{bytes} bytes");
+    }
+
+    #[test]
+    fn timeouts() {
+        for (text, expected) in [
+            ("1H", Some(Duration::from_secs(3600))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("03S", Some(Duration::from_secs(3))),
+            ("99999999m", Some(Duration::from_millis(99_999_999))),
+            ("5u", Some(Duration::from_micros(5))),
+            ("0n", Some(Duration::ZERO)),
+            ("100000000n", None),
+            ("S", None),
+            ("", None),
+            ("5", None),
+            ("-5S", None),
+            ("5s", None),
+        ] {
+            assert_eq!(parse_timeout(text.as_bytes()), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The services that every gRPC server is expected to have: health and reflection. They pass the same gate as the
+//! others.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+
+use crate::answer::body::ResponseBody;
+use crate::call::body::RequestBody;
+use crate::call::{Call, HttpResponse};
+
+/// What health is told about: the server as a whole, and the services of its own.
+const SERVICES: [&str; 3] = ["", shoal_api::v1::OBJECT_STORE, shoal_api::key_value::KEY_VALUE_SERVICE];
+
+/// Whether `path` is a method of these that goes on for as long as its caller likes.
+pub(crate) fn is_stream(path: &str) -> bool {
+    path.starts_with("/grpc.")
+}
+
+type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
+type Handler = Box<dyn Fn(http::Request<RequestBody>) -> Answer + Send + Sync>;
+
+/// Health and reflection.
+pub(crate) struct Standard {
+    reporter: HealthReporter,
+    health: HealthServer<HealthService>,
+    /// By the prefix of its paths.
+    reflection: Vec<(&'static str, Handler)>,
+}
+
+impl Standard {
+    pub(crate) async fn new() -> Result<Self, tonic_reflection::server::Error> {
+        let reporter = HealthReporter::new();
+        let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()));
+        let schema = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(shoal_api::FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let reflection = vec![
+            ("/grpc.reflection.v1.ServerReflection/", handler(schema().build_v1()?)),
+            // What older tools ask for.
+            ("/grpc.reflection.v1alpha.ServerReflection/", handler(schema().build_v1alpha()?)),
+        ];
+        let standard = Self { reporter, health, reflection };
+        standard.set_serving(true).await;
+        Ok(standard)
+    }
+
+    /// Says whether the server takes requests of all kinds.
+    pub(crate) async fn set_serving(&self, serving: bool) {
+        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in SERVICES {
+            self.reporter.set_service_status(service, status).await;
+        }
+    }
+
+    /// Ends the streams of those who watch the health; without that they would hold up the end of the server.
+    pub(crate) async fn end_watches(&self) {
+        for service in SERVICES {
+            self.reporter.clone().clear_service_status(service).await;
+        }
+    }
+
+    /// Answers `call` where its path is one of these services'; gives it back otherwise.
+    pub(crate) async fn answer(&self, path: &str, call: Call) -> Result<HttpResponse, Call> {
+        let answer = if path.starts_with("/grpc.health.v1.Health/") {
+            let (http, _admitted) = call.request.take();
+            serve(self.health.clone(), http)
+        } else if let Some((_, handler)) = self.reflection.iter().find(|(prefix, _)| path.starts_with(prefix))
+        {
+            let (http, _admitted) = call.request.take();
+            handler(http)
+        } else {
+            return Err(call);
+        };
+        let permit = Arc::clone(&call.permit);
+        Ok(answer.await.map(|body| ResponseBody::new(body, permit)))
+    }
+}
+
+/// `service` as a function; its type cannot be named.
+fn handler<S>(service: S) -> Handler
+where
+    S: Service<http::Request<RequestBody>, Response = http::Response<Body>, Error = std::convert::Infallible>,
+    S: Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+{
+    Box::new(move |request| serve(service.clone(), request))
+}
+
+fn serve<S>(mut service: S, request: http::Request<RequestBody>) -> Answer
+where
+    S: Service<http::Request<RequestBody>, Response = http::Response<Body>, Error = std::convert::Infallible>,
+    S::Future: Send + 'static,
+{
+    let answer = service.call(request);
+    Box::pin(async move {
+        match answer.await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    })
+}

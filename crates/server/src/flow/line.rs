@@ -1,0 +1,367 @@
+//! Who may take in more of a message where there is no room for it: the oldest one, so that one message can always end.
+//!
+//! A message is counted as its bytes come, and not before: who says much and sends nothing takes nothing from others. So many may have
+//! come in half when the budget is used up. They wait then, each with one frame and what HTTP/2's window holds of it, and a part of the
+//! budget that nobody else may use takes in the rest of the one that waits for longest. When the store is through with that it is the next
+//! one's turn. Messages of streams and unary requests wait in the same line. What HTTP/2 holds of a connection's waiting messages may
+//! not fill the window that the oldest one needs, so their number is bounded. The model below goes through all orders in which that
+//! can happen.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use crate::wire::CONNECTION_WINDOW_BYTES;
+
+/// What HTTP/2 may hold of a connection's waiting messages together, in bytes. The rest of the connection's window stays with the
+/// others: the oldest message, short requests, and messages that have their room.
+pub(crate) const WAITING_BYTES_MAX: usize = CONNECTION_WINDOW_BYTES as usize - (4 << 20);
+
+/// What the message that waits for longest may hold where there is no room, in bytes: more than any message has.
+pub(crate) const OLDEST_BYTES: usize = 8 << 20;
+
+/// A place in the line.
+pub(crate) type Number = u64;
+
+/// Those who wait or have waited and have not ended, in the order in which they came, each with a `W`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Order<W> {
+    next: Number,
+    line: BTreeMap<Number, W>,
+}
+
+impl<W> Default for Order<W> {
+    fn default() -> Self {
+        Self { next: 0, line: BTreeMap::new() }
+    }
+}
+
+impl<W> Order<W> {
+    fn join(&mut self, who: W) -> Number {
+        let number = self.next;
+        self.next += 1;
+        self.line.insert(number, who);
+        number
+    }
+
+    fn is_first(&self, number: Number) -> bool {
+        self.line.first_key_value().is_some_and(|(first, _)| *first == number)
+    }
+}
+
+/// Whether a message of which `held` is there may take in a `frame` more. `oldest`: what the first of the line may hold.
+fn may_go_on(has_room: bool, is_first: bool, held: usize, frame: usize, oldest: usize) -> bool {
+    has_room || (is_first && held + frame <= oldest)
+}
+
+/// The line of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    order: Mutex<Order<Option<Waker>>>,
+    /// Those in the line: most of the time there is none, and nobody takes the lock.
+    count: AtomicUsize,
+}
+
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, Order<Option<Waker>>> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody gave something back. To be called after it was, with a sequentially consistent write: either who waits sees that,
+    /// or this sees who waits.
+    pub(crate) fn wake(&self) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let wakers: Vec<Waker> = self.lock().line.values_mut().filter_map(Option::take).collect();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A message's place in the line, from when it first found no room until its bytes were given back.
+#[derive(Debug)]
+pub(crate) struct Place {
+    line: Arc<Line>,
+    number: Number,
+}
+
+impl Place {
+    pub(crate) fn join(line: &Arc<Line>) -> Self {
+        line.count.fetch_add(1, Ordering::SeqCst);
+        let number = line.lock().join(None);
+        Self { line: Arc::clone(line), number }
+    }
+
+    /// Whether the message may go on, which holds `held` bytes and has a `frame` more. If not, `waker` is woken when that may have
+    /// changed. `has_room` looks at the budget.
+    pub(crate) fn may_go_on(
+        &self,
+        held: usize,
+        frame: usize,
+        waker: &Waker,
+        has_room: impl FnOnce() -> bool,
+    ) -> bool {
+        let mut order = self.line.lock();
+        // Before the look at the budget: who gives back after that wakes.
+        if let Some(place) = order.line.get_mut(&self.number) {
+            *place = Some(waker.clone());
+        }
+        may_go_on(has_room(), order.is_first(self.number), held, frame, OLDEST_BYTES)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let gone = self.line.lock().line.remove(&self.number);
+        drop(gone);
+        self.line.count.fetch_sub(1, Ordering::SeqCst);
+        // Another one is the first now.
+        self.line.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A message in units, each of them a frame.
+    #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Message {
+        connection: usize,
+        unsent: usize,
+        /// What HTTP/2 holds of it, in its window.
+        unread: usize,
+        /// What is counted.
+        held: usize,
+        stage: Stage,
+        number: Option<Number>,
+    }
+
+    impl Message {
+        fn is_whole(&self) -> bool {
+            self.unsent + self.unread == 0
+        }
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum Stage {
+        Coming,
+        /// A frame came for which there was no room.
+        Waiting,
+        /// It is there as a whole, and the store is at work.
+        Whole,
+        Done,
+        Refused,
+    }
+
+    #[derive(Clone, Copy)]
+    struct Rules {
+        room: usize,
+        oldest: usize,
+        waiting_max: usize,
+        stream_window: usize,
+        connection_window: usize,
+        /// Of unary requests: one that came as a whole waits, too, where its last frame found no room.
+        whole_waits: bool,
+    }
+
+    #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct World {
+        messages: Vec<Message>,
+        order: Order<()>,
+    }
+
+    impl World {
+        fn new(messages: &[(usize, usize)]) -> Self {
+            let message = |&(connection, units): &(usize, usize)| Message {
+                connection,
+                unsent: units,
+                unread: 0,
+                held: 0,
+                stage: Stage::Coming,
+                number: None,
+            };
+            Self { messages: messages.iter().map(message).collect(), order: Order::default() }
+        }
+
+        fn used(&self) -> usize {
+            self.messages.iter().map(|message| message.held).sum()
+        }
+
+        fn of(&self, connection: usize) -> impl Iterator<Item = &Message> {
+            self.messages.iter().filter(move |message| message.connection == connection)
+        }
+
+        /// The client sends a unit, where both windows let it.
+        fn send(&self, index: usize, rules: Rules) -> Option<Self> {
+            let message = &self.messages[index];
+            let on_connection: usize = self.of(message.connection).map(|message| message.unread).sum();
+            let may = message.unsent > 0
+                && matches!(message.stage, Stage::Coming | Stage::Waiting)
+                && message.unread < rules.stream_window
+                && on_connection < rules.connection_window;
+            may.then(|| {
+                let mut next = self.clone();
+                next.messages[index].unsent -= 1;
+                next.messages[index].unread += 1;
+                next
+            })
+        }
+
+        /// The server looks at the message: takes a frame, or waits, or goes on; or the store is through with it.
+        fn look(&self, index: usize, rules: Rules) -> Option<Self> {
+            let mut next = self.clone();
+            let (used, message) = (self.used(), &mut next.messages[index]);
+            match message.stage {
+                Stage::Coming if message.unread > 0 => {
+                    // It is there: it counts, with room or without.
+                    (message.unread, message.held) = (message.unread - 1, message.held + 1);
+                    let is_whole = message.is_whole();
+                    message.stage = match used + 1 > rules.room {
+                        true if rules.whole_waits || !is_whole => Stage::Waiting,
+                        _ if is_whole => Stage::Whole,
+                        _ => Stage::Coming,
+                    };
+                }
+                Stage::Waiting => {
+                    let on_connection =
+                        self.of(message.connection).filter(|message| message.number.is_some()).count();
+                    let number = match message.number {
+                        Some(number) => number,
+                        None if on_connection >= rules.waiting_max => {
+                            *message =
+                                Message { unread: 0, held: 0, stage: Stage::Refused, ..message.clone() };
+                            return Some(next);
+                        }
+                        None => *message.number.insert(next.order.join(())),
+                    };
+                    let is_first = next.order.is_first(number);
+                    if may_go_on(used < rules.room, is_first, message.held, 1, rules.oldest) {
+                        message.stage = if message.is_whole() { Stage::Whole } else { Stage::Coming };
+                    }
+                }
+                Stage::Whole => {
+                    (message.held, message.stage) = (0, Stage::Done);
+                    message.number.take().map(|number| next.order.line.remove(&number));
+                }
+                Stage::Coming | Stage::Done | Stage::Refused => {}
+            }
+            (next != *self).then_some(next)
+        }
+
+        fn is_over(&self) -> bool {
+            self.messages.iter().all(|message| matches!(message.stage, Stage::Done | Stage::Refused))
+        }
+    }
+
+    /// What all orders of events lead to.
+    struct Explored {
+        worlds: usize,
+        /// Worlds in which nothing can happen any more, and not all messages have ended.
+        stuck: usize,
+        refused: usize,
+        most_used: usize,
+    }
+
+    fn explore(messages: &[(usize, usize)], rules: Rules) -> Explored {
+        let first = World::new(messages);
+        let (mut seen, mut left) = (BTreeSet::from([first.clone()]), vec![first]);
+        let mut explored = Explored { worlds: 0, stuck: 0, refused: 0, most_used: 0 };
+        while let Some(world) = left.pop() {
+            explored.worlds += 1;
+            explored.most_used = explored.most_used.max(world.used());
+            let all = (0..world.messages.len())
+                .flat_map(|index| [world.send(index, rules), world.look(index, rules)]);
+            let next: Vec<World> = all.flatten().collect();
+            if next.is_empty() {
+                explored.stuck += usize::from(!world.is_over());
+                let refused = world.messages.iter().filter(|message| message.stage == Stage::Refused).count();
+                explored.refused = explored.refused.max(refused);
+            }
+            left.extend(next.into_iter().filter(|world| seen.insert(world.clone())));
+        }
+        explored
+    }
+
+    /// As in the server, the windows of those that wait leave a part of the connection's.
+    const RULES: Rules = Rules {
+        room: 3,
+        oldest: 3,
+        waiting_max: 2,
+        stream_window: 1,
+        connection_window: 3,
+        whole_waits: false,
+    };
+
+    /// The oldest one may have a frame more than a message has: where it is whole it is asked once more.
+    const UNARY: Rules = Rules { oldest: 4, whole_waits: true, ..RULES };
+
+    /// Every step takes something away from what is left to do, so that a world in which nothing is stuck comes to its end.
+    #[test]
+    fn in_all_orders_all_messages_end() {
+        for messages in [
+            &[(0, 3), (0, 3), (0, 3)][..],
+            &[(0, 2), (1, 3), (2, 3)],
+            &[(0, 2), (0, 2), (0, 2), (1, 2)],
+            &[(0, 2), (0, 2), (0, 2), (0, 2)],
+        ] {
+            for (room, rules) in (1..=3).flat_map(|room| [(room, RULES), (room, UNARY)]) {
+                let rules = Rules { room, ..rules };
+                let Explored { worlds, stuck, refused, most_used } = explore(messages, rules);
+                assert_eq!(stuck, 0, "{messages:?} with room for {room}: {worlds} worlds");
+                // One frame of each may be there without room, and the oldest message.
+                let bound = room + messages.len() + rules.oldest;
+                assert!(most_used <= bound, "{most_used} of {bound}");
+                let on_one = (0..3).map(|wanted| messages.iter().filter(|(it, _)| *it == wanted).count());
+                assert!(refused == 0 || on_one.max() > Some(rules.waiting_max), "{refused} were refused");
+            }
+        }
+    }
+
+    /// Each part of the rule is needed: the model can fail.
+    #[test]
+    fn without_a_part_of_the_rule_all_stand_still() {
+        let messages = [(0, 3), (1, 3), (2, 3)];
+        for rules in [Rules { oldest: 0, ..RULES }, Rules { oldest: 3, ..UNARY }] {
+            assert!(explore(&messages, rules).stuck > 0, "too little is kept for the oldest");
+        }
+        let messages = [(0, 3), (0, 3), (0, 3), (0, 3)];
+        let jammed = Rules { waiting_max: 4, room: 1, ..RULES };
+        assert!(explore(&messages, jammed).stuck > 0, "those that wait fill the window of the oldest");
+    }
+
+    #[test]
+    fn the_first_of_the_line_is_woken_when_it_may_go_on() {
+        use std::sync::atomic::AtomicUsize;
+        use std::task::Wake;
+
+        #[derive(Default)]
+        struct Woken(AtomicUsize);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let line = Arc::<Line>::default();
+        let woken = Arc::<Woken>::default();
+        let waker = Waker::from(woken.clone());
+        let (first, second) = (Place::join(&line), Place::join(&line));
+        assert!(first.may_go_on(0, 1, &waker, || false), "the oldest one");
+        assert!(!first.may_go_on(OLDEST_BYTES, 1, &waker, || false), "it has its end, too");
+        assert!(!second.may_go_on(0, 1, &waker, || false));
+        assert!(second.may_go_on(0, 1, &waker, || true));
+        line.wake();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 2, "both had asked");
+        line.wake();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 2, "nobody has asked again");
+        assert!(!second.may_go_on(0, 1, &waker, || false));
+        drop(first);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 3);
+        assert!(second.may_go_on(0, 1, &waker, || false), "it is the oldest one now");
+        drop(second);
+        assert_eq!(line.count.load(Ordering::Relaxed), 0);
+    }
+}

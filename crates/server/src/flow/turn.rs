@@ -1,0 +1,118 @@
+//! How one message waits for room: in the line, not before a frame came for which there is none, and not for longer than it may.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::budget::KEPT_SHARE;
+use super::line::{OLDEST_BYTES, Place, WAITING_BYTES_MAX};
+use super::{ConnectionFlow, MemoryPermit, Working};
+use crate::failure::Failure;
+use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
+
+/// A message's place in the line of those who wait for room, from when it first waited until its bytes were given back.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    place: Place,
+    flow: Arc<ConnectionFlow>,
+    /// What HTTP/2 may hold of it.
+    unread: usize,
+    /// What it holds although there was no room.
+    on_top: usize,
+}
+
+impl Waits {
+    /// None where HTTP/2 holds so much of the connection's waiting messages that with this one nothing else might come, or where those
+    /// who wait hold much although there was no room.
+    pub(super) fn join(flow: &Arc<ConnectionFlow>, unsent: usize) -> Option<Self> {
+        let server = &flow.server;
+        if server.on_top.load(Ordering::Relaxed) > OLDEST_BYTES + server.max / KEPT_SHARE {
+            return None;
+        }
+        let unread = unsent.min(STREAM_WINDOW_BYTES as usize);
+        let one_more = |waiting: usize| (waiting + unread <= WAITING_BYTES_MAX).then_some(waiting + unread);
+        flow.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self { place: Place::join(&flow.line), flow: Arc::clone(flow), unread, on_top: 0 })
+    }
+
+    /// So many bytes came although there was no room.
+    fn add_on_top(&mut self, bytes: usize) {
+        self.on_top += bytes;
+        self.flow.server.on_top.fetch_add(bytes, Ordering::Relaxed);
+        self.flow.own.on_top.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The message is there as a whole: HTTP/2 holds nothing of it.
+    pub(super) fn is_whole(&mut self) {
+        self.flow.waiting.fetch_sub(std::mem::take(&mut self.unread), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.is_whole();
+        self.flow.server.on_top.fetch_sub(self.on_top, Ordering::Relaxed);
+        self.flow.own.on_top.fetch_sub(self.on_top, Ordering::Relaxed);
+    }
+}
+
+/// How one message waits for room: not before a frame came for which there is none, and not for longer than it may in all.
+#[derive(Default)]
+pub(crate) struct Turn {
+    waits: Option<Waits>,
+    /// How long it has waited before.
+    waited: Duration,
+    /// While it waits: since when, until when it may, and that it is not the client's turn.
+    waiting: Option<(Instant, Pin<Box<Sleep>>, Working)>,
+}
+
+impl Turn {
+    /// So many bytes of the message came, which its permit has taken; `has_room`: whether there was room for them.
+    pub(crate) fn came(&mut self, bytes: usize, has_room: bool) {
+        if let Some(waits) = self.waits.as_mut().filter(|_| !has_room) {
+            waits.add_on_top(bytes);
+        }
+    }
+
+    /// The request has come as a whole, or never will: gives its place in the line, which is that of its bytes.
+    pub(crate) fn end(self) -> Option<Waits> {
+        let mut waits = self.waits?;
+        waits.is_whole();
+        Some(waits)
+    }
+
+    /// Waits until the message may go on, of which `held` bytes are there and `unsent` may still come; `has_room` looks whether there
+    /// is room. Says what to tell its sender where there is none within `wait_max`, or too many wait.
+    pub(crate) fn poll(
+        &mut self,
+        permit: &MemoryPermit,
+        (held, unsent): (usize, usize),
+        wait_max: Duration,
+        context: &mut Context<'_>,
+        has_room: impl FnOnce() -> bool,
+    ) -> Poll<Result<(), Failure>> {
+        let flow = &permit.flow;
+        if self.waits.is_none() {
+            self.waits = Waits::join(flow, unsent);
+            // The last frame came before.
+            self.came(held.min(FRAME_BYTES_MAX as usize), flow.has_room());
+        }
+        let Some(waits) = &self.waits else { return Poll::Ready(Err(permit.no_room())) };
+        if waits.place.may_go_on(held, FRAME_BYTES_MAX as usize, context.waker(), has_room) {
+            if let Some((since, ..)) = self.waiting.take() {
+                self.waited += since.elapsed();
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let left = wait_max.saturating_sub(self.waited);
+        let (_, timer, _) =
+            self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left)), flow.working()));
+        ready!(timer.as_mut().poll(context));
+        self.waiting = None;
+        Poll::Ready(Err(permit.no_room()))
+    }
+}

@@ -1,0 +1,32 @@
+//! Deletes one object.
+
+use shoal_api::v1;
+use shoal_engine::{DeleteResult, ObjectKey, RejectRules, Write};
+
+use crate::auth::Authenticated;
+use crate::call::message::Parted;
+use crate::convert;
+use crate::failure::Failure;
+
+pub(crate) async fn delete(
+    request: Authenticated<Parted<v1::DeleteRequest>>,
+) -> Result<Parted<v1::DeleteResponse>, Failure> {
+    let (Parted { message, .. }, admitted) = request.take();
+    let key = convert::object_key(&message.bucket, &message.key)?;
+    let done = remove(&admitted, &key, convert::rules(message.rules)).await?;
+    let deleted = done.deleted.map(|version| version.0);
+    Ok(v1::DeleteResponse { deleted, version: done.version.0 }.into())
+}
+
+/// Deletes an object, once where its sender says who the write is.
+pub(crate) async fn remove(
+    admitted: &Authenticated<()>,
+    key: &ObjectKey,
+    rules: RejectRules,
+) -> Result<DeleteResult, Failure> {
+    let failed = |error| Failure::of_write(&error, &rules);
+    let write = Write::delete(key, rules).once(admitted.identity());
+    let pending = admitted.store().write(write).await.map_err(failed)?;
+    let deleted = pending.before();
+    Ok(DeleteResult { deleted, version: pending.durable().await.map_err(failed)? })
+}

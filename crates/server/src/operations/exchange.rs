@@ -1,0 +1,479 @@
+//! Many small operations over one stream, each answered by its number when it has ended.
+//!
+//! Everything of a stream happens in the one task that hands its answers to HTTP/2: it is polled when a message came, when the
+//! store is through with something, and when the connection takes bytes. A turn starts what there is room for, hands its writes
+//! to the committer together, and answers in one message what has ended by then, without waiting for more. So under load
+//! messages and batches of the log grow by themselves.
+//!
+//! A stream reads no further message while it holds as much as it may: then HTTP/2's window closes, and its client waits. An
+//! operation that was begun is answered before the stream ends, whatever ends it; so what has no answer on a stream that the
+//! server ended was not done. There is no order among operations that are under way, and nothing here keeps one.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::stream::{FuturesUnordered, poll_fn};
+use futures_util::{FutureExt, Stream, StreamExt};
+use shoal_api::v1::operation::Action;
+use shoal_api::{OPERATION_VALUE_BYTES_MAX, v1};
+use shoal_buffer::Buffer;
+use shoal_engine::{ObjectKey, Pending, PutOptions, RequestId, Store, TryGet, Write};
+use tokio::sync::watch;
+
+use super::operation_request::{OperationRequest, OperationRequests};
+use crate::answer::assembly::{Assembly, Value};
+use crate::auth::{Authenticated, Revoked};
+use crate::call::message::{FrameBody, Parted};
+use crate::call::messages::Messages;
+use crate::convert;
+use crate::failure::Failure;
+use crate::flow::MemoryPermit;
+use crate::read_cache::CachedReads;
+
+/// Operations of one stream under way at the same time.
+const UNDER_WAY_MAX: usize = 1024;
+
+/// Bytes of keys and values of the requests under way, beyond which no further one is begun.
+const UNDER_WAY_BYTES_MAX: usize = 1 << 20;
+
+/// Reads of one stream that wait for the device: each may bring in a value.
+const READS_MAX: usize = 32;
+
+/// Bytes of answers that are ready, beyond which they leave before anything else is begun.
+const READY_BYTES_MAX: usize = 64 << 10;
+
+/// What an operation takes besides its key and value, request or answer, in bytes.
+const OPERATION_BYTES: usize = 32;
+
+/// The memory that an answer begins with, in bytes.
+const ANSWER_BYTES_GUESS: usize = 4 << 10;
+
+/// The fields `results` of an answer, and `value` of a result.
+const RESULTS: u32 = 1;
+const VALUE: u32 = 15;
+
+/// What is under way and answered counts in steps of so many bytes, so that a short operation changes no count that others look at.
+const STEP_BYTES: usize = 64 << 10;
+
+/// Does what the messages of `request` ask for; ends early, but in order, when `draining` becomes true or its
+/// caller is `revoked`.
+pub(crate) fn exchange<B: FrameBody + Send + 'static>(
+    request: Authenticated<Messages<B>>,
+    permit: Arc<MemoryPermit>,
+    mut draining: watch::Receiver<bool>,
+    revoked: Revoked,
+) -> impl Stream<Item = Result<Box<Buffer>, Failure>> + Send + 'static {
+    let (messages, admitted) = request.take();
+    let mut operations = Operations {
+        admitted: Arc::new(admitted),
+        messages,
+        input: Input::Open,
+        drained: Box::pin(async move {
+            // An error means that the server is gone altogether.
+            let _ = draining.wait_for(|draining| *draining).await;
+        }),
+        revoked,
+        requests: OperationRequests::default(),
+        running: FuturesUnordered::new(),
+        placed: VecDeque::new(),
+        reads: 0,
+        held_bytes: 0,
+        ready: None,
+        answer_bytes: 0,
+        permit,
+        counted: 0,
+    };
+    poll_fn(move |context| operations.poll_next(context))
+}
+
+/// What comes from the client.
+enum Input {
+    Open,
+    /// The client sends no more.
+    Ended,
+    /// What comes is not taken any more; why.
+    Refused(Failure),
+    /// That was said.
+    Over,
+}
+
+/// An operation that must wait for something before its place is fixed.
+type Running = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+/// An operation that needs the store's attention no more.
+struct Ended {
+    held: Held,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    /// A write that is done when it is durable.
+    Placed(Pending),
+    /// A result, and its value.
+    Done(Box<Parted<v1::OperationResult>>),
+}
+
+impl From<v1::OperationResult> for Outcome {
+    fn from(result: v1::OperationResult) -> Self {
+        Self::Done(Box::new(result.into()))
+    }
+}
+
+/// What an operation counts for while it is under way.
+#[derive(Clone, Copy)]
+struct Held {
+    number: u64,
+    bytes: usize,
+    is_read: bool,
+}
+
+/// One stream.
+struct Operations<B> {
+    admitted: Arc<Authenticated<()>>,
+    messages: Messages<B>,
+    input: Input,
+    drained: Pin<Box<dyn Future<Output = ()> + Send>>,
+    revoked: Revoked,
+    /// What is left of the message in work.
+    requests: OperationRequests,
+    running: FuturesUnordered<Running>,
+    /// Writes in their order, which is the order in which they become durable: waiting for the first one is enough.
+    placed: VecDeque<(Held, Pending)>,
+    /// Reads among `running`.
+    reads: usize,
+    held_bytes: usize,
+    /// The results since the last answer; none: there are none.
+    ready: Option<Assembly>,
+    /// Of the answer that was given last, until the next one is asked for.
+    answer_bytes: usize,
+    permit: Arc<MemoryPermit>,
+    /// What of all this counts for the permit; what came of messages is counted where they are taken apart.
+    counted: usize,
+}
+
+impl<B: FrameBody> Operations<B> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Box<Buffer>, Failure>>> {
+        let polled = self.turn(context);
+        self.answer_bytes = if let Poll::Ready(Some(Ok(answer))) = &polled { answer.len() } else { 0 };
+        self.count();
+        polled
+    }
+
+    /// Counts what it holds: only memory that is there.
+    fn count(&mut self) {
+        let ready_bytes = self.ready.as_ref().map_or(0, Assembly::len);
+        let read_bytes = self.reads * OPERATION_VALUE_BYTES_MAX;
+        let holds = self.held_bytes + read_bytes + ready_bytes + self.answer_bytes;
+        let now = holds.next_multiple_of(STEP_BYTES);
+        if now > self.counted {
+            self.permit.take(now - self.counted);
+        } else {
+            self.permit.give(self.counted - now);
+        }
+        self.counted = now;
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Box<Buffer>, Failure>>> {
+        loop {
+            let mut moved = self.poll_message(context);
+            moved |= self.start(context);
+            moved |= self.poll_running(context);
+            moved |= self.poll_placed(context);
+            if !moved || self.is_full() {
+                break;
+            }
+        }
+        if let Some(ready) = self.ready.take_if(|ready| ready.len() > 0) {
+            return Poll::Ready(Some(Ok(ready.finish())));
+        }
+        if !self.requests.is_empty() || self.under_way() > 0 {
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut self.input, Input::Over) {
+            Input::Open => {
+                self.input = Input::Open;
+                Poll::Pending
+            }
+            Input::Refused(failure) => Poll::Ready(Some(Err(failure))),
+            Input::Ended | Input::Over => Poll::Ready(None),
+        }
+    }
+
+    fn under_way(&self) -> usize {
+        self.running.len() + self.placed.len()
+    }
+
+    fn has_room(&self) -> bool {
+        self.under_way() < UNDER_WAY_MAX
+            && self.held_bytes < UNDER_WAY_BYTES_MAX
+            && self.reads < READS_MAX
+            && !self.is_full()
+    }
+
+    /// Whether what is ready has to leave first.
+    fn is_full(&self) -> bool {
+        self.ready.as_ref().is_some_and(|ready| ready.len() >= READY_BYTES_MAX)
+    }
+
+    /// Takes the next message, where there is room for it; says whether one came.
+    fn poll_message(&mut self, context: &mut Context<'_>) -> bool {
+        if !matches!(self.input, Input::Open) {
+            return false;
+        }
+        if self.drained.poll_unpin(context).is_ready() {
+            self.refuse(Failure::stopping());
+            return true;
+        }
+        if let Poll::Ready(denied) = self.revoked.poll_unpin(context) {
+            self.refuse(Failure::revoked(&denied));
+            return true;
+        }
+        if !self.requests.is_empty() || !self.has_room() {
+            return false;
+        }
+        match self.messages.poll_next(context) {
+            Poll::Pending => return false,
+            Poll::Ready(Some(Ok(message))) => {
+                if let Err(failure) = self.requests.take(message) {
+                    self.refuse(failure);
+                }
+            }
+            Poll::Ready(Some(Err(status))) => self.refuse(status.into()),
+            Poll::Ready(None) => self.input = Input::Ended,
+        }
+        true
+    }
+
+    /// Begins no more; what was begun is answered still.
+    fn refuse(&mut self, failure: Failure) {
+        self.requests = OperationRequests::default();
+        self.input = Input::Refused(failure);
+    }
+
+    /// Begins what there is room for; the writes among it share a batch. Says whether there was any.
+    fn start(&mut self, context: &mut Context<'_>) -> bool {
+        if self.requests.is_empty() || !self.has_room() {
+            return false;
+        }
+        let admitted = Arc::clone(&self.admitted);
+        let mut requests = std::mem::take(&mut self.requests);
+        admitted.store().gather(|| {
+            let mut cache = admitted.read_cache();
+            while self.has_room()
+                && let Some(request) = requests.next()
+            {
+                if !self.try_do(&requests, &request, &mut cache) {
+                    self.run(&requests, &request, context);
+                }
+            }
+        });
+        self.requests = requests;
+        true
+    }
+
+    /// Does an operation with nothing said besides, where the store can without waiting: it needs no task.
+    fn try_do(
+        &mut self,
+        requests: &OperationRequests,
+        request: &OperationRequest,
+        cache: &mut CachedReads<'_>,
+    ) -> bool {
+        if request.says_more {
+            return false;
+        }
+        let Ok(key) = requests.key(request) else { return false };
+        match request.action {
+            Action::Put => {
+                let store = self.admitted.store();
+                let Some(pending) = store.try_write(&[(&key, requests.value(request))]) else { return false };
+                let held = Held::of(request);
+                self.held_bytes += held.bytes;
+                self.placed.push_back((held, pending));
+                true
+            }
+            Action::Get => {
+                let ready = self.ready.get_or_insert_with(|| Assembly::new(ANSWER_BYTES_GUESS));
+                let read = cache.try_get(&key, |object| {
+                    let (result, value) = match object.map(|object| (object.info(), object.value())) {
+                        None => (failed(request.number, Failure::not_found(&key)), Value::None),
+                        Some((Err(error), _)) => (failed(request.number, Failure::of(&error)), Value::None),
+                        Some((Ok(info), value)) => {
+                            let info = Some(convert::info(&info));
+                            (v1::OperationResult { info, ..result(request.number) }, Value::Short(value))
+                        }
+                    };
+                    ready.add(RESULTS, &result, VALUE, value);
+                });
+                matches!(read, TryGet::Shown(()))
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins an operation that may have to wait.
+    fn run(&mut self, requests: &OperationRequests, request: &OperationRequest, context: &mut Context<'_>) {
+        let held = Held::of(request);
+        self.held_bytes += held.bytes;
+        self.reads += usize::from(held.is_read);
+        let no_room = held.is_read && !self.permit.has_room();
+        let begun = match no_room {
+            // A value that is read takes memory of its own.
+            true => Err(self.permit.no_room()),
+            false => requests.key(request).and_then(|key| Ok((key, requests.whole(request)?))),
+        };
+        let (key, operation) = match begun {
+            Ok(begun) => begun,
+            Err(failure) => {
+                let outcome = failed(held.number, failure).into();
+                return self.take(Ended { held, outcome });
+            }
+        };
+        let mut running = run(self.admitted.store().clone(), key, held, operation);
+        // Most reads and nearly all writes need no second look.
+        match running.poll_unpin(context) {
+            Poll::Ready(ended) => self.take(ended),
+            Poll::Pending => self.running.push(running),
+        }
+    }
+
+    fn poll_running(&mut self, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while !self.is_full()
+            && let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(context)
+        {
+            self.take(ended);
+            moved = true;
+        }
+        moved
+    }
+
+    fn poll_placed(&mut self, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while let Some((held, pending)) = self.placed.front()
+            && let Poll::Ready(durable) = pending.poll_durable(context)
+        {
+            let held = *held;
+            self.placed.pop_front();
+            let result = match durable {
+                Ok(version) => v1::OperationResult { version: version.0, ..result(held.number) },
+                Err(error) => failed(held.number, Failure::of(&error)),
+            };
+            self.answer(held, &result, Value::None);
+            moved = true;
+        }
+        moved
+    }
+
+    fn take(&mut self, ended: Ended) {
+        self.reads -= usize::from(ended.held.is_read);
+        match ended.outcome {
+            Outcome::Placed(pending) => self.placed.push_back((ended.held, pending)),
+            Outcome::Done(mut done) => {
+                self.answer(ended.held, &done.message, Value::Chunks(&mut done.value));
+            }
+        }
+    }
+
+    fn answer(&mut self, held: Held, result: &v1::OperationResult, value: Value<'_>) {
+        self.held_bytes -= held.bytes;
+        let ready = self.ready.get_or_insert_with(|| Assembly::new(ANSWER_BYTES_GUESS));
+        ready.add(RESULTS, result, VALUE, value);
+    }
+}
+
+impl Held {
+    fn of(request: &OperationRequest) -> Self {
+        Self {
+            number: request.number,
+            bytes: OPERATION_BYTES + request.bytes(),
+            is_read: matches!(request.action, Action::Get | Action::Head),
+        }
+    }
+}
+
+/// One operation, up to its answer or its place in the order of writes.
+fn run(store: Store, key: ObjectKey, held: Held, operation: v1::Operation) -> Running {
+    Box::pin(async move {
+        let outcome = perform(&store, &key, operation).await;
+        let outcome = outcome.unwrap_or_else(|failure| failed(held.number, failure).into());
+        Ended { held, outcome }
+    })
+}
+
+async fn perform(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
+    match operation.action() {
+        Action::Get => get(store, key, &operation).await,
+        Action::Put => put(store, key, operation).await,
+        Action::Delete => delete(store, key, operation).await,
+        Action::Head => {
+            let info = store.head(key).await.map_err(|error| Failure::of(&error))?;
+            let info = info.ok_or_else(|| Failure::not_found(key))?;
+            let info = Some(convert::info(&info));
+            Ok(v1::OperationResult { info, ..result(operation.number) }.into())
+        }
+        Action::Unspecified => Err(Failure::invalid("an operation of no kind that is known here")),
+    }
+}
+
+async fn get(store: &Store, key: &ObjectKey, operation: &v1::Operation) -> Result<Outcome, Failure> {
+    let range = convert::range(operation.range);
+    let object = store.get(key, convert::capped(range, OPERATION_VALUE_BYTES_MAX as u64)).await;
+    let object = object.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(key))?;
+    let value_omitted = range.within(object.info.bytes).1 > object.value.len() as u64;
+    let value = if value_omitted { Buffer::new() } else { object.value };
+    let info = Some(convert::info(&object.info));
+    let result = v1::OperationResult { info, value_omitted, ..result(operation.number) };
+    Ok(Outcome::Done(Box::new(Parted { message: result, value })))
+}
+
+async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
+    let v1::Operation {
+        number, rules, metadata, modified_ns, identity, value, ttl_ns, expire_time_ns, ..
+    } = operation;
+    if value.len() > OPERATION_VALUE_BYTES_MAX {
+        return Err(Failure::invalid(format!(
+            "a value in a stream of operations has at most {OPERATION_VALUE_BYTES_MAX} bytes; this one has {}",
+            value.len()
+        )));
+    }
+    let expiry = convert::expiry(ttl_ns, expire_time_ns)?;
+    let options = PutOptions { expiry, ..convert::put_options(rules, metadata, modified_ns) };
+    let rules = options.rules;
+    let failed = |error| Failure::of_write(&error, &rules);
+    let identity = identity_of(identity);
+    let value = value.into();
+    let write = Write::put(key, &value, &options).once(identity);
+    let pending = store.write(write).await.map_err(failed)?;
+    if identity.is_none() && rules.is_empty() {
+        return Ok(Outcome::Placed(pending));
+    }
+    let version = pending.durable().await.map_err(failed)?.0;
+    Ok(v1::OperationResult { version, ..result(number) }.into())
+}
+
+async fn delete(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {
+    let rules = convert::rules(operation.rules);
+    let failed = |error| Failure::of_write(&error, &rules);
+    let identity = identity_of(operation.identity);
+    let pending = store.write(Write::delete(key, rules).once(identity)).await.map_err(failed)?;
+    if identity.is_none() && rules.is_empty() {
+        return Ok(Outcome::Placed(pending));
+    }
+    let deleted = pending.before().map(|version| version.0);
+    let version = pending.durable().await.map_err(failed)?.0;
+    Ok(v1::OperationResult { version, deleted, ..result(operation.number) }.into())
+}
+
+fn identity_of(identity: Option<v1::WriteIdentity>) -> Option<RequestId> {
+    identity.map(|identity| RequestId { session: identity.session, sequence: identity.sequence })
+}
+
+fn result(number: u64) -> v1::OperationResult {
+    v1::OperationResult { number, ..v1::OperationResult::default() }
+}
+
+fn failed(number: u64, failure: Failure) -> v1::OperationResult {
+    v1::OperationResult { status: Some(failure.into_key_status()), ..result(number) }
+}

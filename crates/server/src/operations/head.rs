@@ -1,0 +1,18 @@
+//! What is known about an object.
+
+use shoal_api::v1;
+
+use crate::auth::Authenticated;
+use crate::call::message::Parted;
+use crate::convert;
+use crate::failure::Failure;
+
+pub(crate) async fn head(
+    request: Authenticated<Parted<v1::HeadRequest>>,
+) -> Result<Parted<v1::HeadResponse>, Failure> {
+    let (Parted { message, .. }, admitted) = request.take();
+    let key = convert::object_key(&message.bucket, &message.key)?;
+    let info = admitted.store().head(&key).await.map_err(|error| Failure::of(&error))?;
+    let info = info.ok_or_else(|| Failure::not_found(&key))?;
+    Ok(v1::HeadResponse { info: Some(convert::info(&info)) }.into())
+}

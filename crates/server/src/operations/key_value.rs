@@ -1,0 +1,86 @@
+//! The service of the seed programs (`io.grpc.KeyValueService`): four verbs on the objects of one bucket.
+//!
+//! Its races are those of its interface, not of the server: each verb is one step. A create rejects where the object
+//! exists, an update where it does not, and both are decided at the place of the write in the order of writes.
+
+use std::sync::Arc;
+
+use shoal_api::key_value::{
+    CreateRequest, CreateResponse, DeleteRequest, DeleteResponse, RetrieveRequest, RetrieveResponse,
+    UpdateRequest, UpdateResponse,
+};
+use shoal_buffer::Buffer;
+use shoal_engine::{ByteRange, Error, Lookup, ObjectKey, PutOptions, RejectRules};
+
+use super::put::store;
+use crate::auth::Authenticated;
+use crate::call::message::Parted;
+use crate::convert;
+use crate::failure::Failure;
+use crate::flow::MemoryPermit;
+
+pub(crate) async fn create(
+    request: Authenticated<Parted<CreateRequest>>,
+    bucket: &str,
+) -> Result<Parted<CreateResponse>, Failure> {
+    let (Parted { message, value }, admitted) = request.take();
+    let key = convert::object_key(bucket, &message.key)?;
+    let rules = RejectRules { if_exists: true, ..RejectRules::default() };
+    match write(&admitted, &key, value, rules).await? {
+        Ok(()) => Ok(CreateResponse {}.into()),
+        Err(failure) => Err(failure.already_exists(&key)),
+    }
+}
+
+pub(crate) async fn retrieve(
+    request: Authenticated<Parted<RetrieveRequest>>,
+    bucket: &str,
+    permit: Arc<MemoryPermit>,
+) -> Result<Parted<RetrieveResponse>, Failure> {
+    let (Parted { message, .. }, admitted) = request.take();
+    let key = convert::object_key(bucket, &message.key)?;
+    let object = admitted
+        .store()
+        .get_from(Lookup::default(), &key, ByteRange::ALL, |bytes| permit.set(bytes as usize))
+        .await?;
+    let object = object.ok_or_else(|| Failure::not_found(&key))?;
+    Ok(Parted { message: RetrieveResponse::default(), value: object.value })
+}
+
+pub(crate) async fn update(
+    request: Authenticated<Parted<UpdateRequest>>,
+    bucket: &str,
+) -> Result<Parted<UpdateResponse>, Failure> {
+    let (Parted { message, value }, admitted) = request.take();
+    let key = convert::object_key(bucket, &message.key)?;
+    let rules = RejectRules { if_missing: true, ..RejectRules::default() };
+    match write(&admitted, &key, value, rules).await? {
+        Ok(()) => Ok(UpdateResponse {}.into()),
+        Err(_) => Err(Failure::not_found(&key)),
+    }
+}
+
+pub(crate) async fn delete(
+    request: Authenticated<Parted<DeleteRequest>>,
+    bucket: &str,
+) -> Result<Parted<DeleteResponse>, Failure> {
+    let (Parted { message, .. }, admitted) = request.take();
+    let key = convert::object_key(bucket, &message.key)?;
+    super::delete::remove(&admitted, &key, RejectRules::default()).await?;
+    Ok(DeleteResponse {}.into())
+}
+
+/// Stores `value`; what the rules say is apart from what else may go wrong.
+async fn write(
+    admitted: &Authenticated<()>,
+    key: &ObjectKey,
+    value: Buffer,
+    rules: RejectRules,
+) -> Result<Result<(), Failure>, Failure> {
+    let options = PutOptions { rules, ..PutOptions::default() };
+    match store(admitted, key, value, options).await {
+        Ok(_) => Ok(Ok(())),
+        Err(error @ Error::ConditionFailed { .. }) => Ok(Err(Failure::of_write(&error, &rules))),
+        Err(error) => Err(Failure::of_write(&error, &rules)),
+    }
+}

@@ -1,0 +1,99 @@
+//! Stores one object.
+
+use shoal_api::v1;
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_buffer::Buffer;
+use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, PutResult, RejectRules, Write};
+
+use crate::auth::Authenticated;
+use crate::call::message::Parted;
+use crate::convert;
+use crate::failure::Failure;
+
+/// How often a put that answers with what exists is tried while others create and delete the object all the time.
+const ATTEMPTS_MAX: usize = 16;
+
+pub(crate) async fn put(
+    request: Authenticated<Parted<v1::PutRequest>>,
+) -> Result<Parted<v1::PutResponse>, Failure> {
+    let (Parted { message, value }, admitted) = request.take();
+    let key = convert::object_key(&message.bucket, &message.key)?;
+    let options = PutOptions {
+        expiry: convert::expiry(message.ttl_ns, message.expire_time_ns)?,
+        ..convert::put_options(message.rules, message.metadata, message.modified_ns)
+    };
+    let rules = options.rules;
+    if message.return_existing {
+        return create_or_get(&admitted, &key, value, options).await;
+    }
+    match store(&admitted, &key, value, options).await {
+        Ok(done) => Ok(v1::PutResponse { version: done.version.0, ..Default::default() }.into()),
+        Err(error) => Err(Failure::of_write(&error, &rules)),
+    }
+}
+
+/// Stores `value`, once where its sender says who the write is.
+pub(crate) async fn store(
+    admitted: &Authenticated<()>,
+    key: &ObjectKey,
+    value: Buffer,
+    options: PutOptions,
+) -> Result<PutResult, Error> {
+    let write = Write::put(key, &value, &options).once(admitted.identity());
+    Ok(PutResult { version: admitted.store().write(write).await?.durable().await? })
+}
+
+/// Stores `value` where there is no object, and gives the object that is there where there is one. An object that goes
+/// between the two is created after all.
+async fn create_or_get(
+    admitted: &Authenticated<()>,
+    key: &ObjectKey,
+    value: Buffer,
+    options: PutOptions,
+) -> Result<Parted<v1::PutResponse>, Failure> {
+    let rules = options.rules;
+    if rules != (RejectRules { if_exists: true, ..RejectRules::default() }) {
+        return Err(Failure::invalid("return_existing needs the rule if_exists, and no other"));
+    }
+    // A clone of the value shares what was received: keeping it for another attempt copies little.
+    let mut refused = Failure::busy("the object is created and deleted all the time");
+    for _ in 0..ATTEMPTS_MAX {
+        match store(admitted, key, value.clone(), options.clone()).await {
+            Ok(done) => return Ok(v1::PutResponse { version: done.version.0, ..Default::default() }.into()),
+            Err(error @ Error::ConditionFailed { .. }) => {
+                if let Some(existing) = existing(admitted, key).await? {
+                    return Ok(existing);
+                }
+                // A write with an identity has had its one outcome.
+                if admitted.identity().is_some() {
+                    return Err(Failure::of_write(&error, &rules));
+                }
+                refused = Failure::of_write(&error, &rules);
+            }
+            Err(error) => return Err(Failure::of_write(&error, &rules)),
+        }
+    }
+    Err(refused)
+}
+
+/// The object that is there; none where there is none any more.
+async fn existing(
+    admitted: &Authenticated<()>,
+    key: &ObjectKey,
+) -> Result<Option<Parted<v1::PutResponse>>, Failure> {
+    let range = convert::capped(ByteRange::ALL, VALUE_BYTES_SINGLE_MAX);
+    let object = admitted.store().get(key, range).await.map_err(|error| Failure::of(&error))?;
+    Ok(object.map(|object| {
+        let value_omitted = object.info.bytes > VALUE_BYTES_SINGLE_MAX;
+        let info = convert::info(&object.info);
+        Parted {
+            message: v1::PutResponse {
+                version: info.version,
+                existing: Some(info),
+                value_omitted,
+                ..Default::default()
+            },
+            value: if value_omitted { Buffer::new() } else { object.value },
+        }
+    }))
+}

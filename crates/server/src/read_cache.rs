@@ -1,0 +1,98 @@
+//! A read cache for each thread that serves: what it was asked for lately is answered from memory of the thread's own
+//! (`docs/adr/2026-11-21-read-cache.md`).
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use shoal_engine::{ObjectKey, ReadCache, ShortObject, Store, TryGet};
+
+/// Memory of all threads together, in bytes; taken with the first values.
+const BYTES_MAX: usize = 16 << 20;
+
+/// Threads beyond these share the memory of others.
+const THREADS_MAX: usize = 64;
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Which of the threads that asked for a value this one is.
+    static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The read cache of each thread.
+pub(crate) struct ReadCaches(Box<[Mutex<ReadCache>]>);
+
+impl ReadCaches {
+    pub(crate) fn new(store: &Store) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX);
+        Self((0..threads).map(|_| Mutex::new(store.read_cache(BYTES_MAX / threads))).collect())
+    }
+
+    /// Those of this thread, or the store itself where another one has them just now.
+    pub(crate) fn here<'a>(&'a self, store: &'a Store) -> CachedReads<'a> {
+        let cache = self.0.get(NUMBER.with(|number| *number) % self.0.len());
+        CachedReads { cache: cache.and_then(|cache| cache.try_lock().ok()), store }
+    }
+}
+
+/// The read cache of this thread, for a few gets one after the other.
+pub(crate) struct CachedReads<'a> {
+    cache: Option<MutexGuard<'a, ReadCache>>,
+    store: &'a Store,
+}
+
+impl CachedReads<'_> {
+    /// As [`Store::try_get`].
+    #[inline]
+    pub(crate) fn try_get<T>(
+        &mut self,
+        key: &ObjectKey,
+        show: impl FnOnce(Option<&ShortObject<'_>>) -> T,
+    ) -> TryGet<T> {
+        match &mut self.cache {
+            Some(cache) => cache.try_get(key, show),
+            None => self.store.try_get(key, show),
+        }
+    }
+}
+
+impl Drop for CachedReads<'_> {
+    fn drop(&mut self) {
+        if let Some(cache) = &mut self.cache {
+            cache.settle();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use shoal_engine::block_on;
+
+    use super::*;
+
+    /// Whoever holds the memory, the newest durable value is what is shown.
+    #[test]
+    fn the_newest_value_is_shown_from_anywhere() {
+        let store = crate::testing::store();
+        let caches = ReadCaches::new(&store);
+        let key = ObjectKey::new("default", b"k").unwrap();
+        for round in 0..9_u8 {
+            let put = store.put(&key, Bytes::from(vec![round; 9]).into(), Default::default());
+            let version = block_on(put).unwrap().version;
+            let (mut first, mut second) = (caches.here(&store), caches.here(&store));
+            assert!(first.cache.is_some() && second.cache.is_none());
+            for reads in [&mut first, &mut second] {
+                for _ in 0..3 {
+                    let read = reads.try_get(&key, |found| {
+                        let found = found.unwrap();
+                        assert_eq!(found.info().unwrap().version, version);
+                        assert_eq!(found.value(), vec![round; 9]);
+                    });
+                    assert!(matches!(read, TryGet::Shown(())));
+                }
+            }
+        }
+    }
+}

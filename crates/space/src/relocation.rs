@@ -1,0 +1,55 @@
+//! Support for relocation: which group of a [`Space`] to empty, and how to keep it empty meanwhile.
+//!
+//! The space moves nothing itself: it does not know what lives in a block. The relocation closes the emptiest group, asks for
+//! holes elsewhere ([`Space::allocate_in_hole`]), copies, frees what it moved, and opens the group again. A closed group
+//! takes frees but serves nobody.
+
+use shoal_base::Run;
+
+use crate::Space;
+
+/// A group that is closed because it is being emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The group's blocks.
+    pub group: Run,
+    /// How many of them are in use: what there is to move.
+    pub used_blocks: u32,
+}
+
+impl Space {
+    /// Closes the open group with the fewest blocks in use that has any, has no free run above 4 MiB (such a group still serves
+    /// every value) and is not one of `except`; `None` where there is none. Walks over the groups.
+    #[must_use]
+    pub fn close_emptiest(&self, except: &[Run]) -> Option<Victim> {
+        let mut runs = self.lock();
+        let (group, used_blocks) = runs.emptiest(except)?;
+        runs.close(group);
+        Some(Victim { group: runs.group_run(group), used_blocks })
+    }
+
+    /// Opens a group that was closed: what is free of it is handed out again.
+    ///
+    /// # Panics
+    /// Where the group is not closed.
+    pub fn open(&self, victim: Victim) {
+        let mut runs = self.lock();
+        let group = runs.geometry.group_of(victim.group.block);
+        assert!(runs.groups[group].is_closed, "group at block {} is open", victim.group.block);
+        runs.open(group);
+    }
+
+    /// How many blocks of a group, which begins where `group` does, are in use; blocks behind the end of the space are not.
+    #[must_use]
+    pub fn used_blocks(&self, group: Run) -> u32 {
+        let runs = self.lock();
+        let number = runs.geometry.group_of(group.block);
+        runs.group_run(number).blocks - runs.groups[number].free_blocks
+    }
+
+    /// How many shared groups are wholly free.
+    #[must_use]
+    pub fn whole_groups(&self) -> usize {
+        self.lock().index.whole_count()
+    }
+}

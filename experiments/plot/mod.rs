@@ -1,0 +1,336 @@
+//! Charts of figures as SVG files: lines and points over a linear or logarithmic axis, and bars by category.
+//!
+//! A chart is a value: a title, two axes with their units, and series. The same chart always gives the same bytes, so
+//! that a committed chart changes only when its figures do. Values that are not finite, or not above 0 on a logarithmic
+//! axis, are left out. Nothing here knows what the figures mean.
+//!
+//! Drawn by `plotters` with its SVG backend alone: three crates, pure Rust, no fonts and no libraries of the system.
+
+mod scale;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use plotters::prelude::*;
+
+use scale::Scale;
+
+/// Size of a chart in pixels.
+const SIZE: (u32, u32) = (820, 480);
+/// Of one series after the other; told apart by most people who see some colours badly (Okabe and Ito).
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(100, 100, 100),
+    RGBColor(0, 0, 0),
+];
+/// Share of a category's place that its bars take.
+const BARS_SHARE: f64 = 0.8;
+const FONT: &str = "sans-serif";
+/// Radius of a point.
+const POINT: i32 = 3;
+/// A dash and the gap behind it.
+const DASH: (i32, i32) = (6, 4);
+
+/// One axis: what it shows, and in which unit.
+#[derive(Clone, Debug)]
+pub(crate) struct Axis {
+    title: String,
+    is_log: bool,
+    from_zero: bool,
+}
+
+impl Axis {
+    /// A linear axis of `what`, in `unit` (none where it is empty).
+    #[must_use]
+    pub(crate) fn new(what: &str, unit: &str) -> Self {
+        let title = if unit.is_empty() { what.to_owned() } else { format!("{what} [{unit}]") };
+        Self { title, is_log: false, from_zero: false }
+    }
+
+    /// Makes it logarithmic: equal ratios are equally long.
+    #[must_use]
+    pub(crate) fn log(mut self) -> Self {
+        self.is_log = true;
+        self
+    }
+
+    /// Makes a linear axis begin at 0.
+    #[must_use]
+    pub(crate) fn with_zero(mut self) -> Self {
+        self.from_zero = true;
+        self
+    }
+
+    fn scale(&self, values: impl Iterator<Item = f64>) -> Scale {
+        if self.is_log { Scale::log(values) } else { Scale::linear(values, self.from_zero) }
+    }
+}
+
+/// How a series is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// A line through its values.
+    Line,
+    /// A dashed line through its values.
+    Dashed,
+    /// A dot at each value.
+    Points,
+}
+
+struct Series {
+    name: String,
+    mark: Mark,
+    colour: usize,
+    values: Vec<(f64, f64)>,
+}
+
+/// A chart of lines and points.
+pub(crate) struct LineChart {
+    title: String,
+    x: Axis,
+    y: Axis,
+    series: Vec<Series>,
+    legend: SeriesLabelPosition,
+}
+
+impl LineChart {
+    /// A chart without series.
+    #[must_use]
+    pub(crate) fn new(title: &str, x: Axis, y: Axis) -> Self {
+        Self { title: title.to_owned(), x, y, series: Vec::new(), legend: SeriesLabelPosition::UpperRight }
+    }
+
+    /// Puts the legend on the left (it is on the right otherwise) or at the bottom (at the top otherwise).
+    #[must_use]
+    pub(crate) fn legend(mut self, is_left: bool, is_bottom: bool) -> Self {
+        self.legend = match (is_left, is_bottom) {
+            (false, false) => SeriesLabelPosition::UpperRight,
+            (false, true) => SeriesLabelPosition::LowerRight,
+            (true, false) => SeriesLabelPosition::UpperLeft,
+            (true, true) => SeriesLabelPosition::LowerLeft,
+        };
+        self
+    }
+
+    /// Adds a series in a colour of its own. Without a name it is not in the legend.
+    pub(crate) fn add(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
+        let colour = self.series.last().map_or(0, |last| last.colour + 1);
+        self.push(name, mark, colour, values);
+    }
+
+    /// Adds a series in the colour of the last one: a measurement beside its formula.
+    pub(crate) fn add_alike(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
+        let colour = self.series.last().map_or(0, |last| last.colour);
+        self.push(name, mark, colour, values);
+    }
+
+    fn push(&mut self, name: &str, mark: Mark, colour: usize, values: impl IntoIterator<Item = (f64, f64)>) {
+        let values = values.into_iter().collect();
+        self.series.push(Series { name: name.to_owned(), mark, colour, values });
+    }
+
+    /// The chart as the text of an SVG file.
+    ///
+    /// # Errors
+    /// Where it cannot be drawn.
+    pub(crate) fn svg(&self) -> anyhow::Result<String> {
+        let all = || self.series.iter().flat_map(|series| series.values.iter());
+        let x = self.x.scale(all().map(|value| value.0));
+        let y = self.y.scale(all().map(|value| value.1));
+        let frame = Frame { title: &self.title, x_title: &self.x.title, y_title: &self.y.title, x, y };
+        let has_names = self.series.iter().any(|series| !series.name.is_empty());
+        frame.svg(has_names.then_some(self.legend.clone()), |chart, frame| {
+            for series in &self.series {
+                draw_series(chart, frame, series)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes the chart to `directory/name.svg`, making the directory; gives the path.
+    ///
+    /// # Errors
+    /// Where it cannot be drawn or written.
+    pub(crate) fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
+        write(directory, name, &self.svg()?)
+    }
+}
+
+/// A chart of bars: for each category, one bar of each series.
+pub(crate) struct BarChart {
+    title: String,
+    x_title: String,
+    y: Axis,
+    categories: Vec<String>,
+    series: Vec<(String, Vec<Option<f64>>)>,
+}
+
+impl BarChart {
+    /// A chart without series; `x_title` says what the categories are. Bars begin at 0, or at the bottom of a
+    /// logarithmic axis.
+    #[must_use]
+    pub(crate) fn new(title: &str, x_title: &str, y: Axis, categories: &[&str]) -> Self {
+        let categories = categories.iter().map(|&name| name.to_owned()).collect();
+        Self {
+            title: title.to_owned(),
+            x_title: x_title.to_owned(),
+            y: y.with_zero(),
+            categories,
+            series: Vec::new(),
+        }
+    }
+
+    /// Adds a series: a value for each category, or none.
+    ///
+    /// # Panics
+    /// Where there are more or fewer values than categories.
+    pub(crate) fn add(&mut self, name: &str, values: impl IntoIterator<Item = Option<f64>>) {
+        let values: Vec<Option<f64>> = values.into_iter().collect();
+        assert_eq!(values.len(), self.categories.len(), "series {name} has a value for every category");
+        self.series.push((name.to_owned(), values));
+    }
+
+    /// The chart as the text of an SVG file.
+    ///
+    /// # Errors
+    /// Where it cannot be drawn.
+    pub(crate) fn svg(&self) -> anyhow::Result<String> {
+        let y = self.y.scale(self.series.iter().flat_map(|(_, values)| values.iter().flatten().copied()));
+        let x = Scale::Categories(self.categories.clone());
+        let frame = Frame { title: &self.title, x_title: &self.x_title, y_title: &self.y.title, x, y };
+        let width = BARS_SHARE / self.series.len().max(1) as f64;
+        let legend = (self.series.len() > 1).then_some(SeriesLabelPosition::UpperRight);
+        frame.svg(legend, |chart, frame| {
+            for (index, (name, values)) in self.series.iter().enumerate() {
+                let style = COLOURS[index % COLOURS.len()].filled();
+                let left = -BARS_SHARE / 2.0 + width * index as f64;
+                let bars = values.iter().enumerate().filter_map(|(place, value)| {
+                    let value = value.filter(|value| frame.y.holds(*value))?;
+                    let left = place as f64 + left;
+                    Some(Rectangle::new([(left, frame.y.floor()), (left + width * 0.95, value)], style))
+                });
+                let anno = chart.draw_series(bars)?;
+                if !name.is_empty() {
+                    anno.label(name)
+                        .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 18, y + 5)], style));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes the chart to `directory/name.svg`, making the directory; gives the path.
+    ///
+    /// # Errors
+    /// Where it cannot be drawn or written.
+    pub(crate) fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
+        write(directory, name, &self.svg()?)
+    }
+}
+
+fn write(directory: &Path, name: &str, svg: &str) -> anyhow::Result<PathBuf> {
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the folder {}", directory.display()))?;
+    let path = directory.join(format!("{name}.svg"));
+    fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// The frame around the series.
+struct Frame<'a> {
+    title: &'a str,
+    x_title: &'a str,
+    y_title: &'a str,
+    x: Scale,
+    y: Scale,
+}
+
+type Plane<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Scale, Scale>>;
+type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+impl Frame<'_> {
+    fn svg(
+        &self,
+        legend: Option<SeriesLabelPosition>,
+        draw: impl FnOnce(&mut Plane<'_>, &Self) -> Drawn,
+    ) -> anyhow::Result<String> {
+        let mut text = String::new();
+        let drawn = self.draw(&mut text, legend, draw);
+        drawn.map_err(|error| anyhow::anyhow!("cannot draw the chart {:?}: {error}", self.title))?;
+        Ok(text)
+    }
+
+    fn draw(
+        &self,
+        text: &mut String,
+        legend: Option<SeriesLabelPosition>,
+        draw: impl FnOnce(&mut Plane<'_>, &Self) -> Drawn,
+    ) -> Drawn {
+        let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(self.title, (FONT, 19))
+            .margin(12)
+            .margin_right(24)
+            .x_label_area_size(46)
+            .y_label_area_size(66)
+            .build_cartesian_2d(self.x.clone(), self.y.clone())?;
+        chart
+            .configure_mesh()
+            .x_desc(self.x_title)
+            .y_desc(self.y_title)
+            .axis_desc_style((FONT, 15))
+            .label_style((FONT, 13))
+            .bold_line_style(RGBColor(225, 225, 225))
+            .light_line_style(TRANSPARENT)
+            .x_label_formatter(&|value| plotters::coord::ranged1d::ValueFormatter::format_ext(&self.x, value))
+            .y_label_formatter(&|value| plotters::coord::ranged1d::ValueFormatter::format_ext(&self.y, value))
+            .draw()?;
+        draw(&mut chart, self)?;
+        if let Some(position) = legend {
+            chart
+                .configure_series_labels()
+                .position(position)
+                .label_font((FONT, 13))
+                .background_style(WHITE.mix(0.85))
+                .border_style(RGBColor(180, 180, 180))
+                .draw()?;
+        }
+        area.present()?;
+        Ok(())
+    }
+}
+
+fn draw_series(chart: &mut Plane<'_>, frame: &Frame<'_>, series: &Series) -> Drawn {
+    let colour = COLOURS[series.colour % COLOURS.len()];
+    let mark = series.mark;
+    let values: Vec<(f64, f64)> =
+        series.values.iter().copied().filter(|&(x, y)| frame.x.holds(x) && frame.y.holds(y)).collect();
+    let style = colour.stroke_width(2);
+    let drawn = match mark {
+        Mark::Line => chart.draw_series(LineSeries::new(values, style))?,
+        Mark::Dashed => chart.draw_series(DashedLineSeries::new(values, DASH.0, DASH.1, style))?,
+        Mark::Points => {
+            chart.draw_series(values.into_iter().map(|value| Circle::new(value, POINT, colour.filled())))?
+        }
+    };
+    if !series.name.is_empty() {
+        drawn.label(&series.name).legend(move |(x, y)| -> DynElement<'static, SVGBackend<'_>, (i32, i32)> {
+            match mark {
+                Mark::Points => Circle::new((x + 9, y), POINT, colour.filled()).into_dyn(),
+                Mark::Dashed => PathElement::new([(x, y), (x + 7, y)], style).into_dyn(),
+                Mark::Line => PathElement::new([(x, y), (x + 18, y)], style).into_dyn(),
+            }
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

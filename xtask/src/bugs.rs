@@ -1,0 +1,315 @@
+//! `cargo x bugs`: the laboratory must catch each injected bug (T24).
+//!
+//! One build of the engine's tests with `--cfg shoal_bugs` has all injected bugs; the variable `SHOAL_BUG` names the one
+//! that is at work. For each there is a hunter here, a test that must fail with it, and pass without any.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+pub(crate) const USAGE: &str = "\
+Usage: cargo x bugs [--count N] [--seed N] [NAME...]
+
+Builds the engine's tests with injected bugs, and demands that the laboratory catches them: those that are named, or N that
+the seed draws, or all of them. The first of the list is the canary: it is always among them.
+
+  --count N  so many of them, drawn by chance [default: all]
+  --seed N   the dice [default: 1]";
+
+/// A hunter that runs longer than this with a bug at work has found it, too: the store hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(600);
+
+/// The engine's test binaries: `crates/engine/tests/store`, and the unit tests.
+const STORE: &str = "store";
+const UNITS: &str = "shoal_engine";
+const SCHEDULES: &str = "shoal_schedules";
+
+/// Schedules that hunt: the rarest bug shows after some five hundred.
+const SCHEDULES_OF_A_HUNT: &str = "3000";
+
+/// A injected bug (`crates/engine/src/testing/injected_bug.rs`), the test binary that catches it, and the test in it.
+type Hunt = (&'static str, &'static str, &'static str);
+
+const HUNTS: &[Hunt] = &[
+    ("AckBeforeFlush", STORE, "explore::crash_states"),
+    ("ValuesNotFlushed", STORE, "explore::crash_states"),
+    ("ValueErrorIgnored", STORE, "faults::a_write_fails"),
+    ("FlushRetried", STORE, "faults::a_flush_fails"),
+    ("PromiseAhead", STORE, "explore::crash_states"),
+    ("NeverSealed", STORE, "crash::the_last_batch_of_an_idle_store_is_promised"),
+    ("StepDivided", STORE, "explore::crash_states"),
+    ("ReadsNotValidated", STORE, "transactions::histories_are_serializable"),
+    ("WatchesForgotten", STORE, "transactions::histories_are_serializable"),
+    ("OldSuperblockNamed", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("LogNotChecked", STORE, "explore::crash_states"),
+    ("GhostsReplayed", STORE, "crash::a_ghost_of_an_older_life_is_never_replayed"),
+    ("DamageIgnored", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("LostSuperblockIgnored", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("TailIgnoresOthers", STORE, "explore::crash_states"),
+    ("PagesNotFlushed", STORE, "explore::crash_states"),
+    ("FailedSuperblockForgiven", STORE, "faults::a_flush_fails"),
+    ("TakenNotPublished", STORE, "explore::crash_states"),
+    ("FreedNotPublished", STORE, "explore::crash_states"),
+    ("OneSlot", STORE, "explore::crash_states"),
+    ("OldSlotStays", STORE, "upgrade::every_crash_of_an_upgrade_recovers"),
+    ("SuperblockNotFlushed", STORE, "explore::crash_states"),
+    ("OldestSuperblock", STORE, "explore::crash_states"),
+    ("SuperblockNotChecked", STORE, "explore::crash_states"),
+    ("SecondCopyForgotten", STORE, "format_refusal::second_copies_serve_when_the_first_are_gone"),
+    ("ReplayNotFlushed", STORE, "crash::killed_and_then_a_power_cut"),
+    ("VersionsAgain", STORE, "explore::crash_states"),
+    ("ReplayedTwice", STORE, "explore::crash_states"),
+    ("ReplayTakesNothing", STORE, "explore::crash_states"),
+    ("DeletesNotReplayed", STORE, "explore::crash_states"),
+    ("UnfinishedKept", STORE, "explore::crash_states"),
+    ("ExpiryGoesBack", STORE, "updating::an_object_whose_time_is_over_does_not_exist"),
+    ("RelativeByWall", STORE, "clocks::a_time_to_live_is_elapsed_time"),
+    ("StepBackForgotten", STORE, "clocks::an_absolute_deadline_follows_the_wall_clock"),
+    ("ReusedAtOnce", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("ReusedUnderReaders", STORE, "packed::a_slow_reader_of_a_packed_value"),
+    ("ReserveGivenAway", STORE, "full::fills_up_and_is_empty_again"),
+    ("ExtentsNotKept", STORE, "explore::crash_states"),
+    ("NotPoisoned", STORE, "faults::a_flush_fails"),
+    ("ValueNotChecked", STORE, "explore::crash_states"),
+    ("ReplacedNotFreed", STORE, "explore::crash_states"),
+    ("DeadStayCounted", STORE, "explore::crash_states"),
+    ("MovedBesideNewer", STORE, "moving::moving_races_with_writers"),
+    ("FreedBeforePublish", SCHEDULES, "readers::a_slow_reader_keeps_its_value"),
+    ("DroppedFreedAtOnce", STORE, "crash::what_was_overwritten_is_not_used_again_before_its_apply"),
+    ("DroppedNeverFreed", STORE, "full::what_was_overwritten_before_its_apply_is_free_again"),
+    ("IdentityIgnored", STORE, "identity::a_block_that_is_used_again_never_serves_the_old_value"),
+    ("ConditionsForgetFrozen", SCHEDULES, "sessions::conditions_let_one_through"),
+    ("InFlightServed", SCHEDULES, "readers::what_a_reader_saw_is_there_after_a_crash"),
+    ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
+    ("RetriesForgotten", STORE, "together::a_write_that_is_repeated_after_a_crash_counts_once"),
+    ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
+    ("MarkerTooLate", UNITS, "tablet::view::tests::nobody_sees_the_new_overlay_before_the_marker_is_queued"),
+    ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
+    ("LostIsAbsent", UNITS, "tablet::tree::tests::damage::only_what_was_replaced_is_lost"),
+    ("FlushesAlone", UNITS, "log::fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure"),
+    (
+        "StepsInPart",
+        UNITS,
+        "recovery::repair::log_salvage::tests::a_step_is_done_again_as_a_whole_or_not_at_all",
+    ),
+    (
+        "UnlinkedBelieved",
+        UNITS,
+        "recovery::repair::log_salvage::tests::only_what_is_linked_to_the_newest_batch_is_believed",
+    ),
+    ("ForeignFreed", UNITS, "testing::hostile::child::a_child_lies_where_pages_may_lie"),
+    ("GrownNotZeroed", STORE, "full::what_a_file_grew_by_is_zeroed_and_flushed_before_its_use"),
+    ("PageWithoutEnd", STORE, "model::conforms_with_background_threads"),
+    ("LostNotNamed", STORE, "past_damage::many_blocks_together"),
+    ("LossesForgotten", STORE, "losses::what_a_repair_loses_is_told_and_remembered"),
+];
+
+/// The options of the command line.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Options {
+    count: usize,
+    seed: u64,
+    names: Vec<String>,
+}
+
+impl Options {
+    pub(crate) fn parse(words: &[&str]) -> Result<Self> {
+        let mut options = Self { count: HUNTS.len(), seed: 1, names: Vec::new() };
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            let mut number = || -> Result<u64> {
+                let value = words.next().with_context(|| format!("{word} needs a value"))?;
+                value.parse().with_context(|| format!("{value:?} is no number"))
+            };
+            match word {
+                "--count" => options.count = number()? as usize,
+                "--seed" => options.seed = number()?,
+                word if word.starts_with('-') => bail!("there is no option {word}"),
+                name => options.names.push(name.to_owned()),
+            }
+        }
+        if let Some(name) = options.names.iter().find(|name| HUNTS.iter().all(|(known, ..)| known != name)) {
+            bail!("there is no injected bug {name}");
+        }
+        Ok(options)
+    }
+
+    fn chosen(&self) -> Vec<&'static Hunt> {
+        if !self.names.is_empty() {
+            return HUNTS
+                .iter()
+                .filter(|(name, ..)| self.names.iter().any(|wanted| wanted == name))
+                .collect();
+        }
+        // A permutation by the seed: multiplication with an odd number modulo a power of two, skipping what is too large.
+        let size = HUNTS.len().next_power_of_two() as u64;
+        let place = |turn: u64| turn.wrapping_mul(2 * self.seed + 1).wrapping_add(self.seed >> 3) % size;
+        let drawn = (0..size).map(place).filter_map(|place| HUNTS.get(place as usize));
+        let canary = &HUNTS[0];
+        std::iter::once(canary)
+            .chain(drawn.filter(|hunt| hunt.0 != canary.0))
+            .take(self.count.max(1))
+            .collect()
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let chosen = options.chosen();
+    let mut targets: Vec<&str> = chosen.iter().map(|(_, target, _)| *target).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    let binaries = build(&targets)?;
+    let binary = |target: &str| -> Result<&PathBuf> {
+        let found = binaries.iter().find(|(name, _)| name == target);
+        found.map(|(_, path)| path).with_context(|| format!("no test binary {target}"))
+    };
+    // Without a bug the hunters find nothing.
+    let mut tests: Vec<(&str, &str)> = chosen.iter().map(|(_, target, test)| (*target, *test)).collect();
+    tests.sort_unstable();
+    tests.dedup();
+    for (target, test) in tests {
+        if let Outcome::Failed | Outcome::Hung = hunt(binary(target)?, test, "")? {
+            bail!("{target} {test} fails without a injected bug");
+        }
+    }
+    let mut missed = Vec::new();
+    for (name, target, test) in &chosen {
+        let began = Instant::now();
+        let outcome = hunt(binary(target)?, test, name)?;
+        let seconds = began.elapsed().as_secs_f64();
+        match outcome {
+            Outcome::Failed => println!("{name}: caught by {target} {test} in {seconds:.1} s"),
+            Outcome::Hung => println!("{name}: caught by {target} {test}: it hangs"),
+            Outcome::Passed => {
+                println!("{name}: NOT CAUGHT by {target} {test} in {seconds:.1} s");
+                missed.push(*name);
+            }
+        }
+    }
+    println!("{} of {} injected bugs were caught", chosen.len() - missed.len(), chosen.len());
+    if !missed.is_empty() {
+        bail!("not caught: {}", missed.join(", "));
+    }
+    Ok(())
+}
+
+/// Builds the test binaries with all injected bugs, in a folder of their own; gives their names and paths.
+fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+    let root = super::root()?;
+    let cargo = || {
+        let mut command = Command::new("cargo");
+        command.args(["test", "--no-run", "--quiet", "--message-format=json"]);
+        command
+    };
+    let mut commands = Vec::new();
+    let mut of_engine = cargo();
+    super::lab::of_engine(&mut of_engine)?;
+    for &target in targets {
+        match target {
+            UNITS => _ = of_engine.arg("--lib"),
+            SCHEDULES => {
+                let mut command = cargo();
+                super::lab::of_schedules(&mut command)?;
+                commands.push(command);
+            }
+            _ => _ = of_engine.args(["--test", target]),
+        }
+    }
+    if targets != [SCHEDULES] {
+        commands.push(of_engine);
+    }
+    let mut binaries = Vec::new();
+    for mut command in commands {
+        let output =
+            command.current_dir(&root).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+        if !output.status.success() {
+            bail!("the tests with injected bugs do not build ({})", output.status);
+        }
+        binaries.extend(String::from_utf8_lossy(&output.stdout).lines().filter_map(executable));
+    }
+    Ok(binaries)
+}
+
+/// The name and path of the binary that one line of cargo's messages tells of.
+fn executable(line: &str) -> Option<(String, PathBuf)> {
+    let path = line.split_once("\"executable\":\"")?.1.split_once('"')?.0;
+    let file = Path::new(path).file_name()?.to_str()?;
+    Some((file.rsplit_once('-')?.0.to_owned(), PathBuf::from(path)))
+}
+
+enum Outcome {
+    Passed,
+    Failed,
+    Hung,
+}
+
+fn hunt(binary: &Path, test: &str, bug: &str) -> Result<Outcome> {
+    let mut child = Command::new(binary)
+        .args(["--exact", test])
+        .env("SHOAL_BUG", bug)
+        .env("LAB_SCHEDULES", SCHEDULES_OF_A_HUNT)
+        .env("RUST_BACKTRACE", "0")
+        .current_dir(super::root()?.join("crates/engine"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot start {}", binary.display()))?;
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(if status.success() { Outcome::Passed } else { Outcome::Failed });
+        }
+        if began.elapsed() > HANGS_AFTER {
+            child.kill()?;
+            child.wait()?;
+            return Ok(Outcome::Hung);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_planted_bug_has_a_hunter() {
+        let path = super::super::root().unwrap().join("crates/engine/src/testing/injected_bug.rs");
+        let source = std::fs::read_to_string(path).unwrap();
+        let body = source.split_once("enum Bug {").unwrap().1.split_once("\n}").unwrap().0;
+        let mut injected: Vec<&str> = body
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with("//"))
+            .filter_map(|line| line.strip_suffix(','))
+            .collect();
+        let mut hunted: Vec<&str> = HUNTS.iter().map(|(name, ..)| *name).collect();
+        injected.sort_unstable();
+        hunted.sort_unstable();
+        assert_eq!(injected, hunted);
+        assert!(injected.len() >= 30);
+    }
+
+    #[test]
+    fn a_draw_has_the_canary_and_no_bug_twice() {
+        for seed in 0..50 {
+            let options = Options { count: 6, seed, names: Vec::new() };
+            let mut names: Vec<&str> = options.chosen().iter().map(|hunt| hunt.0).collect();
+            assert_eq!((names.len(), names[0]), (6, HUNTS[0].0));
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), 6, "seed {seed}");
+        }
+        assert_eq!(Options::parse(&[]).unwrap().chosen().len(), HUNTS.len());
+        assert!(Options::parse(&["NoSuchBug"]).is_err() && Options::parse(&["--count"]).is_err());
+    }
+
+    #[test]
+    fn cargo_tells_where_the_binaries_are() {
+        let line = r#"{"reason":"compiler-artifact","executable":"/t/deps/store-2020","fresh":true}"#;
+        assert_eq!(executable(line), Some(("store".into(), PathBuf::from("/t/deps/store-2020"))));
+        assert_eq!(executable(r#"{"executable":null}"#), None);
+    }
+}
