@@ -77,12 +77,13 @@ pub(crate) fn failed(status: &Status, server: &str) -> Failed {
     }
     // Not from our handlers: from the transport, or from another program.
     let unavailable = || Error::Unavailable { server: server.into(), reason: reason(status) };
+    // Where the answer is a stream, the library gives another code.
+    if reason(status).contains(REFUSED_STREAM) {
+        return Failed { error: Error::Busy(reason(status)), outcome: Outcome::NotApplied };
+    }
     match status.code() {
         Code::Unavailable if never_sent(status) => {
             Failed { error: unavailable(), outcome: Outcome::NotApplied }
-        }
-        Code::Unavailable if reason(status).contains(REFUSED_STREAM) => {
-            Failed { error: Error::Busy(reason(status)), outcome: Outcome::NotApplied }
         }
         Code::Unimplemented => protocol(&format!("it does not know the call: {}", status.message())),
         Code::OutOfRange => Failed::refused(Error::Invalid(status.message().into())),
@@ -165,9 +166,12 @@ mod tests {
     #[test]
     fn a_refused_stream_was_not_applied() {
         let text = format!("stream error received: {REFUSED_STREAM}");
-        let mut status = Status::unavailable("tcp");
-        status.set_source(std::sync::Arc::new(std::io::Error::other(text.clone())));
-        assert_eq!(failed(&status, "s"), Failed { error: Error::Busy(text), outcome: Outcome::NotApplied });
+        // The second is the code of an answer that is a stream.
+        for mut status in [Status::unavailable("tcp"), Status::unknown("tcp")] {
+            status.set_source(std::sync::Arc::new(std::io::Error::other(text.clone())));
+            let busy = Failed { error: Error::Busy(text.clone()), outcome: Outcome::NotApplied };
+            assert_eq!(failed(&status, "s"), busy);
+        }
     }
 
     fn of_kind(kind: Kind) -> Failed {
