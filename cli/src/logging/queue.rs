@@ -115,12 +115,14 @@ impl LogQueue {
 
     /// Says what was dropped, and what was left out. The queue is empty: there is room for it.
     fn tell(&self, limit: &Limit) {
-        let dropped = std::mem::take(&mut self.state.lock().dropped);
+        let dropped = self.state.lock().dropped;
         if dropped > 0 {
             tracing::warn!(
                 target: "shoal::logging",
                 "{dropped} lines of the log were dropped: standard error was not read"
             );
+            // Only now, when the line is in the queue: the program's end waits for both.
+            self.state.lock().dropped -= dropped;
             self.emptied.notify_all();
         }
         if limit.owes() {
