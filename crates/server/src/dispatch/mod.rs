@@ -252,7 +252,7 @@ impl Dispatch {
             v1::List::PATH => unary::<v1::List, _, _>(call, list::list).boxed(),
             v1::MultiGet::PATH => call::whole(call, false, multi_get::multi_get).boxed(),
             v1::MultiPut::PATH => call::whole(call, true, multi_put::multi_put).boxed(),
-            v1::MultiDelete::PATH => unary::<v1::MultiDelete, _, _>(call, multi_delete::multi_delete).boxed(),
+            v1::MultiDelete::PATH => call::whole(call, true, multi_delete::multi_delete).boxed(),
             v1::GetStream::PATH => {
                 server_streaming::<v1::GetStream, _, _, _>(call, stream::get_stream).boxed()
             }

@@ -22,7 +22,7 @@ use shoal_buffer::Buffer;
 use shoal_engine::{ObjectKey, Pending, PutOptions, RequestId, Store, TryGet, Write};
 use tokio::sync::watch;
 
-use super::operation_request::{OperationRequest, OperationRequests};
+use super::batch::{Batch, Item, Numbered, RESULTS, VALUE};
 use crate::answer::assembly::{Assembly, Value};
 use crate::auth::{Authenticated, Revoked};
 use crate::call::message::{FrameBody, Parted};
@@ -50,10 +50,6 @@ const OPERATION_BYTES: usize = 32;
 /// The memory that an answer begins with, in bytes.
 const ANSWER_BYTES_GUESS: usize = 4 << 10;
 
-/// The fields `results` of an answer, and `value` of a result.
-const RESULTS: u32 = 1;
-const VALUE: u32 = 15;
-
 /// What is under way and answered counts in steps of so many bytes, so that a short operation changes no count that others look at.
 const STEP_BYTES: usize = 64 << 10;
 
@@ -75,7 +71,8 @@ pub(crate) fn exchange<B: FrameBody + Send + 'static>(
             let _ = draining.wait_for(|draining| *draining).await;
         }),
         revoked,
-        requests: OperationRequests::default(),
+        requests: Batch::default(),
+        taken: 0,
         running: FuturesUnordered::new(),
         placed: VecDeque::new(),
         reads: 0,
@@ -136,8 +133,10 @@ struct Operations<B> {
     input: Input,
     drained: Pin<Box<dyn Future<Output = ()> + Send>>,
     revoked: Revoked,
-    /// What is left of the message in work.
-    requests: OperationRequests,
+    /// The message in work.
+    requests: Batch<Numbered>,
+    /// Operations of it that were begun.
+    taken: usize,
     running: FuturesUnordered<Running>,
     /// Writes in their order, which is the order in which they become durable: waiting for the first one is enough.
     placed: VecDeque<(Held, Pending)>,
@@ -188,7 +187,7 @@ impl<B: FrameBody> Operations<B> {
         if let Some(ready) = self.ready.take_if(|ready| ready.len() > 0) {
             return Poll::Ready(Some(Ok(ready.finish())));
         }
-        if !self.requests.is_empty() || self.under_way() > 0 {
+        if self.has_requests() || self.under_way() > 0 {
             return Poll::Pending;
         }
         match std::mem::replace(&mut self.input, Input::Over) {
@@ -199,6 +198,10 @@ impl<B: FrameBody> Operations<B> {
             Input::Refused(failure) => Poll::Ready(Some(Err(failure))),
             Input::Ended | Input::Over => Poll::Ready(None),
         }
+    }
+
+    fn has_requests(&self) -> bool {
+        self.taken < self.requests.items.len()
     }
 
     fn under_way(&self) -> usize {
@@ -230,13 +233,14 @@ impl<B: FrameBody> Operations<B> {
             self.refuse(Failure::revoked(&denied));
             return true;
         }
-        if !self.requests.is_empty() || !self.has_room() {
+        if self.has_requests() || !self.has_room() {
             return false;
         }
         match self.messages.poll_next(context) {
             Poll::Pending => return false,
             Poll::Ready(Some(Ok(message))) => {
-                if let Err(failure) = self.requests.take(message) {
+                self.taken = 0;
+                if let Err(failure) = self.requests.refill(message) {
                     self.refuse(failure);
                 }
             }
@@ -248,24 +252,25 @@ impl<B: FrameBody> Operations<B> {
 
     /// Begins no more; what was begun is answered still.
     fn refuse(&mut self, failure: Failure) {
-        self.requests = OperationRequests::default();
+        (self.requests, self.taken) = (Batch::default(), 0);
         self.input = Input::Refused(failure);
     }
 
     /// Begins what there is room for; the writes among it share a batch. Says whether there was any.
     fn start(&mut self, context: &mut Context<'_>) -> bool {
-        if self.requests.is_empty() || !self.has_room() {
+        if !self.has_requests() || !self.has_room() {
             return false;
         }
         let admitted = Arc::clone(&self.admitted);
-        let mut requests = std::mem::take(&mut self.requests);
+        let requests = std::mem::take(&mut self.requests);
         admitted.store().gather(|| {
             let mut cache = admitted.read_cache();
             while self.has_room()
-                && let Some(request) = requests.next()
+                && let Some(item) = requests.items.get(self.taken)
             {
-                if !self.try_do(&requests, &request, &mut cache) {
-                    self.run(&requests, &request, context);
+                self.taken += 1;
+                if !self.try_do(&requests, item, &mut cache) {
+                    self.run(&requests, item, context);
                 }
             }
         });
@@ -276,32 +281,33 @@ impl<B: FrameBody> Operations<B> {
     /// Does an operation with nothing said besides, where the store can without waiting: it needs no task.
     fn try_do(
         &mut self,
-        requests: &OperationRequests,
-        request: &OperationRequest,
+        batch: &Batch<Numbered>,
+        item: &Item<Numbered>,
         cache: &mut CachedReads<'_>,
     ) -> bool {
-        if request.says_more {
+        if item.says_more {
             return false;
         }
-        let Ok(key) = requests.key(request) else { return false };
-        match request.action {
+        let Ok(key) = batch.key(item) else { return false };
+        match item.extra.action {
             Action::Put => {
                 let store = self.admitted.store();
-                let Some(pending) = store.try_write(&[(&key, requests.value(request))]) else { return false };
-                let held = Held::of(request);
+                let Some(pending) = store.try_write(&[(&key, batch.value(item))]) else { return false };
+                let held = Held::of(item);
                 self.held_bytes += held.bytes;
                 self.placed.push_back((held, pending));
                 true
             }
             Action::Get => {
+                let number = item.extra.number;
                 let ready = self.ready.get_or_insert_with(|| Assembly::new(ANSWER_BYTES_GUESS));
                 let read = cache.try_get(&key, |object| {
                     let (result, value) = match object.map(|object| (object.info(), object.value())) {
-                        None => (failed(request.number, Failure::not_found(&key)), Value::None),
-                        Some((Err(error), _)) => (failed(request.number, Failure::of(&error)), Value::None),
+                        None => (failed(number, Failure::not_found(&key)), Value::None),
+                        Some((Err(error), _)) => (failed(number, Failure::of(&error)), Value::None),
                         Some((Ok(info), value)) => {
                             let info = Some(convert::info(&info));
-                            (v1::OperationResult { info, ..result(request.number) }, Value::Short(value))
+                            (v1::OperationResult { info, ..result(number) }, Value::Short(value))
                         }
                     };
                     ready.add(RESULTS, &result, VALUE, value);
@@ -313,15 +319,15 @@ impl<B: FrameBody> Operations<B> {
     }
 
     /// Begins an operation that may have to wait.
-    fn run(&mut self, requests: &OperationRequests, request: &OperationRequest, context: &mut Context<'_>) {
-        let held = Held::of(request);
+    fn run(&mut self, batch: &Batch<Numbered>, item: &Item<Numbered>, context: &mut Context<'_>) {
+        let held = Held::of(item);
         self.held_bytes += held.bytes;
         self.reads += usize::from(held.is_read);
         let no_room = held.is_read && !self.permit.has_room();
         let begun = match no_room {
             // A value that is read takes memory of its own.
             true => Err(self.permit.no_room()),
-            false => requests.key(request).and_then(|key| Ok((key, requests.whole(request)?))),
+            false => batch.key(item).and_then(|key| Ok((key, batch.whole_apart(item)?))),
         };
         let (key, operation) = match begun {
             Ok(begun) => begun,
@@ -384,11 +390,11 @@ impl<B: FrameBody> Operations<B> {
 }
 
 impl Held {
-    fn of(request: &OperationRequest) -> Self {
+    fn of(item: &Item<Numbered>) -> Self {
         Self {
-            number: request.number,
-            bytes: OPERATION_BYTES + request.bytes(),
-            is_read: matches!(request.action, Action::Get | Action::Head),
+            number: item.extra.number,
+            bytes: OPERATION_BYTES + item.bytes(),
+            is_read: matches!(item.extra.action, Action::Get | Action::Head),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The operations on the store, a file each.
 
+mod batch;
 pub(crate) mod delete;
 pub(crate) mod exchange;
 pub(crate) mod free_space;
@@ -10,7 +11,6 @@ pub(crate) mod list;
 pub(crate) mod multi_delete;
 pub(crate) mod multi_get;
 pub(crate) mod multi_put;
-mod operation_request;
 pub(crate) mod put;
 pub(crate) mod relocation;
 pub(crate) mod stat;

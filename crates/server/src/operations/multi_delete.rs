@@ -1,64 +1,57 @@
 //! Several deletes of one bucket in one request, each with an outcome of its own. All of them are with the store at the same
 //! time, so that they share a flush.
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use shoal_api::v1;
-use shoal_base::limits::BATCH_KEYS_MAX;
-use shoal_engine::check_bucket;
+use shoal_buffer::Buffer;
+use shoal_engine::RejectRules;
 
+use super::batch::{Batch, Item, encode};
 use crate::auth::Authenticated;
-use crate::call::message::Parted;
 use crate::convert;
 use crate::failure::Failure;
 
-pub(crate) async fn multi_delete(
-    request: Authenticated<Parted<v1::MultiDeleteRequest>>,
-) -> Result<v1::MultiDeleteResponse, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
-    check(&message.bucket, message.items.len())?;
+/// What a result is expected to have, in bytes.
+const RESULT_BYTES_GUESS: usize = 16;
+
+pub(crate) async fn multi_delete(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
+    let (message, admitted) = request.take();
+    let batch = Batch::of(message)?;
     if admitted.identity().is_some() {
         return Err(Failure::invalid(
             "several deletes have no identity: each is a write of its own; send them one by one, or by Operations",
         ));
     }
-    let deletes = message.items.into_iter().map(|item| delete_one(&admitted, &message.bucket, item));
+    let rules = |item: &Item<()>| match item.says_more {
+        // A request that is not protobuf fails before anything of it is done.
+        true => Ok(convert::rules(batch.whole::<v1::MultiDeleteItem>(item)?.rules)),
+        false => Ok(RejectRules::default()),
+    };
+    let rules = batch.items.iter().map(rules).collect::<Result<Vec<_>, Failure>>()?;
+    let deletes =
+        batch.items.iter().zip(&rules).map(|(item, rules)| delete_one(&admitted, &batch, item, rules));
     let failed = |failure: Failure| v1::MultiDeleteResult {
         status: Some(failure.into_key_status()),
         ..v1::MultiDeleteResult::default()
     };
     let results = join_all(deletes).await.into_iter().map(|result| result.unwrap_or_else(failed));
-    Ok(v1::MultiDeleteResponse { results: results.collect() })
+    Ok(encode(results, RESULT_BYTES_GUESS))
 }
 
 async fn delete_one(
     admitted: &Authenticated<()>,
-    bucket: &str,
-    item: v1::MultiDeleteItem,
+    batch: &Batch<()>,
+    item: &Item<()>,
+    rules: &RejectRules,
 ) -> Result<v1::MultiDeleteResult, Failure> {
-    let key = convert::object_key(bucket, &item.key)?;
-    let rules = convert::rules(item.rules);
-    match admitted.store().delete(&key, rules).await {
+    let key = batch.key(item)?;
+    match admitted.store().delete(&key, *rules).await {
         Ok(done) => Ok(v1::MultiDeleteResult {
             status: Some(v1::KeyStatus::default()),
             deleted: done.deleted.map(|version| version.0),
             version: done.version.0,
         }),
-        Err(error) => Err(Failure::of_write(&error, &rules)),
+        Err(error) => Err(Failure::of_write(&error, rules)),
     }
-}
-
-/// What is wrong for all items is said once.
-fn check(bucket: &str, items: usize) -> Result<(), Failure> {
-    check_bucket(convert::bucket(bucket)).map_err(|error| Failure::of(&error))?;
-    check_count(items)
-}
-
-/// Whether a request may have so many items.
-pub(crate) fn check_count(items: usize) -> Result<(), Failure> {
-    if items > BATCH_KEYS_MAX {
-        return Err(Failure::invalid(format!(
-            "a request has at most {BATCH_KEYS_MAX} keys; this one has {items}"
-        )));
-    }
-    Ok(())
 }

@@ -5,19 +5,17 @@
 
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
-use prost::Message as _;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{Bucket, ByteRange, ObjectInfo, Store, TryGet};
+use shoal_engine::{ObjectInfo, Store, TryGet};
 
-use super::multi_delete::check_count;
+use super::batch::{Batch, Item, RESULTS, VALUE, Wanted};
 use crate::answer::assembly::{Assembly, Value, part_len};
 use crate::auth::Authenticated;
 use crate::convert;
 use crate::failure::Failure;
 use crate::read_cache::CachedReads;
-use shoal_api::fields::{Fields, bytes_of, not_protobuf, text_of};
 
 /// Reads at the same time of one request: enough to keep a device busy, few enough that what they bring in for nothing
 /// (where the answer is full) stays small.
@@ -29,70 +27,26 @@ const ANSWER_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize;
 /// What a result is expected to have, in bytes: memory for so many is taken at once.
 const RESULT_BYTES_GUESS: usize = 160;
 
-/// The fields `results` of the answer, and `value` of a result.
-const RESULTS: u32 = 1;
-const VALUE: u32 = 15;
-
 pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
     let store = admitted.store();
-    let (bucket, items) = parse(&message)?;
-    let mut answer = Answer::new(items.len());
-    let mut rest = &items[..];
+    let batch = Batch::of(message)?;
+    let mut answer = Answer::new(batch.items.len());
+    let mut rest = &batch.items[..];
     loop {
-        rest = answer.add_cached(&mut admitted.read_cache(), &bucket, rest);
+        rest = answer.add_cached(&mut admitted.read_cache(), &batch, rest);
         let Some((item, behind)) = rest.split_first() else { break };
         // It waits for the device, so those behind it may as well.
         let wave;
         (wave, rest) = behind.split_at(behind.len().min(WAVE_KEYS - 1));
-        let first = get_one(store, &bucket, item);
-        let others = join_all(wave.iter().map(|item| get_one(store, &bucket, item)));
+        let first = get_one(store, &batch, item);
+        let others = join_all(wave.iter().map(|item| get_one(store, &batch, item)));
         let (first, others) = join(first, others).await;
         for got in std::iter::once(first).chain(others) {
             answer.add_got(got);
         }
     }
     Ok(answer.whole.finish())
-}
-
-/// An item of a request.
-struct Item<'a> {
-    key: &'a [u8],
-    range: ByteRange,
-}
-
-/// The bucket and the items of a request.
-fn parse(message: &[u8]) -> Result<(Bucket, Vec<Item<'_>>), Failure> {
-    let mut bucket = "";
-    let mut items = Vec::new();
-    for field in Fields::of(message) {
-        match field? {
-            (1, field) => bucket = text_of(field)?,
-            (2, field) => {
-                check_count(items.len() + 1)?;
-                items.push(parse_item(bytes_of(field)?)?);
-            }
-            _ => {}
-        }
-    }
-    let bucket = Bucket::new(convert::bucket(bucket)).map_err(|error| Failure::of(&error))?;
-    Ok((bucket, items))
-}
-
-fn parse_item(message: &[u8]) -> Result<Item<'_>, Failure> {
-    let (mut key, mut range) = (&[][..], None);
-    for field in Fields::of(message) {
-        match field? {
-            (1, field) => key = bytes_of(field)?,
-            // Said again, a message is the sum of what was said.
-            (2, field) => {
-                let range = range.get_or_insert_with(v1::ByteRange::default);
-                range.merge(bytes_of(field)?).map_err(not_protobuf)?;
-            }
-            _ => {}
-        }
-    }
-    Ok(Item { key, range: convert::range(range) })
 }
 
 /// The answer in the making.
@@ -116,27 +70,27 @@ impl Answer {
 
     /// Adds the results of items whose objects can be told without waiting, up to the first that cannot; gives the items from
     /// that one on.
-    fn add_cached<'a, 'b>(
+    fn add_cached<'a>(
         &mut self,
         cache: &mut CachedReads<'_>,
-        bucket: &Bucket,
-        items: &'b [Item<'a>],
-    ) -> &'b [Item<'a>] {
-        let waits = |item: &Item<'_>| !self.try_add(cache, bucket, item);
+        batch: &Batch<Wanted>,
+        items: &'a [Item<Wanted>],
+    ) -> &'a [Item<Wanted>] {
+        let waits = |item: &Item<Wanted>| !self.try_add(cache, batch, item);
         let first = items.iter().position(waits).unwrap_or(items.len());
         items.get(first..).unwrap_or_default()
     }
 
     /// Adds the result of an item, where it can be told without waiting; says whether it can.
-    fn try_add(&mut self, cache: &mut CachedReads<'_>, bucket: &Bucket, item: &Item<'_>) -> bool {
+    fn try_add(&mut self, cache: &mut CachedReads<'_>, batch: &Batch<Wanted>, item: &Item<Wanted>) -> bool {
         if self.is_full() {
             self.add(omitted(), Value::None);
             return true;
         }
-        let key = match bucket.key(item.key) {
+        let key = match batch.key(item) {
             Ok(key) => key,
-            Err(error) => {
-                self.add(failed(Failure::of(&error)), Value::None);
+            Err(failure) => {
+                self.add(failed(failure), Value::None);
                 return true;
             }
         };
@@ -144,7 +98,7 @@ impl Answer {
             None => self.add(failed(Failure::not_found(&key)), Value::None),
             Some((Err(error), _)) => self.add(failed(Failure::of(&error)), Value::None),
             Some((Ok(info), value)) => {
-                let (first, bytes) = item.range.within(info.bytes);
+                let (first, bytes) = item.extra.range().within(info.bytes);
                 let value = value.get(first as usize..(first + bytes) as usize).unwrap_or_default();
                 self.add(found(&info), Value::Short(value));
             }
@@ -171,11 +125,11 @@ impl Answer {
     }
 }
 
-async fn get_one(store: &Store, bucket: &Bucket, item: &Item<'_>) -> Got {
-    let key = bucket.key(item.key).map_err(|error| Failure::of(&error))?;
-    let object = store.get(&key, convert::capped(item.range, CHUNK_BYTES_MAX as u64)).await;
+async fn get_one(store: &Store, batch: &Batch<Wanted>, item: &Item<Wanted>) -> Got {
+    let (key, range) = (batch.key(item)?, item.extra.range());
+    let object = store.get(&key, convert::capped(range, CHUNK_BYTES_MAX as u64)).await;
     let object = object.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
-    if item.range.within(object.info.bytes).1 > object.value.len() as u64 {
+    if range.within(object.info.bytes).1 > object.value.len() as u64 {
         return Ok((omitted(), Buffer::new()));
     }
     Ok((found(&object.info), object.value))

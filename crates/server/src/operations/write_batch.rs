@@ -4,6 +4,7 @@ use shoal_api::v1;
 use shoal_base::codec::{Reader, Truncated};
 use shoal_engine::{Change, Decision, Error, Lsn, Object, Outcome, PutOptions, ReadLevel, TransactOptions};
 
+use super::batch::Batch;
 use crate::auth::Authenticated;
 use crate::convert;
 use crate::failure::Failure;
@@ -11,11 +12,12 @@ use crate::failure::Failure;
 /// All puts as one step: done as a whole or not at all, also over a crash.
 pub(crate) async fn write_batch(
     admitted: &Authenticated<()>,
-    message: v1::MultiPutRequest,
-) -> Result<v1::MultiPutResponse, Failure> {
+    batch: &Batch<()>,
+) -> Result<Vec<v1::MultiPutResult>, Failure> {
     let (mut keys, mut rules, mut changes) = (Vec::new(), Vec::new(), Vec::new());
-    for item in message.items {
-        let key = convert::object_key(&message.bucket, &item.key)?;
+    for item in &batch.items {
+        let key = batch.key(item)?;
+        let item: v1::MultiPutItem = batch.whole(item)?;
         let expiry = convert::expiry(item.ttl_ns, item.expire_time_ns)?;
         let options =
             PutOptions { expiry, ..convert::put_options(item.rules, item.metadata, item.modified_ns) };
@@ -24,7 +26,7 @@ pub(crate) async fn write_batch(
         changes.push(Change::PutWith { value: item.value.into(), options: Box::new(options) });
     }
     if keys.is_empty() {
-        return Ok(v1::MultiPutResponse::default());
+        return Ok(Vec::new());
     }
     let decide = |objects: &[Option<Object>]| {
         let current = |object: &Option<Object>| object.as_ref().map(|object| object.info.version);
@@ -57,7 +59,7 @@ pub(crate) async fn write_batch(
     // The records of a step are numbered one behind the other.
     let before = last.0.checked_sub(keys.len() as u64).ok_or_else(not_repeated)?;
     let result = |version| v1::MultiPutResult { status: Some(v1::KeyStatus::default()), version };
-    Ok(v1::MultiPutResponse { results: (before..last.0).map(|before| result(before + 1)).collect() })
+    Ok((before..last.0).map(|before| result(before + 1)).collect())
 }
 
 /// The identity is that of an earlier write, and this is not a repetition of it.

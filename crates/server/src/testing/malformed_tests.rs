@@ -16,6 +16,7 @@ use crate::call::decode::Decoders;
 use crate::call::message::receive_for_test;
 use crate::call::messages::Messages;
 use crate::operations::exchange::exchange;
+use crate::operations::multi_delete::multi_delete;
 use crate::operations::multi_get::multi_get;
 use crate::operations::multi_put::multi_put;
 
@@ -152,8 +153,10 @@ fn requests_that_are_wrong_are_refused_or_taken() {
         let failed = |failure: crate::failure::Failure| failure.into_status();
         let got = block_on(multi_get(admitted(&store, message.clone())));
         count(got.map(drop).map_err(failed));
-        let put = block_on(multi_put(admitted(&store, message)));
+        let put = block_on(multi_put(admitted(&store, message.clone())));
         count(put.map(drop).map_err(failed));
+        let deleted = block_on(multi_delete(admitted(&store, message)));
+        count(deleted.map(drop).map_err(failed));
         let messages = Messages::new(frames(&dice, &sent), OPERATIONS_MESSAGE_BYTES_MAX);
         let mut answers = Box::pin(exchange(
             admitted(&store, messages),
