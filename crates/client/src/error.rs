@@ -73,3 +73,12 @@ impl std::fmt::Display for Current {
 
 /// A result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The words of the innermost cause of an error: "Connection refused", not "transport error".
+pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -22,7 +22,7 @@ use tonic::transport::{self, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, innermost};
 use crate::options::{ConnectOptions, Secret};
 use crate::request_id::RequestId;
 use crate::retry::{Failed, Outcome};
@@ -289,13 +289,4 @@ impl Decoder for Written {
         // Nothing is copied here: the message lies in one piece.
         Ok(Some(source.copy_to_bytes(source.remaining())))
     }
-}
-
-/// What is at the bottom of an error: "Connection refused", not "transport error".
-pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }

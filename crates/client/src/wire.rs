@@ -4,10 +4,9 @@ use shoal_api::v1::failure::{Kind, Rule as WireRule};
 use shoal_api::{Code, Described, v1};
 use tonic::{ConnectError, Status};
 
-use crate::error::Error;
+use crate::error::{Error, innermost};
 use crate::object::*;
 use crate::retry::{Failed, Outcome};
-use crate::transport::innermost;
 
 pub(crate) fn rules(rules: RejectRules) -> Option<v1::RejectRules> {
     (rules != RejectRules::default()).then_some(v1::RejectRules {
