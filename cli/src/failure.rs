@@ -3,8 +3,6 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::output::warn;
-
 /// Everything was done.
 pub(crate) const EXIT_OK: u8 = 0;
 /// Something was not done; standard error says what.
@@ -22,8 +20,8 @@ pub(crate) struct Usage(pub(crate) String);
 #[error("some of it failed")]
 pub(crate) struct Reported;
 
-/// Prints what is left to say about `result` and gives the exit code.
-pub(crate) fn conclude(result: anyhow::Result<()>) -> ExitCode {
+/// Gives `warn` what is left to say about `result`, and returns the exit code.
+pub(crate) fn conclude(result: anyhow::Result<()>, warn: impl FnOnce(&str)) -> ExitCode {
     let Err(error) = result else { return ExitCode::from(EXIT_OK) };
     if error.is::<OutputClosed>() {
         // Whoever read our output (`shoal ls | head`) has seen enough.
@@ -79,7 +77,7 @@ mod tests {
 
     #[test]
     fn exit_codes_tell_usage_from_failure() {
-        let code = |error: anyhow::Error| format!("{:?}", conclude(Err(error)));
+        let code = |error: anyhow::Error| format!("{:?}", conclude(Err(error), |_| ()));
         assert_eq!(code(Usage("no".into()).into()), format!("{:?}", ExitCode::from(2)));
         assert_eq!(code(anyhow::anyhow!("no")), format!("{:?}", ExitCode::from(1)));
         assert_eq!(code(Reported.into()), format!("{:?}", ExitCode::from(1)));

@@ -2,15 +2,14 @@
 //!
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
-//! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`config`],
-//! [`size`], [`space_map`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
+//! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
+//! [`space_map`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: what it does, programs can do through `shoal-client` or `shoal-engine`.
 
 mod args;
 mod commands;
 mod conditions;
-mod config;
 mod credentials;
 mod damage;
 mod failure;
@@ -30,7 +29,7 @@ mod tree;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 
@@ -42,14 +41,14 @@ const DEFAULT_LOG: &str = "warn,shoal_engine::close=info";
 
 fn main() -> ExitCode {
     shoal_device::file::survive_size_limit();
-    let code = failure::conclude(run(Cli::parse()));
+    let code = failure::conclude(run(Cli::parse()), output::warn);
     logging::finish();
     code
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
     if let Command::Completions(arguments) = cli.command {
-        return commands::completions::run(&arguments);
+        return commands::completions::run(&arguments, Cli::command());
     }
     if let Command::Bench(arguments) = cli.command {
         return commands::bench::run(arguments, cli.log.as_deref());
@@ -86,6 +85,6 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Check(arguments) => commands::check::run(arguments).await,
         Command::Moving(arguments) => commands::moving::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),
-        Command::Completions(arguments) => commands::completions::run(&arguments),
+        Command::Completions(arguments) => commands::completions::run(&arguments, Cli::command()),
     }
 }

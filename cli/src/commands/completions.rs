@@ -1,9 +1,8 @@
 //! `shoal completions`: what a shell needs to complete this program's command line.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::args::Cli;
 use crate::failure::output_error;
 
 const EXAMPLES: &str = "\
@@ -19,8 +18,9 @@ pub(crate) struct Arguments {
     shell: Shell,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+/// Prints the completion script of `command`, which is the whole command line.
+pub(crate) fn run(arguments: &Arguments, mut command: Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "shoal", &mut script);
+    clap_complete::generate(arguments.shell, &mut command, "shoal", &mut script);
     std::io::Write::write_all(&mut std::io::stdout(), &script).map_err(output_error)
 }

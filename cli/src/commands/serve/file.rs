@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::Args;
 
-use crate::commands::serve::Arguments;
+use super::arguments::Arguments;
 use crate::failure::Usage;
 
 /// Reads the file at `path`.

@@ -1,0 +1,147 @@
+//! The options of `shoal serve`, and the keys of its configuration file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::size::Size;
+use crate::store_file::Io;
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411 (gRPC) and 7412 (Redis)
+  shoal serve --data /srv/shoal.data --size 200G --cache 4G
+  shoal format /dev/nvme1n1                          a whole device: once, it must be blank; and then
+  shoal serve --data /dev/nvme1n1 --must-exist
+  shoal serve --listen 0.0.0.0:7411 --tls-cert cert.pem --tls-key key.pem --token-file tokens
+  shoal serve --config shoal.toml
+
+Every option may also stand in the configuration file (TOML, same names: data = \"/srv/shoal.data\", cache = \"4G\") or in an
+environment variable. The command line goes before the environment, the environment before the file.
+
+Ctrl-C or SIGTERM stops the server in order, within --stop-timeout; a second one at once, which loses nothing that was
+acknowledged.";
+
+/// The options, and the keys of the configuration file.
+#[derive(Args, Debug, Default, Deserialize, PartialEq)]
+#[command(after_help = EXAMPLES)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Arguments {
+    /// The data file, or a block device that `shoal format` made a store of. A file that does not exist is created; what is there is
+    /// never formatted [default: ./shoal.data].
+    #[arg(long, value_name = "FILE", env = "SHOAL_DATA", hide_env_values = true)]
+    pub(crate) data: Option<PathBuf>,
+    /// Create nothing: a data file that does not exist is an error.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_MUST_EXIST", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) must_exist: Option<bool>,
+    /// For a new data file: how large it may grow. It starts small and grows ahead of need
+    /// [default: 80 % of the disk's free space, at most 64G].
+    #[arg(long, value_name = "SIZE", env = "SHOAL_SIZE", hide_env_values = true)]
+    pub(crate) size: Option<Size>,
+    /// Memory for cached pages and values [default: 1G].
+    #[arg(long, value_name = "SIZE", env = "SHOAL_CACHE", hide_env_values = true)]
+    pub(crate) cache: Option<Size>,
+    /// Memory for recent writes that are in the log only [default: follows from cache and log].
+    #[arg(long, value_name = "SIZE", env = "SHOAL_OVERLAY", hide_env_values = true)]
+    pub(crate) overlay: Option<Size>,
+    /// For a new data file: the number of tablets, 1 to 32 [default: as many as cores, at least 4].
+    #[arg(long, value_name = "N", env = "SHOAL_TABLETS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..=32))]
+    pub(crate) tablets: Option<u16>,
+    /// How to drive the device [default: auto].
+    #[arg(long, value_name = "HOW", env = "SHOAL_IO", hide_env_values = true)]
+    pub(crate) io: Option<Io>,
+    /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:7411].
+    #[arg(long, value_name = "HOST:PORT", env = "SHOAL_LISTEN", hide_env_values = true)]
+    pub(crate) listen: Option<String>,
+    /// Let other machines in, although nothing proves who they are or nothing is encrypted.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_INSECURE", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) insecure: Option<bool>,
+    /// Speak TLS, with the certificate (and those between it and its root) in this PEM file. It and the other files with
+    /// credentials are read again when they change, and at SIGHUP.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CERT", hide_env_values = true)]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM. The file may be open to its owner only.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TLS_KEY", hide_env_values = true)]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Let in who shows a certificate of these roots, PEM.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CLIENT_CA", hide_env_values = true)]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    /// Speak TLS 1.2 too, beside 1.3.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_TLS12", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) tls12: Option<bool>,
+    /// Let in who shows one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. The file may be
+    /// open to its owner only.
+    #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
+    pub(crate) token_file: Option<PathBuf>,
+    /// The bucket that the keys of io.grpc.KeyValueService are the objects of [default: default].
+    #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
+    pub(crate) kv_bucket: Option<String>,
+    /// Take compressed requests (gzip), compress answers for clients that ask for it, too (gzip-both), or neither (off)
+    /// [default: off].
+    #[arg(long, value_name = "gzip|gzip-both|off", env = "SHOAL_GRPC_COMPRESSION", hide_env_values = true)]
+    pub(crate) grpc_compression: Option<String>,
+    /// Let pages of these origins call by gRPC-Web, as https://example.com, or * for all [default: none].
+    #[arg(
+        long,
+        value_name = "ORIGIN,...",
+        env = "SHOAL_WEB_ORIGINS",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) web_origins: Option<Vec<String>>,
+    /// Give these buckets space of their own: their values lie apart from everybody else's, so that a load that does not fit
+    /// the others leaves them no holes [default: none].
+    #[arg(
+        long,
+        value_name = "BUCKET,...",
+        env = "SHOAL_OWN_SPACE",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) own_space: Option<Vec<String>>,
+    /// Give whole groups of free blocks back to the device, slowly: a file gets holes, a raw device may trim. New values cost a
+    /// little more there afterwards.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_DISCARD", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) discard: Option<bool>,
+    /// Leave values where they are: nothing is moved to make whole free space, until the next start without this.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_MOVING", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) pause_moving: Option<bool>,
+    /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off where gRPC asks for credentials and there is no
+    /// --password-file].
+    #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_RESP", hide_env_values = true)]
+    pub(crate) resp: Option<String>,
+    /// The bucket that Redis keys are the objects of [default: redis].
+    #[arg(long, value_name = "BUCKET", env = "SHOAL_RESP_BUCKET", hide_env_values = true)]
+    pub(crate) resp_bucket: Option<String>,
+    /// The file with the password that Redis clients must give, open to its owner only; without one nobody is asked.
+    #[arg(long, value_name = "FILE", env = "SHOAL_PASSWORD_FILE", hide_env_values = true)]
+    pub(crate) password_file: Option<PathBuf>,
+    /// When a write of a Redis client is acknowledged: when it is durable (sync), or at once, while nothing
+    /// acknowledged is older than MS milliseconds without being durable (relaxed:MS) [default: sync].
+    #[arg(long, value_name = "sync|relaxed:MS", env = "SHOAL_DURABILITY", hide_env_values = true)]
+    pub(crate) durability: Option<String>,
+    /// After work, a thread of the Redis frontend looks for more for so many microseconds before it sleeps: answers come sooner,
+    /// and a core is busy while clients are [default: 0].
+    #[arg(long, value_name = "MICROSECONDS", env = "SHOAL_POLL", hide_env_values = true)]
+    pub(crate) poll: Option<u64>,
+    /// Answers that a connection of a Redis client does not take, and commands that it sent behind them, may be so many bytes; beyond
+    /// that it gets an error and is closed [default: 256M].
+    #[arg(long, value_name = "SIZE", env = "SHOAL_RESP_PENDING", hide_env_values = true)]
+    pub(crate) resp_pending: Option<Size>,
+    /// Whether Redis clients speak TLS, with the files of --tls-cert, --tls-key and --tls-client-ca [default: on where there is
+    /// --tls-cert].
+    #[arg(long, value_name = "on|off", env = "SHOAL_RESP_TLS", hide_env_values = true)]
+    pub(crate) resp_tls: Option<String>,
+    /// How many seconds a stop may take: requests under way are finished, and what the log holds is brought into the trees. What is
+    /// not done by then is done by the next start, as after a crash [default: 25].
+    #[arg(long, value_name = "SECONDS", env = "SHOAL_STOP_TIMEOUT", hide_env_values = true)]
+    pub(crate) stop_timeout: Option<u64>,
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", env = "SHOAL_CONFIG", hide_env_values = true)]
+    #[serde(skip)]
+    pub(crate) config: Option<PathBuf>,
+    /// What the configuration file says of the log; the option is one of all commands.
+    #[arg(skip)]
+    pub(crate) log: Option<String>,
+}

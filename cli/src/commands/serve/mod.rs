@@ -1,0 +1,202 @@
+//! `shoal serve`: opens the store, creating it at the first start, and serves it until a signal.
+
+mod arguments;
+mod file;
+mod settings;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use shoal_engine::{Environment, Store};
+use shoal_redis::{ListenError, RedisOptions, Tls};
+use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerOptions};
+use tokio::sync::oneshot;
+
+pub(crate) use self::arguments::Arguments;
+use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
+use crate::failure::{Usage, output_error};
+use crate::logging;
+use crate::signals::stop_in_order;
+use crate::stopping::{self, StopTime, say_left_over};
+use crate::store_file;
+
+/// The danger of an address that asks for no credentials.
+const OPEN: &str = "whoever reaches it may read, change and delete everything";
+const UNENCRYPTED: &str = "tokens and values go through the network as plain text";
+
+pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
+    let settings = Settings::new(arguments, log)?;
+    logging::start_server(&settings.log)?;
+    let (stop, stopped) = oneshot::channel();
+    let time = Arc::new(StopTime::new(settings.stop_timeout));
+    let begun = Arc::clone(&time);
+    stop_in_order(move || {
+        begun.begin();
+        tracing::info!("stopping; another signal stops at once, which loses nothing that was acknowledged");
+        // Nobody listens where the server is not running yet or no more.
+        let _ = stop.send(());
+    })?;
+    if settings.is_resp_open {
+        tracing::warn!(
+            "the Redis frontend is off: it would let in everybody on this machine, and gRPC asks for credentials; \
+             give --password-file, or --resp off"
+        );
+    }
+    let security = Security::new(settings.credentials.read()?);
+    let server = bind(&settings, &security).await?;
+    let redis = bind_redis(&settings, &security).await?;
+    warn_of_openness(&settings, &security, &server, redis.as_ref());
+    let store = store_file::open(&settings.data, &settings.store).await?;
+    let losses = store.stat().losses;
+    if !losses.is_none() {
+        let data = settings.data.display();
+        tracing::warn!(
+            "{data} was repaired with losses: {losses}; `shoal check --data {data} --acknowledge` says that somebody has seen this"
+        );
+    }
+    let watching = tokio::spawn(settings.credentials.clone().watch(security));
+    // A task of its own: what it still waits for when the time is over is not waited for here.
+    let serving = tokio::spawn(serve(store.clone(), server, redis, stopped));
+    let served = tokio::select! {
+        served = serving => served.context("the server ended by an error of the program")?,
+        () = time.over() => {
+            say_left_over(&settings.data, "requests under way did not end in time");
+            // Requests that hold the store go on until the program ends.
+            std::mem::forget(store);
+            return Ok(());
+        }
+    };
+    // Where it ended by itself.
+    time.begin();
+    watching.abort();
+    tracing::info!("closing {}", settings.data.display());
+    let closed = stopping::close(store, &time, &settings.data).await;
+    served?;
+    closed
+}
+
+/// Says what --insecure opens: addresses that other machines reach, where nothing proves who calls or nothing is encrypted.
+fn warn_of_openness(
+    settings: &Settings,
+    security: &Security,
+    server: &Server,
+    redis: Option<&shoal_redis::Server>,
+) {
+    let is_reachable = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
+    let grpc = server.address();
+    if is_reachable(grpc) && !security.is_safe() {
+        let risk = if security.asks() { UNENCRYPTED } else { OPEN };
+        tracing::warn!("--insecure: gRPC listens on {grpc}, which other machines reach; {risk}");
+    }
+    let Some((redis, (_, options))) = redis.zip(settings.resp.as_ref()) else { return };
+    let redis = redis.address();
+    if is_reachable(redis) && options.password.is_none() && !settings.asks_redis_certificates() {
+        tracing::warn!(
+            "--insecure: the Redis protocol listens on {redis}, which other machines reach; {OPEN}"
+        );
+    }
+}
+
+/// Serves `store` until it is told to stop, or cannot. The store is open still when this returns.
+async fn serve(
+    store: Store,
+    server: Server,
+    redis: Option<shoal_redis::Server>,
+    stopped: oneshot::Receiver<()>,
+) -> anyhow::Result<()> {
+    announce(&server, redis.as_ref())?;
+    let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
+    let served = server.run(store, async { drop(stopped.await) }).await;
+    // Waits for its threads, which finish the turn that they are in.
+    tokio::task::spawn_blocking(move || drop(redis)).await.context("the Redis frontend did not stop")?;
+    Ok(served?)
+}
+
+/// One line a frontend, all at once: who reads the first one may be gone before another came.
+fn announce(server: &Server, redis: Option<&shoal_redis::Server>) -> anyhow::Result<()> {
+    let scheme = if server.is_encrypted() { "https" } else { "http" };
+    let mut lines = format!("gRPC  {scheme}://{}\n", server.address());
+    if let Some(redis) = redis {
+        let scheme = if redis.is_encrypted() { "rediss" } else { "redis" };
+        lines += &format!("Redis {scheme}://{}\n", redis.address());
+    }
+    let mut stdout = std::io::stdout();
+    stdout.write_all(lines.as_bytes()).and_then(|()| stdout.flush()).map_err(output_error)
+}
+
+/// The address that `given` names.
+async fn resolve(given: &str, example: &str) -> anyhow::Result<SocketAddr> {
+    let wrong = |why: &dyn Display| {
+        Usage(format!("cannot listen on {given:?}: {why}; write HOST:PORT, as {example}"))
+    };
+    let address = tokio::net::lookup_host(given).await.map_err(|error| wrong(&error))?.next();
+    Ok(address.ok_or_else(|| wrong(&"the host has no address"))?)
+}
+
+/// Takes the address of the Redis frontend, where it is on.
+async fn bind_redis(settings: &Settings, security: &Security) -> anyhow::Result<Option<shoal_redis::Server>> {
+    let Some((address, options)) = &settings.resp else { return Ok(None) };
+    let listen = resolve(address, DEFAULT_RESP).await?;
+    let security = security.clone();
+    let tls = settings.resp_tls.unwrap_or(security.is_encrypted()).then(|| Tls {
+        config: Arc::new(move || security.tls_of_others()),
+        asks_certificates: settings.asks_redis_certificates(),
+    });
+    let options = RedisOptions { listen, insecure: settings.insecure, tls, ..options.clone() };
+    match shoal_redis::Server::bind(options) {
+        Err(
+            error @ (ListenError::Listen(shoal_server::ListenError::NotLoopback { .. })
+            | ListenError::Bucket(_)),
+        ) => Err(Usage(error.to_string()).into()),
+        result => result.context("no server was started; --resp names another address, or is off").map(Some),
+    }
+}
+
+/// Takes the address that `settings` names, before the store is touched: where another server has it, nothing is created.
+async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server> {
+    let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+    let options = ServerOptions {
+        listen,
+        insecure: settings.insecure,
+        security: security.clone(),
+        kv_bucket: settings.kv_bucket.clone(),
+        gzip: settings.gzip.requests,
+        gzip_answers: settings.gzip.answers,
+        web_origins: settings.web_origins.clone(),
+        limits: ServerLimits {
+            drain_max: StopTime::new(settings.stop_timeout).drain_max(),
+            ..ServerLimits::default()
+        },
+    };
+    match Server::bind(options).await {
+        Err(
+            error @ (ServeError::Listen(shoal_server::ListenError::NotLoopback { .. })
+            | ServeError::Bucket(_)),
+        ) => Err(Usage(error.to_string()).into()),
+        result => result.context("no server was started; --listen names another address"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn other_machines_are_let_in_only_on_demand() {
+        let bind = async |listen: &str, insecure| {
+            let given =
+                Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..Arguments::default() };
+            bind(&Settings::new(given, None).unwrap(), &Security::default())
+                .await
+                .map(|server| server.address())
+        };
+        assert_ne!(bind("127.0.0.1:0", false).await.unwrap().port(), 0);
+        assert!(bind("localhost:0", false).await.is_ok());
+        assert!(bind("0.0.0.0:0", false).await.unwrap_err().is::<Usage>());
+        assert!(bind("0.0.0.0:0", true).await.is_ok());
+        assert!(bind("nonsense", true).await.unwrap_err().is::<Usage>());
+    }
+}

@@ -1,0 +1,310 @@
+//! What `shoal serve` does with its options: the command line goes before the environment, the environment before the file,
+//! and each part is checked.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use shoal_engine::DEFAULT_BUCKET;
+use shoal_redis::{Durability, Limits, RedisOptions};
+
+use super::arguments::Arguments;
+use super::file;
+use crate::credentials::{CredentialFiles, read_secret};
+use crate::failure::Usage;
+use crate::size::Size;
+use crate::stopping::STOP_TIMEOUT_S;
+use crate::store_file::{Access, StoreOptions};
+
+const DEFAULT_DATA: &str = "./shoal.data";
+pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
+pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
+const DEFAULT_CACHE: Size = Size(1 << 30);
+
+/// The settings in force: of the command line, the environment, the configuration file and the defaults.
+pub(super) struct Settings {
+    pub(super) data: PathBuf,
+    pub(super) store: StoreOptions,
+    pub(super) listen: String,
+    pub(super) insecure: bool,
+    pub(super) credentials: CredentialFiles,
+    pub(super) kv_bucket: String,
+    pub(super) gzip: Gzip,
+    pub(super) web_origins: Vec<String>,
+    /// How the Redis frontend is run, and its address as it was given; none where it is off.
+    pub(super) resp: Option<(String, RedisOptions)>,
+    /// Whether Redis clients speak TLS; none: where gRPC's do.
+    pub(super) resp_tls: Option<bool>,
+    /// It was switched off because it would let in whom gRPC does not.
+    pub(super) is_resp_open: bool,
+    pub(super) stop_timeout: Duration,
+    pub(super) log: String,
+}
+
+impl Settings {
+    pub(super) fn new(arguments: Arguments, log: Option<String>) -> anyhow::Result<Self> {
+        let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
+        let is_resp_named = arguments.resp.is_some() || file.resp.is_some();
+        let must_exist = arguments.must_exist.or(file.must_exist).unwrap_or(false);
+        let settings = Self {
+            data: arguments.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA.into()),
+            store: StoreOptions {
+                access: if must_exist { Access::Write } else { Access::Create },
+                size: arguments.size.or(file.size),
+                tablets: arguments.tablets.or(file.tablets),
+                cache: arguments.cache.or(file.cache).unwrap_or(DEFAULT_CACHE),
+                overlay: arguments.overlay.or(file.overlay),
+                io: arguments.io.or(file.io).unwrap_or_default(),
+                own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
+                discard: arguments.discard.or(file.discard).unwrap_or(false),
+                pause_moving: arguments.pause_moving.or(file.pause_moving).unwrap_or(false),
+            },
+            listen: arguments.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.into()),
+            insecure: arguments.insecure.or(file.insecure).unwrap_or(false),
+            credentials: CredentialFiles {
+                certificates: arguments.tls_cert.or(file.tls_cert),
+                key: arguments.tls_key.or(file.tls_key),
+                client_roots: arguments.tls_client_ca.or(file.tls_client_ca),
+                tokens: arguments.token_file.or(file.token_file),
+                allow_tls12: arguments.tls12.or(file.tls12).unwrap_or(false),
+            },
+            kv_bucket: arguments.kv_bucket.or(file.kv_bucket).unwrap_or_else(|| DEFAULT_BUCKET.into()),
+            gzip: parse_compression(arguments.grpc_compression.or(file.grpc_compression).as_deref())?,
+            web_origins: arguments.web_origins.or(file.web_origins).unwrap_or_default(),
+            resp: resp(
+                arguments.resp.or(file.resp),
+                arguments.resp_bucket.or(file.resp_bucket),
+                arguments.password_file.or(file.password_file).as_deref(),
+                arguments.durability.or(file.durability).as_deref(),
+                Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
+                arguments.resp_pending.or(file.resp_pending),
+            )?,
+            stop_timeout: Duration::from_secs(
+                arguments.stop_timeout.or(file.stop_timeout).unwrap_or(STOP_TIMEOUT_S),
+            ),
+            log: log.or(file.log).unwrap_or_else(|| "info".into()),
+            resp_tls: arguments.resp_tls.or(file.resp_tls).as_deref().map(parse_switch).transpose()?,
+            is_resp_open: false,
+        };
+        if settings.resp_tls == Some(true) && settings.credentials.certificates.is_none() {
+            return Err(Usage("--resp-tls on needs --tls-cert and --tls-key".into()).into());
+        }
+        settings.with_redis_asking(is_resp_named)
+    }
+
+    /// Where gRPC asks callers who they are, the Redis frontend asks too, or is not there: it would be a way around, with --insecure
+    /// as well, which says nothing against the credentials that were given. Who named its address is told so.
+    fn with_redis_asking(self, is_resp_named: bool) -> anyhow::Result<Self> {
+        let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
+        let is_open = asks && !self.asks_redis_certificates();
+        let Some((address, _)) =
+            self.resp.as_ref().filter(|(_, options)| is_open && options.password.is_none())
+        else {
+            return Ok(self);
+        };
+        if is_resp_named {
+            let problem = format!(
+                "refusing to serve the Redis protocol on {address}: it would let in everybody who reaches it, and gRPC asks for \
+                 credentials; give --password-file, or --resp off"
+            );
+            return Err(Usage(problem).into());
+        }
+        Ok(Self { resp: None, is_resp_open: true, ..self })
+    }
+
+    /// Whether every Redis client shows a certificate that proves who it is: where a token would do instead, it need not.
+    pub(super) fn asks_redis_certificates(&self) -> bool {
+        let is_tls = self.resp_tls.unwrap_or(true);
+        is_tls && self.credentials.client_roots.is_some() && self.credentials.tokens.is_none()
+    }
+}
+
+fn parse_switch(text: &str) -> Result<bool, Usage> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(Usage(format!("{other:?} is neither on nor off"))),
+    }
+}
+
+/// How the Redis frontend is run; none where it is off.
+fn resp(
+    address: Option<String>,
+    bucket: Option<String>,
+    password_file: Option<&Path>,
+    durability: Option<&str>,
+    poll: Duration,
+    pending: Option<Size>,
+) -> anyhow::Result<Option<(String, RedisOptions)>> {
+    let defaults = RedisOptions::default();
+    let options = RedisOptions {
+        bucket: bucket.unwrap_or(defaults.bucket),
+        password: password_file.map(password).transpose()?,
+        durability: durability.map_or(Ok(Durability::Sync), parse_durability)?,
+        poll,
+        limits: pending.map_or(Ok(defaults.limits), pending_limits)?,
+        ..RedisOptions::default()
+    };
+    let address = address.unwrap_or_else(|| DEFAULT_RESP.into());
+    Ok((address != "off").then_some((address, options)))
+}
+
+/// The bounds of the Redis frontend where so much may wait at a connection.
+fn pending_limits(pending: Size) -> Result<Limits, Usage> {
+    let defaults = Limits::default();
+    let least = 2 * defaults.answer_bytes_max as u64;
+    match usize::try_from(pending.0) {
+        Ok(bytes) if pending.0 >= least => Ok(Limits { pending_bytes_max: bytes, ..defaults }),
+        _ => {
+            Err(Usage(format!("--resp-pending {} is too little; at least {least} bytes may wait", pending.0)))
+        }
+    }
+}
+
+/// What may be compressed.
+#[derive(Clone, Copy)]
+pub(super) struct Gzip {
+    pub(super) requests: bool,
+    pub(super) answers: bool,
+}
+
+fn parse_compression(text: Option<&str>) -> Result<Gzip, Usage> {
+    match text {
+        None | Some("off") => Ok(Gzip { requests: false, answers: false }),
+        Some("gzip") => Ok(Gzip { requests: true, answers: false }),
+        Some("gzip-both") => Ok(Gzip { requests: true, answers: true }),
+        Some(other) => {
+            Err(Usage(format!("{other:?} is no compression that is known; write gzip, gzip-both or off")))
+        }
+    }
+}
+
+fn parse_durability(text: &str) -> Result<Durability, Usage> {
+    let relaxed = text.strip_prefix("relaxed:").and_then(|ms| ms.parse().ok());
+    match (text, relaxed) {
+        ("sync", _) => Ok(Durability::Sync),
+        (_, Some(ms)) => Ok(Durability::Relaxed(Duration::from_millis(ms))),
+        _ => Err(Usage(format!("{text:?} is no durability; write sync, or relaxed:MS as relaxed:100"))),
+    }
+}
+
+/// The first line of the file.
+fn password(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let text = read_secret(path, "a password")?;
+    let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.is_empty() {
+        return Err(Usage(format!("the password file {} has an empty first line", path.display())).into());
+    }
+    Ok(line.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_goes_before_the_file_and_the_file_before_the_default() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shoal.toml");
+        std::fs::write(&path, "cache = '2G'\nlisten = '127.0.0.1:1'\ninsecure = true\nlog = 'debug'\n")
+            .unwrap();
+        let given = Arguments {
+            config: Some(path),
+            listen: Some("127.0.0.1:2".into()),
+            insecure: Some(false),
+            ..Arguments::default()
+        };
+        let settings = Settings::new(given, None).unwrap();
+        assert_eq!(settings.listen, "127.0.0.1:2");
+        assert!(!settings.insecure);
+        assert_eq!(settings.store.cache, Size(2 << 30));
+        assert_eq!(settings.log, "debug");
+        assert_eq!(settings.data, PathBuf::from(DEFAULT_DATA));
+
+        let defaults = Settings::new(Arguments::default(), None).unwrap();
+        assert_eq!((defaults.listen.as_str(), defaults.store.cache), (DEFAULT_LISTEN, DEFAULT_CACHE));
+        assert_eq!(defaults.store.access, Access::Create);
+        let given = Arguments { must_exist: Some(true), ..Arguments::default() };
+        assert_eq!(Settings::new(given, None).unwrap().store.access, Access::Write);
+    }
+
+    #[test]
+    fn the_redis_frontend_is_on_unless_it_is_off() {
+        let settings = |resp: Option<&str>, durability: Option<&str>| {
+            let (resp, durability) = (resp.map(str::to_owned), durability.map(str::to_owned));
+            Settings::new(Arguments { resp, durability, ..Arguments::default() }, None)
+        };
+        assert_eq!(settings(None, None).unwrap().resp.unwrap().0, DEFAULT_RESP);
+        assert!(settings(Some("off"), None).unwrap().resp.is_none());
+        let relaxed = settings(None, Some("relaxed:250")).unwrap().resp.unwrap().1.durability;
+        assert_eq!(relaxed, Durability::Relaxed(Duration::from_millis(250)));
+        for wrong in ["", "relaxed", "relaxed:", "relaxed:-1", "fast"] {
+            assert!(settings(None, Some(wrong)).err().unwrap().is::<Usage>(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_may_wait_at_a_connection_is_an_option() {
+        let pending = |bytes| {
+            let given = Arguments { resp_pending: Some(Size(bytes)), ..Arguments::default() };
+            Settings::new(given, None).map(|settings| settings.resp.unwrap().1.limits.pending_bytes_max)
+        };
+        assert_eq!(pending(64 << 20).unwrap(), 64 << 20);
+        assert!(pending(8 << 20).unwrap_err().is::<Usage>());
+    }
+
+    /// It was a way around tokens and certificates.
+    #[test]
+    fn the_redis_frontend_is_no_way_around_credentials() {
+        let folder = tempfile::tempdir().unwrap();
+        let password = folder.path().join("password");
+        std::fs::write(&password, "tide pool\n").unwrap();
+        set_permissions(&password, Permissions::from_mode(0o600)).unwrap();
+        let file = || Some(folder.path().join("secrets"));
+        for (token_file, tls_client_ca) in [(file(), None), (None, file())] {
+            let given = || Arguments {
+                insecure: Some(true),
+                token_file: token_file.clone(),
+                tls_client_ca: tls_client_ca.clone(),
+                ..Arguments::default()
+            };
+            let settings = Settings::new(given(), None).unwrap();
+            // Certificates are shown to the Redis frontend, too; tokens cannot be.
+            assert_eq!(settings.resp.is_none(), token_file.is_some());
+            let given = || Arguments { resp_tls: Some("off".into()), ..given() };
+            let settings = Settings::new(given(), None).unwrap();
+            assert!(settings.resp.is_none() && settings.is_resp_open);
+            let with_password = Arguments { password_file: Some(password.clone()), ..given() };
+            let settings = Settings::new(with_password, None).unwrap();
+            assert!(settings.resp.is_some() && !settings.is_resp_open);
+            let settings = Settings::new(Arguments { resp: Some("off".into()), ..given() }, None).unwrap();
+            assert!(settings.resp.is_none() && !settings.is_resp_open);
+            // An address that was asked for was ignored.
+            for named in ["0.0.0.0:7412", "127.0.0.1:7412"] {
+                let named = || Some(named.to_owned());
+                let error = Settings::new(Arguments { resp: named(), ..given() }, None).err().unwrap();
+                assert!(error.is::<Usage>() && error.to_string().contains("--password-file"), "{error}");
+                let given = Arguments { resp: named(), password_file: Some(password.clone()), ..given() };
+                assert_eq!(Settings::new(given, None).unwrap().resp.map(|(address, _)| address), named());
+            }
+        }
+    }
+
+    #[test]
+    fn the_password_is_the_first_line_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        std::fs::write(&path, "tide pool\r\nnot this\n").unwrap();
+        set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        let error = password(&path).unwrap_err();
+        assert!(error.is::<Usage>() && error.to_string().contains("chmod 600"), "{error}");
+        set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(password(&path).unwrap(), b"tide pool");
+        std::fs::write(&path, "\n").unwrap();
+        assert!(password(&path).unwrap_err().is::<Usage>());
+        assert!(password(&folder.path().join("missing")).unwrap_err().is::<Usage>());
+    }
+}
