@@ -27,7 +27,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 #[derive(Parser)]
 #[command(name = "shoal", version, after_help = EXAMPLES, max_term_width = 100, propagate_version = true)]
 pub(crate) struct Cli {
-    /// What to log to standard error: error, warn, info, debug, trace, or filters such as shoal_engine=debug.
+    /// The log on standard error: error, warn, info, debug, trace, or filters such as shoal_engine=debug.
     #[arg(long, global = true, env = "RUST_LOG", value_name = "LEVEL", hide_env_values = true)]
     pub(crate) log: Option<String>,
 

@@ -33,7 +33,7 @@ pub(crate) struct CredentialFiles {
     pub(crate) allow_tls12: bool,
 }
 
-/// What tells one content of a file from another without reading it: when it was written, when it or who may read it was
+/// The signs by which one content of a file differs from another, without reading it: when it was written, when it or its rights were
 /// changed, its length, its inode.
 type Stamp = Option<(SystemTime, (i64, i64), u64, u64)>;
 
@@ -129,7 +129,7 @@ fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
     Tokens::parse(&text).map_err(|error| Usage(format!("{}: {error}", path.display())).into())
 }
 
-/// What a command shows to a server: the first token of the file.
+/// The credential that a command shows to a server: the first token of the file.
 pub(crate) fn read_token(path: &Path) -> anyhow::Result<Vec<u8>> {
     let text = read_secret(path, TOKENS)?;
     let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);

@@ -24,7 +24,7 @@ pub(crate) struct Reported;
 pub(crate) fn conclude(result: anyhow::Result<()>, warn: impl FnOnce(&str)) -> ExitCode {
     let Err(error) = result else { return ExitCode::from(EXIT_OK) };
     if error.is::<OutputClosed>() {
-        // Whoever read our output (`shoal ls | head`) has seen enough.
+        // The reader of our output (`shoal ls | head`) has seen enough.
         return ExitCode::from(EXIT_OK);
     }
     if error.is::<Reported>() {

@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn times_are_those_of_the_calendar() {
-        // What `date -u -d @SECONDS` prints.
+        // As `date -u -d @SECONDS` prints them.
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (68_169_599, "1972-02-28T23:59:59Z"),

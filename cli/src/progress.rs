@@ -12,7 +12,7 @@ const PICTURE_INTERVAL: Duration = Duration::from_millis(200);
 /// Between two lines where there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is drawn by `template`, where standard error is a terminal.
+/// The bar that `template` draws, where standard error is a terminal.
 pub(crate) fn drawn(template: &str) -> Option<ProgressBar> {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = || ProgressBar::no_length().with_style(style.progress_chars("=> "));

@@ -28,7 +28,7 @@ const SHARES: [u64; 3] = [64 << 10, 1 << 20, 4 << 20];
 /// Length of the longest bar of the histogram.
 const BAR: u64 = 30;
 
-/// What is known of a group, or of all groups of a cell.
+/// The figures of a group, or of all groups of a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cell {
     blocks: u64,
@@ -221,7 +221,7 @@ impl SpaceMap {
         let shortest = self.bins.iter().position(|bin| bin.runs > 0).unwrap_or(0);
         for (index, bin) in self.bins.iter().enumerate().skip(shortest) {
             let share = bin.blocks as f64 / free as f64;
-            // What is there is seen, however little it is.
+            // A bin with runs is seen, however little it has.
             let length = (share * BAR as f64).round().max(if bin.runs > 0 { 1.0 } else { 0.0 }) as usize;
             let bar = "#".repeat(length);
             lines.push(format!(

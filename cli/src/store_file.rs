@@ -254,7 +254,7 @@ fn open_device(path: &Path, options: &StoreOptions, create: bool) -> anyhow::Res
     file::open(path, &file_options).map_err(in_use)
 }
 
-/// What is at the place of the data file.
+/// The thing at the place of the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Nothing yet.

@@ -117,7 +117,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// What was found, and what is left of it after a repair.
+/// The damage that was found, and the rest of it after a repair.
 struct Outcome {
     found: CheckReport,
     /// Where something was to be repaired: the check after it.

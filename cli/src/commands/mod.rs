@@ -29,7 +29,7 @@ fn no_such_object() -> anyhow::Error {
     anyhow!("there is no such object; `shoal ls` lists what there is")
 }
 
-/// What a failure of one object was about.
+/// The words for the object of a failure, behind the verb.
 fn about(verb: &str, bucket: &str, key: &[u8]) -> String {
     let bucket =
         if bucket == shoal_engine::DEFAULT_BUCKET { String::new() } else { format!(" in bucket {bucket:?}") };

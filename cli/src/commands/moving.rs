@@ -19,7 +19,7 @@ that is (moving.*).";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// What is to happen.
+    /// Whether values are moved from now on.
     what: What,
     #[command(flatten)]
     store: StoreArguments,
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
 enum What {
     /// Nothing is moved from now on.
     Pause,
-    /// What is due is moved again.
+    /// Values that are due are moved again.
     Resume,
 }
 

@@ -42,7 +42,7 @@ enum Space {
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 struct ServeArguments {
-    /// What is allocated and leased, and to whom; it is made at the first start.
+    /// The journal of allocations and leases; it is made at the first start.
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
     /// For a new file: how much space there is to hand out.

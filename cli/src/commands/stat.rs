@@ -69,7 +69,7 @@ async fn stat(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
             } else {
                 None
             };
-            // Who asks for the map alone wants to see that.
+            // A user who asks for the map alone wants to see that.
             let map = space.filter(|_| arguments.map);
             if arguments.json {
                 let stat = objects.stat().await.context("cannot get the figures of the store")?;

@@ -115,7 +115,7 @@ fn listings_go_past_a_damaged_leaf_and_say_so() {
     signal(&server.child, Signal::TERM);
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
 
-    // What is given up is absent: nothing is wrong any more.
+    // A key that is given up is absent: nothing is wrong any more.
     let done = on(&data, &["check", "--acknowledge", "--json"]);
     let report = done.json();
     assert!(!report["acknowledged"].as_array().unwrap().is_empty(), "{report}");

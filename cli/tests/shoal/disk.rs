@@ -150,7 +150,7 @@ fn a_small_file_system_is_used_up_and_said_to_be_full_once() {
     );
     let lines = |words: &str| server.said().lines().filter(|line| line.contains(words)).count();
     assert_eq!(lines("cannot grow"), 1, "{}", server.said());
-    // What the owner frees is used, and used up again; that is not said again within a minute.
+    // Space that the owner frees is used, and used up again; that is not said again within a minute.
     fs::remove_file(&own).unwrap();
     assert!(free_bytes(&small.folder) > 20 * MIB);
     let more = fill(count);
@@ -205,7 +205,7 @@ fn a_data_file_that_is_not_there_any_more_is_noticed() {
         assert!(said.contains("read-only") && said.contains("/proc/") && said.contains("ERROR"), "{said}");
         let refused = server.put("another", 100).unwrap_err();
         assert!(refused.contains(words), "{refused}");
-        // What is said to health comes from there.
+        // The state of health comes from there.
         let stat = run(&["stat", "--server", &server.url]);
         assert!(stat.text().contains(words), "{}", stat.text());
         // It can still be saved.

@@ -22,7 +22,7 @@ pub(crate) fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
     command
 }
 
-/// What a command did.
+/// The output and the end of a command.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: i32,

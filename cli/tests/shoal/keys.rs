@@ -17,7 +17,7 @@ const KEYS: usize = 10_000;
 /// Keys of one batch.
 const BATCH: usize = 500;
 
-/// What programs have stumbled over, whole or as a part of a longer key.
+/// Names that programs have stumbled over, whole or as a part of a longer key.
 const PIECES: [&[u8]; 24] = [
     b"..",
     b"../..",

@@ -169,7 +169,7 @@ impl Drop for Server {
     }
 }
 
-/// What a key may hold: none is no object.
+/// The values that a key may hold: none is no object.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     acknowledged: Option<Value>,
@@ -303,7 +303,7 @@ impl World {
 
     async fn round(&mut self, round: u64, settings: &Settings) {
         let prefix = format!("tree/{round}/");
-        // What the round before imported goes, so that its space is used again.
+        // The import of the round before goes, so that its space is used again.
         let before = format!("tree/{}/", round.wrapping_sub(1));
         let mut remove = self.spawn(&["rm".into(), "--prefix".into(), before.into()]);
         let mut import = self.spawn(&self.import(&prefix));
@@ -364,14 +364,14 @@ impl World {
         self.finish_import(&prefix);
     }
 
-    /// What the kill left, before anybody opens it.
+    /// The store that the kill left, before anybody opens it.
     fn check(&self, when: &str) -> String {
         let done = run(&["check".into(), "--data".into(), self.data.clone().into_os_string()]);
         assert_eq!(done.code, 0, "check {when}: {}{}", done.text(), done.stderr);
         format!("check clean ({})", done.text().lines().next().unwrap_or_default())
     }
 
-    /// What the watcher saw is there; whatever of the tree is there is whole.
+    /// The files that the watcher saw are there; every file that is there is whole.
     async fn verify_import(&self, client: &Client, prefix: &str, seen: &HashSet<String>) {
         let keys = list(client, prefix).await.unwrap();
         if let Some(key) = seen.iter().find(|&key| !keys.contains(key)) {

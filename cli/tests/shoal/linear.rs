@@ -56,7 +56,7 @@ fn serve(data: &Path) -> Faces {
     Faces::start(command)
 }
 
-/// What all clients of a history share.
+/// The state that all clients of a history share.
 #[derive(Default)]
 struct World {
     clock: AtomicU64,
@@ -77,7 +77,7 @@ fn value(key: u64, number: u64) -> Value {
     Value { key, seed: number, bytes: SIZES[(number % SIZES.len() as u64) as usize] }
 }
 
-/// Whose value these bytes are.
+/// The write that these bytes are the value of.
 fn number_of(key: u64, bytes: &Bytes) -> u64 {
     let number =
         u64::from_le_bytes(*bytes.first_chunk().expect("values of this test have 16 bytes at least"));

@@ -21,7 +21,7 @@ use crate::kill::{CACHE_BYTES, Server};
 use crate::load::disk_folder;
 use crate::process::{mib, middle, own_memory, size};
 
-/// What a server with a small cache may take besides it: overlays, I/O memory that is kept, requests and answers of the clients,
+/// Memory that a server with a small cache may take besides it: overlays, I/O memory that is kept, requests and answers of the clients,
 /// stacks, and what the allocator holds back.
 pub(crate) const BESIDE_CACHE_BYTES: u64 = 64 << 20;
 const CLIENTS: u64 = 8;
@@ -45,7 +45,7 @@ impl Group {
         let group = Self(Path::new(root).join(format!("shoal-test-{pid}")));
         fs::create_dir(&group.0).ok()?;
         fs::write(group.0.join(limit), bytes.to_string()).ok()?;
-        // What leaks shall be killed and not swapped; a machine without swap has neither file, and needs none.
+        // A process that leaks shall be killed and not swapped; a machine without swap has neither file, and needs none.
         let with_swap = [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)];
         with_swap.iter().for_each(|(file, most)| drop(fs::write(group.0.join(file), most.to_string())));
         fs::write(group.0.join("cgroup.procs"), pid.to_string()).ok()?;

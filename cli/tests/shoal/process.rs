@@ -1,4 +1,4 @@
-//! What the kernel says of a process that is tested.
+//! The kernel's figures of a process that is tested.
 
 use std::fs;
 

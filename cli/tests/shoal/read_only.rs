@@ -75,7 +75,7 @@ fn everything_is_shown(data: &Path, out: &Path, start: &dyn Fn(&[OsString]) -> C
     }
 }
 
-/// Whoever runs the tests, or, where that is root, whom permissions bind.
+/// The user who runs the tests, or, where that is root, one whom permissions bind.
 fn unprivileged(arguments: &[OsString]) -> Command {
     let mut command = command(arguments);
     if rustix::process::geteuid().is_root() {
@@ -97,7 +97,7 @@ fn a_file_that_may_not_be_written_is_read_and_not_changed() {
     let out = tempfile::tempdir().unwrap();
     fs::set_permissions(out.path(), Permissions::from_mode(0o777)).unwrap();
     everything_is_shown(&data, out.path(), &unprivileged);
-    // Whoever wants to write is told so.
+    // A command that wants to write is told so.
     let path = data.to_str().unwrap();
     let denied = |words: &[&str], code: i32, says: &str| {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();

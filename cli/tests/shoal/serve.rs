@@ -260,7 +260,7 @@ fn credentials_that_others_may_read_are_refused() {
         }
         let done = run(&["serve", "--listen", "127.0.0.1:0", "--tls-cert", path, "--tls-key", path]);
         assert!(done.code == 2 && done.stderr.contains("a private key"), "{} {}", done.code, done.stderr);
-        // What a command shows to a server, too.
+        // The file that a command shows to a server, too.
         let done = run(&["stat", "--server", "http://127.0.0.1:1", "--token-file", path]);
         assert!(done.code == 2 && done.stderr.contains("chmod 600"), "{} {}", done.code, done.stderr);
     }

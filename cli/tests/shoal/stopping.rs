@@ -1,4 +1,4 @@
-//! What a server leaves when it is stopped: nothing in its log, or, where the time was too short, a log that the next start
+//! The store that a server leaves when it is stopped: nothing in its log, or, where the time was too short, a log that the next start
 //! replays.
 
 use std::fs;

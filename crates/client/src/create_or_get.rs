@@ -11,7 +11,7 @@ use crate::{put, wire};
 /// How often it is tried while others create and delete a large object all the time.
 const ATTEMPTS_MAX: usize = 5;
 
-/// What [`Client::create_or_get`] did or found.
+/// The outcome of [`Client::create_or_get`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CreateOrGet {
     /// There was no object: it is stored now.

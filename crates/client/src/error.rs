@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by what the caller can do about it.
+//! Errors of calls, sorted by what the caller can do about it.
 
 use crate::object::{Lsn, Rule};
 
@@ -49,7 +49,7 @@ pub enum Error {
     Unavailable {
         /// The server's address.
         server: String,
-        /// What was seen.
+        /// The failure as it was seen.
         reason: String,
     },
     /// The server answered something that this client does not understand.

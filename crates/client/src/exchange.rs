@@ -25,10 +25,10 @@ pub(crate) struct Exchange<T> {
     transport: Arc<Transport>,
     outgoing: Arc<Mutex<Outgoing>>,
     places: Places<Noted<T>>,
-    /// What the operations under way count for.
+    /// The units of the operations under way.
     units: u32,
     link: Link,
-    /// What is left of the last message of answers.
+    /// The rest of the last message of answers.
     results: Results,
     /// Operations that failed with their stream, or before they were sent.
     failed: VecDeque<Ended<T>>,
@@ -50,7 +50,7 @@ struct Noted<T> {
 pub(crate) struct Ended<T> {
     pub(crate) note: T,
     pub(crate) action: Action,
-    /// What it counted for while it was under way.
+    /// The units that it had while it was under way.
     pub(crate) units: u32,
     pub(crate) result: Result<Done, Failed>,
 }
@@ -298,7 +298,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// What was sent over a stream that ended has failed; what was not waits for the next one, if there may be one.
+    /// Operations that were sent over a stream that ended have failed; the others wait for the next one, if there may be one.
     #[test]
     fn the_end_of_a_stream_is_the_end_of_what_was_sent() {
         let mut exchange = exchange();

@@ -18,9 +18,9 @@ pub struct GetStream {
     key: Bytes,
     info: ObjectInfo,
     parts: Parts<v1::GetStream>,
-    /// What came with the info.
+    /// The part of the value that came with the info.
     first: Bytes,
-    /// What was not given out yet.
+    /// The bytes that were not given out yet.
     rest: ByteRange,
     /// Bytes of `rest`.
     rest_bytes: u64,
@@ -85,7 +85,7 @@ impl Client {
 }
 
 impl GetStream {
-    /// What is known about the whole object.
+    /// The attributes of the whole object.
     #[must_use]
     pub fn info(&self) -> &ObjectInfo {
         &self.info

@@ -1,4 +1,4 @@
-//! What is known about an object.
+//! Reads the attributes of an object.
 
 use bytes::Bytes;
 use shoal_api::v1;
@@ -9,7 +9,7 @@ use crate::object::ObjectInfo;
 use crate::wire;
 
 impl Client {
-    /// What is known about an object; none where there is no such object.
+    /// The attributes of an object; none where there is no such object.
     ///
     /// # Errors
     /// As [`Self::get`].

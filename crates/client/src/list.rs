@@ -50,7 +50,7 @@ fn damaged(range: v1::DamagedRange) -> DamagedRange {
 /// The pages of a listing. No common snapshot: what is written meanwhile behind the last page given may be seen.
 pub struct ListAll {
     client: Client,
-    /// What to ask for next; none at the end.
+    /// The request for the next page; none at the end.
     request: Option<ListRequest>,
 }
 

@@ -48,7 +48,7 @@ pub struct DeleteItem {
     pub rules: RejectRules,
 }
 
-/// What a batch gave for one item.
+/// The result of one item of a batch.
 enum Reply<T> {
     Done(Result<T, Failed>),
     /// There was no room for it in the answer.
@@ -244,7 +244,7 @@ fn next_batch(pending: &mut VecDeque<usize>, bytes: impl Fn(usize) -> usize) -> 
 fn replies<T>(answer: Result<Vec<Reply<T>>, Failed>, count: usize) -> Vec<Reply<T>> {
     let failed = match answer {
         Ok(replies) if replies.len() == count => return replies,
-        // What was done is not known then.
+        // The outcome is not known then.
         Ok(_) => Failed { outcome: Outcome::Open, ..wire::protocol("it has not one result an item") },
         Err(failed) => failed,
     };
@@ -255,7 +255,7 @@ fn select<I, M>(items: &[I], batch: &[usize], message: impl FnMut(&I) -> M) -> V
     batch.iter().filter_map(|&index| items.get(index)).map(message).collect()
 }
 
-/// What an item adds to a request, in bytes; one that travels as a stream fills it alone.
+/// Bytes that an item adds to a request; one that travels as a stream fills it alone.
 fn weight(item: &PutItem) -> usize {
     if item.value.len() > CHUNK_BYTES_MAX {
         return BATCH_BYTES_MAX + 1;

@@ -1,4 +1,4 @@
-//! What the client's calls take and give. The engine has the types of [`shoal_base::object`] too; a program that only uses
+//! Arguments and results of the client's calls. The engine has the types of [`shoal_base::object`] too; a program that only uses
 //! the client does not link the engine.
 
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl Expiry {
     }
 }
 
-/// What is known about an object.
+/// The attributes of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Only grows, and is never used twice, not even after a delete.
@@ -72,20 +72,20 @@ pub struct ObjectInfo {
     pub metadata: Metadata,
     /// Nanoseconds that its time had left when the store answered; none: its time does not end.
     pub ttl_ns: Option<u64>,
-    /// What the wall clock shows when its time is over, unless somebody sets it before, in nanoseconds since the Unix epoch.
+    /// The time of the wall clock when the object ends, unless somebody sets the clock before, in nanoseconds since the Unix epoch.
     pub expire_time_ns: Option<u64>,
 }
 
 /// An object, or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// What is known about the whole object.
+    /// The attributes of the whole object.
     pub info: ObjectInfo,
     /// The bytes that were asked for.
     pub value: Bytes,
 }
 
-/// What to list.
+/// A request for a page of a listing.
 #[derive(Clone, Debug, Default)]
 pub struct ListRequest {
     /// The bucket; empty: [`DEFAULT_BUCKET`].
@@ -106,7 +106,7 @@ pub struct ListRequest {
 pub struct ListEntry {
     /// Its key.
     pub key: Bytes,
-    /// What is known about it.
+    /// Its attributes.
     pub info: ObjectInfo,
 }
 

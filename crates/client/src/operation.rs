@@ -24,7 +24,7 @@ const VALUE: u32 = 15;
 /// The operations of a message.
 const OPERATIONS: u32 = 2;
 
-/// What is to be done, where it lies.
+/// An operation to be sent, where its parts lie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation<'a> {
     pub(crate) action: Action,
@@ -57,7 +57,7 @@ impl Operation<'_> {
         self.key.len() + self.value.len() + self.extras.map_or(0, prost::Message::encoded_len)
     }
 
-    /// What it counts for while it is under way, of [`UNITS_MAX`](crate::outgoing::UNITS_MAX).
+    /// Its units while it is under way, of [`UNITS_MAX`](crate::outgoing::UNITS_MAX).
     pub(crate) fn units(&self) -> u32 {
         4 + (self.bytes() / 1024) as u32
     }
@@ -140,7 +140,7 @@ fn message(id: RequestId) -> v1::WriteIdentity {
     v1::WriteIdentity { session: id.session, sequence: id.sequence }
 }
 
-/// What one operation did.
+/// The result of one operation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Done {
     version: Lsn,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is sent is what prost would have sent.
+        /// The bytes sent are those that prost would have sent.
         #[test]
         fn operations_are_as_prost_writes_them(
             number in any::<u64>(), action in 1..4_i32, key in bytes(200), value in bytes(300),
@@ -285,7 +285,7 @@ mod tests {
             prop_assert_eq!(v1::OperationsRequest::decode(&sent[..]).unwrap(), request);
         }
 
-        /// What comes is what prost would have read, and the value is not copied.
+        /// The results read are those that prost would have read, and the value is not copied.
         #[test]
         fn results_are_as_prost_reads_them(
             number in any::<u64>(), value in bytes(300), version in any::<u64>(), deleted in any::<Option<u64>>(),
@@ -327,7 +327,7 @@ mod tests {
             prop_assert_eq!(results.next().unwrap(), None);
         }
 
-        /// Whatever comes, it ends.
+        /// Reading any bytes ends.
         #[test]
         fn garbage_is_an_error_or_results(bytes in bytes(80)) {
             let mut results = Results::of(bytes);

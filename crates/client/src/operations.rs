@@ -1,6 +1,6 @@
 //! Many small operations over one stream: each is a call of its own for its caller, but they travel together.
 //!
-//! What is submitted while the connection is busy goes into one message; there is no waiting for more. A task of the stream
+//! Operations that are submitted while the connection is busy go into one message; there is no waiting for more. A task of the stream
 //! takes the answers, and opens the stream again where it broke: what was not sent yet goes over the new one, and what was is
 //! repeated where that is safe (`retry.rs`), as with calls of their own. [`Pipeline`](crate::Pipeline) is the same for one task,
 //! at a fraction of the cost.
@@ -26,7 +26,7 @@ use crate::wire;
 /// Operations whose callers are told at a time.
 const TOLD_MAX: usize = 256;
 
-/// What an operation gives.
+/// The answer to an operation.
 type Answer = Result<Done, Failed>;
 
 /// A stream of operations on one bucket. Cheap to clone: clones share it. It ends with its last clone; until then it takes a
@@ -134,7 +134,7 @@ fn ended() -> Failed {
     Failed { error: Error::Unknown("the stream of operations was ended".into()), outcome: Outcome::Open }
 }
 
-/// What the users of a stream and its task share.
+/// The state that the users of a stream share with its task.
 struct Shared {
     /// Of what may be under way, in units of [`Operation::units`].
     permits: Semaphore,
@@ -221,7 +221,7 @@ impl Drop for Handle {
     }
 }
 
-/// What the task of a stream has of it: where the runtime ends the task, nobody waits for ever.
+/// The hold of a stream's task on the stream: where the runtime ends the task, nobody waits for ever.
 struct Driven(Arc<Shared>);
 
 impl Drop for Driven {
@@ -273,7 +273,7 @@ mod tests {
         submitted.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// What the stream's task does when these answers came.
+    /// Does as the stream's task when these answers came.
     fn answer(shared: &Shared, numbers: &[u64]) {
         locked(&shared.state).exchange.as_mut().unwrap().receive(results(numbers));
         let Poll::Ready(Some(all)) = shared.poll_ended(&mut Context::from_waker(Waker::noop())) else {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of answers, each goes to who asked, once; who gave up is not missed, and room is given back.
+        /// Answers come in any order, and each goes to its caller, once; a caller that gave up is not missed, and room is given back.
         #[test]
         fn answers_find_their_callers(
             steps in prop::collection::vec((0..4_u8, any::<prop::sample::Index>()), 1..200)

@@ -16,7 +16,7 @@ const CONNECTIONS_DEFAULT: usize = 2;
 /// Most HTTP/2 connections of one client.
 const CONNECTIONS_MAX: usize = 64;
 
-/// What a caller shows. It is not shown to anybody else: not in debugging output.
+/// A credential that the client shows to the server. It is not shown to anybody else: not in debugging output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 

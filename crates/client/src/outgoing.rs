@@ -1,4 +1,4 @@
-//! What a stream of operations has to send: operations are written into one growing message, which leaves as it is when the
+//! The sending side of a stream of operations: operations are written into one growing message, which leaves as it is when the
 //! transport is ready for one. So what is submitted meanwhile travels together, and there is no waiting for more.
 
 use std::collections::VecDeque;
@@ -19,10 +19,10 @@ const MESSAGE_BYTES_FULL: usize = 128 << 10;
 /// Memory that a message begins with, in bytes: some tens of short operations.
 const MESSAGE_BYTES_GUESS: usize = 8 << 10;
 
-/// What of one stream may be under way: about 1,000 short operations, as many as the server begins, or 4 MiB of values.
+/// Units of one stream that may be under way: about 1,000 short operations, as many as the server begins, or 4 MiB of values.
 pub(crate) const UNITS_MAX: u32 = 4096;
 
-/// What is not sent yet, of one stream after the other.
+/// Operations that are not sent yet, of one stream after the other.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     /// The beginning of each message: its bucket.
@@ -126,7 +126,7 @@ impl Outgoing {
     }
 }
 
-/// What `mutex` holds: nobody leaves it half changed.
+/// The state behind `mutex`: nobody leaves it half changed.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -172,7 +172,7 @@ impl<T> Places<T> {
         number
     }
 
-    /// What was noted under this number; none where it was taken, or never given.
+    /// The note under this number; none where it was taken, or never given.
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         let place = self.places.get_mut((number & u64::from(u32::MAX)) as usize)?;
         place.held.as_mut().filter(|_| u64::from(place.used_before) == number >> PLACE_BITS)
@@ -263,7 +263,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order, each number finds what was noted for it, once.
+        /// In any order, each number finds its note, once.
         #[test]
         fn numbers_are_of_one_operation(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..200)) {
             let (mut places, mut model, mut gone) = (Places::default(), BTreeMap::new(), Vec::new());

@@ -19,7 +19,7 @@ use crate::operation::{self, Done, Operation};
 use crate::retry::Failed;
 use crate::wire;
 
-/// What an operation of a [`Pipeline`] gave.
+/// The result of an operation of a [`Pipeline`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Of a get: the object; none where there is none.

@@ -17,7 +17,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What a failed attempt leaves open.
+/// Whether a failed attempt may have been applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Not applied, and it would be no different the next time.
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// What follows on an attempt with an open outcome does not say that nothing happened, unless it is the write's own answer.
+    /// The failure that follows an attempt with an open outcome does not say that nothing happened, unless it is the write's own answer.
     #[test]
     fn a_write_with_an_id_is_sent_again_until_it_is_known() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

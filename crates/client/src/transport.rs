@@ -47,7 +47,7 @@ pub(crate) struct Transport {
     next: AtomicUsize,
     server: Arc<str>,
     answer_timeout: Duration,
-    /// What stands behind `authorization:` in every call.
+    /// The value of the header `authorization:` of every call.
     authorization: Option<MetadataValue<Ascii>>,
 }
 

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// What is said of a server that shows an authority's certificate which was not given.
+/// The message about a server that shows an authority's certificate which was not given.
 const AUTHORITY: &str = "the server shows the certificate of an authority (CA:TRUE); it is believed only where this very certificate \
                          is given as a root (--ca-file)";
 
@@ -87,7 +87,7 @@ impl ServerCertVerifier for Trust {
     }
 }
 
-/// What the transport says of a connection, where the system's roots are believed and it says it in words of its own.
+/// The transport's words about a connection, where the system's roots are believed and it says it in words of its own.
 pub(crate) fn explained(reason: String) -> String {
     if reason.contains("CaUsedAsEndEntity") { AUTHORITY.into() } else { reason }
 }

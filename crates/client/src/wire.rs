@@ -27,7 +27,7 @@ pub(crate) fn range(range: ByteRange) -> Option<v1::ByteRange> {
     (range != ByteRange::ALL).then_some(v1::ByteRange { first: range.first, bytes: range.bytes })
 }
 
-/// What the server says about an object; an answer without it is not understood.
+/// The attributes of an object as the server says them; an answer without it is not understood.
 pub(crate) fn info(info: Option<v1::ObjectInfo>) -> Result<ObjectInfo, Failed> {
     let info = info.ok_or_else(no_info)?;
     Ok(ObjectInfo {

@@ -1,4 +1,4 @@
-//! What a command answers, before it is written in the connection's version of the protocol.
+//! The answer of a command, before it is written in the connection's version of the protocol.
 
 use std::borrow::Cow;
 

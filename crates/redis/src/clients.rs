@@ -1,4 +1,4 @@
-//! Who is connected: what CLIENT LIST shows, of the connections of all threads.
+//! The connected clients: the lines of CLIENT LIST, of the connections of all threads.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) type Clients = Admission<Arc<Client>>;
 /// A connection's entry among all of them, as long as this lives.
 pub(crate) type Entered = Place<Arc<Client>>;
 
-/// What a client said about itself.
+/// The name and library that a client gave of itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Says {
     pub name: String,
@@ -23,7 +23,7 @@ pub(crate) struct Says {
     pub library_version: String,
 }
 
-/// What others see of a connection as it was after its last turn.
+/// A connection as others see it: as it was after its last turn.
 #[derive(Default)]
 pub(crate) struct Figures {
     /// When its last command came, on the monotonic clock.

@@ -1,4 +1,4 @@
-//! What all commands share: the store, the bucket of the keys, the clock, who is connected.
+//! The state that all commands share: the store, the bucket of the keys, the clock, the connected clients.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

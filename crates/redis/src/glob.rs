@@ -71,7 +71,7 @@ fn in_set(set: &[u8], byte: u8) -> Option<usize> {
     (found != negated).then_some(at)
 }
 
-/// What every text that matches begins with.
+/// The bytes with which every text that matches begins.
 pub(crate) fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
     let mut prefix = Vec::new();
     let mut rest = pattern;

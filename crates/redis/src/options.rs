@@ -25,7 +25,7 @@ pub struct RedisOptions {
     pub listen: SocketAddr,
     /// Whether other machines may come in although there is no password.
     pub insecure: bool,
-    /// What AUTH asks for.
+    /// The password that AUTH asks for.
     pub password: Option<Vec<u8>>,
     /// The TLS that connections speak; none: plain text.
     pub tls: Option<Tls>,

@@ -1,4 +1,4 @@
-//! What the process uses, as the system tells it.
+//! Memory and processor time of the process, as the system tells them.
 
 use rustix::param::{clock_ticks_per_second, page_size};
 

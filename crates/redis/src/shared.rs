@@ -1,4 +1,4 @@
-//! What the connections of a thread share: the frontend, the time, what all of them hold in memory, and in the relaxed mode
+//! The state that the connections of a thread share: the frontend, the time, the memory that all of them hold, and in the relaxed mode
 //! the writes that were acknowledged and are not durable yet.
 
 use std::collections::VecDeque;

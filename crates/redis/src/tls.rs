@@ -1,7 +1,7 @@
 //! TLS between a connection and its socket: what came is opened before it is understood, what is answered is sealed before it is
 //! sent. Nothing here waits, and nothing knows of sockets.
 //!
-//! What is sealed and not sent is bounded: answers wait where they always do. The handshake is part of the time that a connection
+//! The bytes that are sealed and not sent are bounded: answers wait where they always do. The handshake is part of the time that a connection
 //! has before it must have said who it is.
 
 use std::fmt;
@@ -18,7 +18,7 @@ const SEALED_BYTES_MAX: usize = 256 << 10;
 /// The TLS that connections begin with: certificates may be replaced while the server runs.
 #[derive(Clone)]
 pub struct Tls {
-    /// What a connection begins with now; none where there is no certificate, and nobody is let in.
+    /// The configuration with which a connection begins now; none where there is no certificate, and nobody is let in.
     pub config: Arc<dyn Fn() -> Option<Arc<ServerConfig>> + Send + Sync>,
     /// Whether nobody is let in without a certificate that proves who it is.
     pub asks_certificates: bool,
@@ -48,7 +48,7 @@ pub(crate) enum Opened {
     Open,
     /// The other side says that nothing more comes.
     Ended,
-    /// What came is not TLS, or not from whom it should be; what is sealed says so.
+    /// The peer does not speak TLS, or is not the one that it should be; the sealed alert says so.
     Broken,
 }
 
@@ -64,7 +64,7 @@ impl Sealing {
         &mut self.raw
     }
 
-    /// What is to be sent.
+    /// The bytes to be sent.
     pub(crate) fn sealed(&mut self) -> &mut Buffer {
         &mut self.sealed
     }

@@ -52,7 +52,7 @@ struct KeyState {
 pub(crate) struct WorkingSet {
     numbers: HashMap<ObjectKey, usize>,
     states: RefCell<Vec<KeyState>>,
-    /// What was looked at too little.
+    /// The keys that were looked at too little.
     lacks: RefCell<Vec<(ObjectKey, ReadLevel)>>,
     /// Tells when what is written here would be over.
     deadline_of: Box<dyn Fn(Expiry) -> Option<Deadline>>,
@@ -141,12 +141,12 @@ impl WorkingSet {
         Object { info, value }
     }
 
-    /// What was looked at too little.
+    /// The keys that were looked at too little.
     pub(crate) fn take_lacks(&self) -> Vec<(ObjectKey, ReadLevel)> {
         self.lacks.take()
     }
 
-    /// What the transaction writes, one change for each key.
+    /// The writes of the transaction, one change for each key.
     pub(crate) fn take_changes(&self) -> Vec<Change> {
         self.states.take().into_iter().map(|state| state.change).collect()
     }
@@ -186,7 +186,7 @@ mod tests {
         set.change(&key("b"), Change::Delete);
         assert!(set.take_lacks().is_empty());
         let changes = set.take_changes();
-        // What was not there need not be deleted; what was not looked at must be.
+        // An object that was not there need not be deleted; one that was not looked at must be.
         assert!(matches!(changes[..], [Change::NoChange, Change::Delete, Change::NoChange]));
     }
 

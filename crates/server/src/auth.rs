@@ -1,4 +1,4 @@
-//! Who may do what: the one place where a request is admitted.
+//! The rights of callers: the one place where a request is admitted.
 //!
 //! The store is reached only through an [`Authenticated`] request, and only [`Gate::admit`] makes one. So a handler, on
 //! whatever face, that was not admitted has nothing to work with: leaving the check out does not compile.
@@ -16,26 +16,26 @@ use shoal_frontend::Security;
 
 use crate::read_cache::{CachedReads, ReadCaches};
 
-/// What is known about whoever sent a request, before it is believed.
+/// The sender of a request as it shows itself, before it is believed.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// The address that the request came from.
     pub address: IpAddr,
-    /// Whom the certificate names that the caller showed, and TLS verified.
+    /// The name in the certificate that the caller showed, and TLS verified.
     pub certificate: Option<&'a Arc<str>>,
-    /// What stands behind `authorization:` in the request.
+    /// The value of the header `authorization:` of the request.
     pub authorization: Option<&'a [u8]>,
 }
 
-/// Whoever a request is done for.
+/// The party for which a request is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Principal {
     /// Anybody who is let in without proof.
     Local,
-    /// Who has the token of this number, from 1.
+    /// The holder of the token of this number, from 1.
     Token(usize),
-    /// Whom the certificate names.
+    /// The name in the certificate.
     Certificate(Arc<str>),
 }
 
@@ -58,7 +58,7 @@ pub enum Denied {
     Unknown,
 }
 
-/// What a caller may show: only what this server looks at.
+/// The credentials that a caller may show: only those that this server looks at.
 fn ways(token: bool, certificate: bool) -> &'static str {
     match (token, certificate) {
         (true, true) => "a token (authorization: Bearer ...) or a client certificate",
@@ -104,7 +104,7 @@ impl Gate {
     }
 }
 
-/// What the caller of a stream showed: it counts as long as the stream goes on.
+/// The credential that the caller of a stream showed: it counts as long as the stream goes on.
 pub(crate) struct Shown {
     pub(crate) gate: Gate,
     pub(crate) address: IpAddr,
@@ -174,7 +174,7 @@ pub struct Authenticated<T> {
 }
 
 impl<T> Authenticated<T> {
-    /// Whoever the request is done for.
+    /// The party for which the request is done.
     #[must_use]
     pub fn principal(&self) -> &Principal {
         &self.principal
@@ -199,7 +199,7 @@ impl<T> Authenticated<T> {
         Self { identity, ..self }
     }
 
-    /// Who the write is, where its sender said so.
+    /// The identity of the write, where its sender gave one.
     #[must_use]
     pub fn identity(&self) -> Option<RequestId> {
         self.identity

@@ -1,4 +1,4 @@
-//! What went wrong, as a status code and a typed detail: the one place where the store's errors become the protocol's.
+//! Failures, as a status code and a typed detail: the one place where the store's errors become the protocol's.
 //! `docs/format/grpc.md` has the table.
 
 use shoal_api::v1::failure::{Kind, Rule};
@@ -89,12 +89,12 @@ impl Failure {
         Self::new(Kind::Changed, Code::Aborted, message).with_current(Some(current))
     }
 
-    /// What the store says about a read, or about a write without rules.
+    /// The failure of a read, or of a write without rules.
     pub(crate) fn of(error: &Error) -> Self {
         Self::of_write(error, &RejectRules::default())
     }
 
-    /// What the store says about a write with these rules.
+    /// The failure of a write with these rules.
     pub(crate) fn of_write(error: &Error, rules: &RejectRules) -> Self {
         let (kind, code) = match error {
             Error::ConditionFailed { .. } => (Kind::ConditionFailed, Code::FailedPrecondition),
@@ -161,7 +161,7 @@ impl Failure {
     }
 }
 
-/// What the transport says about a message.
+/// The failure of a message in the transport.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::of(&error)

@@ -31,7 +31,7 @@ const EVICTED_FOR_FILES: usize = 64;
 /// Pause between two looks at whether the store takes writes.
 const HEALTH_PAUSE: Duration = Duration::from_millis(500);
 
-/// What callers lack where other machines are refused, and what the operator can do.
+/// The proof that callers lack where other machines are refused, and the options with which the operator asks for it.
 const NOT_SAFE: (&str, &str) =
     ("authenticated over TLS", "give --tls-cert and --tls-key with --token-file or --tls-client-ca");
 

@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever holds the memory, the newest durable value is what is shown.
+    /// The newest durable value is shown, in whichever cache its memory lies.
     #[test]
     fn the_newest_value_is_shown_from_anywhere() {
         let store = crate::testing::store();

@@ -141,7 +141,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", env = "SHOAL_CONFIG", hide_env_values = true)]
     #[serde(skip)]
     pub(crate) config: Option<PathBuf>,
-    /// What the configuration file says of the log; the option is one of all commands.
+    /// The log's filter in the configuration file; the option is one of all commands.
     #[arg(skip)]
     pub(crate) log: Option<String>,
 }

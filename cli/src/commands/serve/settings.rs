@@ -1,4 +1,4 @@
-//! What `shoal serve` does with its options: the command line goes before the environment, the environment before the file,
+//! The settings of `shoal serve`, from its options: the command line goes before the environment, the environment before the file,
 //! and each part is checked.
 
 use std::path::{Path, PathBuf};
@@ -160,7 +160,7 @@ fn pending_limits(pending: Size) -> Result<Limits, Usage> {
     }
 }
 
-/// What may be compressed.
+/// The directions in which messages may be compressed.
 #[derive(Clone, Copy)]
 pub(super) struct Gzip {
     pub(super) requests: bool,

@@ -1,5 +1,5 @@
 //! More connections than there are files for (T18): a server that may open 256 files, and ten thousand connections on both faces.
-//! Who was connected before is served on, silent connections make room, the server does not spin, and when they are gone it takes new ones.
+//! Clients that were connected before are served on, silent connections make room, the server does not spin, and when they are gone it takes new ones.
 
 use std::net::SocketAddr;
 use std::process::Command;

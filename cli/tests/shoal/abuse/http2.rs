@@ -44,7 +44,7 @@ enum Kind {
 const KINDS: [Kind; 6] =
     [Kind::RapidReset, Kind::Continuation, Kind::LongHeaders, Kind::Pings, Kind::Settings, Kind::ZeroWindow];
 
-/// What came of one kind.
+/// The outcome of one kind of attack.
 #[derive(Clone, Copy, Debug, Default)]
 struct Came {
     connections: u64,
@@ -58,7 +58,7 @@ struct Came {
 }
 
 impl Kind {
-    /// What is sent in a round, and how many frames that are; nothing where it is done.
+    /// The bytes that are sent in a round, and how many frames they are; nothing where it is done.
     fn round(self, number: usize) -> (Vec<u8>, u64) {
         let put = call("/shoal.v1.ObjectStore/Put");
         let long = || header("x", &"y".repeat(120)).repeat(100);
@@ -115,7 +115,7 @@ impl Kind {
         };
         let (mut received, mut closed) = (Vec::new(), false);
         let receiving = async {
-            // Whoever floods takes no answers.
+            // A client that floods takes no answers.
             if matches!(self, Self::Pings | Self::Settings) {
                 tokio::time::sleep(PATIENCE).await;
                 return;
@@ -182,7 +182,7 @@ fn http2_that_wears_out_ends_or_does_nothing() {
             let Came { connections, frames, closed, told, answers } = came;
             format!("{kind:?} {connections} connections, {frames} frames, {closed} closed, {told} GOAWAY, {answers} answers")
         });
-        // What HTTP/2 may hold of a connection besides: its window, and what it was handed of answers.
+        // HTTP/2 may hold this of a connection besides: its window, and what it was handed of answers.
         let limit = CACHE_BYTES + BESIDE_CACHE_BYTES + (KINDS.len() * CONNECTIONS) as u64 * (4 << 20);
         println!(
             "http2: {}; memory {:.0} MiB before, {:.0} at most (bound {:.0}), {:.0} after; {:.0} % of a core; others were served {} times, p99 \

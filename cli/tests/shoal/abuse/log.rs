@@ -1,4 +1,4 @@
-//! What others can make the server log: nobody reads its standard error, and somebody without credentials sends what is worth a
+//! Lines that others can make the server log: nobody reads its standard error, and somebody without credentials sends what is worth a
 //! warning, again and again. Others are served all the while, and the log stays short.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -59,7 +59,7 @@ fn served(address: &str, stop: &AtomicBool) -> u64 {
     count
 }
 
-/// What a server of this level writes to its standard error, which is read when all is over.
+/// The lines that a server of this level writes to its standard error, which is read when all is over.
 fn log_of(level: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut serve = command(&["serve", "--size", "256M", "--cache", "16M", "--log", level]);

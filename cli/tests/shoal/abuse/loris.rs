@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// For how long the healthy client is alone, for comparison.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// What a client is slow with.
+/// The part of a call with which a client is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Tls,
@@ -48,7 +48,7 @@ const KINDS: [Kind; 7] =
 const SHORT_KINDS: usize = 4;
 
 impl Kind {
-    /// What is sent at once.
+    /// The bytes that are sent at once.
     fn opening(self) -> Vec<u8> {
         let open = |path: &str| [greeting(&[]), frame(HEADERS, END_HEADERS, 1, &call(path))].concat();
         match self {
@@ -78,7 +78,7 @@ impl Kind {
         }
     }
 
-    /// What is sent one second after the other.
+    /// The bytes that are sent one second after the other.
     fn next(self, number: usize) -> Vec<u8> {
         match self {
             Self::Preface => PREFACE.get(number..=number).unwrap_or(b"x").to_vec(),

@@ -26,7 +26,7 @@ use crate::process::{HANGS_AFTER, size};
 
 /// 1 GiB.
 const BLOCKS: u64 = 256 << 10;
-/// What a write takes; one of so many is slow, where it is to be; how many times as long that one takes.
+/// The time of a write; one of so many is slow, where it is to be; how many times as long that one takes.
 const WRITE: Duration = Duration::from_micros(100);
 const SLOW_EVERY: u64 = 100;
 const SLOW_TIMES: u32 = 100;
@@ -102,7 +102,7 @@ impl Waiting {
     }
 }
 
-/// What was done to requests, by kind.
+/// The delays that requests were given, by kind.
 #[derive(Default)]
 struct Injected {
     writes: AtomicU64,
@@ -318,7 +318,7 @@ fn a_slow_device_slows_only_what_needs_it() {
     block_on(Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment)).unwrap();
     let (cached, written) =
         (Arc::new(World::new("cached", CACHED)), Arc::new(World::new("written", WRITTEN)));
-    // What is read from the cache came there by a get, not by its put.
+    // A value that is read from the cache came there by a get, not by its put.
     let store = open_store(&device);
     runtime().block_on(async {
         let served = serve(&store).await;
@@ -366,7 +366,7 @@ fn a_slow_device_slows_only_what_needs_it() {
             puts += done.unwrap();
         }
 
-        // What the writers drove out of the cache comes back, and is read again.
+        // Values that the writers drove out of the cache come back, and are read again.
         cached.verify(&reader).await;
         cached.verify(&reader).await;
 
@@ -476,7 +476,7 @@ fn a_slow_device_slows_only_what_needs_it() {
     });
     block_on(store.close()).unwrap();
     drop(store);
-    // What was acknowledged is on the device, too.
+    // Acknowledged writes are on the device, too.
     let store = open_store(&device);
     runtime().block_on(async {
         let served = serve(&store).await;

@@ -53,7 +53,7 @@ pub(crate) fn check(data: &Path) {
     assert_eq!(checked.code, 0, "{}{}", checked.text(), checked.stderr);
 }
 
-/// What a key holds, where nobody is at it.
+/// The value of a key, where nobody is at it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     in_use: bool,
@@ -75,7 +75,7 @@ pub(crate) enum Ended {
     Busy,
 }
 
-/// What to do.
+/// A kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Put(usize),
@@ -164,7 +164,7 @@ impl World {
     }
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Default)]
 pub(crate) struct Tally {
     /// From the moment that an operation was meant to be sent.
@@ -238,7 +238,7 @@ pub(crate) async fn closed(
     done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// What a client does that has as many operations under way as it may.
+/// The choice of a client that has as many operations under way as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     /// The next one waits, and its latency grows.

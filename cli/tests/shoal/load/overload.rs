@@ -16,16 +16,16 @@ use crate::memory::LOOK_EVERY;
 use crate::process::{memory, memory_peak, mib, size};
 
 const CONNECTIONS: usize = 2;
-/// What so many clients get done, each of which waits for its answer, counts as the peak. More under way may get more done.
+/// The rate of so many clients, each of which waits for its answer, counts as the peak. More under way may get more done.
 const TASKS: u64 = 48;
 /// As many as the server takes on these connections at a time, and some that wait for them.
 const UNDER_WAY_MAX: usize = 600;
 
-/// What these connections may hold of requests and answers (`connection_bytes_in_flight_max`), and how many times that may be in
+/// Bytes of requests and answers that these connections may hold (`connection_bytes_in_flight_max`), and how many times that may be in
 /// memory: a long value is there as it came and as it goes to the device, and the allocator keeps some of what was.
 const COPIES: u64 = 3;
 const IN_FLIGHT_BYTES: u64 = CONNECTIONS as u64 * (128 << 20);
-/// What HTTP/2 may hold besides: a window, and what it was handed of the answers of 256 streams (`crates/server/src/options.rs`).
+/// Bytes that HTTP/2 may hold besides: a window, and what it was handed of the answers of 256 streams (`crates/server/src/options.rs`).
 const HTTP2_BYTES: u64 = CONNECTIONS as u64 * ((89 << 20) + 256 * (128 << 10));
 
 /// Code, stacks, overlays and the like, in the dev profile.
@@ -94,7 +94,7 @@ fn overload_costs_only_who_asks_for_too_much() {
         };
         ended.store(true, Ordering::Relaxed);
         let most = looks.join().unwrap().max(memory_peak(pid));
-        // Who asks for one thing at a time is served at once.
+        // A client that asks for one thing at a time is served at once.
         let began = Instant::now();
         for key in 0..20 {
             for kind in [Kind::Put(100_000), Kind::Get] {
@@ -137,7 +137,7 @@ fn overload_costs_only_who_asks_for_too_much() {
     });
     server.stop();
     check(&data);
-    // What was acknowledged is in the store, too, and not only in its memory.
+    // Acknowledged writes are in the store, too, and not only in its memory.
     let server = Faces::start(Faces::command(&data, "8G"));
     runtime.block_on(async { world.verify(&client(&server.grpc, 1).await).await });
     server.stop();

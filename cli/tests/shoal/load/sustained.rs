@@ -18,7 +18,7 @@ const CONNECTIONS: usize = 4;
 const TASKS: u64 = 32;
 /// Further ones wait: a slow machine must not have more in memory than a fast one.
 const UNDER_WAY_MAX: usize = 128;
-/// What a thread sleeps that hardly does anything else: how late it is woken tells a machine that stood still, or had no core to spare.
+/// The sleep of a thread that hardly does anything else: how late it is woken tells a machine that stood still, or had no core to spare.
 const NAP: Duration = Duration::from_millis(5);
 
 /// Of every home that values have: leaf, log and packed run, extents.

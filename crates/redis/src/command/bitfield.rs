@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// What happens to a number that does not fit.
+/// The treatment of a number that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overflow {
     Wrap,

@@ -150,7 +150,7 @@ fn position(value: &[u8], wanted: bool, part: Part, has_end: bool) -> i64 {
     }
 }
 
-/// What BITOP does with the bits of its strings.
+/// The operation of BITOP on the bits of its strings.
 #[derive(Clone, Copy, PartialEq)]
 enum Operation {
     And,

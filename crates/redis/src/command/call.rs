@@ -108,7 +108,7 @@ impl Call {
         }
     }
 
-    /// What HELP says of the command.
+    /// The words of HELP about the command.
     pub(crate) fn help(&self) -> Answer {
         let name = self.command.name.to_ascii_uppercase();
         let line = |text: String| Answer::Line(text.into());

@@ -117,7 +117,7 @@ fn listed(words: &[Bytes]) -> Result<Option<Vec<u64>>, Failed> {
     }
 }
 
-/// What has to be true of a connection that CLIENT KILL ends.
+/// The conditions on a connection that CLIENT KILL ends.
 type Condition = Box<dyn Fn(&Client) -> bool>;
 
 /// The conditions that the words say, and whether the connection that says them stays.

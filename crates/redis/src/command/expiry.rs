@@ -33,7 +33,7 @@ impl Unit {
         words.into_iter().find(|(name, _)| is(word, name)).map(|(_, unit)| unit)
     }
 
-    /// What a write asks for; `moment_ms` is the moment of the amount, which is above 0.
+    /// The expiry that a write asks for; `moment_ms` is the moment of the amount, which is above 0.
     fn expiry(self, amount: i64, moment_ms: i64) -> Expiry {
         let amount = u64::try_from(amount).unwrap_or(0);
         match self {
@@ -71,12 +71,12 @@ fn at_ms(deadline: Deadline) -> i64 {
     (deadline.at_ns().saturating_add(500_000) / 1_000_000) as i64
 }
 
-/// What is left, in milliseconds, rounded up: what is there has some time left.
+/// The time that is left, in milliseconds, rounded up: an object that is there has some time left.
 fn left_ms(deadline: Deadline) -> i64 {
     deadline.left_ns().div_ceil(1_000_000) as i64
 }
 
-/// What SET and its kin mean; it must lie behind the epoch.
+/// The moment that SET and its kin mean; it must lie behind the epoch.
 pub(super) fn expiry_of(call: &Call, unit: Unit, amount: i64) -> Result<Expiry, Failed> {
     if amount <= 0 {
         return Err(call.invalid_expiry());

@@ -26,7 +26,7 @@ pub(super) async fn del(call: Call) -> Outcome {
     if call.is_one_step() {
         return delete_together(&call, keys).await;
     }
-    // What is too much for a step is refused before anything is done; one by one it may be possible.
+    // A request that is too much for a step is refused before anything is done; one by one it may be possible.
     if (2..=KEYS_A_STEP_MAX).contains(&keys.len())
         && let Ok(finished) = delete_together(&call, keys.clone()).await
     {
@@ -116,7 +116,7 @@ pub(super) async fn rename(call: Call, replace: bool) -> Outcome {
     call.update_together(&looks(from, to, replace), decide).await
 }
 
-/// What is looked at where one object takes another one's place: the other one only where it may be in the way.
+/// The keys of a rename or a copy, and how far each is looked at, where one object takes another one's place: the other one only where it may be in the way.
 fn looks(from: ObjectKey, to: ObjectKey, replace: bool) -> [(ObjectKey, ReadLevel); 2] {
     [(from, ReadLevel::Value), (to, if replace { ReadLevel::Nothing } else { ReadLevel::Info })]
 }

@@ -114,7 +114,7 @@ fn keys_of(commands: &'static [Command], words: &[Bytes], flags: bool) -> Result
     Ok(Answer::Array(keys))
 }
 
-/// What Redis's access lists would call a command.
+/// The categories of a command in Redis's access lists.
 fn categories(command: &Command) -> Vec<&'static str> {
     let name = command.name;
     let is_keyspace = matches!(

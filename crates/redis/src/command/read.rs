@@ -12,7 +12,7 @@ use crate::answer::{Answer, Failed};
 use crate::frontend::FrontendRef;
 use crate::shared::Shared;
 
-/// What a read found, and the write that must be durable before the answer leaves.
+/// The find of a read, and the write that must be durable before the answer leaves.
 pub(crate) type Seen<T> = Result<(Option<T>, Option<Pending>), Failed>;
 
 /// Shows the value of a key where it is short, durable and in memory, or that there is none. A search that must wait is gone on with
@@ -70,7 +70,7 @@ impl Call {
         Ok(self.frontend.store.get(key, range).await?)
     }
 
-    /// What is known about an object, its value left out.
+    /// The attributes of an object, its value left out.
     pub(crate) async fn head(&self, key: &ObjectKey, newest: bool) -> Seen<ObjectInfo> {
         if let Scope::Transaction(working) = &self.scope {
             return Ok((working.see(key, ReadLevel::Info)?.map(|object| object.info), None));

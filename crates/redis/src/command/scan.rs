@@ -99,7 +99,7 @@ pub(super) async fn dbsize(call: Call) -> Outcome {
     Ok(Answer::Integer(count(&call, u64::MAX).await?.keys as i64).into())
 }
 
-/// What a walk over the first keys found.
+/// The counts of a walk over the first keys.
 pub(super) struct Counted {
     pub keys: u64,
     /// Those of them that have a time to live, and the sum of these times in milliseconds.

@@ -102,7 +102,7 @@ pub(super) fn config(_session: &mut Session, call: &Call) -> Result<Answer, Fail
     }
 }
 
-/// What Redis calls the settings that clients ask for, in the order of their names.
+/// The settings that clients ask for, under Redis's names and in the order of these.
 fn configuration(call: &Call) -> Vec<(&'static str, String)> {
     let (options, address) = (&call.frontend.options, call.frontend.address);
     let fsync = if options.durability == Durability::Sync { "always" } else { "everysec" };
@@ -188,7 +188,7 @@ fn about_clients(call: &Call) -> String {
     format!("# Clients\r\nconnected_clients:{connected}\r\nmaxclients:{most}\r\nblocked_clients:0\r\n")
 }
 
-/// What the process has in memory is what the system says; the other figures are parts of it.
+/// The memory of the process is the system's figure; the other figures are parts of it.
 fn about_memory(call: &Call) -> String {
     let (stat, usage) = (call.frontend.store.stat(), Usage::now());
     let cached = stat.pool.frames_used * BLOCK_BYTES;
@@ -249,7 +249,7 @@ fn about_cluster(_call: &Call) -> String {
     "# Cluster\r\ncluster_enabled:1\r\n".to_owned()
 }
 
-/// What reads and listings met since the store was opened; `SHOAL.DAMAGE` looks at everything.
+/// Damage that reads and listings met since the store was opened; `SHOAL.DAMAGE` looks at everything.
 fn about_damage(call: &Call) -> String {
     let ranges = call.frontend.store.damage_met();
     let mut text = format!("# Damage\r\ndamaged_ranges:{}\r\n", ranges.len());
@@ -261,8 +261,8 @@ fn about_damage(call: &Call) -> String {
     text
 }
 
-/// What is counted is right; of more keys than are counted the number is that of all buckets' objects, and the share of those with a
-/// time to live that of the counted ones: then it says so.
+/// A count up to the limit is exact. Beyond it the number is that of all buckets' objects, and the share of keys with a time to
+/// live is that of the counted ones: then it says so.
 async fn about_keyspace(call: &Call) -> Result<String, Failed> {
     let counted = scan::count(call, COUNTED_MAX).await?;
     if counted.keys == 0 {

@@ -116,7 +116,7 @@ pub(super) fn name_of(word: &Bytes) -> Result<String, Failed> {
 }
 
 pub(super) fn printable(word: &[u8]) -> Option<String> {
-    /// What a client says about itself stays in memory as long as it is connected.
+    /// The names that a client gives of itself stay in memory as long as it is connected.
     const SAID_BYTES_MAX: usize = 1024;
     let fits = word.len() <= SAID_BYTES_MAX && word.iter().all(|byte| (b'!'..=b'~').contains(byte));
     if fits { String::from_utf8(word.to_vec()).ok() } else { None }

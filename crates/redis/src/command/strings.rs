@@ -36,7 +36,7 @@ pub(super) async fn get(call: Call) -> Outcome {
     call.answer_object(|object| Answer::value(object.map(|object| object.value))).await
 }
 
-/// What SET says besides key and value.
+/// The options of SET besides key and value.
 #[derive(Default)]
 struct SetOptions {
     if_missing: bool,

@@ -171,7 +171,7 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     Command::find(COMMANDS, name)
 }
 
-/// What Redis says to a name that it does not know.
+/// The answer of Redis to a name that it does not know.
 pub(crate) fn unknown(words: &[bytes::Bytes]) -> Answer {
     const ARGUMENT_BYTES_MAX: usize = 128;
     let name = words.first().map_or(&b""[..], |name| name.get(..ARGUMENT_BYTES_MAX).unwrap_or(name));

@@ -33,14 +33,14 @@ const COMMANDS_MAX: usize = 65_536;
 const ANSWERS_BYTES_MAX: usize = 64 << 20;
 /// A word of fewer bytes is copied when it is queued: what it was received into may be much more.
 const COPIED_BYTES_MAX: usize = 16 << 10;
-/// What a queued command takes besides its words, roughly.
+/// Bytes of a queued command besides its words, roughly.
 const CALL_BYTES: usize = 128;
 
-/// What EXEC says where a command was refused as it was queued.
+/// The answer of EXEC where a command was refused as it was queued.
 pub(crate) const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 
 impl Transaction {
-    /// What must be through before it is executed.
+    /// The commands that must be through before it is executed.
     pub(crate) fn order(&self) -> Order {
         if self.is_about_all { Order::All } else { Order::Keys }
     }
@@ -145,7 +145,7 @@ pub(super) async fn watch(call: Call) -> Outcome {
     Ok(Finished { effect: Some(effect), ..Answer::Ok.into() })
 }
 
-/// What a command will probably look at; where it is more, the transaction begins again.
+/// How far a command will probably look at its keys; where it looks further, the transaction begins again.
 fn guess(command: &Command, words: &[Bytes]) -> ReadLevel {
     match command.name {
         "set" if words.len() == 3 => ReadLevel::Nothing,
@@ -181,7 +181,7 @@ fn keys_of(frontend: &FrontendRef, calls: &[Queued]) -> Vec<(ObjectKey, ReadLeve
     keys
 }
 
-/// What a decision on the working set gave.
+/// The outcome of a decision on the working set.
 enum Ran {
     /// The answers; none where a command runs behind the transaction.
     Answers(Vec<Option<Answer>>),
@@ -303,7 +303,7 @@ fn run_at_once(mut task: Task, words: usize) -> Outcome {
     Err("ERR this command cannot be part of a transaction".into())
 }
 
-/// What is left to do when the transaction is through: commands about the server, and those about the connection, which run
+/// The rest of the work when the transaction is through: commands about the server, and those about the connection, which run
 /// when it has the answers.
 async fn end(
     frontend: &FrontendRef,

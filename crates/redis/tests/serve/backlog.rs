@@ -122,7 +122,7 @@ fn who_never_reads_is_cut_when_too_much_waits() {
         assert!(most.unwrap() < 24 << 20, "{most:?}");
     }
     let written = writing.join().unwrap().expect("it is cut");
-    // What may wait, what is thrown away behind it, and what the system holds.
+    // The bytes that may wait, those thrown away behind them, and those that the system holds.
     assert!(written < 16 + 64 + 40, "{written} MiB were taken");
 }
 

@@ -1,4 +1,4 @@
-//! Who is connected, what they may do, and what they are told about the server.
+//! The connected clients, their rights, and their view of the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

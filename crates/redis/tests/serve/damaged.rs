@@ -119,7 +119,7 @@ fn commands_go_past_damage_and_settle_keys_in_it() {
     let info = String::from_utf8(info).unwrap();
     assert!(info.contains("damaged_ranges:1\r\n") && info.contains("damaged_range0:tablet="), "{info}");
 
-    // What asks for the state of a lost key is told that nobody knows it; what needs nothing of it is done.
+    // A command that asks for the state of a lost key is told that nobody knows it; one that needs nothing of it is done.
     let mut lost = hidden.iter().map(|key| String::from_utf8(key.clone()).unwrap());
     let mut next = || lost.next().unwrap();
     let key = next();

@@ -1,4 +1,4 @@
-//! What clients ask about the server, about commands and about each other.
+//! The questions of clients about the server, about commands and about each other.
 
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ fn connections_are_listed_with_what_they_do() {
     assert!(figure(&text(one.run("info clients")), "connected_clients:") == "2");
 }
 
-/// Who is ended hears nothing more; the others go on.
+/// A client that is ended hears nothing more; the others go on.
 #[test]
 fn connections_are_ended_by_others() {
     let served = serve(RedisOptions::default());

@@ -1,4 +1,4 @@
-//! Whoever is slow, silent or greedy does not hurt the others.
+//! A client that is slow, silent or greedy does not hurt the others.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -194,7 +194,7 @@ impl Client {
     }
 }
 
-/// What this process may open, raised as far as it is allowed; gives that number.
+/// The number of files that this process may open, raised as far as it is allowed; gives that number.
 fn raise_open_files() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -220,7 +220,7 @@ fn ten_thousand_idle_connections() {
     drop(idle);
 }
 
-/// Who says that nothing more comes is answered still; who goes away in the middle of a command, or of an answer, leaves nothing.
+/// A client that says that nothing more comes is answered still; one that goes away in the middle of a command, or of an answer, leaves nothing.
 #[test]
 fn connections_that_end_half_way() {
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });

@@ -244,7 +244,7 @@ fn nothing_behind_a_flush_begins_before_it_is_through() {
     assert_eq!(client.next(), Some(Seen::Integer(1)));
 }
 
-/// Whoever has said everything and closes that half of the connection gets all answers, those of writes among them.
+/// A client that has said everything and closes that half of the connection gets all answers, those of writes among them.
 #[test]
 fn answers_come_after_the_last_word() {
     let served = serve(RedisOptions::default());

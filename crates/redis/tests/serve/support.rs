@@ -20,7 +20,7 @@ pub(crate) struct Served {
     _running: Running,
 }
 
-/// What has not come after so long never comes, on a machine however slow.
+/// An answer that has not come after so long never comes, on a machine however slow.
 pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(100);
 
 /// Blocks of a store.

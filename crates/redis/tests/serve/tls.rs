@@ -45,7 +45,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// What a server shows, and whose certificates it asks for.
+/// The certificate that a server shows, and the roots of those that it asks for.
 fn server_config(root: &Root, clients: Option<&Root>) -> Arc<ServerConfig> {
     let builder =
         ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();

@@ -224,7 +224,7 @@ fn commands_about_the_connection_are_part_of_it() {
         get a => 1
         ",
     );
-    // What is not done changes nothing of the connection either.
+    // A command that is not done changes nothing of the connection either.
     client.script(
         "watch a => +OK\n set a 3 => +OK\n multi => +OK\n client setname you => +QUEUED\n exec => (nil)",
     );
@@ -249,7 +249,7 @@ fn commands_about_the_connection_are_part_of_it() {
     );
 }
 
-/// Whoever goes leaves nothing behind: what was queued is not done, and nobody is told of what was watched.
+/// A client that goes leaves nothing behind: its queued commands are not done, and nobody is told of its watched keys.
 #[test]
 fn a_connection_that_ends_forgets_all() {
     let served = serve(RedisOptions::default());
@@ -301,7 +301,7 @@ fn versions_and_identities() {
     );
 }
 
-/// What every command answers and leaves in a transaction is what it answers and leaves outside.
+/// Every command answers and leaves the same in a transaction as outside.
 #[test]
 fn every_command_is_the_same_inside() {
     let samples = "
@@ -565,7 +565,7 @@ fn watches_are_bounded() {
     client.script("set k3999 1 => +OK\n multi => +OK\n exec => (nil)");
 }
 
-/// What CLIENT REPLY leaves out it leaves out of transactions too; they are done.
+/// CLIENT REPLY leaves the same answers out of transactions too; the commands are done.
 #[test]
 fn transactions_that_are_not_answered_are_done() {
     let served = serve_store(store(), RedisOptions::default(), Environment::default());

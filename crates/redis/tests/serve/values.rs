@@ -84,7 +84,7 @@ fn long_values_among_other_commands_and_in_any_pieces() {
     }
 }
 
-/// Whoever announces long values and sends little of them keeps memory from nobody, and is served when it goes on.
+/// A client that announces long values and sends little of them keeps memory from nobody, and is served when it goes on.
 #[test]
 fn who_sends_a_long_value_slowly_loses_its_room_and_nothing_else() {
     const SLOW: usize = 300;

@@ -36,7 +36,7 @@ enum Source {
     Trailers(Option<HeaderMap>),
 }
 
-/// What an answer holds while it is under way: its part of the budget, and its place in the line.
+/// The holdings of an answer while it is under way: its part of the budget, and its place in the line.
 struct Held {
     permit: Arc<MemoryPermit>,
     ticket: Ticket,
@@ -58,7 +58,7 @@ impl Drop for Held {
 pub(crate) struct ResponseBody {
     source: Source,
     held: Option<Held>,
-    /// What is left of a message that is handed over in pieces.
+    /// The rest of a message that is handed over in pieces.
     rest: Option<Box<Buffer>>,
     /// When the call's time is over: it ends then, whatever is missing.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -198,7 +198,7 @@ fn succeeded() -> HeaderMap {
 fn failed(failure: Failure) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     if failure.into_status().add_header(&mut trailers).is_err() {
-        // What does not fit in headers is left out; the code is what counts.
+        // Details that do not fit in headers are left out; the code is the part that counts.
         trailers.insert(Status::GRPC_STATUS, http::HeaderValue::from_static("13"));
     }
     trailers

@@ -46,7 +46,7 @@ pub(crate) fn pack(message: Box<Buffer>) -> Box<Buffer> {
     }
 }
 
-/// What stands in `message` behind the prefix, packed and with a prefix of its own.
+/// The content of `message` behind the prefix, packed and with a prefix of its own.
 fn packed(message: &Buffer) -> Option<Buffer> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(message.len() / 2), Compression::fast());
     let mut prefix_left = PREFIX_BYTES;
@@ -85,7 +85,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a message is, and however it lies, it comes out as it was, and not longer.
+        /// Any message, however it lies, comes out as it was, and not longer.
         #[test]
         fn what_is_packed_is_the_message(
             message in prop::collection::vec(0..20_u8, 0..5_000), cut in 1..3_000_usize, repeats in 1..4_usize

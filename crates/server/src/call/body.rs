@@ -22,7 +22,7 @@ pub(crate) struct RequestBody {
     body: Incoming,
     /// Counts what arrives; none for a stream, whose messages are counted by who reads them.
     intake: Option<Intake>,
-    /// What came and may not go on yet.
+    /// The frame that came and may not go on yet.
     held: Option<Bytes>,
     /// None where the sender may be silent for as long as it likes.
     watch: Option<Watch>,
@@ -42,7 +42,7 @@ impl RequestBody {
         Self { body, intake: Some(intake), held: None, watch: Some(Watch::new(min_rate)), decoders: None }
     }
 
-    /// What arrives is in another dress than plain gRPC.
+    /// Takes off the dress of a request that is not plain gRPC.
     pub(crate) fn decoded(self, decoders: Option<Decoders>) -> Self {
         Self { decoders: decoders.map(Box::new), ..self }
     }
@@ -61,12 +61,12 @@ impl RequestBody {
         }
     }
 
-    /// What the last frame of the transport stands for, as far as it was not taken yet.
+    /// The content of the transport's last frame, as far as it was not taken yet.
     fn decoded_part(&mut self) -> Result<Option<Bytes>, Status> {
         self.decoders.as_mut().map_or(Ok(None), |decoders| decoders.next())
     }
 
-    /// What a frame of the transport stands for; none where it is not enough yet.
+    /// The content of a frame of the transport; none where it is not enough yet.
     fn decode(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, Status> {
         let Some(decoders) = &mut self.decoders else { return Ok(Some(frame)) };
         match frame.into_data() {

@@ -1,4 +1,4 @@
-//! What arrives in another dress than plain gRPC: base64 text (gRPC-Web), and messages that are compressed. Both are taken
+//! Requests in another dress than plain gRPC: base64 text (gRPC-Web), and messages that are compressed. Both are taken
 //! off here, so that nobody behind it knows of them.
 //!
 //! A compressed message is held until it is whole, and unpacked up to the limit of a message and no further: what it
@@ -26,13 +26,13 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What is taken off a request, in this order.
+/// The layers that are taken off a request, in this order.
 #[derive(Debug, Default)]
 pub(crate) struct Decoders {
     /// Text that was left of the last frame: less than a quad.
     text: Option<BytesMut>,
     gzip: Option<Gzip>,
-    /// What arrived, where nothing is packed.
+    /// The bytes that arrived, where nothing is packed.
     plain: Option<Bytes>,
 }
 
@@ -99,7 +99,7 @@ fn from_text(left: &mut BytesMut, frame: Bytes) -> Result<Bytes, Status> {
 /// Unpacks compressed messages.
 #[derive(Debug)]
 struct Gzip {
-    /// What has arrived of a message that is not whole.
+    /// The bytes that have arrived of a message that is not whole.
     arrived: BytesMut,
     message_bytes_max: usize,
 }

@@ -1,4 +1,4 @@
-//! What arrives of a unary request: it counts for a permit, and a long request waits where there is no room.
+//! The arriving bytes of a unary request: each counts for a permit, and a long request waits where there is no room.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,13 +11,13 @@ use crate::flow::turn::Turn;
 use crate::flow::{MemoryPermit, SHORT_BYTES};
 use crate::wire::PREFIX_BYTES;
 
-/// What arrives of a unary request: it counts for a permit, and a long request waits where there is no room.
+/// The arriving bytes of a unary request: each counts for a permit, and a long request waits where there is no room.
 pub(super) struct Intake {
     permit: Arc<MemoryPermit>,
     room_wait_max: Duration,
-    /// What was counted.
+    /// The bytes that were counted.
     arrived: usize,
-    /// What the message will have with its prefix; none while that has not said it.
+    /// The length of the message with its prefix; none while the prefix is not there.
     announced: Option<u32>,
     /// Whether the connection keeps room for all of it.
     is_kept: bool,
@@ -52,7 +52,7 @@ impl Intake {
 
     /// Counts `bytes`, which stand for `plain`.
     pub(super) fn count(&mut self, bytes: usize, plain: &[u8]) -> Result<(), Failure> {
-        // What is too long is refused by who reads it, and says so.
+        // The reader of the message refuses one that is too long, and says so.
         let announces = match plain.split_first_chunk::<PREFIX_BYTES>() {
             Some((&[_, a, b, c, d], _)) if self.announced.is_none() => {
                 let message_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
@@ -77,7 +77,7 @@ impl Intake {
         Ok(())
     }
 
-    /// What may still come.
+    /// The bytes that may still come.
     fn unsent(&self) -> usize {
         self.announced.map_or(usize::MAX, |announced| (announced as usize).saturating_sub(self.arrived))
     }

@@ -19,13 +19,13 @@ use crate::wire::{PREFIX_BYTES, length};
 pub(crate) struct Messages<B> {
     body: B,
     message_bytes_max: usize,
-    /// What came and was not given.
+    /// The bytes that came and were not given.
     received: Buffer,
     /// None in tests of what is taken apart here.
     account: Option<Account>,
 }
 
-/// What the messages of a stream hold of the bytes in flight: they count as they come, until the next one is asked for.
+/// The share of a stream's messages in the bytes in flight: they count as they come, until the next one is asked for.
 struct Account {
     permit: Arc<MemoryPermit>,
     room_wait_max: Duration,
@@ -53,7 +53,7 @@ impl Account {
         self.given += bytes;
     }
 
-    /// Who asks for the next message is through with the last one.
+    /// A caller that asks for the next message is through with the last one.
     fn end_message(&mut self) {
         if self.given > 0 {
             self.permit.give(std::mem::take(&mut self.given));

@@ -26,7 +26,7 @@ impl Cork {
         self.set(true);
     }
 
-    /// What is left leaves now.
+    /// The rest leaves now.
     pub(crate) fn take_out(&mut self) {
         self.set(false);
     }

@@ -51,7 +51,7 @@ const RESETS_FOR_ERRORS_MAX: usize = 256;
 /// Headers of a request over HTTP/1.1.
 const HEADERS_MAX: usize = 64;
 
-/// What HTTP/1.1 reads at a time, headers included, in bytes.
+/// Bytes that HTTP/1.1 reads at a time, headers included.
 const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 
 /// Serves `stream` until it ends, `drain` becomes true and all requests are answered, or its peer is too slow.
@@ -150,7 +150,7 @@ enum Ended {
     Expired,
 }
 
-/// What ends a connection besides its two sides.
+/// The reasons that end a connection besides its two sides.
 struct Bounds<'a> {
     limits: &'a Limits,
     flow: &'a ConnectionFlow,

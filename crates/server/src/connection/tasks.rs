@@ -73,7 +73,7 @@ impl<C: Future + Unpin> WithTasks<C> {
             self.flow.sending().begin_round();
             let Self { gate, running, flow, .. } = self;
             gate.gather(|| {
-                // What there is to send leaves before others are run: so the other side has something to do meanwhile.
+                // The bytes that are ready leave before others are run: so the other side has something to do meanwhile.
                 while let Poll::Ready(Some(())) = running.poll_next_unpin(context) {
                     moved = true;
                     if flow.sending().is_over() {
@@ -84,7 +84,7 @@ impl<C: Future + Unpin> WithTasks<C> {
             if self.flow.sending().take_is_long() {
                 self.cork.put_in();
             }
-            // What was answered leaves with the next look at the connection, all of it in one write.
+            // The answers leave with the next look at the connection, all of them in one write.
             if !moved {
                 return Poll::Pending;
             }
@@ -93,7 +93,7 @@ impl<C: Future + Unpin> WithTasks<C> {
 }
 
 impl<C> Drop for WithTasks<C> {
-    /// What the connection began in its last look was not taken yet; each task holds the spawner, so nobody else would free
+    /// The tasks that the connection began in its last look were not taken yet; each task holds the spawner, so nobody else would free
     /// them.
     fn drop(&mut self) {
         drop(self.spawner.take());

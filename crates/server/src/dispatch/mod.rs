@@ -71,7 +71,7 @@ impl Encoding {
 /// How a client says how long it will wait.
 const TIMEOUT_HEADER: &str = "grpc-timeout";
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct Dispatch {
     pub(crate) gate: Gate,
     pub(crate) security: Security,
@@ -107,7 +107,7 @@ impl Dispatch {
             return answer;
         }
         let Some(dialect) = Dialect::of(&request) else {
-            // What the gRPC protocol says to answer to others.
+            // The gRPC protocol has this answer for others.
             return web::empty(http::StatusCode::UNSUPPORTED_MEDIA_TYPE);
         };
         let origin = match self.origins.admit(&request) {
@@ -284,7 +284,7 @@ fn is_stream(path: &str) -> bool {
         || standard::is_stream(path)
 }
 
-/// Who a write is, where its sender says so: its session, and its number there.
+/// The identity of a write, where its sender gives one: its session, and its number there.
 fn identity(headers: &http::HeaderMap) -> Result<Option<RequestId>, Failure> {
     let number = |name: &str| {
         let Some(value) = headers.get(name) else { return Ok(None) };

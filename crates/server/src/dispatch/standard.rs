@@ -14,7 +14,7 @@ use crate::answer::body::ResponseBody;
 use crate::call::body::RequestBody;
 use crate::call::{Call, HttpResponse};
 
-/// What health is told about: the server as a whole, and the services of its own.
+/// The names that health knows: the server as a whole, and the services of its own.
 const SERVICES: [&str; 3] = ["", shoal_api::v1::OBJECT_STORE, shoal_api::key_value::KEY_VALUE_SERVICE];
 
 /// Whether `path` is a method of these that goes on for as long as its caller likes.
@@ -44,7 +44,7 @@ impl Standard {
         };
         let reflection = vec![
             ("/grpc.reflection.v1.ServerReflection/", handler(schema().build_v1()?)),
-            // What older tools ask for.
+            // Older tools ask for this one.
             ("/grpc.reflection.v1alpha.ServerReflection/", handler(schema().build_v1alpha()?)),
         ];
         let standard = Self { reporter, health, reflection };

@@ -16,7 +16,7 @@ use crate::call::HttpResponse;
 /// How long a browser may remember that it may call, in seconds.
 const REMEMBER_S: &str = "7200";
 
-/// What a page may send, and see of an answer.
+/// The headers that a page may send, and see of an answer.
 const REQUEST_HEADERS: &str = "content-type,x-grpc-web,x-user-agent,grpc-timeout,authorization,grpc-encoding,\
                                shoal-session,shoal-sequence";
 const ANSWER_HEADERS: &str = "grpc-status,grpc-message,grpc-status-details-bin,grpc-accept-encoding";
@@ -80,7 +80,7 @@ impl Origins {
     /// The origin of a request's page, where it may call; none where no page called.
     ///
     /// # Errors
-    /// What a page that may not is answered with.
+    /// The status for a page that may not call.
     pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<Option<HeaderValue>, StatusCode> {
         let Some(origin) = request.headers().get(ORIGIN) else { return Ok(None) };
         let admitted = |allowed: &String| allowed == "*" || allowed.as_bytes() == origin.as_bytes();

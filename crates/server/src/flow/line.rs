@@ -1,4 +1,4 @@
-//! Who may take in more of a message where there is no room for it: the oldest one, so that one message can always end.
+//! The line of messages for which there is no room: the oldest one may take in more, so that one message can always end.
 //!
 //! A message is counted as its bytes come, and not before: who says much and sends nothing takes nothing from others. So many may have
 //! come in half when the budget is used up. They wait then, each with one frame and what HTTP/2's window holds of it, and a part of the
@@ -14,11 +14,11 @@ use std::task::Waker;
 
 use crate::wire::CONNECTION_WINDOW_BYTES;
 
-/// What HTTP/2 may hold of a connection's waiting messages together, in bytes. The rest of the connection's window stays with the
+/// Bytes of a connection's waiting messages that HTTP/2 may hold together. The rest of the connection's window stays with the
 /// others: the oldest message, short requests, and messages that have their room.
 pub(crate) const WAITING_BYTES_MAX: usize = CONNECTION_WINDOW_BYTES as usize - (4 << 20);
 
-/// What the message that waits for longest may hold where there is no room, in bytes: more than any message has.
+/// Bytes that the message that waits for longest may hold where there is no room: more than any message has.
 pub(crate) const OLDEST_BYTES: usize = 8 << 20;
 
 /// A place in the line.
@@ -132,9 +132,9 @@ mod tests {
     struct Message {
         connection: usize,
         unsent: usize,
-        /// What HTTP/2 holds of it, in its window.
+        /// Bytes of it that HTTP/2 holds, in its window.
         unread: usize,
-        /// What is counted.
+        /// Bytes that are counted.
         held: usize,
         stage: Stage,
         number: Option<Number>,
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// What all orders of events lead to.
+    /// The outcomes of all orders of events.
     struct Explored {
         worlds: usize,
         /// Worlds in which nothing can happen any more, and not all messages have ended.

@@ -27,7 +27,7 @@ use self::turn::Waits;
 use crate::failure::Failure;
 use crate::wire::{FRAME_BYTES_MAX, PREFIX_BYTES};
 
-/// What an answer in pieces may hold, in bytes: the chunk in work, and what was read of the next.
+/// Bytes that an answer in pieces may hold: the chunk in work, and what was read of the next.
 pub(crate) const STREAM_PERMIT_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
 
 /// A request of up to so many bytes is a short one: most that put nothing are.
@@ -180,13 +180,13 @@ impl Drop for Idle {
     }
 }
 
-/// What one request holds; given back when it is dropped.
+/// The memory that one request holds; given back when the permit is dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryPermit {
     flow: Arc<ConnectionFlow>,
     begun: Instant,
     bytes: AtomicUsize,
-    /// What its connection keeps for the rest of the request.
+    /// Bytes that its connection keeps for the rest of the request.
     kept: AtomicUsize,
     /// The place of a unary request that waited for room, until its bytes are given back.
     waits: Mutex<Option<Waits>>,
@@ -214,7 +214,7 @@ impl MemoryPermit {
         if !flow.server.has_room(more, flow.server.long_max()) {
             return false;
         }
-        // What has arrived is counted already.
+        // The bytes that have arrived are counted already.
         let has_room = flow.own.take(more, flow.own.max_for(bytes));
         self.kept.fetch_add(if has_room { more } else { 0 }, Ordering::Relaxed);
         has_room
@@ -289,7 +289,7 @@ impl MemoryPermit {
         self.flow.has_room()
     }
 
-    /// What to tell whom there is no room for.
+    /// The refusal of a request for which there is no room.
     pub(crate) fn no_room(&self) -> Failure {
         self.refused("the server")
     }
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever requests do, both sums are those of the permits, and neither passes its bound.
+        /// After any steps of requests, both sums are those of the permits, and neither passes its bound.
         #[test]
         fn the_sums_are_those_of_the_permits(
             steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..5_u8, 0..70_usize), 1..60)
@@ -436,7 +436,7 @@ mod tests {
         assert!(full.connection().permit().grow(SHORT_BYTES).is_ok());
     }
 
-    /// What the oldest message has in spite of all takes nothing from short requests.
+    /// The bytes that the oldest message has in spite of all take nothing from short requests.
     #[test]
     fn what_comes_without_room_is_on_top() {
         const FRAME: usize = FRAME_BYTES_MAX as usize;

@@ -1,9 +1,9 @@
-//! Whose turn it is to send: the longer answers of a connection leave one after the other.
+//! Turns of sending: the longer answers of a connection leave one after the other.
 //!
 //! HTTP/2 sends a frame of each answer that it was handed in turn. So answers that were ready together also end together, and a
 //! client that sends its next request when it has an answer falls into step with its server: one works while the other waits.
 //! Here a connection is handed a few answers at a time, in the order in which they asked, and more when all of that has left.
-//! What is left then stands behind a window that its client closed, and holds up nobody.
+//! The rest then stands behind a window that its client closed, and holds up nobody.
 //!
 //! Measured with 64 KiB values and 100 calls in flight: `docs/measurements/performance-log.md`, 2026-11-22.
 
@@ -25,7 +25,7 @@ pub(crate) struct Sending(Mutex<Round>);
 struct Round {
     /// Bytes that may still be handed over.
     room: usize,
-    /// Who waits, by ticket.
+    /// The answers that wait, by ticket.
     waiting: VecDeque<(u64, Waker)>,
     tickets: u64,
     /// Whether the connection could not write all that it has.

@@ -19,9 +19,9 @@ use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 pub(crate) struct Waits {
     place: Place,
     flow: Arc<ConnectionFlow>,
-    /// What HTTP/2 may hold of it.
+    /// Bytes of it that HTTP/2 may hold.
     unread: usize,
-    /// What it holds although there was no room.
+    /// Bytes that it holds although there was no room.
     on_top: usize,
 }
 

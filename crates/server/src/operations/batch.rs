@@ -24,7 +24,7 @@ pub(super) const RESULTS: u32 = 1;
 /// The field of an item, and of a result, that is its value.
 pub(super) const VALUE: u32 = 15;
 
-/// What the items of one kind of message say besides key and value.
+/// The fields besides key and value of the items of one kind of message.
 pub(super) trait Extra: Default {
     /// The field that is the key.
     const KEY: u32;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        /// What was taken apart is what prost would have made of it.
+        /// The items are those that prost would have read.
         #[test]
         fn operations_are_those_that_were_sent(sent in prop::collection::vec(operation(), 0..9)) {
             let request = v1::OperationsRequest { bucket: "b".into(), operations: sent.clone() };

@@ -44,13 +44,13 @@ const READS_MAX: usize = 32;
 /// Bytes of answers that are ready, beyond which they leave before anything else is begun.
 const READY_BYTES_MAX: usize = 64 << 10;
 
-/// What an operation takes besides its key and value, request or answer, in bytes.
+/// Bytes of an operation besides its key and value, request or answer.
 const OPERATION_BYTES: usize = 32;
 
 /// The memory that an answer begins with, in bytes.
 const ANSWER_BYTES_GUESS: usize = 4 << 10;
 
-/// What is under way and answered counts in steps of so many bytes, so that a short operation changes no count that others look at.
+/// Bytes under way and answered count in steps of so many bytes, so that a short operation changes no count that others look at.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Does what the messages of `request` ask for; ends early, but in order, when `draining` becomes true or its
@@ -85,12 +85,12 @@ pub(crate) fn exchange<B: FrameBody + Send + 'static>(
     poll_fn(move |context| operations.poll_next(context))
 }
 
-/// What comes from the client.
+/// The state of the client's side of the stream.
 enum Input {
     Open,
     /// The client sends no more.
     Ended,
-    /// What comes is not taken any more; why.
+    /// No message is taken any more; why.
     Refused(Failure),
     /// That was said.
     Over,
@@ -118,7 +118,7 @@ impl From<v1::OperationResult> for Outcome {
     }
 }
 
-/// What an operation counts for while it is under way.
+/// The share of an operation in the stream's limits while it is under way.
 #[derive(Clone, Copy)]
 struct Held {
     number: u64,
@@ -148,7 +148,7 @@ struct Operations<B> {
     /// Of the answer that was given last, until the next one is asked for.
     answer_bytes: usize,
     permit: Arc<MemoryPermit>,
-    /// What of all this counts for the permit; what came of messages is counted where they are taken apart.
+    /// Bytes of all this that count for the permit; those of messages are counted where they are taken apart.
     counted: usize,
 }
 

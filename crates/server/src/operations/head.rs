@@ -1,4 +1,4 @@
-//! What is known about an object.
+//! Reads the attributes of an object.
 
 use shoal_api::v1;
 

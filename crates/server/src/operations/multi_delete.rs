@@ -12,7 +12,7 @@ use crate::auth::Authenticated;
 use crate::convert;
 use crate::failure::Failure;
 
-/// What a result is expected to have, in bytes.
+/// Bytes that a result is expected to have.
 const RESULT_BYTES_GUESS: usize = 16;
 
 pub(crate) async fn multi_delete(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {

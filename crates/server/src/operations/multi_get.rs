@@ -1,6 +1,6 @@
 //! Several objects of one bucket in one request, each with an outcome of its own.
 //!
-//! What the store has at hand is read where the items lie in the request, and written straight into the answer: a key of a
+//! Cached objects are looked up from the items where they lie in the request, and written straight into the answer: a key of a
 //! batch costs no memory of its own. The rest goes in waves, and ends where the answer is full.
 
 use bytes::Bytes;
@@ -24,7 +24,7 @@ const WAVE_KEYS: usize = 16;
 /// Bytes of one answer, results with all that is in them.
 const ANSWER_BYTES_MAX: usize = VALUE_BYTES_SINGLE_MAX as usize;
 
-/// What a result is expected to have, in bytes: memory for so many is taken at once.
+/// Bytes that a result is expected to have: memory for so many is taken at once.
 const RESULT_BYTES_GUESS: usize = 160;
 
 pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
@@ -52,7 +52,7 @@ pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffe
 /// The answer in the making.
 struct Answer {
     whole: Assembly,
-    /// What was read for it: values that are too long were read for nothing, and count too.
+    /// Bytes that were read for it: values that are too long were read for nothing, and count too.
     read_bytes: usize,
 }
 

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 /// Values of a batch of puts up to here take their places one behind the other: they ride in the log, and wait for no device.
 const BEGUN_BYTES_MAX: usize = 16 << 10;
 
-/// What a result is expected to have, in bytes.
+/// Bytes that a result is expected to have.
 const RESULT_BYTES_GUESS: usize = 12;
 
 pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {

@@ -11,7 +11,7 @@ use crate::auth::Authenticated;
 use crate::call::message::Parted;
 use crate::flow::Flow;
 
-/// What the server counts.
+/// The server's counters.
 pub(crate) struct Counters {
     pub(crate) started: Instant,
     pub(crate) requests: AtomicU64,

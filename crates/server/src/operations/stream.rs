@@ -119,7 +119,7 @@ struct Sending {
     value: GetStream,
     /// Goes with the first message.
     info: Option<v1::ObjectInfo>,
-    /// What is left of the store's last piece.
+    /// The rest of the store's last piece.
     piece: Buffer,
 }
 

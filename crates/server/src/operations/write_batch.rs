@@ -67,7 +67,7 @@ fn not_repeated() -> Failure {
     Failure::invalid("another write had this session and sequence: a repetition must be the same write")
 }
 
-/// What became of a step of puts, as it is kept for a repetition (`docs/format/object.md`).
+/// The outcome of a step of puts, as it is kept for a repetition (`docs/format/object.md`).
 struct Verdict {
     items: usize,
     /// The first item whose condition did not hold, and the version that was found of its object.

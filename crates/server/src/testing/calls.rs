@@ -14,7 +14,7 @@ pub(crate) fn admitted<T>(store: &Store, request: T) -> Authenticated<T> {
     Gate::new(store.clone(), false, Security::default()).admit(caller, request).unwrap()
 }
 
-/// What a request may hold on a connection with `bytes_max`.
+/// The permit of a request on a connection with `bytes_max`.
 pub(crate) fn permit(bytes_max: usize) -> Arc<MemoryPermit> {
     Flow::new(bytes_max, bytes_max).connection().permit()
 }

@@ -123,7 +123,7 @@ fn frames(dice: &SeededEntropy, bytes: &[u8]) -> Frames {
     Frames(bytes.chunks(cut).map(Bytes::copy_from_slice).collect::<Vec<_>>().into_iter())
 }
 
-/// What a refusal may say.
+/// Checks the code of a refusal.
 fn check(status: &Status) {
     let known = [Code::Internal, Code::ResourceExhausted, Code::Unimplemented, Code::InvalidArgument];
     assert!(known.contains(&status.code()), "{status:?}");

@@ -1,4 +1,4 @@
-//! What this crate's unit tests share.
+//! The helpers that this crate's unit tests share.
 
 pub(crate) mod calls;
 pub(crate) mod frames;

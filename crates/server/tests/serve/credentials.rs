@@ -1,4 +1,4 @@
-//! Who may call: every route by every kind of caller, TLS, and credentials that change while the server runs.
+//! The rights of callers: every route by every kind of caller, TLS, and credentials that change while the server runs.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ async fn channel(
     endpoint.tls_config(tls)?.connect().await
 }
 
-/// What an empty message of any type is answered with; none where it succeeds.
+/// The answer to an empty message of any type; none where it succeeds.
 async fn code(channel: &Channel, path: &'static str, token: Option<&str>) -> Option<Code> {
     let mut grpc = Grpc::new(channel.clone());
     if grpc.ready().await.is_err() {
@@ -92,7 +92,7 @@ async fn code(channel: &Channel, path: &'static str, token: Option<&str>) -> Opt
     match grpc.streaming(request, PathAndQuery::from_static(path), codec).await {
         Err(status) => Some(status.code()),
         Ok(answer) => match answer.into_inner().message().await {
-            // What is answered is no StatRequest, and may not pass for one.
+            // The answer is no StatRequest, and may not pass for one.
             Ok(_) | Err(_) => None,
         },
     }
@@ -241,7 +241,7 @@ async fn the_client_shows_what_it_has() {
     server.stop().await;
 }
 
-/// What `openssl req -x509` makes: a certificate that signs itself, of an authority. It was refused as `CaUsedAsEndEntity`,
+/// The product of `openssl req -x509`: a certificate that signs itself, of an authority. It was refused as `CaUsedAsEndEntity`,
 /// by whoever named this very certificate.
 #[tokio::test]
 async fn a_certificate_that_is_its_own_root_is_believed() {
@@ -293,7 +293,7 @@ async fn other_machines_are_let_in_with_tls_and_credentials() {
     assert!(bind(Some(&mutual), Tokens::default()).await.is_ok());
 }
 
-/// What does not belong together is refused before anything is served.
+/// Options that do not belong together are refused before anything is served.
 #[test]
 fn keys_belong_to_their_certificates() {
     let root = Root::new();

@@ -33,7 +33,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// What somebody sends on one connection.
+/// The bytes that an attacker sends on one connection.
 fn attack() -> impl Strategy<Value = Vec<u8>> {
     let settings = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
     let frames = prop::collection::vec(frame(), 1..20).prop_map(|frames| frames.concat());

@@ -128,7 +128,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whatever one caller does, one after the other, the answers are those of a map; keys are random bytes of all lengths.
+/// The answers to calls of one caller, one after the other, are those of a map; keys are random bytes of all lengths.
 #[tokio::test]
 async fn one_caller_sees_a_map() {
     let server = Running::start().await;
@@ -252,7 +252,7 @@ async fn no_acknowledged_update_is_lost() {
     server.stop().await;
 }
 
-/// What was acknowledged is there when the store is opened again, which nobody closed.
+/// Acknowledged writes are there when the store is opened again, which nobody closed.
 #[tokio::test]
 async fn what_was_acknowledged_is_durable() {
     let device = Device::new(SimDevice::new(testing::BLOCKS));

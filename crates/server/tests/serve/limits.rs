@@ -1,4 +1,4 @@
-//! What is too large, too many or too slow is refused, and hurts nobody else.
+//! Requests that are too large, too many or too slow are refused, and hurt nobody else.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ async fn messages_and_metadata_are_bounded() {
     let status = call::<v1::Put>(&channel, put(5 * MIB)).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(kind(&status), Kind::Invalid, "sending it again is no use");
-    // Whoever reads the message: tonic had a code of its own for it.
+    // The code is the same for every reader of the message: tonic had one of its own for it.
     let items = vec![v1::MultiDeleteItem { key: value(1024, 1), ..Default::default() }; 5_000];
     let status = call::<v1::MultiDelete>(&channel, v1::MultiDeleteRequest { items, ..Default::default() });
     let status = status.await.unwrap_err();
@@ -213,7 +213,7 @@ async fn a_write_that_was_done_is_never_called_refused() {
         let put = v1::PutRequest { key: vec![key].into(), ..Default::default() };
         call::<v1::Put>(&channel, put).await.unwrap();
     }
-    // What the rules reject takes room to say.
+    // The rejections take room in the answer.
     let items = vec![item(b'a', false), item(b'b', true), item(b'c', true)];
     let request = v1::MultiDeleteRequest { items, ..Default::default() };
     let answer = call::<v1::MultiDelete>(&channel, request).await.unwrap();

@@ -158,7 +158,7 @@ async fn a_repeated_stream_gives_its_first_answer() {
     server.stop().await;
 }
 
-/// What cannot honour an identity refuses it: it was ignored.
+/// A call that cannot honour an identity refuses it: it was ignored.
 #[tokio::test]
 async fn an_identity_that_means_nothing_is_refused() {
     let server = Running::start().await;
@@ -236,7 +236,7 @@ async fn several_puts_are_one_step() {
         assert_eq!(current, Some(put[1].version));
         assert_eq!(client.head("b", b"z").await.unwrap(), None, "nothing was done");
         assert!(client.put_batch("b", &[]).await.unwrap().is_empty());
-        // What else a client does with identities.
+        // The rest of what a client does with identities.
         let version = client.put("b", b"k", "1".into(), PutOptions::default()).await.unwrap().version;
         let rules = RejectRules { if_version_not: Some(version), ..none };
         assert_eq!(client.delete("b", b"k", rules).await.unwrap().deleted, Some(version));

@@ -59,7 +59,7 @@ async fn many_at_a_time_each_with_its_own_outcome() {
         }
         let part = stream.get(key(299), ByteRange { first: 5, bytes: Some(7) }).await.unwrap().unwrap();
         assert_eq!(part.value, value(299, 1).slice(5..12));
-        // What is too long for the stream goes beside it.
+        // A value that is too long for the stream goes beside it.
         stream.put("long".into(), value(300_000, 2), PutOptions::default()).await.unwrap();
         assert_eq!(
             stream.get("long".into(), ByteRange::ALL).await.unwrap().unwrap().value,

@@ -116,7 +116,7 @@ async fn there_is_an_end_of_the_room() {
             answers.values().all(Result::is_ok) && answers.len() == begun && !answers.contains_key(&first)
         );
     }
-    // What is refused here takes room, too, until it is taken.
+    // A refusal takes room, too, until it is taken.
     while pipeline.has_room() {
         assert_eq!(pipeline.put(b"k", &[0; 65_537], &PutOptions::default(), pipeline.under_way()), Ok(()));
     }
@@ -267,7 +267,7 @@ async fn a_silent_server_is_given_up() {
     server.stop().await;
 }
 
-/// Who gives up an operation gives back its room, whether it was sent or not, and harms nobody else.
+/// A caller that gives up an operation gives back its room, whether it was sent or not, and harms nobody else.
 #[tokio::test]
 async fn operations_that_are_given_up_leave_nothing_behind() {
     let server = Running::start().await;

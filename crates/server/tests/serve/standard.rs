@@ -31,7 +31,7 @@ async fn health_answers() {
     }
     let unknown = health.check(HealthCheckRequest { service: "no.such.Service".into() }).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
-    // Who watches learns of the end, and does not hold it up.
+    // A watcher learns of the end, and does not hold it up.
     let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     server.stop().await;

@@ -141,7 +141,7 @@ pub(crate) fn end(bytes: u64) -> v1::PutStreamRequest {
 /// A server that waits so long for something hangs where it should not wait.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(3_600);
 
-/// What has not come after so long never comes, on a machine however slow.
+/// An answer that has not come after so long never comes, on a machine however slow.
 pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(100);
 
 /// Waits until `is` holds.

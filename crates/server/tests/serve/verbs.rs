@@ -321,7 +321,7 @@ async fn free_space_is_what_the_store_says() {
         }
     }
     assert!(end <= free.blocks && blocks > 0, "{blocks} of {} are free", free.blocks);
-    // Whoever has read it to its end makes room for the next.
+    // A caller that has read it to its end makes room for the next.
     assert_eq!(client.free_space().await.unwrap().blocks, free.blocks);
     server.stop().await;
 }

@@ -88,7 +88,7 @@ async fn a_hundred_long_puts_succeed_on_twenty_connections() {
     a_hundred_puts_succeed(20).await;
 }
 
-/// What [`Full`] sends of each of its messages: nearly all of it, within HTTP/2's window of a stream.
+/// The part that [`Full`] sends of each of its messages: nearly all of it, within HTTP/2's window of a stream.
 const HALF_BYTES: usize = 200 << 10;
 const HALVES: usize = 5;
 

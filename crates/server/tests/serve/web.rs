@@ -24,13 +24,13 @@ pub(crate) struct Post {
     pub(crate) timeout: Option<&'static str>,
     pub(crate) origin: Option<&'static str>,
     pub(crate) encoding: Option<&'static str>,
-    /// What the answer may be packed with.
+    /// The packing that the answer may have.
     pub(crate) accept: Option<&'static str>,
     /// The length that is said to come, where it is another.
     pub(crate) claimed: Option<usize>,
 }
 
-/// What came back.
+/// The answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) http: u16,
@@ -344,7 +344,7 @@ async fn answers_are_packed_for_who_asks() {
             assert_eq!(answer.packed, if is_packed { answer.messages.len() } else { 0 });
             let chunks = answer.messages.iter().map(|part| v1::GetStreamResponse::decode(&part[..]).unwrap());
             assert!(chunks.flat_map(|part| part.chunk.to_vec()).collect::<Vec<u8>>() == long);
-            // What tonic answers is short, and stays as it is.
+            // The answers of tonic are short, and stay as they are.
             let list = v1::ListRequest::default().encode_to_vec();
             let answer = post("/shoal.v1.ObjectStore/List").send(&server, &framed(&list)).await;
             assert_eq!((answer.status(), answer.packed), (Some(0), 0));
