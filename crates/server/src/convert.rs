@@ -29,24 +29,26 @@ pub(crate) fn rules(rules: Option<v1::RejectRules>) -> RejectRules {
     }
 }
 
+/// The options of a put; the object's end is `(ttl_ns, expire_time_ns)`.
 pub(crate) fn put_options(
     rules_message: Option<v1::RejectRules>,
     metadata: Option<v1::Metadata>,
     modified_ns: Option<u64>,
-) -> PutOptions {
+    end: (Option<u64>, Option<u64>),
+) -> Result<PutOptions, Failure> {
     let v1::Metadata { content_type, user } = metadata.unwrap_or_default();
     let user = user.into_iter().map(|entry| (entry.name, entry.value)).collect();
-    PutOptions {
+    Ok(PutOptions {
         rules: rules(rules_message),
         metadata: Metadata { content_type, user },
         modified_ns,
-        ..PutOptions::default()
-    }
+        expiry: expiry(end)?,
+    })
 }
 
 /// When a put's object ends: after a time to live that the server counts, or at a moment of the wall clock.
-pub(crate) fn expiry(ttl_ns: Option<u64>, expire_time_ns: Option<u64>) -> Result<Expiry, Failure> {
-    match (ttl_ns, expire_time_ns) {
+fn expiry(end: (Option<u64>, Option<u64>)) -> Result<Expiry, Failure> {
+    match end {
         (None, None) => Ok(Expiry::Never),
         (Some(0), None) => Err(Failure::invalid("ttl_ns is 0: a time to live is above 0")),
         (Some(ttl_ns), None) => Ok(Expiry::After(Duration::from_nanos(ttl_ns))),
@@ -104,10 +106,10 @@ mod tests {
     #[test]
     fn one_way_to_end_is_said() {
         let second = Duration::from_secs(1);
-        assert_eq!(expiry(None, None).unwrap(), Expiry::Never);
-        assert_eq!(expiry(Some(1_000_000_000), None).unwrap(), Expiry::After(second));
-        assert_eq!(expiry(None, Some(5)).unwrap(), Expiry::At(5));
-        assert!(expiry(Some(0), None).is_err() && expiry(Some(1), Some(5)).is_err());
+        assert_eq!(expiry((None, None)).unwrap(), Expiry::Never);
+        assert_eq!(expiry((Some(1_000_000_000), None)).unwrap(), Expiry::After(second));
+        assert_eq!(expiry((None, Some(5))).unwrap(), Expiry::At(5));
+        assert!(expiry((Some(0), None)).is_err() && expiry((Some(1), Some(5))).is_err());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use futures_util::{FutureExt, Stream, StreamExt};
 use shoal_api::v1::operation::Action;
 use shoal_api::{OPERATION_VALUE_BYTES_MAX, v1};
 use shoal_buffer::Buffer;
-use shoal_engine::{ObjectKey, Pending, PutOptions, RequestId, Store, TryGet, Write};
+use shoal_engine::{ObjectKey, Pending, RequestId, Store, TryGet, Write};
 use tokio::sync::watch;
 
 use super::batch::{Batch, Item, Numbered, RESULTS, VALUE};
@@ -444,8 +444,7 @@ async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result
             value.len()
         )));
     }
-    let expiry = convert::expiry(ttl_ns, expire_time_ns)?;
-    let options = PutOptions { expiry, ..convert::put_options(rules, metadata, modified_ns) };
+    let options = convert::put_options(rules, metadata, modified_ns, (ttl_ns, expire_time_ns))?;
     let rules = options.rules;
     let failed = |error| Failure::of_write(&error, &rules);
     let identity = identity_of(identity);

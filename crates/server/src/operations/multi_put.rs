@@ -118,7 +118,7 @@ enum Begun {
     /// It has its place in the order of writes.
     Placed(Pending),
     /// It has rules, or a long value.
-    Apart(Box<(ObjectKey, v1::MultiPutItem)>),
+    Apart(Box<(ObjectKey, Bytes, PutOptions)>),
 }
 
 /// A put up to its place in the order of writes, where it gets there without waiting for the device.
@@ -136,23 +136,22 @@ async fn begin_put(
         return Ok(Begun::Placed(pending));
     }
     let item = whole(batch, item)?;
-    if item.rules.is_some() || item.value.len() > BEGUN_BYTES_MAX {
-        return Ok(Begun::Apart(Box::new((key, item))));
+    let is_apart = item.rules.is_some() || item.value.len() > BEGUN_BYTES_MAX;
+    let end = (item.ttl_ns, item.expire_time_ns);
+    let options = convert::put_options(item.rules, item.metadata, item.modified_ns, end)?;
+    if is_apart {
+        return Ok(Begun::Apart(Box::new((key, item.value, options))));
     }
-    let expiry = convert::expiry(item.ttl_ns, item.expire_time_ns)?;
-    let options = PutOptions { expiry, ..convert::put_options(item.rules, item.metadata, item.modified_ns) };
     let begun = store.write(Write::put(&key, &item.value.into(), &options)).await;
     begun.map(Begun::Placed).map_err(|error| Failure::of(&error))
 }
 
 async fn put_one(
     admitted: &Authenticated<()>,
-    (key, item): (ObjectKey, v1::MultiPutItem),
+    (key, value, options): (ObjectKey, Bytes, PutOptions),
 ) -> Result<Lsn, Failure> {
-    let expiry = convert::expiry(item.ttl_ns, item.expire_time_ns)?;
-    let options = PutOptions { expiry, ..convert::put_options(item.rules, item.metadata, item.modified_ns) };
     let rules = options.rules;
-    match admitted.store().put(&key, item.value.into(), options).await {
+    match admitted.store().put(&key, value.into(), options).await {
         Ok(done) => Ok(done.version),
         Err(error) => Err(Failure::of_write(&error, &rules)),
     }

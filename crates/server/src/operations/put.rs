@@ -18,10 +18,8 @@ pub(crate) async fn put(
 ) -> Result<Parted<v1::PutResponse>, Failure> {
     let (Parted { message, value }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
-    let options = PutOptions {
-        expiry: convert::expiry(message.ttl_ns, message.expire_time_ns)?,
-        ..convert::put_options(message.rules, message.metadata, message.modified_ns)
-    };
+    let end = (message.ttl_ns, message.expire_time_ns);
+    let options = convert::put_options(message.rules, message.metadata, message.modified_ns, end)?;
     let rules = options.rules;
     if message.return_existing {
         return create_or_get(&admitted, &key, value, options).await;

@@ -9,7 +9,7 @@ use shoal_api::v1::put_stream_request::Part;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
 use shoal_base::limits::VALUE_BYTES_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{Error, GetStream, PutOptions, PutStream};
+use shoal_engine::{Error, GetStream, PutStream};
 
 use super::get::check_version;
 use crate::auth::{Authenticated, Revoked};
@@ -34,9 +34,8 @@ pub(crate) async fn put_stream(
         return Err(Failure::invalid("the first message of the stream is not a header"));
     };
     let key = convert::object_key(&header.bucket, &header.key)?;
-    let expiry = convert::expiry(header.ttl_ns, header.expire_time_ns)?;
-    let options =
-        PutOptions { expiry, ..convert::put_options(header.rules, header.metadata, header.modified_ns) };
+    let end = (header.ttl_ns, header.expire_time_ns);
+    let options = convert::put_options(header.rules, header.metadata, header.modified_ns, end)?;
     let rules = options.rules;
     let failed = |error: Error| Failure::of_write(&error, &rules);
     let mut value = admitted.store().put_stream(&key, options).map_err(failed)?.once(admitted.identity());

@@ -2,7 +2,7 @@
 
 use shoal_api::v1;
 use shoal_base::codec::{Reader, Truncated};
-use shoal_engine::{Change, Decision, Error, Lsn, Object, Outcome, PutOptions, ReadLevel, TransactOptions};
+use shoal_engine::{Change, Decision, Error, Lsn, Object, Outcome, ReadLevel, TransactOptions};
 
 use super::batch::Batch;
 use crate::auth::Authenticated;
@@ -18,9 +18,8 @@ pub(crate) async fn write_batch(
     for item in &batch.items {
         let key = batch.key(item)?;
         let item: v1::MultiPutItem = batch.whole(item)?;
-        let expiry = convert::expiry(item.ttl_ns, item.expire_time_ns)?;
-        let options =
-            PutOptions { expiry, ..convert::put_options(item.rules, item.metadata, item.modified_ns) };
+        let end = (item.ttl_ns, item.expire_time_ns);
+        let options = convert::put_options(item.rules, item.metadata, item.modified_ns, end)?;
         keys.push((key, if options.rules.is_empty() { ReadLevel::Nothing } else { ReadLevel::Version }));
         rules.push(options.rules);
         changes.push(Change::PutWith { value: item.value.into(), options: Box::new(options) });
