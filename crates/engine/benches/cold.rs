@@ -1,0 +1,210 @@
+//! Reading everything from a cold cache: `cargo bench -p shoal-engine --bench cold -- FILE [OBJECTS [DELAY_US [ROUNDS]]]`.
+//!
+//! Lists all objects, lists those whose metadata lie in front of their values, scrubs and checks, each with an empty cache of
+//! 1 MiB; and lists with a full one. The file is made where there is none, and stays. Every read takes `DELAY_US` longer than the
+//! file does, as on a block device behind a network; any number of reads are delayed side by side.
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use shoal_device::{BlockDevice, Device, DeviceCounters, FileOptions, Ticket, open};
+use shoal_engine::{
+    CheckOptions, Environment, FormatOptions, ListRequest, Metadata, ObjectKey, OpenOptions, PutOptions,
+    Store, block_on, check,
+};
+
+/// The cold cache.
+const CACHE_BYTES: usize = 1 << 20;
+/// The cache that holds all leaves.
+const WARM_CACHE_BYTES: usize = 512 << 20;
+/// One object of so many has metadata that do not fit its leaf.
+const DESCRIBED_EVERY: u64 = 10;
+
+/// A device that takes longer.
+struct Slow {
+    inner: Arc<dyn BlockDevice>,
+    delay: Duration,
+    later: Mutex<Sender<(Instant, Vec<Ticket>)>>,
+}
+
+impl Slow {
+    fn new(inner: Arc<dyn BlockDevice>, delay: Duration) -> Arc<Self> {
+        let (later, waiting) = channel::<(Instant, Vec<Ticket>)>();
+        let below = inner.clone();
+        thread::spawn(move || {
+            for (due, tickets) in waiting {
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                below.submit(tickets);
+            }
+        });
+        Arc::new(Self { inner, delay, later: Mutex::new(later) })
+    }
+}
+
+impl BlockDevice for Slow {
+    fn submit(&self, tickets: Vec<Ticket>) {
+        if self.delay.is_zero() {
+            return self.inner.submit(tickets);
+        }
+        let later = self.later.lock().expect("no panic");
+        later.send((Instant::now() + self.delay, tickets)).expect("the thread lives");
+    }
+
+    fn execute(&self, tickets: Vec<Ticket>) {
+        thread::sleep(self.delay);
+        self.inner.execute(tickets);
+    }
+
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+
+    fn grow(&self, blocks: u64) -> io::Result<()> {
+        self.inner.grow(blocks)
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn can_grow(&self) -> bool {
+        self.inner.can_grow()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future as a runtime does: the device completes its requests elsewhere.
+fn elsewhere<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn key(which: u64) -> ObjectKey {
+    let bucket = if which.is_multiple_of(DESCRIBED_EVERY) { "described" } else { "default" };
+    let name = format!("object/{:016x}", which.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    ObjectKey::new(bucket, name.as_bytes()).expect("a fine key")
+}
+
+fn fill(path: &Path, objects: u64) {
+    let device = device(path, Duration::ZERO, true);
+    let (options, environment) = (FormatOptions::for_blocks(1 << 23), Environment::default());
+    block_on(Store::format(&device, &options, &environment)).expect("format");
+    let store = block_on(Store::open(device, OpenOptions::default(), environment)).expect("open");
+    thread::scope(|scope| {
+        for thread in 0..16 {
+            let store = &store;
+            scope.spawn(move || {
+                for which in (thread..objects).step_by(16) {
+                    let bytes = 1025 + (which.wrapping_mul(7919) % (15 << 10)) as usize;
+                    let user = vec![("about".to_owned(), vec![7; 1500].into())];
+                    let metadata = match which % DESCRIBED_EVERY {
+                        0 => Metadata { user, ..Metadata::default() },
+                        _ => Metadata::default(),
+                    };
+                    let options = PutOptions { metadata, ..PutOptions::default() };
+                    let value = vec![which as u8; bytes].into();
+                    block_on(store.put(&key(which), value, options)).expect("put");
+                }
+            });
+        }
+    });
+    block_on(store.close()).expect("close");
+}
+
+fn device(path: &Path, delay: Duration, create: bool) -> Device {
+    let options = FileOptions { create, ..FileOptions::default() };
+    let device = open(path, &options).expect("the file opens");
+    Device::new(Slow::new(device.inner().clone(), delay))
+}
+
+fn reopened(path: &Path, delay: Duration, cache_bytes: usize) -> (Device, Store) {
+    let device = device(path, delay, false);
+    let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
+    let store = block_on(Store::open(device.clone(), options, Environment::default())).expect("open");
+    (device, store)
+}
+
+async fn list(store: &Store, bucket: &str) -> u64 {
+    let mut request = ListRequest { bucket: bucket.into(), limit: 1000, ..ListRequest::default() };
+    let mut count = 0;
+    loop {
+        let page = store.list(&request).await.expect("a page");
+        count += page.entries.len() as u64;
+        match page.next {
+            Some(next) => request.start_after = next,
+            None => return count,
+        }
+    }
+}
+
+fn timed(case: &str, device: &Device, delay: Duration, work: impl FnOnce() -> u64) {
+    let before = device.counters();
+    let start = Instant::now();
+    let objects = work();
+    let seconds = start.elapsed().as_secs_f64();
+    let counters = device.counters();
+    let reads = counters.reads - before.reads;
+    println!(
+        "{case:<12} {seconds:>8.3} s  {objects:>8} objects  {:>9.0} /s  {reads:>7} reads  {:>6} MiB  {:>6.1} delayed side by side",
+        objects as f64 / seconds,
+        (counters.blocks_read - before.blocks_read) >> 8,
+        reads as f64 * delay.as_secs_f64() / seconds,
+    );
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let path = PathBuf::from(arguments.next().expect("a file"));
+    let mut number = |default: u64| arguments.next().map_or(default, |text| text.parse().expect("a number"));
+    let (objects, delay, rounds) = (number(200_000), Duration::from_micros(number(0)), number(1));
+    if !path.exists() {
+        fill(&path, objects);
+    }
+    for _ in 0..rounds {
+        let (device, store) = reopened(&path, delay, CACHE_BYTES);
+        timed("list", &device, delay, || elsewhere(list(&store, "default")));
+        drop((device, store));
+        let (device, store) = reopened(&path, delay, CACHE_BYTES);
+        timed("described", &device, delay, || elsewhere(list(&store, "described")));
+        drop((device, store));
+        let (device, store) = reopened(&path, delay, CACHE_BYTES);
+        timed("scrub", &device, delay, || block_on(store.scrub()).expect("scrub").objects);
+        drop((device, store));
+        let device = self::device(&path, delay, false);
+        let options = CheckOptions { cache_bytes: CACHE_BYTES, ..CheckOptions::default() };
+        let found = || elsewhere(check(device.clone(), &options)).expect("check");
+        timed("check", &device, delay, || {
+            let report = found();
+            assert_eq!(report.problem_count, 0, "{:?}", report.problems);
+            report.objects
+        });
+        drop(device);
+        let (device, store) = reopened(&path, Duration::ZERO, WARM_CACHE_BYTES);
+        elsewhere(list(&store, "default"));
+        timed("list, warm", &device, Duration::ZERO, || elsewhere(list(&store, "default")));
+    }
+}
