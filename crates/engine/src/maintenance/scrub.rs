@@ -6,19 +6,21 @@
 //! nothing: an object that is damaged answers with an error until it is written anew, or `shoal check --repair` runs. The log
 //! is not read: what it holds goes home within seconds.
 
+use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use shoal_base::checksum::crc32c;
 use shoal_base::codec::Reader;
+use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES, Lsn};
-use shoal_device::{Device, IoBuf};
+use shoal_device::{Device, IoBuf, IoFuture};
 
 use crate::checkpoint::space_image;
 use crate::common::error::{Error, Result};
 use crate::common::problem::CheckProblem;
-use crate::maintenance::verify::{entry_problem, page_problem, value_problem};
+use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::store::{Inner, Store, copies, superblock};
 use crate::tablet::tree::{PageRef, PageSource, Problem, ReadHint, Visitor};
 use crate::tablet::tree_io::tree_of;
@@ -27,6 +29,8 @@ use crate::value::packed::is_reserved;
 
 /// Leaves of one piece, at least two: a piece begins in the leaf where the last one ended.
 const LEAVES_AT_A_TIME: usize = 64;
+/// Leaves of a piece that are read ahead of need, at most: what is read in vain where the piece ends.
+const LEAVES_AHEAD_MAX: usize = 16;
 /// Bytes of one piece, values included, after which no further leaf is looked at.
 const BYTES_AT_A_TIME: u64 = 4 << 20;
 /// Problems that a report lists.
@@ -87,7 +91,7 @@ impl Inner {
                 let view = tablet.view();
                 let mut visitor = Piece::new(self, std::mem::take(&mut place.from), report);
                 let from = visitor.last.clone();
-                let source = DirectPages { device: &self.device };
+                let source = DirectPages::new(&self.device);
                 let tree = tree_of(self.identity, tablet.id);
                 let walked = tree.walk_from(&source, view.root, from, &mut visitor).await;
                 match (walked, visitor.is_full) {
@@ -137,6 +141,22 @@ impl Inner {
 /// Pages straight from the device: what is in the cache was verified when it came there.
 struct DirectPages<'a> {
     device: &'a Device,
+    /// Leaves on their way, in the order in which the walk asked for them.
+    ahead: Mutex<VecDeque<(u64, IoFuture<IoBuf>)>>,
+}
+
+impl<'a> DirectPages<'a> {
+    fn new(device: &'a Device) -> Self {
+        Self { device, ahead: Mutex::default() }
+    }
+
+    /// The read of a page: the one under way, or a new one.
+    fn read(&self, block: u64) -> IoFuture<IoBuf> {
+        let mut ahead = self.ahead.lock();
+        let place = ahead.iter().position(|&(asked, _)| asked == block);
+        let under_way = place.and_then(|place| ahead.remove(place));
+        under_way.map_or_else(|| self.device.read(block, IoBuf::unfilled(1)), |(_, read)| read)
+    }
 }
 
 #[derive(Clone)]
@@ -155,7 +175,7 @@ impl PageSource for DirectPages<'_> {
 
     async fn page(&self, page: PageRef, level: u8, _hint: ReadHint) -> Result<DirectPage> {
         let damaged = || Error::Corrupt { what: format!("a page of level {level}"), block: page.block };
-        let read = self.device.read(page.block, IoBuf::unfilled(1)).await.ok()?;
+        let read = self.read(page.block).await.ok()?;
         let bytes: [u8; BLOCK_BYTES] = read[..].try_into().map_err(|_| damaged())?;
         let stored = Reader::new(&bytes).u32().map_err(|_| damaged())?;
         let sum = crc32c(bytes.get(4..).unwrap_or(&[]));
@@ -165,7 +185,21 @@ impl PageSource for DirectPages<'_> {
         Ok(DirectPage(Arc::new(bytes)))
     }
 
-    fn prefetch(&self, _pages: &[PageRef], _level: u8, _hint: ReadHint) {}
+    /// Reads leaves ahead: a piece meets hardly more than one page of each level above them.
+    fn prefetch(&self, pages: &[PageRef], level: u8, _hint: ReadHint) {
+        if level > 0 {
+            return;
+        }
+        let mut batch = self.device.batch();
+        let read = |page: &PageRef| (page.block, batch.add(self.device.read(page.block, IoBuf::unfilled(1))));
+        let reads: Vec<_> = pages.iter().map(read).collect();
+        self.ahead.lock().extend(reads);
+        batch.start_in_background();
+    }
+
+    fn ahead_max(&self) -> usize {
+        LEAVES_AHEAD_MAX
+    }
 }
 
 /// One piece of a walk.
@@ -229,18 +263,20 @@ impl Visitor for Piece<'_> {
 
     async fn leaf_done(&mut self) -> Result<()> {
         let inner = self.inner;
-        let blocks = inner.device.blocks();
-        for (key, version, entry) in std::mem::take(&mut self.entries) {
-            inner.check_open()?;
-            self.report.objects += 1;
+        inner.check_open()?;
+        let mut entries = std::mem::take(&mut self.entries);
+        // In the middle of a leaf, if need be: its values may be long.
+        let last = entries.iter().position(|(.., entry)| {
             self.report.bytes += entry.stored_bytes();
-            let problem = value_problem(&inner.device, &inner.pool, blocks, &key, &entry, version).await;
-            problem.into_iter().for_each(|problem| self.report.problem(problem));
-            if self.report.bytes - self.bytes_before >= BYTES_AT_A_TIME {
-                // In the middle of a leaf, if need be: its values may be long.
-                self.passed(&key);
-                return self.over();
-            }
+            self.report.bytes - self.bytes_before >= BYTES_AT_A_TIME
+        });
+        entries.truncate(last.map_or(entries.len(), |last| last + 1));
+        self.report.objects += entries.len() as u64;
+        let problems = value_problems(&inner.device, &inner.pool, inner.device.blocks(), &entries).await;
+        problems.into_iter().for_each(|problem| self.report.problem(problem));
+        if let (Some(_), Some((key, ..))) = (last, entries.last()) {
+            self.passed(key);
+            return self.over();
         }
         self.leaves += 1;
         if self.leaves >= LEAVES_AT_A_TIME { self.over() } else { Ok(()) }

@@ -9,23 +9,26 @@ use crate::common::key::name;
 use crate::common::problem::CheckProblem;
 use crate::tablet::tree::{PageRef, Problem};
 use crate::value::entry::Entry;
-use crate::value::read::verify_direct;
+use crate::value::verify::verify_all;
 
-/// Reads a value past the cache; what is wrong with it, where something is.
-pub(crate) async fn value_problem(
+/// Reads values past the cache, many at a time; what is wrong with them, in their order.
+pub(crate) async fn value_problems(
     device: &Device,
     pool: &Pool,
     device_blocks: u64,
-    key: &[u8],
-    entry: &Entry,
-    version: Lsn,
-) -> Option<CheckProblem> {
-    let (what, block) = match verify_direct(device, pool, device_blocks, entry, version).await {
-        Ok(()) => return None,
-        Err(Error::Corrupt { what, block }) => (what, block),
-        Err(error) => (error.to_string(), 0),
-    };
-    Some(CheckProblem { what: format!("object {}: {what}", name(key)), block })
+    values: &[(Vec<u8>, Lsn, Entry)],
+) -> Vec<CheckProblem> {
+    let entries: Vec<_> = values.iter().map(|(_, version, entry)| (*version, entry)).collect();
+    let verified = verify_all(device, pool, device_blocks, &entries).await;
+    let problems = values.iter().zip(verified).filter_map(|((key, ..), result)| {
+        let (what, block) = match result {
+            Ok(()) => return None,
+            Err(Error::Corrupt { what, block }) => (what, block),
+            Err(error) => (error.to_string(), 0),
+        };
+        Some(CheckProblem { what: format!("object {}: {what}", name(key)), block })
+    });
+    problems.collect()
 }
 
 /// The entry of `key` in this leaf is not one.

@@ -17,7 +17,7 @@ use crate::store::copies::Found;
 use crate::store::superblock::Superblock;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::Entry;
-use crate::value::read::verify_direct;
+use crate::value::verify::verify_direct;
 
 /// Frames that a pool has at least, however small the configured cache: an apply and a few reads need them.
 const FRAMES_MIN: usize = 64;

@@ -10,7 +10,7 @@ use shoal_space::FreeImage;
 
 use crate::common::error::{Error, Result};
 use crate::common::key::name;
-use crate::maintenance::verify::{entry_problem, page_problem, value_problem};
+use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::recovery::owners::{Owners, Trees, image_without};
 use crate::recovery::recount::Count;
 use crate::recovery::report::CheckReport;
@@ -130,18 +130,18 @@ impl Visitor for TreeVisitor<'_> {
     }
 
     async fn leaf_done(&mut self) -> Result<()> {
-        for (key, version, entry) in std::mem::take(&mut self.entries) {
-            let (runs, damage) = owned_runs(self.device, self.pool, &entry, version).await;
+        let entries = std::mem::take(&mut self.entries);
+        for (_, version, entry) in &entries {
+            let (runs, damage) = owned_runs(self.device, self.pool, entry, *version).await;
             if let Some(error) = damage {
                 tracing::warn!("recovery: the manifest of version {version} is damaged: {error}");
             }
             runs.into_iter().for_each(|run| self.owners.add(run));
-            if self.verify {
-                self.report.value_bytes += entry.value_bytes;
-                let blocks = self.superblock.device_blocks;
-                let problem = value_problem(self.device, self.pool, blocks, &key, &entry, version).await;
-                self.report.problems_of(problem);
-            }
+        }
+        if self.verify {
+            self.report.value_bytes += entries.iter().map(|(.., entry)| entry.value_bytes).sum::<u64>();
+            let blocks = self.superblock.device_blocks;
+            self.report.problems_of(value_problems(self.device, self.pool, blocks, &entries).await);
         }
         if let Some(progress) = &self.progress {
             progress(self.report.objects, self.report.value_bytes);

@@ -6,3 +6,4 @@ pub(crate) mod owned;
 pub(crate) mod packed;
 pub(crate) mod prepare;
 pub(crate) mod read;
+pub(crate) mod verify;

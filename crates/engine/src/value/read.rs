@@ -1,5 +1,7 @@
 //! A value on its way out: units of 64 KiB, verified as they enter memory, referred to and never copied.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, Lsn, Run, blocks_for};
@@ -86,8 +88,13 @@ impl Located {
                 .all(|(unit, &checksum)| shoal_base::checksum::crc32c(unit) == checksum)
     }
 
+    /// How many units the value has.
+    pub(super) fn units(&self) -> u64 {
+        self.checksums.len() as u64
+    }
+
     /// Where unit `index` is.
-    fn unit(&self, index: u64) -> Result<UnitPlace> {
+    pub(super) fn unit(&self, index: u64) -> Result<UnitPlace> {
         let lost = || Error::Corrupt {
             what: "a value's unit lies outside of its runs".into(),
             block: self.runs.first().map_or(0, |run| run.block),
@@ -114,7 +121,14 @@ impl Located {
     }
 
     /// Reads a unit that several runs share; it is verified, but not kept in the pool.
-    async fn read_split(&self, device: &Device, run: usize, at: u64, bytes: u32, crc: u32) -> Result<Bytes> {
+    pub(super) async fn read_split(
+        &self,
+        device: &Device,
+        run: usize,
+        at: u64,
+        bytes: u32,
+        crc: u32,
+    ) -> Result<Bytes> {
         let mut out = Vec::with_capacity(bytes as usize);
         let mut at = at;
         for run in self.runs.get(run..).unwrap_or(&[]) {
@@ -138,7 +152,7 @@ impl Located {
 }
 
 /// Where a unit is.
-enum UnitPlace {
+pub(super) enum UnitPlace {
     /// In one run: as the pool loads and keeps it.
     Whole(Unit),
     /// From byte `at` of a run on, and in the runs behind it: only on a device whose free space is in splinters.
@@ -211,75 +225,6 @@ pub(crate) async fn read(
     Ok(out)
 }
 
-/// Reads and verifies every stored byte of an entry straight from the device, without touching the pool.
-///
-/// # Errors
-/// [`Error::Corrupt`] where anything does not match, or lies behind `device_blocks`; as the device.
-pub(crate) async fn verify_direct(
-    device: &Device,
-    pool: &Pool,
-    device_blocks: u64,
-    entry: &Entry,
-    version: Lsn,
-) -> Result<()> {
-    read_units(device, pool, device_blocks, entry, version, |_| {}).await
-}
-
-/// The stored bytes of an entry that are not inline, read and verified as [`verify_direct`] does.
-///
-/// # Errors
-/// As [`verify_direct`].
-pub(crate) async fn read_direct(
-    device: &Device,
-    pool: &Pool,
-    device_blocks: u64,
-    entry: &Entry,
-    version: Lsn,
-) -> Result<Vec<u8>> {
-    let mut stored = Vec::new();
-    read_units(device, pool, device_blocks, entry, version, |unit| stored.extend_from_slice(unit)).await?;
-    Ok(stored)
-}
-
-async fn read_units(
-    device: &Device,
-    pool: &Pool,
-    device_blocks: u64,
-    entry: &Entry,
-    version: Lsn,
-    mut see: impl FnMut(&[u8]),
-) -> Result<()> {
-    if entry.home == Home::Inline {
-        return Ok(());
-    }
-    let in_range = |runs: &[Run]| match runs.iter().find(|run| run.end() > device_blocks) {
-        None => Ok(()),
-        Some(run) => {
-            Err(Error::Corrupt { what: "a value lies behind the end of the device".into(), block: run.block })
-        }
-    };
-    if let Home::Manifest { runs, .. } = &entry.home {
-        in_range(runs)?;
-    }
-    let located = Located::find(device, pool, entry, version).await?;
-    in_range(&located.runs)?;
-    for index in 0..located.checksums.len() as u64 {
-        match located.unit(index)? {
-            UnitPlace::Split { run, at, bytes, crc } => {
-                see(&located.read_split(device, run, at, bytes, crc).await?);
-            }
-            UnitPlace::Whole(unit) => {
-                for loaded in read_past(device, &[unit]).await? {
-                    if let Loaded::Past(bytes) = loaded {
-                        see(&bytes);
-                    }
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 /// A unit in memory, verified.
 enum Loaded {
     /// In frames of the pool.
@@ -311,17 +256,27 @@ async fn read_past(device: &Device, units: &[Unit]) -> Result<Vec<Loaded>> {
     for (start, together, read) in reads {
         let bytes = Bytes::from_owner(read.await.ok()?);
         for unit in together {
-            let Check::Bytes { offset, bytes: length, crc } = unit.check else { continue };
-            let from = (unit.id.block - start) as usize * BLOCK_BYTES + usize::from(offset);
-            let unit_bytes = bytes.slice(from..from + length as usize);
-            if shoal_base::checksum::crc32c(&unit_bytes) != crc && !injected(Bug::ValueNotChecked) {
-                let what = "a value's checksum does not match".into();
-                return Err(Error::Corrupt { what, block: unit.id.block });
-            }
-            loaded.push(Loaded::Past(unit_bytes));
+            loaded.push(Loaded::Past(bytes.slice(unit_range(unit, start, &bytes)?)));
         }
     }
     Ok(loaded)
+}
+
+/// Where the bytes of a value's unit are in `bytes`, which were read from block `start` on and hold it.
+///
+/// # Errors
+/// [`Error::Corrupt`] where they are not what was written.
+pub(super) fn unit_range(unit: &Unit, start: u64, bytes: &[u8]) -> Result<Range<usize>> {
+    let Check::Bytes { offset, bytes: length, crc } = unit.check else {
+        unreachable!("a value's unit has bytes")
+    };
+    let from = (unit.id.block - start) as usize * BLOCK_BYTES + usize::from(offset);
+    let range = from..from + length as usize;
+    if shoal_base::checksum::crc32c(&bytes[range.clone()]) != crc && !injected(Bug::ValueNotChecked) {
+        let what = "a value's checksum does not match".into();
+        return Err(Error::Corrupt { what, block: unit.id.block });
+    }
+    Ok(range)
 }
 
 fn append(out: &mut Buffer, pinned: Pinned, mut skip: u64, mut bytes: u64) {

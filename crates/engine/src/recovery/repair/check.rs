@@ -10,7 +10,7 @@ use crate::common::error::{Error, Result};
 use crate::common::key::name;
 use crate::common::options::OpenOptions;
 use crate::log::format::RecordKind;
-use crate::maintenance::verify::value_problem;
+use crate::maintenance::verify::value_problems;
 use crate::recovery::owners::Owners;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::TreeVisitor;
@@ -23,7 +23,10 @@ use crate::tablet::tree::Tree;
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
 use crate::tablet::view::TabletRecord;
 use crate::value::entry::Entry;
-use crate::value::packed::{Footer, read_footer};
+use crate::value::packed::{Footer, read_footers};
+
+/// Footers of packed runs that are read at a time.
+const FOOTERS_AT_A_TIME: usize = 64;
 
 /// Checks the store on `device`, which nobody else has open. Without `repair` nothing is written.
 ///
@@ -90,7 +93,7 @@ async fn name_lost(
     }
 }
 
-/// Compares the accounting of a tablet's packed runs with what its tree names, and reads the runs' footers, one at a time. Where the
+/// Compares the accounting of a tablet's packed runs with what its tree names, and reads the runs' footers. Where the
 /// tree is not whole, they say which objects may be lost.
 async fn check_packed(
     pool: &Pool,
@@ -111,30 +114,36 @@ async fn check_packed(
             format!("tablet {}: the superblock says {totals:?}, the tree has {expected:?}", tree.tablet);
         report.problem(what, 0);
     }
-    for (run, entry) in count.runs() {
-        if run.end() > device.blocks() {
-            report.problem(format!("the packed run {run} lies behind the end of the device"), run.block);
-            continue;
-        }
-        match read_footer(device, owner_of(tree, run.block), run).await {
-            Ok(footer) if footer.fits(entry) => {
-                if !is_whole {
-                    name_lost(pool, tree, tablet, &footer, report).await;
-                }
+    let mut runs = count.runs().peekable();
+    while runs.peek().is_some() {
+        let some: Vec<_> = runs.by_ref().take(FOOTERS_AT_A_TIME).collect();
+        let inside = some.iter().filter(|(run, _)| run.end() <= device.blocks());
+        let wanted: Vec<_> = inside.map(|&(run, _)| (owner_of(tree, run.block), run)).collect();
+        let mut footers = read_footers(device, &wanted).await.into_iter();
+        for (run, entry) in some {
+            if run.end() > device.blocks() {
+                report.problem(format!("the packed run {run} lies behind the end of the device"), run.block);
+                continue;
             }
-            // A run that a repair found without its accounting has none that could be found.
-            _ if entry.fixed => {}
-            Ok(_) | Err(_) => {
-                report.problem(format!("the footer of the packed run {run} cannot be read"), run.block);
+            match footers.next() {
+                Some(Ok(footer)) if footer.fits(entry) => {
+                    if !is_whole {
+                        name_lost(pool, tree, tablet, &footer, report).await;
+                    }
+                }
+                // A run that a repair found without its accounting has none that could be found.
+                _ if entry.fixed => {}
+                _ => report.problem(format!("the footer of the packed run {run} cannot be read"), run.block),
             }
         }
     }
 }
 
-/// Verifies the values that only the log names.
+/// Verifies the values that only the log names, those of a batch together.
 async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut CheckReport) {
     let Recovery { device, pool, superblock, log, .. } = recovery;
     for batch in &log.batches {
+        let mut values = Vec::new();
         for (lsn, record) in (batch.header.first_lsn.0..).zip(&batch.records) {
             let applied = superblock.tablets.get(usize::from(record.tablet.0)).map(|tablet| tablet.applied);
             if applied.is_none_or(|applied| Lsn(lsn) <= applied) {
@@ -148,12 +157,12 @@ async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut Che
             match Entry::decode(record.body_bytes()) {
                 Ok((entry, _)) => {
                     report.value_bytes += entry.value_bytes;
-                    let blocks = superblock.device_blocks;
-                    report.problems_of(value_problem(device, pool, blocks, key, &entry, Lsn(lsn)).await);
+                    values.push((key.to_vec(), Lsn(lsn), entry));
                 }
                 Err(_) => report.problem(format!("record {lsn} of {} cannot be read", name(key)), 0),
             }
         }
+        report.problems_of(value_problems(device, pool, superblock.device_blocks, &values).await);
         if let Some(progress) = &options.progress {
             progress(report.objects + report.log_records, report.value_bytes);
         }

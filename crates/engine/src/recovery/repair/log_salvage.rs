@@ -33,7 +33,7 @@ use crate::store::Store;
 use crate::store::losses::Losses;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
-use crate::value::read::read_direct;
+use crate::value::verify::read_direct;
 use crate::write::change::Change;
 use crate::write::change::ReadLevel;
 use crate::write::transact::{Decision, TransactOptions};

@@ -27,7 +27,7 @@ use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::TabletRecord;
 use crate::value::entry::{Entry, Home, Meta, decode_metadata, split_leaf_entry};
-use crate::value::read::verify_direct;
+use crate::value::verify::verify_direct;
 
 /// Bytes of keys and records that are held for a repair, at most, where the cache is not larger. What is older is not restored, and
 /// the report says so.

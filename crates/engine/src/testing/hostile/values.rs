@@ -11,7 +11,8 @@ use crate::block_on;
 use crate::value::entry::{Entry, Home, decode_metadata, encode_metadata, end_of, split_leaf_entry};
 use crate::value::manifest::Manifest;
 use crate::value::packed::{Footer, Owner, RunEntry};
-use crate::value::read::{Located, read, verify_direct};
+use crate::value::read::{Located, read};
+use crate::value::verify::verify_direct;
 
 /// Blocks of the device that entries refer to.
 const BLOCKS: u64 = 64;

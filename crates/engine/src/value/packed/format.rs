@@ -3,7 +3,7 @@
 
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::{BLOCK_BYTES, Crc32c, Lsn, Run, TabletId};
-use shoal_device::{Device, IoBuf};
+use shoal_device::{Device, IoBuf, IoFuture, Outcome};
 
 use crate::common::error::{Error, Result};
 
@@ -20,6 +20,9 @@ pub(crate) const RUN_BLOCKS_MAX: u32 = 256;
 /// Bytes of a footer besides its items.
 pub(crate) const TAIL_BYTES: usize = 40;
 const FOOTER_MAGIC: u32 = 0x464B_5053; // "SPKF"
+
+/// Blocks at the end of a run that are read for its footer at first: 4 KiB values fill a run with items of two blocks.
+const FOOTER_BLOCKS_GUESSED: u32 = 4;
 
 /// The count is not trusted: the run is neither freed nor moved until a repair has counted it again.
 const UNCERTAIN: u8 = 1;
@@ -292,20 +295,39 @@ fn decode_tail(memory: &[u8], owner: Owner) -> std::result::Result<(usize, u32, 
     Ok((items as usize, values, end, crc))
 }
 
-/// Reads the footer of the run of `owner`: one block, or all that it fills.
-///
-/// # Errors
-/// [`Error::Corrupt`] where it is damaged; as the device.
-pub(crate) async fn read_footer(device: &Device, owner: Owner, run: Run) -> Result<Footer> {
-    let damaged = |_| Error::Corrupt { what: "the footer of a packed run".into(), block: run.block };
-    let last = device.read(run.end() - 1, IoBuf::unfilled(1)).await.ok()?;
-    let (items, ..) = decode_tail(&last, owner).map_err(damaged)?;
-    let blocks = (items + TAIL_BYTES).div_ceil(BLOCK_BYTES);
-    if blocks <= 1 || blocks > run.blocks as usize {
-        return Footer::decode(&last, owner).map_err(damaged);
+/// Reads the footers of runs and their owners, with one submission: of each its last blocks, which mostly have all of it.
+pub(crate) async fn read_footers(device: &Device, runs: &[(Owner, Run)]) -> Vec<Result<Footer>> {
+    let mut batch = device.batch();
+    let read = |(_, run): &(Owner, Run)| batch.add(read_end(device, *run, FOOTER_BLOCKS_GUESSED));
+    let reads: Vec<_> = runs.iter().map(read).collect();
+    batch.start();
+    let mut footers = Vec::with_capacity(runs.len());
+    for (&(owner, run), read) in runs.iter().zip(reads) {
+        footers.push(decode_footer(device, owner, run, read.await).await);
     }
-    let all = device.read(run.end() - blocks as u64, IoBuf::unfilled(blocks)).await.ok()?;
-    Footer::decode(&all, owner).map_err(damaged)
+    footers
+}
+
+/// The last `blocks` blocks of a run, or all of it.
+fn read_end(device: &Device, run: Run, blocks: u32) -> IoFuture<IoBuf> {
+    let blocks = blocks.min(run.blocks);
+    device.read(run.end() - u64::from(blocks), IoBuf::unfilled(blocks as usize))
+}
+
+/// The footer in the end of a run that was read; reads again where it is longer.
+async fn decode_footer(device: &Device, owner: Owner, run: Run, read: Outcome<IoBuf>) -> Result<Footer> {
+    let damaged = |_| Error::Corrupt { what: "the footer of a packed run".into(), block: run.block };
+    let mut end = match read.ok() {
+        Ok(end) => end,
+        // A block that is not the footer's may be the one that cannot be read.
+        Err(_) => read_end(device, run, 1).await.ok()?,
+    };
+    let (items, ..) = decode_tail(&end, owner).map_err(damaged)?;
+    let blocks = (items + TAIL_BYTES).div_ceil(BLOCK_BYTES).min(run.blocks as usize);
+    if blocks * BLOCK_BYTES > end.len() {
+        end = read_end(device, run, blocks as u32).await.ok()?;
+    }
+    Footer::decode(&end[end.len() - blocks * BLOCK_BYTES..], owner).map_err(damaged)
 }
 
 #[cfg(test)]
