@@ -12,8 +12,10 @@ use super::pages::{PageSource, ReadHint};
 use super::{Root, Tree};
 use crate::common::error::{Error, Result};
 
-/// Children asked for at once.
+/// Children asked for ahead of need, at most.
 const READ_AHEAD_PAGES: usize = 64;
+/// Children asked for ahead at the beginning of a walk, which may be a short one.
+const READ_AHEAD_FIRST: usize = 2;
 
 /// Something wrong in a tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,6 +77,7 @@ struct Open<P> {
     page: P,
     subtree: Subtree,
     next: usize,
+    /// Children before this one were asked for, or are left out.
     asked: usize,
     /// Entries seen before this page; compared with what the parent says at its end, if nothing below was damaged.
     entries_before: u64,
@@ -91,6 +94,8 @@ struct Walk<'a, S: PageSource, V> {
     walked: Walked,
     problems: u64,
     key: Vec<u8>,
+    /// Children that are asked for ahead of need now.
+    window: usize,
 }
 
 impl Tree {
@@ -128,6 +133,7 @@ impl Tree {
             walked: Walked::default(),
             problems: 0,
             key: Vec::new(),
+            window: READ_AHEAD_FIRST,
         };
         match root.top() {
             Ok(None) if root.entries == 0 => {}
@@ -157,12 +163,13 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         while let Some(mut open) = self.path.pop() {
             let child = self.next_child(&mut open);
             match child {
-                Some(Ok(child)) => {
+                Some(Ok(child)) if child.high.as_ref().is_some_and(|high| *high <= self.from) => {
+                    self.walked.entries += child.child.entries;
                     self.path.push(open);
-                    if child.high.as_ref().is_some_and(|high| *high <= self.from) {
-                        self.walked.entries += child.child.entries;
-                        continue;
-                    }
+                }
+                Some(Ok(child)) => {
+                    self.ask_ahead(&mut open);
+                    self.path.push(open);
                     self.enter(child).await?;
                 }
                 Some(Err(damage)) => {
@@ -184,13 +191,24 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         };
         let index = open.next;
         open.next += 1;
-        if open.next > open.asked {
-            open.asked = (index + READ_AHEAD_PAGES).min(view.count());
-            let pages: Vec<PageRef> =
-                (index..open.asked).filter_map(|index| Some(view.child(index).ok()?.page)).collect();
+        Some(child_subtree(&view, subtree, index))
+    }
+
+    /// Asks for the child that was given last and those behind it, as soon as half of what was asked for before is read.
+    fn ask_ahead(&mut self, open: &mut Open<S::Page>) {
+        let subtree = &open.subtree;
+        let (from, window) = (open.asked.max(open.next - 1), self.window.min(self.source.ahead_max()));
+        if from - (open.next - 1) > window / 2 {
+            return;
+        }
+        let Ok(view) = self.tree.parse(&open.page, subtree.child.page, subtree.level) else { return };
+        let to = (open.next - 1 + window).min(view.count());
+        let pages: Vec<PageRef> = (from..to).filter_map(|index| Some(view.child(index).ok()?.page)).collect();
+        if !pages.is_empty() {
             self.source.prefetch(&pages, subtree.level - 1, ReadHint::Scan);
         }
-        Some(child_subtree(&view, subtree, index))
+        open.asked = to.max(from);
+        self.window = (self.window * 2).min(READ_AHEAD_PAGES);
     }
 
     /// Reads a page, checks it, and visits its entries or leaves its children to be visited.
