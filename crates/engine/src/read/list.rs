@@ -250,8 +250,12 @@ impl<'a> Merge<'a> {
 
     async fn seek(&mut self, start: Vec<u8>) -> Result<()> {
         self.heap.clear();
+        // All of them ask the device before the first one waits.
+        for stream in &mut self.streams {
+            stream.approach(&start);
+        }
         for index in 0..self.streams.len() {
-            let sought = self.streams[index].seek(&start).await;
+            let sought = self.streams[index].pull_leaf().await;
             self.take_damaged(index);
             sought?;
             self.pull(index).await?;
@@ -329,12 +333,13 @@ impl<'a> TabletStream<'a> {
         Self { queues, cursor, leaf: None, damaged: Vec::new(), inner, view }
     }
 
-    async fn seek(&mut self, start: &[u8]) -> Result<()> {
+    /// Goes to `start` as far as memory goes; [`pull_leaf`](Self::pull_leaf) goes on.
+    fn approach(&mut self, start: &[u8]) {
         for queue in &mut self.queues {
             queue.seek(start);
         }
         self.cursor.seek(start);
-        self.pull_leaf().await
+        self.cursor.approach();
     }
 
     async fn pull_leaf(&mut self) -> Result<()> {

@@ -60,6 +60,17 @@ struct Leaf<P> {
     next: usize,
 }
 
+/// From this key on, up to that one, or to the end.
+type KeyRange = (Vec<u8>, Option<Vec<u8>>);
+
+/// How far a descent came.
+enum Descent {
+    /// To the leaf, or to the end.
+    There,
+    /// To this page, which is not in memory, and its level.
+    Needs(PageRef, u8),
+}
+
 /// A range of keys of which a damaged or lost page does not say what they hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gap {
@@ -82,8 +93,6 @@ pub(crate) struct Cursor<S: PageSource> {
     window: usize,
     /// Entries that the caller will read from here on, where it knows.
     expected: Option<usize>,
-    /// Entries of the leaf that was read last.
-    leaf_entries: usize,
     /// Where to go before the next entry is read.
     sought: Option<Vec<u8>>,
     /// Nothing follows until the next seek.
@@ -105,7 +114,6 @@ impl<S: PageSource> Cursor<S> {
             end: end.map(<[u8]>::to_vec),
             window: READ_AHEAD_FIRST,
             expected: None,
-            leaf_entries: 1,
             sought: Some(start.to_vec()),
             done: false,
             path: Vec::new(),
@@ -129,6 +137,24 @@ impl<S: PageSource> Cursor<S> {
         sought.extend_from_slice(key);
         self.sought = Some(sought);
         self.done = false;
+    }
+
+    /// Goes to the sought key as far as memory goes, and asks for the page that comes next, and where it is known how many entries
+    /// will be read, for their leaves. Several cursors that do so wait for the device together.
+    pub(crate) fn approach(&mut self) {
+        let Some(key) = self.sought.take() else { return };
+        match self.descend_in_memory(&key, None) {
+            Ok(Descent::There) => {}
+            Ok(Descent::Needs(at, level)) => {
+                self.source.prefetch(&[at], level, ReadHint::Scan);
+                self.sought = Some(key);
+            }
+            // `next` meets it again, and reports it.
+            Err(_) => {
+                self.gap = None;
+                self.sought = Some(key);
+            }
+        }
     }
 
     /// The pages on the way to the entry that was given last, its leaf first.
@@ -249,30 +275,49 @@ impl<S: PageSource> Cursor<S> {
     /// Goes to the sought key. An error that is not damage leaves everything as it was, to be tried again.
     async fn descend(&mut self) -> Result<()> {
         let Some(key) = self.sought.take() else { return Ok(()) };
-        let outcome = self.descend_to(&key).await;
+        let mut read = None;
+        let outcome = loop {
+            match self.descend_in_memory(&key, read.take()) {
+                Ok(Descent::There) => break Ok(()),
+                Ok(Descent::Needs(at, level)) => match self.source.page(at, level, ReadHint::Scan).await {
+                    Ok(page) => read = Some((at, page)),
+                    Err(error) => break Err(self.damaged(self.path.len(), error)),
+                },
+                Err(error) => break Err(error),
+            }
+        };
         if matches!(&outcome, Err(error) if !matches!(error, Error::Corrupt { .. })) {
             self.sought = Some(key);
         }
         outcome
     }
 
-    async fn descend_to(&mut self, key: &[u8]) -> Result<()> {
+    /// Goes to `key` through the pages that are in memory; `read` is the one that was missing before.
+    fn descend_in_memory(&mut self, key: &[u8], mut read: Option<(PageRef, S::Page)>) -> Result<Descent> {
         let Some((mut at, mut level)) = self.root.top().map_err(|error| self.damaged(0, error))? else {
             self.done = true;
-            return Ok(());
+            return Ok(Descent::There);
         };
         let mut depth = 0;
         loop {
-            if level == 0 {
-                return self.enter_leaf(at, Some(key)).await;
-            }
-            if self.path.get(depth).is_none_or(|step| step.at != at) {
+            let is_on_path = level > 0 && self.path.get(depth).is_some_and(|step| step.at == at);
+            if !is_on_path {
+                let held = self.leaf.take_if(|leaf| leaf.at == at).map(|leaf| leaf.page);
                 self.forget_below(depth);
-                if let Err(error) = self.enter_inner(at, level).await {
+                if level == 0 && self.expected.is_some() {
+                    self.ask_ahead(true);
+                }
+                let read = read.take_if(|(block, _)| *block == at).map(|(_, page)| page);
+                let page = held.or(read).or_else(|| self.source.cached(at, level, ReadHint::Scan));
+                let Some(page) = page else { return Ok(Descent::Needs(at, level)) };
+                if level == 0 {
+                    return self.enter_leaf(at, page, Some(key)).map(|()| Descent::There);
+                }
+                if let Err(error) = self.enter_inner(at, level, page) {
                     return Err(self.damaged(depth, error));
                 }
             }
-            let Some(step) = self.path.get_mut(depth) else { return Ok(()) };
+            let Some(step) = self.path.get_mut(depth) else { return Ok(Descent::There) };
             let found = self
                 .tree
                 .parse(&step.page, at, level)
@@ -285,7 +330,7 @@ impl<S: PageSource> Cursor<S> {
             };
             if step.next != child + 1 {
                 step.next = child + 1;
-                step.ahead = child + 1;
+                step.ahead = child;
                 self.window = READ_AHEAD_FIRST;
                 self.forget_below(depth + 1);
             }
@@ -299,9 +344,8 @@ impl<S: PageSource> Cursor<S> {
         self.leaf = None;
     }
 
-    /// Reads an inner page and puts it on the way.
-    async fn enter_inner(&mut self, at: PageRef, level: u8) -> Result<()> {
-        let page = self.source.page(at, level, ReadHint::Scan).await?;
+    /// Puts an inner page on the way.
+    fn enter_inner(&mut self, at: PageRef, level: u8, page: S::Page) -> Result<()> {
         let count = self.tree.view(&page, at, level)?.count();
         self.path.push(Step { page, at, level, count, next: 0, ahead: 0 });
         Ok(())
@@ -309,8 +353,8 @@ impl<S: PageSource> Cursor<S> {
 
     /// Makes the page the leaf under the cursor, from its first item not below `from`. One that is marked "base lost", where the
     /// scanned range meets what was lost, is damage, and the leaf under the cursor all the same.
-    async fn enter_leaf(&mut self, at: PageRef, from: Option<&[u8]>) -> Result<()> {
-        let entered = self.read_leaf(at, from).await;
+    fn enter_leaf(&mut self, at: PageRef, page: S::Page, from: Option<&[u8]>) -> Result<()> {
+        let entered = self.open_leaf(at, page, from);
         let lost = entered.map_err(|error| self.damaged(self.path.len(), error))?;
         if injected(Bug::LostNotNamed) {
             return Ok(());
@@ -321,15 +365,7 @@ impl<S: PageSource> Cursor<S> {
     }
 
     /// Gives the range of keys that was lost with the leaf's base.
-    async fn read_leaf(
-        &mut self,
-        at: PageRef,
-        from: Option<&[u8]>,
-    ) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>> {
-        let page = match self.leaf.take() {
-            Some(leaf) if leaf.at == at => leaf.page,
-            _ => self.source.page(at, 0, ReadHint::Scan).await?,
-        };
+    fn open_leaf(&mut self, at: PageRef, page: S::Page, from: Option<&[u8]>) -> Result<Option<KeyRange>> {
         let view = self.tree.view(&page, at, 0)?;
         let next = match from {
             Some(key) => view.find(0, key).map_err(|damage| damage.at(at))?.0,
@@ -341,7 +377,6 @@ impl<S: PageSource> Cursor<S> {
         });
         let lost = lost.map(|bounds| (bounds.low.to_vec(), bounds.high.map(<[u8]>::to_vec)));
         let count = view.count();
-        self.leaf_entries = count.max(1);
         self.leaf = Some(Leaf { page, at, count, next });
         Ok(lost)
     }
@@ -373,13 +408,15 @@ impl<S: PageSource> Cursor<S> {
                     return Err(self.damaged(above, damage.at(at)));
                 }
             };
-            self.ask_ahead();
+            self.ask_ahead(false);
             // Before the child is read: its bounds are those of the child before the next one.
             self.skip_child();
             let depth = self.path.len();
-            let entered = match level {
-                1 => self.enter_leaf(child, None).await,
-                _ => self.enter_inner(child, level - 1).await,
+            let entered = match self.source.page(child, level - 1, ReadHint::Scan).await {
+                Ok(page) if level == 1 => self.enter_leaf(child, page, None),
+                Ok(page) => self.enter_inner(child, level - 1, page),
+                Err(error) if level == 1 => Err(self.damaged(depth, error)),
+                Err(error) => Err(error),
             };
             match entered {
                 // The inner page is on the way now, behind its parent.
@@ -415,29 +452,39 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// Asks for the leaves that follow the one about to be read.
-    fn ask_ahead(&mut self) {
+    /// Asks for the leaf about to be read and those that follow it. A leaf `from_within` is read from some key on.
+    fn ask_ahead(&mut self, from_within: bool) {
         let Some(step) = self.path.last() else { return };
-        let from = step.ahead.max(step.next);
-        let window = match self.expected {
-            Some(entries) => entries.div_ceil(self.leaf_entries).min(READ_AHEAD_MAX),
-            None => self.window,
-        };
-        let window = window.min(self.source.ahead_max());
-        if step.level != 1 || from - step.next > window / 2 {
+        let first = if from_within { step.next.saturating_sub(1) } else { step.next };
+        let from = step.ahead.max(first);
+        let window = self.expected.map_or(self.window, |_| READ_AHEAD_MAX).min(self.source.ahead_max());
+        if step.level != 1 || from - first > window / 2 {
             return;
         }
         let Ok(view) = self.tree.parse(&step.page, step.at, step.level) else { return };
-        let to = (step.next + window).min(step.count);
-        let wanted = |index: &usize| matches!(self.is_behind_end(&view, *index), Ok(false));
-        let pages: Vec<PageRef> =
-            (from..to).take_while(wanted).map_while(|index| Some(view.child(index).ok()?.page)).collect();
+        let to = (first + window).min(step.count);
+        let mut expected = self.expected.map_or(u64::MAX, |entries| entries as u64);
+        let mut pages = Vec::new();
+        for index in first..to {
+            if expected == 0 || !matches!(self.is_behind_end(&view, index), Ok(false)) {
+                break;
+            }
+            let Ok(child) = view.child(index) else { break };
+            if index >= from {
+                pages.push(child.page);
+            }
+            // All of the first leaf's entries may lie before the key.
+            if index > first || !from_within {
+                expected = expected.saturating_sub(child.entries);
+            }
+        }
+        let asked = if self.expected.is_some() { from + pages.len() } else { to.max(from) };
         if !pages.is_empty() {
             self.source.prefetch(&pages, 0, ReadHint::Scan);
         }
         self.window = (self.window * 2).min(READ_AHEAD_MAX);
         if let Some(step) = self.path.last_mut() {
-            step.ahead = to.max(from);
+            step.ahead = asked;
         }
     }
 }
