@@ -1,7 +1,7 @@
 //! Reading everything from a cold cache: `cargo bench -p shoal-engine --bench cold -- FILE [OBJECTS [DELAY_US [ROUNDS]]]`.
 //!
 //! Lists all objects, lists those whose metadata lie in front of their values, scrubs and checks, each with an empty cache of
-//! 1 MiB; and lists with a full one. The file is made where there is none, and stays. Every read takes `DELAY_US` longer than the
+//! 1 MiB; and lists with a full one. The file is made where there is none, and stays. Every read takes the given delay longer than the
 //! file does, as on a block device behind a network; any number of reads are delayed side by side.
 
 use std::future::Future;
