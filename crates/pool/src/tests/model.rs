@@ -77,9 +77,13 @@ impl Model {
         let pool = self.pool.clone();
         match step {
             Step::Get(block) => {
+                let is_quiet = pool.shared().prefetching.load(Ordering::Acquire) == 0;
                 let resident = pool.is_resident(&self.unit(block).id);
                 let found = pool.get(&self.unit(block));
-                assert_eq!(found.is_some(), resident);
+                // A prefetch that ends between the two looks brings the unit, or takes its place.
+                if is_quiet {
+                    assert_eq!(found.is_some(), resident);
+                }
                 found.iter().for_each(|pinned| self.check(block, pinned));
             }
             Step::Fetch(block, hint) => {
