@@ -77,7 +77,7 @@ impl Inner {
     /// overlays, else the one that holds most.
     pub(crate) async fn apply_fullest(&self) -> Result<()> {
         let tablets = self.tablets.all().iter().filter(|tablet| tablet.first_unapplied().is_some());
-        let chosen = if self.log_fill_permille() >= self.admission.fill_permille() {
+        let chosen = if self.log_fill_permille() >= self.tablets.admission.fill_permille() {
             tablets.min_by_key(|tablet| tablet.first_unapplied())
         } else {
             tablets.max_by_key(|tablet| {
@@ -96,14 +96,14 @@ impl Inner {
     /// # Errors
     /// As the device: the overlay stays frozen, and the next apply tries again. A failed write poisons the store.
     pub(crate) async fn apply_tablet(&self, tablet: &Tablet) -> Result<()> {
-        let _turn = self.applier.take().await;
-        self.poison.check()?;
-        self.space.reclaim(self.committer.named_superblock());
-        let Some(marker) = tablet.freeze(|marker| self.committer.push(Item::Marker(marker))) else {
+        let _turn = self.maintenance.applier.take().await;
+        self.log.poison.check()?;
+        self.space.reclaim(self.log.committer.named_superblock());
+        let Some(marker) = tablet.freeze(|marker| self.log.committer.push(Item::Marker(marker))) else {
             return Ok(());
         };
-        self.committer.drive();
-        let applied = self.committer.wait_marker(&marker).await?;
+        self.log.committer.drive();
+        let applied = self.log.committer.wait_marker(&marker).await?;
         let view = tablet.view();
         let Some(frozen) = &view.frozen else { return Ok(()) };
         let pressure = Pressure::Load { fresh_bytes: frozen.size().bytes };
@@ -111,7 +111,7 @@ impl Inner {
         let mut outcome = self.run_apply(tablet, &view, applied, moves, self.unread()).await;
         for tried in 1..READS_TRIED {
             let Err(Error::Io(error)) = &outcome else { break };
-            if !is_of_medium(error) || self.poison.check().is_err() {
+            if !is_of_medium(error) || self.log.poison.check().is_err() {
                 break;
             }
             // A page that stays unreadable while the device reads others is lost as a damaged one is (R19): otherwise nothing of the
@@ -144,8 +144,8 @@ impl Inner {
     /// # Errors
     /// As [`apply_tablet`](Self::apply_tablet).
     pub(crate) async fn tidy_tablet(&self, tablet: &Tablet, pressure: Pressure) -> Result<bool> {
-        let _turn = self.applier.take().await;
-        self.poison.check()?;
+        let _turn = self.maintenance.applier.take().await;
+        self.log.poison.check()?;
         let view = tablet.view();
         // An apply that failed comes first.
         if view.frozen.is_some() {
@@ -204,7 +204,7 @@ impl Inner {
         self.publish_tree(tablet, new).await?;
         if let Some(frozen) = frozen {
             let size = frozen.size();
-            self.admission.release(size.records, size.bytes);
+            self.tablets.admission.release(size.records, size.bytes);
             self.space.release_promise(size.promised);
         }
         self.count(&self.counters.applies);
@@ -212,7 +212,7 @@ impl Inner {
         OperationCounters::add(&self.counters.moved_bytes, merge.moved_bytes);
         // What moves is read and written.
         self.maintenance.relocation.charge(2 * merge.moved_bytes);
-        self.committer.moved.notify();
+        self.log.committer.moved.notify();
         Ok(merge.moved_bytes)
     }
 
@@ -308,7 +308,7 @@ impl Inner {
         if let Error::Io(device) = error
             && device.is_write()
         {
-            self.poison(format!("an apply could not write ({error})"));
+            self.log.fail(format!("an apply could not write ({error})"));
         }
         error.clone()
     }
@@ -326,7 +326,7 @@ impl Inner {
                 lost.low.escape_ascii(),
                 lost.high.as_ref().map_or("the end".into(), |high| high.escape_ascii().to_string()),
             );
-            self.met.note(&DamagedRange {
+            self.tablets.met.note(&DamagedRange {
                 tablet: tablet.id,
                 from: lost.low.clone(),
                 to: lost.high.clone(),

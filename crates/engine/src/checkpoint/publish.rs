@@ -52,10 +52,10 @@ impl Inner {
 
     async fn publish_with(&self, changes: Changes, step: u64) -> Result<u64> {
         let mut newest = self.publisher.take().await;
-        self.poison.check()?;
+        self.log.poison.check()?;
         *newest = self.compose_and_write(&newest, changes, step).await.inspect_err(|error| {
             if !injected(Bug::FailedSuperblockForgiven) {
-                self.poison(format!("a superblock could not be published ({error})"));
+                self.log.fail(format!("a superblock could not be published ({error})"));
             }
         })?;
         Ok(newest.number)
@@ -70,7 +70,7 @@ impl Inner {
         let mut next = newest.clone();
         next.number += 1;
         // Asked first: a record that is numbered from here on is above it, so the tail stays before it.
-        let assigned = self.committer.assigned();
+        let assigned = self.log.committer.assigned();
         let mut tail = assigned.next().0;
         for tablet in self.tablets.all() {
             let first = match &changes.tablet {
@@ -87,9 +87,9 @@ impl Inner {
             record.applied = applied;
             record.totals = totals;
         }
-        next.log_tail = self.committer.place_of(Lsn(tail));
-        next.durable_lsn = self.committer.durable();
-        (next.clock, next.wall_high_ns) = self.expiry.record(&self.committer);
+        next.log_tail = self.log.committer.place_of(Lsn(tail));
+        next.durable_lsn = self.log.committer.durable();
+        (next.clock, next.wall_high_ns) = self.log.clock_record();
         next.lsn_ceiling = Lsn(assigned.0 + step).max(if step == 0 { Lsn::NONE } else { newest.lsn_ceiling });
         if let Some(blocks) = changes.device_blocks {
             next.device_blocks = blocks;
@@ -110,7 +110,7 @@ impl Inner {
         // Only the flush: commits beside it wait for whatever is in there (`fence.rs`).
         copies::write_copies(&self.device, &next).await?;
         self.flushed(copies::flush(&self.device)).await?;
-        self.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
+        self.log.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
         Ok(next)
     }
 
@@ -119,6 +119,6 @@ impl Inner {
         if injected(Bug::FailedSuperblockForgiven) {
             return flush.await;
         }
-        self.poison.flushed(flush).await
+        self.log.poison.flushed(flush).await
     }
 }

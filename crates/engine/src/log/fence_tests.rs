@@ -106,10 +106,10 @@ fn opened(growable: bool) -> (Arc<Held>, Store) {
 fn queue(store: &Store) -> Arc<Record> {
     let encoded = encode_record(RecordKind::Delete, TabletId(0), b"default\0key", &[], false);
     let record = Arc::new(Record::new(encoded));
-    assert!(store.0.committer.reserve(1), "there is room");
+    assert!(store.0.log.committer.reserve(1), "there is room");
     let batch =
         QueuedBatch { records: smallvec::SmallVec::from_iter([record.clone()]), ..QueuedBatch::default() };
-    store.0.committer.push(Item::Writes { batch, reserved: 1 });
+    store.0.log.committer.push(Item::Writes { batch, reserved: 1 });
     record
 }
 
@@ -122,15 +122,15 @@ fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
     let mut publish = pin!(store.0.publish(Changes::default()));
     let failing = held.up_to(publish.as_mut(), Op::Flush);
     let record = queue(&store);
-    let mut commit = pin!(store.0.committer.lead());
+    let mut commit = pin!(store.0.log.committer.lead());
     let durable = held.up_to(commit.as_mut(), Op::WriteDurable);
     held.sim.submit(vec![durable]);
     assert!(poll(commit.as_mut()).is_pending(), "it is answered before the flush beside it");
-    assert!(!record.is_durable(store.0.committer.durable()));
+    assert!(!record.is_durable(store.0.log.committer.durable()));
     failing.fail(&std::io::Error::from_raw_os_error(EIO));
     assert!(matches!(poll(publish.as_mut()), Poll::Ready(Err(Error::Io(_)))));
     assert!(poll(commit.as_mut()).is_ready());
-    let answer = block_on(store.0.committer.wait_durable(&record));
+    let answer = block_on(store.0.log.committer.wait_durable(&record));
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
 }
 
@@ -142,7 +142,7 @@ fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     let mut publish = pin!(store.0.publish(Changes::default()));
     let flush = held.up_to(publish.as_mut(), Op::Flush);
     let record = queue(&store);
-    let mut commit = pin!(store.0.committer.lead());
+    let mut commit = pin!(store.0.log.committer.lead());
     let durable = held.up_to(commit.as_mut(), Op::WriteDurable);
     held.sim.submit(vec![durable]);
     assert!(poll(commit.as_mut()).is_pending());
@@ -150,7 +150,7 @@ fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     // The superblock's own flush begins now.
     let last = held.up_to(publish.as_mut(), Op::Flush);
     assert!(poll(commit.as_mut()).is_ready(), "it began later");
-    assert_eq!(block_on(store.0.committer.wait_durable(&record)).unwrap(), Lsn(1));
+    assert_eq!(block_on(store.0.log.committer.wait_durable(&record)).unwrap(), Lsn(1));
     held.sim.submit(vec![last]);
     assert!(matches!(poll(publish.as_mut()), Poll::Ready(Ok(_))));
 }
@@ -164,8 +164,8 @@ fn a_flush_that_fails_while_the_file_grows_poisons() {
     assert!(matches!(grown, Err(Error::Io(_))), "{grown:?}");
     assert!(matches!(store.0.check_writable(), Err(Error::Poisoned(_))));
     let record = queue(&store);
-    block_on(store.0.committer.lead());
-    let answer = block_on(store.0.committer.wait_durable(&record));
+    block_on(store.0.log.committer.lead());
+    let answer = block_on(store.0.log.committer.wait_durable(&record));
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
 }
 
@@ -183,7 +183,7 @@ fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
             let _ = ending.recv_timeout(Duration::from_millis(200));
             Ok(())
         };
-        block_on(beside.0.poison.flushed(flush))
+        block_on(beside.0.log.poison.flushed(flush))
     });
     begun.recv().unwrap();
     let record = queue(&store);
@@ -197,7 +197,7 @@ fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
     flush.join().unwrap().unwrap();
     let (sender, answer) = std::sync::mpsc::channel();
     let waiting = store.clone();
-    std::thread::spawn(move || sender.send(block_on(waiting.0.committer.wait_durable(&record))));
+    std::thread::spawn(move || sender.send(block_on(waiting.0.log.committer.wait_durable(&record))));
     let answer = answer.recv_timeout(Duration::from_secs(60)).expect("a record is left in no batch");
     assert_eq!(answer.unwrap(), Lsn(1));
     assert!(store.0.check_writable().is_ok());
@@ -210,10 +210,10 @@ fn a_leader_that_is_dropped_poisons() {
     held.holds.store(true, Ordering::Relaxed);
     let record = queue(&store);
     {
-        let mut commit = pin!(store.0.committer.lead());
+        let mut commit = pin!(store.0.log.committer.lead());
         held.up_to(commit.as_mut(), Op::WriteDurable);
     }
-    let answer = block_on(store.0.committer.wait_durable(&record));
+    let answer = block_on(store.0.log.committer.wait_durable(&record));
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
     assert!(matches!(store.0.check_writable(), Err(Error::Poisoned(_))));
 }

@@ -9,6 +9,7 @@ pub(crate) mod fence;
 mod fence_tests;
 pub(crate) mod format;
 pub(crate) mod kept;
+pub(crate) mod owner;
 pub(crate) mod poison;
 pub(crate) mod read;
 pub(crate) mod record;

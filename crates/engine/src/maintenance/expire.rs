@@ -38,7 +38,7 @@ impl Inner {
     /// # Errors
     /// As a delete.
     pub(crate) async fn reap_due(&self) -> Result<bool> {
-        let now = Now { store_ns: self.expiry.store_ns(), wall_ns: self.expiry.wall_ns(&self.committer) };
+        let now = Now { store_ns: self.log.expiry.store_ns(), wall_ns: self.log.wall_ns() };
         let over = self.maintenance.expiring.take(now);
         for key in &over {
             let Some(key) = ObjectKey::of_encoded(key) else { continue };
@@ -72,9 +72,9 @@ impl Inner {
     /// # Errors
     /// As a publish.
     pub(crate) async fn keep_time(&self) -> Result<()> {
-        self.expiry.tick(&self.committer);
+        self.log.tick();
         let is_in_trees = || self.tablets.all().iter().any(|tablet| !tablet.view().totals.is_for_ever());
-        if self.expiry.wants_saving(!self.maintenance.expiring.is_empty() || is_in_trees()) {
+        if self.log.expiry.wants_saving(!self.maintenance.expiring.is_empty() || is_in_trees()) {
             self.publish(Changes::default()).await?;
         }
         Ok(())

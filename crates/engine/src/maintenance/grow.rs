@@ -67,7 +67,7 @@ impl Inner {
 
     /// Whether more of the log's ring should be prepared: what is prepared is a quarter full.
     pub(crate) fn wants_log(&self) -> bool {
-        self.committer.prepared() < self.layout.log_blocks
+        self.log.committer.prepared() < self.layout.log_blocks
             && self.log_fill_permille() >= PREPARE_FROM_PERMILLE
     }
 
@@ -86,8 +86,8 @@ impl Inner {
     /// [`Error::Full`] where there is no room for that; as the device.
     pub(crate) async fn prepare_for_step(&self, blocks: u32) -> Result<()> {
         self.prepare_log(blocks.saturating_mul(4)).await?;
-        let prepared = u64::from(self.committer.prepared());
-        if u64::from(blocks) * 2 > prepared && !self.committer.suits(blocks) {
+        let prepared = u64::from(self.log.committer.prepared());
+        if u64::from(blocks) * 2 > prepared && !self.log.committer.suits(blocks) {
             return Err(Error::Full { needed: u64::from(blocks), available: prepared / 2 });
         }
         Ok(())
@@ -101,7 +101,7 @@ impl Inner {
     /// As [`grow`](Self::grow).
     pub(crate) async fn prepare_log(&self, blocks: u32) -> Result<bool> {
         let _turn = self.maintenance.grower.take().await;
-        let from = self.committer.prepared();
+        let from = self.log.committer.prepared();
         let to = from.saturating_mul(2).max(blocks).min(self.layout.log_blocks);
         if to <= from {
             return Ok(true);
@@ -120,7 +120,7 @@ impl Inner {
         OperationCounters::add(&self.counters.growth_blocks_written, end - begin);
         self.flush_grown().await?;
         self.publish(Changes { log_prepared: Some(to), ..Changes::default() }).await?;
-        self.committer.is_prepared(to);
+        self.log.committer.is_prepared(to);
         Ok(true)
     }
 
@@ -189,14 +189,14 @@ impl Inner {
         self.publish(Changes { freed: vec![run], device_blocks: Some(to), ..Changes::default() }).await?;
         self.space.grown(to);
         self.space.give_back(&[run]);
-        self.committer.moved.notify();
+        self.log.committer.moved.notify();
         Ok(step)
     }
 
     /// What was zeroed is durable. Where that fails the store is read-only: a write that waits for room learns that none will come.
     async fn flush_grown(&self) -> Result<()> {
         let flush = async { self.device.flush().await.ok().map_err(Error::Io) };
-        self.poison.flushed(flush).await.inspect_err(|_| self.committer.moved.notify())
+        self.log.poison.flushed(flush).await.inspect_err(|_| self.log.committer.moved.notify())
     }
 
     /// Makes the file `to` blocks long and zeroes what is new. Where that fails the file has `from` blocks again: what it

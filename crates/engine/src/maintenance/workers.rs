@@ -75,7 +75,7 @@ fn rounds(
 ) {
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
-        if duty != Duty::Scrub && inner.poison.reason().is_some() {
+        if duty != Duty::Scrub && inner.log.poison.reason().is_some() {
             return;
         }
         let Some(wait) = round(&inner) else { return };
@@ -97,9 +97,9 @@ fn guarded(name: &str, work: Work, store: &Weak<Inner>, worker: &Worker) {
     let Some(inner) = store.upgrade() else { return };
     let words = words(&*panic);
     tracing::error!("the thread {name} of the store ended by an error of the program: {words}");
-    inner.poison(format!("an error of the program in its thread {name}: {words}"));
+    inner.log.fail(format!("an error of the program in its thread {name}: {words}"));
     // What is queued is refused by whoever leads next.
-    let _ = catch_unwind(AssertUnwindSafe(|| block_on(inner.committer.lead())));
+    let _ = catch_unwind(AssertUnwindSafe(|| block_on(inner.log.committer.lead())));
 }
 
 /// What a panic said.
@@ -111,7 +111,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 fn committer(store: &Weak<Inner>, worker: &Worker) {
     while !worker.is_stopped() {
         let Some(inner) = store.upgrade() else { return };
-        let sleep = inner.committer.turn(inner.tuning.seal_after_ns);
+        let sleep = inner.log.committer.turn(inner.tuning.seal_after_ns);
         drop(inner);
         if let Some(timeout) = sleep {
             worker.wait(Duty::Commit, timeout);
@@ -119,7 +119,7 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
     }
     // Whoever saw this thread at work left its records to it; from now on they look after them themselves.
     if let Some(inner) = store.upgrade() {
-        block_on(inner.committer.lead());
+        block_on(inner.log.committer.lead());
     }
 }
 
@@ -135,8 +135,8 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         } else {
             Ok(())
         };
-        inner.streams.expire(inner.now_ns());
-        inner.space.reclaim(inner.committer.named_superblock());
+        inner.tablets.held_streams.expire(inner.now_ns());
+        inner.space.reclaim(inner.log.committer.named_superblock());
         // An apply may have promised the committer something to seal.
         worker.wake_commit();
         Some(match later("an apply failed and will be tried again", result) {
@@ -184,7 +184,7 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
                 Some(false) | None => wait = RETRY_AFTER,
             }
         }
-        if inner.poison.reason().is_none() && inner.wants_growth() {
+        if inner.log.poison.reason().is_none() && inner.wants_growth() {
             match later("the data file could not grow", block_on(inner.grow_unless_freed())) {
                 Some(true) => return Some(Duration::ZERO),
                 // There may be room later.
@@ -226,10 +226,10 @@ fn watcher(store: &Weak<Inner>, worker: &Worker) {
         let Some(what) = inner.device.inner().displaced() else {
             return Some(Duration::from_nanos(inner.tuning.file_look_ns));
         };
-        inner.poison.set_displaced(what);
+        inner.log.poison.set_displaced(what);
         // What is queued is refused by whoever leads next.
-        inner.committer.moved.notify();
-        block_on(inner.committer.lead());
+        inner.log.committer.moved.notify();
+        block_on(inner.log.committer.lead());
         None
     });
 }

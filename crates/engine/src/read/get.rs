@@ -131,7 +131,7 @@ impl Store {
         // The view is held until the device was read: what it reaches is not reused before (R16).
         let (_view, found) = match lookup.0 {
             Progress::Begin => {
-                let view = inner.tablet_of(key).view();
+                let view = inner.tablets.of(key).view();
                 let found = inner.find_stored(&view, key.encoded()).await?;
                 (view, found)
             }
@@ -168,7 +168,7 @@ impl Store {
     pub async fn head(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>> {
         let inner = &*self.0;
         inner.check_open()?;
-        let view = inner.tablet_of(key).view();
+        let view = inner.tablets.of(key).view();
         match inner.find(&view, key.encoded()).await? {
             Some(found) => inner.info(&found).await.map(Some),
             None => Ok(None),
@@ -188,7 +188,11 @@ impl Inner {
         let mut is_settled = true;
         let frozen = view.frozen.as_ref().filter(|_| !injected(Bug::FrozenNotRead));
         let durable = || {
-            if injected(Bug::InFlightServed) { self.committer.assigned() } else { self.committer.durable() }
+            if injected(Bug::InFlightServed) {
+                self.log.committer.assigned()
+            } else {
+                self.log.committer.durable()
+            }
         };
         for overlay in [Some(&view.active), frozen].into_iter().flatten() {
             let (record, settled) = overlay.get(key, durable);
@@ -209,7 +213,7 @@ impl Inner {
         if self.check_open().is_err() {
             return TryGet::MustWait(Lookup::default());
         }
-        let view = self.tablet_of(key).view();
+        let view = self.tablets.of(key).view();
         let (record, is_settled) = self.record_of(&view, key.encoded());
         let leaf;
         let (version, body) = match &record {
@@ -297,7 +301,7 @@ impl Inner {
         match tree.gap_at(pages, view.root, key).await {
             Some(gap) => {
                 let range = DamagedRange::new(view.tablet, gap);
-                self.met.note(&range);
+                self.tablets.met.note(&range);
                 range.error()
             }
             None => error,
@@ -368,7 +372,7 @@ impl Inner {
 
     /// What is said of a deadline now.
     pub(crate) fn deadline(&self, end: Option<End>) -> Option<Deadline> {
-        end.map(|end| self.expiry.deadline(end, &self.committer))
+        end.map(|end| self.log.deadline(end))
     }
 }
 

@@ -186,7 +186,7 @@ impl<'a> Lister<'a> {
 /// The damage of an object whose metadata lie in front of its value and cannot be read: it is the range of one key.
 fn unreadable_metadata(inner: &Inner, key: &[u8], error: &Error) -> Option<DamagedRange> {
     let block = if let Error::Corrupt { block, .. } = error { *block } else { 0 };
-    let tablet = inner.tablet_of(&ObjectKey::of_encoded(key)?).id;
+    let tablet = inner.tablets.of(&ObjectKey::of_encoded(key)?).id;
     let (from, to) = (key.to_vec(), Some([key, &[0]].concat()));
     Some(DamagedRange { tablet, from, to, block, why: format!("the object's metadata: {error}") })
 }
@@ -244,7 +244,7 @@ impl<'a> Merge<'a> {
 
     /// Notes damage; see [`DAMAGED_RANGES_MAX`].
     fn add_damaged(&mut self, inner: &Inner, range: DamagedRange) {
-        inner.met.note(&range);
+        inner.tablets.met.note(&range);
         damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
     }
 
@@ -319,7 +319,7 @@ impl<'a> TabletStream<'a> {
         let queues = overlays
             .into_iter()
             .flatten()
-            .map(|overlay| RecordQueue::new(overlay, &inner.committer, chunk))
+            .map(|overlay| RecordQueue::new(overlay, &inner.log.committer, chunk))
             .collect();
         let tree = tree_of(inner.identity, view.tablet);
         // What the device cannot read is as good as damaged here: the rest is given.

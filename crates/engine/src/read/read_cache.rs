@@ -203,7 +203,7 @@ impl ReadCache {
         let inner = &*self.store.0;
         let hash = hash_of(key.encoded());
         // Before the look-up: a write that comes meanwhile makes it another one.
-        let count = inner.writes.now(hash);
+        let count = inner.tablets.write_counts.now(hash);
         let at = self.places.find(hash, key.encoded());
         if let Some(place) = at.and_then(|at| self.places.places.get(at))
             && place.count == count
@@ -285,7 +285,7 @@ mod tests {
         let key = key(name);
         let hash = hash_of(key.encoded());
         let at = cache.places.find(hash, key.encoded());
-        at.is_some_and(|at| cache.places.places[at].count == cache.store.0.writes.now(hash))
+        at.is_some_and(|at| cache.places.places[at].count == cache.store.0.tablets.write_counts.now(hash))
     }
 
     #[test]
@@ -382,7 +382,7 @@ mod tests {
         let store = store(Environment::default());
         let mut cache = store.read_cache(1 << 20);
         put(&store, "a", b"old", PutOptions::default());
-        let token = block_on(store.0.committer.hold());
+        let token = block_on(store.0.log.committer.hold());
         let change = |_: Option<&crate::Object>| {
             (
                 Change::Put {

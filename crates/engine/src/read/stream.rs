@@ -30,13 +30,13 @@ impl Store {
     pub async fn get_stream(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<GetStream>> {
         let inner = &*self.0;
         inner.check_open()?;
-        let view = inner.tablet_of(key).view();
+        let view = inner.tablets.of(key).view();
         let Some(found) = inner.find(&view, key.encoded()).await? else { return Ok(None) };
         let info = inner.info(&found).await?;
         let (first, bytes) = range.within(info.bytes);
         let until_ns = inner.now_ns().saturating_add(HOLD_VIEW_NS);
         let held: Slot = Arc::new(Mutex::new(Some(Arc::new(Held { _view: view, found, until_ns }))));
-        inner.streams.add(&held);
+        inner.tablets.held_streams.add(&held);
         Ok(Some(GetStream { store: self.clone(), key: key.clone(), info, next: first, left: bytes, held }))
     }
 }
@@ -87,7 +87,7 @@ impl GetStream {
         }
         let inner = &*self.store.0;
         inner.check_open()?;
-        inner.streams.expire(inner.now_ns());
+        inner.tablets.held_streams.expire(inner.now_ns());
         let held = self.held.lock().clone();
         let held = match held {
             Some(held) => held,
@@ -117,7 +117,7 @@ impl GetStream {
     /// Finds the same version under a newer view.
     async fn look_again(&self) -> Result<Held> {
         let inner = &*self.store.0;
-        let view = inner.tablet_of(&self.key).view();
+        let view = inner.tablets.of(&self.key).view();
         let read: Lsn = self.info.version;
         let found = inner.find(&view, self.key.encoded()).await?.filter(|found| found.version == read);
         let found = found.ok_or(Error::Changed { read })?;

@@ -81,7 +81,7 @@ impl Inner {
                     break;
                 }
                 if let Err(error) = self.apply_tablet(tablet).await {
-                    self.poison.check()?;
+                    self.log.poison.check()?;
                     if !matches!(error, Error::Closed) {
                         let id = tablet.id;
                         tracing::warn!(
@@ -113,7 +113,7 @@ impl Store {
     /// As [`close`](Self::close).
     pub async fn close_within(&self, limit: Option<Duration>) -> Result<Closed> {
         let inner = &*self.0;
-        let was_poisoned = inner.poison.reason().is_some();
+        let was_poisoned = inner.log.poison.reason().is_some();
         inner.maintenance.closing.begin(inner.now_ns(), limit, inner.records_left());
         if inner.check_writable().is_ok() {
             if inner.own.len() > 0 {
@@ -128,22 +128,22 @@ impl Store {
             return Ok(Closed::default());
         }
         // Whoever waits for room learns that none will come.
-        inner.committer.moved.notify();
+        inner.log.committer.moved.notify();
         // A write asks under its overlay's lock whether the store is open: who was told so before has queued its record now.
         inner.tablets.all().iter().for_each(|tablet| drop(tablet.view().active.lock()));
-        if let Some(worker) = &inner.worker {
+        if let Some(worker) = &inner.maintenance.worker {
             worker.stop();
         }
         uninterrupted(async {
-            inner.committer.lead().await;
+            inner.log.committer.lead().await;
             if was_poisoned {
                 return Ok(Closed { records_left: inner.records_left() });
             }
-            inner.poison.check()?;
+            inner.log.poison.check()?;
             inner.apply_before_close().await?;
-            inner.committer.seal().await;
+            inner.log.committer.seal().await;
             // Who was queued while the seal was written found somebody committing and relies on it.
-            inner.committer.lead().await;
+            inner.log.committer.lead().await;
             inner.apply_before_close().await?;
             let published = inner.publish_last().await;
             published.map(|()| Closed { records_left: inner.records_left() })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::sync::atomic::AtomicBool;
-use shoal_base::{Lsn, Run, TabletId};
+use shoal_base::{Lsn, Run};
 use shoal_device::Device;
 use shoal_pool::Pool;
 use shoal_space::{FreeImage, Space};
@@ -15,8 +15,9 @@ use crate::common::error::{Error, Result};
 use crate::common::event::{Bell, Token};
 use crate::common::options::{Environment, OpenOptions};
 use crate::log::commit::{CommitStart, Committer};
-use crate::log::expiry::{ExpiryClock, Numbered};
+use crate::log::expiry::{ExpiryClock, FoundTime, Numbered};
 use crate::log::format::RecordKind;
+use crate::log::owner::Log;
 use crate::log::poison::Poison;
 use crate::log::read::FoundBatch;
 use crate::log::record::Record;
@@ -30,13 +31,8 @@ use crate::store::superblock::{FORMAT_VERSION, Superblock};
 use crate::store::worker::Worker;
 use crate::store::{Inner, OperationCounters, Store, copies};
 use crate::tablet::admission::Admission;
-use crate::tablet::damage::Met;
-use crate::tablet::held::HeldStreams;
 use crate::tablet::overlay::hash_of;
-use crate::tablet::turns::Turns;
-use crate::tablet::view::{Tablet, TabletMap, TabletRecord};
-use crate::tablet::watch::Watches;
-use crate::tablet::write_counts::WriteCounts;
+use crate::tablet::tablets::Tablets;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 use crate::value::owned::owned_runs;
@@ -60,78 +56,138 @@ impl Store {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(worker) = &self.worker {
+        if let Some(worker) = &self.maintenance.worker {
             worker.stop();
         }
     }
 }
 
+/// What the log gave back.
+struct Replayed {
+    index: BatchIndex,
+    time: FoundTime,
+    /// The number that the next record gets.
+    next_lsn: Lsn,
+}
+
 impl Recovery {
     /// Replays the log, begins a new epoch and starts the store.
-    async fn start(self, options: OpenOptions, environment: Environment) -> Result<Store> {
-        let Self { device, pool, mut superblock, log, image, notes, damage, is_cut } = self;
-        // What is only read stays of its version, and may have features that this program cannot write.
-        let is_older =
-            if options.read_only { superblock.version < FORMAT_VERSION } else { superblock.upgrade()? };
-        let has_older =
-            !options.read_only && copies::has_older(&device).await && !injected(Bug::OldSlotStays);
-        for note in notes.iter().chain(&damage) {
+    async fn start(mut self, options: OpenOptions, environment: Environment) -> Result<Store> {
+        for note in self.notes.iter().chain(&self.damage) {
             tracing::warn!("recovery: {note}");
         }
-        let layout = superblock.layout;
-        let overlay_bytes = options.overlay_bytes(layout.log_blocks);
-        // A fraction of small devices: an apply's pages must find room beside the objects.
-        let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
-        let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
-        let admission = Admission::new(overlay_bytes, records_max);
-        let own = OwnSpace::new(options.own_space)?;
-        let space = recovered_space(&superblock, &image)?;
-        let unknown: Vec<Run> = image.incomplete().collect();
-        drop(image);
-        let tablets = tablet_map(&superblock, filter_bits)?;
-        let mut index = BatchIndex::new(log.head);
-        let head = log.head;
-        let mut time = superblock.time(is_older);
-        let mut last = Lsn(head.first_lsn.0.saturating_sub(1));
-        for batch in log.batches {
+        // What is only read stays of its version, and may have features that this program cannot write.
+        let is_older = if options.read_only {
+            self.superblock.version < FORMAT_VERSION
+        } else {
+            self.superblock.upgrade()?
+        };
+        let own = OwnSpace::new(options.own_space.clone())?;
+        let space = recovered_space(&self.superblock, &self.image)?;
+        let tablets = empty_tablets(&self.superblock, &options)?;
+        let replayed = self.replay_log(&tablets, &space, is_older, options.read_only).await?;
+        // Without an opening of its own, what was found stays the newest.
+        let found = options.read_only.then(|| self.superblock.clone());
+        let (log, bell) = self.open_log(replayed, &options, &environment).await?;
+        let worker = bell.map(Worker::new);
+        let mut tuning = options.tuning;
+        tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
+        let inner = Arc::new(Inner {
+            device: self.device,
+            pool: self.pool,
+            layout: self.superblock.layout,
+            identity: self.superblock.identity,
+            environment,
+            run_blocks_max: run_blocks_max(&tuning, space.reserve()),
+            tuning,
+            log,
+            space,
+            own,
+            tablets,
+            maintenance: Maintenance::new(worker.clone(), options.pause_moving, options.discard),
+            losses: self.superblock.losses,
+            publisher: Token::new(found.unwrap_or(self.superblock)),
+            gives_up: options.accept_damaged_log,
+            closed: AtomicBool::new(false),
+            counters: OperationCounters::default(),
+        });
+        if options.read_only {
+            return Ok(Store(inner));
+        }
+        // The first batch of the epoch: the log says where numbers go on, and names the superblock (R9).
+        inner.log.committer.seal().await;
+        inner.log.poison.check()?;
+        if let Some(worker) = worker {
+            workers::start(&worker, &inner)
+                .map_err(|error| Error::Unopenable(format!("a thread could not be started: {error}")))?;
+        }
+        Ok(Store(inner))
+    }
+
+    /// Puts the log's records back into the overlays, and flushes what they rely on.
+    async fn replay_log(
+        &mut self,
+        tablets: &Tablets,
+        space: &Arc<SpaceManager>,
+        is_older: bool,
+        read_only: bool,
+    ) -> Result<Replayed> {
+        let unknown: Vec<Run> = self.image.incomplete().collect();
+        let head = self.log.head;
+        let mut index = BatchIndex::new(head);
+        let mut time = self.superblock.time(is_older);
+        for batch in std::mem::take(&mut self.log.batches) {
             let next = LogPlace { position: batch.header.end(), ..head };
             index.push(batch.header.place(), next);
             time.note(&batch.header);
-            replay(&device, &pool, batch, &tablets, &space, &unknown, &admission).await?;
+            replay(&self.device, &self.pool, batch, tablets, space, &unknown).await?;
         }
-        last = last.max(superblock.durable_lsn);
         // R2: what was replayed may sit in the device's cache only.
-        if !options.read_only && !injected(Bug::ReplayNotFlushed) {
-            device.flush().await.ok()?;
+        if !read_only && !injected(Bug::ReplayNotFlushed) {
+            self.device.flush().await.ok()?;
         }
+        let last = Lsn(head.first_lsn.0.saturating_sub(1)).max(self.superblock.durable_lsn);
         // R5: numbers up to the ceiling may have been seen by somebody.
         let next_lsn = if injected(Bug::VersionsAgain) {
-            superblock.log_tail.first_lsn
+            self.superblock.log_tail.first_lsn
         } else {
-            last.max(superblock.lsn_ceiling).next()
+            last.max(self.superblock.lsn_ceiling).next()
         };
-        // Without an opening of its own, what was found stays the newest.
-        let found = options.read_only.then(|| superblock.clone());
+        Ok(Replayed { index, time, next_lsn })
+    }
+
+    /// Publishes the superblock of this opening, unless the store is only read, and gives the log whose batches follow, with the
+    /// bell of the thread that will commit them.
+    async fn open_log(
+        &mut self,
+        replayed: Replayed,
+        options: &OpenOptions,
+        environment: &Environment,
+    ) -> Result<(Log, Option<Arc<Bell>>)> {
+        let Replayed { mut index, time, next_lsn } = replayed;
+        let (device, superblock) = (&self.device, &mut self.superblock);
+        let has_older = !options.read_only && copies::has_older(device).await && !injected(Bug::OldSlotStays);
         let expiry = time.open(environment.clock.clone(), Lsn(next_lsn.0 - 1));
-        begin_epoch(&mut superblock, head, is_cut, next_lsn, &expiry);
+        begin_epoch(superblock, self.log.head, self.is_cut, next_lsn, &expiry);
         if !options.read_only {
-            copies::write(&device, &superblock).await?;
+            copies::write(device, superblock).await?;
         }
         if has_older {
             superblock.number += 1;
-            copies::write(&device, &superblock).await?;
+            copies::write(device, superblock).await?;
             tracing::info!(
                 "the store was upgraded to format version {FORMAT_VERSION}; older programs cannot open it any more"
             );
         }
-        index.push_head(LogPlace { first_lsn: next_lsn, ..head });
+        let head = LogPlace { first_lsn: next_lsn, ..self.log.head };
+        index.push_head(head);
         let poison = Arc::new(if options.read_only { Poison::read_only() } else { Poison::default() });
         let bell = (options.background && !options.read_only).then(Arc::<Bell>::default);
         let start = CommitStart {
-            ring: layout.ring(),
+            ring: superblock.layout.ring(),
             seed: superblock.log_seed,
             epoch: superblock.epoch,
-            head: LogPlace { first_lsn: next_lsn, ..head },
+            head,
             index,
             tail: superblock.log_tail.position,
             prepared: superblock.log_prepared,
@@ -142,52 +198,8 @@ impl Recovery {
             clock: environment.clock.clone(),
             bell: bell.clone(),
         };
-        let worker = bell.map(Worker::new);
-        let mut tuning = options.tuning;
-        tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
-        let run_blocks_max = run_blocks_max(&tuning, space.reserve());
-        let committer = Committer::new(device.clone(), pool.clone(), start, poison.clone());
-        let inner = Arc::new(Inner {
-            device,
-            pool,
-            layout,
-            identity: superblock.identity,
-            environment,
-            tuning,
-            run_blocks_max,
-            tablets,
-            committer,
-            space,
-            own,
-            admission,
-            poison,
-            gives_up: options.accept_damaged_log,
-            losses: superblock.losses,
-            expiry,
-            met: Met::default(),
-            publisher: Token::new(found.unwrap_or(superblock)),
-            applier: Token::new(()),
-            room: Token::new(()),
-            worker: worker.clone(),
-            streams: HeldStreams::default(),
-            maintenance: Maintenance::new(options.pause_moving, options.discard),
-            writes: WriteCounts::default(),
-            watches: Watches::default(),
-            turns: Turns::default(),
-            closed: AtomicBool::new(false),
-            counters: OperationCounters::default(),
-        });
-        if options.read_only {
-            return Ok(Store(inner));
-        }
-        // The first batch of the epoch: the log says where numbers go on, and names the superblock (R9).
-        inner.committer.seal().await;
-        inner.poison.check()?;
-        if let Some(worker) = worker {
-            workers::start(&worker, &inner)
-                .map_err(|error| Error::Unopenable(format!("a thread could not be started: {error}")))?;
-        }
-        Ok(Store(inner))
+        let committer = Committer::new(device.clone(), self.pool.clone(), start, poison.clone());
+        Ok((Log { committer, poison, expiry }, bell))
     }
 }
 
@@ -211,12 +223,14 @@ fn begin_epoch(
     }
 }
 
-/// The tablets as they were published.
-fn tablet_map(superblock: &Superblock, filter_bits: usize) -> Result<TabletMap> {
-    let tablet = |(id, tablet): (u16, &TabletRecord)| {
-        Arc::new(Tablet::new(TabletId(id), (tablet.slot_first, tablet.slot_last), tablet, filter_bits))
-    };
-    TabletMap::new((0..).zip(&superblock.tablets).map(tablet).collect())
+/// The tablets as they were published, before the log's records are back in their overlays.
+fn empty_tablets(superblock: &Superblock, options: &OpenOptions) -> Result<Tablets> {
+    let layout = superblock.layout;
+    let overlay_bytes = options.overlay_bytes(layout.log_blocks);
+    // A fraction of small devices: an apply's pages must find room beside the objects.
+    let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
+    let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
+    Tablets::new(&superblock.tablets, filter_bits, Admission::new(overlay_bytes, records_max))
 }
 
 /// The allocator over the published image.
@@ -237,10 +251,9 @@ async fn replay(
     device: &Device,
     pool: &Pool,
     batch: FoundBatch,
-    tablets: &TabletMap,
+    tablets: &Tablets,
     space: &Arc<SpaceManager>,
     unknown: &[Run],
-    admission: &Admission,
 ) -> Result<()> {
     for (lsn, encoded) in (batch.header.first_lsn.0..).zip(batch.records) {
         let lsn = Lsn(lsn);
@@ -284,8 +297,8 @@ async fn replay(
         let hash = hash_of(record.key());
         let mut active = view.active.lock();
         let growth = view.active.insert(&mut active, Arc::new(record), hash, lsn);
-        admission.recovered(1, growth.bytes);
-        admission.release(growth.dropped.records, growth.dropped.bytes);
+        tablets.admission.recovered(1, growth.bytes);
+        tablets.admission.release(growth.dropped.records, growth.dropped.bytes);
         space.release_promise(growth.dropped.promised);
     }
     Ok(())

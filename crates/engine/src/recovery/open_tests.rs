@@ -1,7 +1,7 @@
 //! What an opening makes of a log that contradicts the rest, of a device that fails, and what a close does twice.
 
 use shoal_base::checksum::crc32c;
-use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, TabletId};
 use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use smallvec::SmallVec;
 

@@ -193,8 +193,8 @@ impl Inner {
     /// # Errors
     /// As an apply.
     pub(crate) async fn recount(&self, tablet: &Tablet) -> Result<usize> {
-        let _turn = self.applier.take().await;
-        self.poison.check()?;
+        let _turn = self.maintenance.applier.take().await;
+        self.log.poison.check()?;
         let view = tablet.view();
         let mut recount = Recount::default();
         let tree = tree_of(self.identity, tablet.id);

@@ -29,25 +29,15 @@ use crate::common::error::{Error, Result};
 use crate::common::event::Token;
 use crate::common::key::ObjectKey;
 use crate::common::options::{Environment, Tuning};
-use crate::log::commit::Committer;
 use crate::log::driver::uninterrupted;
-use crate::log::expiry::ExpiryClock;
-use crate::log::poison::Poison;
+use crate::log::owner::Log;
 use crate::space::manager::{Shortage, SpaceManager};
 use crate::space::own_space::OwnSpace;
 use crate::store::layout::Layout;
 use crate::store::losses::Losses;
 use crate::store::maintenance::Maintenance;
 use crate::store::superblock::Superblock;
-use crate::store::worker::Worker;
-use crate::tablet::admission::Admission;
-use crate::tablet::damage::Met;
-use crate::tablet::held::HeldStreams;
-use crate::tablet::overlay::hash_of;
-use crate::tablet::turns::Turns;
-use crate::tablet::view::{Tablet, TabletMap};
-use crate::tablet::watch::Watches;
-use crate::tablet::write_counts::WriteCounts;
+use crate::tablet::tablets::Tablets;
 
 /// An open store. Cheap to clone; all clones are the same store.
 #[derive(Clone)]
@@ -57,18 +47,18 @@ impl Store {
     /// The tablet that an object belongs to: damaged ranges are ranges of one tablet's keys.
     #[must_use]
     pub fn tablet_id(&self, key: &ObjectKey) -> TabletId {
-        self.0.tablet_of(key).id
+        self.0.tablets.of(key).id
     }
 
     /// The damaged ranges that were met since the store was opened, of encoded keys; at most about 64, neighbours as one. A
     /// [listing](Store::list) of everything finds all of them.
     #[must_use]
     pub fn damage_met(&self) -> Vec<DamagedRange> {
-        self.0.met.all()
+        self.0.tablets.met.all()
     }
 }
 
-/// What the operations share.
+/// What the verbs share: the log, the space, the tablets, what the store does by itself, and what they stand on.
 pub(crate) struct Inner {
     pub device: Device,
     pub pool: Pool,
@@ -76,39 +66,19 @@ pub(crate) struct Inner {
     pub identity: [u8; 16],
     pub environment: Environment,
     pub tuning: Tuning,
-    /// Blocks of a new packed run, at most.
-    pub run_blocks_max: u32,
-    pub tablets: TabletMap,
-    pub committer: Committer,
+    pub log: Log,
     pub space: Arc<SpaceManager>,
     pub own: OwnSpace,
-    pub admission: Arc<Admission>,
-    pub poison: Arc<Poison>,
-    /// A repair: a page that the device cannot read is lost, and not there again the next time.
-    pub gives_up: bool,
+    /// Blocks of a new packed run, at most.
+    pub run_blocks_max: u32,
+    pub tablets: Tablets,
+    pub maintenance: Maintenance,
+    /// The newest durable superblock: its holder publishes the next one.
+    pub publisher: Token<Superblock>,
     /// What repairs lost before this opening, and nobody acknowledged.
     pub losses: Losses,
-    /// Decides whose time is over (R18).
-    pub expiry: Arc<ExpiryClock>,
-    /// Damaged ranges that were met since it was opened.
-    pub met: Met,
-    /// The newest durable superblock: who has it publishes the next one.
-    pub publisher: Token<Superblock>,
-    /// One apply at a time.
-    pub applier: Token<()>,
-    /// One writer at a time makes room where there is none.
-    pub room: Token<()>,
-    pub maintenance: Maintenance,
-    /// The store's threads; none where callers do their work.
-    pub worker: Option<Arc<Worker>>,
-    /// Readers of long values, which hold the space of what they read for a bounded time (R16).
-    pub streams: HeldStreams,
-    /// How often keys were written, for who keeps values near.
-    pub writes: WriteCounts,
-    /// The keys that are watched.
-    pub watches: Watches,
-    /// Who queues for keys.
-    pub turns: Turns,
+    /// A repair: a page that the device cannot read is lost, and not there again the next time.
+    pub gives_up: bool,
     pub closed: AtomicBool,
     pub counters: OperationCounters,
 }
@@ -156,24 +126,7 @@ impl Inner {
     /// [`Error::Closed`], [`Error::Poisoned`].
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
-        self.poison.check()
-    }
-
-    /// Makes the store read-only, and wakes whoever waits for room that will not come.
-    pub(crate) fn poison(&self, reason: String) {
-        self.poison.set(reason);
-        self.committer.moved.notify();
-    }
-
-    pub(crate) fn tablet_of(&self, key: &ObjectKey) -> &Arc<Tablet> {
-        self.tablets.of_slot(key.slot())
-    }
-
-    /// Waits where a step at the front of its line has closed it (`turns.rs`). Before anything else is taken.
-    pub(crate) async fn pass(&self, key: &ObjectKey) {
-        if self.turns.is_any_closed() {
-            self.turns.pass(hash_of(key.encoded())).await;
-        }
+        self.log.poison.check()
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -191,10 +144,10 @@ impl Inner {
         if let Ok(claimed) = attempt() {
             return Ok(claimed);
         }
-        self.streams.expire(self.now_ns());
-        self.space.reclaim(self.committer.named_superblock());
+        self.tablets.held_streams.expire(self.now_ns());
+        self.space.reclaim(self.log.committer.named_superblock());
         // One makes room for all: whoever waited for the turn asks again first.
-        let _turn = self.room.take().await;
+        let _turn = self.maintenance.room.take().await;
         let mut claimed = attempt();
         for step in 0..2 {
             let Err(shortage) = &claimed else { break };
@@ -221,9 +174,9 @@ impl Inner {
 
     /// Names the newest superblock in a flushed batch, and hands out what that makes reusable (R9).
     pub(crate) async fn make_freed_reusable(&self) {
-        uninterrupted(self.committer.seal());
-        self.committer.drive();
-        self.streams.expire(self.now_ns());
-        self.space.reclaim(self.committer.named_superblock());
+        uninterrupted(self.log.committer.seal());
+        self.log.committer.drive();
+        self.tablets.held_streams.expire(self.now_ns());
+        self.space.reclaim(self.log.committer.named_superblock());
     }
 }

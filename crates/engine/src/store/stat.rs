@@ -217,8 +217,8 @@ impl Store {
     #[must_use]
     pub fn stat(&self) -> StoreStat {
         let inner = &*self.0;
-        let (records, bytes) = inner.admission.held();
-        let commits = inner.committer.counters();
+        let (records, bytes) = inner.tablets.admission.held();
+        let commits = inner.log.committer.counters();
         let device_blocks = inner.publisher.try_take().map(|superblock| superblock.device_blocks);
         let device_blocks = device_blocks.unwrap_or_else(|| inner.device.blocks());
         let pending_blocks = inner.space.pending_blocks();
@@ -231,8 +231,8 @@ impl Store {
             totals.packed_live_bytes += view.totals.packed_live_bytes;
             totals.value_bytes += view.totals.value_bytes;
         }
-        inner.expiry.tick(&inner.committer);
-        let (clock_steps, clock_skew_ns) = inner.expiry.skew();
+        inner.log.tick();
+        let (clock_steps, clock_skew_ns) = inner.log.expiry.skew();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &inner.counters;
         StoreStat {
@@ -244,10 +244,10 @@ impl Store {
             free_blocks: inner.space.available(),
             pending_blocks,
             largest_free_run: u64::from(inner.space.allocator().largest_run()),
-            log_used_blocks: inner.committer.used_blocks(),
+            log_used_blocks: inner.log.committer.used_blocks(),
             log_blocks: u64::from(inner.layout.log_blocks),
             tablets: inner.tablets.all().len() as u16,
-            poisoned: inner.poison.failure().map(str::to_owned),
+            poisoned: inner.log.poison.failure().map(str::to_owned),
             losses: inner.losses,
             puts: get(&counters.puts),
             gets: get(&counters.gets),

@@ -4,6 +4,7 @@ pub(crate) mod admission;
 pub(crate) mod damage;
 pub(crate) mod held;
 pub(crate) mod overlay;
+pub(crate) mod tablets;
 pub(crate) mod tree;
 pub(crate) mod tree_io;
 pub(crate) mod turns;

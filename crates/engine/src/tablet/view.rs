@@ -6,7 +6,6 @@ use arc_swap::ArcSwap;
 use shoal_base::sync::Mutex;
 use shoal_base::{Lsn, TabletId};
 
-use crate::common::error::Result;
 use crate::log::commit::Marker;
 use crate::space::manager::ReadEpoch;
 use crate::tablet::overlay::Overlay;
@@ -162,40 +161,6 @@ impl Tablet {
         let view = self.view();
         let frozen = view.frozen.as_ref().and_then(|overlay| overlay.first_lsn());
         frozen.or_else(|| view.active.first_lsn())
-    }
-}
-
-/// The tablets of a store by hash slot.
-pub(crate) struct TabletMap {
-    tablets: Vec<Arc<Tablet>>,
-    by_slot: Box<[u8]>,
-}
-
-impl TabletMap {
-    pub(crate) fn new(tablets: Vec<Arc<Tablet>>) -> Result<Self> {
-        let mut by_slot = vec![u8::MAX; usize::from(shoal_base::slot::SLOT_COUNT)].into_boxed_slice();
-        for (index, tablet) in tablets.iter().enumerate() {
-            let slots = usize::from(tablet.slot_first)..=usize::from(tablet.slot_last);
-            if let Some(places) = by_slot.get_mut(slots) {
-                places.fill(index as u8);
-            }
-        }
-        if by_slot.contains(&u8::MAX) {
-            return Err(crate::Error::Unopenable(
-                "the superblock's tablets do not cover all hash slots".into(),
-            ));
-        }
-        Ok(Self { tablets, by_slot })
-    }
-
-    /// The tablet of a slot.
-    pub(crate) fn of_slot(&self, slot: u16) -> &Arc<Tablet> {
-        &self.tablets[usize::from(self.by_slot[usize::from(slot) % self.by_slot.len()])]
-    }
-
-    /// All of them, in order of their ids.
-    pub(crate) fn all(&self) -> &[Arc<Tablet>] {
-        &self.tablets
     }
 }
 

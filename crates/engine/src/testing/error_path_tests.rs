@@ -155,7 +155,7 @@ fn packed_runs_that_contradict_themselves_are_doubted() {
 fn a_store_that_is_read_only_makes_no_room() {
     let (made, _) = half_dead();
     let store = made.open().unwrap();
-    store.0.poison.set("a test".into());
+    store.0.log.poison.set("a test".into());
     let tidied = block_on(store.0.tidy_for_room());
     assert!(matches!(tidied, Err(Error::Poisoned(_))), "{tidied:?}");
 }
@@ -379,7 +379,7 @@ fn numbers_above_the_ceiling_make_the_store_read_only() {
     made.publish();
     let store = made.open().unwrap();
     put(&store, 1, bytes(1, 300));
-    let committer = &store.0.committer;
+    let committer = &store.0.log.committer;
     let head = committer.place_of(Lsn(u64::MAX)).position;
     committer.superblock_published(committer.named_superblock(), head, Lsn(1));
     let refused = block_on(store.put(&key(2), vec![1].into(), PutOptions::default())).map(|_| ());

@@ -39,16 +39,16 @@ impl Drop for LogPermit<'_> {
 impl Inner {
     /// A permit for a write batch of so many records, where there is room for it now.
     pub(crate) fn try_admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Option<Permit<'_>> {
-        let overlays = self.admission.try_admit(records, memory_bytes)?;
-        let log = || LogPermit { committer: &self.committer, blocks };
-        self.committer.reserve(blocks).then(|| Permit { overlays, log: log() })
+        let overlays = self.tablets.admission.try_admit(records, memory_bytes)?;
+        let log = || LogPermit { committer: &self.log.committer, blocks };
+        self.log.committer.reserve(blocks).then(|| Permit { overlays, log: log() })
     }
 
     /// Waits for the permit of a write batch. Its records get room together or wait together: two batches of which each holds
     /// what the other one waits for would wait for ever.
     pub(crate) async fn admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Result<Permit<'_>> {
         let attempt = || self.try_admit(records, memory_bytes, blocks);
-        if !self.committer.suits(blocks) {
+        if !self.log.committer.suits(blocks) {
             uninterrupted(self.prepare_for_step(blocks))?;
         }
         loop {
@@ -57,12 +57,13 @@ impl Inner {
                 return Ok(permit);
             }
             self.check_writable()?;
-            if let Some(worker) = &self.worker {
+            if let Some(worker) = &self.maintenance.worker {
                 // One record never needs more than the other half.
-                let _waiting = (records > 1).then(|| self.admission.wait());
+                let _waiting = (records > 1).then(|| self.tablets.admission.wait());
                 worker.wake_apply();
                 worker.wake_grow();
                 let waited = self
+                    .log
                     .committer
                     .moved
                     .wait_until(|| self.check_writable().err().map(Err).or_else(|| attempt().map(Ok)));
@@ -74,7 +75,7 @@ impl Inner {
             uninterrupted(self.apply_all())?;
             // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
             let is_applied = || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
-            let waited = self.committer.moved.wait_until(|| {
+            let waited = self.log.committer.moved.wait_until(|| {
                 let permit = || attempt().map(|permit| Ok(Some(permit)));
                 let refused = self.check_writable().err().map(Err);
                 refused.or_else(permit).or_else(|| (!is_applied()).then_some(Ok(None)))
@@ -87,10 +88,10 @@ impl Inner {
 
     /// Begins an apply where overlays or log are half full; without threads of the store the writer applies, later.
     pub(crate) fn apply_early(&self) -> Result<()> {
-        match &self.worker {
+        match &self.maintenance.worker {
             _ if !self.wants_apply() => {}
             Some(worker) => worker.wake_apply(),
-            None if self.admission.fill_permille() >= 700 || self.log_fill_permille() >= 700 => {
+            None if self.tablets.admission.fill_permille() >= 700 || self.log_fill_permille() >= 700 => {
                 if self.wants_log() {
                     uninterrupted(self.prepare_log(0))?;
                 }
@@ -103,13 +104,13 @@ impl Inner {
 
     /// Whether an apply should run: overlays or log are half full, or a batch waits that may need more than the other half.
     pub(crate) fn wants_apply(&self) -> bool {
-        self.admission.is_waited_for()
-            || self.admission.fill_permille() >= 500
+        self.tablets.admission.is_waited_for()
+            || self.tablets.admission.fill_permille() >= 500
             || self.log_fill_permille() >= 500
     }
 
     pub(crate) fn log_fill_permille(&self) -> usize {
-        self.committer.fill_permille()
+        self.log.committer.fill_permille()
     }
 }
 
@@ -143,7 +144,7 @@ mod tests {
         let room = attempt().unwrap();
         let asks = Arc::new(Asks(store.clone(), Flag::new(false)));
         let waker = Waker::from(asks.clone());
-        let mut waiting = pin!(inner.committer.moved.wait_until(attempt));
+        let mut waiting = pin!(inner.log.committer.moved.wait_until(attempt));
         assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         drop(room);
         assert!(asks.1.load(Ordering::Relaxed));

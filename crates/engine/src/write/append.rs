@@ -89,7 +89,7 @@ impl Inner {
             let condition = if rules.is_empty() {
                 Condition::Always
             } else {
-                let view = self.tablet_of(key).view();
+                let view = self.tablets.of(key).view();
                 let tree = self.tree_version(&view, key).await;
                 Condition::Rules { key, rules, tree, view }
             };
@@ -97,7 +97,7 @@ impl Inner {
                 Attempt::Done(before) => return Ok(before),
                 Attempt::Rejected(newest) => return Err(self.rejected(newest).await?),
                 Attempt::Undecided(record) => {
-                    self.committer.drive_until(&record).await?;
+                    self.log.committer.drive_until(&record).await?;
                 }
                 Attempt::Conflict | Attempt::Changed => {}
             }
@@ -115,7 +115,7 @@ impl Inner {
     ) -> Result<Attempt> {
         let mut tablets: SmallVec<[&Arc<Tablet>; 4]> =
             batch.iter().flat_map(|batch| batch.tablets()).collect();
-        condition.each_key(|key| tablets.push(self.tablet_of(key)));
+        condition.each_key(|key| tablets.push(self.tablets.of(key)));
         tablets.sort_unstable_by_key(|tablet| tablet.id);
         tablets.dedup_by_key(|tablet| tablet.id);
         loop {
@@ -162,7 +162,7 @@ impl Inner {
         looked: &View,
         place: &Place<'_>,
     ) -> Result<Attempt> {
-        let (view, active) = place.of(self.tablet_of(key));
+        let (view, active) = place.of(self.tablets.of(key));
         let newest = if injected(Bug::ConditionsForgetFrozen) {
             active.newest(key.encoded()).cloned()
         } else {
@@ -184,7 +184,8 @@ impl Inner {
         let lsn = record.lsn_raw();
         let is_numbered = lsn != UNNUMBERED;
         // Its number will be above all that were given; only "at most" a larger number than those is open.
-        let asks_number = rules.if_version_at_most.is_some_and(|at_most| at_most > self.committer.assigned());
+        let asks_number =
+            rules.if_version_at_most.is_some_and(|at_most| at_most > self.log.committer.assigned());
         if exists && !is_numbered && asks_number {
             return Ok(Attempt::Undecided(record));
         }
@@ -202,7 +203,7 @@ impl Inner {
         if seen.expires.is_some_and(|(end, version)| self.is_over(Some(end), version)) {
             return false;
         }
-        let (view, active) = place.of(self.tablet_of(key));
+        let (view, active) = place.of(self.tablets.of(key));
         match (&newest(view, active, key), &seen.record) {
             (Some(newest), Some(seen)) => Arc::ptr_eq(newest, seen),
             // The tree's answer counts while its root is the same (R6): a root has one read epoch.
@@ -239,7 +240,7 @@ impl Inner {
         if growth.dropped.promised > 0 {
             self.space.release_promise(growth.dropped.promised);
         }
-        self.committer.push(Item::Writes { batch: queued, reserved: permit.log.keep() });
+        self.log.committer.push(Item::Writes { batch: queued, reserved: permit.log.keep() });
     }
 
     /// Under the overlay's lock: the overlay gets a record, and readers' caches learn it.
@@ -250,9 +251,9 @@ impl Inner {
         record: Arc<Record>,
         hash: u64,
     ) -> Growth {
-        let count = self.writes.of(hash);
-        self.watches.note(hash, record.key(), record.kind());
-        let growth = view.active.insert(active, record, hash, self.committer.durable());
+        let count = self.tablets.write_counts.of(hash);
+        self.tablets.watches.note(hash, record.key(), record.kind());
+        let growth = view.active.insert(active, record, hash, self.log.committer.durable());
         if injected(Bug::DroppedFreedAtOnce) {
             active.take_superseded().iter().for_each(|record| self.space.give_back(record.owned()));
         }
@@ -266,7 +267,7 @@ impl Inner {
         let current = match newest {
             Newest::Tree(version) => version,
             Newest::Record { record, exists } => {
-                let lsn = self.committer.drive_until(&record).await?;
+                let lsn = self.log.committer.drive_until(&record).await?;
                 exists.then_some(lsn)
             }
         };
@@ -287,7 +288,7 @@ impl Inner {
     /// Whether the time of this version of an object is over; [`UNNUMBERED`] where it has no number yet.
     #[inline]
     pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
-        end.is_some() && self.expiry.is_over(end, version, &self.committer)
+        end.is_some() && self.log.is_over(end, version)
     }
 
     /// Counts an operation.

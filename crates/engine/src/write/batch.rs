@@ -85,7 +85,7 @@ impl<'a> PreparedBatch<'a> {
         extents: Vec<Arc<Extents>>,
         part: Part,
     ) {
-        let tablet = self.inner.tablet_of(key).id;
+        let tablet = self.inner.tablets.of(key).id;
         let mut record = Record::new(encode_record(kind, tablet, key.encoded(), body, part.continues));
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
         record.promise(reservation.blocks());
@@ -100,7 +100,7 @@ impl<'a> PreparedBatch<'a> {
 
     /// Adds a record that was encoded; the batch's reservation has its share already.
     pub(crate) fn add_record(&mut self, key: &ObjectKey, record: Record) {
-        let (tablet, hash, record) = (self.inner.tablet_of(key), hash_of(key.encoded()), Arc::new(record));
+        let (tablet, hash, record) = (self.inner.tablets.of(key), hash_of(key.encoded()), Arc::new(record));
         self.records.push(PreparedRecord { tablet, hash, record });
     }
 
@@ -112,7 +112,7 @@ impl<'a> PreparedBatch<'a> {
         let records = || self.records.iter().map(|prepared| &prepared.record);
         let bytes: usize = records().map(|record| record.bytes().len()).sum();
         let memory = records().map(|record| memory_bytes(record)).sum();
-        let bytes_max = self.inner.committer.write_batch_bytes_max();
+        let bytes_max = self.inner.log.committer.write_batch_bytes_max();
         match self.records.len() {
             1 => Ok((memory, Committer::blocks_of(bytes))),
             _ if bytes <= bytes_max => Ok((memory, Committer::blocks_of_many(bytes))),
@@ -168,7 +168,7 @@ impl Inner {
                 "one step writes {writes} objects; {BATCH_RECORDS_MAX} are allowed"
             )));
         }
-        let bytes_max = self.committer.write_batch_bytes_max();
+        let bytes_max = self.log.committer.write_batch_bytes_max();
         let value_bytes: usize = changes.iter().map(Change::value_bytes).sum();
         let is_large = writes > 1 && value_bytes > bytes_max / 2;
         // Before values are written and space is claimed for each: that may fail first, and would say that the device is full.

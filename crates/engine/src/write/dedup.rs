@@ -89,12 +89,12 @@ impl ResultSlot {
 impl Inner {
     /// About when a result that is written now is over.
     pub(crate) fn end_of_result(&self) -> End {
-        End::Store(self.expiry.store_ns().saturating_add(RESULT_LIFE_NS))
+        End::Store(self.log.expiry.store_ns().saturating_add(RESULT_LIFE_NS))
     }
 
     /// Where the result of a write lies whose first key is `key`.
     pub(crate) fn result_key(&self, key: &ObjectKey, request: RequestId) -> ObjectKey {
-        let tablet = self.tablet_of(key);
+        let tablet = self.tablets.of(key);
         // A hash tag of the tablet: about as many tries as there are tablets. One that covers no slot there is not.
         let tag = (0_u32..)
             .map(|number| number.to_string())
@@ -106,7 +106,7 @@ impl Inner {
     }
 
     pub(crate) async fn look_at_result(&self, key: &ObjectKey) -> Result<(Seen, Option<(Lsn, ResultSlot)>)> {
-        let tablet = self.tablet_of(key);
+        let tablet = self.tablets.of(key);
         let (seen, found) = match self.look(tablet, key, ReadLevel::Value).await {
             // Where a result was lost with its page nobody knows whether there is one, and to refuse would refuse all writes that a
             // place there is for. A repetition of a write that old is taken for a new one, as one after the life of its result is.
@@ -141,7 +141,7 @@ impl Inner {
             )));
         }
         let version = match &seen.record {
-            Some(record) => self.committer.drive_until(record).await?,
+            Some(record) => self.log.committer.drive_until(record).await?,
             None => version,
         };
         let version = slot.version_of_last(version);

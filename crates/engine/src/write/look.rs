@@ -77,7 +77,7 @@ impl Inner {
         if level == ReadLevel::Nothing {
             return Ok((None, None));
         }
-        let (seen, found) = self.look(self.tablet_of(key), key, level).await?;
+        let (seen, found) = self.look(self.tablets.of(key), key, level).await?;
         let object = match &found {
             Some(found) => {
                 let value_bytes = if level.wants_value() { found.entry.value_bytes } else { 0 };
@@ -127,11 +127,11 @@ impl Inner {
                 },
             };
             if let (Some(record), Some(found)) = (&record, &found)
-                && !record.is_durable(self.committer.durable())
+                && !record.is_durable(self.log.committer.durable())
                 && level != ReadLevel::Existence
                 && (level.wants_version() || !found.is_inline())
             {
-                self.committer.drive_until(record).await?;
+                self.log.committer.drive_until(record).await?;
                 continue;
             }
             return Ok((Seen { view, record, expires: None }, found));

@@ -67,7 +67,7 @@ impl Pending {
     #[must_use]
     pub fn is_durable(&self) -> bool {
         match &self.last {
-            Last::Record(record) => record.is_durable(self.store.0.committer.durable()),
+            Last::Record(record) => record.is_durable(self.store.0.log.committer.durable()),
             Last::Durable(_) => true,
         }
     }
@@ -78,7 +78,7 @@ impl Pending {
     /// [`crate::Error::Unknown`]: the device failed before they were known to be durable.
     pub fn poll_durable(&self, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
         match &self.last {
-            Last::Record(record) => self.store.0.committer.poll_durable(record, context),
+            Last::Record(record) => self.store.0.log.committer.poll_durable(record, context),
             Last::Durable(version) => Poll::Ready(Ok(*version)),
         }
     }
@@ -95,7 +95,7 @@ impl Pending {
     /// # Errors
     /// As [`Self::poll_durable`].
     pub async fn durable(self) -> Result<Lsn> {
-        let committer = &self.store.0.committer;
+        let committer = &self.store.0.log.committer;
         match &self.last {
             // Threads that may not block have handed it over.
             Last::Record(record) if may_block() => committer.drive_until(record).await,
@@ -109,6 +109,6 @@ impl Store {
     /// Runs `work`; the writes of this store that it queues are handed to the committer together when it ends, or when there
     /// are many, so that they share a batch. `work` must not wait for one of them.
     pub fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.0.committer.gather(work)
+        self.0.log.committer.gather(work)
     }
 }

@@ -126,7 +126,7 @@ impl Store {
             return Box::pin(self.write_once(request, key, rules, write.into_change())).await;
         }
         let (record, before) = self.0.queue_write(write).await?;
-        self.0.committer.hand_over(1);
+        self.0.log.committer.hand_over(1);
         Ok(Pending::new(self.clone(), record).with_before(before))
     }
 
@@ -138,7 +138,7 @@ impl Store {
             return Ok((PutResult { version: pending.durable().await? }, before));
         }
         let (record, before) = self.0.queue_write(write).await?;
-        Ok((PutResult { version: self.0.committer.drive_until(&record).await? }, before))
+        Ok((PutResult { version: self.0.log.committer.drive_until(&record).await? }, before))
     }
 
     /// Memory for a value of so many bytes, into which it can be received; none where the value is so short that it rides in a
@@ -158,7 +158,7 @@ impl Inner {
     async fn queue_write(&self, write: Write<'_>) -> Result<(Arc<Record>, Option<Lsn>)> {
         let Write { key, what, rules, .. } = write;
         self.check_writable()?;
-        self.pass(key).await;
+        self.tablets.pass(key).await;
         if !rules.is_empty() {
             self.queue_by_rules(key, rules, None).await?;
         }
@@ -200,7 +200,7 @@ impl Inner {
         Ok((
             Entry {
                 modified_ns,
-                end: self.expiry.end_of(options.expiry, &self.committer),
+                end: self.log.end_of(options.expiry),
                 value_bytes,
                 meta,
                 home: Home::Inline,
@@ -327,7 +327,7 @@ impl PreparedBatch<'_> {
             OperationCounters::add(&inner.counters.value_bytes_copied, laid.copied as u64);
             entry.home = laid.home;
             let with_batch =
-                may_block() && stored <= WRITTEN_WITH_BATCH_BYTES_MAX && inner.committer.is_idle();
+                may_block() && stored <= WRITTEN_WITH_BATCH_BYTES_MAX && inner.log.committer.is_idle();
             if with_batch {
                 self.writes.extend(laid.writes);
             } else if let Err(error) = inner.write_values(laid.writes).await {

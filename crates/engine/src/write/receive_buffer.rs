@@ -145,7 +145,8 @@ mod tests {
             block_on(store.0.apply_all()).unwrap();
             // The leaves are new, and come with the entries; the values are where they were.
             for &bytes in &sizes {
-                block_on(store.0.find(&store.0.tablet_of(&key(bytes)).view(), key(bytes).encoded())).unwrap();
+                block_on(store.0.find(&store.0.tablets.of(&key(bytes)).view(), key(bytes).encoded()))
+                    .unwrap();
             }
             let reads = store.stat().device.reads;
             for (seed, &bytes) in sizes.iter().enumerate() {
@@ -165,7 +166,7 @@ mod tests {
             for at in 0..8 {
                 let bytes = (20 << 10) + (round * 7_919 + at * 4_099) % 50_000;
                 block_on(store.put(&key(at), value(bytes, round).into(), PutOptions::default())).unwrap();
-                let view = store.0.tablet_of(&key(at)).view();
+                let view = store.0.tablets.of(&key(at)).view();
                 let record = view.active.newest(key(at).encoded()).unwrap();
                 blocks.extend(record.owned().iter().map(|run| run.block));
                 written += 1;

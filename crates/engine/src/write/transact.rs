@@ -196,8 +196,8 @@ impl Store {
     #[must_use]
     pub fn deadline_of(&self, expiry: Expiry) -> Option<Deadline> {
         let inner = &*self.0;
-        let end = inner.expiry.end_of(expiry, &inner.committer)?;
-        Some(inner.expiry.deadline(end, &inner.committer))
+        let end = inner.log.end_of(expiry)?;
+        Some(inner.log.deadline(end))
     }
 }
 
@@ -246,10 +246,10 @@ impl<'a> Trial<'a> {
         if let (Some(request), Some((first, _))) = (request, named.first()) {
             keys.push(inner.result_key(first, request));
         }
-        let (tries, looked) = (Tries::new(&inner.turns), Looked::default());
+        let (tries, looked) = (Tries::new(&inner.tablets.turns), Looked::default());
         let trial = Self { store, named, keys, watches, request, tries, looked, is_first_result: false };
         if let Some(key) = trial.keys.first().filter(|_| trial.is_of_one_key()) {
-            inner.pass(key).await;
+            inner.tablets.pass(key).await;
         }
         Ok(trial)
     }
@@ -320,8 +320,8 @@ impl<'a> Trial<'a> {
         }
         let Some(last) = last else { return Ok(Carried::Done(self.seen_in_flight())) };
         // Others have their turn while the batch is committed.
-        self.tries = Tries::new(&inner.turns);
-        inner.committer.hand_over(1);
+        self.tries = Tries::new(&inner.tablets.turns);
+        inner.log.committer.hand_over(1);
         OperationCounters::add(&inner.counters.puts, (writes - deletes) as u64);
         OperationCounters::add(&inner.counters.deletes, deletes as u64);
         Ok(Carried::Done(SmallVec::from_iter([Pending::new(self.store.clone(), last)])))
@@ -350,7 +350,7 @@ pub(crate) enum Reaped {
 impl Inner {
     /// Deletes an object, where its time is over.
     pub(crate) async fn delete_if_over(&self, key: &ObjectKey) -> Result<Reaped> {
-        let tablet = self.tablet_of(key);
+        let tablet = self.tablets.of(key);
         loop {
             let (seen, found) = self.look_stored(tablet, key, ReadLevel::Info).await?;
             let Some((end, version)) = found.and_then(|found| Some((found.entry.end?, found.version))) else {
@@ -367,7 +367,7 @@ impl Inner {
             if let Attempt::Done(_) =
                 self.try_queue(Condition::Seen { keys, seen, watches: &[] }, &mut batch)?
             {
-                self.committer.hand_over(1);
+                self.log.committer.hand_over(1);
                 return Ok(Reaped::Deleted);
             }
         }

@@ -13,7 +13,6 @@ use crate::log::format::{RecordKind, write_record};
 use crate::log::record::Record;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::store::{Inner, OperationCounters, Store};
-use crate::tablet::overlay;
 use crate::value::entry::{Entry, Home, Meta};
 use crate::value::prepare::{Placement, placement_of};
 use crate::write::append::{Attempt, Condition};
@@ -42,8 +41,8 @@ impl Store {
         // Without a committer's thread the caller would have to wait.
         if puts.is_empty()
             || puts.len() > SHORT_PUTS_MAX
-            || !inner.committer.has_thread()
-            || inner.turns.is_any_closed() && puts.iter().any(|(key, _)| inner.is_closed(key.borrow()))
+            || !inner.log.committer.has_thread()
+            || puts.iter().any(|(key, _)| inner.tablets.is_closed(key.borrow()))
             || !puts.iter().all(|(key, value)| self.is_short(key.borrow(), value.len()))
         {
             return None;
@@ -63,7 +62,7 @@ impl Store {
         let Ok(Attempt::Done(_)) = inner.try_queue(Condition::Always, &mut Some(admitted)) else {
             return None;
         };
-        inner.committer.hand_over(puts.len());
+        inner.log.committer.hand_over(puts.len());
         let value_bytes: usize = puts.iter().map(|(_, value)| value.len()).sum();
         OperationCounters::add(&inner.counters.value_bytes_written, value_bytes as u64);
         OperationCounters::add(&inner.counters.puts, puts.len() as u64);
@@ -72,10 +71,6 @@ impl Store {
 }
 
 impl Inner {
-    fn is_closed(&self, key: &ObjectKey) -> bool {
-        self.turns.is_closed(overlay::hash_of(key.encoded()))
-    }
-
     fn short_record(&self, key: &ObjectKey, value: &[u8], modified_ns: u64) -> Record {
         let entry = Entry {
             modified_ns,
@@ -87,7 +82,7 @@ impl Inner {
         // Just so many: a record that takes less than was asked for it needs an allocation more.
         let body_bytes = ENTRY_BYTES + varint_bytes(value.len() as u64) + value.len();
         let record =
-            write_record(RecordKind::Put, self.tablet_of(key).id, key.encoded(), body_bytes, false, |out| {
+            write_record(RecordKind::Put, self.tablets.of(key).id, key.encoded(), body_bytes, false, |out| {
                 entry.encode(out);
                 out.extend_from_slice(value);
             });
@@ -179,7 +174,7 @@ mod tests {
         assert_eq!((got(&store, "a"), got(&store, 0)), (None, None));
         // What was promised and admitted for what was not placed is free again.
         block_on(store.0.apply_all()).unwrap();
-        assert_eq!(store.0.admission.held(), (0, 0));
+        assert_eq!(store.0.tablets.admission.held(), (0, 0));
         assert_eq!(store.0.space.promised(), 0);
     }
 
@@ -194,11 +189,11 @@ mod tests {
         };
         put("a", 100);
         put("a", 100);
-        let held = store.0.admission.held();
+        let held = store.0.tablets.admission.held();
         for _ in 0..100 {
             put("a", 100);
         }
-        assert_eq!(store.0.admission.held(), held, "two records: the newest, and the one before it");
+        assert_eq!(store.0.tablets.admission.held(), held, "two records: the newest, and the one before it");
         for bytes in [100, 5_000, 100_000, 5_000, 100, 100_000] {
             for _ in 0..3 {
                 put("b", bytes);
@@ -206,7 +201,7 @@ mod tests {
             block_on(store.delete(&key("b"), RejectRules::default())).unwrap();
         }
         block_on(store.0.apply_all()).unwrap();
-        assert_eq!(store.0.admission.held(), (0, 0));
+        assert_eq!(store.0.tablets.admission.held(), (0, 0));
         assert_eq!(store.0.space.promised(), 0);
     }
 

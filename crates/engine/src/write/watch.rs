@@ -55,7 +55,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.store.0.watches.remove(self.hash, &self.watched);
+        self.store.0.tablets.watches.remove(self.hash, &self.watched);
     }
 }
 
@@ -69,10 +69,10 @@ impl Store {
         let inner = &*self.0;
         inner.check_open()?;
         let hash = hash_of(key.encoded());
-        let watched = inner.watches.add(hash, key);
+        let watched = inner.tablets.watches.add(hash, key);
         // Dropped where this returns early, too.
         let mut watch = Watch { store: self.clone(), watched, hash, puts: 0, deletes: 0, was: None };
-        let tablet = inner.tablet_of(key);
+        let tablet = inner.tablets.of(key);
         loop {
             let view = tablet.view();
             let active = view.active.lock();
@@ -85,7 +85,7 @@ impl Store {
         let (seen, found) = inner.look(tablet, key, ReadLevel::Info).await?;
         watch.was = found.map(|found| (found.version, found.entry.end));
         if let Some(record) = seen.record {
-            inner.committer.drive_until(&record).await?;
+            inner.log.committer.drive_until(&record).await?;
         }
         Ok(watch)
     }

@@ -63,7 +63,7 @@ impl Store {
     /// Lets values be moved again.
     pub fn resume_moving(&self) {
         self.0.maintenance.relocation.paused.store(false, Ordering::Release);
-        if let Some(worker) = &self.0.worker {
+        if let Some(worker) = &self.0.maintenance.worker {
             worker.wake_move();
         }
     }
@@ -142,7 +142,7 @@ impl Inner {
         if progress == Progress::Worked {
             return Ok(progress);
         }
-        if self.admission.fill_permille() < CALM_PERMILLE && self.tidy_idle().await? {
+        if self.tablets.admission.fill_permille() < CALM_PERMILLE && self.tidy_idle().await? {
             return Ok(Progress::Worked);
         }
         self.discard_some().await
@@ -218,8 +218,8 @@ impl Inner {
         let Some(of_tablet) = self.tablets.all().get(tablet).filter(|_| !groups.is_empty()) else {
             return Ok(self.end_walk().await);
         };
-        let turn = self.applier.take().await;
-        self.poison.check()?;
+        let turn = self.maintenance.applier.take().await;
+        self.log.poison.check()?;
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };
         // An apply that failed comes first.
@@ -247,7 +247,7 @@ impl Inner {
             self.maintenance.relocation.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
         }
         drop(turn);
-        self.space.reclaim(self.committer.named_superblock());
+        self.space.reclaim(self.log.committer.named_superblock());
         self.open_emptied();
         Ok(Some(next))
     }
@@ -259,7 +259,7 @@ impl Inner {
 
     /// Waits for readers of what moved; at the end of its time the round is over.
     fn drain(&self, until_ns: u64) -> Option<Round> {
-        self.space.reclaim(self.committer.named_superblock());
+        self.space.reclaim(self.log.committer.named_superblock());
         self.open_emptied();
         let now_ns = self.now_ns();
         if !self.space.closed.groups().is_empty() && self.space.pending_blocks() > 0 && now_ns < until_ns {
@@ -316,7 +316,7 @@ mod tests {
         assert!(!inner.space.closed.groups().is_empty() && space.largest_run() < free);
         *block_on(inner.maintenance.relocation.round.take()) =
             Some(Round::Walk { tablet: 0, position: Vec::new() });
-        inner.poison.set("a test".into());
+        inner.log.poison.set("a test".into());
         let stepped = block_on(inner.move_some()).map(|_| ());
         assert!(matches!(stepped, Err(Error::Poisoned(_))), "{stepped:?}");
         assert!(block_on(inner.maintenance.relocation.round.take()).is_none(), "the next one begins anew");

@@ -42,8 +42,8 @@ impl Inner {
     /// # Errors
     /// [`Error::Full`] where there is no room for the new pages; as an apply.
     pub(crate) async fn acknowledge(&self, tablet: &Tablet) -> Result<Vec<DamagedRange>> {
-        let _turn = self.applier.take().await;
-        self.poison.check()?;
+        let _turn = self.maintenance.applier.take().await;
+        self.log.poison.check()?;
         let view = tablet.view();
         if view.frozen.is_some() {
             return Err(Error::Busy("an apply of the tablet failed before"));

@@ -278,7 +278,7 @@ impl Store {
                         let deletes = matches!(change, Change::Delete);
                         not_done.entry(key.encoded().to_vec()).or_insert(deletes);
                     }
-                    self.0.poison.check()?;
+                    self.0.log.poison.check()?;
                 }
             }
         }
@@ -301,7 +301,7 @@ impl Store {
             if key.is_system() {
                 continue;
             }
-            let view = self.0.tablet_of(&key).view();
+            let view = self.0.tablets.of(&key).view();
             match (self.0.find(&view, &encoded).await, deletes) {
                 (Ok(None), true) => {}
                 (Ok(None) | Err(_), _) => report.was_lost(name(&encoded)),

@@ -84,11 +84,11 @@ fn perform(store: &Store, step: &Step) {
 
 /// Where the next batch begins.
 fn head(store: &Store) -> u64 {
-    store.0.committer.place_of(Lsn(u64::MAX)).position
+    store.0.log.committer.place_of(Lsn(u64::MAX)).position
 }
 
 fn tablet(store: &Store, which: u32) -> TabletId {
-    store.0.tablet_of(&key(which)).id
+    store.0.tablets.of(&key(which)).id
 }
 
 fn repair(device: &Device) -> CheckReport {
@@ -535,7 +535,7 @@ fn a_step_that_fails_is_named_and_the_next_one_follows() {
     assert!([1, 2].iter().all(|&which| report.notes.iter().any(|note| note.starts_with(&said(which)))));
     assert!(block_on(store.get(&key(1), ByteRange::ALL)).unwrap().is_none(), "as a whole or not at all");
 
-    store.0.poison.set("a test".into());
+    store.0.log.poison.set("a test".into());
     let mut report = CheckReport::default();
     let ended = block_on(store.do_again(both(), &mut report));
     assert!(matches!(ended, Err(crate::Error::Poisoned(_))), "{ended:?}");

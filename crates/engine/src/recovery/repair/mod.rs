@@ -187,7 +187,7 @@ async fn apply(store: &Store, report: &mut CheckReport) -> Result<()> {
 fn noted<T: Default>(store: &Store, what: &str, result: Result<T>, report: &mut CheckReport) -> Result<T> {
     result.or_else(|error| {
         report.notes.push(format!("repair: {what}: {error}"));
-        store.0.poison.check().map(|()| T::default())
+        store.0.log.poison.check().map(|()| T::default())
     })
 }
 
@@ -209,7 +209,7 @@ mod tests {
         let failed = || Err(Error::Busy("a test"));
         assert_eq!(noted::<usize>(&store, "counting", failed(), &mut report).unwrap(), 0);
         assert_eq!(report.notes, ["repair: counting: the store is busy: a test; try again"]);
-        store.0.poison.set("the device failed".into());
+        store.0.log.poison.set("the device failed".into());
         let ended = noted::<usize>(&store, "counting", failed(), &mut report);
         assert!(matches!(ended, Err(Error::Poisoned(why)) if why == "the device failed"));
         assert_eq!(report.notes.len(), 2);

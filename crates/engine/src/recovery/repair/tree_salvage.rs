@@ -242,7 +242,7 @@ impl Store {
                 Ok(false) => {}
                 Err(error) => {
                     report.was_not_restored(&name(&encoded), &error);
-                    self.0.poison.check()?;
+                    self.0.log.poison.check()?;
                 }
             }
         }
@@ -269,7 +269,7 @@ impl Store {
 impl Inner {
     /// Whether the object cannot be read, and may be as the record `lsn` left it.
     async fn is_lost_since(&self, key: &ObjectKey, lsn: Lsn) -> Result<bool> {
-        let view = self.tablet_of(key).view();
+        let view = self.tablets.of(key).view();
         let found = match self.find(&view, key.encoded()).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(false),

@@ -44,7 +44,7 @@ fn newest(device: &Device) -> Superblock {
 /// A key of this tablet.
 fn key_of(store: &Store, tablet: u16) -> ObjectKey {
     let mut keys = (0..).map(|which: u32| ObjectKey::new("default", which.to_string().as_bytes()).unwrap());
-    keys.find(|key| store.0.tablet_of(key).id == TabletId(tablet)).unwrap()
+    keys.find(|key| store.0.tablets.of(key).id == TabletId(tablet)).unwrap()
 }
 
 fn put(store: &Store, key: &ObjectKey, value: &[u8]) {
@@ -64,12 +64,12 @@ fn cut() -> (Arc<SimDevice>, Device, ObjectKey) {
     let (sim, device) = formatted();
     let store = open(&device);
     let (other, key) = (key_of(&store, 0), key_of(&store, 1));
-    let apply = || block_on(store.0.apply_tablet(store.0.tablet_of(&key))).unwrap();
+    let apply = || block_on(store.0.apply_tablet(store.0.tablets.of(&key))).unwrap();
     put(&store, &key, b"old");
     apply();
     // Keeps the log's tail in front of what follows.
     put(&store, &other, b"other");
-    let place = store.0.committer.place_of(Lsn(u64::MAX));
+    let place = store.0.log.committer.place_of(Lsn(u64::MAX));
     put(&store, &key, b"new");
     apply();
     block_on(store.close()).unwrap();
@@ -136,7 +136,7 @@ fn one_object_that_cannot_be_restored_does_not_end_the_others() {
     let tablet = TabletId(1);
     let mut keys = (0..)
         .map(|which: u32| ObjectKey::new("default", which.to_string().as_bytes()).unwrap())
-        .filter(|key| store.0.tablet_of(key).id == tablet);
+        .filter(|key| store.0.tablets.of(key).id == tablet);
     let good = encode_record(RecordKind::Put, tablet, b"", &[&[0; 11]], false);
     let bad = encode_record(RecordKind::Put, tablet, b"", &[&[9]], false);
     let names: Vec<ObjectKey> = (&mut keys).take(2).collect();
@@ -190,7 +190,7 @@ fn a_delete_is_restored_as_one() {
     let (key, other) = (key_of(&store, 1), {
         let mut keys =
             (0..).map(|which: u32| ObjectKey::new("default", format!("-{which}").as_bytes()).unwrap());
-        keys.find(|key| store.0.tablet_of(key).id == TabletId(1)).unwrap()
+        keys.find(|key| store.0.tablets.of(key).id == TabletId(1)).unwrap()
     });
     put(&store, &key, b"old");
     put(&store, &other, b"other");
@@ -233,7 +233,7 @@ fn what_memory_has_no_room_for_is_said_to_stay_lost() {
     let store = open(&device);
     let mut keys = (0..)
         .map(|which: u32| ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap())
-        .filter(|key| store.0.tablet_of(key).id == TabletId(1));
+        .filter(|key| store.0.tablets.of(key).id == TabletId(1));
     let keys: Vec<ObjectKey> = (&mut keys).take(6).collect();
     for key in &keys {
         put(&store, key, &[7; 100]);

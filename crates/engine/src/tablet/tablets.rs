@@ -1,0 +1,94 @@
+//! The tablets of an open store, and what its requests share about them.
+
+use std::sync::Arc;
+
+use shoal_base::TabletId;
+use shoal_base::slot::SLOT_COUNT;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::tablet::admission::Admission;
+use crate::tablet::damage::Met;
+use crate::tablet::held::HeldStreams;
+use crate::tablet::overlay::hash_of;
+use crate::tablet::turns::Turns;
+use crate::tablet::view::{Tablet, TabletRecord};
+use crate::tablet::watch::Watches;
+use crate::tablet::write_counts::WriteCounts;
+
+/// The tablets of an open store by hash slot.
+pub(crate) struct Tablets {
+    all: Vec<Arc<Tablet>>,
+    by_slot: Box<[u8]>,
+    /// The room of all overlays together.
+    pub admission: Arc<Admission>,
+    /// Damaged ranges that were met since the store was opened.
+    pub met: Met,
+    /// Readers of long values, which hold the space of what they read for a bounded time (R16).
+    pub held_streams: HeldStreams,
+    /// How often keys were written, for read caches.
+    pub write_counts: WriteCounts,
+    /// The keys that are watched.
+    pub watches: Watches,
+    /// The lines of transactions for keys.
+    pub turns: Turns,
+}
+
+impl Tablets {
+    /// The tablets as they were published, with empty overlays.
+    ///
+    /// # Errors
+    /// [`Error::Unopenable`] where they do not cover all hash slots.
+    pub(crate) fn new(
+        records: &[TabletRecord],
+        filter_bits: usize,
+        admission: Arc<Admission>,
+    ) -> Result<Self> {
+        let tablet = |(id, record): (u16, &TabletRecord)| {
+            Arc::new(Tablet::new(TabletId(id), (record.slot_first, record.slot_last), record, filter_bits))
+        };
+        let all: Vec<_> = (0..).zip(records).map(tablet).collect();
+        let mut by_slot = vec![u8::MAX; usize::from(SLOT_COUNT)].into_boxed_slice();
+        for (index, tablet) in all.iter().enumerate() {
+            let slots = usize::from(tablet.slot_first)..=usize::from(tablet.slot_last);
+            if let Some(places) = by_slot.get_mut(slots) {
+                places.fill(index as u8);
+            }
+        }
+        if by_slot.contains(&u8::MAX) {
+            return Err(Error::Unopenable("the superblock's tablets do not cover all hash slots".into()));
+        }
+        Ok(Self {
+            all,
+            by_slot,
+            admission,
+            met: Met::default(),
+            held_streams: HeldStreams::default(),
+            write_counts: WriteCounts::default(),
+            watches: Watches::default(),
+            turns: Turns::default(),
+        })
+    }
+
+    /// The tablet of a key.
+    pub(crate) fn of(&self, key: &ObjectKey) -> &Arc<Tablet> {
+        &self.all[usize::from(self.by_slot[usize::from(key.slot()) % self.by_slot.len()])]
+    }
+
+    /// All of them, in order of their ids.
+    pub(crate) fn all(&self) -> &[Arc<Tablet>] {
+        &self.all
+    }
+
+    /// Waits where a transaction at the front of its line has closed the key. Before anything else is taken.
+    pub(crate) async fn pass(&self, key: &ObjectKey) {
+        if self.turns.is_any_closed() {
+            self.turns.pass(hash_of(key.encoded())).await;
+        }
+    }
+
+    /// Whether a transaction at the front of its line has closed the key.
+    pub(crate) fn is_closed(&self, key: &ObjectKey) -> bool {
+        self.turns.is_any_closed() && self.turns.is_closed(hash_of(key.encoded()))
+    }
+}
