@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, cp, export, format, get, import, ls, moving, put, rm, serve, space, stat,
+    bench, check, completions, cp, export, format, get, import, ls, put, relocation, rm, serve, space, stat,
 };
 
 const EXAMPLES: &str = "\
@@ -59,8 +59,8 @@ pub(crate) enum Command {
     Export(export::Arguments),
     /// Verify a whole store that no server has open, and repair it.
     Check(check::Arguments),
-    /// Stop the moving of values in a running server, or let it go on.
-    Moving(moving::Arguments),
+    /// Stop the relocation of values in a running server, or let it go on.
+    Relocation(relocation::Arguments),
     /// Hand out disk space to other processes.
     Space(space::Arguments),
     /// Measure this program on this machine.

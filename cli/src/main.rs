@@ -83,7 +83,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Export(arguments) => commands::export::run(arguments).await,
         Command::Space(arguments) => commands::space::run(arguments).await,
         Command::Check(arguments) => commands::check::run(arguments).await,
-        Command::Moving(arguments) => commands::moving::run(arguments).await,
+        Command::Relocation(arguments) => commands::relocation::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),
         Command::Completions(arguments) => commands::completions::run(&arguments, Cli::command()),
     }

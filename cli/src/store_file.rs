@@ -84,7 +84,7 @@ pub(crate) struct StoreOptions {
     /// Gives free space back to the device.
     pub(crate) discard: bool,
     /// Leaves values where they are.
-    pub(crate) pause_moving: bool,
+    pub(crate) pause_relocation: bool,
 }
 
 impl Default for StoreOptions {
@@ -98,7 +98,7 @@ impl Default for StoreOptions {
             io: Io::Auto,
             own_space: Vec::new(),
             discard: false,
-            pause_moving: false,
+            pause_relocation: false,
         }
     }
 }
@@ -143,7 +143,7 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
     let open = OpenOptions {
         own_space: options.own_space.clone(),
         discard: options.discard,
-        pause_moving: options.pause_moving,
+        pause_relocation: options.pause_relocation,
         read_only: options.access == Access::Read,
         cache_bytes: usize::try_from(options.cache.0).unwrap_or(usize::MAX),
         overlay_bytes: options.overlay.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),

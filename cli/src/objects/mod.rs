@@ -172,8 +172,8 @@ impl Objects {
     pub(crate) async fn pause_relocation(&self, pause: bool) -> Result<()> {
         match self {
             Self::Remote(client) => return client.pause_relocation(pause).await,
-            Self::Embedded(embedded) if pause => embedded.store.pause_moving(),
-            Self::Embedded(embedded) => embedded.store.resume_moving(),
+            Self::Embedded(embedded) if pause => embedded.store.pause_relocation(),
+            Self::Embedded(embedded) => embedded.store.resume_relocation(),
         }
         Ok(())
     }

@@ -132,23 +132,26 @@ pub(crate) fn serve(data: &Path, options: &[&str]) -> (Child, String) {
     (child, url)
 }
 
-/// A running server with both faces. Killed where a test fails.
-pub(crate) struct Faces {
+/// A running server with both frontends. Killed where a test fails.
+pub(crate) struct Frontends {
     pub(crate) child: Child,
     pub(crate) grpc: String,
     /// Address and port.
     pub(crate) resp: String,
 }
 
-impl Faces {
+impl Frontends {
     /// Starts what `command` says, and waits until it says where it listens.
     pub(crate) fn start(mut command: Command) -> Self {
         let child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut its = Self { child, grpc: String::new(), resp: String::new() };
         let mut lines = BufReader::new(its.child.stdout.take().unwrap()).lines();
-        let mut url = |face: &str| {
+        let mut url = |frontend: &str| {
             let line = lines.next().unwrap().unwrap();
-            line.strip_prefix(face).unwrap_or_else(|| panic!("{line:?} names no {face}")).trim().to_owned()
+            line.strip_prefix(frontend)
+                .unwrap_or_else(|| panic!("{line:?} names no {frontend}"))
+                .trim()
+                .to_owned()
         };
         its.grpc = url("gRPC");
         its.resp = url("Redis").split_once("://").unwrap().1.to_owned();
@@ -183,7 +186,7 @@ impl Faces {
     }
 }
 
-impl Drop for Faces {
+impl Drop for Frontends {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! Strange keys (T22 of `docs/reliability.md`): ten thousand of them go through both faces byte for byte, are listed in order, and
+//! Strange keys (T22 of `docs/reliability.md`): ten thousand of them go through both frontends byte for byte, are listed in order, and
 //! go away again. No key is a path, a pattern or text here.
 
 use std::collections::BTreeMap;
@@ -86,16 +86,19 @@ async fn read_all(objects: &Objects, keys: &[Vec<u8>]) {
 }
 
 #[test]
-fn strange_keys_pass_through_both_faces() {
+fn strange_keys_pass_through_both_frontends() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "error"]);
     command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--resp-bucket", BUCKET]);
     let mut child =
         command.arg("--data").arg(folder.path().join("data")).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut address = |face: &str| {
+    let mut address = |frontend: &str| {
         let line = lines.next().unwrap().unwrap();
-        line.strip_prefix(face).unwrap_or_else(|| panic!("{line:?} names no {face}")).trim().to_owned()
+        line.strip_prefix(frontend)
+            .unwrap_or_else(|| panic!("{line:?} names no {frontend}"))
+            .trim()
+            .to_owned()
     };
     let (grpc, resp) = (address("gRPC"), address("Redis redis://"));
     let keys = keys();
@@ -104,7 +107,7 @@ fn strange_keys_pass_through_both_faces() {
         let bucket = Objects::grpc(&grpc, BUCKET).await;
         let Objects::Grpc(client, _) = &bucket else { panic!("it is over gRPC") };
         let redis = Objects::redis(&resp).await;
-        // Half through each face, and all read through the other one.
+        // Half through each frontend, and all read through the other one.
         let (first, second) = keys.split_at(KEYS / 2);
         put_all(&bucket, first).await;
         put_all(&redis, second).await;

@@ -174,7 +174,7 @@ impl Drop for Server {
 struct Known {
     acknowledged: Option<Value>,
     /// A write that was begun and whose outcome nobody knows.
-    begun: Option<Option<Value>>,
+    in_flight: Option<Option<Value>>,
 }
 
 /// One client: its keys, and what it writes next.
@@ -193,7 +193,7 @@ impl Writer {
             let bytes = self.bytes();
             let value = Value { key, seed: self.dice.next_u64(), bytes };
             let what = (!self.dice.next_u64().is_multiple_of(6)).then_some(value);
-            self.keys.entry(key).or_default().begun = Some(what);
+            self.keys.entry(key).or_default().in_flight = Some(what);
             let name = name(key);
             let result = match what {
                 Some(value) => {
@@ -205,11 +205,11 @@ impl Writer {
             let known = self.keys.entry(key).or_default();
             match result {
                 Ok(()) => {
-                    *known = Known { acknowledged: what, begun: None };
+                    *known = Known { acknowledged: what, in_flight: None };
                     self.acknowledged += 1;
                 }
                 // It was refused before anything was begun.
-                Err(Error::Busy(_)) => known.begun = None,
+                Err(Error::Busy(_)) => known.in_flight = None,
                 Err(Error::Unknown(_) | Error::Unavailable { .. }) => return self,
                 Err(error) => panic!("a write of {key} failed while the server was there: {error}"),
             }
@@ -237,11 +237,11 @@ impl Writer {
                 (None, None) => true,
                 _ => false,
             };
-            let actual = [Some(known.acknowledged), known.begun].into_iter().flatten().find(is);
+            let actual = [Some(known.acknowledged), known.in_flight].into_iter().flatten().find(is);
             let Some(actual) = actual else {
                 panic!("{:?} holds {:?}, known is {known:?}", name(key), found.map(|object| object.info));
             };
-            *known = Known { acknowledged: actual, begun: None };
+            *known = Known { acknowledged: actual, in_flight: None };
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Linearizability of what clients of both faces are told, over `kill -9` (T11 of `docs/reliability.md`): four clients of gRPC
+//! Linearizability of what clients of both frontends are told, over `kill -9` (T11 of `docs/reliability.md`): four clients of gRPC
 //! and four of the Redis protocol use the same keys of one server, which is killed at random moments and started again.
 //!
 //! A write whose answer never came stays pending: it may have taken effect or not, but once. The checker is the testkit's.
@@ -15,10 +15,10 @@ use shoal_testkit::Value;
 use shoal_testkit::linear::{Action, Entry, History};
 
 use crate::both::Objects;
-use crate::harness::{Faces, command};
+use crate::harness::{Frontends, command};
 
 const BUCKET: &str = "both";
-/// Clients of each face.
+/// Clients of each frontend.
 const CLIENTS: u64 = 4;
 const KEYS: u64 = 64;
 /// In the leaf, in the log and packed, in extents.
@@ -26,7 +26,7 @@ const SIZES: [usize; 5] = [16, 200, 2_000, 9_000, 40_000];
 
 /// A few lives of one server; `LINEAR_HISTORIES` asks for more.
 #[test]
-fn both_faces_are_linearizable_over_kills() {
+fn both_frontends_are_linearizable_over_kills() {
     let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let first = 100 * number("LINEAR_SEED", 1);
@@ -48,12 +48,12 @@ fn both_faces_are_linearizable_over_kills() {
     assert!(operations > 200 && pending > 0, "{pending} pending of {operations} operations");
 }
 
-/// A server with both faces on one bucket.
-fn serve(data: &Path) -> Faces {
+/// A server with both frontends on one bucket.
+fn serve(data: &Path) -> Frontends {
     let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "error"]);
     command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--resp-bucket", BUCKET]);
     command.arg("--data").arg(data);
-    Faces::start(command)
+    Frontends::start(command)
 }
 
 /// The state that all clients of a history share.

@@ -175,8 +175,11 @@ fn open_addresses_and_strangers_are_logged() {
     };
     let (open, ..) = start(&[]);
     let open = log(open);
-    for face in ["gRPC listens on 0.0.0.0", "the Redis protocol listens on 0.0.0.0"] {
-        assert!(open.lines().any(|line| line.contains(face) && line.contains("delete everything")), "{open}");
+    for frontend in ["gRPC listens on 0.0.0.0", "the Redis protocol listens on 0.0.0.0"] {
+        assert!(
+            open.lines().any(|line| line.contains(frontend) && line.contains("delete everything")),
+            "{open}"
+        );
     }
 
     let (asks, grpc, resp) = start(&["--token-file", &path("tokens"), "--password-file", &path("password")]);

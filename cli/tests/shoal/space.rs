@@ -81,8 +81,11 @@ fn a_bucket_has_its_own_groups() {
         assert_eq!(run(&["stat", "--dump-space", &dump, "--server", &url]).code, 0);
         assert!(dumped(&dump).0 > 0);
         for (what, paused) in [("pause", 1), ("resume", 0)] {
-            assert_eq!(run(&["moving", what, "--server", &url]).code, 0);
-            assert_eq!(run(&["stat", "--json", "--server", &url]).json()["figures"]["moving.paused"], paused);
+            assert_eq!(run(&["relocation", what, "--server", &url]).code, 0);
+            assert_eq!(
+                run(&["stat", "--json", "--server", &url]).json()["figures"]["relocation.paused"],
+                paused
+            );
         }
         let refused = run(&["put", "x", &value, "--bucket", ".shoal", "--server", &url]);
         assert!(refused.stderr.contains("the store's own"), "{}", refused.stderr);

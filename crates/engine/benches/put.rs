@@ -1,7 +1,7 @@
 //! What a short durable put costs the processor, by thread: `cargo bench -p shoal-engine --bench put -- FILE [PUTS [KEYS [TURN]]]`.
 //!
 //! One thread puts values of 100 bytes under KEYS keys, TURN of them gathered at a time, with at most [`IN_FLIGHT`] that are not
-//! durable: what a face does for clients that send several at once. The file is made anew and removed afterwards.
+//! durable: what a frontend does for clients that send several at once. The file is made anew and removed afterwards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;

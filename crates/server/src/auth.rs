@@ -1,7 +1,7 @@
 //! The rights of callers: the one place where a request is admitted.
 //!
 //! The store is reached only through an [`Authenticated`] request, and only [`Gate::admit`] makes one. So a handler, on
-//! whatever face, that was not admitted has nothing to work with: leaving the check out does not compile.
+//! whatever frontend, that was not admitted has nothing to work with: leaving the check out does not compile.
 //!
 //! Where credentials are in force, a caller shows one: a token, or a certificate that TLS has verified. A token
 //! that is not known is refused whatever else was shown. Without credentials, callers on this machine are let in, others

@@ -1,4 +1,4 @@
-//! Development only: what the tests of the engine and of the faces share.
+//! Development only: what the tests of the engine and of the frontends share.
 //!
 //! Reading order: [`value`] (bytes that say whose they are), [`model`] (the oracle: which states of a key the
 //! acknowledgements allow), [`workload`] (seeded sequences of operations), [`linear`] (whether the answers that several

@@ -61,9 +61,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let report = work.join("lines.info");
     if !options.again {
         let tools = tools()?;
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         let binaries = build(&root, &work)?;
-        eprintln!("{} test programs were built in {} s", binaries.len(), begun.elapsed().as_secs());
+        eprintln!("{} test programs were built in {} s", binaries.len(), started.elapsed().as_secs());
         count(&root, &work)?;
         export(&tools, &work, &binaries, &report)?;
     }

@@ -105,8 +105,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BOOL", env = "SHOAL_DISCARD", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) discard: Option<bool>,
     /// Leave values where they are: nothing is moved to make whole free space, until the next start without this.
-    #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_MOVING", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub(crate) pause_moving: Option<bool>,
+    #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_RELOCATION", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) pause_relocation: Option<bool>,
     /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off where gRPC asks for credentials and there is no
     /// --password-file].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_RESP", hide_env_values = true)]

@@ -53,7 +53,7 @@ mod tests {
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
                     password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-pending = '64M'\nresp-tls = 'off'\nlog = 'debug'\n\
-                    own-space = ['films']\ndiscard = true\npause-moving = true\nstop-timeout = 9\n";
+                    own-space = ['films']\ndiscard = true\npause-relocation = true\nstop-timeout = 9\n";
         let config = parse(text).unwrap();
         let expected = Arguments {
             data: Some("/srv/shoal.data".into()),
@@ -83,7 +83,7 @@ mod tests {
             log: Some("debug".into()),
             own_space: Some(vec!["films".into()]),
             discard: Some(true),
-            pause_moving: Some(true),
+            pause_relocation: Some(true),
             stop_timeout: Some(9),
             config: None,
         };

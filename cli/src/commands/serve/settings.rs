@@ -56,7 +56,7 @@ impl Settings {
                 io: arguments.io.or(file.io).unwrap_or_default(),
                 own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
                 discard: arguments.discard.or(file.discard).unwrap_or(false),
-                pause_moving: arguments.pause_moving.or(file.pause_moving).unwrap_or(false),
+                pause_relocation: arguments.pause_relocation.or(file.pause_relocation).unwrap_or(false),
             },
             listen: arguments.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.into()),
             insecure: arguments.insecure.or(file.insecure).unwrap_or(false),

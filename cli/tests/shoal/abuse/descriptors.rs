@@ -1,4 +1,4 @@
-//! More connections than there are files for (T18): a server that may open 256 files, and ten thousand connections on both faces.
+//! More connections than there are files for (T18): a server that may open 256 files, and ten thousand connections on both frontends.
 //! Clients that were connected before are served on, silent connections make room, the server does not spin, and when they are gone it takes new ones.
 
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{Healthy, await_nothing_left, p99_ms, runtime};
-use crate::harness::Faces;
+use crate::harness::Frontends;
 use crate::load::{client, disk_folder, eventually, figure};
 use crate::process::{open_files, processor_seconds, raise_open_files, size, sockets};
 
@@ -59,7 +59,7 @@ fn connections_beyond_the_files_that_there_are() {
     let idle = Duration::from_secs(size("LAB_IDLE_S", 2));
     let folder = disk_folder();
     let data = folder.path().join("data");
-    let server = Faces::start(limited(&Faces::command(&data, "1G"), FILES_MAX));
+    let server = Frontends::start(limited(&Frontends::command(&data, "1G"), FILES_MAX));
     let pid = server.pid();
     runtime().block_on(async {
         let healthy = Healthy::start(&server).await;
@@ -88,7 +88,7 @@ fn connections_beyond_the_files_that_there_are() {
         await_nothing_left(&server, &client, before).await;
         println!(
             "descriptors: {connects} connects to a server of {FILES_MAX} files, {held} came about ({refused} refused), {most} files open at \
-             most; {:.0} % of a core while nobody but others calls, who were served {} times, p99 {:.1} ms; both faces take new clients after \
+             most; {:.0} % of a core while nobody but others calls, who were served {} times, p99 {:.1} ms; both frontends take new clients after \
              {:.0} ms, {before} sockets as before",
             cores * 100.0,
             served.count(),

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{Healthy, await_nothing_left, p99_ms, runtime};
-use crate::harness::Faces;
+use crate::harness::Frontends;
 use crate::kill::CACHE_BYTES;
 use crate::load::disk_folder;
 use crate::memory::BESIDE_CACHE_BYTES;
@@ -28,7 +28,7 @@ const CONNECTIONS: usize = 4;
 /// Rounds of frames on one connection, at most.
 const ROUNDS: usize = 400;
 /// Without an answer or an end for so long, a connection is given up and another one opened.
-const PATIENCE: Duration = Duration::from_millis(700);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// A way to be a burden.
 #[derive(Clone, Copy, Debug)]
@@ -117,10 +117,10 @@ impl Kind {
         let receiving = async {
             // A client that floods takes no answers.
             if matches!(self, Self::Pings | Self::Settings) {
-                tokio::time::sleep(PATIENCE).await;
+                tokio::time::sleep(ANSWER_TIMEOUT).await;
                 return;
             }
-            while let Ok(read) = timeout(PATIENCE, read.read_buf(&mut received)).await {
+            while let Ok(read) = timeout(ANSWER_TIMEOUT, read.read_buf(&mut received)).await {
                 closed = !read.is_ok_and(|count| count > 0);
                 if closed {
                     break;
@@ -145,7 +145,7 @@ fn http2_that_wears_out_ends_or_does_nothing() {
     let time = Duration::from_secs(size("LAB_HTTP2_S", 3));
     let folder = disk_folder();
     let data = folder.path().join("data");
-    let server = Faces::start(Faces::command(&data, "1G"));
+    let server = Frontends::start(Frontends::command(&data, "1G"));
     let (pid, address) = (server.pid(), server.grpc_address());
     runtime().block_on(async {
         let healthy = Healthy::start(&server).await;

@@ -69,7 +69,8 @@ fn log_of(level: &str) -> String {
         .arg(folder.path().join("data"));
     let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut address = |face: &str| lines.next().unwrap().unwrap().strip_prefix(face).unwrap().to_owned();
+    let mut address =
+        |frontend: &str| lines.next().unwrap().unwrap().strip_prefix(frontend).unwrap().to_owned();
     let (grpc, resp) = (address("gRPC  http://").parse().unwrap(), address("Redis redis://"));
     let stop = AtomicBool::new(false);
     raise_open_files();

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{Healthy, await_nothing_left, p99_ms, runtime};
-use crate::harness::Faces;
+use crate::harness::Frontends;
 use crate::load::{disk_folder, in_time};
 use crate::process::{raise_open_files, size, sockets};
 
@@ -155,11 +155,11 @@ fn who_sends_a_byte_a_second_is_cut() {
     let each = (size("LAB_LORIS", 80) as usize).min(room).div_ceil(kinds.len());
     let folder = disk_folder();
     let data = |name: &str| folder.path().join(name);
-    let server = Faces::start(Faces::command(&data("plain"), "1G"));
+    let server = Frontends::start(Frontends::command(&data("plain"), "1G"));
     write_certificate(folder.path());
-    let mut encrypted = Faces::command(&data("encrypted"), "1G");
+    let mut encrypted = Frontends::command(&data("encrypted"), "1G");
     encrypted.arg("--tls-cert").arg(data("cert.pem")).arg("--tls-key").arg(data("key.pem"));
-    let encrypted = Faces::start(encrypted);
+    let encrypted = Frontends::start(encrypted);
     runtime().block_on(async {
         let alone = Healthy::start(&server).await;
         tokio::time::sleep(ALONE).await;

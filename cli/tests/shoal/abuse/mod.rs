@@ -18,7 +18,7 @@ use shoal_testkit::Value;
 use tokio::task::JoinHandle;
 
 use crate::both::Objects;
-use crate::harness::Faces;
+use crate::harness::Frontends;
 use crate::load::{client, eventually, figure, in_time};
 use crate::process::sockets;
 
@@ -29,7 +29,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Somebody who puts and gets all the time, on both faces, and compares what comes.
+/// Somebody who puts and gets all the time, on both frontends, and compares what comes.
 struct Healthy {
     stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<Histogram>>,
@@ -37,7 +37,7 @@ struct Healthy {
 }
 
 impl Healthy {
-    async fn start(server: &Faces) -> Self {
+    async fn start(server: &Frontends) -> Self {
         static CLIENTS: AtomicU64 = AtomicU64::new(0);
         let prefix = format!("healthy-{}", CLIENTS.fetch_add(1, Ordering::Relaxed));
         let stop = Arc::new(AtomicBool::new(false));
@@ -88,7 +88,7 @@ fn p99_ms(latency: &Histogram) -> f64 {
 }
 
 /// Waits until nothing is left of who was a burden: so many sockets, and connections of a client that is none.
-async fn await_nothing_left(server: &Faces, client: &Client, before: usize) {
+async fn await_nothing_left(server: &Frontends, client: &Client, before: usize) {
     eventually("nothing is left", || async {
         figure(client, "server.bytes_in_flight").await < 4096
             && figure(client, "server.connections").await <= 2

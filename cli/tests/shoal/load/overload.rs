@@ -10,7 +10,7 @@ use shoal_base::SeededEntropy;
 use super::{
     Ended, Full, Kind, Open, World, check, client, closed, disk_folder, eventually, figure, in_time, open,
 };
-use crate::harness::Faces;
+use crate::harness::Frontends;
 use crate::kill::CACHE_BYTES;
 use crate::memory::LOOK_EVERY;
 use crate::process::{memory, memory_peak, mib, size};
@@ -54,7 +54,7 @@ fn overload_costs_only_who_asks_for_too_much() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let folder = disk_folder();
     let data = folder.path().join("data");
-    let server = Faces::start(Faces::command(&data, "8G"));
+    let server = Frontends::start(Frontends::command(&data, "8G"));
     let pid = server.pid();
     let world = Arc::new(World::new("overload", keys));
     runtime.block_on(async {
@@ -138,7 +138,7 @@ fn overload_costs_only_who_asks_for_too_much() {
     server.stop();
     check(&data);
     // Acknowledged writes are in the store, too, and not only in its memory.
-    let server = Faces::start(Faces::command(&data, "8G"));
+    let server = Frontends::start(Frontends::command(&data, "8G"));
     runtime.block_on(async { world.verify(&client(&server.grpc, 1).await).await });
     server.stop();
 }

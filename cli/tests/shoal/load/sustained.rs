@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use shoal_base::SeededEntropy;
 
 use super::{Full, Kind, Open, World, check, client, closed, disk_folder, figure, open};
-use crate::harness::Faces;
+use crate::harness::Frontends;
 use crate::memory::{GROWTH_PERCENT_MAX, LEVEL_AFTER, LOOK_EVERY};
 use crate::process::{memory, mib, middle, open_files, size, sockets};
 
@@ -39,7 +39,7 @@ fn sustained_load_is_served_and_leaves_nothing_behind() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let folder = disk_folder();
     let data = folder.path().join("data");
-    let server = Faces::start(Faces::command(&data, "4G"));
+    let server = Frontends::start(Frontends::command(&data, "4G"));
     let pid = server.pid();
     let world = Arc::new(World::new("sustained", KEYS));
     runtime.block_on(async {

@@ -109,7 +109,7 @@ impl Many {
     }
 
     async fn multi_put(self: Rc<Self>, keys: Vec<Rc<Key>>) -> Result<Ended> {
-        let begun: Vec<_> = keys
+        let started: Vec<_> = keys
             .iter()
             .map(|key| {
                 let value = self.source.value(self.value_bytes);
@@ -118,7 +118,7 @@ impl Many {
             .collect();
         let items: Vec<PutItem> = keys
             .iter()
-            .zip(&begun)
+            .zip(&started)
             .map(|(key, (_, value))| PutItem {
                 key: key.name.clone(),
                 value: self.source.bytes(*value),
@@ -126,7 +126,7 @@ impl Many {
             })
             .collect();
         let results = self.client.multi_put(BUCKET, &items).await;
-        for ((key, (writing, _)), result) in keys.iter().zip(&begun).zip(results) {
+        for ((key, (writing, _)), result) in keys.iter().zip(&started).zip(results) {
             key.end_write(writing, result.is_ok());
             result?;
         }

@@ -59,9 +59,9 @@ impl Pipelined {
             self.begin(state, began)?;
         }
         let mut over = false;
-        while let Some((begun, answer)) = state.pipeline.next().await {
-            let sent = begun.sent;
-            self.check(begun, answer?)?;
+        while let Some((started, answer)) = state.pipeline.next().await {
+            let sent = started.sent;
+            self.check(started, answer?)?;
             if over {
                 continue;
             }
@@ -89,7 +89,7 @@ impl Pipelined {
         state.turn += 1;
         let key = self.many.any();
         let name = key.name.clone();
-        let begun = if gets {
+        let started = if gets {
             let kind = Kind::Get { floor: key.begin_read() };
             state.pipeline.get(&name, ByteRange::ALL, InFlight { key, sent: now, kind })
         } else {
@@ -98,14 +98,14 @@ impl Pipelined {
             let value = self.many.source.bytes(value);
             state.pipeline.put(&name, &value, &state.options, InFlight { key, sent: now, kind })
         };
-        if begun.is_err() {
+        if started.is_err() {
             bail!("the stream has no room for so many operations");
         }
         Ok(())
     }
 
-    fn check(&self, begun: InFlight, answer: Answer) -> Result<()> {
-        let InFlight { key, kind, .. } = begun;
+    fn check(&self, started: InFlight, answer: Answer) -> Result<()> {
+        let InFlight { key, kind, .. } = started;
         match (kind, answer) {
             (Kind::Get { floor }, Answer::Got(Some(object))) => {
                 key.check(&self.many.source, floor, &object.value)

@@ -75,8 +75,8 @@ struct State {
     history: History,
     faults: Faults,
     lanes: Lanes,
-    /// Requests begun.
-    begun: u64,
+    /// Requests that were submitted.
+    submitted: u64,
 }
 
 /// A request that began.
@@ -198,8 +198,8 @@ impl Core {
         let timed = self.options.latency != Latency::default();
         let now = timed.then(Instant::now);
         let begin = |ticket: Ticket| {
-            state.begun += 1;
-            let cost = self.options.latency.of(ticket.op(), state.begun);
+            state.submitted += 1;
+            let cost = self.options.latency.of(ticket.op(), state.submitted);
             let due = now.filter(|_| !cost.is_zero()).map(|now| state.lanes.ends(now, cost));
             (due, state.begin(ticket, self.options.record))
         };
@@ -235,7 +235,7 @@ impl SimDevice {
             image,
             faults: Faults::default(),
             lanes: Lanes::new(options.parallel),
-            begun: 0,
+            submitted: 0,
         };
         let core =
             Core { options, state: Mutex::new(state), line: Line::new(), counters: Counters::default() };

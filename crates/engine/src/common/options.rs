@@ -84,8 +84,8 @@ pub struct OpenOptions {
     /// Buckets whose values lie in groups of their own, apart from everybody else's; at most
     /// [`OWN_SPACES_MAX`](crate::OWN_SPACES_MAX). Not a quota: where nothing else is free, others get their space too.
     pub own_space: Vec<String>,
-    /// Opens with moving paused: [`Store::resume_moving`](crate::Store::resume_moving).
-    pub pause_moving: bool,
+    /// Opens with moving paused: [`Store::resume_relocation`](crate::Store::resume_relocation).
+    pub pause_relocation: bool,
     /// Gives groups of blocks that are wholly free back to the device, in the background and at a limited rate: a file
     /// gets holes there, a raw device learns that they hold nothing. Writing into a hole of a file costs
     /// more at the next flush than overwriting.
@@ -103,7 +103,7 @@ impl Default for OpenOptions {
             read_only: false,
             accept_damaged_log: false,
             own_space: Vec::new(),
-            pause_moving: false,
+            pause_relocation: false,
             discard: false,
             tuning: Tuning::default(),
         }

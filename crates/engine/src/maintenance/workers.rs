@@ -158,7 +158,7 @@ fn keeper(store: &Weak<Inner>, worker: &Worker) {
 
 fn mover(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Move, store, worker, |inner| {
-        let debt = Duration::from_nanos(inner.moving_wait_ns());
+        let debt = Duration::from_nanos(inner.relocation_wait_ns());
         if !debt.is_zero() {
             // The load may end meanwhile.
             return Some(debt.min(MOVER_PERIOD));

@@ -104,7 +104,7 @@ impl Recovery {
             space,
             own,
             tablets,
-            maintenance: Maintenance::new(worker.clone(), options.pause_moving, options.discard),
+            maintenance: Maintenance::new(worker.clone(), options.pause_relocation, options.discard),
             losses: self.superblock.losses,
             publisher: Token::new(found.unwrap_or(self.superblock)),
             gives_up: options.accept_damaged_log,

@@ -69,7 +69,7 @@ fn half_dead() -> (Fixture, u64) {
     let mut made = Fixture::new();
     made.publish();
     // Nothing moves yet.
-    let options = OpenOptions { pause_moving: true, ..options() };
+    let options = OpenOptions { pause_relocation: true, ..options() };
     let store = block_on(Store::open(made.device.clone(), options, environment())).unwrap();
     (0..40).for_each(|which| put(&store, which, bytes(which, 1_500)));
     apply(&store);

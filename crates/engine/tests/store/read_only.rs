@@ -96,8 +96,8 @@ fn refuses_writes(store: &Store) {
     let looked =
         block_on(store.update(&key, ReadLevel::Info, |found| (Change::NoChange, found.is_some()))).unwrap();
     assert!(looked.answer && looked.pending.is_empty());
-    store.pause_moving();
-    store.resume_moving();
+    store.pause_relocation();
+    store.resume_relocation();
 }
 
 #[test]

@@ -314,9 +314,9 @@ pub(crate) mod tests {
                     }
                 });
             }
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             let mut turns = 0;
-            while turns < 1_000 || begun.elapsed() < std::time::Duration::from_millis(200) {
+            while turns < 1_000 || started.elapsed() < std::time::Duration::from_millis(200) {
                 policy.let_go(&slots[0], 0);
                 turns += 1;
             }

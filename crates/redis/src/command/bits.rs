@@ -183,7 +183,7 @@ pub(super) async fn bitop(call: Call) -> Outcome {
         .enumerate()
         .map(|(at, key)| (key, if at == 0 { ReadLevel::Info } else { ReadLevel::Value }))
         .collect();
-    call.update_together(&looks, |objects| {
+    call.update_batch(&looks, |objects| {
         let (target, sources) = objects.split_first().map_or((&None, objects), |split| split);
         let result = combine(operation, sources);
         let bytes = result.len() as i64;

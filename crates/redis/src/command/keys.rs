@@ -24,11 +24,11 @@ pub(super) async fn del(call: Call) -> Outcome {
     // Before anything is deleted: a command that is refused did nothing.
     let keys = call.rest(1).iter().map(|word| call.frontend.key(word)).collect::<Result<Vec<_>, _>>()?;
     if call.is_one_step() {
-        return delete_together(&call, keys).await;
+        return delete_batch(&call, keys).await;
     }
     // A request that is too much for a step is refused before anything is done; one by one it may be possible.
     if (2..=KEYS_A_STEP_MAX).contains(&keys.len())
-        && let Ok(finished) = delete_together(&call, keys.clone()).await
+        && let Ok(finished) = delete_batch(&call, keys.clone()).await
     {
         return Ok(finished);
     }
@@ -43,9 +43,9 @@ pub(super) async fn del(call: Call) -> Outcome {
 }
 
 /// Deletes objects as one step; answers how many there were, those among them of which nobody knows whether they existed.
-async fn delete_together(call: &Call, keys: Vec<ObjectKey>) -> Outcome {
+async fn delete_batch(call: &Call, keys: Vec<ObjectKey>) -> Outcome {
     let keys: Vec<_> = keys.into_iter().map(|key| (key, ReadLevel::Existence)).collect();
-    call.update_together(&keys, |objects| {
+    call.update_batch(&keys, |objects| {
         let mut named = HashSet::with_capacity(keys.len());
         let deleted = keys.iter().zip(objects).map(|((key, _), object)| {
             // A key that is named twice counts once.
@@ -113,7 +113,7 @@ pub(super) async fn rename(call: Call, replace: bool) -> Outcome {
         return Ok(Finished::after(info.map_or(Answer::error(NO_SUCH_KEY), |_| kept), seen));
     }
     let decide = |objects: &[Option<Object>]| take_to(objects, replace, true, done());
-    call.update_together(&looks(from, to, replace), decide).await
+    call.update_batch(&looks(from, to, replace), decide).await
 }
 
 /// The keys of a rename or a copy, and how far each is looked at, where one object takes another one's place: the other one only where it may be in the way.
@@ -155,5 +155,5 @@ pub(super) async fn copy(call: Call) -> Outcome {
         return Err("ERR source and destination objects are the same".into());
     }
     let decide = |objects: &[Option<Object>]| take_to(objects, replace, false, Answer::Integer(1));
-    call.update_together(&looks(from, to, replace), decide).await
+    call.update_batch(&looks(from, to, replace), decide).await
 }

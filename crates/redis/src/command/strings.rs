@@ -259,7 +259,7 @@ pub(super) async fn mset(call: Call, look: ReadLevel) -> Outcome {
         values.push(value);
     }
     let if_missing = look != ReadLevel::Nothing;
-    call.update_together(&keys, |objects| {
+    call.update_batch(&keys, |objects| {
         if if_missing && objects.iter().any(Option::is_some) {
             return (values.iter().map(|_| Change::NoChange).collect(), Answer::Integer(0));
         }

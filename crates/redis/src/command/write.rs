@@ -119,7 +119,7 @@ impl Call {
             let Updated { answer, pending } = self.frontend.store.update(&key, look, decide).await?;
             return Ok(Finished::after(answer, pending));
         }
-        self.update_together(&[(key, look)], |objects| {
+        self.update_batch(&[(key, look)], |objects| {
             let (change, answer) = decide(objects.first().and_then(Option::as_ref));
             (vec![change], answer)
         })
@@ -127,7 +127,7 @@ impl Call {
     }
 
     /// Updates several objects as one step; what `decide` answers leaves when all of it is durable.
-    pub(crate) async fn update_together(
+    pub(crate) async fn update_batch(
         &self,
         keys: &[(ObjectKey, ReadLevel)],
         mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, Answer),

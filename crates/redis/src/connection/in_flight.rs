@@ -20,11 +20,11 @@ use crate::command::call::{Command, Order, Outcome, Task};
 /// A running command counts as an answer of so many bytes for each of its keys: the real size is not known yet.
 pub(super) const ANSWER_BYTES_GUESS: usize = 64 << 10;
 
-/// Bytes of the answer of one of [`Begun::Written`].
+/// Bytes of the answer of one of [`InFlightCommand::Written`].
 const OK_BYTES: usize = 5;
 
 /// A command that was begun, or several.
-enum Begun {
+enum InFlightCommand {
     Running {
         task: Task,
         keys: SmallVec<[u64; 2]>,
@@ -65,7 +65,7 @@ struct Uses {
 #[derive(Default)]
 pub(super) struct InFlight {
     /// Each with whether it is answered.
-    begun: VecDeque<(Begun, bool)>,
+    entries: VecDeque<(InFlightCommand, bool)>,
     /// Commands in it.
     commands: usize,
     /// Those that run.
@@ -89,7 +89,7 @@ impl InFlight {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.begun.is_empty()
+        self.entries.is_empty()
     }
 
     /// Memory of answers that wait, and of commands and answers to come.
@@ -107,8 +107,8 @@ impl InFlight {
         if std::mem::take(&mut self.pinned) == 0 {
             return;
         }
-        for (begun, _) in &mut self.begun {
-            if let Begun::Waiting { through, .. } = begun {
+        for (command, _) in &mut self.entries {
+            if let InFlightCommand::Waiting { through, .. } = command {
                 through.answer.own();
             }
         }
@@ -138,7 +138,7 @@ impl InFlight {
     ) -> bool {
         match order {
             Order::Free => true,
-            Order::All => self.begun.is_empty(),
+            Order::All => self.entries.is_empty(),
             Order::Keys if self.all_runs => false,
             Order::Keys if self.running == 0 => true,
             Order::Keys => !keys.any(|key| {
@@ -158,8 +158,8 @@ impl InFlight {
         self.is_muted = is_muted;
     }
 
-    fn push(&mut self, begun: Begun) {
-        self.begun.push_back((begun, !self.is_muted));
+    fn push(&mut self, command: InFlightCommand) {
+        self.entries.push_back((command, !self.is_muted));
     }
 
     /// A command goes on as a task. `bytes`: of its words.
@@ -185,7 +185,7 @@ impl InFlight {
         self.writing += usize::from(writes);
         self.bytes += bytes;
         self.commands += 1;
-        self.push(Begun::Running { task, keys, order, writes, bytes });
+        self.push(InFlightCommand::Running { task, keys, order, writes, bytes });
     }
 
     /// A command is through.
@@ -195,7 +195,7 @@ impl InFlight {
         self.bytes += bytes;
         self.pinned += through.answer.pinned_bytes();
         self.commands += 1;
-        self.push(Begun::Waiting { through, bytes });
+        self.push(InFlightCommand::Waiting { through, bytes });
     }
 
     /// So many writes are through that answer `OK` when they are durable, `last` the last of them.
@@ -203,7 +203,7 @@ impl InFlight {
         self.writing += writes;
         self.commands += writes;
         self.bytes += writes * OK_BYTES;
-        self.push(Begun::Written { last, writes });
+        self.push(InFlightCommand::Written { last, writes });
     }
 
     /// Goes on with those that run; `finish` says what becomes of one that is through.
@@ -215,8 +215,8 @@ impl InFlight {
         if self.running == 0 {
             return;
         }
-        for (begun, _) in &mut self.begun {
-            let Begun::Running { task, keys, order, writes, bytes } = begun else { continue };
+        for (command, _) in &mut self.entries {
+            let InFlightCommand::Running { task, keys, order, writes, bytes } = command else { continue };
             let Poll::Ready(outcome) = task.as_mut().poll(context) else { continue };
             for key in &*keys {
                 if let Some(uses) = self.uses.get_mut(key) {
@@ -236,24 +236,24 @@ impl InFlight {
             self.writing += usize::from(through.writes);
             self.bytes += bytes;
             self.pinned += through.answer.pinned_bytes();
-            *begun = Begun::Waiting { through, bytes };
+            *command = InFlightCommand::Waiting { through, bytes };
         }
     }
 
     /// Takes the first answer, where it may leave, and for how many commands it is given: none where they are not answered. Only
     /// the first waits: what is behind it cannot be answered before it, and the log is in order.
     pub(super) fn pop(&mut self, context: &mut Context<'_>) -> Option<(Answer, usize)> {
-        let (begun, is_answered) = self.begun.front_mut()?;
+        let (command, is_answered) = self.entries.front_mut()?;
         let is_answered = *is_answered;
-        let (answer, bytes, times) = match begun {
-            Begun::Running { .. } => return None,
-            Begun::Written { last, writes } => {
+        let (answer, bytes, times) = match command {
+            InFlightCommand::Running { .. } => return None,
+            InFlightCommand::Written { last, writes } => {
                 let Poll::Ready(durable) = last.poll_durable(context) else { return None };
                 self.writing -= *writes;
                 let answer = durable.map_or_else(|error| Failed::from(error).into(), |_| Answer::Ok);
                 (answer, *writes * OK_BYTES, *writes)
             }
-            Begun::Waiting { through: Through { answer, pending, writes }, bytes } => {
+            InFlightCommand::Waiting { through: Through { answer, pending, writes }, bytes } => {
                 let Poll::Ready(durable) = poll_durable(pending, context) else { return None };
                 self.writing -= usize::from(*writes);
                 self.pinned -= answer.pinned_bytes();
@@ -266,7 +266,7 @@ impl InFlight {
                 (answer, *bytes, 1)
             }
         };
-        self.begun.pop_front();
+        self.entries.pop_front();
         self.commands -= times;
         self.bytes -= bytes;
         Some((answer, if is_answered { times } else { 0 }))

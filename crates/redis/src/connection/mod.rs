@@ -149,12 +149,12 @@ impl Connection {
     pub(crate) fn advance(&mut self, shared: &mut Shared) -> bool {
         self.poll_in_flight(shared);
         loop {
-            let begun_all = self.begin_commands(shared);
+            let all_started = self.begin_commands(shared);
             let before = (self.queue.len(), self.queue.bytes());
             self.poll_in_flight(shared);
             // A command that was begun may be through already, and then those that wait for it may begin.
-            if begun_all || (self.queue.len(), self.queue.bytes()) == before {
-                self.is_listened_to = begun_all && !self.session.closing && !self.input.ended;
+            if all_started || (self.queue.len(), self.queue.bytes()) == before {
+                self.is_listened_to = all_started && !self.session.closing && !self.input.ended;
                 // Before its client can know of it.
                 if self.last.is_some() && self.session.authenticated {
                     self.session.client.set_authenticated();

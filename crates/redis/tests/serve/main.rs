@@ -1,4 +1,4 @@
-//! The face through real connections.
+//! The frontend through real connections.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

@@ -1,4 +1,4 @@
-//! One connection: TLS where there is some, HTTP on it, and the patience with it.
+//! One connection: TLS where there is some, HTTP on it, and the minimum rate that it keeps to.
 //!
 //! HTTP/2 is what gRPC speaks; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes tell which of them it is.
 

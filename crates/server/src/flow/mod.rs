@@ -124,10 +124,10 @@ impl ConnectionFlow {
     }
 
     pub(crate) fn permit(self: &Arc<Self>) -> Arc<MemoryPermit> {
-        let begun = Instant::now();
+        let started = Instant::now();
         Arc::new(MemoryPermit {
             flow: Arc::clone(self),
-            begun,
+            started,
             bytes: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
             waits: Mutex::new(None),
@@ -184,7 +184,7 @@ impl Drop for Idle {
 #[derive(Debug)]
 pub(crate) struct MemoryPermit {
     flow: Arc<ConnectionFlow>,
-    begun: Instant,
+    started: Instant,
     bytes: AtomicUsize,
     /// Bytes that its connection keeps for the rest of the request.
     kept: AtomicUsize,
@@ -295,7 +295,7 @@ impl MemoryPermit {
     }
 
     fn refused(&self, who: &str) -> Failure {
-        self.flow.refused.add(self.begun.elapsed());
+        self.flow.refused.add(self.started.elapsed());
         Failure::overloaded(format!("{who} has too many bytes of requests and answers under way"))
     }
 

@@ -19,7 +19,7 @@ use crate::convert;
 use crate::failure::Failure;
 
 /// Values of a batch of puts up to here take their places one behind the other: they ride in the log, and wait for no device.
-const BEGUN_BYTES_MAX: usize = 16 << 10;
+const PLACED_BYTES_MAX: usize = 16 << 10;
 
 /// Bytes that a result is expected to have.
 const RESULT_BYTES_GUESS: usize = 12;
@@ -55,8 +55,8 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffe
                     alone_until = at + SHORT_PUTS_MAX;
                 }
                 match begin_put(&admitted, &batch, item).await {
-                    Ok(Begun::Placed(pending)) => placed.push((at, pending)),
-                    Ok(Begun::Apart(put)) => apart.push((at, put)),
+                    Ok(Started::Placed(pending)) => placed.push((at, pending)),
+                    Ok(Started::Apart(put)) => apart.push((at, put)),
                     Err(failure) => results[at] = Err(failure),
                 }
                 at += 1;
@@ -114,7 +114,7 @@ fn place_short(store: &Store, batch: &Batch<()>, items: &[Item<()>]) -> Option<P
 }
 
 /// How far a put came without waiting for others.
-enum Begun {
+enum Started {
     /// It has its place in the order of writes.
     Placed(Pending),
     /// It has rules, or a long value.
@@ -126,24 +126,24 @@ async fn begin_put(
     admitted: &Authenticated<()>,
     batch: &Batch<()>,
     item: &Item<()>,
-) -> Result<Begun, Failure> {
+) -> Result<Started, Failure> {
     let (key, value) = (batch.key(item)?, batch.value(item));
     let store = admitted.store();
     if !item.says_more
-        && value.len() <= BEGUN_BYTES_MAX
+        && value.len() <= PLACED_BYTES_MAX
         && let Some(pending) = store.try_write(&[(&key, value)])
     {
-        return Ok(Begun::Placed(pending));
+        return Ok(Started::Placed(pending));
     }
     let item = whole(batch, item)?;
-    let is_apart = item.rules.is_some() || item.value.len() > BEGUN_BYTES_MAX;
+    let is_apart = item.rules.is_some() || item.value.len() > PLACED_BYTES_MAX;
     let end = (item.ttl_ns, item.expire_time_ns);
     let options = convert::put_options(item.rules, item.metadata, item.modified_ns, end)?;
     if is_apart {
-        return Ok(Begun::Apart(Box::new((key, item.value, options))));
+        return Ok(Started::Apart(Box::new((key, item.value, options))));
     }
-    let begun = store.write(Write::put(&key, &item.value.into(), &options)).await;
-    begun.map(Begun::Placed).map_err(|error| Failure::of(&error))
+    let written = store.write(Write::put(&key, &item.value.into(), &options)).await;
+    written.map(Started::Placed).map_err(|error| Failure::of(&error))
 }
 
 async fn put_one(

@@ -8,9 +8,9 @@ use crate::call::message::Parted;
 pub(crate) fn relocation(request: Authenticated<Parted<v1::MovingRequest>>) -> v1::MovingResponse {
     let (Parted { message, .. }, admitted) = request.take();
     if message.pause {
-        admitted.store().pause_moving();
+        admitted.store().pause_relocation();
     } else {
-        admitted.store().resume_moving();
+        admitted.store().resume_relocation();
     }
     v1::MovingResponse {}
 }

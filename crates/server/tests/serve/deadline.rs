@@ -109,10 +109,8 @@ async fn cancelled_puts_are_wholly_there_or_absent() {
             let bytes = SIZES[i as usize % 4];
             let key = Bytes::from(i.to_be_bytes().to_vec());
             let request = v1::PutRequest { key, value: value(bytes, i as u8), ..Default::default() };
-            let patience = Duration::from_micros(u64::from(i / 4) * 200);
-            tokio::time::timeout(patience, call::<v1::Put>(&channel, request))
-                .await
-                .is_ok_and(|put| put.is_ok())
+            let time = Duration::from_micros(u64::from(i / 4) * 200);
+            tokio::time::timeout(time, call::<v1::Put>(&channel, request)).await.is_ok_and(|put| put.is_ok())
         });
         if i % 16 == 15 {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -55,13 +55,13 @@ pub(crate) enum Progress {
 impl Store {
     /// Stops moving values and tidying packed runs in the background, until it is resumed; a step under way ends first. A
     /// write that finds no room still makes some.
-    pub fn pause_moving(&self) {
+    pub fn pause_relocation(&self) {
         self.0.maintenance.relocation.paused.store(true, Ordering::Release);
         self.0.space.open_closed();
     }
 
     /// Lets values be moved again.
-    pub fn resume_moving(&self) {
+    pub fn resume_relocation(&self) {
         self.0.maintenance.relocation.paused.store(false, Ordering::Release);
         if let Some(worker) = &self.0.maintenance.worker {
             worker.wake_move();
@@ -82,7 +82,7 @@ impl Store {
 
 impl Inner {
     /// Nanoseconds until more may move.
-    pub(crate) fn moving_wait_ns(&self) -> u64 {
+    pub(crate) fn relocation_wait_ns(&self) -> u64 {
         let now_ns = self.now_ns();
         if self.space.take_splintered() {
             self.maintenance

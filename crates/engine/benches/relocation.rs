@@ -1,4 +1,4 @@
-//! What a drift of sizes costs: `cargo bench -p shoal-engine --bench moving -- [MIB [FILL_PERCENT [TURNOVERS]]]`.
+//! What a drift of sizes costs: `cargo bench -p shoal-engine --bench relocation -- [MIB [FILL_PERCENT [TURNOVERS]]]`.
 //!
 //! Values with a median that grows from 4 to 64 KiB replace each other at random on a device in memory that stays as full as
 //! wanted. For each turnover of the device: bytes put, bytes moved, runs a value, and values in more than four runs. With
@@ -98,7 +98,7 @@ fn report(what: f64, load: &Load, before: &StoreStat, bytes: u64, since: Instant
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     if words.is_empty() {
-        println!("usage: moving MIB [FILL_PERCENT [TURNOVERS [paused]]]");
+        println!("usage: relocation MIB [FILL_PERCENT [TURNOVERS [paused]]]");
         return;
     }
     let number =
@@ -110,7 +110,7 @@ fn main() {
         .expect("format");
     let options = OpenOptions {
         cache_bytes: 64 << 20,
-        pause_moving: words.iter().any(|word| word == "paused"),
+        pause_relocation: words.iter().any(|word| word == "paused"),
         tuning: Tuning {
             move_load_bytes_per_s: 1 << 30,
             move_idle_bytes_per_s: 1 << 30,

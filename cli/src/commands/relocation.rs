@@ -1,4 +1,4 @@
-//! `shoal moving`: stops the moving of values in a running server, and lets it go on.
+//! `shoal relocation`: stops the relocation of values in a running server, and lets it go on.
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -9,12 +9,12 @@ use crate::target::StoreArguments;
 
 const EXAMPLES: &str = "\
 Examples:
-  shoal moving pause      nothing is moved until the server's next start, or until:
-  shoal moving resume
+  shoal relocation pause      nothing is moved until the server's next start, or until:
+  shoal relocation resume
 
 A store that no server has open moves nothing, so there is nothing to pause with --data.
 A store moves values in the background so that a few groups of blocks are always wholly free. `shoal stat` shows how far
-that is (moving.*).";
+that is (relocation.*).";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

@@ -16,7 +16,7 @@ use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
 use crate::common::{assert_clean, format, key, observe_all, recover_all, step, tiny, tiny_format, within};
 
-/// Longer than any patience of the mover.
+/// Longer than any pause of the mover.
 const LONG_NS: u64 = 100_000_000_000;
 
 /// A store whose clock the test moves.
@@ -113,22 +113,22 @@ fn groups_are_emptied_and_nothing_is_lost() {
 fn a_pause_stops_moving_and_tidying() {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
     let (bed, _) = holey(&device);
-    bed.store.pause_moving();
+    bed.store.pause_relocation();
     let before = bed.store.stat();
-    assert!(before.moving_paused);
+    assert!(before.relocation_paused);
     bed.settle(100);
     let paused = bed.store.stat();
     assert_eq!(
         (paused.moved_bytes, paused.groups_emptied, paused.groups_closed),
         (before.moved_bytes, before.groups_emptied, 0)
     );
-    bed.store.resume_moving();
+    bed.store.resume_relocation();
     bed.settle(1_000);
     let resumed = bed.store.stat();
-    assert!(!resumed.moving_paused && resumed.moved_bytes > paused.moved_bytes, "{resumed:?}");
+    assert!(!resumed.relocation_paused && resumed.moved_bytes > paused.moved_bytes, "{resumed:?}");
     drop(bed);
     assert_clean(&device, "at the end");
-    let options = OpenOptions { pause_moving: true, ..small() };
+    let options = OpenOptions { pause_relocation: true, ..small() };
     let bed = Bed::open(&device, options).unwrap();
     bed.settle(100);
     assert_eq!(bed.store.stat().moved_bytes, 0, "opened paused");
