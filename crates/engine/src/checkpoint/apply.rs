@@ -15,7 +15,7 @@ use crate::checkpoint::replace::ReplaceEntries;
 use crate::checkpoint::runs::take_common;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
-use crate::log::commit::Item;
+use crate::log::queue::Item;
 use crate::space::manager::Extents;
 use crate::store::{Inner, OperationCounters, copies};
 use crate::tablet::damage::Unread;

@@ -10,75 +10,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use shoal_base::sync::Mutex;
-use shoal_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use shoal_base::{BLOCK_BYTES, Clock, Lsn, blocks_for};
-use shoal_device::{Device, IoBuf, IoFuture, memory::Guarded};
-use shoal_pool::{Pool, WriteMemory};
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use shoal_base::{BLOCK_BYTES, Clock, Lsn};
+use shoal_device::{Device, IoBuf};
+use shoal_pool::Pool;
 use smallvec::SmallVec;
 
 use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHeader};
+use super::queue::{Item, Marker, QueuedBatch, ValueWrite};
 use super::ring::{BatchIndex, Ring};
+use super::ring_space::RingSpace;
 use crate::common::error::{Error, Result};
 use crate::common::event::{Bell, Event, Token, TokenGuard};
 use crate::log::expiry::{ExpiryClock, Newest};
 use crate::log::kept::Kept;
 use crate::log::poison::Poison;
-use crate::log::record::{Record, UNNUMBERED};
+use crate::log::record::Record;
 use crate::log::ring::LogPlace;
-use crate::space::manager::Extents;
 use crate::testing::injected_bug::{Bug, injected};
-
-/// Blocks of the ring that admission leaves for seals and for what is left out at the ring's end.
-pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
-
-/// Most bytes of records in one write batch, whatever the ring's size: a batch has at most 16 MiB.
-const WRITE_BATCH_BYTES_MAX: usize = 8 << 20;
-
-/// The write of a value, which the leader starts together with the batch.
-pub(crate) type ValueWrite = IoFuture<Guarded<WriteMemory, Arc<Extents>>>;
-
-/// Something in the queue.
-pub(crate) enum Item {
-    /// A write batch, with the blocks of the ring that it reserved.
-    Writes { batch: QueuedBatch, reserved: u32 },
-    /// An overlay was frozen: when everything before it is durable, the marker says up to which number.
-    Marker(Arc<Marker>),
-}
-
-/// A write batch in the queue: its records go into one batch of the log, one behind the other, and recovery takes that as a
-/// whole or not at all (R22).
-#[derive(Default)]
-pub(crate) struct QueuedBatch {
-    pub records: SmallVec<[Arc<Record>; 1]>,
-    /// Writes of values that nobody has started.
-    pub writes: Vec<ValueWrite>,
-    /// Whether values were written before: then the batch needs a real flush.
-    pub has_extents: bool,
-    /// Values that stay in the pool when they are durable, with their records.
-    pub kept: Vec<(Arc<Record>, Kept)>,
-}
-
-impl QueuedBatch {
-    fn bytes(&self) -> usize {
-        self.records.iter().map(|record| record.bytes().len()).sum()
-    }
-}
-
-/// Where a freeze stands in the order of records (R4).
-pub(crate) struct Marker {
-    lsn: AtomicU64,
-}
-
-impl Marker {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { lsn: AtomicU64::new(UNNUMBERED) })
-    }
-
-    fn reached(&self) -> Option<Lsn> {
-        let lsn = self.lsn.load(Ordering::Acquire);
-        (lsn != UNNUMBERED).then_some(Lsn(lsn))
-    }
-}
 
 /// What the leader works with.
 struct Leader {
@@ -110,7 +59,8 @@ impl CommitThread {
 pub(crate) struct Committer {
     device: Device,
     pool: Pool,
-    ring: Ring,
+    /// Which blocks of the ring are used, reserved and free.
+    pub(crate) ring: RingSpace,
     seed: u64,
     epoch: u64,
     batch_bytes_max: usize,
@@ -124,13 +74,6 @@ pub(crate) struct Committer {
     published: AtomicU64,
     named: AtomicU64,
     expiry: Arc<ExpiryClock>,
-    tail: AtomicU64,
-    /// Blocks of the ring, from its start on, that batches may lie in; a batch that would pass them begins at the ring's start. Only grows.
-    prepared: AtomicU32,
-    /// Where the next batch goes, as the index says. Release by the leader before it gives reserved blocks back; pairs with the acquire
-    /// in `used_blocks`.
-    head: AtomicU64,
-    reserved: AtomicU64,
     /// Whether the newest batch promises everything before it.
     sealed: AtomicBool,
     last_batch_ns: AtomicU64,
@@ -170,7 +113,7 @@ impl Committer {
         Self {
             device,
             pool,
-            ring: start.ring,
+            ring: RingSpace::new(start.ring, start.prepared, start.tail, start.head.position),
             seed: start.seed,
             epoch: start.epoch,
             batch_bytes_max: start
@@ -185,10 +128,6 @@ impl Committer {
             published: AtomicU64::new(start.superblock),
             named: AtomicU64::new(0),
             expiry: start.expiry,
-            tail: AtomicU64::new(start.tail),
-            prepared: AtomicU32::new(start.prepared),
-            head: AtomicU64::new(start.head.position),
-            reserved: AtomicU64::new(0),
             sealed: AtomicBool::new(false),
             last_batch_ns: AtomicU64::new(0),
             index: Mutex::new(start.index),
@@ -219,83 +158,10 @@ impl Committer {
         *self.counters.lock()
     }
 
-    /// Blocks of the ring between tail and head.
-    pub(crate) fn used_blocks(&self) -> u64 {
-        self.head.load(Ordering::Acquire).saturating_sub(self.tail.load(Ordering::Acquire))
-    }
-
-    /// Blocks of the ring that may be written to.
-    pub(crate) fn prepared(&self) -> u32 {
-        self.prepared.load(Ordering::Acquire)
-    }
-
     /// The ring is prepared up to there, and a durable superblock says so.
     pub(crate) fn is_prepared(&self, blocks: u32) {
-        self.prepared.fetch_max(blocks, Ordering::AcqRel);
+        self.ring.prepare(blocks);
         self.moved.notify();
-    }
-
-    /// Blocks that batches may still take, in both parts of the ring: behind the head, and in front of the tail.
-    ///
-    /// With head and tail in one turn of the ring these are what is prepared without what lies between them. Once the head is a
-    /// turn ahead, what is not prepared lies between them, too, and is passed already. The tail is asked first: it follows
-    /// the head, so what is stale here gives less room, never more.
-    fn free_blocks(&self) -> u64 {
-        let tail = self.tail.load(Ordering::Acquire);
-        let head = self.head.load(Ordering::Acquire);
-        let ring = u64::from(self.ring.blocks);
-        let room = if head / ring == tail / ring { u64::from(self.prepared()) } else { ring };
-        room.saturating_sub(head.saturating_sub(tail))
-    }
-
-    /// How full what is prepared of the ring is, in thousandths.
-    pub(crate) fn fill_permille(&self) -> usize {
-        let prepared = u64::from(self.prepared());
-        (prepared.saturating_sub(self.free_blocks()) * 1000 / prepared) as usize
-    }
-
-    /// Blocks from `position` to the end of what is prepared.
-    fn rest(&self, position: u64) -> u32 {
-        let offset = (position % u64::from(self.ring.blocks)) as u32;
-        self.prepared().saturating_sub(offset)
-    }
-
-    /// Whether a write batch that reserves `blocks` blocks finds room once everything is applied, and leaves room for others.
-    pub(crate) fn suits(&self, blocks: u32) -> bool {
-        self.prepared() == self.ring.blocks || blocks.saturating_mul(4) <= self.prepared()
-    }
-
-    /// Blocks of the ring that a record of so many bytes may take, with a batch of its own.
-    pub(crate) fn blocks_of(record_bytes: usize) -> u32 {
-        blocks_for((BATCH_HEADER_BYTES + record_bytes) as u64) as u32
-    }
-
-    /// Most bytes that the records of one write batch may have: their batch in the log must fit in the ring several times, however full that is.
-    pub(crate) fn write_batch_bytes_max(&self) -> usize {
-        let ring_bytes = self.ring.blocks as usize * BLOCK_BYTES;
-        (ring_bytes / 8).min(WRITE_BATCH_BYTES_MAX)
-    }
-
-    /// Blocks of the ring that a write batch of several records may take. Its batch in the log may be so long that what is left out at the ring's
-    /// end because of it is more than the margin.
-    pub(crate) fn blocks_of_many(record_bytes: usize) -> u32 {
-        2 * Self::blocks_of(record_bytes)
-    }
-
-    /// Takes room in the ring for a record; false where there is none now.
-    pub(crate) fn reserve(&self, blocks: u32) -> bool {
-        let margin = u64::from(LOG_MARGIN_BLOCKS.min(self.prepared() / 2));
-        self.reserved
-            .try_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
-                let wanted = reserved + u64::from(blocks);
-                (wanted + margin <= self.free_blocks()).then_some(wanted)
-            })
-            .is_ok()
-    }
-
-    /// Gives room back that no record will use.
-    pub(crate) fn unreserve(&self, blocks: u32) {
-        self.reserved.fetch_sub(u64::from(blocks), Ordering::AcqRel);
     }
 
     /// Puts an item at the queue's end. The caller holds the overlay's lock, which fixes the order (R4).
@@ -338,7 +204,7 @@ impl Committer {
     /// A superblock is durable: the log may be overwritten up to its tail, numbers may go up to its ceiling, and the next
     /// batch names it.
     pub(crate) fn superblock_published(&self, number: u64, tail: u64, ceiling: Lsn) {
-        self.tail.store(tail, Ordering::Release);
+        self.ring.set_tail(tail);
         self.index.lock().trim(tail);
         self.ceiling.store(ceiling.0, Ordering::Release);
         self.published.store(number, Ordering::Release);
@@ -417,7 +283,7 @@ impl Committer {
     /// Writes an empty batch that promises everything before it (R15) and names the newest superblock (R9).
     pub(crate) async fn seal(&self) {
         let mut leader = self.leader.take().await;
-        if !self.wants_seal() || self.free_blocks() < 2 {
+        if !self.wants_seal() || self.ring.free_blocks() < 2 {
             return;
         }
         if injected(Bug::NeverSealed) {
@@ -450,14 +316,14 @@ impl Committer {
             self.write_batch(leader, &mut drained).await
         };
         drained.is_left = false;
-        self.unreserve(drained.reserved);
+        self.ring.unreserve(drained.reserved);
         match result {
             Ok(()) => {
                 for record in &drained.records {
                     record.wake();
                 }
                 for (marker, lsn) in &drained.markers {
-                    marker.lsn.store(lsn.0, Ordering::Release);
+                    marker.reach(*lsn);
                 }
                 // Markers were reached, and what the batch needed less than was reserved is room again.
                 self.moved.notify();
@@ -487,7 +353,7 @@ impl Committer {
     fn drain(&self, leader: &mut Leader) -> Drained {
         let mut drained = Drained::new(self.poison.clone());
         let head = self.index.lock().head().position;
-        let rest = self.rest(head) as usize * BLOCK_BYTES;
+        let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
         let mut bytes = BATCH_HEADER_BYTES;
         let mut queue = self.queue.lock();
         while let Some(item) = queue.front() {
@@ -535,13 +401,13 @@ impl Committer {
         }
         let before = self.index.lock().head();
         let blocks = builder.blocks();
-        let position = if blocks > self.rest(before.position) {
+        let position = if blocks > self.ring.rest(before.position) {
             self.ring.turn(before.position)
         } else {
             before.position
         };
         let end = position + u64::from(blocks);
-        if end - self.tail.load(Ordering::Acquire) > u64::from(self.ring.blocks) {
+        if !self.ring.holds(end) {
             return Err(Error::Poisoned("the log's ring is full although room was reserved".into()));
         }
         let superblock = self.published.load(Ordering::Acquire);
@@ -572,7 +438,7 @@ impl Committer {
         let at = LogPlace { position, chain: before.chain, first_lsn };
         let head = LogPlace { position: end, chain, first_lsn: leader.next_lsn };
         self.index.lock().push(at, head);
-        self.head.store(end, Ordering::Release);
+        self.ring.set_head(end);
         self.sealed.store(false, Ordering::Release);
         self.durable.store(leader.next_lsn.0 - 1, Ordering::Release);
         self.named.fetch_max(superblock, Ordering::AcqRel);

@@ -13,8 +13,8 @@ use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
 
 use crate::checkpoint::publish::Changes;
-use crate::log::commit::{Item, QueuedBatch};
 use crate::log::format::{RecordKind, encode_record};
+use crate::log::queue::{Item, QueuedBatch};
 use crate::log::record::Record;
 use crate::{Environment, Error, FormatOptions, OpenOptions, Store, block_on};
 
@@ -106,7 +106,7 @@ fn opened(growable: bool) -> (Arc<Held>, Store) {
 fn queue(store: &Store) -> Arc<Record> {
     let encoded = encode_record(RecordKind::Delete, TabletId(0), b"default\0key", &[], false);
     let record = Arc::new(Record::new(encoded));
-    assert!(store.0.log.committer.reserve(1), "there is room");
+    assert!(store.0.log.committer.ring.reserve(1), "there is room");
     let batch =
         QueuedBatch { records: smallvec::SmallVec::from_iter([record.clone()]), ..QueuedBatch::default() };
     store.0.log.committer.push(Item::Writes { batch, reserved: 1 });

@@ -11,8 +11,10 @@ pub(crate) mod format;
 pub(crate) mod kept;
 pub(crate) mod owner;
 pub(crate) mod poison;
+pub(crate) mod queue;
 pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod ring;
+pub(crate) mod ring_space;
 
 use crate::common::{event, sync};

@@ -67,7 +67,7 @@ impl Inner {
 
     /// Whether more of the log's ring should be prepared: what is prepared is a quarter full.
     pub(crate) fn wants_log(&self) -> bool {
-        self.log.committer.prepared() < self.layout.log_blocks
+        self.log.committer.ring.prepared() < self.layout.log_blocks
             && self.log_fill_permille() >= PREPARE_FROM_PERMILLE
     }
 
@@ -86,8 +86,8 @@ impl Inner {
     /// [`Error::Full`] where there is no room for that; as the device.
     pub(crate) async fn prepare_for_step(&self, blocks: u32) -> Result<()> {
         self.prepare_log(blocks.saturating_mul(4)).await?;
-        let prepared = u64::from(self.log.committer.prepared());
-        if u64::from(blocks) * 2 > prepared && !self.log.committer.suits(blocks) {
+        let prepared = u64::from(self.log.committer.ring.prepared());
+        if u64::from(blocks) * 2 > prepared && !self.log.committer.ring.suits(blocks) {
             return Err(Error::Full { needed: u64::from(blocks), available: prepared / 2 });
         }
         Ok(())
@@ -101,7 +101,7 @@ impl Inner {
     /// As [`grow`](Self::grow).
     pub(crate) async fn prepare_log(&self, blocks: u32) -> Result<bool> {
         let _turn = self.maintenance.grower.take().await;
-        let from = self.log.committer.prepared();
+        let from = self.log.committer.ring.prepared();
         let to = from.saturating_mul(2).max(blocks).min(self.layout.log_blocks);
         if to <= from {
             return Ok(true);

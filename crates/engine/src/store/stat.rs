@@ -244,7 +244,7 @@ impl Store {
             free_blocks: inner.space.available(),
             pending_blocks,
             largest_free_run: u64::from(inner.space.allocator().largest_run()),
-            log_used_blocks: inner.log.committer.used_blocks(),
+            log_used_blocks: inner.log.committer.ring.used_blocks(),
             log_blocks: u64::from(inner.layout.log_blocks),
             tablets: inner.tablets.all().len() as u16,
             poisoned: inner.log.poison.failure().map(str::to_owned),

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use shoal_base::sync::Mutex;
 use shoal_base::{Lsn, TabletId};
 
-use crate::log::commit::Marker;
+use crate::log::queue::Marker;
 use crate::space::manager::ReadEpoch;
 use crate::tablet::overlay::Overlay;
 use crate::tablet::tree::Root;

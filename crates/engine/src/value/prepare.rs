@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 
 use super::manifest::{Manifest, manifest_bytes};
 use crate::common::options::Tuning;
-use crate::log::commit::ValueWrite;
 use crate::log::kept::Kept;
+use crate::log::queue::ValueWrite;
 use crate::space::manager::Extents;
 use crate::value::entry::{Entry, Home, INLINE_RUNS_MAX, LEAF_ENTRY_BYTES_MAX, Meta, meta_fits_inline};
 use crate::value::packed::packs;

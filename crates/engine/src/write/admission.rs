@@ -29,7 +29,7 @@ impl LogPermit<'_> {
 impl Drop for LogPermit<'_> {
     fn drop(&mut self) {
         if self.blocks > 0 {
-            self.committer.unreserve(self.blocks);
+            self.committer.ring.unreserve(self.blocks);
             // A write may wait for just these blocks.
             self.committer.moved.notify();
         }
@@ -41,14 +41,14 @@ impl Inner {
     pub(crate) fn try_admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Option<Permit<'_>> {
         let overlays = self.tablets.admission.try_admit(records, memory_bytes)?;
         let log = || LogPermit { committer: &self.log.committer, blocks };
-        self.log.committer.reserve(blocks).then(|| Permit { overlays, log: log() })
+        self.log.committer.ring.reserve(blocks).then(|| Permit { overlays, log: log() })
     }
 
     /// Waits for the permit of a write batch. Its records get room together or wait together: two batches of which each holds
     /// what the other one waits for would wait for ever.
     pub(crate) async fn admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Result<Permit<'_>> {
         let attempt = || self.try_admit(records, memory_bytes, blocks);
-        if !self.log.committer.suits(blocks) {
+        if !self.log.committer.ring.suits(blocks) {
             uninterrupted(self.prepare_for_step(blocks))?;
         }
         loop {
@@ -110,7 +110,7 @@ impl Inner {
     }
 
     pub(crate) fn log_fill_permille(&self) -> usize {
-        self.log.committer.fill_permille()
+        self.log.committer.ring.fill_permille()
     }
 }
 

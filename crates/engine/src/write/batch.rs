@@ -9,10 +9,11 @@ use smallvec::SmallVec;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{Metadata, PutOptions};
-use crate::log::commit::{Committer, ValueWrite};
 use crate::log::format::{RecordKind, encode_record, record_bytes};
 use crate::log::kept::Kept;
+use crate::log::queue::ValueWrite;
 use crate::log::record::Record;
+use crate::log::ring_space::RingSpace;
 use crate::space::manager::{Extents, Reservation};
 use crate::store::Inner;
 use crate::tablet::overlay::{self, hash_of};
@@ -112,10 +113,10 @@ impl<'a> PreparedBatch<'a> {
         let records = || self.records.iter().map(|prepared| &prepared.record);
         let bytes: usize = records().map(|record| record.bytes().len()).sum();
         let memory = records().map(|record| memory_bytes(record)).sum();
-        let bytes_max = self.inner.log.committer.write_batch_bytes_max();
+        let bytes_max = self.inner.log.committer.ring.write_batch_bytes_max();
         match self.records.len() {
-            1 => Ok((memory, Committer::blocks_of(bytes))),
-            _ if bytes <= bytes_max => Ok((memory, Committer::blocks_of_many(bytes))),
+            1 => Ok((memory, RingSpace::blocks_of(bytes))),
+            _ if bytes <= bytes_max => Ok((memory, RingSpace::blocks_of_many(bytes))),
             count => Err(too_large(count, bytes, bytes_max)),
         }
     }
@@ -168,7 +169,7 @@ impl Inner {
                 "one step writes {writes} objects; {BATCH_RECORDS_MAX} are allowed"
             )));
         }
-        let bytes_max = self.log.committer.write_batch_bytes_max();
+        let bytes_max = self.log.committer.ring.write_batch_bytes_max();
         let value_bytes: usize = changes.iter().map(Change::value_bytes).sum();
         let is_large = writes > 1 && value_bytes > bytes_max / 2;
         // Before values are written and space is claimed for each: that may fail first, and would say that the device is full.

@@ -11,7 +11,7 @@ use shoal_pool::WriteMemory;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{PutOptions, PutResult};
-use crate::log::commit::ValueWrite;
+use crate::log::queue::ValueWrite;
 use crate::space::manager::{Extents, RUNS_MAX};
 use crate::store::Store;
 use crate::value::prepare::{home_of, manifest_blocks};

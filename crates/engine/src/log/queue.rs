@@ -1,0 +1,63 @@
+//! What waits for the committer: write batches, and the markers of overlays that were frozen.
+
+use std::sync::Arc;
+
+use shoal_base::Lsn;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
+use shoal_device::{IoFuture, memory::Guarded};
+use shoal_pool::WriteMemory;
+use smallvec::SmallVec;
+
+use crate::log::kept::Kept;
+use crate::log::record::{Record, UNNUMBERED};
+use crate::space::manager::Extents;
+
+/// The write of a value, which the leader starts together with the batch.
+pub(crate) type ValueWrite = IoFuture<Guarded<WriteMemory, Arc<Extents>>>;
+
+/// Something in the queue.
+pub(crate) enum Item {
+    /// A write batch, with the blocks of the ring that it reserved.
+    Writes { batch: QueuedBatch, reserved: u32 },
+    /// An overlay was frozen: when everything before it is durable, the marker says up to which number.
+    Marker(Arc<Marker>),
+}
+
+/// A write batch in the queue: its records go into one batch of the log, one behind the other, and recovery takes that as a
+/// whole or not at all (R22).
+#[derive(Default)]
+pub(crate) struct QueuedBatch {
+    pub records: SmallVec<[Arc<Record>; 1]>,
+    /// Writes of values that nobody has started.
+    pub writes: Vec<ValueWrite>,
+    /// Whether values were written before: then the batch needs a real flush.
+    pub has_extents: bool,
+    /// Values that stay in the pool when they are durable, with their records.
+    pub kept: Vec<(Arc<Record>, Kept)>,
+}
+
+impl QueuedBatch {
+    pub(super) fn bytes(&self) -> usize {
+        self.records.iter().map(|record| record.bytes().len()).sum()
+    }
+}
+
+/// Where a freeze stands in the order of records (R4).
+pub(crate) struct Marker {
+    lsn: AtomicU64,
+}
+
+impl Marker {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { lsn: AtomicU64::new(UNNUMBERED) })
+    }
+
+    pub(super) fn reached(&self) -> Option<Lsn> {
+        let lsn = self.lsn.load(Ordering::Acquire);
+        (lsn != UNNUMBERED).then_some(Lsn(lsn))
+    }
+    /// Everything before the marker is durable, up to `lsn`.
+    pub(super) fn reach(&self, lsn: Lsn) {
+        self.lsn.store(lsn.0, Ordering::Release);
+    }
+}
