@@ -119,7 +119,7 @@ impl Merge for Liveness {
                 "the accounting of the packed run at block {} is lost: its space is, until `shoal check --repair`",
                 op.block
             );
-            return Ok(Change::Keep);
+            return Ok(Change::NoChange);
         };
         if let Some(before) = &before {
             self.totals.remove_run(before);

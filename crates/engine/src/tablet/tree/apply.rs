@@ -1,14 +1,14 @@
-//! The apply: one sorted pass of operations over an old tree, which gives a new one.
+//! An apply makes a new tree from an old one and sorted operations, in one pass.
 //!
-//! The old tree is walked from left to right along the operations. A subtree that no operation meets goes into the new tree as it
-//! is, unread, once the pages that wait below its level can be closed with a decent fill; otherwise it is entered, and
-//! its first page is merged with what waits. So splits, merges and the growing and shrinking of the tree are all the
-//! same: items of one level are cut into pages anew ([`super::builder`]). Pages are written bottom up. What is not changed is neither
-//! written nor released.
+//! The pass walks the old tree from left to right along the operations. A subtree that no operation meets goes into the
+//! new tree unread, if the waiting pages below its level can be closed with a decent fill. Otherwise the pass enters
+//! the subtree and merges its first page with the waiting items. So splits, merges and the growing and shrinking of the
+//! tree are the same work: [`super::builder`] cuts the items of one level into pages anew. Pages are written bottom up.
+//! The pass neither writes nor releases unchanged pages.
 //!
-//! R19: a page that cannot be read although an operation meets its range is replaced by a leaf that is marked "base
-//! lost" with its bounds; the new entries are on top. It is never merged with neighbours. An error of the device
-//! ends the apply: the page may be there again at the next one.
+//! R19: if an operation meets the range of a page that cannot be read, the pass replaces the page by a leaf that is
+//! marked "base lost" with its bounds and holds the new entries. Such a leaf is never merged with neighbours. An error
+//! of the device ends the apply: the page may be readable at the next one.
 
 use std::ops::Range;
 
@@ -22,17 +22,17 @@ use super::pages::{PageSink, PageSource, ReadHint};
 use super::{Root, Tree};
 use crate::common::error::{Error, Result};
 
-/// Pages that an apply asks for ahead of need, at most.
+/// Pages that an apply prefetches at most.
 const READ_AHEAD_PAGES: usize = 64;
 
-/// What the tree holds for the key of an operation.
+/// The tree's state of the key of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Old<'a> {
-    /// Nothing.
+    /// The tree has no entry.
     Absent,
-    /// This entry.
+    /// The tree has this entry.
     Present(&'a [u8]),
-    /// Nobody knows: the page was lost.
+    /// Unknown: the page of the key was lost.
     Lost,
 }
 
@@ -40,43 +40,44 @@ pub(crate) enum Old<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     /// The tree's entry stays.
-    Keep,
-    /// The entry that was left in the buffer; it is not empty, and with its key at most [`ENTRY_BYTES_MAX`].
+    NoChange,
+    /// The entry becomes the content of the buffer, which is not empty. Entry and key have at most [`ENTRY_BYTES_MAX`]
+    /// bytes.
     Put,
     /// The tree has no entry for the key afterwards.
     Delete,
 }
 
-/// Decides what operations do.
+/// Decides about the result of each operation.
 pub(crate) trait Merge: Send {
     /// An operation.
     type Op: Sync;
 
-    /// The key that it is about: at most [`TREE_KEY_BYTES_MAX`] bytes.
+    /// The key of an operation: at most [`TREE_KEY_BYTES_MAX`] bytes.
     fn key<'a>(&self, op: &'a Self::Op) -> &'a [u8];
 
-    /// Called once for each operation, in the order of the keys, with what the tree holds. `new` is empty and takes the
-    /// entry to put.
+    /// Called once for each operation, in the order of the keys, with the tree's state of the key. `new` is empty and
+    /// takes the entry to put.
     ///
     /// # Errors
     /// Any; it ends the apply.
     fn merge(&mut self, op: &Self::Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change>;
 }
 
-/// A range of keys whose base was lost in this apply.
+/// A range of keys whose base this apply lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LostRange {
     /// The page that could not be read.
     pub(crate) page: PageRef,
-    /// Its level: above 0 a whole subtree was lost, whose other pages nobody releases.
+    /// The page's level: above 0 a whole subtree was lost, and nothing releases its other pages.
     pub(crate) level: u8,
     /// The first key of the range.
     pub(crate) low: Vec<u8>,
-    /// The first key behind it; none: up to the end.
+    /// The end of the range (exclusive); `None` is the end of the tree.
     pub(crate) high: Option<Vec<u8>>,
-    /// Entries that were in it.
+    /// Entries that the range had.
     pub(crate) entries: u64,
-    /// Why it could not be read.
+    /// The reason why the page could not be read.
     pub(crate) why: String,
 }
 
@@ -87,9 +88,9 @@ pub(crate) struct Applied {
     pub(crate) root: Root,
     /// Pages written.
     pub(crate) pages_written: u64,
-    /// Pages of the old tree that the new one does not have.
+    /// Pages of the old tree that are not in the new one.
     pub(crate) pages_released: u64,
-    /// What was found damaged and replaced; at most one a page.
+    /// The damaged pages that the apply replaced, one range each.
     pub(crate) lost: Vec<LostRange>,
 }
 
@@ -97,28 +98,28 @@ pub(crate) struct Applied {
 pub(crate) struct Apply<'a, S, K, M> {
     /// The tree.
     pub(crate) tree: Tree,
-    /// Stamped into every new page: the LSN up to which the tree holds the log afterwards.
+    /// The LSN that every new page carries: the new tree holds the log up to it.
     pub(crate) lsn: Lsn,
-    /// Where old pages come from.
+    /// The old pages.
     pub(crate) source: &'a S,
-    /// Where new pages go.
+    /// Takes the new pages.
     pub(crate) sink: &'a mut K,
-    /// Decides what operations do.
+    /// Decides about the results of operations.
     pub(crate) merge: &'a mut M,
 }
 
 impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
-    /// Applies `ops`, whose keys must be strictly ascending, to the tree under `root`.
+    /// Applies `ops` to the tree under `root`. The keys must be strictly ascending.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where a key or an entry is too large, [`Error::Io`] where the device failed, and what sink and
-    /// merge give. The old tree is as it was.
+    /// [`Error::Invalid`] if a key or an entry is too large, [`Error::Io`] if the device failed, and the errors of sink
+    /// and merge. The old tree stays valid.
     pub(crate) async fn run(self, root: Root, ops: &[M::Op]) -> Result<Applied> {
         self.run_over(root, ops, false).await
     }
 
-    /// As [`run`](Self::run); what the ranges hold that an operation meets and that are lost, or cannot be read, is absent from now on:
-    /// entries that are known stay, and the marks go.
+    /// As [`run`](Self::run), but settles damage: if an operation meets a lost or unreadable range, the range keeps its
+    /// known entries, its other keys are absent from now on, and its mark goes.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -158,7 +159,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
     }
 }
 
-/// A subtree of the old tree, what its keys may be, and the operations that meet it.
+/// A subtree of the old tree with the bounds of its keys and the operations that meet it.
 struct Subtree {
     child: Child,
     level: u8,
@@ -167,25 +168,25 @@ struct Subtree {
     ops: Range<usize>,
 }
 
-/// An inner page of the old tree that is being read.
+/// An inner page of the old tree on the path of the pass.
 struct Open<P> {
     page: P,
     at: PageRef,
     level: u8,
     low: Vec<u8>,
     high: Option<Vec<u8>>,
-    /// The next child.
+    /// The index of the next child.
     next: usize,
-    /// The operations that were not handed to a child yet.
+    /// The operations that no child got yet.
     ops: Range<usize>,
     ahead: Ahead,
 }
 
-/// How far children were asked for ahead of need.
+/// The progress of prefetching under one page.
 struct Ahead {
-    /// The first operation whose child was not asked for yet.
+    /// The first operation whose child was not prefetched yet.
     op: usize,
-    /// Pages asked for and not entered yet.
+    /// Prefetched pages that the pass did not enter yet.
     pages: usize,
 }
 
@@ -198,7 +199,7 @@ struct Pass<'a, S: PageSource, K, M: Merge> {
     path: Vec<Open<S::Page>>,
     new: Vec<u8>,
     lost: Vec<LostRange>,
-    /// What is lost is absent from now on.
+    /// Lost keys become absent.
     settles: bool,
 }
 
@@ -230,8 +231,8 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         })
     }
 
-    /// Takes over the next children of the innermost open page, unread, up to one that an operation meets; unless what waits
-    /// below needs the first of them to be merged with.
+    /// Takes over the next children of the innermost open page, unread, up to the first one that an operation meets.
+    /// Takes none if the waiting items below must be merged with the first of them.
     async fn keep_untouched(&mut self) -> Result<()> {
         let Some(open) = self.path.last_mut() else { return Ok(()) };
         let level = usize::from(open.level);
@@ -256,7 +257,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         Ok(())
     }
 
-    /// The next child of the innermost open page; none behind the last.
+    /// The next child of the innermost open page; `None` after the last.
     fn next_subtree(&mut self) -> Result<Option<Subtree>> {
         let Some(open) = self.path.last_mut() else { return Ok(None) };
         let view = self.tree.view(&open.page, open.at, open.level)?;
@@ -287,7 +288,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         Ok(Some(Subtree { child, level: open.level - 1, low, high, ops }))
     }
 
-    /// Takes an old subtree over as it is.
+    /// Takes an old subtree over unchanged.
     async fn keep(&mut self, subtree: &Subtree) -> Result<()> {
         let above = usize::from(subtree.level) + 1;
         self.levels.close_below(above).await?;
@@ -296,7 +297,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         self.levels.push_subtree(above, &subtree.low, &[], &payload).await
     }
 
-    /// Reads the topmost page of a subtree and merges a leaf, or opens an inner page.
+    /// Reads the topmost page of a subtree, then merges it if it is a leaf, or opens it.
     async fn enter(&mut self, subtree: Subtree) -> Result<()> {
         self.read_ahead(&subtree);
         let page = match self.load(&subtree).await {
@@ -325,7 +326,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         self.merge_leaf(Some(&view), &subtree.low, subtree.ops, false).await
     }
 
-    /// The page, checked in all its parts: what follows relies on it.
+    /// Reads the page and checks all parts of it: the pass relies on that.
     async fn load(&self, subtree: &Subtree) -> Result<S::Page> {
         let at = subtree.child.page;
         let page = self.source.page(at, subtree.level, ReadHint::Apply).await?;
@@ -334,7 +335,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         Ok(page)
     }
 
-    /// Merges the items of `old` with operations. `lost`: in a lost range, where what is not known to be there is unknown.
+    /// Merges the items of `old` with operations. With `lost`, a key without an item is unknown instead of absent.
     async fn merge_leaf(
         &mut self,
         old: Option<&PageView<'_>>,
@@ -365,8 +366,8 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
             };
             self.new.clear();
             match (self.merge.merge(op, state, &mut self.new)?, entry) {
-                (Change::Keep, Some(_)) => self.copy_items(old, index..index + 1).await?,
-                (Change::Keep, None) => {}
+                (Change::NoChange, Some(_)) => self.copy_items(old, index..index + 1).await?,
+                (Change::NoChange, None) => {}
                 (Change::Put, _) => {
                     check_entry(key, &self.new)?;
                     self.levels.touch(0);
@@ -388,7 +389,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         let Some(view) = old else { return Ok(()) };
         for index in range {
             let item = view.item(index).map_err(internal)?;
-            // A key that is known to be absent needs no word where nothing is lost.
+            // Outside a lost range a key needs no mark of its absence.
             if item.payload.is_empty() && self.settles && self.levels.leaves().is_whole() {
                 continue;
             }
@@ -397,8 +398,8 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         Ok(())
     }
 
-    /// A leaf marked "base lost": it keeps its bounds, and operations outside of them (where the tree was empty when it was
-    /// lost, or became so) go to leaves of their own.
+    /// Merges a leaf marked "base lost", which keeps its bounds. Operations outside of them go to leaves of their own:
+    /// the bounds can be narrower than the leaf's range if the tree beside it was, or became, empty.
     async fn merge_lost_leaf(
         &mut self,
         view: &PageView<'_>,
@@ -430,7 +431,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         self.levels.close(0, false).await
     }
 
-    /// R19. What no operation meets stays as damaged as it is: a repair may still know better.
+    /// R19. A damaged page that no operation meets stays as it is: a repair may recover it.
     async fn replace_lost(&mut self, subtree: Subtree, error: &Error) -> Result<()> {
         if subtree.ops.is_empty() {
             return self.keep(&subtree).await;
@@ -454,7 +455,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         Ok(())
     }
 
-    /// Before a child is entered: asks for the pages that the operations will meet under the same parent.
+    /// Prefetches the pages that the operations meet under the same parent, before the pass enters a child.
     fn read_ahead(&mut self, subtree: &Subtree) {
         let Some(open) = self.path.last_mut() else { return };
         let ahead = &mut open.ahead;
@@ -464,7 +465,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         if ahead.pages > READ_AHEAD_PAGES / 2 {
             return;
         }
-        // The child that is entered now is not asked for: it is read at once.
+        // The pass reads the child that it enters at once, without a prefetch.
         ahead.op = ahead.op.max(open.ops.start);
         let Ok(view) = self.tree.view(&open.page, open.at, open.level) else { return };
         let merge = &*self.merge;
@@ -488,8 +489,8 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         }
     }
 
-    /// Where only one old subtree is left, its page may have a single child in turn. A new page never has: it would not have
-    /// been written.
+    /// If a single old subtree is left, its page may have a single child in turn. A new page never has a single child:
+    /// `Levels::finish` does not write it.
     async fn shrink(&mut self, mut root: Root) -> Result<Root> {
         if root.page == self.levels.last_written {
             return Ok(root);
@@ -509,7 +510,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
     }
 }
 
-/// An item of a page that was checked when it was loaded.
+/// The error for an item of a page that was checked when it was loaded.
 fn internal(damage: Damage) -> Error {
     damage.at(PageRef::default())
 }
@@ -526,7 +527,7 @@ fn check_entry(key: &[u8], entry: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// End of the operations of `range` whose keys are below `high`, by galloping: mostly it is near.
+/// The end of the operations of `range` whose keys are below `high`, by galloping: the end is usually close.
 fn ops_below<O>(ops: &[O], range: Range<usize>, high: Option<&[u8]>, key: impl Fn(&O) -> &[u8]) -> usize {
     let Some(high) = high else { return range.end };
     let ops = &ops[range.clone()];

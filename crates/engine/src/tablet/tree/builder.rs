@@ -1,27 +1,28 @@
-//! The pages of one level that an apply is making: items wait here, in order, until it is clear how they are cut into pages.
+//! The pages of one level that an apply makes: items wait here, in order, until the builder knows how to cut them into
+//! pages.
 //!
-//! Items fill a first page greedily, then a second. Only when an item fits in neither is the first page written: so a
-//! full leaf that takes one more entry becomes two half-full ones when the level is closed, and a long run of items
-//! becomes full pages. A page's size counts its prefix once; it only grows with each item, so what fits greedily is the
-//! longest that fits. Nothing here does I/O.
+//! Items fill a first page greedily, then a second. The first page is written only when an item fits in neither. So a
+//! full leaf that takes one more entry becomes two half-full leaves when the level is closed, and a long run of items
+//! becomes full pages. A page's size counts its prefix once and only grows with each item, so the greedy cut is the
+//! longest that fits. The builder does no I/O.
 
 use std::ops::Range;
 
 use super::format::PageRef;
 use super::format::{BOUNDS_BYTES_MAX, Bounds, CAPACITY, Child, Draft, SLOT_BYTES, Stamp, length_bytes};
 
-/// A page is worth writing when this share of it is in use; one with less is merged with the next page of its level.
+/// A page is worth writing if this share of it is in use; a page with less is merged with the next page of its level.
 const DECENT_BYTES: usize = CAPACITY * 2 / 5;
 
-/// Parts that may wait: two, and a third of a single item while the first is being written.
+/// Parts that may wait: two, and a third with a single item while the first is being written.
 const PARTS_MAX: usize = 3;
 
 struct Pending {
-    /// Where key and payload lie in the arena, one behind the other.
+    /// The offset of the key in the arena; the payload follows it.
     at: usize,
     key_bytes: usize,
     payload_bytes: usize,
-    /// Entries that it stands for.
+    /// Entries that the item counts for.
     entries: u64,
 }
 
@@ -29,9 +30,9 @@ struct Pending {
 #[derive(Clone, Debug)]
 struct Part {
     items: Range<usize>,
-    /// Items whose key is stored: all of a leaf, all but the first of an inner page.
+    /// Items whose key is stored: all of a leaf's, all but the first of an inner page's.
     keys: usize,
-    /// Bytes if no prefix were shared.
+    /// Bytes without a shared prefix.
     raw_bytes: usize,
     prefix_bytes: usize,
 }
@@ -46,7 +47,7 @@ impl Part {
     }
 }
 
-/// An old page all of whose items, and nothing else, are waiting: it need not be written again.
+/// An old page whose items, and nothing else, are waiting: it need not be written again.
 struct Clean {
     page: PageRef,
     count: usize,
@@ -58,16 +59,16 @@ pub(super) struct Builder {
     arena: Vec<u8>,
     items: Vec<Pending>,
     parts: Vec<Part>,
-    /// Lower bound of the first waiting page. Used in leaves; in inner pages it is the first item's key.
+    /// Lower bound of the first waiting page, for leaves; an inner page uses the key of its first item.
     low: Vec<u8>,
     /// Set while leaves marked "base lost" are made: the upper bound of the lost range.
     lost: Option<Option<Vec<u8>>>,
-    /// Old pages and the first waiting item that came from each.
+    /// Old pages, each with the index of its first waiting item.
     origins: Vec<(usize, PageRef)>,
     clean: Option<Clean>,
 }
 
-/// A written page, as its parent knows it.
+/// A complete page, as its parent knows it.
 pub(super) struct Sealed {
     /// Its lower bound.
     pub(super) low: Vec<u8>,
@@ -89,19 +90,19 @@ impl Builder {
         }
     }
 
-    /// Whether there is something to write: items, or a lost range without any.
+    /// Returns true if a page is waiting: items, or a lost range without items.
     pub(super) fn has_page(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// Whether closing it now leaves no page that should have been merged.
+    /// Returns true if closing the level now leaves no page that should have been merged.
     pub(super) fn is_decent(&self) -> bool {
         self.unchanged().is_some()
             || self.parts.len() > 1
             || self.parts.iter().any(|part| part.bytes() >= DECENT_BYTES)
     }
 
-    /// The only item as a child, if there is just one.
+    /// The only waiting item as a child; `None` if there are more or none.
     pub(super) fn only_child(&self) -> Option<Child> {
         assert!(self.level > 0, "entries are not children");
         match &self.items[..] {
@@ -112,12 +113,12 @@ impl Builder {
 
     // ---- what comes in
 
-    /// The items of the old page `page` follow, which covers keys from `low` on. Gives old pages that the new tree
-    /// certainly does not have any more.
+    /// Announces the items of the old page `page`, which covers keys from `low` on. Returns old pages that are
+    /// certainly not in the new tree.
     #[must_use]
     pub(super) fn open(&mut self, page: PageRef, count: usize, low: &[u8]) -> [Option<PageRef>; 2] {
         if self.has_page() {
-            // It is mixed with others, so both go.
+            // The page is mixed with others, so both go.
             self.origins.push((self.items.len(), page));
             return [self.touch(), Some(page)];
         }
@@ -127,7 +128,7 @@ impl Builder {
         [self.clean.replace(Clean { page, count }).map(|clean| clean.page), None]
     }
 
-    /// Sets the lower bound of the next leaf where none waits.
+    /// Sets the lower bound of the next leaf if none is waiting.
     pub(super) fn set_low(&mut self, low: &[u8]) {
         if !self.has_page() {
             self.low.clear();
@@ -135,13 +136,13 @@ impl Builder {
         }
     }
 
-    /// Something differs from the old page: it is replaced. Gives it if it was kept so far.
+    /// Notes a difference from the old page, which is going to be replaced. Returns the page if it was kept so far.
     #[must_use]
     pub(super) fn touch(&mut self) -> Option<PageRef> {
         self.clean.take().map(|clean| clean.page)
     }
 
-    /// From now on until it is closed, leaves are marked "base lost": what lies from `low` to `high` is not known.
+    /// Marks all leaves as "base lost" until the level is closed: the keys from `low` to `high` are unknown.
     pub(super) fn begin_lost(&mut self, low: &[u8], high: Option<&[u8]>) {
         assert!(self.level == 0 && !self.has_page() && self.lost.is_none(), "a lost leaf has no neighbours");
         self.set_low(low);
@@ -149,12 +150,12 @@ impl Builder {
         self.parts.push(Part::empty(0));
     }
 
-    /// Whether the leaves in the making are ordinary ones.
+    /// Returns true if the waiting leaves are not marked "base lost".
     pub(super) fn is_whole(&self) -> bool {
         self.lost.is_none()
     }
 
-    /// Appends an item; its key is `prefix` and `suffix`. Gives whether the first page must be written now.
+    /// Appends an item with the key `prefix` + `suffix`. Returns true if the first page must be written now.
     #[must_use]
     pub(super) fn push(&mut self, prefix: &[u8], suffix: &[u8], payload: &[u8], entries: u64) -> bool {
         assert!(self.parts.len() < PARTS_MAX, "a page that must be written was not");
@@ -201,16 +202,17 @@ impl Builder {
         &self.arena[start..start + item.payload_bytes]
     }
 
-    /// The first item of a page whose key is stored.
+    /// The index of the page's first item whose key is stored.
     fn first_keyed(&self, page_start: usize) -> usize {
         page_start + usize::from(self.level > 0)
     }
 
-    /// Bytes of an item with its whole key; without it for the first child of an inner page.
+    /// Bytes of an item with its whole key, or without a key for the first child of an inner page.
     fn raw_bytes(&self, index: usize, keyed: bool) -> usize {
         let item = &self.items[index];
         let key_bytes = if keyed { item.key_bytes } else { 0 };
-        // The length of a suffix may take one byte less than that of its key: counting the key's keeps this monotone.
+        // A suffix may need one byte less for its length than the whole key: counting the key's length keeps the size
+        // monotone.
         SLOT_BYTES
             + length_bytes(key_bytes)
             + length_bytes(item.payload_bytes)
@@ -218,7 +220,7 @@ impl Builder {
             + item.payload_bytes
     }
 
-    /// `part` with its next item.
+    /// `part` grown by its next item.
     fn grown(&self, mut part: Part, index: usize) -> Part {
         assert!(index == part.items.end, "a part has no holes");
         let first = self.first_keyed(part.items.start);
@@ -238,9 +240,9 @@ impl Builder {
 
     // ---- what goes out
 
-    /// Called once before the waiting items are written to the end: two pages are cut so that they are about equally full.
-    /// `at_end`: nothing follows in the whole tree, so the first page stays full (keys that only grow would otherwise leave
-    /// half-full pages behind).
+    /// Cuts two waiting pages so that they are about equally full. Called once before the level is closed. With
+    /// `at_end` nothing follows in the whole tree and the first page stays full: keys that only grow would otherwise
+    /// leave half-full pages.
     pub(super) fn balance(&mut self, at_end: bool) {
         let [first, second] = &self.parts[..] else { return };
         if at_end {
@@ -250,7 +252,7 @@ impl Builder {
         let end = second.items.end;
         let lefts = self.left_parts(start, end);
         let mut best = (usize::MAX, first.clone(), second.clone());
-        // The right part is grown from the end; all its keys share what its first and its last share.
+        // The right part grows from the end; all its keys share the prefix that its first and its last key share.
         let mut raw_bytes = 0;
         for cut in (start + 1..end).rev() {
             let first_keyed = self.first_keyed(cut);
@@ -288,7 +290,7 @@ impl Builder {
         lefts
     }
 
-    /// The old page that may stay as it is, where the waiting items are just its.
+    /// The old page that may stay, if the waiting items are exactly its items.
     pub(super) fn unchanged(&self) -> Option<PageRef> {
         let clean = self.clean.as_ref()?;
         let whole = self.parts.len() == 1 && self.items.len() == clean.count;
@@ -312,7 +314,7 @@ impl Builder {
         self.sealed()
     }
 
-    /// What the parent of the first page learns besides its place.
+    /// The first page as its parent knows it, without its place.
     pub(super) fn sealed(&self) -> Sealed {
         let part = &self.parts[0];
         let low = if self.level > 0 { self.key(part.items.start).to_vec() } else { self.low.clone() };
@@ -322,8 +324,8 @@ impl Builder {
         Sealed { low, entries, replaces: origin.map(|(_, page)| *page) }
     }
 
-    /// The bound between the first page and the second: the shortest key that is above the one's last and not above the
-    /// other's first.
+    /// The bound between the first page and the second: the shortest key above the last key of the first page and not
+    /// above the first key of the second.
     fn next_low(&self) -> Option<Vec<u8>> {
         let second = self.parts.get(1)?;
         let first_key = self.key(second.items.start);
@@ -335,7 +337,7 @@ impl Builder {
         Some(first_key[..=shared].to_vec())
     }
 
-    /// Forgets the items of the first page, which was written or stays as it was.
+    /// Forgets the items of the first page, which was written or stays unchanged.
     pub(super) fn drop_first(&mut self) {
         let next_low = self.next_low();
         let part = self.parts.remove(0);
@@ -365,9 +367,9 @@ impl Builder {
     }
 }
 
-/// How many first bytes the two share.
+/// The number of leading bytes that both share.
 fn shared_bytes(left: &[u8], right: &[u8]) -> usize {
-    // Mostly the known prefix holds: one comparison instead of a loop.
+    // The known prefix usually holds: one comparison instead of a loop.
     if right.starts_with(left) {
         return left.len();
     }

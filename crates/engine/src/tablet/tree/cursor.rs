@@ -1,9 +1,10 @@
-//! A cursor: the entries of one state of a tree in the order of their keys.
+//! A cursor gives the entries of one state of a tree in the order of their keys.
 //!
-//! It holds the pages on its way from the root to a leaf. A step costs a few comparisons; every so many, one page. Leaves
-//! ahead are asked for in batches that double up to a limit, so that a short scan reads little and a long one waits
-//! seldom (once under each page of level 1, of a few hundred leaves). Damage is reported once where the cursor meets it, with the range
-//! of keys that it hides ([`Gap`]); the next call goes on behind it, or, in a leaf marked "base lost", with the entries that are there.
+//! The cursor holds the pages on its path from the root to a leaf. A step costs a few comparisons, and at the end of a
+//! leaf one page. The cursor prefetches the leaves ahead in batches that double up to a limit, so that a short scan
+//! reads little and a long scan waits seldom: once under each page of level 1, which has a few hundred leaves. The
+//! cursor reports damage once, where it meets it, with the range of keys that the damage hides ([`Gap`]). The next call
+//! continues after that range, or, in a leaf marked "base lost", with the entries that the leaf still has.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -16,10 +17,10 @@ use super::{Root, Tree};
 use crate::common::error::{Error, Result};
 use crate::testing::injected_bug::{Bug, injected};
 
-/// Leaves that a cursor asks for ahead of need, at most.
+/// Leaves that a cursor prefetches at most.
 pub(crate) const READ_AHEAD_MAX: usize = 64;
 
-/// Leaves asked for at once when a scan leaves its first leaf.
+/// Leaves that a cursor prefetches when a scan leaves its first leaf.
 const READ_AHEAD_FIRST: usize = 2;
 
 /// An entry under a cursor.
@@ -34,21 +35,21 @@ pub(crate) struct Entry<'a, P> {
 }
 
 impl<P: Clone + std::ops::Deref<Target = [u8; shoal_base::BLOCK_BYTES]>> Entry<'_, P> {
-    /// The entry's bytes in their page, which stays pinned, independent of the cursor.
+    /// The entry's bytes. They keep their page pinned and do not depend on the cursor.
     pub(crate) fn found(&self) -> Found<P> {
         Found::new(self.page.clone(), self.range.clone())
     }
 }
 
-/// An inner page on the way.
+/// An inner page on the cursor's path.
 struct Step<P> {
     page: P,
     at: PageRef,
     level: u8,
     count: usize,
-    /// The child after the one that is being read.
+    /// The child after the current one.
     next: usize,
-    /// Children before this one were asked for.
+    /// The children before this index were prefetched.
     ahead: usize,
 }
 
@@ -60,27 +61,27 @@ struct Leaf<P> {
     next: usize,
 }
 
-/// From this key on, up to that one, or to the end.
+/// A range of keys: first key, and the end (exclusive); `None` is the end of the tree.
 type KeyRange = (Vec<u8>, Option<Vec<u8>>);
 
-/// How far a descent came.
+/// The result of a descent through the pages in memory.
 enum Descent {
-    /// To the leaf, or to the end.
+    /// The cursor stands in the leaf, or at the end of the tree.
     There,
-    /// To this page, which is not in memory, and its level.
+    /// This page, with its level, is not in memory.
     Needs(PageRef, u8),
 }
 
-/// A range of keys of which a damaged or lost page does not say what they hold.
+/// A range of keys whose entries are unknown, because a page is damaged or lost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gap {
-    /// Where the page lies.
+    /// The block of the page.
     pub(crate) block: u64,
     /// The first key of the range.
     pub(crate) low: Vec<u8>,
-    /// The first key behind it; none: up to the end.
+    /// The end of the range (exclusive); `None` is the end of the tree.
     pub(crate) high: Option<Vec<u8>>,
-    /// Why it cannot be read.
+    /// The reason why the page cannot be read.
     pub(crate) why: String,
 }
 
@@ -91,21 +92,21 @@ pub(crate) struct Cursor<S: PageSource> {
     root: Root,
     end: Option<Vec<u8>>,
     window: usize,
-    /// Entries that the caller will read from here on, where it knows.
+    /// Entries that the caller is going to read from here on, if it knows.
     expected: Option<usize>,
-    /// Where to go before the next entry is read.
+    /// The key to descend to before the next entry is read.
     sought: Option<Vec<u8>>,
-    /// Nothing follows until the next seek.
+    /// The scan is over until the next seek.
     done: bool,
     path: Vec<Step<S::Page>>,
     leaf: Option<Leaf<S::Page>>,
     key: Vec<u8>,
-    /// What the damage that was reported last hides.
+    /// The keys that the last reported damage hides.
     gap: Option<Gap>,
 }
 
 impl<S: PageSource> Cursor<S> {
-    /// A cursor over the entries with keys from `start` on and, where there is an `end`, below it.
+    /// Returns a cursor over the entries with keys from `start` on, and below `end` if it is given.
     pub(crate) fn new(tree: Tree, source: S, root: Root, start: &[u8], end: Option<&[u8]>) -> Self {
         Self {
             tree,
@@ -123,14 +124,15 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// About `entries` entries will be read: the leaves that hold them are asked for at once, and none behind them.
+    /// Sets the number of entries that the caller is going to read. The cursor then prefetches the leaves that hold
+    /// them all at once, and no leaf after them.
     pub(crate) fn with_expected(mut self, entries: usize) -> Self {
         self.expected = Some(entries);
         self
     }
 
-    /// Goes to the first key not below `key`, forward or back. Pages that the cursor holds and that lie on the new way are
-    /// not asked for again. Errors come from the next [`next`](Self::next).
+    /// Moves to the first key not below `key`, forward or back. The cursor does not read pages again that it holds and
+    /// that lie on the new path. [`next`](Self::next) returns the errors.
     pub(crate) fn seek(&mut self, key: &[u8]) {
         let mut sought = self.sought.take().unwrap_or_default();
         sought.clear();
@@ -139,8 +141,9 @@ impl<S: PageSource> Cursor<S> {
         self.done = false;
     }
 
-    /// Goes to the sought key as far as memory goes, and asks for the page that comes next, and where it is known how many entries
-    /// will be read, for their leaves. Several cursors that do so wait for the device together.
+    /// Descends towards the sought key through the pages in memory and prefetches the first missing page. If the number
+    /// of entries is known, it prefetches their leaves, too. Callers approach with several cursors, so that all of them
+    /// wait for the device at the same time.
     pub(crate) fn approach(&mut self) {
         let Some(key) = self.sought.take() else { return };
         match self.descend_in_memory(&key, None) {
@@ -149,7 +152,7 @@ impl<S: PageSource> Cursor<S> {
                 self.source.prefetch(&[at], level, ReadHint::Scan);
                 self.sought = Some(key);
             }
-            // `next` meets it again, and reports it.
+            // `next` meets the error again and reports it.
             Err(_) => {
                 self.gap = None;
                 self.sought = Some(key);
@@ -157,18 +160,18 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// The pages on the way to the entry that was given last, its leaf first.
+    /// The pages on the path to the last entry, its leaf first.
     pub(crate) fn pages(&self) -> impl Iterator<Item = PageRef> {
         let leaf = self.leaf.as_ref().map(|leaf| leaf.at);
         leaf.into_iter().chain(self.path.iter().rev().map(|step| step.at))
     }
 
-    /// What the damage hides that [`next`](Self::next) reported last.
+    /// Takes the range of keys that the damage last reported by [`next`](Self::next) hides.
     pub(crate) fn take_gap(&mut self) -> Option<Gap> {
         self.gap.take()
     }
 
-    /// Notes what the damage of a page hides that lies under the first `depth` inner pages of the way.
+    /// Notes the range of keys hidden by a damaged page under the first `depth` inner pages of the path.
     fn damaged(&mut self, depth: usize, error: Error) -> Error {
         if let Error::Corrupt { what, block } = &error {
             let (low, high) = self.bounds(depth);
@@ -177,8 +180,8 @@ impl<S: PageSource> Cursor<S> {
         error
     }
 
-    /// The bounds of the page that is read, or was to be, under the first `depth` inner pages of the way: what their separators
-    /// say, as far as these can be read.
+    /// The bounds of the page under the first `depth` inner pages of the path. They come from the separators that can
+    /// be read.
     fn bounds(&self, depth: usize) -> (Vec<u8>, Option<Vec<u8>>) {
         let (mut low, mut high) = (None, None);
         for step in self.path.iter().take(depth).rev() {
@@ -198,12 +201,12 @@ impl<S: PageSource> Cursor<S> {
         (low.unwrap_or_default(), high)
     }
 
-    /// The next entry; none at the end.
+    /// The next entry; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] once for each damaged page that lies in the range, after the entries before it; the next call goes
-    /// on behind it, and [`take_gap`](Self::take_gap) has the range. The same once for each leaf that is marked "base lost", before its
-    /// entries. Any other error, as [`Error::Io`], can be tried again: nothing is skipped.
+    /// [`Error::Corrupt`] once for each damaged page in the range, after the entries before it; the next call continues
+    /// after the page, and [`take_gap`](Self::take_gap) has the range. Likewise once for each leaf marked "base lost",
+    /// before its entries. After any other error, such as [`Error::Io`], the call can be repeated: no entry is skipped.
     pub(crate) async fn next(&mut self) -> Result<Option<Entry<'_, S::Page>>> {
         let range = loop {
             if self.sought.is_some() {
@@ -225,7 +228,7 @@ impl<S: PageSource> Cursor<S> {
         Ok(Some(Entry { key: &self.key, entry, page: &leaf.page, range }))
     }
 
-    /// Where the next entry of the leaf lies; none where the leaf, or the whole range, is at its end.
+    /// The place of the leaf's next entry; `None` at the end of the leaf or of the whole scan.
     fn next_in_leaf(&mut self) -> Result<Option<Range<usize>>> {
         let Some(leaf) = &mut self.leaf else { return Ok(None) };
         let outcome = Self::step(self.tree, leaf, &mut self.key, self.end.as_deref());
@@ -243,7 +246,7 @@ impl<S: PageSource> Cursor<S> {
         Ok(None)
     }
 
-    /// Leaves `next` at an item exactly where that is not below the end of the range.
+    /// Stops with `next` at an item only if that item is not below the end of the scan.
     fn step(
         tree: Tree,
         leaf: &mut Leaf<S::Page>,
@@ -261,7 +264,7 @@ impl<S: PageSource> Cursor<S> {
             leaf.next += 1;
             let range = view.payload_range(index)?;
             if range.is_empty() {
-                // In a lost range: the key is known to be absent.
+                // The leaf marks a key as absent within a lost range.
                 continue;
             }
             key.clear();
@@ -272,7 +275,7 @@ impl<S: PageSource> Cursor<S> {
         Ok(None)
     }
 
-    /// Goes to the sought key. An error that is not damage leaves everything as it was, to be tried again.
+    /// Descends to the sought key. An error that is not damage changes nothing, so that the caller can try again.
     async fn descend(&mut self) -> Result<()> {
         let Some(key) = self.sought.take() else { return Ok(()) };
         let mut read = None;
@@ -292,7 +295,7 @@ impl<S: PageSource> Cursor<S> {
         outcome
     }
 
-    /// Goes to `key` through the pages that are in memory; `read` is the one that was missing before.
+    /// Descends to `key` through the pages in memory. `read` is the page that was missing in the last attempt.
     fn descend_in_memory(&mut self, key: &[u8], mut read: Option<(PageRef, S::Page)>) -> Result<Descent> {
         let Some((mut at, mut level)) = self.root.top().map_err(|error| self.damaged(0, error))? else {
             self.done = true;

@@ -1,14 +1,14 @@
-//! Pages made by hand: right in every checksum, whatever stands in them.
+//! Pages made by tests: their checksums are valid, whatever else they hold.
 
 use shoal_base::{BLOCK_BYTES, Lsn};
 
 use super::format::{Bounds, Child, Draft, Stamp};
 use super::{PageRef, Tree};
 
-/// A page, and how its parent refers to it.
+/// A page, and its parent's reference to it.
 pub(crate) type Made = (PageRef, [u8; BLOCK_BYTES]);
 
-/// What all keys begin with.
+/// The number of leading bytes that all keys share.
 fn shared(keys: &[&[u8]]) -> usize {
     let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return 0 };
     first.iter().zip(*last).take_while(|(one, other)| one == other).count()
@@ -33,7 +33,7 @@ pub(crate) fn leaf(tree: Tree, block: u64, items: &[(&[u8], Vec<u8>)]) -> Made {
     draft(Stamp { tree, lsn: Lsn(1), level: 0 }, items, block, None)
 }
 
-/// A leaf marked "base lost": keys from `low` on and below `high` are not known.
+/// A leaf marked "base lost": the keys from `low` on and below `high` are unknown.
 pub(crate) fn lost_leaf(
     tree: Tree,
     block: u64,
@@ -43,7 +43,7 @@ pub(crate) fn lost_leaf(
     draft(Stamp { tree, lsn: Lsn(1), level: 0 }, items, block, Some(Bounds { low, high }))
 }
 
-/// An inner page: children with their separators (that of the first does not count) and numbers of entries.
+/// An inner page: children with their separators (the first one's is ignored) and numbers of entries.
 pub(crate) fn inner(tree: Tree, block: u64, level: u8, children: &[(&[u8], PageRef, u64)]) -> Made {
     let payload = |page, entries| {
         let mut payload = Vec::new();

@@ -1,8 +1,8 @@
-//! The bytes of a tree page, version 1: `docs/format/page.md`. The only place that encodes them or decodes a field.
+//! The bytes of a tree page, version 1: `docs/format/page.md`. No other file encodes or decodes them.
 //!
-//! A page is a header, an array of slots (offsets of items), the key prefix that all items share, in a leaf marked "base
-//! lost" the bounds of what was lost, then the items in the order of their keys, then zeros. Nothing here judges what
-//! a field means beyond its own range; nothing here panics on any bytes.
+//! A page is a header, an array of slots (offsets of items), the key prefix that all items share, in a leaf marked
+//! "base lost" the bounds of the lost range, the items in the order of their keys, and zeros. The functions here check
+//! each field's own range, not its meaning, and panic on no bytes.
 
 use shoal_base::checksum::crc32c;
 use shoal_base::codec::{Reader, put_varint};
@@ -14,13 +14,13 @@ use crate::common::error::Error;
 /// A page as its parent (or the superblock) knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct PageRef {
-    /// Its block.
+    /// The page's block.
     pub(crate) block: u64,
-    /// Its checksum: CRC-32C of all its bytes but the first four, which hold it.
+    /// The page's checksum: CRC-32C of all bytes except the first four, which hold it.
     pub(crate) crc: u32,
 }
 
-/// The fault of a page.
+/// The reason why a page is damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Damage(pub(super) &'static str);
 
@@ -31,10 +31,10 @@ impl Damage {
     }
 }
 
-/// Bytes in front of the slots.
+/// Bytes before the slots.
 pub(super) const HEADER_BYTES: usize = 40;
 
-/// Bytes for everything behind the header.
+/// Bytes after the header.
 pub(super) const CAPACITY: usize = BLOCK_BYTES - HEADER_BYTES;
 
 /// Longest key: a full object name (63 + 1 + 1,024 bytes) and room for the engine's own key spaces.
@@ -46,13 +46,13 @@ pub(crate) const ENTRY_BYTES_MAX: usize = 1300;
 /// Bytes of a slot: the offset of an item.
 pub(super) const SLOT_BYTES: usize = 2;
 
-/// Bytes that an item takes besides key and payload, at most: its slot and two lengths.
+/// Bytes that an item takes at most besides key and payload: its slot and two lengths.
 const ITEM_OVERHEAD_MAX: usize = SLOT_BYTES + 4;
 
-/// Bytes that the bounds of a leaf marked "base lost" take, at most.
+/// Bytes that the bounds of a leaf marked "base lost" take at most.
 pub(super) const BOUNDS_BYTES_MAX: usize = 2 * (TREE_KEY_BYTES_MAX + 2);
 
-/// Flag: the leaf replaces one that could not be read, or a whole subtree.
+/// A flag: the leaf replaces a page that could not be read, or a whole subtree.
 pub(super) const BASE_LOST: u8 = 1;
 
 const MAGIC: [u8; 2] = *b"Sp";
@@ -72,7 +72,7 @@ const BLOCK_AT: usize = 16;
 const LSN_AT: usize = 24;
 const DEVICE_AT: usize = 32;
 
-// The guarantees that splitting relies on: any item fits beside others, also in a leaf that carries bounds.
+// Splitting relies on this: any item fits beside others, also in a leaf that carries bounds.
 const _: () = assert!(3 * (ENTRY_BYTES_MAX + ITEM_OVERHEAD_MAX) <= CAPACITY);
 const _: () = assert!(ENTRY_BYTES_MAX + ITEM_OVERHEAD_MAX + BOUNDS_BYTES_MAX <= CAPACITY);
 const _: () = assert!(2 * (TREE_KEY_BYTES_MAX + CHILD_BYTES_MAX + ITEM_OVERHEAD_MAX) <= CAPACITY);
@@ -97,7 +97,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Decodes the header and checks what can be checked without knowing which page it should be.
+    /// Decodes the header and checks what does not depend on the page's place in the tree.
     #[inline]
     pub(super) fn read(page: &Page) -> Result<Self, Damage> {
         if page[MAGIC_AT..VERSION_AT] != MAGIC {
@@ -126,7 +126,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Where the slots end.
+    /// The offset after the slots.
     #[inline]
     pub(super) fn slots_end(&self) -> usize {
         HEADER_BYTES + SLOT_BYTES * usize::from(self.count)
@@ -141,14 +141,14 @@ fn fixed<const N: usize>(page: &Page, at: usize) -> [u8; N] {
     field
 }
 
-/// Offset of item `index`, as its slot has it.
+/// The offset of item `index`, from its slot.
 #[inline]
 pub(super) fn slot(page: &Page, index: usize) -> Option<usize> {
     let field = page.get(HEADER_BYTES + SLOT_BYTES * index..)?.first_chunk::<SLOT_BYTES>()?;
     Some(usize::from(u16::from_le_bytes(*field)))
 }
 
-/// A length of at most 14 bits at `at`, and where it ends.
+/// Decodes a length of at most 14 bits at `at`; returns it and its end.
 #[inline]
 fn length(page: &Page, at: usize) -> Option<(usize, usize)> {
     let first = *page.get(at)?;
@@ -162,13 +162,13 @@ fn length(page: &Page, at: usize) -> Option<(usize, usize)> {
     Some((usize::from(first & 0x7F) | usize::from(second) << 7, at + 2))
 }
 
-/// Bytes that a length takes.
+/// Bytes of the encoding of a length.
 #[inline]
 pub(super) fn length_bytes(value: usize) -> usize {
     if value < 0x80 { 1 } else { 2 }
 }
 
-/// Where suffix and payload of the item at `at` lie: (start of the suffix, start of the payload, end).
+/// Suffix and payload of the item at `at`: (start of the suffix, start of the payload, end).
 #[inline]
 pub(super) fn item_at(page: &Page, at: usize) -> Option<(usize, usize, usize)> {
     let (suffix_bytes, at) = length(page, at)?;
@@ -178,22 +178,23 @@ pub(super) fn item_at(page: &Page, at: usize) -> Option<(usize, usize, usize)> {
     if end <= BLOCK_BYTES { Some((suffix, payload, end)) } else { None }
 }
 
-/// What a leaf marked "base lost" does not know: keys from `low` on and below `high`, its own items excepted.
+/// The lost range of a leaf marked "base lost": keys from `low` on and below `high` are unknown, unless the leaf has
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bounds<'a> {
     pub(super) low: &'a [u8],
-    /// None: without end.
+    /// The end (exclusive); `None` is the end of the tree.
     pub(super) high: Option<&'a [u8]>,
 }
 
 impl Bounds<'_> {
-    /// Whether `key` lies in the lost range.
+    /// Returns true if `key` lies in the lost range.
     pub(super) fn contains(&self, key: &[u8]) -> bool {
         self.low <= key && self.high.is_none_or(|high| key < high)
     }
 }
 
-/// The bounds at `at` and where they end.
+/// Decodes the bounds at `at`; returns them and their end.
 pub(super) fn bounds_at(page: &Page, at: usize) -> Option<(Bounds<'_>, usize)> {
     let (low_bytes, at) = length(page, at)?;
     let low = page.get(at..at + low_bytes)?;
@@ -210,7 +211,7 @@ pub(super) fn bounds_at(page: &Page, at: usize) -> Option<(Bounds<'_>, usize)> {
     Some((Bounds { low, high: Some(high) }, at + high_bytes))
 }
 
-/// A child as an inner page has it.
+/// A child, as an inner page stores it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Child {
     pub(super) page: PageRef,
@@ -219,7 +220,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Appends the payload of an inner item.
+    /// Appends the child as the payload of an inner item.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let block = self.page.block.to_le_bytes();
         assert!(block[BLOCK_FIELD_BYTES..] == [0, 0], "block {} needs more than 48 bits", self.page.block);
@@ -245,7 +246,7 @@ impl Child {
     }
 }
 
-/// A page in the making. The apply fills it; the sink seals it when it knows the block.
+/// A page that an apply fills and a sink seals once it knows the block.
 pub(crate) struct Draft {
     bytes: Box<Page>,
     slot_at: usize,
@@ -254,7 +255,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// An empty one; it is used for one page after the other.
+    /// An empty draft; it serves one page after the other.
     pub(super) fn new() -> Self {
         Self { bytes: Box::new([0; BLOCK_BYTES]), slot_at: 0, slots_end: 0, item_at: 0 }
     }
@@ -264,7 +265,7 @@ impl Draft {
         self.bytes[LEVEL_AT]
     }
 
-    /// Starts a page of `count` items. With bounds it is a leaf marked "base lost".
+    /// Starts a page of `count` items. With bounds the page is a leaf marked "base lost".
     pub(super) fn begin(&mut self, stamp: Stamp, count: usize, prefix: &[u8], bounds: Option<Bounds<'_>>) {
         assert!(bounds.is_none() || stamp.level == 0, "only leaves are marked as lost");
         assert!(
@@ -294,7 +295,7 @@ impl Draft {
         }
     }
 
-    /// Appends an item. The caller counted its bytes: it fits.
+    /// Appends an item. The item must fit: the caller counted its bytes.
     pub(super) fn push(&mut self, suffix: &[u8], payload: &[u8]) {
         assert!(self.slot_at < self.slots_end, "more items than were announced");
         let slot = (self.item_at as u16).to_le_bytes();
@@ -321,7 +322,7 @@ impl Draft {
         }
     }
 
-    /// Stamps the page with its block and forms its checksum. The bytes are final; they must be written to that block.
+    /// Stamps the page with its block and computes its checksum. The bytes are final and must be written to that block.
     pub(crate) fn seal(&mut self, block: u64) -> (PageRef, &[u8; BLOCK_BYTES]) {
         assert!(self.slot_at == self.slots_end, "fewer items than were announced");
         self.bytes[BLOCK_AT..LSN_AT].copy_from_slice(&block.to_le_bytes());
@@ -331,7 +332,7 @@ impl Draft {
     }
 }
 
-/// What is the same in every page of one level of one apply.
+/// The fields that all pages of one level of one apply have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Stamp {
     pub(super) tree: Tree,

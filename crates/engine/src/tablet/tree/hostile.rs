@@ -1,4 +1,4 @@
-//! One hostile page as a whole tree: every reader and the apply go over it (`crate::testing::hostile`).
+//! One hostile page as a whole tree: every reader and the apply meet it (`crate::testing::hostile`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::{
 use crate::common::error::{Error, Result};
 
 type Page = [u8; BLOCK_BYTES];
-/// More than one page can hold.
+/// More entries than one page can hold.
 const ENTRIES_MAX: usize = 5_000;
-/// Blocks that new pages get: no page of an input names one of them.
+/// New pages get blocks from here on: no page of an input names one of them.
 const NEW_BLOCKS: u64 = 1 << 47;
 
-/// The pages of the tree: the hostile one, and what an apply writes.
+/// The pages of the tree: the hostile page, and the pages that an apply writes.
 #[derive(Clone, Default)]
 struct Pages(BTreeMap<u64, Arc<Page>>);
 
@@ -46,7 +46,7 @@ impl PageSink for Pages {
     fn release(&mut self, _page: PageRef) {}
 }
 
-/// What a walk showed.
+/// A visitor that records everything.
 #[derive(Default)]
 struct Seen {
     entries: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -74,7 +74,7 @@ impl Visitor for Seen {
     }
 }
 
-/// A put of these bytes; a delete where there are none.
+/// A put of these bytes; a delete if there are none.
 type Op = (Vec<u8>, Vec<u8>);
 
 struct Plain;
@@ -92,7 +92,7 @@ impl Merge for Plain {
     }
 }
 
-/// `input` is the page, from its first byte on.
+/// Runs every reader and the apply over `input`, the bytes of the page.
 pub(crate) fn page(input: &[u8]) {
     let mut bytes = [0; BLOCK_BYTES];
     let length = input.len().min(BLOCK_BYTES);
@@ -123,7 +123,7 @@ fn read(tree: &Tree, pages: &Pages, root: Root, seen: &Seen) {
     let is_sound = seen.problems.is_empty();
     for (key, entry) in &seen.entries {
         let found = block_on(tree.lookup(pages, root, key));
-        // In a leaf that is marked as lost, an empty entry says that the key is absent.
+        // Ignores empty entries: in a leaf marked "base lost" they say that the key is absent.
         if is_sound && !entry.is_empty() {
             assert_eq!(found.ok().flatten().as_deref(), Some(&entry[..]), "a sound page has its keys");
         }
@@ -139,7 +139,7 @@ fn read(tree: &Tree, pages: &Pages, root: Root, seen: &Seen) {
     }
 }
 
-/// An apply replaces what is damaged, and leaves a tree behind with which nothing is wrong.
+/// Checks that an apply replaces damaged pages and leaves a tree without problems.
 fn apply(tree: &Tree, mut pages: Pages, root: Root, before: Seen) {
     let first: Vec<Vec<u8>> =
         before.entries.keys().take(2).filter(|key| key.len() <= 1_000).cloned().collect();

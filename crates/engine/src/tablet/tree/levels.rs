@@ -1,4 +1,4 @@
-//! All the levels of a tree in the making: what one level completes becomes an item of the level above.
+//! All levels of a tree that an apply makes: each page that one level completes becomes an item of the level above.
 
 use shoal_base::Lsn;
 
@@ -17,7 +17,7 @@ pub(super) struct Levels<'a, K> {
     builders: Vec<Builder>,
     draft: Draft,
     payload: Vec<u8>,
-    /// The last page written; a root that was written in this pass is the last of all.
+    /// The page written last; a root written in this pass is the last of all.
     pub(super) last_written: Option<PageRef>,
     pub(super) pages_written: u64,
     pub(super) pages_released: u64,
@@ -41,7 +41,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
     fn builder(&mut self, level: usize) -> &mut Builder {
         while self.builders.len() <= level {
             let next = self.builders.len() as u8;
-            // One more than there are levels: the root is an item too before it is known to be alone.
+            // One more than the highest tree has: the root becomes an item before the pass knows that it is alone.
             assert!(next <= HEIGHT_MAX, "a tree of more than {HEIGHT_MAX} levels");
             self.builders.push(Builder::new(next));
         }
@@ -57,10 +57,10 @@ impl<'a, K: PageSink> Levels<'a, K> {
         self.sink.release(page);
     }
 
-    /// The items of an old page of this level follow; see [`Builder::open`].
+    /// Announces the items of an old page of this level; see [`Builder::open`].
     pub(super) async fn open(&mut self, level: u8, page: PageRef, count: usize, low: &[u8]) -> Result<()> {
         let level = usize::from(level);
-        // Pages that turned out unchanged are done: they must not be mixed with this one.
+        // Unchanged pages are complete: they must not be mixed with this page.
         for below in 0..=level.min(self.builders.len() - 1) {
             if self.builders[below].unchanged().is_some() {
                 self.close(below, false).await?;
@@ -71,21 +71,21 @@ impl<'a, K: PageSink> Levels<'a, K> {
         for page in self.builder(level).open(page, count, low).into_iter().flatten() {
             self.release(page);
         }
-        // What waits below comes from the page before; it will be mixed with this one.
+        // The items waiting below come from the previous page; they will be mixed with this one.
         if self.builders[..level].iter().any(Builder::has_page) {
             self.touch(level);
         }
         Ok(())
     }
 
-    /// Something of the old page that is being read at this level changes.
+    /// Notes a change of the old page that the pass reads at this level.
     pub(super) fn touch(&mut self, level: usize) {
         if let Some(page) = self.builder(level).touch() {
             self.release(page);
         }
     }
 
-    /// Appends an entry whose key is `prefix` and `suffix`. An empty one says, in a lost range, that the key is absent.
+    /// Appends an entry with the key `prefix` + `suffix`. An empty entry marks a key as absent within a lost range.
     pub(super) async fn push_entry(&mut self, prefix: &[u8], suffix: &[u8], entry: &[u8]) -> Result<()> {
         if self.leaves().push(prefix, suffix, entry, u64::from(!entry.is_empty())) {
             self.write_first(0).await?;
@@ -93,8 +93,8 @@ impl<'a, K: PageSink> Levels<'a, K> {
         Ok(())
     }
 
-    /// Appends an old subtree, whose keys are not below `prefix` and `suffix`, to the pages of `level`; `payload` is the
-    /// encoded child. Everything below was closed.
+    /// Appends an old subtree, whose keys are not below `prefix` + `suffix`, to the pages of `level`. `payload` is the
+    /// encoded child. The caller closed all levels below.
     pub(super) async fn push_subtree(
         &mut self,
         level: usize,
@@ -109,7 +109,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
         Ok(())
     }
 
-    /// Gives whether the first page of `level` must be written now.
+    /// Returns true if the first page of `level` must be written now.
     #[must_use]
     fn push_child(&mut self, level: usize, low: &[u8], child: Child) -> bool {
         let mut payload = std::mem::take(&mut self.payload);
@@ -120,7 +120,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
         full
     }
 
-    /// Writes the first page of `level` and hands it up, from level to level as far as pages become full.
+    /// Writes the first page of `level` and adds it to the level above; goes on upwards as long as pages become full.
     async fn write_first(&mut self, mut level: usize) -> Result<()> {
         loop {
             let (low, child) = self.complete_first(level).await?;
@@ -131,13 +131,13 @@ impl<'a, K: PageSink> Levels<'a, K> {
         }
     }
 
-    /// Takes the first page of `level` out of its builder: written, or left as it was where nothing changed.
+    /// Takes the first page of `level` out of its builder: writes it, or keeps the old page if nothing changed.
     async fn complete_first(&mut self, level: usize) -> Result<(Vec<u8>, Child)> {
         if let Some(page) = self.builders[level].unchanged() {
             let builder = &mut self.builders[level];
             let sealed = builder.sealed();
             builder.drop_first();
-            // Still part of the tree: it is forgotten, not released.
+            // The page stays in the tree: the builder forgets it without a release.
             let kept = builder.touch();
             assert!(kept == Some(page), "another page was kept");
             return Ok((sealed.low, Child { page, entries: sealed.entries }));
@@ -153,7 +153,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
         Ok((sealed.low, Child { page, entries: sealed.entries }))
     }
 
-    /// Whether all levels below `level` could be closed now without leaving a page that should be merged with a neighbour.
+    /// Returns true if closing all levels below `level` leaves no page that should be merged with a neighbour.
     pub(super) fn can_close_below(&self, level: usize) -> bool {
         let mut from_below = false;
         for builder in self.builders.iter().take(level) {
@@ -180,7 +180,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
         Ok(())
     }
 
-    /// Writes everything that waits at `level`. `at_end`: nothing follows in the tree.
+    /// Writes all waiting items of `level`. With `at_end` nothing follows in the tree.
     pub(super) async fn close(&mut self, level: usize, at_end: bool) -> Result<()> {
         self.builder(level).balance(at_end);
         while self.builders[level].has_page() {
@@ -189,13 +189,13 @@ impl<'a, K: PageSink> Levels<'a, K> {
         Ok(())
     }
 
-    /// Writes what is left and gives the new root.
+    /// Writes the remaining items and returns the new root.
     pub(super) async fn finish(&mut self) -> Result<Root> {
         let mut level = 0;
         let root = loop {
             let top = self.builders.iter().skip(level + 1).all(|builder| !builder.has_page());
             if top && !self.builder(level).has_page() {
-                assert!(level == 0, "what was closed below is here");
+                assert!(level == 0, "a closed level hands its pages to the next");
                 break Root::EMPTY;
             }
             if top
@@ -207,7 +207,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
             self.close(level, true).await?;
             level += 1;
         };
-        // Pages of levels that the tree lost, or all of whose children went.
+        // These pages belong to levels that the new tree does not have, or lost all their children.
         for level in 0..self.builders.len() {
             self.touch(level);
         }

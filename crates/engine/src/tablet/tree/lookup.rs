@@ -1,5 +1,5 @@
-//! Looking up one key: from the root to one leaf, one page a level; first through the pages that are in memory, then, from
-//! the first page that is not, by the device.
+//! A lookup finds one key: from the root to one leaf, one page a level. It goes through the pages in memory first; from
+//! the first missing page on, it reads from the device.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -10,7 +10,7 @@ use super::{Cursor, Gap, Root, Tree};
 use crate::common::error::{Error, Result};
 use crate::testing::injected_bug::{Bug, injected};
 
-/// The bytes of an entry, where they lie in their page: nothing is copied, and the page stays pinned as long as this lives.
+/// The bytes of an entry in their page: nothing is copied, and the page stays pinned as long as this value lives.
 #[derive(Clone)]
 pub(crate) struct Found<P> {
     page: P,
@@ -18,13 +18,13 @@ pub(crate) struct Found<P> {
 }
 
 impl<P: Deref<Target = [u8; shoal_base::BLOCK_BYTES]>> Found<P> {
-    /// The range was checked against the page, which never changes.
+    /// The caller checked the range against the page, which never changes.
     pub(super) fn new(page: P, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= page.len(), "{range:?} is not within a page");
         Self { page, range }
     }
 
-    /// The page and where the entry lies in it, to refer to an inline value without copying it.
+    /// The page and the place of the entry in it, to refer to an inline value without copying it.
     pub(crate) fn into_parts(self) -> (P, Range<usize>) {
         (self.page, self.range)
     }
@@ -47,7 +47,7 @@ impl<P> fmt::Debug for Found<P> {
 /// A page that a lookup needs next, and its level.
 pub(crate) type NextPage = (PageRef, u8);
 
-/// The answer of one page, or of all pages in memory, about a key.
+/// The answer of one page, or of all pages in memory, for a key.
 pub(crate) enum Step<P> {
     /// The tree's entry.
     Found(Found<P>),
@@ -58,11 +58,11 @@ pub(crate) enum Step<P> {
 }
 
 impl Tree {
-    /// Follows the path of `key` from the root through the pages that are in memory; [`Step::Below`] is the first page that
-    /// is not.
+    /// Follows the path of `key` from the root through the pages in memory. [`Step::Below`] names the first missing
+    /// page.
     ///
     /// # Errors
-    /// As [`Self::lookup`], without those of the device.
+    /// As [`Self::lookup`], without errors of the device.
     pub(crate) fn try_lookup<S: PageSource>(
         &self,
         source: &S,
@@ -79,11 +79,11 @@ impl Tree {
         Ok(Step::Below(next))
     }
 
-    /// The entry of `key`; none where the tree has none.
+    /// The entry of `key`; `None` if the tree has none.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] where a page on the way is damaged, or where the key lies in a range whose base was lost and
-    /// nothing newer is known; [`crate::Error::Io`] where the device failed.
+    /// [`crate::Error::Corrupt`] if a page on the path is damaged, or if the key lies in a range whose base was lost
+    /// and has no newer entry; [`crate::Error::Io`] if the device failed.
     pub(crate) async fn lookup<S: PageSource>(
         &self,
         source: &S,
@@ -96,7 +96,7 @@ impl Tree {
         }
     }
 
-    /// The entry of `key` in the part of the tree below `next`, where the path of `key` leads.
+    /// The entry of `key` in the subtree of `next`, a page on the path of `key`.
     ///
     /// # Errors
     /// As [`Self::lookup`].
@@ -116,7 +116,7 @@ impl Tree {
         }
     }
 
-    /// The answer of `page` about `key`.
+    /// The answer of `page` for `key`.
     fn step<P: Deref<Target = [u8; shoal_base::BLOCK_BYTES]>>(
         &self,
         page: P,
@@ -154,5 +154,5 @@ impl Tree {
     }
 }
 
-/// The answer for a key of which only the newer half of its history is known.
+/// The answer for a key in a lost range that has no newer entry: its history before the loss is unknown.
 pub(super) const LOST: Damage = Damage("the index page that held this range of keys was lost");

@@ -1,4 +1,4 @@
-//! Pages in memory, for the tests of the tree: a source that verifies, counts and can be told to fail, and a sink.
+//! Pages in memory, for the tests of the tree: a source that verifies, counts and fails on demand, and a sink.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Memory {
         self.0.lock().pages.keys().copied().collect()
     }
 
-    /// From now on this page is in memory.
+    /// Makes the page count as being in memory from now on.
     pub(super) fn cache(&self, block: u64) {
         self.0.lock().cached.insert(block);
     }
@@ -46,7 +46,7 @@ impl Memory {
         self.0.lock().corrupt.insert(block);
     }
 
-    /// What was damaged and is still stored can be read again.
+    /// Makes damaged pages readable again, if they are still stored.
     pub(super) fn heal(&self) {
         self.0.lock().corrupt.clear();
     }
@@ -60,7 +60,7 @@ impl Memory {
         };
     }
 
-    /// Takes the pages read and those asked for ahead of need since the last call.
+    /// Takes the pages read and the pages prefetched since the last call.
     pub(super) fn take_reads(&self) -> (Vec<PageRef>, Vec<PageRef>) {
         let mut stored = self.0.lock();
         (std::mem::take(&mut stored.reads), std::mem::take(&mut stored.prefetched))
@@ -70,7 +70,7 @@ impl Memory {
         self.0.lock().batches
     }
 
-    /// Changes stored bytes behind everybody's back; pages are not verified any more.
+    /// Changes stored bytes without a new checksum; from now on pages are not verified.
     pub(super) fn vandalise(&self, block: u64, change: impl FnOnce(&mut [u8; BLOCK_BYTES])) {
         let mut stored = self.0.lock();
         stored.unverified = true;
@@ -124,7 +124,7 @@ impl<'a> MemorySink<'a> {
         Self { memory, written: Vec::new(), replaced: Vec::new(), released: Vec::new() }
     }
 
-    /// Frees what the new tree does not have. A page released twice, or never written, is a bug.
+    /// Frees the pages that the new tree does not have. Fails on a page that was released twice or never written.
     pub(super) fn free_released(&self) {
         let mut stored = self.memory.0.lock();
         for page in &self.released {
@@ -150,20 +150,20 @@ impl PageSink for MemorySink<'_> {
     }
 }
 
-/// An operation of the tests: put these bytes, or delete.
+/// An operation of the tests: a put of these bytes, or a delete.
 pub(super) type Op = (Vec<u8>, Option<Vec<u8>>);
 
-/// What a merge was shown for a key; none: nobody knows.
+/// The state that a merge was shown for a key; `None`: unknown, because the page was lost.
 type Known = Option<Option<Vec<u8>>>;
 
 /// Entries in order.
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Does what the operations say, and records what was there.
+/// Applies the operations, and records the states that it was shown.
 #[derive(Default)]
 pub(super) struct Plain {
     pub(super) seen: Vec<(Vec<u8>, Known)>,
-    /// Puts of what is there already change nothing.
+    /// A put that equals the old entry changes nothing.
     pub(super) keep_equal: bool,
 }
 
@@ -183,7 +183,7 @@ impl Merge for Plain {
         };
         self.seen.push((op.0.clone(), known));
         match &op.1 {
-            Some(entry) if self.keep_equal && old == Old::Present(entry) => Ok(Change::Keep),
+            Some(entry) if self.keep_equal && old == Old::Present(entry) => Ok(Change::NoChange),
             Some(entry) => {
                 new.extend_from_slice(entry);
                 Ok(Change::Put)
@@ -201,7 +201,7 @@ pub(super) struct Checked {
     pub(super) lsn: u64,
 }
 
-/// What an apply did to the store.
+/// The effects of an apply on the store.
 pub(super) struct Step {
     pub(super) applied: Applied,
     pub(super) written: Vec<PageRef>,
@@ -214,7 +214,7 @@ impl Checked {
         Self { memory: Memory::default(), root: Root::EMPTY, model: BTreeMap::new(), lsn: 0 }
     }
 
-    /// Applies the operations to tree and model; the last one for a key counts.
+    /// Applies the operations to tree and model; the last operation for a key counts.
     pub(super) fn apply(&mut self, ops: impl IntoIterator<Item = Op>) -> Step {
         self.apply_with(ops, &mut Plain::default())
     }
@@ -251,7 +251,7 @@ impl Checked {
         (walked, seen)
     }
 
-    /// The entries from `start` on and below `end`; damage is counted.
+    /// The entries from `start` on and below `end`, and the number of damaged places.
     pub(super) fn scan(&self, start: &[u8], end: Option<&[u8]>) -> (Entries, usize) {
         let mut cursor = Cursor::new(TREE, &self.memory, self.root, start, end);
         let mut entries = Vec::new();
@@ -272,7 +272,7 @@ impl Checked {
         (entries, damaged)
     }
 
-    /// Tree and model are equal in every respect, and the store holds exactly the tree's pages.
+    /// Checks that tree and model are equal, and that the store holds exactly the tree's pages.
     pub(super) fn verify(&self) -> Walked {
         let (walked, seen) = self.walk();
         assert_eq!(seen.problems, [], "the walk finds nothing wrong");
@@ -289,7 +289,7 @@ impl Checked {
     }
 }
 
-/// What a walk showed.
+/// A visitor that records everything.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) pages: BTreeSet<u64>,

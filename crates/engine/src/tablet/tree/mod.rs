@@ -6,7 +6,7 @@
 //! or misdirected write is noticed. Keys and entries are opaque bytes here; keys are ordered bytewise.
 //!
 //! The tree does no I/O of its own and allocates no blocks: pages come from a [`PageSource`] and go to a [`PageSink`].
-//! Damage stays local (R19): what cannot be read is replaced by a leaf marked "base lost".
+//! Damage stays local (R19): an apply replaces a page that cannot be read by a leaf marked "base lost".
 //!
 //! Reading order: [`pages`] (the two traits), [`format`](mod@format) and `docs/format/page.md` (the bytes), [`page`] (reading a
 //! page), [`lookup`], [`cursor`], then the writer: [`builder`] (the pages of one level in the making), [`levels`] (all of
@@ -58,8 +58,8 @@ use page::PageView;
 /// Highest number of levels that a tree may have. Even keys of 1,100 bytes leave a fan-out of two or more.
 pub(crate) const HEIGHT_MAX: u8 = 32;
 
-/// Whose tree it is. Every page carries both, so that a page of another store or tablet is never taken for one of
-/// this tree.
+/// The identity of a tree. Every page carries both fields, so that a page of another store or tablet is never taken for
+/// a page of this tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tree {
     /// Identity of the device, as the superblock has it.
@@ -68,14 +68,14 @@ pub(crate) struct Tree {
     pub(crate) tablet: TabletId,
 }
 
-/// One state of a tree: everything that a reader needs to start.
+/// One state of a tree: a reader starts from it and needs nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Root {
-    /// The topmost page; none where the tree is empty.
+    /// The topmost page; `None` if the tree is empty.
     pub(crate) page: Option<PageRef>,
-    /// Levels; the root page has level `height - 1`. 0 where the tree is empty.
+    /// Number of levels; the root page has level `height - 1`. 0 if the tree is empty.
     pub(crate) height: u8,
-    /// Entries in the tree, without those that were lost with a damaged page.
+    /// Entries in the tree, without those lost with a damaged page.
     pub(crate) entries: u64,
 }
 
@@ -83,10 +83,10 @@ impl Root {
     /// The tree without entries.
     pub(crate) const EMPTY: Self = Self { page: None, height: 0, entries: 0 };
 
-    /// The root page and its level; none for the empty tree.
+    /// The root page and its level; `None` for the empty tree.
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] where page and height contradict each other (they come from a superblock).
+    /// [`crate::Error::Corrupt`] if page and height contradict each other: they come from a superblock.
     fn top(&self) -> Result<Option<(PageRef, u8)>> {
         match (self.page, self.height) {
             (None, 0) => Ok(None),

@@ -1,8 +1,8 @@
-//! Reading one page: its items, searches in it, and the check of everything inside it.
+//! Reads one page: its items, searches in it, and the check of everything inside it.
 //!
-//! [`PageView::parse`] looks at the header only, so that a lookup touches few bytes; every access checks the offsets that
-//! it uses and answers [`Damage`] where they lead nowhere. Whatever the bytes are, nothing here panics. The order of keys
-//! is checked by [`PageView::check`] only; a search in an unordered page finds something or nothing.
+//! [`PageView::parse`] reads the header only, so that a lookup touches few bytes. Every access checks the offsets that
+//! it uses and returns [`Damage`] if they lie outside the page; no bytes make it panic. Only [`PageView::check`] checks
+//! the order of the keys; a search in an unordered page finds some item or none.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -15,16 +15,16 @@ use super::format::{
 
 const ITEM_WRONG: Damage = Damage("an item reaches behind the end of the page");
 
-/// An item: what follows the page's prefix in its key, and what the key stands for.
+/// An item: the key after the page's prefix, and the payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Item<'a> {
     pub(super) suffix: &'a [u8],
-    /// The entry of a leaf, the encoded child of an inner page. Empty in a leaf marked "base lost": the key is known to
-    /// be absent.
+    /// The entry in a leaf, the encoded child in an inner page. An empty payload in a leaf marked "base lost" says that
+    /// the key is absent.
     pub(super) payload: &'a [u8],
 }
 
-/// A page whose header is sound.
+/// A page whose header is valid.
 #[derive(Clone, Copy)]
 pub(super) struct PageView<'a> {
     bytes: &'a [u8; BLOCK_BYTES],
@@ -36,7 +36,7 @@ impl<'a> PageView<'a> {
     /// Reads header and prefix.
     ///
     /// # Errors
-    /// [`Damage`] where this cannot be a page of a tree.
+    /// [`Damage`] if the bytes are no page of a tree.
     pub(super) fn parse(bytes: &'a [u8; BLOCK_BYTES]) -> Result<Self, Damage> {
         let header = Header::read(bytes)?;
         let start = header.slots_end();
@@ -50,7 +50,7 @@ impl<'a> PageView<'a> {
         &self.header
     }
 
-    /// How many items there are.
+    /// The number of items.
     pub(super) fn count(&self) -> usize {
         usize::from(self.header.count)
     }
@@ -59,10 +59,10 @@ impl<'a> PageView<'a> {
         self.header.slots_end() + self.prefix.len()
     }
 
-    /// In a leaf marked "base lost", what is not known.
+    /// The lost range of a leaf marked "base lost"; `None` for any other page.
     ///
     /// # Errors
-    /// [`Damage`] where the bounds cannot be read.
+    /// [`Damage`] if the bounds cannot be read.
     pub(super) fn lost(&self) -> Result<Option<Bounds<'a>>, Damage> {
         if self.header.flags & BASE_LOST == 0 {
             return Ok(None);
@@ -75,7 +75,7 @@ impl<'a> PageView<'a> {
     /// Item `index`.
     ///
     /// # Errors
-    /// [`Damage`] where there is none or it does not lie within the page.
+    /// [`Damage`] if there is no such item, or if it does not lie within the page.
     #[inline]
     pub(super) fn item(&self, index: usize) -> Result<Item<'a>, Damage> {
         let (suffix, payload, end) = self.item_offsets(index)?;
@@ -92,7 +92,7 @@ impl<'a> PageView<'a> {
         slot(self.bytes, index).and_then(|at| item_at(self.bytes, at)).ok_or(ITEM_WRONG)
     }
 
-    /// Where the payload of item `index` lies in the page.
+    /// The place of item `index`'s payload in the page.
     ///
     /// # Errors
     /// As [`item`](Self::item).
@@ -100,7 +100,7 @@ impl<'a> PageView<'a> {
         self.item_offsets(index).map(|(_, payload, end)| payload..end)
     }
 
-    /// The first bytes that all keys of the page share; those of the first child of an inner page excepted.
+    /// The leading bytes that all keys of the page share, except the first child of an inner page.
     pub(super) fn prefix(&self) -> &'a [u8] {
         self.prefix
     }
@@ -108,16 +108,16 @@ impl<'a> PageView<'a> {
     /// Child `index` of an inner page.
     ///
     /// # Errors
-    /// [`Damage`] where there is none.
+    /// [`Damage`] if there is no such child.
     pub(super) fn child(&self, index: usize) -> Result<Child, Damage> {
         Child::decode(self.item(index)?.payload)
     }
 
-    /// Appends to `key` the separator in front of child `index`: keys under that child are not below it. The first child has
-    /// none of its own: the bound of the page counts, and nothing is appended.
+    /// Appends to `key` the separator before child `index`: no key under that child is below it. The first child has no
+    /// separator (the bound of the page counts), so nothing is appended.
     ///
     /// # Errors
-    /// [`Damage`] where there is no such child.
+    /// [`Damage`] if there is no such child.
     pub(super) fn separator(&self, index: usize, key: &mut Vec<u8>) -> Result<(), Damage> {
         if index > 0 {
             let item = self.item(index)?;
@@ -127,10 +127,10 @@ impl<'a> PageView<'a> {
         Ok(())
     }
 
-    /// How the key of item `index` compares to `key`. Not for the first child of an inner page.
+    /// Compares the key of item `index` to `key`. Not for the first child of an inner page.
     ///
     /// # Errors
-    /// [`Damage`] where there is no such item.
+    /// [`Damage`] if there is no such item.
     pub(super) fn compare(&self, index: usize, key: &[u8]) -> Result<Ordering, Damage> {
         match self.split(key) {
             Ok(suffix) => Ok(self.item(index)?.suffix.cmp(suffix)),
@@ -138,8 +138,8 @@ impl<'a> PageView<'a> {
         }
     }
 
-    /// What is left of `key` behind the page's prefix; where `key` does not begin with it, how all keys of the page
-    /// compare to it.
+    /// The rest of `key` after the page's prefix. If `key` does not begin with the prefix, the error says how all keys
+    /// of the page compare to it.
     #[inline]
     fn split<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], Ordering> {
         match key.split_at_checked(self.prefix.len()) {
@@ -151,7 +151,7 @@ impl<'a> PageView<'a> {
         }
     }
 
-    /// First index in `range` whose key is not below `key` (`or_equal`: is above it).
+    /// The first index in `range` whose key is not below `key`; with `or_equal`, whose key is above it.
     #[inline]
     fn partition(&self, mut range: Range<usize>, key: &[u8], or_equal: bool) -> Result<usize, Damage> {
         let suffix = match self.split(key) {
@@ -176,20 +176,20 @@ impl<'a> PageView<'a> {
         Ok(range.start)
     }
 
-    /// In a leaf: the first item from `from` on whose key is not below `key`, and whether its key is `key`.
+    /// Finds in a leaf the first item from `from` on whose key is not below `key`; true says that its key equals `key`.
     ///
     /// # Errors
-    /// [`Damage`] where the search meets an item that is not within the page.
+    /// [`Damage`] if the search meets an item that is not within the page.
     pub(super) fn find(&self, from: usize, key: &[u8]) -> Result<(usize, bool), Damage> {
         let index = self.partition(from..self.count().max(from), key, false)?;
         let found = index < self.count() && self.compare(index, key)? == Ordering::Equal;
         Ok((index, found))
     }
 
-    /// In an inner page: the child under which `key` belongs.
+    /// Finds in an inner page the child that covers `key`.
     ///
     /// # Errors
-    /// [`Damage`] where there are no children, or the search meets an item that is not within the page.
+    /// [`Damage`] if there are no children, or if the search meets an item that is not within the page.
     pub(super) fn child_of(&self, key: &[u8]) -> Result<usize, Damage> {
         if self.count() == 0 {
             return Err(Damage("an inner page has no children"));
@@ -200,7 +200,7 @@ impl<'a> PageView<'a> {
     /// Bytes in use, header included.
     ///
     /// # Errors
-    /// [`Damage`] where the last item is not within the page.
+    /// [`Damage`] if the last item is not within the page.
     pub(super) fn used_bytes(&self) -> Result<usize, Damage> {
         match self.count().checked_sub(1) {
             Some(last) => self.item_offsets(last).map(|(_, _, end)| end),
@@ -218,9 +218,9 @@ impl<'a> PageView<'a> {
             .ok_or(Damage("the bounds of a lost leaf cannot be read"))
     }
 
-    /// Checks everything that the page alone can tell: items lie one behind the other, lengths are legal, keys are ordered and
-    /// within `low` (inclusive) and `high` (exclusive), the prefix is the longest, children can be decoded, the rest is
-    /// zeros.
+    /// Checks everything that the page alone can tell: items lie one after the other, lengths are legal, keys are
+    /// ordered and from `low` to `high` (exclusive), the prefix is the longest possible, children can be decoded, the
+    /// rest is zeros.
     ///
     /// # Errors
     /// The first [`Damage`] found.
@@ -310,7 +310,7 @@ impl<'a> PageView<'a> {
     }
 }
 
-/// What a search looks for: its first bytes as one number, which nearly always decides without a call.
+/// A key that a search looks for. Its first bytes are one number, which nearly always decides without a call.
 struct Sought<'a> {
     bytes: &'a [u8],
     head: u64,
@@ -322,25 +322,25 @@ impl<'a> Sought<'a> {
         Self { bytes, head: head_of(bytes) }
     }
 
-    /// How `other` compares to what is sought.
+    /// Compares `other` to the sought key.
     #[inline]
     fn compared_to(&self, other: &[u8]) -> Ordering {
         head_of(other).cmp(&self.head).then_with(|| match (other.get(8..), self.bytes.get(8..)) {
             (Some(other), Some(bytes)) => other.cmp(bytes),
-            // One of them ends within the first bytes, where the other has zeros at most.
+            // One of them ends within its first eight bytes, and the other has only zeros there.
             _ => other.len().cmp(&self.bytes.len()),
         })
     }
 }
 
-/// The first eight bytes as a number that compares as they do, with zeros behind the end.
+/// The first eight bytes as a number that compares as the bytes do, filled up with zeros.
 #[inline]
 fn head_of(bytes: &[u8]) -> u64 {
     if let Some(head) = bytes.first_chunk::<8>() {
         return u64::from_be_bytes(*head);
     }
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // Four to seven bytes: the last four overlap the first four.
+        // With four to seven bytes, the last four overlap the first four.
         let (first, last) = (u64::from(u32::from_be_bytes(*first)), u64::from(u32::from_be_bytes(*last)));
         return first << 32 | (last << (8 * (8 - bytes.len()))) & 0xFFFF_FFFF;
     }
@@ -437,7 +437,7 @@ mod tests {
         assert!(PageView::parse(&bytes).unwrap().check(b"", None).is_err(), "rubbish behind the items");
     }
 
-    /// Everything that reads a page, on bytes that may be anything.
+    /// Calls every reader of a page on bytes that may be anything.
     fn exercise(bytes: &[u8; BLOCK_BYTES], key: &[u8]) {
         let Ok(view) = PageView::parse(bytes) else { return };
         let _ = view.check(key, None);
@@ -463,7 +463,7 @@ mod tests {
             other in prop::collection::vec(0..3_u8, 0..12),
             high in any::<bool>(),
         ) {
-            // Few different bytes, zeros among them: much is equal up to the end of one.
+            // Few different bytes, zeros among them, so that many pairs are equal up to the end of one.
             let raised = |bytes: Vec<u8>| bytes.iter().map(|byte| byte + if high { 0xFD } else { 0 }).collect::<Vec<_>>();
             let (one, other) = (raised(one), raised(other));
             prop_assert_eq!(Sought::new(&one).compared_to(&other), other.cmp(&one));

@@ -1,4 +1,4 @@
-//! Where pages come from and where they go: the two sides that the engine gives to a tree.
+//! The engine's two sides of a tree: a source of old pages and a sink for new ones.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -9,31 +9,31 @@ use shoal_base::BLOCK_BYTES;
 use super::format::{Draft, PageRef};
 use crate::common::error::Result;
 
-/// What a page is read for. A cache may keep pages accordingly.
+/// The purpose of a read. A cache may keep the page accordingly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadHint {
     /// A lookup of one key.
     Point,
-    /// A scan or a walk: the neighbours follow, and a leaf is not needed again soon.
+    /// A scan or a walk: the neighbours follow, and the leaf is not needed again soon.
     Scan,
     /// An apply: the page is about to be replaced.
     Apply,
 }
 
-/// Gives pages. Cheap to share; a reader holds it by value or by reference.
+/// Gives pages. A source is cheap to share; a reader holds it by value or by reference.
 pub(crate) trait PageSource: Send + Sync {
     /// An immutable page in memory, pinned as long as the value lives. Cloning is cheap.
     type Page: Deref<Target = [u8; BLOCK_BYTES]> + Clone + Send + Sync;
 
-    /// The page, where it is in memory; asks nothing of the device.
+    /// The page if it is in memory; reads nothing from the device.
     fn cached(&self, _page: PageRef, _level: u8, _hint: ReadHint) -> Option<Self::Page> {
         None
     }
 
-    /// The page, verified against its checksum. `level` is where it stands in the tree (0 is a leaf).
+    /// The page, verified against its checksum. `level` is its level in the tree (0 is a leaf).
     ///
     /// # Errors
-    /// [`crate::Error::Corrupt`] where what is stored is not this page; [`crate::Error::Io`] where the device failed.
+    /// [`crate::Error::Corrupt`] if the stored bytes are not this page; [`crate::Error::Io`] if the device failed.
     fn page(
         &self,
         page: PageRef,
@@ -41,10 +41,11 @@ pub(crate) trait PageSource: Send + Sync {
         hint: ReadHint,
     ) -> impl Future<Output = Result<Self::Page>> + Send;
 
-    /// Says that these pages of one level will be asked for soon, in this order: reads them in one batch. May do less.
+    /// Announces that these pages of one level will be read soon, in this order. The source reads them in one batch; it
+    /// may read fewer.
     fn prefetch(&self, pages: &[PageRef], level: u8, hint: ReadHint);
 
-    /// How many pages a scan may ask for ahead of need, so that none of them goes before it is read.
+    /// The number of pages that a scan may prefetch so that none of them is evicted before the scan reads it.
     fn ahead_max(&self) -> usize {
         usize::MAX
     }
@@ -100,13 +101,14 @@ impl<S: PageSource> PageSource for Arc<S> {
     }
 }
 
-/// Takes the new pages of an apply and the old ones that the new tree does not have any more.
+/// Takes the new pages of an apply, and the old pages that are not in the new tree.
 ///
-/// When an apply fails, the new tree does not exist: its owner gives back what was written and forgets the releases.
+/// If an apply fails, the new tree does not exist: the owner of the sink frees the written blocks and forgets the
+/// releases.
 pub(crate) trait PageSink: Send {
     /// Chooses a block for `draft`, seals it ([`Draft::seal`]) and takes its bytes. `replaces` is the old page whose
-    /// content it mostly takes over, if there is one: the new page inherits that one's place in the cache. An old page can be
-    /// named twice (it was split). Pages arrive children first, leaves in the order of their keys.
+    /// content the new page mostly has, if there is one: the new page inherits its place in the cache. The sink may see
+    /// an old page twice, if it was split. Pages arrive children first, leaves in the order of their keys.
     ///
     /// # Errors
     /// Any; it ends the apply.
@@ -116,7 +118,7 @@ pub(crate) trait PageSink: Send {
         replaces: Option<PageRef>,
     ) -> impl Future<Output = Result<PageRef>> + Send;
 
-    /// This page of the old tree is not part of the new one. Called once for each such page that could be reached: what lies
-    /// under a damaged inner page is found by a check only.
+    /// Takes a page of the old tree that is not in the new one. Called once for each such page that the apply could
+    /// reach: only a check finds the pages under a damaged inner page.
     fn release(&mut self, page: PageRef);
 }

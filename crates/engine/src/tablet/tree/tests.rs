@@ -1,4 +1,4 @@
-//! The tree against a map: random batches over keys of all shapes, its fill, and what an apply leaves alone.
+//! The tree against a map: random batches over keys of all shapes, its fill, and the pages that an apply reuses.
 
 use proptest::prelude::*;
 use shoal_base::SeededEntropy;
@@ -223,7 +223,7 @@ fn futures_are_send() {
     drop(send(cursor.next()));
 }
 
-/// However many of the pages on its way are in memory, a lookup that goes on behind them gives what a whole one does.
+/// A lookup that resumes below the pages in memory returns the same as a whole one, however many pages are in memory.
 #[test]
 fn a_lookup_goes_on_where_memory_ends() {
     let mut tree = Checked::new();

@@ -1,4 +1,4 @@
-//! The walk over all pages and entries of a tree, for `shoal check`. It reports what is wrong and goes on.
+//! The walk over all pages and entries of a tree, for `shoal check`. It reports each problem and continues.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -12,39 +12,39 @@ use super::pages::{PageSource, ReadHint};
 use super::{Root, Tree};
 use crate::common::error::{Error, Result};
 
-/// Children asked for ahead of need, at most.
+/// Children that a walk prefetches at most.
 const READ_AHEAD_PAGES: usize = 64;
-/// Children asked for ahead at the beginning of a walk, which may be a short one.
+/// Children that a walk prefetches at its beginning, because it may be a short one.
 const READ_AHEAD_FIRST: usize = 2;
 
-/// Something wrong in a tree.
+/// A problem in a tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Problem {
-    /// Where.
+    /// The page with the problem.
     pub(crate) page: PageRef,
     /// The page's level in the tree.
     pub(crate) level: u8,
-    /// The fault.
+    /// A description of the problem.
     pub(crate) what: String,
-    /// The keys that this concerns are not below this one, as far as known.
+    /// The affected keys are not below this one, as far as known.
     pub(crate) low: Vec<u8>,
 }
 
-/// What is told of a tree, in the order of its keys.
+/// Receives the contents of a tree in the order of its keys.
 pub(crate) trait Visitor: Send {
-    /// A page, before anything below it; also one that cannot be read. `used_bytes` is 0 then.
+    /// A page, before anything below it. `used_bytes` is 0 for a page that cannot be read.
     fn page(&mut self, _page: PageRef, _level: u8, _used_bytes: usize) {}
 
-    /// An entry, and the page that holds it. Not the empty ones, which mark deletes in a range whose base was lost.
+    /// An entry, and the page that holds it. Empty entries, which mark deletes in a lost range, are left out.
     fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef);
 
-    /// A leaf is marked "base lost": keys from `low` on and below `high` that it does not hold are not known.
+    /// A leaf marked "base lost": the keys from `low` on and below `high` are unknown, unless the leaf has them.
     fn lost(&mut self, _page: PageRef, _low: &[u8], _high: Option<&[u8]>) {}
 
-    /// Something is wrong.
+    /// A problem was found.
     fn problem(&mut self, problem: Problem);
 
-    /// Called after each leaf: the place to do I/O for the entries seen, and to give up.
+    /// Called after each leaf: the place to do I/O for the entries seen, or to end the walk.
     ///
     /// # Errors
     /// Any; it ends the walk.
@@ -60,9 +60,9 @@ pub(crate) struct Walked {
     pub(crate) pages: u64,
     /// Leaves that could be read.
     pub(crate) leaves: u64,
-    /// Entries in them.
+    /// Entries in these leaves.
     pub(crate) entries: u64,
-    /// Bytes in use in all leaves, headers included: 4,096 a leaf would be full.
+    /// Bytes in use in all these leaves, headers included: 4,096 in a full leaf.
     pub(crate) leaf_bytes: u64,
 }
 
@@ -77,9 +77,10 @@ struct Open<P> {
     page: P,
     subtree: Subtree,
     next: usize,
-    /// Children before this one were asked for, or are left out.
+    /// The children before this index were prefetched, or are left out.
     asked: usize,
-    /// Entries seen before this page; compared with what the parent says at its end, if nothing below was damaged.
+    /// Entries seen before this page. At its end the walk compares the count with the parent's, unless it met problems
+    /// below.
     entries_before: u64,
     problems_before: u64,
 }
@@ -87,23 +88,23 @@ struct Open<P> {
 struct Walk<'a, S: PageSource, V> {
     tree: Tree,
     source: &'a S,
-    /// What is below is left out.
+    /// The walk leaves out keys below this one.
     from: Vec<u8>,
     visitor: &'a mut V,
     path: Vec<Open<S::Page>>,
     walked: Walked,
     problems: u64,
     key: Vec<u8>,
-    /// Children that are asked for ahead of need now.
+    /// Children that the walk prefetches now.
     window: usize,
 }
 
 impl Tree {
-    /// Visits every page and every entry and checks all that a tree promises: levels, identities, order of keys within and
-    /// across pages, separators, counts, prefixes.
+    /// Visits every page and every entry and checks all properties of a tree: levels, identities, the order of keys
+    /// within and across pages, separators, counts, prefixes.
     ///
     /// # Errors
-    /// Only what [`Visitor::leaf_done`] gives: damage and errors of the device are reported to the visitor.
+    /// Only errors of [`Visitor::leaf_done`]: the visitor receives damage and errors of the device as problems.
     pub(crate) async fn walk<S: PageSource, V: Visitor>(
         &self,
         source: &S,
@@ -113,7 +114,8 @@ impl Tree {
         self.walk_from(source, root, Vec::new(), visitor).await
     }
 
-    /// The same, without the pages that have only keys below `from`; their entries are taken for what their parents say.
+    /// As [`walk`](Self::walk), without the pages that have only keys below `from`; their entries count as their
+    /// parents say.
     ///
     /// # Errors
     /// As [`walk`](Self::walk).
@@ -182,7 +184,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         Ok(())
     }
 
-    /// The next child of an inner page; none behind the last.
+    /// The next child of an inner page; `None` after the last.
     fn next_child(&mut self, open: &mut Open<S::Page>) -> Option<std::result::Result<Subtree, Damage>> {
         let subtree = &open.subtree;
         let view = match self.tree.parse(&open.page, subtree.child.page, subtree.level) {
@@ -194,7 +196,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         Some(child_subtree(&view, subtree, index))
     }
 
-    /// Asks for the child that was given last and those behind it, as soon as half of what was asked for before is read.
+    /// Prefetches the child given last and those after it, as soon as the walk has read half of the last batch.
     fn ask_ahead(&mut self, open: &mut Open<S::Page>) {
         let subtree = &open.subtree;
         let (from, window) = (open.asked.max(open.next - 1), self.window.min(self.source.ahead_max()));
@@ -211,7 +213,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         self.window = (self.window * 2).min(READ_AHEAD_PAGES);
     }
 
-    /// Reads a page, checks it, and visits its entries or leaves its children to be visited.
+    /// Reads and checks a page, then visits its entries, or opens it so that its children are visited.
     async fn enter(&mut self, subtree: Subtree) -> Result<()> {
         let at = subtree.child.page;
         let page = match self.source.page(at, subtree.level, ReadHint::Scan).await {
@@ -254,7 +256,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
             self.visitor.lost(at, bounds.low, bounds.high);
         }
         for index in 0..view.count() {
-            // What cannot be read was reported by the check of the page.
+            // The check of the page reported an item that cannot be read.
             let Ok(item) = view.item(index) else { continue };
             if item.payload.is_empty() {
                 continue;

@@ -1,4 +1,4 @@
-//! R19: damage stays local; and nothing that is stored makes the tree panic.
+//! R19: damage stays local, and no stored bytes make the tree panic.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ fn is_corrupt<T>(outcome: &Result<T>) -> bool {
     matches!(outcome, Err(Error::Corrupt { .. }))
 }
 
-/// Takes the keys of a lost range out of the model and gives them.
+/// Removes the keys of a lost range from the model and returns them.
 fn lose(tree: &mut Checked, range: &LostRange) -> BTreeSet<Vec<u8>> {
     let lost: BTreeSet<_> = tree
         .model
@@ -110,7 +110,7 @@ fn a_damaged_leaf_loses_its_keys_and_no_others() {
     verify_with_lost(&tree, &lost, &range);
 }
 
-/// The walk is clean, what was lost answers so, everything else is as in the model.
+/// Checks that the walk finds nothing, that lost keys are reported as lost, and that everything else equals the model.
 fn verify_with_lost(tree: &Checked, lost: &BTreeSet<Vec<u8>>, range: &LostRange) {
     let (walked, seen) = tree.walk();
     assert_eq!(seen.problems, []);
@@ -165,8 +165,8 @@ fn a_damaged_inner_page_loses_its_subtree_and_nothing_more() {
     assert!(lost.iter().all(|key| is_corrupt(&tree.lookup(key))));
 }
 
-/// The last subtree that is left becomes the tree, although its top cannot be read: damaged it stays to be reported, and where the
-/// device failed the apply does.
+/// The last remaining subtree becomes the tree, although its top page cannot be read. A damaged page stays, to be
+/// reported; an error of the device fails the apply.
 #[test]
 fn what_is_left_of_a_tree_may_be_damaged() {
     for fails in [false, true] {
@@ -217,7 +217,7 @@ fn a_damaged_root_leaves_a_tree_that_works() {
     assert_eq!(seen.lost, [(Vec::new(), None)]);
 }
 
-/// An underfull leaf beside a damaged one that no operation meets: it is not merged, and the damaged one is left alone.
+/// No operation meets the damaged leaf beside an underfull one: the leaves are not merged, and the damaged leaf stays.
 #[test]
 fn damage_is_not_merged_with() {
     let mut tree = tree_of(5000);
@@ -278,7 +278,7 @@ fn the_walk_reports_each_damage_and_goes_on() {
     assert!(walked.entries > 0 && seen.leaves_done > 0);
 }
 
-/// What is known of a tree that lost pages: the ranges, and the keys in them that were put or deleted since.
+/// A model of a tree that lost pages: the lost ranges, and the keys in them that were put or deleted since.
 #[derive(Default)]
 struct Known {
     ranges: Vec<LostRange>,
@@ -290,7 +290,7 @@ fn covers(range: &LostRange, key: &[u8]) -> bool {
 }
 
 impl Known {
-    /// What the tree should hold for `key`: nobody knows, absent, or an entry.
+    /// The expected state of `key`: unknown (`None`), absent (`Some(None)`), or an entry.
     fn state(&self, model: &BTreeMap<Vec<u8>, Vec<u8>>, key: &[u8]) -> Option<Option<Vec<u8>>> {
         match model.get(key) {
             Some(entry) => Some(Some(entry.clone())),
@@ -301,7 +301,7 @@ impl Known {
     }
 }
 
-/// Damages pages, applies, and follows what must be lost by that and what must not.
+/// Damages pages, applies, and checks which keys are lost by that and which are not.
 fn damage_and_apply(tree: &mut Checked, known: &mut Known, pages: &[prop::sample::Index], ops: Vec<Op>) {
     let blocks: Vec<u64> = tree.memory.blocks().into_iter().collect();
     for page in pages.iter().filter(|_| !blocks.is_empty()) {
@@ -318,7 +318,7 @@ fn damage_and_apply(tree: &mut Checked, known: &mut Known, pages: &[prop::sample
         known.deleted.retain(|key| !covers(range, key));
     }
     for (key, shown) in merge.seen {
-        // In a range that was lost just now nothing is known any more; elsewhere what was known before.
+        // After the loss every key in a lost range is unknown; the other keys keep their state.
         let lost_now = lost.iter().any(|range| covers(range, &key));
         let wanted = if lost_now { None } else { known.state(&before, &key) };
         assert!(shown == wanted, "{}", key.escape_ascii());
@@ -337,7 +337,7 @@ fn damage_and_apply(tree: &mut Checked, known: &mut Known, pages: &[prop::sample
     }
 }
 
-/// Everything that a reader or a writer does, over pages that may hold anything.
+/// Runs every reader and writer over pages that may hold anything.
 fn exercise(tree: &Checked, probes: &[Vec<u8>], ops: &[Op]) {
     for key in probes {
         let _ = tree.lookup(key);
@@ -382,8 +382,8 @@ impl Visitor for Count {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Damage anywhere, at any time, among applies: what no apply met comes back whole, what was replaced is lost as
-    /// reported, and nothing else changes.
+    /// Damage anywhere, at any time, among applies: a page that no apply met comes back whole, the keys of a replaced
+    /// page are lost as reported, and nothing else changes.
     #[test]
     fn only_what_was_replaced_is_lost(
         shapes in prop::collection::vec(0..6_u8, 1..3),
@@ -439,7 +439,7 @@ proptest! {
         }
     }
 
-    /// As if checksums were switched off: any bytes in any pages.
+    /// Any bytes in any pages, as if checksums were switched off.
     #[test]
     fn no_stored_bytes_make_it_panic(
         shape in 0..6_u8,

@@ -1,4 +1,4 @@
-//! Pages made by hand, each wrong in one thing: what is refused, and as what.
+//! Pages made by tests, each wrong in one thing: the check refuses them and names the fault.
 
 use shoal_base::BLOCK_BYTES;
 

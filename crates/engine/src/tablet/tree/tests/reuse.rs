@@ -1,4 +1,4 @@
-//! What an apply leaves alone, and how much it reads.
+//! The pages that an apply reuses, and the number of pages that it reads.
 
 use std::collections::BTreeSet;
 
