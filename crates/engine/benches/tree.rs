@@ -91,7 +91,8 @@ fn key(number: u64) -> Vec<u8> {
 
 fn apply(memory: &Memory, root: Root, ops: &[Op]) -> Applied {
     let mut sink = Sink(memory, Vec::new());
-    let apply = Apply { tree: TREE, lsn: Lsn(1), source: memory, sink: &mut sink, merge: &mut Plain };
+    let apply =
+        Apply { tree: TREE, lsn: Lsn(1), source: memory, sink: &mut sink, merge: &mut Plain, filters: true };
     let applied = block_on(apply.run(root, ops)).expect("pages in memory do not fail");
     let mut pages = memory.0.write();
     for page in sink.1 {
@@ -157,7 +158,8 @@ fn lookups(memory: &Memory, root: Root, what: &str, numbers: impl Fn(&SeededEntr
     let keys: Vec<Vec<u8>> = (0..ENTRIES).map(|_| key(numbers(&random))).collect();
     let watch = Stopwatch::start();
     for key in &keys {
-        let entry = block_on(TREE.lookup(memory, root, key)).expect("pages in memory do not fail");
+        let entry = block_on(TREE.lookup(memory, root, &Probe::expected(TREE, key)))
+            .expect("pages in memory do not fail");
         assert_eq!(black_box(entry).is_some(), found);
     }
     watch.report(what, ENTRIES, "");

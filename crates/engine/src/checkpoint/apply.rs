@@ -10,8 +10,9 @@ use shoal_base::{Lsn, Run};
 use crate::checkpoint::compact::{Moves, Pressure};
 use crate::checkpoint::home::Work;
 use crate::checkpoint::liveness::{Liveness, LivenessOps};
-use crate::checkpoint::publish::Changes;
+use crate::checkpoint::publish::{Changes, TabletChange};
 use crate::checkpoint::replace::ReplaceEntries;
+use crate::checkpoint::route::Routed;
 use crate::checkpoint::runs::take_common;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
@@ -19,6 +20,8 @@ use crate::log::queue::Item;
 use crate::space::manager::Extents;
 use crate::store::{Inner, OperationCounters, copies};
 use crate::tablet::damage::Unread;
+use crate::tablet::layers::{LayersRef, Trees};
+use crate::tablet::layers_page;
 use crate::tablet::tree::{Applied, Apply, Merge, Root};
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
@@ -31,7 +34,7 @@ const READS_TRIED: u32 = 3;
 
 /// A tree that is written and not published yet.
 pub(crate) struct NewTree<'a> {
-    pub root: Root,
+    pub trees: Trees,
     /// Records up to here are in it.
     pub applied: Lsn,
     pub totals: Totals,
@@ -48,9 +51,9 @@ pub(crate) struct NewTree<'a> {
 }
 
 impl NewTree<'_> {
-    pub(crate) fn new(root: Root, applied: Lsn, totals: Totals) -> Self {
+    pub(crate) fn new(trees: Trees, applied: Lsn, totals: Totals) -> Self {
         let (pages, taken, freed, given, dropped) = Default::default();
-        Self { root, applied, totals, pages, taken, freed, given, dropped }
+        Self { trees, applied, totals, pages, taken, freed, given, dropped }
     }
 }
 
@@ -96,18 +99,26 @@ impl Inner {
     /// # Errors
     /// As the device: the overlay stays frozen, and the next apply tries again. A failed write poisons the store.
     pub(crate) async fn apply_tablet(&self, tablet: &Tablet) -> Result<()> {
+        let fresh = self.apply_alone(tablet).await?;
+        self.merge_after(fresh).await
+    }
+
+    /// The same without merges; gives the bytes of the overlay that was applied.
+    async fn apply_alone(&self, tablet: &Tablet) -> Result<u64> {
         let _turn = self.maintenance.applier.take().await;
         self.log.poison.check()?;
         self.space.reclaim(self.log.committer.named_superblock());
+        self.make_room_for_a_layer(tablet).await?;
         let Some(marker) = tablet.freeze(|marker| self.log.committer.push(Item::Marker(marker))) else {
-            return Ok(());
+            return Ok(0);
         };
         self.log.committer.drive();
         let applied = self.log.committer.wait_marker(&marker).await?;
         let view = tablet.view();
-        let Some(frozen) = &view.frozen else { return Ok(()) };
+        let Some(frozen) = &view.frozen else { return Ok(0) };
+        let fresh = frozen.size().bytes as u64;
         let pressure = Pressure::Load { fresh_bytes: frozen.size().bytes };
-        let moves = self.choose_moves(tablet, view.root, pressure).await;
+        let moves = self.choose_moves(tablet, &view.trees, pressure).await;
         let mut outcome = self.run_apply(tablet, &view, applied, moves, self.unread()).await;
         for tried in 1..READS_TRIED {
             let Err(Error::Io(error)) = &outcome else { break };
@@ -120,7 +131,7 @@ impl Inner {
             let unread = if is_given_up { Unread::IsLost } else { Unread::Fails };
             outcome = self.run_apply(tablet, &view, applied, Moves::default(), unread).await;
         }
-        outcome.map(|_| ())
+        outcome.map(|_| fresh)
     }
 
     /// What becomes of pages that an apply cannot read at once.
@@ -151,7 +162,7 @@ impl Inner {
         if view.frozen.is_some() {
             return Ok(false);
         }
-        let moves = self.choose_moves(tablet, view.root, pressure).await;
+        let moves = self.choose_moves(tablet, &view.trees, pressure).await;
         if moves.is_empty() {
             return Ok(false);
         }
@@ -180,11 +191,26 @@ impl Inner {
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
         let (steps, _promise) = moves.into_steps();
         let ops = work.bring_home(frozen, steps).await?;
+        let owned: Vec<Run> = ops.iter().flat_map(|op| op.owned().iter().copied()).collect();
+        let tree = tree_of(self.identity, tablet.id);
+        let Routed { direct, layered } = self.route(tree, &view.trees, unread, ops).await?;
         let mut merge = ReplaceEntries::new(self, std::mem::take(&mut work.liveness));
-        let (root, pages) = self.merge_tree((tablet, view.root, applied), unread, &mut merge, &ops).await?;
+        let mut trees = view.trees.clone();
+        let mut pages = Vec::new();
+        if !layered.is_empty() {
+            let layer = self.write_layer((tree, applied), unread, &mut merge, &layered).await?;
+            trees = trees.with_layer(layer.root, layer.added, layer.removed);
+            pages.push(layer.pages);
+        }
+        if !direct.is_empty() {
+            let (root, written) =
+                self.merge_tree((tablet, &trees, applied), unread, &mut merge, &direct).await?;
+            trees = trees.with_base(root);
+            pages.push(written);
+        }
         let Work { taken, freed, given, .. } = work;
-        let new = NewTree::new(root, applied, merge.totals_after(view.totals));
-        let mut new = NewTree { pages: vec![pages], taken, freed, given, ..new };
+        let new = NewTree::new(trees, applied, merge.totals_after(view.totals));
+        let mut new = NewTree { pages, taken, freed, given, ..new };
         self.merge_liveness(tablet, &mut new, unread, std::mem::take(&mut merge.liveness)).await?;
         for (version, entry) in merge.old {
             match owned_runs(&self.device, &self.pool, &entry, version).await {
@@ -196,7 +222,7 @@ impl Inner {
             }
         }
         new.freed.extend(merge.unplaced);
-        new.taken.extend(ops.iter().flat_map(|op| op.owned().iter().copied()));
+        new.taken.extend(owned);
         let dropped = frozen.map(|overlay| overlay.lock().take_dropped()).unwrap_or_default();
         if !injected(Bug::DroppedNeverFreed) {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
@@ -228,9 +254,9 @@ impl Inner {
             return Ok(());
         }
         let mut liveness = Liveness::new(new.totals);
-        let at = (tablet, new.root, new.applied);
+        let at = (tablet, &new.trees, new.applied);
         let (root, pages) = self.merge_tree(at, unread, &mut liveness, &ops.into_ops()).await?;
-        (new.root, new.totals) = (root, liveness.totals);
+        (new.trees, new.totals) = (new.trees.with_base(root), liveness.totals);
         new.freed.extend(liveness.freed);
         new.pages.push(pages);
         Ok(())
@@ -241,7 +267,9 @@ impl Inner {
     /// # Errors
     /// As [`publish`](Self::publish).
     pub(crate) async fn publish_tree(&self, tablet: &Tablet, new: NewTree<'_>) -> Result<()> {
-        let NewTree { root, applied, totals, pages, mut taken, mut freed, given, dropped } = new;
+        let NewTree { mut trees, applied, totals, pages, mut taken, mut freed, given, dropped } = new;
+        let listed = self.store_layers(tablet, &mut trees, applied, &mut freed).await?;
+        taken.extend(listed.as_ref().map(|listed| listed.runs()[0]));
         for pages in &pages {
             taken.extend_from_slice(&pages.taken);
             freed.extend_from_slice(&pages.freed);
@@ -249,21 +277,28 @@ impl Inner {
         self.space.drop_foreign(&mut freed);
         // Pages of the first merge that the second one replaced were never in a published tree, nor was what was not moved.
         let between = take_common(&mut taken, &mut freed);
-        let tree = Some((tablet.id, root, applied, totals));
-        let changes = Changes { tablet: tree, taken, freed: freed.clone(), ..Changes::default() };
+        let change = TabletChange {
+            id: tablet.id,
+            root: trees.base,
+            layers: trees.layers.stored,
+            applied,
+            totals,
+            has_filters: self.wants_filters(&trees),
+        };
+        let changes = Changes { tablet: Some(change), taken, freed: freed.clone(), ..Changes::default() };
         if injected(Bug::FreedBeforePublish) {
             self.space.give_back(&std::mem::take(&mut freed));
         }
         let published = self.publish(changes).await;
         // Kept in either case: a superblock whose write failed may be on the device all the same, and what it names must
         // not be written over by a put that is under way (R20).
-        given.iter().for_each(|extents| extents.keep());
+        given.iter().chain(&listed).for_each(|extents| extents.keep());
         let replaced: Vec<Run> = pages.iter().flat_map(|pages| pages.freed.iter().copied()).collect();
         pages.into_iter().for_each(Pages::keep);
         let number = published?;
         self.space.give_back(&between);
         freed.extend(dropped);
-        let epoch = tablet.publish(root, applied, totals);
+        let epoch = tablet.publish(trees, applied, totals);
         // Not before: while the device does not answer, an apply does not end, and what was in the cache is read from there.
         replaced.iter().flat_map(|run| run.block..run.end()).for_each(|block| self.pool.let_go(block));
         self.space.free_later(usize::from(tablet.id.0), number, Arc::downgrade(&epoch), freed);
@@ -273,7 +308,7 @@ impl Inner {
     /// Merges `ops` into the tree under `root`: the new root, and the pages that were taken and freed for it, all written.
     pub(crate) async fn merge_tree<M: Merge>(
         &self,
-        (tablet, root, lsn): (&Tablet, Root, Lsn),
+        (tablet, trees, lsn): (&Tablet, &Trees, Lsn),
         unread: Unread,
         merge: &mut M,
         ops: &[M::Op],
@@ -281,7 +316,8 @@ impl Inner {
         let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
         let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight);
         let tree = tree_of(self.identity, tablet.id);
-        let apply = Apply { tree, lsn, source: &source, sink: &mut sink, merge };
+        let (root, filters) = (trees.base, self.wants_filters(trees));
+        let apply = Apply { tree, lsn, source: &source, sink: &mut sink, merge, filters };
         let ran = match unread {
             Unread::IsAbsent => apply.run_and_settle(root, ops).await,
             Unread::Fails | Unread::IsLost => apply.run(root, ops).await,
@@ -300,6 +336,57 @@ impl Inner {
         let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
         OperationCounters::add(&self.counters.pages_written, written);
         Ok((applied.root, pages))
+    }
+
+    /// Whether leaves that are written get filters.
+    fn wants_filters(&self, trees: &Trees) -> bool {
+        !trees.layers.list.is_empty() || trees.base.entries >= self.tuning.layers_from
+    }
+
+    /// Writes the list of the layers of `trees`, if they changed and there are any; gives where it lies. The list before is freed.
+    ///
+    /// # Errors
+    /// [`Error::Full`]; as the device.
+    async fn store_layers(
+        &self,
+        tablet: &Tablet,
+        trees: &mut Trees,
+        applied: Lsn,
+        freed: &mut Vec<Run>,
+    ) -> Result<Option<Arc<Extents>>> {
+        let before = tablet.view();
+        let before = &before.trees.layers;
+        if trees.layers == *before {
+            return Ok(None);
+        }
+        if let Some(LayersRef { block, copies, .. }) = before.stored {
+            // A list that could not be read is a layer that cannot be read, whose root lies there.
+            let is_layer =
+                trees.layers.list.iter().any(|root| root.page.is_some_and(|page| page.block == block));
+            let kept = u32::from(is_layer);
+            freed.extend(
+                Some(Run::new(block + u64::from(kept), u32::from(copies) - kept))
+                    .filter(|run| run.blocks > 0),
+            );
+        }
+        let layers = Arc::make_mut(&mut trees.layers);
+        layers.stored = None;
+        if layers.list.is_empty() {
+            return Ok(None);
+        }
+        let run = self.space.allocate_at_most(layers_page::COPIES);
+        let run = run.ok_or(Error::Full { needed: 1, available: self.space.available() })?;
+        let extents = Extents::new(self.space.clone(), smallvec::smallvec![run]);
+        let tree = tree_of(self.identity, tablet.id);
+        let mut crc = 0;
+        for block in run.block..run.end() {
+            let (page, of_page) = layers_page::encode(tree, layers, applied, run.block);
+            crc = of_page;
+            let written = self.device.write(block, vec![page]).await;
+            written.result.map_err(|error| self.apply_failed(&Error::Io(error)))?;
+        }
+        layers.stored = Some(LayersRef { block: run.block, crc, copies: run.blocks as u16 });
+        Ok(Some(extents))
     }
 
     /// A failed write of an apply poisons the store: what its pages would have named is not known to be there (R20). A

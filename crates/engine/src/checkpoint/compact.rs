@@ -15,6 +15,7 @@ use crate::checkpoint::liveness::Doubt;
 use crate::common::error::{Error, Result};
 use crate::space::manager::{Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::store::Inner;
+use crate::tablet::layers::Trees;
 use crate::tablet::tree::{Cursor, Root, Tree};
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
 use crate::tablet::view::Tablet;
@@ -206,37 +207,37 @@ impl Inner {
         Ok(any)
     }
 
-    /// Chooses runs of `tablet` to rewrite and reads what of them is alive under `root`. Nothing where nothing is worth it.
+    /// Chooses runs of `tablet` to rewrite and reads what of them is alive under `trees`. Nothing where nothing is worth it.
     /// Runs that cannot be read are left alone.
-    pub(crate) async fn choose_moves(&self, tablet: &Tablet, root: Root, pressure: Pressure) -> Moves {
+    pub(crate) async fn choose_moves(&self, tablet: &Tablet, trees: &Trees, pressure: Pressure) -> Moves {
         let paused = self.maintenance.relocation.is_paused() && pressure != Pressure::Shortage;
         if paused || !self.wants_tidying(tablet, pressure) {
             return Moves::default();
         }
-        let (mut victims, mut promise) = self.choose_victims(tablet, root, pressure).await;
+        let (mut victims, mut promise) = self.choose_victims(tablet, trees.base, pressure).await;
         // An apply under load looks at one window; whoever has time looks at all of them.
         while victims.is_empty()
             && !matches!(pressure, Pressure::Load { .. })
             && tablet.tidy.lock().position > 0
         {
-            (victims, promise) = self.choose_victims(tablet, root, pressure).await;
+            (victims, promise) = self.choose_victims(tablet, trees.base, pressure).await;
         }
         let mut moves = Moves { promise, ..Moves::default() };
-        self.read_live(tablet, root, victims, &mut moves).await;
+        self.read_live(tablet, trees, victims, &mut moves).await;
         moves
     }
 
-    /// Reads what of `victims` is alive under `root`. Runs that cannot be read are left alone.
+    /// Reads what of `victims` is alive under `trees`. Runs that cannot be read are left alone.
     pub(crate) async fn read_live(
         &self,
         tablet: &Tablet,
-        root: Root,
+        trees: &Trees,
         victims: Vec<Victim>,
         moves: &mut Moves,
     ) {
         let tree = tree_of(self.identity, tablet.id);
         for (victim, memory) in self.read_victims(victims).await {
-            match self.live_values(tree, root, &victim, &memory).await {
+            match self.live_values(tree, trees, &victim, &memory).await {
                 Ok(values) if victim.counts(&values) => moves.values.extend(values),
                 Ok(values) => {
                     let (run, alive) = (victim.run(), values.len());
@@ -372,14 +373,14 @@ impl Inner {
         out
     }
 
-    /// The values of a run that the tree under `root` still names.
+    /// The values of a run that `trees` still name.
     ///
     /// # Errors
     /// [`Error::Corrupt`] where the footer, a live value, or a page that tells which are alive is damaged; as the device.
     async fn live_values(
         &self,
         tree: Tree,
-        root: Root,
+        trees: &Trees,
         victim: &Victim,
         memory: &Bytes,
     ) -> Result<Vec<LiveValue>> {
@@ -392,7 +393,8 @@ impl Inner {
         let mut values = Vec::new();
         for item in footer.items() {
             let item = item.map_err(|_| damaged("its footer is damaged"))?;
-            let Some(found) = tree.lookup(&PoolPages::new(&self.pool), root, item.key).await? else {
+            let found = trees.find(tree, &PoolPages::new(&self.pool), None, item.key).await?;
+            let Some(found) = found else {
                 continue;
             };
             let (version, entry) =

@@ -6,9 +6,11 @@ use shoal_base::{Lsn, Run, TabletId};
 
 use crate::checkpoint::space_image;
 use crate::common::error::{Error, Result};
+use crate::store::features::LAYERS;
 use crate::store::losses::Losses;
 use crate::store::superblock::Superblock;
 use crate::store::{Inner, copies};
+use crate::tablet::layers::LayersRef;
 use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
@@ -16,11 +18,23 @@ use crate::value::packed::Totals;
 /// How far the LSN ceiling of a superblock is ahead of the numbers given.
 pub(crate) const CEILING_STEP: u64 = 1 << 24;
 
+/// The new trees of a tablet, up to which record they hold the log, and what they hold in all.
+#[derive(Clone, Debug)]
+pub(crate) struct TabletChange {
+    pub id: TabletId,
+    pub root: Root,
+    pub layers: Option<LayersRef>,
+    pub applied: Lsn,
+    pub totals: Totals,
+    /// Whether the trees may have what [`LAYERS`] stands for.
+    pub has_filters: bool,
+}
+
 /// What a new superblock changes.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// A tablet's new root, up to which record it holds, and what in all.
-    pub tablet: Option<(TabletId, Root, Lsn, Totals)>,
+    /// The new trees of a tablet.
+    pub tablet: Option<TabletChange>,
     /// Runs that were free in the published image and are not any more.
     pub taken: Vec<Run>,
     /// Runs that were not free in it and are now.
@@ -74,16 +88,20 @@ impl Inner {
         let mut tail = assigned.next().0;
         for tablet in self.tablets.all() {
             let first = match &changes.tablet {
-                Some((id, ..)) if *id == tablet.id => tablet.view().active.first_lsn(),
+                Some(change) if change.id == tablet.id => tablet.view().active.first_lsn(),
                 _ if injected(Bug::TailIgnoresOthers) => None,
                 _ => tablet.first_unapplied(),
             };
             tail = tail.min(first.unwrap_or(u64::MAX));
         }
-        if let Some((id, root, applied, totals)) = changes.tablet {
+        if let Some(TabletChange { id, root, layers, applied, totals, has_filters }) = changes.tablet {
+            if has_filters {
+                next.features.incompatible |= LAYERS;
+            }
             let record = next.tablets.get_mut(usize::from(id.0));
             let record = record.ok_or_else(|| Error::Invalid(format!("there is no tablet {id}")))?;
             record.root = root;
+            record.layers = layers;
             record.applied = applied;
             record.totals = totals;
         }

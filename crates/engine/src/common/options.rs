@@ -130,6 +130,16 @@ pub struct Tuning {
     /// its own extent at once. One of up to twice as many bytes rides there, too, where blocks of its own would waste a
     /// sixteenth of its length.
     pub log_value_bytes_max: usize,
+    /// Entries that a tablet has at least before its applies write layers and filters.
+    pub layers_from: u64,
+    /// Records that a leaf of the base gets at least, where an apply rewrites it; fewer go to a layer.
+    pub dense_records: usize,
+    /// Records of the first layer above a base, at least.
+    pub layer_records_min: usize,
+    /// Entries of layers for a thousand of the base, from which on the layers are merged into it.
+    pub merge_permille: u64,
+    /// Bytes of entries that one slice of a merge takes from the layers.
+    pub merge_slice_bytes: usize,
     /// Bytes of records in one batch of the log.
     pub batch_bytes_max: usize,
     /// Records in all overlays together.
@@ -158,6 +168,21 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
+        if std::env::var("SHOAL_FORCE").is_ok() {
+            return Self {
+                layers_from: 0,
+                dense_records: 4,
+                layer_records_min: 1,
+                merge_permille: 700,
+                merge_slice_bytes: 2048,
+                ..Self::normal()
+            };
+        }
+        Self::normal()
+    }
+}
+impl Tuning {
+    fn normal() -> Self {
         Self {
             leaf_value_bytes_max: 1024,
             log_value_bytes_max: 16 << 10,
@@ -166,6 +191,11 @@ impl Default for Tuning {
             reserve_permille: 20,
             move_idle_bytes_per_s: 512 << 20,
             move_load_bytes_per_s: 64 << 20,
+            layers_from: 64 << 10,
+            dense_records: 8,
+            layer_records_min: 1024,
+            merge_permille: 500,
+            merge_slice_bytes: 4 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
             scrub_bytes_per_s: 8 << 20,

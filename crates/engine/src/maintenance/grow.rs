@@ -50,7 +50,7 @@ impl Inner {
 
     /// Whether anything was ever written: an empty store takes no more of the disk than it was made with.
     fn holds_anything(&self) -> bool {
-        let holds = |tablet: &Tablet| tablet.view().root.page.is_some() || tablet.first_unapplied().is_some();
+        let holds = |tablet: &Tablet| !tablet.view().trees.is_empty() || tablet.first_unapplied().is_some();
         self.tablets.all().iter().any(|tablet| holds(tablet))
     }
 

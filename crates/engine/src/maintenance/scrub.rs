@@ -22,8 +22,9 @@ use crate::common::error::{Error, Result};
 use crate::common::problem::CheckProblem;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::store::{Inner, Store, copies, superblock};
-use crate::tablet::tree::{PageRef, PageSource, Problem, ReadHint, Visitor};
-use crate::tablet::tree_io::tree_of;
+use crate::tablet::layers::{Trees, is_tombstone};
+use crate::tablet::tree::{PageRef, PageSource, Problem, ReadHint, Tree, Visitor};
+use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::value::entry::{Entry, decode_leaf_entry};
 use crate::value::packed::is_reserved;
 
@@ -65,6 +66,8 @@ impl ScrubReport {
 #[derive(Default)]
 pub(crate) struct ScrubPlace {
     tablet: usize,
+    /// Trees of the tablet that were read: the base, then the layers from the oldest on.
+    trees: usize,
     from: Vec<u8>,
 }
 
@@ -89,13 +92,22 @@ impl Inner {
         let is_over = match self.tablets.all().get(place.tablet) {
             Some(tablet) => {
                 let view = tablet.view();
-                let mut visitor = Piece::new(self, std::mem::take(&mut place.from), report);
+                let Some(number) = view.trees.layers.list.len().checked_sub(place.trees) else {
+                    // Layers were merged meanwhile: the base has what they held.
+                    *place = ScrubPlace { tablet: place.tablet + 1, ..ScrubPlace::default() };
+                    return Ok(false);
+                };
+                let tree = tree_of(self.identity, tablet.id);
+                let trees = (tree, &view.trees, number);
+                let mut visitor = Piece::new(self, trees, std::mem::take(&mut place.from), report);
                 let from = visitor.last.clone();
                 let source = DirectPages::new(&self.device);
-                let tree = tree_of(self.identity, tablet.id);
-                let walked = tree.walk_from(&source, view.root, from, &mut visitor).await;
+                let walked = tree.walk_from(&source, view.trees.root(number), from, &mut visitor).await;
                 match (walked, visitor.is_full) {
-                    (Ok(_), _) => *place = ScrubPlace { tablet: place.tablet + 1, from: Vec::new() },
+                    (Ok(_), _) if number == 0 => {
+                        *place = ScrubPlace { tablet: place.tablet + 1, ..ScrubPlace::default() };
+                    }
+                    (Ok(_), _) => place.trees += 1,
                     (Err(_), true) => place.from = std::mem::take(&mut visitor.last),
                     (Err(error), false) => return Err(error),
                 }
@@ -205,6 +217,8 @@ impl PageSource for DirectPages<'_> {
 /// One piece of a walk.
 struct Piece<'a> {
     inner: &'a Inner,
+    /// The trees of the tablet, and the number of the one that is read.
+    trees: (Tree, &'a Trees, usize),
     report: &'a mut ScrubReport,
     /// Entries of the leaf that is being visited.
     entries: Vec<(Vec<u8>, Lsn, Entry)>,
@@ -216,9 +230,23 @@ struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    fn new(inner: &'a Inner, from: Vec<u8>, report: &'a mut ScrubReport) -> Self {
+    fn new(
+        inner: &'a Inner,
+        trees: (Tree, &'a Trees, usize),
+        from: Vec<u8>,
+        report: &'a mut ScrubReport,
+    ) -> Self {
         let bytes_before = report.bytes;
-        Self { inner, report, entries: Vec::new(), leaves: 0, bytes_before, last: from, is_full: false }
+        Self {
+            inner,
+            trees,
+            report,
+            entries: Vec::new(),
+            leaves: 0,
+            bytes_before,
+            last: from,
+            is_full: false,
+        }
     }
 }
 
@@ -248,7 +276,9 @@ impl Visitor for Piece<'_> {
             return;
         }
         self.passed(key);
-        if is_reserved(key) {
+        let (_, trees, number) = self.trees;
+        let is_layer = number < trees.layers.list.len();
+        if is_reserved(key) || is_layer && is_tombstone(entry) {
             return;
         }
         match decode_leaf_entry(entry) {
@@ -264,7 +294,14 @@ impl Visitor for Piece<'_> {
     async fn leaf_done(&mut self) -> Result<()> {
         let inner = self.inner;
         inner.check_open()?;
-        let mut entries = std::mem::take(&mut self.entries);
+        let mut entries = Vec::with_capacity(self.entries.len());
+        let (tree, trees, number) = self.trees;
+        for entry in std::mem::take(&mut self.entries) {
+            // What a shadowed entry names was freed.
+            if !trees.is_shadowed(tree, &PoolPages::new(&inner.pool), number, &entry.0).await {
+                entries.push(entry);
+            }
+        }
         // In the middle of a leaf, if need be: its values may be long.
         let last = entries.iter().position(|(.., entry)| {
             self.report.bytes += entry.stored_bytes();

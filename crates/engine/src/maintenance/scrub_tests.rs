@@ -205,7 +205,9 @@ fn a_scrub_ends_with_the_store() {
     block_on(store.put(&key(1), vec![1; 50].into(), PutOptions::default())).unwrap();
     block_on(store.0.apply_all()).unwrap();
     let mut report = ScrubReport::default();
-    let mut piece = Piece::new(&store.0, Vec::new(), &mut report);
+    let (tree, trees) =
+        (tree_of(store.0.identity, shoal_base::TabletId(0)), Trees::only(crate::tablet::tree::Root::EMPTY));
+    let mut piece = Piece::new(&store.0, (tree, &trees, 0), Vec::new(), &mut report);
     let entry = inline(b"abc");
     piece.entry(key(1).encoded(), &entry, PageRef::default());
     store.0.closed.store(true, Ordering::Release);

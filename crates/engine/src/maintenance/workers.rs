@@ -127,20 +127,21 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
     let mut last_full_ns = 0;
     rounds(Duty::Apply, store, worker, |inner| {
         let now_ns = inner.now_ns();
+        let mut is_merging = false;
         let result = if inner.wants_apply() {
             block_on(inner.apply_fullest())
         } else if now_ns.saturating_sub(last_full_ns) >= APPLY_AFTER_NS {
             last_full_ns = now_ns;
             block_on(inner.apply_all())
         } else {
-            Ok(())
+            block_on(inner.merge_idle()).map(|merged| is_merging = merged)
         };
         inner.tablets.held_streams.expire(inner.now_ns());
         inner.space.reclaim(inner.log.committer.named_superblock());
         // An apply may have promised the committer something to seal.
         worker.wake_commit();
         Some(match later("an apply failed and will be tried again", result) {
-            Some(()) if inner.wants_apply() => Duration::ZERO,
+            Some(()) if is_merging || inner.wants_apply() => Duration::ZERO,
             Some(()) => APPLIER_PERIOD,
             None => RETRY_AFTER,
         })

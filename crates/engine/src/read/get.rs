@@ -15,7 +15,7 @@ use crate::common::object::{ByteRange, Deadline, End, Object, ObjectInfo};
 use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use crate::store::{Inner, OperationCounters, Store};
-use crate::tablet::tree::{NextPage, Step};
+use crate::tablet::layers::{Place, Searched};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::View;
 use crate::testing::injected_bug::{Bug, injected};
@@ -89,8 +89,8 @@ pub struct Lookup(Progress);
 enum Progress {
     #[default]
     Begin,
-    /// The overlays hold nothing; in the tree this page comes next.
-    Tree(Arc<View>, NextPage),
+    /// The overlays hold nothing; in the trees this page comes next.
+    Tree(Arc<View>, Place),
     /// The entry is found, and its value is on the device.
     Found(Arc<View>, FoundEntry),
 }
@@ -221,10 +221,12 @@ impl Inner {
             Some(record) => (Lsn(record.lsn_raw()), record.body_bytes()),
             None => {
                 let tree = tree_of(self.identity, view.tablet);
-                match tree.try_lookup(&PoolPages::new(&self.pool), view.root, key.encoded()) {
-                    Ok(Step::Absent) => return TryGet::Shown(show(None)),
-                    Ok(Step::Below(next)) => return TryGet::MustWait(Lookup(Progress::Tree(view, next))),
-                    Ok(Step::Found(found)) => leaf = found,
+                match view.trees.try_find(tree, &PoolPages::new(&self.pool), key.encoded()) {
+                    Ok(Searched::Absent) => return TryGet::Shown(show(None)),
+                    Ok(Searched::MustWait(place)) => {
+                        return TryGet::MustWait(Lookup(Progress::Tree(view, place)));
+                    }
+                    Ok(Searched::Found(found)) => leaf = found,
                     // The search that waits says what is damaged.
                     Err(_) => return TryGet::MustWait(Lookup::default()),
                 }
@@ -269,19 +271,10 @@ impl Inner {
         self.find_below(view, None, key).await
     }
 
-    /// The same, below the page `next` where the search has come so far.
-    async fn find_below(
-        &self,
-        view: &View,
-        next: Option<NextPage>,
-        key: &[u8],
-    ) -> Result<Option<FoundEntry>> {
+    /// The same, from `place` on, where the search has come so far.
+    async fn find_below(&self, view: &View, place: Option<Place>, key: &[u8]) -> Result<Option<FoundEntry>> {
         let tree = tree_of(self.identity, view.tablet);
-        let pages = PoolPages::new(&self.pool);
-        let found = match next {
-            Some(next) => tree.lookup_below(&pages, next, key).await,
-            None => tree.lookup(&pages, view.root, key).await,
-        };
+        let found = view.trees.find(tree, &PoolPages::new(&self.pool), place, key).await;
         let found = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
@@ -298,7 +291,7 @@ impl Inner {
         }
         let tree = tree_of(self.identity, view.tablet);
         let pages = PoolPages::new(&self.pool).giving_up(true);
-        match tree.gap_at(pages, view.root, key).await {
+        match view.trees.gap_at(tree, &pages, key).await {
             Some(gap) => {
                 let range = DamagedRange::new(view.tablet, gap);
                 self.tablets.met.note(&range);

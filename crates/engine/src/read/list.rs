@@ -26,9 +26,11 @@ use crate::log::record::Record;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::store::{Inner, Store};
 use crate::tablet::damage;
+use crate::tablet::layers::Trees;
 use crate::tablet::overlay::Overlay;
-use crate::tablet::tree::{Cursor, Gap, Root};
+use crate::tablet::tree::{Gap, Root};
 use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::View;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::Entry;
@@ -204,8 +206,8 @@ pub(crate) async fn walk_expiring(
     let expected = limit / tablets.len() + 8;
     let streams = tablets.iter().map(|tablet| {
         let view = tablet.view();
-        let root = if view.totals.is_for_ever() { Root::EMPTY } else { view.root };
-        TabletStream::with_root(inner, view, root, None, Some(expected))
+        let trees = if view.totals.is_for_ever() { Trees::only(Root::EMPTY) } else { view.trees.clone() };
+        TabletStream::with_trees(inner, view, &trees, None, Some(expected))
     });
     let mut merge = Merge::new(streams.collect());
     merge.seek(from).await?;
@@ -291,8 +293,8 @@ impl<'a> Merge<'a> {
 /// The live objects of one tablet, in order, under one view.
 struct TabletStream<'a> {
     queues: Vec<RecordQueue<'a>>,
-    cursor: Cursor<PoolPages<'a>>,
-    /// The tree's next entry.
+    cursor: TreesCursor<PoolPages<'a>>,
+    /// The trees' next entry.
     leaf: Option<(Vec<u8>, FoundEntry)>,
     /// The damage that was met since it was asked for.
     damaged: Vec<DamagedRange>,
@@ -302,15 +304,15 @@ struct TabletStream<'a> {
 
 impl<'a> TabletStream<'a> {
     fn new(inner: &'a Inner, view: Arc<View>, end: Option<&[u8]>, expected: Option<usize>) -> Self {
-        let root = view.root;
-        Self::with_root(inner, view, root, end, expected)
+        let trees = view.trees.clone();
+        Self::with_trees(inner, view, &trees, end, expected)
     }
 
-    /// Those of the overlays of `view` and of the tree under `root`.
-    fn with_root(
+    /// Those of the overlays of `view` and of `trees`.
+    fn with_trees(
         inner: &'a Inner,
         view: Arc<View>,
-        root: Root,
+        trees: &Trees,
         end: Option<&[u8]>,
         expected: Option<usize>,
     ) -> Self {
@@ -325,11 +327,7 @@ impl<'a> TabletStream<'a> {
         // What the device cannot read is as good as damaged here: the rest is given.
         let source = PoolPages::new(&inner.pool).giving_up(true);
         // Reserved keys lie behind all objects.
-        let cursor = Cursor::new(tree, source, root, &[], end.or(Some(&[RESERVED])));
-        let cursor = match expected {
-            Some(entries) => cursor.with_expected(entries),
-            None => cursor,
-        };
+        let cursor = TreesCursor::new(tree, &source, trees, end.or(Some(&[RESERVED])), expected);
         Self { queues, cursor, leaf: None, damaged: Vec::new(), inner, view }
     }
 
@@ -338,26 +336,25 @@ impl<'a> TabletStream<'a> {
         for queue in &mut self.queues {
             queue.seek(start);
         }
-        self.cursor.seek(start);
-        self.cursor.approach();
+        self.cursor.approach(start);
     }
 
     async fn pull_leaf(&mut self) -> Result<()> {
         self.leaf = loop {
-            let gap = match self.cursor.next().await {
-                Ok(Some(item)) => {
-                    let (page, range) = item.found().into_parts();
-                    match entry_of_leaf(&page.into_bytes().slice(range)) {
-                        Ok(found) => break Some((item.key.to_vec(), found)),
-                        Err(error) => gap_of_entry(item.key, &error),
-                    }
-                }
-                Ok(None) => break None,
-                Err(error @ Error::Corrupt { .. }) => self.cursor.take_gap().ok_or(error)?,
-                Err(error) => return Err(error),
-            };
+            let next = self.cursor.next().await;
             // Neighbours are one: a part of a tree that is all damage takes no more memory than one page of it.
-            damage::add(&mut self.damaged, DamagedRange::new(self.view.tablet, gap), DAMAGED_RANGES_MAX);
+            for gap in self.cursor.take_gaps() {
+                damage::add(&mut self.damaged, DamagedRange::new(self.view.tablet, gap), DAMAGED_RANGES_MAX);
+            }
+            let Some((key, found)) = next? else { break None };
+            let (page, range) = found.into_parts();
+            match entry_of_leaf(&page.into_bytes().slice(range)) {
+                Ok(found) => break Some((key, found)),
+                Err(error) => {
+                    let range = DamagedRange::new(self.view.tablet, gap_of_entry(&key, &error));
+                    damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
+                }
+            }
         };
         Ok(())
     }

@@ -146,6 +146,7 @@ fn even_tablets(count: u16) -> Vec<TabletRecord> {
             root: Root::EMPTY,
             applied: Lsn::NONE,
             totals: Totals { expiring: Some(0), ..Totals::default() },
+            layers: None,
         })
         .collect()
 }

@@ -31,6 +31,7 @@ use crate::store::superblock::{FORMAT_VERSION, Superblock};
 use crate::store::worker::Worker;
 use crate::store::{Inner, OperationCounters, Store, copies};
 use crate::tablet::admission::Admission;
+use crate::tablet::layers::Layers;
 use crate::tablet::overlay::hash_of;
 use crate::tablet::tablets::Tablets;
 use crate::testing::injected_bug::{Bug, injected};
@@ -84,7 +85,7 @@ impl Recovery {
         };
         let own = OwnSpace::new(options.own_space.clone())?;
         let space = recovered_space(&self.superblock, &self.image)?;
-        let tablets = empty_tablets(&self.superblock, &options)?;
+        let tablets = empty_tablets(&self.superblock, self.layers.clone(), &options)?;
         let replayed = self.replay_log(&tablets, &space, is_older, options.read_only).await?;
         // Without an opening of its own, what was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
@@ -224,13 +225,17 @@ fn begin_epoch(
 }
 
 /// The tablets as they were published, before the log's records are back in their overlays.
-fn empty_tablets(superblock: &Superblock, options: &OpenOptions) -> Result<Tablets> {
+fn empty_tablets(
+    superblock: &Superblock,
+    layers: Vec<Arc<Layers>>,
+    options: &OpenOptions,
+) -> Result<Tablets> {
     let layout = superblock.layout;
     let overlay_bytes = options.overlay_bytes(layout.log_blocks);
     // A fraction of small devices: an apply's pages must find room beside the objects.
     let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
     let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
-    Tablets::new(&superblock.tablets, filter_bits, Admission::new(overlay_bytes, records_max))
+    Tablets::new(&superblock.tablets, layers, filter_bits, Admission::new(overlay_bytes, records_max))
 }
 
 /// The allocator over the published image.

@@ -9,9 +9,9 @@ use crate::common::error::{Error, Result};
 use crate::recovery::report::CheckReport;
 use crate::store::superblock::Superblock;
 
-/// What a rebuild of the free space demands of the trees.
+/// How complete the trees must be for a rebuild of the free space.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trees {
+pub(crate) enum Completeness {
     /// Opening: every page must be readable.
     MustBeWhole,
     /// Repair: what cannot be read is lost.
@@ -26,7 +26,7 @@ pub(crate) fn image_without(
     (blocks_max, group_blocks): (u64, u32),
     data: Range<u64>,
     mut owners: Owners,
-    trees: Trees,
+    demand: Completeness,
 ) -> Result<FreeImage> {
     let around: Vec<Run> = area(0, data.start).chain(area(data.end, blocks_max)).collect();
     let build = |owners: &Owners| {
@@ -35,7 +35,7 @@ pub(crate) fn image_without(
     };
     match build(&owners) {
         Ok(image) => return Ok(image),
-        Err(error) if trees == Trees::MustBeWhole => {
+        Err(error) if demand == Completeness::MustBeWhole => {
             let what = format!("the space image, and the trees that it could be rebuilt from: {error}");
             return Err(Error::Corrupt { what, block: data.start });
         }
@@ -138,16 +138,16 @@ impl Owners {
 mod tests {
     use super::*;
 
-    fn image(owned: &[Run], trees: Trees) -> Result<FreeImage> {
+    fn image(owned: &[Run], demand: Completeness) -> Result<FreeImage> {
         let mut owners = Owners::default();
         owned.iter().for_each(|&run| owners.add(run));
-        image_without((4096, 64), 100..4000, owners, trees)
+        image_without((4096, 64), 100..4000, owners, demand)
     }
 
     #[test]
     fn everything_is_free_that_nobody_owns() {
         let owned = [Run::new(300, 200), Run::new(100, 7), Run::new(3999, 1), Run::new(500, 10)];
-        let image = image(&owned, Trees::MustBeWhole).unwrap();
+        let image = image(&owned, Completeness::MustBeWhole).unwrap();
         let free: Vec<Run> = image.runs().collect();
         assert_eq!(free, [Run::new(107, 193), Run::new(510, 3489)]);
     }
@@ -160,8 +160,11 @@ mod tests {
             [Run::new(300, 200), Run::new(90, 20)],
             [Run::new(300, 200), Run::new(3990, 20)],
         ] {
-            assert!(matches!(image(&owned, Trees::MustBeWhole), Err(Error::Corrupt { .. })), "{owned:?}");
-            let image = image(&owned, Trees::AsFarAsTheyGo).unwrap();
+            assert!(
+                matches!(image(&owned, Completeness::MustBeWhole), Err(Error::Corrupt { .. })),
+                "{owned:?}"
+            );
+            let image = image(&owned, Completeness::AsFarAsTheyGo).unwrap();
             let is_free = |block| image.runs().any(|run| run.overlaps(Run::new(block, 1)));
             for block in 0..4096 {
                 let is_owned = owned.iter().any(|run| run.overlaps(Run::new(block, 1)));

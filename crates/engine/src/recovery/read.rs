@@ -1,6 +1,8 @@
 //! What an opening, a check and a repair read first: the newest superblock, the space image and the log.
 
-use shoal_base::{BLOCK_BYTES, Lsn};
+use std::sync::Arc;
+
+use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
 use shoal_device::Device;
 use shoal_pool::{Pool, PoolOptions};
 use shoal_space::FreeImage;
@@ -10,11 +12,15 @@ use crate::common::error::{Error, Result};
 use crate::common::options::OpenOptions;
 use crate::log::format::RecordKind;
 use crate::log::read::{FoundLog, read_log};
-use crate::recovery::owners::Trees;
+use crate::recovery::owners::Completeness;
 use crate::recovery::rebuild::rebuild_image;
 use crate::store::copies;
 use crate::store::copies::Found;
 use crate::store::superblock::Superblock;
+use crate::tablet::layers::{Layers, Trees};
+use crate::tablet::layers_page;
+use crate::tablet::tree::Root;
+use crate::tablet::tree_io::tree_of;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::Entry;
 use crate::value::verify::verify_direct;
@@ -37,6 +43,8 @@ pub(crate) struct Recovery {
     pub device: Device,
     pub pool: Pool,
     pub superblock: Superblock,
+    /// The layers of each tablet.
+    pub layers: Vec<Arc<Layers>>,
     pub log: FoundLog,
     /// Free runs of the published image.
     pub image: FreeImage,
@@ -49,6 +57,12 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
+    /// The trees of tablet `id`.
+    pub(crate) fn trees(&self, id: usize) -> Trees {
+        let base = self.superblock.tablets.get(id).map_or(Root::EMPTY, |tablet| tablet.root);
+        Trees { base, layers: self.layers.get(id).cloned().unwrap_or_default() }
+    }
+
     /// Reads superblock, space image and log.
     ///
     /// # Errors
@@ -82,6 +96,7 @@ impl Recovery {
                 "the log was damaged, and an opening does not see what follows the damage: {damage}"
             ));
         }
+        let layers = read_layers(&device, &superblock, options.accept_damaged_log, &mut damages).await?;
         drop_unfinished(&device, &pool, &superblock, &mut log, &mut notes).await?;
         // An opening that cut the log may have ended before it wrote a batch: then only the trees show it.
         is_cut |= superblock.tablets.iter().any(|tablet| tablet.applied >= log.head.first_lsn);
@@ -90,20 +105,50 @@ impl Recovery {
             Err(Error::Io(error)) if options.accept_damaged_log => {
                 damages
                     .push(format!("the space image cannot be read ({error}) and was rebuilt from the trees"));
-                rebuild_image(&device, &pool, &superblock, Trees::AsFarAsTheyGo).await?
+                rebuild_image(&device, &pool, &superblock, &layers, Completeness::AsFarAsTheyGo).await?
             }
             Err(Error::Corrupt { what, block }) => {
                 damages.push(format!(
                     "the space image is damaged ({what} at block {block}) and was rebuilt from the trees"
                 ));
-                let trees =
-                    if options.accept_damaged_log { Trees::AsFarAsTheyGo } else { Trees::MustBeWhole };
-                rebuild_image(&device, &pool, &superblock, trees).await?
+                let demand = if options.accept_damaged_log {
+                    Completeness::AsFarAsTheyGo
+                } else {
+                    Completeness::MustBeWhole
+                };
+                rebuild_image(&device, &pool, &superblock, &layers, demand).await?
             }
             Err(error) => return Err(error),
         };
-        Ok(Self { device, pool, superblock, log, image, notes, damage: damages, is_cut })
+        Ok(Self { device, pool, superblock, layers, log, image, notes, damage: damages, is_cut })
     }
+}
+
+/// The layers of all tablets.
+async fn read_layers(
+    device: &Device,
+    superblock: &Superblock,
+    gives_up: bool,
+    damages: &mut Vec<String>,
+) -> Result<Vec<Arc<Layers>>> {
+    let mut all = Vec::with_capacity(superblock.tablets.len());
+    for (id, tablet) in (0_u16..).zip(&superblock.tablets) {
+        let Some(stored) = tablet.layers else {
+            all.push(Arc::default());
+            continue;
+        };
+        let tree = tree_of(superblock.identity, TabletId(id));
+        let (layers, is_readable) = layers_page::load(device, tree, stored, gives_up).await?;
+        if !is_readable {
+            damages.push(format!(
+                "the list of the layers of tablet {id} is damaged (block {}): its objects answer with an error until they are \
+                 written anew, or `shoal check --repair --acknowledge` gives them up",
+                stored.block
+            ));
+        }
+        all.push(Arc::new(layers));
+    }
+    Ok(all)
 }
 
 /// The last batch may be on the device although a value that it names is not: its flush never returned, so nothing in it

@@ -11,10 +11,11 @@ use shoal_space::FreeImage;
 use crate::common::error::{Error, Result};
 use crate::common::key::name;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
-use crate::recovery::owners::{Owners, Trees, image_without};
+use crate::recovery::owners::{Completeness, Owners, image_without};
 use crate::recovery::recount::Count;
 use crate::recovery::report::CheckReport;
 use crate::store::superblock::Superblock;
+use crate::tablet::layers::{Layers, LayersRef, Trees};
 use crate::tablet::tree::{PageRef, Problem, Visitor};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::value::entry::{Entry, decode_leaf_entry};
@@ -30,18 +31,19 @@ pub(crate) async fn rebuild_image(
     device: &Device,
     pool: &Pool,
     superblock: &Superblock,
-    trees: Trees,
+    layers: &[Arc<Layers>],
+    demand: Completeness,
 ) -> Result<FreeImage> {
     let mut owners = Owners::default();
     let mut report = CheckReport::default();
-    for (id, tablet) in (0_u16..).zip(&superblock.tablets) {
+    for (id, (tablet, layers)) in (0_u16..).zip(superblock.tablets.iter().zip(layers)) {
         let mut visitor = TreeVisitor::new(device, pool, superblock, &mut report, &mut owners);
-        tree_of(superblock.identity, TabletId(id))
-            .walk(&PoolPages::new(pool), tablet.root, &mut visitor)
-            .await?;
+        let trees = Trees { base: tablet.root, layers: layers.clone() };
+        owners_of_list(&trees, &mut visitor);
+        trees.walk(tree_of(superblock.identity, TabletId(id)), &PoolPages::new(pool), &mut visitor).await?;
         visitor.finish();
     }
-    if let (Trees::MustBeWhole, Some(problem)) = (trees, report.problems.first()) {
+    if let (Completeness::MustBeWhole, Some(problem)) = (demand, report.problems.first()) {
         // What a page owns that cannot be read now would come out as free, and be written over.
         let what = format!(
             "the space image, and the trees that it could be rebuilt from ({}); `shoal check --repair` rebuilds it without what is lost",
@@ -51,7 +53,17 @@ pub(crate) async fn rebuild_image(
     }
     let layout = &superblock.layout;
     let size = (layout.blocks_max, layout.group_blocks);
-    image_without(size, layout.data_first()..superblock.device_blocks, owners, trees)
+    image_without(size, layout.data_first()..superblock.device_blocks, owners, demand)
+}
+
+/// The blocks that hold the list of the layers. One that could not be read is a layer itself, which the walk meets.
+pub(crate) fn owners_of_list(trees: &Trees, visitor: &mut TreeVisitor<'_>) {
+    let Some(LayersRef { block, copies, .. }) = trees.layers.stored else { return };
+    let is_layer =
+        |block| trees.layers.list.iter().any(|root| root.page.is_some_and(|page| page.block == block));
+    for block in (block..block + u64::from(copies)).filter(|&block| !is_layer(block)) {
+        visitor.page(PageRef { block, crc: 0 }, 0, 0);
+    }
 }
 
 /// Collects what a tree owns, and verifies the values.

@@ -68,7 +68,7 @@ fn stays_warm(cache_bytes: usize) {
     block_on(store.0.apply_all()).unwrap();
     read(&store);
     assert_eq!(read(&store), [], "it was just read");
-    let root = || store.0.tablets.all()[0].view().root;
+    let root = || store.0.tablets.all()[0].view().trees.base;
     let mut random = 42_u64;
     let mut heights = BTreeSet::new();
     for round in 0..ROUNDS {

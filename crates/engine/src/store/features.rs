@@ -2,19 +2,19 @@
 //!
 //! The classes are those of ext4. A program that does not know a *compatible* flag may read and write the store and keeps the flag;
 //! one that does not know a *read-only compatible* flag may read it but not write; one that does not know an *incompatible*
-//! flag leaves it alone. No flag has a meaning in version 3 yet: `docs/format/superblock.md` has the names that are reserved.
+//! flag leaves it alone. `docs/format/superblock.md` has their meanings.
 
 use crate::common::error::{Error, Result};
 
 /// Names of the incompatible flags, from bit 0 on: reserved ones too, so that a refusal says more than a number.
-const INCOMPATIBLE_NAMES: [&str; 1] = ["component pages"];
-/// A tablet has a list of roots in a component page of its own.
-pub(crate) const COMPONENT_PAGES: u32 = 1 << 0;
+const INCOMPATIBLE_NAMES: [&str; 1] = ["layers"];
+/// Tablets may have layers, and pages of level 1 filters.
+pub(crate) const LAYERS: u32 = 1 << 0;
 
 /// Flags of read-only compatible features that this program can write.
 const READ_ONLY_KNOWN: u32 = 0;
 /// Flags of incompatible features that this program can read.
-const INCOMPATIBLE_KNOWN: u32 = 0;
+const INCOMPATIBLE_KNOWN: u32 = LAYERS;
 
 /// The feature flags of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +73,8 @@ mod tests {
         assert!(Features::default().unreadable().is_none() && Features::default().check_writable().is_ok());
         let all = Features { compatible: u32::MAX, ..Features::default() };
         assert!(all.unreadable().is_none() && all.check_writable().is_ok());
-        let odd = Features { incompatible: COMPONENT_PAGES | 1 << 31, ..Features::default() };
-        assert!(odd.unreadable().unwrap().contains("(component pages, bit 31)"));
+        let odd = Features { incompatible: LAYERS | 1 << 1 | 1 << 31, ..Features::default() };
+        assert!(odd.unreadable().unwrap().contains("(bit 1, bit 31)"));
         let odd = Features { read_only: 0b110, ..Features::default() };
         assert!(odd.unreadable().is_none());
         assert!(odd.check_writable().unwrap_err().to_string().contains("(bit 1, bit 2)"));

@@ -12,6 +12,7 @@ use crate::store::features::Features;
 use crate::store::layout::{Layout, Places};
 use crate::store::losses::Losses;
 use crate::store::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Superblock};
+use crate::tablet::layers::LayersRef;
 use crate::tablet::tree::{PageRef, Root};
 use crate::tablet::view::TabletRecord;
 use crate::value::manifest::Manifest;
@@ -89,6 +90,7 @@ fn superblock() -> Superblock {
                 root: Root::EMPTY,
                 applied: Lsn(1),
                 totals: Totals::default(),
+                layers: None,
             },
             TabletRecord {
                 slot_first: 10,
@@ -102,6 +104,7 @@ fn superblock() -> Superblock {
                     value_bytes: 94,
                     expiring: Some(95),
                 },
+                layers: Some(LayersRef { block: 6000, crc: 78, copies: 2 }),
             },
         ],
     }
@@ -182,7 +185,10 @@ fn superblock_lies_where_the_document_says() {
     ] {
         assert_eq!(number(second, tablet[field]), expected, "{field}");
     }
-    assert_eq!((tablet["components"], &second[80..96]), ((80, 16), &[0; 16][..]));
+    assert_eq!(number(second, tablet["layers.block"]), 6000);
+    assert_eq!(number(second, tablet["layers.crc"]), 78);
+    assert_eq!(number(second, tablet["layers.copies"]), 2);
+    assert_eq!(number(second, tablet["reserved.end"]), 0);
     assert_eq!(Superblock::decode(&block).as_ref(), Some(&value));
 }
 
@@ -213,12 +219,6 @@ fn incompatible_features_are_no_superblock_of_ours() {
     let mut value = superblock();
     value.features.incompatible = 1 << 7;
     assert_eq!(Superblock::decode(&value.encode()), None);
-    let mut block = superblock().encode();
-    // The reference to a component page of the second tablet.
-    block[256 + 96 + 80] = 1;
-    let crc = shoal_base::checksum::crc32c(&block[..BLOCK_BYTES - 4]);
-    block[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(Superblock::decode(&block), None);
 }
 
 /// An apply would free a root that lies outside of what objects and pages may use (found by mutants, T13).

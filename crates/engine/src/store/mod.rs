@@ -94,6 +94,7 @@ pub(crate) struct OperationCounters {
     pub value_bytes_copied: AtomicU64,
     pub applies: AtomicU64,
     pub pages_written: AtomicU64,
+    pub merged_bytes: AtomicU64,
     pub home_blocks_written: AtomicU64,
     pub extent_blocks_written: AtomicU64,
     pub growth_blocks_written: AtomicU64,

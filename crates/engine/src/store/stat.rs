@@ -225,7 +225,7 @@ impl Store {
         let free_blocks = inner.space.allocator().free_blocks();
         let (mut objects, mut totals) = (0, Totals::default());
         for view in inner.tablets.all().iter().map(|tablet| tablet.view()) {
-            objects += view.root.entries.saturating_sub(view.totals.runs);
+            objects += view.trees.live().saturating_sub(view.totals.runs);
             totals.runs += view.totals.runs;
             totals.packed_blocks += view.totals.packed_blocks;
             totals.packed_live_bytes += view.totals.packed_live_bytes;

@@ -18,9 +18,10 @@ use crate::log::expiry::FoundTime;
 use crate::log::format::COUNTER_MAX;
 use crate::log::read::PublishedLog;
 use crate::log::ring::LogPlace;
-use crate::store::features::{COMPONENT_PAGES, Features};
+use crate::store::features::Features;
 use crate::store::layout::{Layout, Places};
 use crate::store::losses::Losses;
+use crate::tablet::layers::LayersRef;
 use crate::tablet::tree::{PageRef, Root};
 use crate::tablet::view::TabletRecord;
 use crate::testing::injected_bug::{Bug, injected};
@@ -39,8 +40,8 @@ pub(crate) const NUMBER_OFFSET: usize = 32;
 const FEATURES_OFFSET: usize = 164;
 const TABLETS_OFFSET: usize = 256;
 const TABLET_BYTES: usize = 96;
-/// Of a tablet's record: the reference to a component page.
-const COMPONENTS_OFFSET: usize = 80;
+/// Of a tablet's record: where the list of its layers lies.
+const LAYERS_OFFSET: usize = 80;
 const CLOCK_OFFSET: usize = TABLETS_OFFSET + TABLET_BYTES * TABLETS_MAX as usize;
 const _: () = assert!(CLOCK_OFFSET + CLOCK_RECORD_BYTES <= CRC_OFFSET);
 
@@ -77,7 +78,12 @@ impl TabletRecord {
         let Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring } = self.totals;
         let counters = [self.root.entries, self.applied.0, value_bytes];
         let expiring = expiring.unwrap_or_default();
+        let lists = |stored: LayersRef| {
+            let end = stored.block.checked_add(u64::from(stored.copies));
+            stored.copies > 0 && usable.contains(&stored.block) && end.is_some_and(|end| end <= usable.end)
+        };
         self.root.page.is_none_or(|page| usable.contains(&page.block))
+            && self.layers.is_none_or(lists)
             && runs.max(packed_blocks) <= SPACE_BLOCKS_MAX
             && packed_live_bytes <= SPACE_BLOCKS_MAX * BLOCK_BYTES as u64
             && counters.iter().all(|&counter| counter <= COUNTER_MAX)
@@ -193,6 +199,12 @@ impl Superblock {
             let expiring = expiring.map_or(0, |count| count + 1);
             for field in [runs, packed_blocks, packed_live_bytes, value_bytes, expiring] {
                 bytes.extend_from_slice(&field.to_le_bytes());
+            }
+            assert_eq!(bytes.len(), LAYERS_OFFSET, "the record of a tablet without layers ends here");
+            if let Some(LayersRef { block, crc, copies }) = tablet.layers {
+                bytes.extend_from_slice(&block.to_le_bytes());
+                bytes.extend_from_slice(&crc.to_le_bytes());
+                bytes.extend_from_slice(&copies.to_le_bytes());
             }
             let at = TABLETS_OFFSET + index * TABLET_BYTES;
             block[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -362,12 +374,7 @@ pub(crate) fn needs(block: &[u8]) -> Option<String> {
     if version == FORMAT_VERSION_OLDEST {
         return None;
     }
-    let mut features = decode_features(&mut Reader::new(block.get(FEATURES_OFFSET..)?)).ok()?;
-    let (tablets, _) = block.get(TABLETS_OFFSET..CLOCK_OFFSET)?.as_chunks::<TABLET_BYTES>();
-    if tablets.iter().any(|tablet| tablet[COMPONENTS_OFFSET..].iter().any(|&byte| byte != 0)) {
-        features.incompatible |= COMPONENT_PAGES;
-    }
-    features.unreadable()
+    decode_features(&mut Reader::new(block.get(FEATURES_OFFSET..)?)).ok()?.unreadable()
 }
 
 fn decode_features(reader: &mut Reader<'_>) -> std::result::Result<Features, Truncated> {
@@ -394,5 +401,7 @@ fn decode_tablet(bytes: &[u8]) -> std::result::Result<TabletRecord, Truncated> {
     let [runs, packed_blocks, packed_live_bytes, value_bytes, expiring] = fields(&mut reader)?;
     let expiring = expiring.checked_sub(1);
     let totals = Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring };
-    Ok(TabletRecord { slot_first, slot_last, root, applied, totals })
+    let (block, crc, copies) = (reader.u64()?, reader.u32()?, reader.u16()?);
+    let layers = (block > 0).then_some(LayersRef { block, crc, copies });
+    Ok(TabletRecord { slot_first, slot_last, root, applied, totals, layers })
 }

@@ -3,10 +3,14 @@
 pub(crate) mod admission;
 pub(crate) mod damage;
 pub(crate) mod held;
+pub(crate) mod layers;
+pub(crate) mod layers_page;
 pub(crate) mod overlay;
 pub(crate) mod tablets;
 pub(crate) mod tree;
 pub(crate) mod tree_io;
+pub(crate) mod trees_cursor;
+pub(crate) mod trees_walk;
 pub(crate) mod turns;
 pub(crate) mod view;
 pub(crate) mod watch;

@@ -10,6 +10,7 @@ use crate::common::key::ObjectKey;
 use crate::tablet::admission::Admission;
 use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;
+use crate::tablet::layers::Layers;
 use crate::tablet::overlay::hash_of;
 use crate::tablet::turns::Turns;
 use crate::tablet::view::{Tablet, TabletRecord};
@@ -41,13 +42,14 @@ impl Tablets {
     /// [`Error::Unopenable`] where they do not cover all hash slots.
     pub(crate) fn new(
         records: &[TabletRecord],
+        layers: Vec<Arc<Layers>>,
         filter_bits: usize,
         admission: Arc<Admission>,
     ) -> Result<Self> {
-        let tablet = |(id, record): (u16, &TabletRecord)| {
-            Arc::new(Tablet::new(TabletId(id), (record.slot_first, record.slot_last), record, filter_bits))
+        let tablet = |(id, (record, layers)): (u16, (&TabletRecord, Arc<Layers>))| {
+            Arc::new(Tablet::new(TabletId(id), record, layers, filter_bits))
         };
-        let all: Vec<_> = (0..).zip(records).map(tablet).collect();
+        let all: Vec<_> = (0..).zip(records.iter().zip(layers)).map(tablet).collect();
         let mut by_slot = vec![u8::MAX; usize::from(SLOT_COUNT)].into_boxed_slice();
         for (index, tablet) in all.iter().enumerate() {
             let slots = usize::from(tablet.slot_first)..=usize::from(tablet.slot_last);

@@ -138,6 +138,8 @@ pub(crate) struct PoolSink<'a> {
     writer: Writer,
     /// What is left of the run that pages are placed in.
     rest: Option<Run>,
+    /// What becomes of leaves that replace none.
+    new_leaves: Keep,
     pages: Pages<'a>,
 }
 
@@ -172,8 +174,15 @@ impl<'a> PoolSink<'a> {
             space,
             writer: pool.writer(WriterOptions { in_flight_bytes_max, ..WriterOptions::default() }),
             rest: None,
+            new_leaves: Keep::Free,
             pages: Pages { space, taken: Vec::new(), freed: Vec::new(), kept: false },
         }
+    }
+
+    /// The same for the pages of a layer: its leaves replace none, and hold what was written last, so they stay as what a scan
+    /// read does.
+    pub(crate) fn of_layer(self) -> Self {
+        Self { new_leaves: Keep::Resident(Hint::Scan), ..self }
     }
 
     fn next_block(&mut self) -> Result<u64> {
@@ -216,7 +225,7 @@ impl PageSink for PoolSink<'_> {
             Some(old) => Keep::Inherit(Unit::page(old.block, old.crc).id),
             // A tree that grows gets a root that replaces nothing, and the next lookup of any key needs it.
             None if draft.level() > 0 => Keep::Resident(Hint::Index),
-            None => Keep::Free,
+            None => self.new_leaves,
         };
         self.writer.write(frame, Unit::page(page.block, page.crc).id, keep).await.map_err(pool_error)?;
         Ok(page)

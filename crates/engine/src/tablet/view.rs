@@ -8,6 +8,7 @@ use shoal_base::{Lsn, TabletId};
 
 use crate::log::queue::Marker;
 use crate::space::manager::ReadEpoch;
+use crate::tablet::layers::{Layers, LayersRef, Trees};
 use crate::tablet::overlay::Overlay;
 use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};
@@ -24,8 +25,10 @@ pub(crate) struct TabletRecord {
     pub root: Root,
     /// Records up to here are in the tree.
     pub applied: Lsn,
-    /// The totals of the tree.
+    /// The totals of all trees.
     pub totals: Totals,
+    /// Where the list of its layers lies, if it has any.
+    pub layers: Option<LayersRef>,
 }
 
 /// The sight of a reader, captured once (R6): active overlay, frozen overlay, root.
@@ -33,12 +36,12 @@ pub(crate) struct View {
     pub tablet: TabletId,
     pub active: Arc<Overlay>,
     pub frozen: Option<Arc<Overlay>>,
-    pub root: Root,
-    /// Records up to here are in the tree.
+    pub trees: Trees,
+    /// Records up to here are in the trees.
     pub applied: Lsn,
-    /// The totals of the tree.
+    /// The totals of all trees.
     pub totals: Totals,
-    /// Shared by all views of this root (R16).
+    /// Shared by all views of these trees (R16).
     pub epoch: Arc<ReadEpoch>,
 }
 
@@ -71,22 +74,31 @@ pub(crate) struct Tablet {
     marker: Mutex<Option<Arc<Marker>>>,
     /// How far the search for runs to rewrite got.
     pub tidy: Mutex<TidyState>,
+    /// The layer that could not be read when layers were last merged, and when that was.
+    pub unreadable: Mutex<Option<(Root, u64)>>,
 }
 
 impl Tablet {
-    pub(crate) fn new(id: TabletId, slots: (u16, u16), published: &TabletRecord, filter_bits: usize) -> Self {
+    pub(crate) fn new(
+        id: TabletId,
+        published: &TabletRecord,
+        layers: Arc<Layers>,
+        filter_bits: usize,
+    ) -> Self {
         let active = Arc::new(Overlay::new(filter_bits, 0));
-        let &TabletRecord { root, applied, totals, .. } = published;
+        let &TabletRecord { slot_first, slot_last, root, applied, totals, .. } = published;
+        let trees = Trees { base: root, layers };
         let view =
-            View { tablet: id, active, frozen: None, root, applied, totals, epoch: Arc::new(ReadEpoch) };
+            View { tablet: id, active, frozen: None, trees, applied, totals, epoch: Arc::new(ReadEpoch) };
         Self {
             id,
-            slot_first: slots.0,
-            slot_last: slots.1,
+            slot_first,
+            slot_last,
             view: ArcSwap::from_pointee(view),
             filter_bits,
             marker: Mutex::default(),
             tidy: Mutex::default(),
+            unreadable: Mutex::default(),
         }
     }
 
@@ -120,7 +132,7 @@ impl Tablet {
             // About as many keys as the one before: its table grows no more, or once.
             active: Arc::new(Overlay::new(self.filter_bits, (active.key_count() / 2).min(KEYS_GUESS_MAX))),
             frozen: Some(view.active.clone()),
-            root: view.root,
+            trees: view.trees.clone(),
             applied: view.applied,
             totals: view.totals,
             epoch: view.epoch.clone(),
@@ -136,7 +148,7 @@ impl Tablet {
     }
 
     /// The frozen overlay, if there was one, is in the tree that `root` begins: drops it, and gives the view's epoch before.
-    pub(crate) fn publish(&self, root: Root, applied: Lsn, totals: Totals) -> Arc<ReadEpoch> {
+    pub(crate) fn publish(&self, trees: Trees, applied: Lsn, totals: Totals) -> Arc<ReadEpoch> {
         let before = self.view();
         let first = before.active.first_lsn();
         assert!(
@@ -147,7 +159,7 @@ impl Tablet {
             tablet: self.id,
             active: before.active.clone(),
             frozen: None,
-            root,
+            trees,
             applied,
             totals,
             epoch: Arc::new(ReadEpoch),
@@ -178,8 +190,9 @@ mod tests {
             root: Root::EMPTY,
             applied: Lsn::NONE,
             totals: Totals::default(),
+            layers: None,
         };
-        Tablet::new(TabletId(0), (0, 16_383), &published, 64)
+        Tablet::new(TabletId(0), &published, Arc::default(), 64)
     }
 
     fn put(tablet: &Tablet, key: &[u8], lsn: u64) {
@@ -219,7 +232,7 @@ mod tests {
         put(&tablet, b"b", 2);
         let again = tablet.freeze(|_| unreachable!("the marker is in the queue")).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
-        tablet.publish(Root::EMPTY, Lsn(1), Totals::default());
+        tablet.publish(Trees::only(Root::EMPTY), Lsn(1), Totals::default());
         assert_eq!(tablet.first_unapplied(), Some(2));
     }
 
@@ -230,6 +243,6 @@ mod tests {
         put(&tablet, b"a", 1);
         tablet.freeze(|_| {}).unwrap();
         put(&tablet, b"b", 2);
-        tablet.publish(Root::EMPTY, Lsn(2), Totals::default());
+        tablet.publish(Trees::only(Root::EMPTY), Lsn(2), Totals::default());
     }
 }

@@ -91,7 +91,8 @@ fn half_dead() -> (Fixture, u64) {
 fn accounted(store: &Store, block: u64) -> Option<RunEntry> {
     let tablet = &store.0.tablets.all()[0];
     let tree = tree_of(store.0.identity, tablet.id);
-    let found = block_on(tree.lookup(&PoolPages::new(&store.0.pool), tablet.view().root, &run_key(block)));
+    let found =
+        block_on(tablet.view().trees.find(tree, &PoolPages::new(&store.0.pool), None, &run_key(block)));
     Some(RunEntry::decode(&found.unwrap()?).unwrap())
 }
 
@@ -99,7 +100,7 @@ fn accounted(store: &Store, block: u64) -> Option<RunEntry> {
 fn live(store: &Store, victim: Victim) -> Moves {
     let tablet = &store.0.tablets.all()[0];
     let mut moves = Moves::default();
-    block_on(store.0.read_live(tablet, tablet.view().root, vec![victim], &mut moves));
+    block_on(store.0.read_live(tablet, &tablet.view().trees, vec![victim], &mut moves));
     moves
 }
 
@@ -126,7 +127,7 @@ fn packed_runs_that_cannot_be_read_are_left_for_later() {
     // The accounting that says which runs there are.
     let cold = made.open().unwrap();
     let tablet = &cold.0.tablets.all()[0];
-    let choose = || block_on(cold.0.choose_moves(tablet, tablet.view().root, Pressure::Idle));
+    let choose = || block_on(cold.0.choose_moves(tablet, &tablet.view().trees, Pressure::Idle));
     made.sim.inject(Fault::fail(FaultOp::Read, EIO));
     assert!(choose().is_empty());
     assert!(!choose().is_empty(), "now it can be read");
@@ -181,11 +182,11 @@ fn what_is_to_move_and_cannot_be_read_stays() {
     let everything = [Run::new(made.next, (2_048 - made.next) as u32)];
     let walk = |store: &Store| {
         let tablet = &store.0.tablets.all()[0];
-        let root = tablet.view().root;
-        let found = block_on(store.0.find_in_groups(tablet, root, &everything, b"", u64::MAX));
+        let trees = tablet.view().trees.clone();
+        let found = block_on(store.0.find_in_groups(tablet, &trees, &everything, b"", u64::MAX));
         found.map(|found| {
             assert!(found.next.is_none(), "to the end of the tree");
-            let moves = block_on(store.0.read_found(tablet, root, found, false)).expect("there is room");
+            let moves = block_on(store.0.read_found(tablet, &trees, found, false)).expect("there is room");
             moves.values.into_iter().map(|moved| moved.key).collect::<Vec<_>>()
         })
     };
@@ -249,9 +250,9 @@ fn a_value_in_several_runs_moves_as_a_whole() {
     made.publish();
     let store = made.open().unwrap();
     let tablet = &store.0.tablets.all()[0];
-    let root = tablet.view().root;
-    let found = block_on(store.0.find_in_groups(tablet, root, &[second], b"", u64::MAX)).unwrap();
-    let moves = block_on(store.0.read_found(tablet, root, found, true)).unwrap();
+    let trees = tablet.view().trees.clone();
+    let found = block_on(store.0.find_in_groups(tablet, &trees, &[second], b"", u64::MAX)).unwrap();
+    let moves = block_on(store.0.read_found(tablet, &trees, found, true)).unwrap();
     assert_eq!(moves.values.len(), 1);
     assert_eq!(moves.values[0].stored, value);
 }

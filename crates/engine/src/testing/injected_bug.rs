@@ -132,6 +132,22 @@ pub(crate) enum Bug {
     LostNotNamed,
     /// A repair reports what it lost, and the store does not remember it.
     LossesForgotten,
+    /// INV-34: entries that a newer tree shadows count as owners.
+    ShadowedOwn,
+    /// INV-27: the frontier is published beyond what a slice merged.
+    FrontierTooFar,
+    /// INV-29: a record goes into the base although a layer holds its key.
+    DirectBesideLayer,
+    /// INV-26: what a record of a layer replaces is not freed.
+    NotSettled,
+    /// INV-30: a delete that goes into a layer leaves no tombstone.
+    TombstoneLeftOut,
+    /// INV-27: layers that are being merged have a say below the frontier.
+    FrontierForgotten,
+    /// INV-33: where a layer is damaged, the trees below it are asked.
+    DamagedLayerSkipped,
+    /// INV-28: the filter of a leaf lacks the leaf's first key.
+    KeyNotInFilter,
 }
 
 /// Whether this bug is at work.

@@ -11,7 +11,8 @@ use crate::checkpoint::compact::{LiveValue, Moves, Victim};
 use crate::common::error::{Error, Result};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::store::Inner;
-use crate::tablet::tree::{Cursor, PageRef, Root};
+use crate::tablet::layers::Trees;
+use crate::tablet::tree::{Cursor, PageRef};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
 use crate::value::entry::{Entry, Home, decode_leaf_entry};
@@ -67,20 +68,20 @@ fn lies_in(run: Run, groups: &[Run]) -> bool {
 }
 
 impl Inner {
-    /// Looks at the tree under `root` from `position` on, until `bytes_max` bytes to move were found or enough was seen.
+    /// Looks at the base of `trees` from `position` on, until `bytes_max` bytes to move were found or enough was seen.
     ///
     /// # Errors
     /// As the device. Damage is left to others.
     pub(crate) async fn find_in_groups(
         &self,
         tablet: &Tablet,
-        root: Root,
+        trees: &Trees,
         groups: &[Run],
         position: &[u8],
         bytes_max: u64,
     ) -> Result<Found> {
         let tree = tree_of(self.identity, tablet.id);
-        let mut cursor = Cursor::new(tree, PoolPages::new(&self.pool), root, position, None);
+        let mut cursor = Cursor::new(tree, PoolPages::new(&self.pool), trees.base, position, None);
         let mut found = Found::default();
         let mut leaf: Option<PageRef> = None;
         let mut leaves = 0;
@@ -108,7 +109,9 @@ impl Inner {
                 let run = Victim::of_entry(&key, &entry).filter(|run| lies_in(run.run(), groups));
                 found.bytes += run.as_ref().map_or(0, |run| u64::from(run.entry.bytes()));
                 found.runs.extend(run);
-            } else if let Some(value) = self.placed_in(&key, &entry, groups).await? {
+            } else if let Some(value) = self.placed_in(&key, &entry, groups).await?
+                && !trees.is_shadowed(tree, &PoolPages::new(&self.pool), trees.layers.list.len(), &key).await
+            {
                 found.bytes += value.entry.stored_bytes();
                 found.values.push(value);
             }
@@ -141,7 +144,7 @@ impl Inner {
     pub(crate) async fn read_found(
         &self,
         tablet: &Tablet,
-        root: Root,
+        trees: &Trees,
         found: Found,
         short: bool,
     ) -> Option<Moves> {
@@ -154,7 +157,7 @@ impl Inner {
             ..Moves::default()
         };
         moves.values = self.read_placed(found.values).await;
-        self.read_live(tablet, root, found.runs, &mut moves).await;
+        self.read_live(tablet, trees, found.runs, &mut moves).await;
         Some(moves)
     }
 

@@ -17,6 +17,7 @@ use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_space::Victim;
 
+use crate::checkpoint::merge::{Merged, Wanted};
 use crate::common::error::Result;
 use crate::log::driver::uninterrupted;
 use crate::store::relocation::Round;
@@ -228,8 +229,15 @@ impl Inner {
             self.apply_tablet(of_tablet).await?;
             return Ok(Some(again));
         }
+        // Pages of layers do not move. Where nobody is in a hurry, the layers are merged first.
+        if position.is_empty() && !view.trees.layers.list.is_empty() && !self.is_busy(self.now_ns()) {
+            drop(turn);
+            let merged = self.merge_some(of_tablet, Wanted::ByRelocation).await?;
+            let position = if merged == Merged::Nothing { vec![0] } else { position };
+            return Ok(Some(Round::Walk { tablet, position }));
+        }
         let budget = (self.tuning.move_bytes_max / 8) as u64;
-        let found = self.find_in_groups(of_tablet, view.root, &groups, &position, budget).await?;
+        let found = self.find_in_groups(of_tablet, &view.trees, &groups, &position, budget).await?;
         let next = match &found.next {
             Some(position) => Round::Walk { tablet, position: position.clone() },
             None => Round::Walk { tablet: tablet + 1, position: Vec::new() },
@@ -238,7 +246,7 @@ impl Inner {
             return Ok(Some(next));
         }
         let short = self.maintenance.relocation.is_urgent(self.now_ns());
-        let Some(moves) = self.read_found(of_tablet, view.root, found, short).await else {
+        let Some(moves) = self.read_found(of_tablet, &view.trees, found, short).await else {
             drop(turn);
             return Ok(self.end_walk().await);
         };

@@ -12,28 +12,25 @@ use crate::common::error::{Error, Result};
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::store::Inner;
 use crate::tablet::damage::Unread;
-use crate::tablet::tree::{Cursor, Root, Tree};
+use crate::tablet::layers::Trees;
+use crate::tablet::tree::Tree;
 use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::Tablet;
 
 /// Every damaged range of a tree, of encoded keys, the store's own ones among them; neighbours each for itself.
 ///
 /// # Errors
 /// As the device, where it fails otherwise than with a read.
-pub(crate) async fn damaged_ranges(pool: &Pool, tree: Tree, root: Root) -> Result<Vec<DamagedRange>> {
-    let mut cursor = Cursor::new(tree, PoolPages::new(pool).giving_up(true), root, &[], None);
+pub(crate) async fn damaged_ranges(pool: &Pool, tree: Tree, trees: &Trees) -> Result<Vec<DamagedRange>> {
+    let mut cursor = TreesCursor::new(tree, &PoolPages::new(pool).giving_up(true), trees, None, None);
+    cursor.approach(&[]);
     let mut ranges = Vec::new();
-    loop {
-        match cursor.next().await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(ranges),
-            Err(error @ Error::Corrupt { .. }) => {
-                let gap = cursor.take_gap().ok_or(error)?;
-                ranges.push(DamagedRange::new(tree.tablet, gap));
-            }
-            Err(error) => return Err(error),
-        }
+    while cursor.next().await?.is_some() {
+        ranges.extend(cursor.take_gaps());
     }
+    ranges.extend(cursor.take_gaps());
+    Ok(ranges.into_iter().map(|gap| DamagedRange::new(tree.tablet, gap)).collect())
 }
 
 impl Inner {
@@ -48,9 +45,14 @@ impl Inner {
         if view.frozen.is_some() {
             return Err(Error::Busy("an apply of the tablet failed before"));
         }
-        let ranges = damaged_ranges(&self.pool, tree_of(self.identity, tablet.id), view.root).await?;
+        let mut given_up = Vec::new();
+        if !damaged_ranges(&self.pool, tree_of(self.identity, tablet.id), &view.trees).await?.is_empty() {
+            given_up = self.merge_all(tablet, true).await?;
+        }
+        let view = tablet.view();
+        let ranges = damaged_ranges(&self.pool, tree_of(self.identity, tablet.id), &view.trees).await?;
         if ranges.is_empty() {
-            return Ok(ranges);
+            return Ok(given_up);
         }
         let blocks = ranges.len() as u64 * TREE_BLOCKS_PER_RECORD;
         let promise = self.space.promise_moves(blocks, true);
@@ -59,6 +61,7 @@ impl Inner {
         touches.dedup();
         let moves = Moves { touches, promise: Some(promise), ..Moves::default() };
         self.run_apply(tablet, &view, view.applied, moves, Unread::IsAbsent).await?;
-        Ok(ranges)
+        given_up.extend(ranges);
+        Ok(given_up)
     }
 }

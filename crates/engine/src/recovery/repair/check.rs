@@ -13,17 +13,17 @@ use crate::log::format::RecordKind;
 use crate::maintenance::verify::value_problems;
 use crate::recovery::owners::Owners;
 use crate::recovery::read::Recovery;
-use crate::recovery::rebuild::TreeVisitor;
+use crate::recovery::rebuild::{TreeVisitor, owners_of_list};
 use crate::recovery::recount::Count;
 use crate::recovery::repair::acknowledge::damaged_ranges;
 use crate::recovery::repair::repair;
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::tablet::damage;
+use crate::tablet::layers::Trees;
 use crate::tablet::tree::Tree;
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
-use crate::tablet::view::TabletRecord;
 use crate::value::entry::Entry;
-use crate::value::packed::{Footer, read_footers};
+use crate::value::packed::{Footer, Totals, read_footers};
 
 /// Footers of packed runs that are read at a time.
 const FOOTERS_AT_A_TIME: usize = 64;
@@ -50,14 +50,20 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
         visitor.verify = true;
         visitor.progress = options.progress.clone();
         let tree = tree_of(superblock.identity, TabletId(id));
-        tree.walk(&PoolPages::new(pool), tablet.root, &mut visitor).await?;
+        let trees = recovery.trees(usize::from(id));
+        owners_of_list(&trees, &mut visitor);
+        let live = trees.walk(tree, &PoolPages::new(pool), &mut visitor).await?;
         let (count, is_whole) = visitor.finish();
+        if is_whole && live != trees.live() {
+            let what = format!("tablet {id}: {live} keys exist, its list of layers says {}", trees.live());
+            report.problem(what, trees.layers.stored.map_or(0, |stored| stored.block));
+        }
         if !is_whole {
-            for range in damaged_ranges(pool, tree, tablet.root).await? {
+            for range in damaged_ranges(pool, tree, &trees).await? {
                 damage::add(&mut report.damaged_ranges, range, PROBLEMS_MAX);
             }
         }
-        check_packed(pool, tree, &count, is_whole, tablet, &mut report).await;
+        check_packed(pool, (tree, &trees), &count, is_whole, tablet.totals, &mut report).await;
     }
     // The published image describes the trees alone: what the log's records own is added at every recovery.
     owners.sort();
@@ -78,15 +84,9 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
 }
 
 /// Says which objects that a packed run names lie in the ranges that cannot be read.
-async fn name_lost(
-    pool: &Pool,
-    tree: Tree,
-    tablet: &TabletRecord,
-    footer: &Footer,
-    report: &mut CheckReport,
-) {
+async fn name_lost(pool: &Pool, (tree, trees): (Tree, &Trees), footer: &Footer, report: &mut CheckReport) {
     for key in footer.items().filter_map(|item| Some(item.ok()?.key)) {
-        let found = tree.lookup(&PoolPages::new(pool), tablet.root, key).await;
+        let found = trees.find(tree, &PoolPages::new(pool), None, key).await;
         if matches!(found, Err(Error::Corrupt { .. } | Error::Io(_))) {
             report.may_be_lost(name(key));
         }
@@ -97,17 +97,17 @@ async fn name_lost(
 /// tree is not whole, they say which objects may be lost.
 async fn check_packed(
     pool: &Pool,
-    tree: Tree,
+    (tree, trees): (Tree, &Trees),
     count: &Count,
     is_whole: bool,
-    tablet: &TabletRecord,
+    totals: Totals,
     report: &mut CheckReport,
 ) {
     let device = pool.device();
     for (block, what) in count.differences() {
         report.problem(what, block);
     }
-    let (totals, mut expected) = (tablet.totals, count.totals());
+    let mut expected = count.totals();
     expected.expiring = totals.expiring.and(expected.expiring);
     if totals != expected {
         let what =
@@ -128,7 +128,7 @@ async fn check_packed(
             match footers.next() {
                 Some(Ok(footer)) if footer.fits(entry) => {
                     if !is_whole {
-                        name_lost(pool, tree, tablet, &footer, report).await;
+                        name_lost(pool, (tree, trees), &footer, report).await;
                     }
                 }
                 // A run that a repair found without its accounting has none that could be found.

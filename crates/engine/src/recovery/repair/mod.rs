@@ -11,7 +11,7 @@ use shoal_device::Device;
 use crate::checkpoint::space_image;
 use crate::common::error::Result;
 use crate::common::options::{Environment, OpenOptions};
-use crate::recovery::owners::Trees;
+use crate::recovery::owners::Completeness;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::rebuild_image;
 use crate::recovery::repair::log_salvage::{Behind, read_behind};
@@ -95,10 +95,10 @@ async fn rewrite_image(
     acknowledges: bool,
     report: &mut CheckReport,
 ) -> Result<()> {
-    let Recovery { pool, mut superblock, log, .. } = recovery;
+    let Recovery { pool, mut superblock, layers, log, .. } = recovery;
     // The opening that follows writes the other slot before it writes to the log.
     let is_older = superblock.upgrade()?;
-    let image = rebuild_image(device, &pool, &superblock, Trees::AsFarAsTheyGo).await?;
+    let image = rebuild_image(device, &pool, &superblock, &layers, Completeness::AsFarAsTheyGo).await?;
     if let Some(announce) = announce {
         announce(NOT_TWICE);
     }

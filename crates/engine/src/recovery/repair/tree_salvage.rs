@@ -25,7 +25,6 @@ use crate::recovery::read::Recovery;
 use crate::recovery::report::CheckReport;
 use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::view::TabletRecord;
 use crate::value::entry::{Entry, Home, Meta, decode_metadata, split_leaf_entry};
 use crate::value::verify::verify_direct;
 
@@ -150,7 +149,7 @@ impl Known {
         let held = if lsn > tablet.applied {
             // The opening brings it back.
             None
-        } else if !is_lost(recovery, tablet, &key, lsn, &record).await {
+        } else if !is_lost(recovery, &key, lsn, &record).await {
             return;
         } else {
             let restores = record.kind == RecordKind::Delete || carries_value(&record);
@@ -162,16 +161,11 @@ impl Known {
 }
 
 /// Whether the tree cannot give what the record with this number wrote, or cannot say what the key holds.
-async fn is_lost(
-    recovery: &Recovery,
-    tablet: &TabletRecord,
-    key: &[u8],
-    lsn: Lsn,
-    record: &EncodedRecord,
-) -> bool {
+async fn is_lost(recovery: &Recovery, key: &[u8], lsn: Lsn, record: &EncodedRecord) -> bool {
     let Recovery { device, pool, superblock, .. } = recovery;
     let tree = tree_of(superblock.identity, record.tablet);
-    let found = match tree.lookup(&PoolPages::new(pool), tablet.root, key).await {
+    let trees = recovery.trees(usize::from(record.tablet.0));
+    let found = match trees.find(tree, &PoolPages::new(pool), None, key).await {
         Ok(Some(found)) => found,
         Ok(None) => return false,
         Err(error) => return cannot_be_read(&error),

@@ -273,9 +273,8 @@ fn an_entry_that_cannot_be_read_is_lost() {
     made.superblock.tablets[0].applied = Lsn(7);
     made.publish();
     let recovery = recovery(&made.device);
-    let tablet = recovery.superblock.tablets[0];
     let record = |kind| encode_record(kind, TabletId(0), key.encoded(), &[], false);
-    let lost = |lsn, kind| block_on(is_lost(&recovery, &tablet, key.encoded(), Lsn(lsn), &record(kind)));
+    let lost = |lsn, kind| block_on(is_lost(&recovery, key.encoded(), Lsn(lsn), &record(kind)));
     assert!(lost(7, RecordKind::Put));
     assert!(!lost(6, RecordKind::Put), "a newer one is there");
     assert!(!lost(7, RecordKind::Delete));

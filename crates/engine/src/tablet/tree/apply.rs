@@ -106,6 +106,8 @@ pub(crate) struct Apply<'a, S, K, M> {
     pub(crate) sink: &'a mut K,
     /// Decides about the results of operations.
     pub(crate) merge: &'a mut M,
+    /// Whether the leaves that it writes get filters.
+    pub(crate) filters: bool,
 }
 
 impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
@@ -138,7 +140,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
             source: self.source,
             merge: self.merge,
             ops,
-            levels: Levels::new(self.tree, self.lsn, self.sink),
+            levels: Levels::new(self.tree, self.lsn, self.sink, self.filters),
             path: Vec::new(),
             new: Vec::new(),
             lost: Vec::new(),

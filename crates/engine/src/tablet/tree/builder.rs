@@ -197,6 +197,11 @@ impl Builder {
         &self.arena[item.at..item.at + item.key_bytes]
     }
 
+    /// The keys of the first page.
+    pub(super) fn first_keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.parts[0].items.clone().map(|index| self.key(index))
+    }
+
     fn payload(&self, item: &Pending) -> &[u8] {
         let start = item.at + item.key_bytes;
         &self.arena[start..start + item.payload_bytes]

@@ -9,6 +9,7 @@ use shoal_base::codec::{Reader, put_varint};
 use shoal_base::{BLOCK_BYTES, Lsn};
 
 use super::Tree;
+use super::filter::FILTER_BYTES_MAX;
 use crate::common::error::Error;
 
 /// A page as its parent (or the superblock) knows it.
@@ -78,7 +79,7 @@ const _: () = assert!(ENTRY_BYTES_MAX + ITEM_OVERHEAD_MAX + BOUNDS_BYTES_MAX <= 
 const _: () = assert!(2 * (TREE_KEY_BYTES_MAX + CHILD_BYTES_MAX + ITEM_OVERHEAD_MAX) <= CAPACITY);
 
 /// Longest payload of an inner item: block, checksum, number of entries.
-const CHILD_BYTES_MAX: usize = BLOCK_FIELD_BYTES + 4 + 10;
+const CHILD_BYTES_MAX: usize = BLOCK_FIELD_BYTES + 4 + 10 + FILTER_BYTES_MAX;
 
 type Page = [u8; BLOCK_BYTES];
 
@@ -232,17 +233,24 @@ impl Child {
     /// Decodes the payload of an inner item.
     #[inline]
     pub(super) fn decode(payload: &[u8]) -> Result<Self, Damage> {
+        Self::decode_with_filter(payload).map(|(child, _)| child)
+    }
+
+    /// The same, and the filter of the leaf; it is empty where the child has none.
+    #[inline]
+    pub(super) fn decode_with_filter(payload: &[u8]) -> Result<(Self, &[u8]), Damage> {
         const WRONG: Damage = Damage("an inner item is not a child");
         let mut reader = Reader::new(payload);
         let low = reader.u32().map_err(|_| WRONG)?;
         let high = reader.u16().map_err(|_| WRONG)?;
         let crc = reader.u32().map_err(|_| WRONG)?;
         let entries = reader.varint().map_err(|_| WRONG)?;
-        if !reader.is_empty() {
+        let filter = reader.rest();
+        if filter.len() > FILTER_BYTES_MAX {
             return Err(WRONG);
         }
         let block = u64::from(low) | u64::from(high) << 32;
-        Ok(Self { page: PageRef { block, crc }, entries })
+        Ok((Self { page: PageRef { block, crc }, entries }, filter))
     }
 }
 
@@ -426,7 +434,11 @@ mod tests {
             assert!(payload.len() <= CHILD_BYTES_MAX);
             assert_eq!(Child::decode(&payload), Ok(child));
             assert!(Child::decode(&payload[..payload.len() - 1]).is_err());
-            payload.push(0);
+            // The filter of a leaf follows.
+            let end = payload.len();
+            payload.resize(end + FILTER_BYTES_MAX, 7);
+            assert_eq!(Child::decode_with_filter(&payload), Ok((child, &payload[end..])));
+            payload.push(7);
             assert!(Child::decode(&payload).is_err());
         }
     }

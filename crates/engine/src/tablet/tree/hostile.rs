@@ -7,6 +7,7 @@ use shoal_base::checksum::crc32c;
 use shoal_base::task::block_on;
 use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
 
+use super::filter::Probe;
 use super::format::Header;
 use super::{
     Apply, Change, Cursor, Draft, HEIGHT_MAX, Merge, Old, PageRef, PageSink, PageSource, Problem, ReadHint,
@@ -122,14 +123,14 @@ fn walk(tree: &Tree, pages: &Pages, root: Root) -> Seen {
 fn read(tree: &Tree, pages: &Pages, root: Root, seen: &Seen) {
     let is_sound = seen.problems.is_empty();
     for (key, entry) in &seen.entries {
-        let found = block_on(tree.lookup(pages, root, key));
+        let found = block_on(tree.lookup(pages, root, &Probe::expected(*tree, key)));
         // Ignores empty entries: in a leaf marked "base lost" they say that the key is absent.
         if is_sound && !entry.is_empty() {
             assert_eq!(found.ok().flatten().as_deref(), Some(&entry[..]), "a sound page has its keys");
         }
     }
     for key in [&b""[..], &[0xFF; 1200], b"object"] {
-        let _ = block_on(tree.lookup(pages, root, key));
+        let _ = block_on(tree.lookup(pages, root, &Probe::expected(*tree, key)));
     }
     let mut cursor = Cursor::new(*tree, pages, root, b"", None);
     let mut steps = 0;
@@ -149,7 +150,14 @@ fn apply(tree: &Tree, mut pages: Pages, root: Root, before: Seen) {
     }
     let list: Vec<Op> = ops.iter().map(|(key, entry)| (key.clone(), entry.clone())).collect();
     let source = pages.clone();
-    let apply = Apply { tree: *tree, lsn: Lsn(9), source: &source, sink: &mut pages, merge: &mut Plain };
+    let apply = Apply {
+        tree: *tree,
+        lsn: Lsn(9),
+        source: &source,
+        sink: &mut pages,
+        merge: &mut Plain,
+        filters: true,
+    };
     let Ok(applied) = block_on(apply.run(root, &list)) else { return };
     if !before.problems.is_empty() || before.lost > 0 {
         return;

@@ -2,12 +2,21 @@
 
 use shoal_base::Lsn;
 
-use super::builder::Builder;
+use super::builder::{Builder, Sealed};
+use super::filter;
 use super::format::PageRef;
 use super::format::{Child, Draft, Stamp};
 use super::pages::PageSink;
 use super::{HEIGHT_MAX, Root, Tree};
 use crate::common::error::Result;
+use crate::testing::injected_bug::{Bug, injected};
+
+/// A page that is complete: its item in the level above.
+struct Completed {
+    low: Vec<u8>,
+    child: Child,
+    filter: Vec<u8>,
+}
 
 /// See the top of the file.
 pub(super) struct Levels<'a, K> {
@@ -17,6 +26,8 @@ pub(super) struct Levels<'a, K> {
     builders: Vec<Builder>,
     draft: Draft,
     payload: Vec<u8>,
+    /// Whether leaves get filters.
+    filters: bool,
     /// The page written last; a root written in this pass is the last of all.
     pub(super) last_written: Option<PageRef>,
     pub(super) pages_written: u64,
@@ -24,7 +35,7 @@ pub(super) struct Levels<'a, K> {
 }
 
 impl<'a, K: PageSink> Levels<'a, K> {
-    pub(super) fn new(tree: Tree, lsn: Lsn, sink: &'a mut K) -> Self {
+    pub(super) fn new(tree: Tree, lsn: Lsn, sink: &'a mut K, filters: bool) -> Self {
         Self {
             tree,
             lsn,
@@ -32,6 +43,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
             builders: vec![Builder::new(0)],
             draft: Draft::new(),
             payload: Vec::new(),
+            filters,
             last_written: None,
             pages_written: 0,
             pages_released: 0,
@@ -111,11 +123,12 @@ impl<'a, K: PageSink> Levels<'a, K> {
 
     /// Returns true if the first page of `level` must be written now.
     #[must_use]
-    fn push_child(&mut self, level: usize, low: &[u8], child: Child) -> bool {
+    fn push_child(&mut self, level: usize, done: &Completed) -> bool {
         let mut payload = std::mem::take(&mut self.payload);
         payload.clear();
-        child.encode(&mut payload);
-        let full = self.builder(level).push(low, &[], &payload, child.entries);
+        done.child.encode(&mut payload);
+        payload.extend_from_slice(&done.filter);
+        let full = self.builder(level).push(&done.low, &[], &payload, done.child.entries);
         self.payload = payload;
         full
     }
@@ -123,34 +136,45 @@ impl<'a, K: PageSink> Levels<'a, K> {
     /// Writes the first page of `level` and adds it to the level above; goes on upwards as long as pages become full.
     async fn write_first(&mut self, mut level: usize) -> Result<()> {
         loop {
-            let (low, child) = self.complete_first(level).await?;
+            let done = self.complete_first(level).await?;
             level += 1;
-            if !self.push_child(level, &low, child) {
+            if !self.push_child(level, &done) {
                 return Ok(());
             }
         }
     }
 
     /// Takes the first page of `level` out of its builder: writes it, or keeps the old page if nothing changed.
-    async fn complete_first(&mut self, level: usize) -> Result<(Vec<u8>, Child)> {
+    async fn complete_first(&mut self, level: usize) -> Result<Completed> {
+        let filter = self.filter_of_first(level);
         if let Some(page) = self.builders[level].unchanged() {
             let builder = &mut self.builders[level];
-            let sealed = builder.sealed();
+            let Sealed { low, entries, .. } = builder.sealed();
             builder.drop_first();
             // The page stays in the tree: the builder forgets it without a release.
             let kept = builder.touch();
             assert!(kept == Some(page), "another page was kept");
-            return Ok((sealed.low, Child { page, entries: sealed.entries }));
+            return Ok(Completed { low, child: Child { page, entries }, filter });
         }
         self.touch(level);
         let stamp = Stamp { tree: self.tree, lsn: self.lsn, level: level as u8 };
-        let sealed = self.builders[level].encode(&mut self.draft, stamp);
-        let page = self.sink.write(&mut self.draft, sealed.replaces).await?;
+        let Sealed { low, entries, replaces } = self.builders[level].encode(&mut self.draft, stamp);
+        let page = self.sink.write(&mut self.draft, replaces).await?;
         self.pages_written += 1;
         self.last_written = Some(page);
         self.builders[level].drop_first();
         self.touch(level + 1);
-        Ok((sealed.low, Child { page, entries: sealed.entries }))
+        Ok(Completed { low, child: Child { page, entries }, filter })
+    }
+
+    /// The filter of the first page of `level`: empty above the leaves, and for a leaf whose keys are not all known.
+    fn filter_of_first(&self, level: usize) -> Vec<u8> {
+        if level > 0 || !self.filters || !self.builders[0].is_whole() {
+            return Vec::new();
+        }
+        let keys = self.builders[0].first_keys();
+        let skipped = usize::from(injected(Bug::KeyNotInFilter));
+        filter::filter_of(keys.skip(skipped).map(|key| filter::hash_of(self.tree.device, key)))
     }
 
     /// Returns true if closing all levels below `level` leaves no page that should be merged with a neighbour.

@@ -4,6 +4,9 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 
+use shoal_base::BLOCK_BYTES;
+
+use super::filter::Probe;
 use super::format::{Damage, PageRef};
 use super::pages::{PageSource, ReadHint};
 use super::{Cursor, Gap, Root, Tree};
@@ -17,7 +20,7 @@ pub(crate) struct Found<P> {
     range: Range<usize>,
 }
 
-impl<P: Deref<Target = [u8; shoal_base::BLOCK_BYTES]>> Found<P> {
+impl<P: Deref<Target = [u8; BLOCK_BYTES]>> Found<P> {
     /// The caller checked the range against the page, which never changes.
     pub(super) fn new(page: P, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= page.len(), "{range:?} is not within a page");
@@ -30,7 +33,7 @@ impl<P: Deref<Target = [u8; shoal_base::BLOCK_BYTES]>> Found<P> {
     }
 }
 
-impl<P: Deref<Target = [u8; shoal_base::BLOCK_BYTES]>> Deref for Found<P> {
+impl<P: Deref<Target = [u8; BLOCK_BYTES]>> Deref for Found<P> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -58,8 +61,8 @@ pub(crate) enum Step<P> {
 }
 
 impl Tree {
-    /// Follows the path of `key` from the root through the pages in memory. [`Step::Below`] names the first missing
-    /// page.
+    /// Follows the path of a key from the root through the pages in memory. [`Step::Below`] names the first missing
+    /// page; a leaf is only named if its filter does not deny the key.
     ///
     /// # Errors
     /// As [`Self::lookup`], without errors of the device.
@@ -67,19 +70,29 @@ impl Tree {
         &self,
         source: &S,
         root: Root,
-        key: &[u8],
+        probe: &Probe<'_>,
     ) -> Result<Step<S::Page>> {
         let Some(mut next) = root.top()? else { return Ok(Step::Absent) };
-        while let Some(page) = source.cached(next.0, next.1, ReadHint::Point) {
-            match self.step(page, next, key)? {
-                Step::Below(below) => next = below,
-                step => return Ok(step),
+        let Some(mut page) = source.cached(next.0, next.1, ReadHint::Point) else {
+            return Ok(Step::Below(next));
+        };
+        while next.1 > 0 {
+            let (below, filter) = self.child_for(&page, next, probe)?;
+            let denies = || below.1 == 0 && !probe.may_be_in(&page[filter.clone()]);
+            if probe.expects_absence && denies() {
+                return Ok(Step::Absent);
             }
+            match source.cached(below.0, below.1, ReadHint::Point) {
+                Some(child) => page = child,
+                None if denies() => return Ok(Step::Absent),
+                None => return Ok(Step::Below(below)),
+            }
+            next = below;
         }
-        Ok(Step::Below(next))
+        self.entry_in(page, next.0, probe.key)
     }
 
-    /// The entry of `key`; `None` if the tree has none.
+    /// The entry of a key; `None` if the tree has none.
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`] if a page on the path is damaged, or if the key lies in a range whose base was lost
@@ -88,15 +101,15 @@ impl Tree {
         &self,
         source: &S,
         root: Root,
-        key: &[u8],
+        probe: &Probe<'_>,
     ) -> Result<Option<Found<S::Page>>> {
         match root.top()? {
-            Some(top) => self.lookup_below(source, top, key).await,
+            Some(top) => self.lookup_below(source, top, probe).await,
             None => Ok(None),
         }
     }
 
-    /// The entry of `key` in the subtree of `next`, a page on the path of `key`.
+    /// The entry of a key in the subtree of `next`, a page on its path.
     ///
     /// # Errors
     /// As [`Self::lookup`].
@@ -104,31 +117,47 @@ impl Tree {
         &self,
         source: &S,
         mut next: NextPage,
-        key: &[u8],
+        probe: &Probe<'_>,
     ) -> Result<Option<Found<S::Page>>> {
         loop {
             let page = source.page(next.0, next.1, ReadHint::Point).await?;
-            match self.step(page, next, key)? {
-                Step::Below(below) => next = below,
-                Step::Found(found) => return Ok(Some(found)),
-                Step::Absent => return Ok(None),
+            if next.1 == 0 {
+                return Ok(match self.entry_in(page, next.0, probe.key)? {
+                    Step::Found(found) => Some(found),
+                    Step::Absent | Step::Below(_) => None,
+                });
             }
+            let (below, filter) = self.child_for(&page, next, probe)?;
+            let is_read = || source.cached(below.0, below.1, ReadHint::Point).is_none();
+            if below.1 == 0 && (probe.expects_absence || is_read()) && !probe.may_be_in(&page[filter]) {
+                return Ok(None);
+            }
+            next = below;
         }
     }
 
-    /// The answer of `page` for `key`.
-    fn step<P: Deref<Target = [u8; shoal_base::BLOCK_BYTES]>>(
+    /// The child of an inner page that the key belongs to, and where its filter lies in the page.
+    fn child_for(
+        &self,
+        page: &[u8; BLOCK_BYTES],
+        (at, level): NextPage,
+        probe: &Probe<'_>,
+    ) -> Result<(NextPage, Range<usize>)> {
+        let view = self.view(page, at, level)?;
+        let child = view.child_of(probe.key).and_then(|index| view.child_and_filter(index));
+        let (child, filter) = child.map_err(|damage| damage.at(at))?;
+        Ok(((child.page, level - 1), filter))
+    }
+
+    /// The answer of a leaf for `key`.
+    fn entry_in<P: Deref<Target = [u8; BLOCK_BYTES]>>(
         &self,
         page: P,
-        (at, level): NextPage,
+        at: PageRef,
         key: &[u8],
     ) -> Result<Step<P>> {
-        let view = self.view(&page, at, level)?;
+        let view = self.view(&page, at, 0)?;
         let damaged = |damage: Damage| damage.at(at);
-        if level > 0 {
-            let child = view.child_of(key).and_then(|index| view.child(index)).map_err(damaged)?;
-            return Ok(Step::Below((child.page, level - 1)));
-        }
         let (index, found) = view.find(0, key).map_err(damaged)?;
         if found {
             let range = view.payload_range(index).map_err(damaged)?;

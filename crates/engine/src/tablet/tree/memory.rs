@@ -224,7 +224,14 @@ impl Checked {
         let ops: Vec<Op> = ops.into_iter().collect();
         self.lsn += 1;
         let mut sink = MemorySink::new(&self.memory);
-        let apply = Apply { tree: TREE, lsn: Lsn(self.lsn), source: &self.memory, sink: &mut sink, merge };
+        let apply = Apply {
+            tree: TREE,
+            lsn: Lsn(self.lsn),
+            source: &self.memory,
+            sink: &mut sink,
+            merge,
+            filters: true,
+        };
         let applied = shoal_base::task::block_on(apply.run(self.root, &ops)).unwrap();
         assert_eq!(applied.pages_written, sink.written.len() as u64);
         assert_eq!(applied.pages_released, sink.released.len() as u64);
@@ -241,7 +248,8 @@ impl Checked {
     }
 
     pub(super) fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let found = shoal_base::task::block_on(TREE.lookup(&self.memory, self.root, key))?;
+        let found =
+            shoal_base::task::block_on(TREE.lookup(&self.memory, self.root, &Probe::expected(TREE, key)))?;
         Ok(found.map(|found| found.to_vec()))
     }
 

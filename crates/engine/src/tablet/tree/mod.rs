@@ -16,12 +16,15 @@
 
 mod apply;
 mod builder;
+mod bulk;
 mod cursor;
+mod filter;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod format;
 #[cfg(any(test, fuzzing))]
 mod hostile;
+mod leaf_finder;
 mod levels;
 mod lookup;
 mod page;
@@ -36,13 +39,15 @@ mod tests;
 #[cfg(test)]
 pub(crate) use apply::LostRange;
 pub(crate) use apply::{Applied, Apply, Change, Merge, Old};
+pub(crate) use bulk::TreeWriter;
 pub(crate) use cursor::{Cursor, Gap};
+pub(crate) use filter::Probe;
 pub(crate) use format::{Draft, PageRef};
-#[cfg(test)]
 pub(crate) use format::{ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};
 #[cfg(any(test, fuzzing))]
 pub(crate) use hostile::page as hostile_page;
-pub(crate) use lookup::{NextPage, Step};
+pub(crate) use leaf_finder::{LeafFinder, LeafPlace};
+pub(crate) use lookup::{Found, NextPage, Step};
 pub(crate) use pages::{PageSink, PageSource, ReadHint};
 #[cfg(test)]
 pub(crate) use walk::Walked;

@@ -100,6 +100,11 @@ impl<'a> PageView<'a> {
         self.item_offsets(index).map(|(_, payload, end)| payload..end)
     }
 
+    /// Bytes of the page; none where `range` is not within it.
+    pub(super) fn bytes_at(&self, range: Range<usize>) -> &'a [u8] {
+        self.bytes.get(range).unwrap_or_default()
+    }
+
     /// The leading bytes that all keys of the page share, except the first child of an inner page.
     pub(super) fn prefix(&self) -> &'a [u8] {
         self.prefix
@@ -111,6 +116,17 @@ impl<'a> PageView<'a> {
     /// [`Damage`] if there is no such child.
     pub(super) fn child(&self, index: usize) -> Result<Child, Damage> {
         Child::decode(self.item(index)?.payload)
+    }
+
+    /// Child `index` of an inner page, and where its filter lies in the page.
+    ///
+    /// # Errors
+    /// As [`child`](Self::child).
+    #[inline]
+    pub(super) fn child_and_filter(&self, index: usize) -> Result<(Child, Range<usize>), Damage> {
+        let (_, payload, end) = self.item_offsets(index)?;
+        let (child, filter) = Child::decode_with_filter(self.bytes.get(payload..end).ok_or(ITEM_WRONG)?)?;
+        Ok((child, end - filter.len()..end))
     }
 
     /// Appends to `key` the separator before child `index`: no key under that child is below it. The first child has no
@@ -256,7 +272,10 @@ impl<'a> PageView<'a> {
                 return Err(Damage("an item is larger than the limit"));
             }
             if inner {
-                self.child(index)?;
+                let (_, filter) = self.child_and_filter(index)?;
+                if self.header.level > 1 && !filter.is_empty() {
+                    return Err(Damage("a page above level 1 has the filter of a leaf"));
+                }
                 if index == 0 && payload != suffix {
                     return Err(Damage("the first child of an inner page has a separator"));
                 }

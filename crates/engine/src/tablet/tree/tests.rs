@@ -198,6 +198,7 @@ fn what_does_not_fit_is_refused() {
             source: &tree.memory,
             sink: &mut sink,
             merge: &mut merge,
+            filters: true,
         };
         let outcome = shoal_base::task::block_on(apply.run(tree.root, &ops));
         assert!(matches!(outcome, Err(crate::Error::Invalid(_))), "{outcome:?}");
@@ -214,10 +215,16 @@ fn futures_are_send() {
     let memory = Memory::default();
     let mut sink = MemorySink::new(&memory);
     let mut merge = Plain::default();
-    let apply =
-        Apply { tree: TREE, lsn: shoal_base::Lsn(1), source: &memory, sink: &mut sink, merge: &mut merge };
+    let apply = Apply {
+        tree: TREE,
+        lsn: shoal_base::Lsn(1),
+        source: &memory,
+        sink: &mut sink,
+        merge: &mut merge,
+        filters: true,
+    };
     drop(send(apply.run(Root::EMPTY, &[])));
-    drop(send(TREE.lookup(&memory, Root::EMPTY, b"")));
+    drop(send(TREE.lookup(&memory, Root::EMPTY, &Probe::expected(TREE, b""))));
     drop(send(TREE.walk(&memory, Root::EMPTY, &mut Seen::default())));
     let mut cursor = send(Cursor::new(TREE, std::sync::Arc::new(Memory::default()), Root::EMPTY, b"", None));
     drop(send(cursor.next()));
@@ -234,12 +241,16 @@ fn a_lookup_goes_on_where_memory_ends() {
         let wanted = tree.lookup(&key).unwrap();
         let mut steps = 0;
         loop {
-            match TREE.try_lookup(&tree.memory, tree.root, &key).unwrap() {
+            match TREE.try_lookup(&tree.memory, tree.root, &Probe::expected(TREE, &key)).unwrap() {
                 lookup::Step::Found(found) => break assert_eq!(Some(found.to_vec()), wanted),
                 lookup::Step::Absent => break assert_eq!(wanted, None),
                 lookup::Step::Below(next) => {
-                    let rest =
-                        shoal_base::task::block_on(TREE.lookup_below(&tree.memory, next, &key)).unwrap();
+                    let rest = shoal_base::task::block_on(TREE.lookup_below(
+                        &tree.memory,
+                        next,
+                        &Probe::expected(TREE, &key),
+                    ))
+                    .unwrap();
                     assert_eq!(rest.map(|found| found.to_vec()), wanted);
                     tree.memory.cache(next.0.block);
                     steps += 1;
@@ -264,7 +275,8 @@ fn pages_of_others_are_refused() {
         (TREE, Root { height: 0, ..tree.root }),
         (TREE, Root { page: Some(PageRef { crc: page.crc ^ 1, ..page }), ..tree.root }),
     ] {
-        let outcome = shoal_base::task::block_on(other.lookup(&tree.memory, root, &key));
+        let outcome =
+            shoal_base::task::block_on(other.lookup(&tree.memory, root, &Probe::expected(other, &key)));
         assert!(matches!(outcome, Err(crate::Error::Corrupt { .. })), "{outcome:?}");
         let mut seen = Seen::default();
         shoal_base::task::block_on(other.walk(&tree.memory, root, &mut seen)).unwrap();

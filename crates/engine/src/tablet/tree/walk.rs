@@ -5,6 +5,7 @@ use std::ops::Deref;
 
 use shoal_base::BLOCK_BYTES;
 
+use super::filter;
 use super::format::Child;
 use super::format::{Damage, PageRef};
 use super::page::PageView;
@@ -68,6 +69,8 @@ pub(crate) struct Walked {
 
 struct Subtree {
     child: Child,
+    /// Of a leaf, as its parent has it.
+    filter: Vec<u8>,
     level: u8,
     low: Vec<u8>,
     high: Option<Vec<u8>>,
@@ -142,7 +145,8 @@ impl Tree {
             Ok(None) => walk.problem(PageRef::default(), 0, &[], "an empty tree has entries".to_owned()),
             Ok(Some((page, level))) => {
                 let child = Child { page, entries: root.entries };
-                walk.enter(Subtree { child, level, low: Vec::new(), high: None }).await?;
+                let filter = Vec::new();
+                walk.enter(Subtree { child, filter, level, low: Vec::new(), high: None }).await?;
                 walk.run().await?;
             }
             Err(error) => walk.problem(root.page.unwrap_or_default(), 0, &[], error.to_string()),
@@ -255,6 +259,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         if let Ok(Some(bounds)) = view.lost() {
             self.visitor.lost(at, bounds.low, bounds.high);
         }
+        let mut is_denied = false;
         for index in 0..view.count() {
             // The check of the page reported an item that cannot be read.
             let Ok(item) = view.item(index) else { continue };
@@ -264,8 +269,18 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
             self.key.clear();
             self.key.extend_from_slice(view.prefix());
             self.key.extend_from_slice(item.suffix);
+            is_denied |= !subtree.filter.is_empty()
+                && !filter::may_contain(&subtree.filter, filter::hash_of(self.tree.device, &self.key));
             self.walked.entries += 1;
             self.visitor.entry(&self.key, item.payload, at);
+        }
+        if is_denied {
+            self.problem(
+                at,
+                0,
+                &subtree.low,
+                "the filter of the page denies a key that the page holds".into(),
+            );
         }
     }
 
@@ -295,7 +310,8 @@ fn child_subtree(
         view.separator(index + 1, &mut high)?;
         Some(high)
     };
-    Ok(Subtree { child: view.child(index)?, level: parent.level - 1, low, high })
+    let (child, filter) = view.child_and_filter(index)?;
+    Ok(Subtree { child, filter: view.bytes_at(filter).to_vec(), level: parent.level - 1, low, high })
 }
 
 fn unreadable(error: &Error) -> String {

@@ -189,7 +189,7 @@ fn what_is_left_of_a_tree_may_be_damaged() {
             let mut merge = Plain::default();
             let mut sink = MemorySink::new(&tree.memory);
             let (source, sink, merge) = (&tree.memory, &mut sink, &mut merge);
-            let apply = Apply { tree: TREE, lsn: shoal_base::Lsn(77), source, sink, merge };
+            let apply = Apply { tree: TREE, lsn: shoal_base::Lsn(77), source, sink, merge, filters: true };
             let applied = block_on(apply.run(tree.root, &others));
             assert!(matches!(applied, Err(Error::Io(_))), "{applied:?}");
         } else {
@@ -253,6 +253,7 @@ fn a_device_error_ends_the_apply_and_the_old_tree_is_whole() {
         source: &tree.memory,
         sink: &mut sink,
         merge: &mut merge,
+        filters: true,
     };
     let outcome = block_on(apply.run(tree.root, &ops));
     assert!(matches!(outcome, Err(Error::Io(_))), "{outcome:?}");
@@ -360,6 +361,7 @@ fn exercise(tree: &Checked, probes: &[Vec<u8>], ops: &[Op]) {
         source: &tree.memory,
         sink: &mut sink,
         merge: &mut merge,
+        filters: true,
     };
     let _ = block_on(apply.run(tree.root, ops));
 }

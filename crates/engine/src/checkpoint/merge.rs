@@ -1,0 +1,458 @@
+//! Merging the layers of a tablet into its base, slice by slice in the order of the keys.
+//!
+//! A slice takes the entries of all layers that are being merged from the frontier on, applies them to the base as an apply does, and
+//! is published with the new frontier (INV-27): a crash loses the work of one slice at most. What an entry shadowed was freed
+//! when its layer was written (INV-26), so a merge frees pages only: those of the base that it replaces, and at the end those of
+//! the layers. Applies come between slices, and the layers that they write wait for the next merge.
+//!
+//! A layer that cannot be read is a barrier (INV-33): what lies below it may be older than what it held. It stays, and answers with
+//! errors where it is damaged, until a repair gives it up. The layers above it are merged with each other, so their number
+//! stays bounded.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use shoal_base::Run;
+
+use crate::checkpoint::apply::NewTree;
+use crate::common::damaged_range::DamagedRange;
+use crate::common::error::{Error, Result};
+use crate::store::{Inner, OperationCounters};
+use crate::tablet::damage::Unread;
+use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone};
+use crate::tablet::tree::{Change, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};
+use crate::tablet::tree_io::{PoolPages, PoolSink, tree_of};
+use crate::tablet::trees_cursor::TreesCursor;
+use crate::tablet::view::{Tablet, View};
+use crate::testing::injected_bug::{Bug, injected};
+use crate::value::packed::is_reserved;
+
+/// A layer that could not be read is tried again after so long.
+const TRY_AGAIN_NS: u64 = 600_000_000_000;
+/// Bytes of entries that are merged for each byte of an overlay that is applied.
+const MERGED_PER_FRESH: u64 = 2;
+
+/// An entry of a layer on its way into the base; none: the key does not exist.
+struct MergeOp {
+    key: Bytes,
+    entry: Option<Bytes>,
+}
+
+/// Puts the entries of layers in place of those of the base.
+struct TakeEntries;
+
+impl Merge for TakeEntries {
+    type Op = MergeOp;
+
+    fn key<'a>(&self, op: &'a MergeOp) -> &'a [u8] {
+        &op.key
+    }
+
+    fn merge(&mut self, op: &MergeOp, old: Old<'_>, new: &mut Vec<u8>) -> Result<Change> {
+        let Some(entry) = &op.entry else { return Ok(Change::Delete) };
+        if let Old::Present(old) = old {
+            assert!(
+                version_of(old) <= version_of(entry),
+                "a layer holds an older version than the base (INV-25)"
+            );
+        }
+        new.extend_from_slice(entry);
+        Ok(Change::Put)
+    }
+}
+
+/// The version that an entry of a tree begins with.
+fn version_of(entry: &[u8]) -> u64 {
+    entry.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+/// What a slice takes.
+struct Slice {
+    ops: Vec<MergeOp>,
+    bytes: u64,
+    /// The next slice begins here; none: this is the last one.
+    next: Option<Vec<u8>>,
+    /// Damage of the layers that was met behind the last entry.
+    gaps: Vec<Gap>,
+}
+
+/// What came of a step of a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Merged {
+    /// Nothing is to be merged now.
+    Nothing,
+    /// So many bytes of entries were merged, and more are to be.
+    Some(u64),
+    /// The last slice, or all of a merge among layers.
+    All(u64),
+}
+
+/// Why layers are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// There are many.
+    BySize,
+    /// Their pages are in the way.
+    ByRelocation,
+}
+
+impl Inner {
+    /// Whether the layers of a tablet are many enough to be merged, or a merge is under way.
+    pub(crate) fn wants_merge(&self, tablet: &Tablet) -> bool {
+        let trees = tablet.view().trees.clone();
+        let layers = &*trees.layers;
+        if self.is_blocked(tablet, layers) {
+            return layers.list.len() >= LAYERS_MAX / 2 && readable_above(tablet, layers) > 1;
+        }
+        let heavy = layers.entries() * 1000 >= trees.base.entries * self.tuning.merge_permille;
+        layers.merging > 0 || !layers.list.is_empty() && (heavy || layers.list.len() >= LAYERS_MAX / 2)
+    }
+
+    /// Whether a merge of these layers would meet one that could not be read a short time ago.
+    fn is_blocked(&self, tablet: &Tablet, layers: &Layers) -> bool {
+        let mut unreadable = tablet.unreadable.lock();
+        if unreadable.is_some_and(|(_, since)| self.now_ns().saturating_sub(since) >= TRY_AGAIN_NS) {
+            *unreadable = None;
+        }
+        unreadable.is_some_and(|(root, _)| layers.list.contains(&root))
+    }
+
+    /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-32).
+    ///
+    /// # Errors
+    /// As an apply.
+    pub(crate) async fn merge_after(&self, fresh: u64) -> Result<()> {
+        let mut credit = fresh.saturating_mul(MERGED_PER_FRESH);
+        while credit > 0 && self.check_open().is_ok() {
+            let wanting = self.tablets.all().iter().filter(|tablet| self.wants_merge(tablet));
+            let Some(tablet) = wanting.max_by_key(|tablet| tablet.view().trees.layers.list.len()) else {
+                break;
+            };
+            match self.merge_some(tablet, Wanted::BySize).await? {
+                Merged::Nothing => break,
+                Merged::Some(bytes) | Merged::All(bytes) => credit = credit.saturating_sub(bytes.max(1)),
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of a merge, where one is wanted; says whether there was one.
+    ///
+    /// # Errors
+    /// As an apply.
+    pub(crate) async fn merge_idle(&self) -> Result<bool> {
+        let wanting = self.tablets.all().iter().find(|tablet| self.wants_merge(tablet));
+        match wanting {
+            Some(tablet) => Ok(self.merge_some(tablet, Wanted::BySize).await? != Merged::Nothing),
+            None => Ok(false),
+        }
+    }
+
+    /// One step of the merge of a tablet's layers, waiting for its turn.
+    ///
+    /// # Errors
+    /// As an apply.
+    pub(crate) async fn merge_some(&self, tablet: &Tablet, wanted: Wanted) -> Result<Merged> {
+        let _turn = self.maintenance.applier.take().await;
+        self.log.poison.check()?;
+        if wanted == Wanted::BySize && !self.wants_merge(tablet) {
+            return Ok(Merged::Nothing);
+        }
+        self.merge_slice(tablet, self.unread(), false).await
+    }
+
+    /// Merges all layers of a tablet into its base, also those that came meanwhile. Where `gives_up`, what damaged layers hid is
+    /// gone for good; gives the ranges. The caller has the applier's turn, and everything is applied.
+    ///
+    /// # Errors
+    /// As an apply.
+    pub(crate) async fn merge_all(&self, tablet: &Tablet, gives_up: bool) -> Result<Vec<DamagedRange>> {
+        let mut given_up = Vec::new();
+        while !tablet.view().trees.layers.list.is_empty() {
+            let view = tablet.view();
+            if gives_up {
+                given_up.extend(self.give_up_gaps(tablet, &view).await?);
+            }
+            if self.merge_slice(tablet, self.unread(), gives_up).await? == Merged::Nothing {
+                break;
+            }
+        }
+        Ok(given_up)
+    }
+
+    /// Merges until another layer may come (INV-32). The caller has the applier's turn.
+    ///
+    /// # Errors
+    /// As an apply; [`Error::Busy`] where damaged layers leave nothing that could be merged.
+    pub(crate) async fn make_room_for_a_layer(&self, tablet: &Tablet) -> Result<()> {
+        while tablet.view().trees.layers.list.len() >= LAYERS_MAX {
+            if tablet.view().frozen.is_some() {
+                break;
+            }
+            if self.merge_slice(tablet, self.unread(), false).await? == Merged::Nothing {
+                return Err(Error::Busy(
+                    "too many layers of its trees are damaged: `shoal check --repair` gives them up",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// One slice. The caller has the applier's turn.
+    async fn merge_slice(&self, tablet: &Tablet, unread: Unread, gives_up: bool) -> Result<Merged> {
+        let view = tablet.view();
+        // An apply that failed comes first.
+        if view.frozen.is_some() || view.trees.layers.list.is_empty() {
+            return Ok(Merged::Nothing);
+        }
+        if self.is_blocked(tablet, &view.trees.layers) && !gives_up {
+            return self.merge_above(tablet, &view).await;
+        }
+        let mut layers = (*view.trees.layers).clone();
+        if layers.merging == 0 {
+            (layers.merging, layers.frontier) = (layers.list.len(), Vec::new());
+        }
+        let slice = self.take_slice(tablet, &layers, gives_up).await?;
+        if let Some(gap) = slice.gaps.first()
+            && slice.ops.is_empty()
+        {
+            self.note_unreadable(tablet, &layers, gap).await;
+            return Ok(Merged::Some(0));
+        }
+        let bytes = slice.bytes;
+        let mut pages = Vec::new();
+        let mut base = view.trees.base;
+        if !slice.ops.is_empty() {
+            let at = (tablet, &view.trees, view.applied);
+            let (root, written) = self.merge_tree(at, unread, &mut TakeEntries, &slice.ops).await?;
+            base = root;
+            pages.push(written);
+        }
+        let is_last = slice.next.is_none();
+        let mut freed = Vec::new();
+        if let Some(frontier) = slice.next {
+            layers.frontier =
+                if injected(Bug::FrontierTooFar) { [&frontier[..], &[0xFF; 4]].concat() } else { frontier };
+        } else {
+            freed = self.pages_of(tablet, layers.of_merge()).await?;
+            layers.list.truncate(layers.list.len() - layers.merging);
+            (layers.merging, layers.frontier) = (0, Vec::new());
+            if layers.list.is_empty() {
+                layers.live = 0;
+            }
+        }
+        let trees = Trees { base, layers: Arc::new(layers) };
+        let new = NewTree::new(trees, view.applied, view.totals);
+        self.publish_tree(tablet, NewTree { pages, freed, ..new }).await?;
+        OperationCounters::add(&self.counters.merged_bytes, bytes);
+        self.log.committer.moved.notify();
+        Ok(if is_last { Merged::All(bytes) } else { Merged::Some(bytes) })
+    }
+
+    /// The entries of the layers that are being merged, from the frontier on.
+    async fn take_slice(&self, tablet: &Tablet, layers: &Layers, gives_up: bool) -> Result<Slice> {
+        let of_merge = Layers { list: layers.of_merge().to_vec(), ..Layers::default() };
+        let mut cursor = self.cursor_over(tablet, of_merge);
+        cursor.approach(&layers.frontier);
+        let mut slice = Slice { ops: Vec::new(), bytes: 0, next: None, gaps: Vec::new() };
+        loop {
+            let item = cursor.next_with_tombstones().await?;
+            slice.gaps.extend(cursor.take_gaps());
+            if !slice.gaps.is_empty() && !gives_up {
+                // What comes before the damage can be merged; the damage is met again from there on.
+                slice.next = Some(slice.ops.last().map_or(layers.frontier.clone(), |op| behind(&op.key)));
+                return Ok(slice);
+            }
+            let Some((key, found)) = item else { return Ok(slice) };
+            let entry = (!is_tombstone(&found)).then(|| Bytes::copy_from_slice(&found));
+            slice.bytes += (key.len() + found.len()) as u64;
+            slice.ops.push(MergeOp { key: key.into(), entry });
+            if slice.bytes >= self.tuning.merge_slice_bytes as u64 {
+                slice.next = slice.ops.last().map(|op| behind(&op.key));
+                return Ok(slice);
+            }
+        }
+    }
+
+    fn cursor_over(&self, tablet: &Tablet, layers: Layers) -> TreesCursor<PoolPages<'_>> {
+        let source = PoolPages::new(&self.pool).giving_up(self.unread() != Unread::Fails);
+        let trees = Trees { base: Root::EMPTY, layers: Arc::new(layers) };
+        TreesCursor::new(tree_of(self.identity, tablet.id), &source, &trees, None, None)
+    }
+
+    /// The pages of trees that are not needed any more.
+    async fn pages_of(&self, tablet: &Tablet, roots: &[Root]) -> Result<Vec<Run>> {
+        let tree = tree_of(self.identity, tablet.id);
+        let mut runs = Vec::new();
+        for &root in roots {
+            let (mut pages, is_whole) = tree.pages(&PoolPages::new(&self.pool), root).await?;
+            if !is_whole {
+                tracing::warn!(
+                    "tablet {}: pages of a merged layer are lost until `shoal check --repair`",
+                    tablet.id
+                );
+            }
+            pages.sort_unstable_by_key(|page| page.block);
+            for page in pages {
+                match runs.last_mut() {
+                    Some(Run { block, blocks }) if *block + u64::from(*blocks) == page.block => *blocks += 1,
+                    _ => runs.push(Run::new(page.block, 1)),
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    /// A layer cannot be read: merges stop there.
+    async fn note_unreadable(&self, tablet: &Tablet, layers: &Layers, gap: &Gap) {
+        let tree = tree_of(self.identity, tablet.id);
+        let source = PoolPages::new(&self.pool).giving_up(true);
+        let mut unreadable = layers.of_merge().first().copied();
+        for &root in layers.of_merge() {
+            let met = tree.gap_at(source, root, &gap.low).await;
+            if met.is_some_and(|met| met.block == gap.block) {
+                unreadable = Some(root);
+            }
+        }
+        *tablet.unreadable.lock() = unreadable.map(|root| (root, self.now_ns()));
+        let range = DamagedRange::new(tablet.id, gap.clone());
+        tracing::error!(
+            "a layer is damaged, and layers are not merged past it until a repair: {}",
+            range.words()
+        );
+        self.tablets.met.note(&range);
+    }
+
+    /// Merges the layers above the one that cannot be read into one.
+    async fn merge_above(&self, tablet: &Tablet, view: &View) -> Result<Merged> {
+        let layers = &*view.trees.layers;
+        let count = readable_above(tablet, layers);
+        if count < 2 {
+            return Ok(Merged::Nothing);
+        }
+        let upper = layers.list[..count].to_vec();
+        let mut cursor = self.cursor_over(tablet, Layers { list: upper.clone(), ..Layers::default() });
+        cursor.approach(&[]);
+        let tree = tree_of(self.identity, tablet.id);
+        let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight).of_layer();
+        let mut bytes = 0;
+        let written = async {
+            let mut writer = TreeWriter::new(tree, view.applied, &mut sink);
+            while let Some((key, found)) = cursor.next_with_tombstones().await? {
+                bytes += (key.len() + found.len()) as u64;
+                writer.push(&key, &found).await?;
+            }
+            writer.finish().await
+        };
+        let root = match written.await {
+            Ok(root) if cursor.take_gaps().is_empty() => root,
+            outcome => {
+                // R8: the pages' blocks go back only when the writes on them have ended.
+                drop(sink.finish().await);
+                let Err(error) = outcome else {
+                    // One of these cannot be read either: the next try finds fewer above it.
+                    *tablet.unreadable.lock() = upper.first().map(|&root| (root, self.now_ns()));
+                    return Ok(Merged::Nothing);
+                };
+                return Err(self.apply_failed(&error));
+            }
+        };
+        let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
+        OperationCounters::add(
+            &self.counters.pages_written,
+            pages.taken.iter().map(|run| u64::from(run.blocks)).sum(),
+        );
+        let freed = self.pages_of(tablet, &upper).await?;
+        let mut after = layers.clone();
+        after.list.splice(..count, [root]);
+        let trees = Trees { layers: Arc::new(after), ..view.trees.clone() };
+        let new = NewTree::new(trees, view.applied, view.totals);
+        self.publish_tree(tablet, NewTree { pages: vec![pages], freed, ..new }).await?;
+        Ok(Merged::All(bytes))
+    }
+
+    /// Takes the keys out of the trees below a damaged layer that it may have held: what they say is older, and what it named was
+    /// freed. Gives the ranges.
+    async fn give_up_gaps(&self, tablet: &Tablet, view: &View) -> Result<Vec<DamagedRange>> {
+        let tree = tree_of(self.identity, tablet.id);
+        let source = PoolPages::new(&self.pool).giving_up(true);
+        let layers = &*view.trees.layers;
+        let mut ranges = Vec::new();
+        let mut gone: Vec<Bytes> = Vec::new();
+        for (index, &root) in layers.list.iter().enumerate() {
+            let one = Layers { list: vec![root], ..Layers::default() };
+            let mut cursor = self.cursor_over(tablet, one);
+            cursor.approach(layers.valid_from(index));
+            let mut gaps = Vec::new();
+            while cursor.next_with_tombstones().await?.is_some() {
+                gaps.extend(cursor.take_gaps());
+            }
+            gaps.extend(cursor.take_gaps());
+            for gap in gaps {
+                let older = Trees {
+                    base: view.trees.base,
+                    layers: Arc::new(Layers { list: layers.list[index + 1..].to_vec(), ..layers.clone() }),
+                };
+                let mut below = TreesCursor::new(tree, &source, &older, gap.high.as_deref(), None);
+                below.approach(&gap.low);
+                let mut finder = LeafFinder::new(tree, source, root);
+                while let Some((key, _)) = below.next().await? {
+                    let place = finder.find(&Probe::unexpected(tree, &key)).await?;
+                    let held = !matches!(place, LeafPlace::None | LeafPlace::Leaf { may_hold: false, .. });
+                    let newer = Trees {
+                        base: Root::EMPTY,
+                        layers: Arc::new(Layers { list: layers.list[..index].to_vec(), ..Layers::default() }),
+                    };
+                    let is_newer = newer.holds(tree, &source, &key).await?;
+                    if held && !is_newer && !is_reserved(&key) {
+                        gone.push(key.into());
+                    }
+                }
+                ranges.push(DamagedRange::new(tablet.id, gap));
+            }
+        }
+        if gone.is_empty() {
+            return Ok(ranges);
+        }
+        gone.sort_unstable();
+        gone.dedup();
+        let ops: Vec<MergeOp> = gone.into_iter().map(|key| MergeOp { key, entry: None }).collect();
+        self.drop_from_trees(tablet, view, &ops).await?;
+        Ok(ranges)
+    }
+
+    /// Publishes that these keys do not exist: a layer of tombstones above all trees.
+    async fn drop_from_trees(&self, tablet: &Tablet, view: &View, ops: &[MergeOp]) -> Result<()> {
+        let tree = tree_of(self.identity, tablet.id);
+        let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight);
+        let written = async {
+            let mut writer = TreeWriter::new(tree, view.applied, &mut sink);
+            for op in ops {
+                writer.push(&op.key, &tombstone(view.applied)).await?;
+            }
+            writer.finish().await
+        };
+        let root = match written.await {
+            Ok(root) => root,
+            Err(error) => {
+                drop(sink.finish().await);
+                return Err(self.apply_failed(&error));
+            }
+        };
+        let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
+        let trees = view.trees.clone().with_layer(root, 0, ops.len() as u64);
+        let new = NewTree::new(trees, view.applied, view.totals);
+        self.publish_tree(tablet, NewTree { pages: vec![pages], ..new }).await
+    }
+}
+
+/// The least key above `key`.
+fn behind(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+/// Layers above the one that could not be read.
+fn readable_above(tablet: &Tablet, layers: &Layers) -> usize {
+    let unreadable = tablet.unreadable.lock().map(|(root, _)| root);
+    layers.list.iter().position(|root| Some(*root) == unreadable).unwrap_or(layers.list.len())
+}

@@ -1,0 +1,245 @@
+//! The trees of a tablet: the base, and above it layers, each with newer entries than all below it. Bytes: `docs/format/layers.md`.
+//!
+//! An apply whose records fall too thinly on the leaves of the base writes them as a new layer: a small tree with full pages (a
+//! *sorted run* in the words of log-structured stores). Later the layers are merged into the base, slice by slice
+//! (`checkpoint/merge.rs`). For each key the newest tree that has an entry decides (INV-25); an entry without a body is a
+//! tombstone: the key does not exist, whatever lies below. An apply frees the value that an entry shadows in the same publish
+//! (INV-26), so blocks in use are those of deciding entries, and a merge frees pages only.
+//!
+//! While layers are merged, they have no say for keys below the frontier: the base has their entries there (INV-27).
+
+use std::sync::Arc;
+
+use shoal_base::Lsn;
+
+use crate::common::error::{Error, Result};
+use crate::tablet::tree::{Found, Gap, NextPage, PageSource, Probe, Root, Step, Tree};
+use crate::testing::injected_bug::{Bug, injected};
+
+/// Layers that a tablet has at most (INV-32).
+pub(crate) const LAYERS_MAX: usize = 40;
+
+/// Bytes of a tombstone in a layer: the version of the delete, and no body.
+const TOMBSTONE_BYTES: usize = size_of::<u64>();
+
+/// Whether an entry of a layer says that its key does not exist.
+pub(crate) fn is_tombstone(entry: &[u8]) -> bool {
+    entry.len() == TOMBSTONE_BYTES
+}
+
+/// The entry of a layer that says that a key does not exist since the delete with this version.
+pub(crate) fn tombstone(version: Lsn) -> [u8; TOMBSTONE_BYTES] {
+    version.0.to_le_bytes()
+}
+
+/// Where the page lies that lists a tablet's layers, as the superblock has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LayersRef {
+    pub block: u64,
+    pub crc: u32,
+    /// Copies of it, one block behind the other.
+    pub copies: u16,
+}
+
+/// The layers of a tablet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layers {
+    /// Their trees, newest first.
+    pub list: Vec<Root>,
+    /// So many of the oldest are being merged into the base.
+    pub merging: usize,
+    /// Below this key the base holds the entries of the layers that are being merged.
+    pub frontier: Vec<u8>,
+    /// Keys that exist in all trees together; counts where there are layers.
+    pub live: u64,
+    /// Where the list is stored.
+    pub stored: Option<LayersRef>,
+}
+
+impl Layers {
+    /// Whether layer `index` has no say for `key`, because it is merged so far.
+    fn is_merged_at(&self, index: usize, key: &[u8]) -> bool {
+        index + self.merging >= self.list.len() && *key < *self.frontier
+    }
+
+    /// The first key for which layer `index` has a say.
+    pub(crate) fn valid_from(&self, index: usize) -> &[u8] {
+        if index + self.merging >= self.list.len() { &self.frontier } else { &[] }
+    }
+
+    /// The layers that are being merged, newest first.
+    pub(crate) fn of_merge(&self) -> &[Root] {
+        &self.list[self.list.len() - self.merging..]
+    }
+
+    /// Entries in all layers, tombstones included.
+    pub(crate) fn entries(&self) -> u64 {
+        self.list.iter().map(|root| root.entries).sum()
+    }
+}
+
+/// All trees of a tablet under one view.
+#[derive(Clone, Debug)]
+pub(crate) struct Trees {
+    pub base: Root,
+    pub layers: Arc<Layers>,
+}
+
+/// Where the search for a key stands: in this tree (the base has the number of the layers), at this page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    tree: usize,
+    pub next: NextPage,
+}
+
+/// What memory says of a key.
+pub(crate) enum Searched<P> {
+    /// This entry decides.
+    Found(Found<P>),
+    Absent,
+    /// A page is needed that is not in memory.
+    MustWait(Place),
+}
+
+impl Trees {
+    /// A tablet without layers.
+    pub(crate) fn only(base: Root) -> Self {
+        Self { base, layers: Arc::default() }
+    }
+
+    /// The same with a layer above all, by which `added` keys exist now and `removed` do not any more.
+    pub(crate) fn with_layer(self, root: Root, added: u64, removed: u64) -> Self {
+        let live = (self.live() + added).saturating_sub(removed);
+        let Self { base, mut layers } = self;
+        let new = Arc::make_mut(&mut layers);
+        if root.page.is_some() {
+            new.list.insert(0, root);
+        }
+        new.live = if new.list.is_empty() { 0 } else { live };
+        Self { base, layers }
+    }
+
+    /// The same with another base, which has as many keys more or fewer that no layer has.
+    pub(crate) fn with_base(&self, base: Root) -> Self {
+        let mut layers = self.layers.clone();
+        if !layers.list.is_empty() {
+            let live = (layers.live + base.entries).saturating_sub(self.base.entries);
+            Arc::make_mut(&mut layers).live = live;
+        }
+        Self { base, layers }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.base.page.is_none() && self.layers.list.is_empty()
+    }
+
+    /// Keys that exist, the store's own ones included.
+    pub(crate) fn live(&self) -> u64 {
+        if self.layers.list.is_empty() { self.base.entries } else { self.layers.live }
+    }
+
+    /// The trees that have a say for `key`, newest first, with their numbers.
+    pub(crate) fn at<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (usize, Root)> + 'a {
+        let layers = self.layers.list.iter().copied().enumerate();
+        let layers = layers.filter(move |&(index, _)| {
+            !self.layers.is_merged_at(index, key) || injected(Bug::FrontierForgotten)
+        });
+        layers.chain(std::iter::once((self.layers.list.len(), self.base)))
+    }
+
+    pub(crate) fn probe<'k>(&self, tree: Tree, key: &'k [u8], number: usize) -> Probe<'k> {
+        if number < self.layers.list.len() {
+            Probe::unexpected(tree, key)
+        } else {
+            Probe::expected(tree, key)
+        }
+    }
+
+    /// The entry that decides for `key`, as far as memory tells.
+    ///
+    /// # Errors
+    /// As [`Tree::try_lookup`].
+    pub(crate) fn try_find<S: PageSource>(
+        &self,
+        tree: Tree,
+        source: &S,
+        key: &[u8],
+    ) -> Result<Searched<S::Page>> {
+        for (number, root) in self.at(key) {
+            match tree.try_lookup(source, root, &self.probe(tree, key, number))? {
+                Step::Found(found) => {
+                    return Ok(self.decide(number, found).map_or(Searched::Absent, Searched::Found));
+                }
+                Step::Absent => {}
+                Step::Below(next) => return Ok(Searched::MustWait(Place { tree: number, next })),
+            }
+        }
+        Ok(Searched::Absent)
+    }
+
+    /// The entry that decides for `key`; from `place` on, where the search has come so far.
+    ///
+    /// # Errors
+    /// As [`Tree::lookup`]: where a newer tree cannot be read at the key, no older one is asked (INV-33).
+    pub(crate) async fn find<S: PageSource>(
+        &self,
+        tree: Tree,
+        source: &S,
+        place: Option<Place>,
+        key: &[u8],
+    ) -> Result<Option<Found<S::Page>>> {
+        for (number, root) in self.at(key) {
+            let probe = self.probe(tree, key, number);
+            let found = match place {
+                Some(place) if number < place.tree => continue,
+                Some(place) if number == place.tree => tree.lookup_below(source, place.next, &probe).await,
+                _ => tree.lookup(source, root, &probe).await,
+            };
+            match found {
+                Ok(Some(found)) => return Ok(self.decide(number, found)),
+                Ok(None) => {}
+                Err(Error::Corrupt { .. })
+                    if number < self.layers.list.len() && injected(Bug::DamagedLayerSkipped) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether one of these trees has an entry or a tombstone for `key`, or may have one where it is damaged.
+    ///
+    /// # Errors
+    /// As the device.
+    pub(crate) async fn holds<S: PageSource>(&self, tree: Tree, source: &S, key: &[u8]) -> Result<bool> {
+        for (number, root) in self.at(key) {
+            match tree.lookup(source, root, &self.probe(tree, key, number)).await {
+                Ok(None) => {}
+                Ok(Some(_)) | Err(Error::Corrupt { .. }) => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The entry that was found in the tree of this number, unless it is a tombstone.
+    fn decide<P: std::ops::Deref<Target = [u8; shoal_base::BLOCK_BYTES]>>(
+        &self,
+        number: usize,
+        found: Found<P>,
+    ) -> Option<Found<P>> {
+        let is_gone = number < self.layers.list.len() && is_tombstone(&found);
+        (!is_gone).then_some(found)
+    }
+
+    /// The range of keys that the damage hides which a lookup of `key` met; none where it meets none now.
+    pub(crate) async fn gap_at<S: PageSource>(&self, tree: Tree, source: &S, key: &[u8]) -> Option<Gap> {
+        for (number, root) in self.at(key) {
+            match tree.lookup(source, root, &self.probe(tree, key, number)).await {
+                Ok(Some(_)) => return None,
+                Ok(None) => {}
+                Err(_) => return tree.gap_at(source, root, key).await,
+            }
+        }
+        None
+    }
+}

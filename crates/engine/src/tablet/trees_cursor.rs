@@ -1,0 +1,181 @@
+//! A cursor over all trees of a tablet: the entries that decide, in the order of their keys.
+//!
+//! Each tree has a cursor of its own; of equal keys the newest tree's entry wins. While the winner's keys stay below those of all
+//! others it goes on alone, so a long stretch of one tree costs one comparison a key. Where a layer is damaged, nothing older is
+//! given of the range of keys that the damage hides (INV-33).
+
+use std::sync::Arc;
+
+use crate::common::error::{Error, Result};
+use crate::tablet::layers::{Layers, Trees, is_tombstone};
+use crate::tablet::tree::{Cursor, Found, Gap, PageSource, Tree};
+
+/// An entry and its key.
+type Item<P> = (Vec<u8>, Found<P>);
+
+struct Source<S: PageSource> {
+    cursor: Cursor<S>,
+    head: Option<Item<S::Page>>,
+    /// Ranges in which older trees have no say, because this one is damaged there.
+    hides: Vec<Gap>,
+}
+
+/// See the top of the file.
+pub(crate) struct TreesCursor<S: PageSource> {
+    layers: Arc<Layers>,
+    /// Newest first; the last one is the base.
+    sources: Vec<Source<S>>,
+    /// The source whose head is next, and the least key of the others.
+    winner: Option<(usize, Option<Vec<u8>>)>,
+    gaps: Vec<Gap>,
+    /// Whether the heads are those of the key that was sought.
+    is_primed: bool,
+}
+
+impl<S: PageSource + Clone> TreesCursor<S> {
+    /// A cursor over the entries below `end`, where there is one. `expected`: about so many will be read.
+    pub(crate) fn new(
+        tree: Tree,
+        source: &S,
+        trees: &Trees,
+        end: Option<&[u8]>,
+        expected: Option<usize>,
+    ) -> Self {
+        let live = trees.live().max(1);
+        let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
+        let sources = roots.map(|&root| {
+            let cursor = Cursor::new(tree, source.clone(), root, &[], end);
+            let share = |entries: usize| (entries as u64).saturating_mul(root.entries.min(live)) / live;
+            let cursor = match expected {
+                Some(entries) if trees.layers.list.is_empty() => cursor.with_expected(entries),
+                Some(entries) => cursor.with_expected(share(entries) as usize + 2),
+                None => cursor,
+            };
+            Source { cursor, head: None, hides: Vec::new() }
+        });
+        let sources = sources.collect();
+        Self { layers: trees.layers.clone(), sources, winner: None, gaps: Vec::new(), is_primed: false }
+    }
+}
+
+impl<S: PageSource> TreesCursor<S> {
+    /// Goes to the first key not below `start` as far as memory goes; all trees ask the device before the first one waits.
+    pub(crate) fn approach(&mut self, start: &[u8]) {
+        (self.winner, self.is_primed) = (None, false);
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            let is_layer = index < self.layers.list.len();
+            let from = if is_layer { start.max(self.layers.valid_from(index)) } else { start };
+            source.head = None;
+            source.hides.clear();
+            source.cursor.seek(from);
+            source.cursor.approach();
+        }
+    }
+
+    /// Ranges of keys that damage hides and that were met since this was asked last.
+    pub(crate) fn take_gaps(&mut self) -> Vec<Gap> {
+        std::mem::take(&mut self.gaps)
+    }
+
+    /// The next entry that decides; none at the end.
+    ///
+    /// # Errors
+    /// As the device. Damage is gone past: [`take_gaps`](Self::take_gaps) has it.
+    pub(crate) async fn next(&mut self) -> Result<Option<Item<S::Page>>> {
+        loop {
+            match self.step().await? {
+                Some((index, _, found)) if index < self.layers.list.len() && is_tombstone(&found) => {}
+                step => return Ok(step.map(|(_, key, found)| (key, found))),
+            }
+        }
+    }
+
+    /// The same with the tombstones of layers.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) async fn next_with_tombstones(&mut self) -> Result<Option<Item<S::Page>>> {
+        Ok(self.step().await?.map(|(_, key, found)| (key, found)))
+    }
+
+    /// The next entry that decides, and its tree's number.
+    async fn step(&mut self) -> Result<Option<(usize, Vec<u8>, Found<S::Page>)>> {
+        if !self.is_primed {
+            for index in 0..self.sources.len() {
+                self.pull(index).await?;
+            }
+            self.is_primed = true;
+        }
+        loop {
+            let Some((index, runner_up)) = self.winner.take().or_else(|| self.elect()) else {
+                return Ok(None);
+            };
+            let Some((key, found)) = self.sources[index].head.take() else { return Ok(None) };
+            // Before anything else: an error leaves the entry to be given again.
+            if let Err(error) = self.pull(index).await {
+                self.sources[index].head = Some((key, found));
+                return Err(error);
+            }
+            if runner_up.as_ref() == Some(&key) {
+                for older in index + 1..self.sources.len() {
+                    if self.sources[older].head.as_ref().is_some_and(|(other, _)| *other == key) {
+                        self.pull(older).await?;
+                    }
+                }
+            } else if let Some((next, _)) = &self.sources[index].head
+                && runner_up.as_ref().is_none_or(|other| next < other)
+            {
+                self.winner = Some((index, runner_up));
+            }
+            if !self.is_hidden(index, &key) {
+                return Ok(Some((index, key, found)));
+            }
+        }
+    }
+
+    /// The source with the least head, the newest of equals, and the least head of the others.
+    fn elect(&self) -> Option<(usize, Option<Vec<u8>>)> {
+        let heads = || {
+            self.sources.iter().enumerate().filter_map(|(at, source)| Some((at, &source.head.as_ref()?.0)))
+        };
+        // `min_by` gives the first of equals.
+        let (winner, _) = heads().min_by(|one, other| one.1.cmp(other.1))?;
+        let runner_up = heads().filter(|&(at, _)| at != winner).map(|(_, key)| key).min();
+        Some((winner, runner_up.cloned()))
+    }
+
+    /// Whether the damage of a newer tree hides what this one says of `key`.
+    fn is_hidden(&mut self, index: usize, key: &[u8]) -> bool {
+        self.sources[..index].iter_mut().any(|newer| {
+            newer.hides.retain(|gap| gap.high.as_ref().is_none_or(|high| key < &high[..]));
+            newer.hides.iter().any(|gap| &gap.low[..] <= key)
+        })
+    }
+
+    async fn pull(&mut self, index: usize) -> Result<()> {
+        let source = &mut self.sources[index];
+        loop {
+            match source.cursor.next().await {
+                Ok(item) => {
+                    source.head = item.map(|item| (item.key.to_vec(), item.found()));
+                    return Ok(());
+                }
+                Err(error @ Error::Corrupt { .. }) => {
+                    let mut gap = source.cursor.take_gap().ok_or(error)?;
+                    if index < self.layers.list.len() {
+                        let from = self.layers.valid_from(index);
+                        if gap.high.as_ref().is_some_and(|high| &high[..] <= from) {
+                            continue;
+                        }
+                        if *gap.low < *from {
+                            gap.low = from.to_vec();
+                        }
+                        source.hides.push(gap.clone());
+                    }
+                    self.gaps.push(gap);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
