@@ -100,7 +100,8 @@ impl Inner {
     /// As the device: the overlay stays frozen, and the next apply tries again. A failed write poisons the store.
     pub(crate) async fn apply_tablet(&self, tablet: &Tablet) -> Result<()> {
         let fresh = self.apply_alone(tablet).await?;
-        self.merge_after(fresh).await
+        self.merge_after(fresh).await;
+        Ok(())
     }
 
     /// The same without merges; gives the bytes of the overlay that was applied.

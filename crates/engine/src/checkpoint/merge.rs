@@ -17,11 +17,12 @@ use shoal_base::Run;
 use crate::checkpoint::apply::NewTree;
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
+use crate::space::manager::{Reservation, TREE_BLOCKS_PER_RECORD};
 use crate::store::{Inner, OperationCounters};
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone};
 use crate::tablet::tree::{Change, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};
-use crate::tablet::tree_io::{PoolPages, PoolSink, tree_of};
+use crate::tablet::tree_io::{PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::{Tablet, View};
 use crate::testing::injected_bug::{Bug, injected};
@@ -117,23 +118,24 @@ impl Inner {
         unreadable.is_some_and(|(root, _)| layers.list.contains(&root))
     }
 
-    /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-32).
-    ///
-    /// # Errors
-    /// As an apply.
-    pub(crate) async fn merge_after(&self, fresh: u64) -> Result<()> {
+    /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-32). What
+    /// fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they are.
+    pub(crate) async fn merge_after(&self, fresh: u64) {
         let mut credit = fresh.saturating_mul(MERGED_PER_FRESH);
-        while credit > 0 && self.check_open().is_ok() {
+        while credit > 0 && self.check_open().is_ok() && !self.gives_up {
             let wanting = self.tablets.all().iter().filter(|tablet| self.wants_merge(tablet));
             let Some(tablet) = wanting.max_by_key(|tablet| tablet.view().trees.layers.list.len()) else {
                 break;
             };
-            match self.merge_some(tablet, Wanted::BySize).await? {
-                Merged::Nothing => break,
-                Merged::Some(bytes) | Merged::All(bytes) => credit = credit.saturating_sub(bytes.max(1)),
+            match self.merge_some(tablet, Wanted::BySize).await {
+                Ok(Merged::Nothing) => break,
+                Ok(Merged::Some(bytes) | Merged::All(bytes)) => credit = credit.saturating_sub(bytes.max(1)),
+                Err(error) => {
+                    tracing::warn!("layers could not be merged, which will be tried again: {error}");
+                    break;
+                }
             }
         }
-        Ok(())
     }
 
     /// One step of a merge, where one is wanted; says whether there was one.
@@ -158,7 +160,16 @@ impl Inner {
         if wanted == Wanted::BySize && !self.wants_merge(tablet) {
             return Ok(Merged::Nothing);
         }
-        self.merge_slice(tablet, self.unread(), false).await
+        match self.merge_slice(tablet, self.unread(), false).await {
+            // Nothing waits for a merge: it leaves pages alone that may be readable later.
+            Err(Error::Io(error)) if is_of_medium(&error) => {
+                tracing::warn!("tablet {}: its layers are merged later: {error}", tablet.id);
+                let oldest = tablet.view().trees.layers.list.last().copied();
+                *tablet.unreadable.lock() = oldest.map(|root| (root, self.now_ns()));
+                Ok(Merged::Nothing)
+            }
+            merged => merged,
+        }
     }
 
     /// Merges all layers of a tablet into its base, also those that came meanwhile. Where `gives_up`, what damaged layers hid is
@@ -167,12 +178,8 @@ impl Inner {
     /// # Errors
     /// As an apply.
     pub(crate) async fn merge_all(&self, tablet: &Tablet, gives_up: bool) -> Result<Vec<DamagedRange>> {
-        let mut given_up = Vec::new();
+        let given_up = if gives_up { self.give_up_gaps(tablet, &tablet.view()).await? } else { Vec::new() };
         while !tablet.view().trees.layers.list.is_empty() {
-            let view = tablet.view();
-            if gives_up {
-                given_up.extend(self.give_up_gaps(tablet, &view).await?);
-            }
             if self.merge_slice(tablet, self.unread(), gives_up).await? == Merged::Nothing {
                 break;
             }
@@ -189,7 +196,9 @@ impl Inner {
             if tablet.view().frozen.is_some() {
                 break;
             }
-            if self.merge_slice(tablet, self.unread(), false).await? == Merged::Nothing {
+            // Only now do pages of the base count as lost that cannot be read.
+            let unread = if self.answers().await { Unread::IsLost } else { self.unread() };
+            if self.merge_slice(tablet, unread, false).await? == Merged::Nothing {
                 return Err(Error::Busy(
                     "too many layers of its trees are damaged: `shoal check --repair` gives them up",
                 ));
@@ -212,9 +221,14 @@ impl Inner {
         if layers.merging == 0 {
             (layers.merging, layers.frontier) = (layers.list.len(), Vec::new());
         }
-        let slice = self.take_slice(tablet, &layers, gives_up).await?;
+        let Some((slice, _promise)) =
+            self.take_slice_with_room(tablet, &view.trees.base, &layers, gives_up).await?
+        else {
+            return Ok(Merged::Nothing);
+        };
         if let Some(gap) = slice.gaps.first()
             && slice.ops.is_empty()
+            && !gives_up
         {
             self.note_unreadable(tablet, &layers, gap).await;
             return Ok(Merged::Some(0));
@@ -249,10 +263,44 @@ impl Inner {
         Ok(if is_last { Merged::All(bytes) } else { Merged::Some(bytes) })
     }
 
-    /// The entries of the layers that are being merged, from the frontier on.
-    async fn take_slice(&self, tablet: &Tablet, layers: &Layers, gives_up: bool) -> Result<Slice> {
+    /// A slice, and a promise of the blocks that the base may take for it (INV-31); a short one where the device is nearly full, none
+    /// where it has no room for that.
+    async fn take_slice_with_room(
+        &self,
+        tablet: &Tablet,
+        base: &Root,
+        layers: &Layers,
+        gives_up: bool,
+    ) -> Result<Option<(Slice, Reservation)>> {
+        let mut bytes_max = self.tuning.merge_slice_bytes as u64;
+        loop {
+            let slice = self.take_slice(tablet, layers, bytes_max, gives_up).await?;
+            let records = slice.ops.len() as u64;
+            // What the new pages replace comes free with the publish. No more than all of the base is written, and what came.
+            let needed = (records * TREE_BLOCKS_PER_RECORD).min(base.entries / 4 + records / 2 + 8);
+            if let Some(promise) = self.space.promise_moves(needed, false) {
+                return Ok(Some((slice, promise)));
+            }
+            if slice.ops.len() < 2 {
+                return Ok(None);
+            }
+            bytes_max = slice.bytes / 8;
+        }
+    }
+
+    /// The entries of the layers that are being merged, from the frontier on, until they have so many bytes.
+    async fn take_slice(
+        &self,
+        tablet: &Tablet,
+        layers: &Layers,
+        bytes_max: u64,
+        gives_up: bool,
+    ) -> Result<Slice> {
         let of_merge = Layers { list: layers.of_merge().to_vec(), ..Layers::default() };
         let mut cursor = self.cursor_over(tablet, of_merge);
+        if gives_up {
+            cursor = cursor.past_damage();
+        }
         cursor.approach(&layers.frontier);
         let mut slice = Slice { ops: Vec::new(), bytes: 0, next: None, gaps: Vec::new() };
         loop {
@@ -267,7 +315,7 @@ impl Inner {
             let entry = (!is_tombstone(&found)).then(|| Bytes::copy_from_slice(&found));
             slice.bytes += (key.len() + found.len()) as u64;
             slice.ops.push(MergeOp { key: key.into(), entry });
-            if slice.bytes >= self.tuning.merge_slice_bytes as u64 {
+            if slice.bytes >= bytes_max {
                 slice.next = slice.ops.last().map(|op| behind(&op.key));
                 return Ok(slice);
             }
@@ -275,7 +323,7 @@ impl Inner {
     }
 
     fn cursor_over(&self, tablet: &Tablet, layers: Layers) -> TreesCursor<PoolPages<'_>> {
-        let source = PoolPages::new(&self.pool).giving_up(self.unread() != Unread::Fails);
+        let source = PoolPages::new(&self.pool).giving_up(true);
         let trees = Trees { base: Root::EMPTY, layers: Arc::new(layers) };
         TreesCursor::new(tree_of(self.identity, tablet.id), &source, &trees, None, None)
     }
@@ -393,7 +441,8 @@ impl Inner {
                     base: view.trees.base,
                     layers: Arc::new(Layers { list: layers.list[index + 1..].to_vec(), ..layers.clone() }),
                 };
-                let mut below = TreesCursor::new(tree, &source, &older, gap.high.as_deref(), None);
+                let mut below =
+                    TreesCursor::new(tree, &source, &older, gap.high.as_deref(), None).past_damage();
                 below.approach(&gap.low);
                 let mut finder = LeafFinder::new(tree, source, root);
                 while let Some((key, _)) = below.next().await? {
@@ -440,7 +489,7 @@ impl Inner {
             }
         };
         let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
-        let trees = view.trees.clone().with_layer(root, 0, ops.len() as u64);
+        let trees = view.trees.clone().with_layer(root, 0, 0);
         let new = NewTree::new(trees, view.applied, view.totals);
         self.publish_tree(tablet, NewTree { pages: vec![pages], ..new }).await
     }

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::checkpoint::replace::{Op, ReplaceEntries, What};
 use crate::common::error::{Error, Result};
 use crate::log::format::RecordKind;
+use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::store::{Inner, OperationCounters};
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{Trees, is_tombstone, tombstone};
@@ -85,7 +86,8 @@ impl Inner {
             return Ok(Routed { direct: ops, layered: Vec::new() });
         }
         let looked = self.look_at_leaves(tree, trees, unread, &ops).await?;
-        let is_direct = self.direct_ones(&looked);
+        let is_short = !self.has_room_for_layer(&ops);
+        let is_direct = self.direct_ones(&looked, is_short);
         let layered = is_direct.iter().filter(|&&direct| !direct).count();
         if !has_layers && (layered * 16 < ops.len() || layered < self.tuning.layer_records_min) {
             return Ok(Routed { direct: ops, layered: Vec::new() });
@@ -101,10 +103,15 @@ impl Inner {
         Ok(routed)
     }
 
-    /// Whether a tablet without layers is large enough for one, and the device has room to merge it later (INV-31).
+    /// Whether a tablet without layers is large enough for one.
     fn may_start_layers(&self, trees: &Trees, ops: &[Op]) -> bool {
-        let room = ops.len() as u64 * 4;
-        trees.base.entries >= self.tuning.layers_from && self.space.available() > room + self.space.reserve()
+        trees.base.entries >= self.tuning.layers_from && self.has_room_for_layer(ops)
+    }
+
+    /// Whether the device has room to merge a layer of these operations later (INV-31). Without it as much as possible goes into the
+    /// base.
+    fn has_room_for_layer(&self, ops: &[Op]) -> bool {
+        self.space.available() > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
     }
 
     async fn look_at_leaves(
@@ -135,13 +142,13 @@ impl Inner {
         Ok(all)
     }
 
-    /// Which operations go into the base: those whose leaf meets enough of them.
-    fn direct_ones(&self, looked: &[Looked]) -> Vec<bool> {
+    /// Which operations go into the base: those whose leaf meets enough of them, and all that may where room is short.
+    fn direct_ones(&self, looked: &[Looked], is_short: bool) -> Vec<bool> {
         let mut direct = Vec::with_capacity(looked.len());
         for group in looked.chunk_by(|one, next| one.leaf == next.leaf && one.leaf.is_some()) {
             let is_free = |looked: &Looked| !looked.in_layer || injected(Bug::DirectBesideLayer);
             let free = group.iter().filter(|looked| is_free(looked)).count();
-            let is_dense = free >= self.tuning.dense_records || group[0].leaf.is_none();
+            let is_dense = free >= self.tuning.dense_records || is_short || group[0].leaf.is_none();
             direct.extend(group.iter().map(|looked| looked.must_be_direct || is_dense && is_free(looked)));
         }
         direct

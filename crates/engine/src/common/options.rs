@@ -168,21 +168,6 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        if std::env::var("SHOAL_FORCE").is_ok() {
-            return Self {
-                layers_from: 0,
-                dense_records: 4,
-                layer_records_min: 1,
-                merge_permille: 700,
-                merge_slice_bytes: 2048,
-                ..Self::normal()
-            };
-        }
-        Self::normal()
-    }
-}
-impl Tuning {
-    fn normal() -> Self {
         Self {
             leaf_value_bytes_max: 1024,
             log_value_bytes_max: 16 << 10,

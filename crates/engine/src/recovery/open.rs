@@ -86,7 +86,9 @@ impl Recovery {
         let own = OwnSpace::new(options.own_space.clone())?;
         let space = recovered_space(&self.superblock, &self.image)?;
         let tablets = empty_tablets(&self.superblock, self.layers.clone(), &options)?;
-        let replayed = self.replay_log(&tablets, &space, is_older, options.read_only).await?;
+        let mut not_replayed = Vec::new();
+        let dropped = options.accept_damaged_log.then_some(&mut not_replayed);
+        let replayed = self.replay_log(&tablets, &space, is_older, options.read_only, dropped).await?;
         // Without an opening of its own, what was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
         let (log, bell) = self.open_log(replayed, &options, &environment).await?;
@@ -109,6 +111,7 @@ impl Recovery {
             losses: self.superblock.losses,
             publisher: Token::new(found.unwrap_or(self.superblock)),
             gives_up: options.accept_damaged_log,
+            not_replayed,
             closed: AtomicBool::new(false),
             counters: OperationCounters::default(),
         });
@@ -132,6 +135,7 @@ impl Recovery {
         space: &Arc<SpaceManager>,
         is_older: bool,
         read_only: bool,
+        mut dropped: Option<&mut Vec<Vec<u8>>>,
     ) -> Result<Replayed> {
         let unknown: Vec<Run> = self.image.incomplete().collect();
         let head = self.log.head;
@@ -141,7 +145,8 @@ impl Recovery {
             let next = LogPlace { position: batch.header.end(), ..head };
             index.push(batch.header.place(), next);
             time.note(&batch.header);
-            replay(&self.device, &self.pool, batch, tablets, space, &unknown).await?;
+            replay(&self.device, &self.pool, batch, (tablets, space), &unknown, dropped.as_deref_mut())
+                .await?;
         }
         // R2: what was replayed may sit in the device's cache only.
         if !read_only && !injected(Bug::ReplayNotFlushed) {
@@ -251,14 +256,25 @@ fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<Spa
     Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data))
 }
 
+/// Takes all of these runs out of the free space, or none: then the one that is not free.
+fn take_all(space: &SpaceManager, runs: &[Run]) -> std::result::Result<(), (Run, String)> {
+    for (at, &run) in runs.iter().enumerate() {
+        if let Err(error) = space.allocator().take(run) {
+            space.give_back(&runs[..at]);
+            return Err((run, error.to_string()));
+        }
+    }
+    Ok(())
+}
+
 /// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).
 async fn replay(
     device: &Device,
     pool: &Pool,
     batch: FoundBatch,
-    tablets: &Tablets,
-    space: &Arc<SpaceManager>,
+    (tablets, space): (&Tablets, &Arc<SpaceManager>),
     unknown: &[Run],
+    mut dropped: Option<&mut Vec<Vec<u8>>>,
 ) -> Result<()> {
     for (lsn, encoded) in (batch.header.first_lsn.0..).zip(batch.records) {
         let lsn = Lsn(lsn);
@@ -291,11 +307,13 @@ async fn replay(
         }
         // Of groups whose image is damaged nothing is free, so there is nothing to take (R19).
         let owned = if injected(Bug::ReplayTakesNothing) { &[] } else { record.owned() };
-        for run in owned.iter().flat_map(|&run| outside(run, unknown)) {
-            space.allocator().take(run).map_err(|error| Error::Corrupt {
-                what: format!("record {lsn} owns blocks that something else owns too ({error})"),
-                block: run.block,
-            })?;
+        let owned: Vec<Run> = owned.iter().flat_map(|&run| outside(run, unknown)).collect();
+        if let Err((run, error)) = take_all(space, &owned) {
+            let what = format!("record {lsn} owns blocks that something else owns too ({error})");
+            let Some(dropped) = &mut dropped else { return Err(Error::Corrupt { what, block: run.block }) };
+            tracing::error!("repair: {what}: it is not replayed");
+            dropped.push(record.key().to_vec());
+            continue;
         }
         space.promise_recovered(promised);
         record.promise(promised);

@@ -198,13 +198,13 @@ impl Inner {
         let view = tablet.view();
         let mut recount = Recount::default();
         let tree = tree_of(self.identity, tablet.id);
-        view.trees.walk(tree, &PoolPages::new(&self.pool), &mut recount).await?;
+        let live = view.trees.walk(tree, &PoolPages::new(&self.pool), &mut recount).await?;
         let ops = recount.count.corrections(recount.unreadable == 0);
         let (wrong, totals) = (ops.len(), recount.count.totals());
-        if ops.is_empty() && totals == view.totals {
+        if ops.is_empty() && totals == view.totals && live == view.trees.live() {
             return Ok(0);
         }
-        let mut new = NewTree::new(view.trees.clone(), view.applied, totals);
+        let mut new = NewTree::new(view.trees.with_live(live), view.applied, totals);
         self.merge_liveness(tablet, &mut new, self.unread(), ops).await?;
         self.publish_tree(tablet, new).await?;
         Ok(wrong)

@@ -79,6 +79,8 @@ pub(crate) struct Inner {
     pub losses: Losses,
     /// A repair: a page that the device cannot read is lost, and not there again the next time.
     pub gives_up: bool,
+    /// Keys whose newest record a repair could not replay: an older superblock uses the record's blocks for something else.
+    pub not_replayed: Vec<Vec<u8>>,
     pub closed: AtomicBool,
     pub counters: OperationCounters,
 }

@@ -129,6 +129,15 @@ impl Trees {
         Self { base, layers }
     }
 
+    /// The same with so many keys that exist, as they were counted.
+    pub(crate) fn with_live(&self, live: u64) -> Self {
+        let Self { base, mut layers } = self.clone();
+        if !layers.list.is_empty() {
+            Arc::make_mut(&mut layers).live = live;
+        }
+        Self { base, layers }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.base.page.is_none() && self.layers.list.is_empty()
     }

@@ -2,26 +2,31 @@
 //!
 //! Each tree has a cursor of its own; of equal keys the newest tree's entry wins. While the winner's keys stay below those of all
 //! others it goes on alone, so a long stretch of one tree costs one comparison a key. Where a layer is damaged, nothing older is
-//! given of the range of keys that the damage hides (INV-33).
+//! given of the keys that it may hold there (INV-33).
 
 use std::sync::Arc;
 
 use crate::common::error::{Error, Result};
 use crate::tablet::layers::{Layers, Trees, is_tombstone};
-use crate::tablet::tree::{Cursor, Found, Gap, PageSource, Tree};
+use crate::tablet::tree::{Cursor, Found, Gap, LeafFinder, LeafPlace, PageSource, Probe, Root, Tree};
 
 /// An entry and its key.
 type Item<P> = (Vec<u8>, Found<P>);
 
 struct Source<S: PageSource> {
+    root: Root,
     cursor: Cursor<S>,
     head: Option<Item<S::Page>>,
-    /// Ranges in which older trees have no say, because this one is damaged there.
+    /// Ranges in which older trees have a say only of keys that the filters of this one deny, because it is damaged there.
     hides: Vec<Gap>,
+    /// Finds these filters.
+    finder: Option<LeafFinder<S>>,
 }
 
 /// See the top of the file.
 pub(crate) struct TreesCursor<S: PageSource> {
+    tree: Tree,
+    source: S,
     layers: Arc<Layers>,
     /// Newest first; the last one is the base.
     sources: Vec<Source<S>>,
@@ -30,6 +35,8 @@ pub(crate) struct TreesCursor<S: PageSource> {
     gaps: Vec<Gap>,
     /// Whether the heads are those of the key that was sought.
     is_primed: bool,
+    /// Whether a damaged layer hides nothing.
+    is_past_damage: bool,
 }
 
 impl<S: PageSource + Clone> TreesCursor<S> {
@@ -51,14 +58,28 @@ impl<S: PageSource + Clone> TreesCursor<S> {
                 Some(entries) => cursor.with_expected(share(entries) as usize + 2),
                 None => cursor,
             };
-            Source { cursor, head: None, hides: Vec::new() }
+            Source { root, cursor, head: None, hides: Vec::new(), finder: None }
         });
         let sources = sources.collect();
-        Self { layers: trees.layers.clone(), sources, winner: None, gaps: Vec::new(), is_primed: false }
+        Self {
+            tree,
+            source: source.clone(),
+            layers: trees.layers.clone(),
+            sources,
+            winner: None,
+            gaps: Vec::new(),
+            is_primed: false,
+            is_past_damage: false,
+        }
     }
 }
 
-impl<S: PageSource> TreesCursor<S> {
+impl<S: PageSource + Clone> TreesCursor<S> {
+    /// The same where older trees have their say in spite of damaged layers: the keys that those may have held are gone already.
+    pub(crate) fn past_damage(self) -> Self {
+        Self { is_past_damage: true, ..self }
+    }
+
     /// Goes to the first key not below `start` as far as memory goes; all trees ask the device before the first one waits.
     pub(crate) fn approach(&mut self, start: &[u8]) {
         (self.winner, self.is_primed) = (None, false);
@@ -67,6 +88,7 @@ impl<S: PageSource> TreesCursor<S> {
             let from = if is_layer { start.max(self.layers.valid_from(index)) } else { start };
             source.head = None;
             source.hides.clear();
+            source.finder = None;
             source.cursor.seek(from);
             source.cursor.approach();
         }
@@ -127,7 +149,7 @@ impl<S: PageSource> TreesCursor<S> {
             {
                 self.winner = Some((index, runner_up));
             }
-            if !self.is_hidden(index, &key) {
+            if !self.is_hidden(index, &key).await? {
                 return Ok(Some((index, key, found)));
             }
         }
@@ -145,11 +167,20 @@ impl<S: PageSource> TreesCursor<S> {
     }
 
     /// Whether the damage of a newer tree hides what this one says of `key`.
-    fn is_hidden(&mut self, index: usize, key: &[u8]) -> bool {
-        self.sources[..index].iter_mut().any(|newer| {
+    async fn is_hidden(&mut self, index: usize, key: &[u8]) -> Result<bool> {
+        for newer in &mut self.sources[..index] {
             newer.hides.retain(|gap| gap.high.as_ref().is_none_or(|high| key < &high[..]));
-            newer.hides.iter().any(|gap| &gap.low[..] <= key)
-        })
+            if !newer.hides.iter().any(|gap| &gap.low[..] <= key) {
+                continue;
+            }
+            let new = || LeafFinder::new(self.tree, self.source.clone(), newer.root);
+            let finder = newer.finder.get_or_insert_with(new);
+            let place = finder.find(&Probe::unexpected(self.tree, key)).await?;
+            if !matches!(place, LeafPlace::None | LeafPlace::Leaf { may_hold: false, .. }) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn pull(&mut self, index: usize) -> Result<()> {
@@ -170,7 +201,9 @@ impl<S: PageSource> TreesCursor<S> {
                         if *gap.low < *from {
                             gap.low = from.to_vec();
                         }
-                        source.hides.push(gap.clone());
+                        if !self.is_past_damage {
+                            source.hides.push(gap.clone());
+                        }
                     }
                     self.gaps.push(gap);
                 }

@@ -1,12 +1,14 @@
 //! A walk over all trees of a tablet: every page of each, and the entries that decide.
 //!
 //! An entry that a newer tree has an entry for is passed over: what it named was freed when the newer one was written (INV-26,
-//! INV-34). Where a newer tree is damaged at the key, nobody knows, and the entry is shown.
+//! INV-34). So is one of a key at which a newer tree is damaged: no read gets past the damage, and what the entry named may be
+//! free.
 
 use crate::common::error::Result;
 use crate::tablet::layers::{Layers, Trees, is_tombstone};
 use crate::tablet::tree::{PageRef, PageSource, Problem, Root, Tree, Visitor};
 use crate::testing::injected_bug::{Bug, injected};
+use crate::value::packed::is_reserved;
 
 impl Trees {
     /// The tree of this number; the layers come first, the newest first of all.
@@ -14,7 +16,7 @@ impl Trees {
         self.layers.list.get(number).copied().unwrap_or(self.base)
     }
 
-    /// Whether a tree that is newer than the one of this number decides for `key`.
+    /// Whether a tree that is newer than the one of this number decides for `key`, or may do so because it is damaged there.
     pub(crate) async fn is_shadowed<S: PageSource>(
         &self,
         tree: Tree,
@@ -22,11 +24,15 @@ impl Trees {
         number: usize,
         key: &[u8],
     ) -> bool {
+        // The store's own keys are in the base only.
+        if is_reserved(key) {
+            return false;
+        }
         if number < self.layers.list.len() && key < self.layers.valid_from(number) {
             return true;
         }
         for (newer, root) in self.at(key).take_while(|&(newer, _)| newer < number) {
-            if matches!(tree.lookup(source, root, &self.probe(tree, key, newer)).await, Ok(Some(_))) {
+            if !matches!(tree.lookup(source, root, &self.probe(tree, key, newer)).await, Ok(None)) {
                 return true;
             }
         }

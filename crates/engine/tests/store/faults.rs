@@ -242,9 +242,14 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
         run.sim.injected() > 0 && !struck
     };
     run.observe_all(&store, is_damage);
+    // The write hit what the next superblock needs: the store is read-only, and no batch promises the one that went astray.
+    let is_poisoned = store.stat().poisoned.is_some();
+    let mut is_closed = false;
     if close {
         match block_on(store.close()) {
-            Ok(()) | Err(Error::Corrupt { .. } | Error::Poisoned(_)) => {}
+            Ok(()) => is_closed = true,
+            // What the write hit may be needed to apply what the log holds: then the log is read again, and its end was not promised.
+            Err(Error::Corrupt { .. } | Error::Poisoned(_)) => {}
             Err(error) => panic!("{what}: closing: {error}"),
         }
     }
@@ -255,7 +260,7 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
         Err(Error::Corrupt { .. } | Error::Unopenable(_)) => return struck,
         Err(error) => panic!("{what}: opening: {error}"),
     };
-    if struck_late && !close {
+    if (struck_late || is_poisoned) && !is_closed {
         return struck;
     }
     let names: Vec<Vec<u8>> = run.model.keys().map(<[u8]>::to_vec).collect();

@@ -12,7 +12,9 @@ use shoal_engine::{
 };
 use shoal_testkit::{Model, Value, Workload, WorkloadOptions};
 
-use crate::common::{assert_clean, environment, key, open, recover_all, step, tiny, within};
+use crate::common::{
+    assert_clean, environment, key, open, recover_all, step, tiny, tiny_without_layers, within,
+};
 
 fn store_on(device: &Device, blocks: u64, options: OpenOptions) -> Store {
     let format = FormatOptions { tablets: 2, log_blocks: Some(24), ..FormatOptions::for_blocks(blocks) };
@@ -53,7 +55,7 @@ fn fill_and_empty(bytes: usize, background: bool) {
     let what = format!("{bytes} bytes, background {background}");
     within(&what.clone(), move || {
         let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
-        let store = store_on(&device, BLOCKS, OpenOptions { background, ..tiny() });
+        let store = store_on(&device, BLOCKS, OpenOptions { background, ..tiny_without_layers() });
         let count = fill(&store, bytes);
         let blocks_each = (bytes as u64).div_ceil(4096);
         assert!(

@@ -15,6 +15,13 @@ fn mem(blocks: u64) -> Device {
     Device::new(Arc::new(MemDevice::new(blocks)))
 }
 
+/// A dropped store's threads end what they are at: until then they write to the device.
+fn wait_for_threads(device: &Device) {
+    while Arc::strong_count(device.inner()) > 1 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// All keys, page by page.
 fn list_all(store: &Store, limit: usize, delimiter: &[u8]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut request = ListRequest {
@@ -67,6 +74,7 @@ fn conform(seed: u64, operations: usize, keys: u64, options: &OpenOptions) {
                 block_on(store.close()).unwrap();
             }
             drop(store);
+            wait_for_threads(&device);
             store = open(&device, options.clone()).unwrap();
             observe_all(&store, &mut model);
         }

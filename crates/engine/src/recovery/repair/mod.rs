@@ -132,20 +132,19 @@ async fn rewrite_image(
 async fn restore(store: &Store, behind: Behind, known: Known, report: &mut CheckReport) -> Result<()> {
     let inner = &*store.0;
     // Before anything is applied: what an apply finds dead is counted out.
-    let mut recounted = 0;
-    for tablet in inner.tablets.all() {
-        let counted = inner.recount(tablet).await;
-        recounted += noted(store, "what is alive in packed runs could not be counted", counted, report)?;
-    }
+    let recounted = recount(store, report).await?;
     if recounted > 0 {
         report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
     }
     // Before older records are looked at: an object that was written again needs none.
-    let not_done = store.do_again(behind, report).await?;
+    let mut not_done = store.do_again(behind, report).await?;
+    not_done.extend(inner.not_replayed.iter().map(|key| (key.clone(), false)));
     apply(store, report).await?;
     store.salvage(known, report).await?;
     apply(store, report).await?;
     store.account_losses(not_done, report).await?;
+    // Records that were applied above damaged layers found nothing to count out.
+    recount(store, report).await?;
     report.notes.push(
         "repair: the log's records were applied where that was possible; damaged objects stay and answer with an error"
             .into(),
@@ -164,6 +163,7 @@ async fn acknowledge(store: &Store, report: &mut CheckReport) -> Result<()> {
             damage::add(&mut report.given_up, range, PROBLEMS_MAX);
         }
     }
+    recount(store, report).await?;
     report.given_up.sort();
     for range in &report.given_up {
         report.notes.push(format!(
@@ -172,6 +172,16 @@ async fn acknowledge(store: &Store, report: &mut CheckReport) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Counts every tablet again; gives how many packed runs were counted wrong.
+async fn recount(store: &Store, report: &mut CheckReport) -> Result<usize> {
+    let mut wrong = 0;
+    for tablet in store.0.tablets.all() {
+        let counted = store.0.recount(tablet).await;
+        wrong += noted(store, "what is alive in packed runs could not be counted", counted, report)?;
+    }
+    Ok(wrong)
 }
 
 /// Applies every tablet, one after the other, even where one fails.
