@@ -491,3 +491,15 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 }
+
+impl Tree {
+    /// The range of keys hidden by the damage that a lookup of `key` meets; `None` if it meets none now.
+    pub(crate) async fn gap_at<S: PageSource>(&self, source: S, root: Root, key: &[u8]) -> Option<Gap> {
+        let behind = [key, &[0]].concat();
+        let mut cursor = Cursor::new(*self, source, root, key, Some(&behind));
+        match cursor.next().await {
+            Err(Error::Corrupt { .. }) => cursor.take_gap(),
+            _ => None,
+        }
+    }
+}
