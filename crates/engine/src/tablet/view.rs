@@ -45,7 +45,7 @@ pub(crate) struct View {
 /// The progress of a tablet's search for packed runs to rewrite.
 #[derive(Debug, Default)]
 pub(crate) struct TidyState {
-    /// The key position at which the next window begins.
+    /// The block at which the next window begins.
     pub position: u64,
     /// True if a run was found since the position was 0.
     pub found: bool,
