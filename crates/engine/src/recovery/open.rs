@@ -1,5 +1,5 @@
-//! Making and opening a store (`close.rs` closes it). Opening is recovery: newest superblock, space image, then the log from its tail back
-//! into the overlays (engine.md; R1, R2, R5, R10, R15).
+//! Opens a store (`close.rs` closes it). Opening is recovery: it reads the newest superblock and the space image, then
+//! replays the log from its tail into the overlays (R1, R2, R5, R10, R15).
 
 use std::sync::Arc;
 
@@ -40,12 +40,12 @@ use crate::value::packed::run_blocks_max;
 use crate::value::prepare::manifest_blocks;
 
 impl Store {
-    /// Opens the store on `device` and recovers what a crash left. With [`OpenOptions::read_only`] the device is not written:
-    /// what a crash left in the log is recovered in memory, as often as the store is opened so.
+    /// Opens the store on `device` and recovers from a crash. With [`OpenOptions::read_only`] nothing is written to the
+    /// device: each such opening replays the log in memory again.
     ///
     /// # Errors
-    /// [`Error::Unopenable`] where there is no store that this program can open; [`Error::Corrupt`] where something that
-    /// was promised is damaged; as the device.
+    /// [`Error::Unopenable`] if there is no store that this program can open; [`Error::Corrupt`] if promised data are
+    /// damaged; as the device.
     pub async fn open(device: Device, options: OpenOptions, environment: Environment) -> Result<Self> {
         let opened = Recovery::read(device, &options).await?;
         let store = opened.start(options, environment).await?;
@@ -62,11 +62,11 @@ impl Drop for Inner {
     }
 }
 
-/// What the log gave back.
+/// The result of replaying the log.
 struct Replayed {
     index: BatchIndex,
     time: FoundTime,
-    /// The number that the next record gets.
+    /// The number of the next record.
     next_lsn: Lsn,
 }
 
@@ -76,7 +76,7 @@ impl Recovery {
         for note in self.notes.iter().chain(&self.damage) {
             tracing::warn!("recovery: {note}");
         }
-        // What is only read stays of its version, and may have features that this program cannot write.
+        // A store opened read-only keeps its version, and may have features that this program cannot write.
         let is_older = if options.read_only {
             self.superblock.version < FORMAT_VERSION
         } else {
@@ -86,7 +86,7 @@ impl Recovery {
         let space = recovered_space(&self.superblock, &self.image)?;
         let tablets = empty_tablets(&self.superblock, &options)?;
         let replayed = self.replay_log(&tablets, &space, is_older, options.read_only).await?;
-        // Without an opening of its own, what was found stays the newest.
+        // A read-only opening publishes no superblock, so the one that it read stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
         let (log, bell) = self.open_log(replayed, &options, &environment).await?;
         let worker = bell.map(Worker::new);
@@ -114,7 +114,7 @@ impl Recovery {
         if options.read_only {
             return Ok(Store(inner));
         }
-        // The first batch of the epoch: the log says where numbers go on, and names the superblock (R9).
+        // The first batch of the epoch: it tells the log where the numbers continue, and names the superblock (R9).
         inner.log.committer.seal().await;
         inner.log.poison.check()?;
         if let Some(worker) = worker {
@@ -124,7 +124,7 @@ impl Recovery {
         Ok(Store(inner))
     }
 
-    /// Puts the log's records back into the overlays, and flushes what they rely on.
+    /// Puts the log's records back into the overlays, and flushes the values that they name.
     async fn replay_log(
         &mut self,
         tablets: &Tablets,
@@ -142,12 +142,12 @@ impl Recovery {
             time.note(&batch.header);
             replay(&self.device, &self.pool, batch, tablets, space, &unknown).await?;
         }
-        // R2: what was replayed may sit in the device's cache only.
+        // R2: the replayed records and values may be in the device's cache only.
         if !read_only && !injected(Bug::ReplayNotFlushed) {
             self.device.flush().await.ok()?;
         }
         let last = Lsn(head.first_lsn.0.saturating_sub(1)).max(self.superblock.durable_lsn);
-        // R5: numbers up to the ceiling may have been seen by somebody.
+        // R5: clients may have seen numbers up to the ceiling.
         let next_lsn = if injected(Bug::VersionsAgain) {
             self.superblock.log_tail.first_lsn
         } else {
@@ -156,8 +156,8 @@ impl Recovery {
         Ok(Replayed { index, time, next_lsn })
     }
 
-    /// Publishes the superblock of this opening, unless the store is only read, and gives the log whose batches follow, with the
-    /// bell of the thread that will commit them.
+    /// Publishes the superblock of this opening, unless it is read-only. Returns the log for the following batches, and
+    /// the bell of the thread that commits them.
     async fn open_log(
         &mut self,
         replayed: Replayed,
@@ -203,7 +203,7 @@ impl Recovery {
     }
 }
 
-/// The superblock of this opening, whose batches begin at `head` with the number `next_lsn`.
+/// Makes the superblock of this opening, whose batches begin at `head` with the number `next_lsn`.
 fn begin_epoch(
     superblock: &mut Superblock,
     head: LogPlace,
@@ -212,7 +212,7 @@ fn begin_epoch(
     expiry: &ExpiryClock,
 ) {
     superblock.number += 1;
-    // The epoch that is left out says for ever that records are missing in front of this one (`tree_salvage.rs`).
+    // The omitted epoch says for ever that records are missing before this one (`tree_salvage.rs`).
     superblock.epoch += if is_cut { 2 } else { 1 };
     superblock.epoch_position = head.position;
     (superblock.clock, superblock.wall_high_ns) = expiry.record(&Numbered(Lsn(next_lsn.0 - 1)));
@@ -223,11 +223,11 @@ fn begin_epoch(
     }
 }
 
-/// The tablets as they were published, before the log's records are back in their overlays.
+/// The tablets as published, with empty overlays: the log's records are not replayed yet.
 fn empty_tablets(superblock: &Superblock, options: &OpenOptions) -> Result<Tablets> {
     let layout = superblock.layout;
     let overlay_bytes = options.overlay_bytes(layout.log_blocks);
-    // A fraction of small devices: an apply's pages must find room beside the objects.
+    // A fraction of a small device: the pages of an apply need space beside the objects.
     let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
     let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
     Tablets::new(&superblock.tablets, filter_bits, Admission::new(overlay_bytes, records_max))
@@ -246,7 +246,7 @@ fn recovered_space(superblock: &Superblock, image: &FreeImage) -> Result<Arc<Spa
     Ok(SpaceManager::new(Space::from_image(image), tablets, layout.blocks_max, data))
 }
 
-/// Puts a batch's records back into the overlays, and takes what they own out of the free space (R10).
+/// Puts a batch's records back into the overlays, and takes the runs that they own out of the free space (R10).
 async fn replay(
     device: &Device,
     pool: &Pool,
@@ -284,7 +284,7 @@ async fn replay(
             }
             record.own(runs);
         }
-        // Of groups whose image is damaged nothing is free, so there is nothing to take (R19).
+        // A group whose image is damaged has no free blocks, so none are taken from it (R19).
         let owned = if injected(Bug::ReplayTakesNothing) { &[] } else { record.owned() };
         for run in owned.iter().flat_map(|&run| outside(run, unknown)) {
             space.allocator().take(run).map_err(|error| Error::Corrupt {
@@ -304,7 +304,7 @@ async fn replay(
     Ok(())
 }
 
-/// The parts of `run` that lie in none of `unknown`, which are in ascending order and apart from each other.
+/// The parts of `run` that lie in none of `unknown`, which are in ascending order and do not touch.
 fn outside(run: Run, unknown: &[Run]) -> Vec<Run> {
     let mut parts = Vec::new();
     let mut at = run.block;

@@ -257,7 +257,7 @@ impl Inner {
         if injected(Bug::DroppedFreedAtOnce) {
             active.take_superseded().iter().for_each(|record| self.space.give_back(record.owned()));
         }
-        // Behind the insertion: a read cache that sees the count sees the record.
+        // LogSalvage the insertion: a read cache that sees the count sees the record.
         WriteCounts::note(count);
         growth
     }
