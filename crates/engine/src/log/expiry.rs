@@ -176,7 +176,7 @@ impl FoundTime {
     }
 }
 
-const MEANING: &str = "A time to live is not affected; times of the wall clock (EXPIREAT) are met by it as it is when they are due";
+const MEANING: &str = "A time to live is not affected; an absolute deadline (EXPIREAT) is compared with the wall clock as it is then";
 
 /// A difference of clocks, in words.
 fn difference(ns: i64) -> String {
