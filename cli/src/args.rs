@@ -1,4 +1,4 @@
-//! The command line as a whole. What a command takes is said in the command's own file.
+//! The command line as a whole. Each command's own file has its arguments.
 
 use clap::{Parser, Subcommand};
 
@@ -49,7 +49,7 @@ pub(crate) enum Command {
     Ls(ls::Arguments),
     /// Delete objects.
     Rm(rm::Arguments),
-    /// Show what is known about an object, or about the whole store.
+    /// Show the attributes of an object, or the state of the whole store.
     Stat(stat::Arguments),
     /// Copy an object to another key, with its metadata.
     Cp(cp::Arguments),

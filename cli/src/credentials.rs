@@ -1,5 +1,5 @@
-//! The files with credentials: what `shoal serve` shows and believes, read again when they change, and what a command
-//! shows to a server.
+//! The files with credentials: those that `shoal serve` shows and accepts, which are read again when they change, and
+//! those that a command shows to a server.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +17,7 @@ use crate::failure::Usage;
 /// How often the files are looked at.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Permissions of everybody but the owner.
+/// Permissions of all users but the owner.
 const NOT_THE_OWNER: u32 = 0o077;
 
 /// The name of a token file's content in messages.
@@ -70,8 +70,8 @@ impl CredentialFiles {
         self.all().map(stamp).collect()
     }
 
-    /// Keeps `security` at what the files say: looks at them every second, and at once at SIGHUP. Files that cannot be used
-    /// change nothing, and are told of. Ends where there is no file.
+    /// Keeps `security` up to date with the files: checks them every second, and at once at SIGHUP. Files that cannot
+    /// be used change nothing, and are logged. Returns if there is no file.
     pub(crate) async fn watch(self, security: Security) -> anyhow::Result<()> {
         if self.all().next().is_none() {
             return Ok(());
@@ -79,7 +79,7 @@ impl CredentialFiles {
         let mut hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let mut looks = interval(LOOK_PAUSE);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Nothing yet: they may have changed while the store was opened.
+        // Empty at first: the files may have changed while the store was opened.
         let mut seen = Vec::new();
         loop {
             let asked = tokio::select! {
@@ -106,10 +106,10 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| Usage(format!("cannot read {}: {error}", path.display())).into())
 }
 
-/// The content of a file that holds `what`. Nobody but its owner may have a right to it, not even its group.
+/// The content of a file that holds `what`. No user but its owner may have a right to it, not even its group.
 pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     let cannot = |error| Usage(format!("cannot read {}: {error}", path.display()));
-    // The rights are those of the file that is read, whatever the name stands for a moment later.
+    // The rights are checked on the open file, whatever its name refers to a moment later.
     let mut file = File::open(path).map_err(cannot)?;
     let mode = file.metadata().map_err(cannot)?.permissions().mode();
     if mode & NOT_THE_OWNER != 0 {

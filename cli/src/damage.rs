@@ -1,4 +1,4 @@
-//! Damaged ranges: keys of which nobody knows whether they exist. A command that lists shows the other keys, names the ranges at its
+//! Damaged ranges: keys whose existence is unknown. A command that lists shows the other keys, names the ranges at its
 //! end, and fails.
 
 use serde_json::{Map, Value};

@@ -15,12 +15,12 @@ pub(crate) const EXIT_USAGE: u8 = 2;
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-/// The command reported its failures itself; nothing is left to say.
+/// The command reported its failures itself; no message is left.
 #[derive(Debug, thiserror::Error)]
 #[error("some of it failed")]
 pub(crate) struct Reported;
 
-/// Gives `warn` what is left to say about `result`, and returns the exit code.
+/// Passes the message of `result` to `warn` if one is left, and returns the exit code.
 pub(crate) fn conclude(result: anyhow::Result<()>, warn: impl FnOnce(&str)) -> ExitCode {
     let Err(error) = result else { return ExitCode::from(EXIT_OK) };
     if error.is::<OutputClosed>() {

@@ -5,7 +5,7 @@
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
 //! [`space_map`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
 //!
-//! This crate holds no storage logic: what it does, programs can do through `shoal-client` or `shoal-engine`.
+//! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
 mod args;
 mod commands;
@@ -58,14 +58,14 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         .build()
         .context("cannot start the threads of the runtime")?;
     let result = runtime.block_on(dispatch(cli));
-    // A read of standard input that nobody waits for any more must not keep the program alive.
+    // A read of standard input that no task awaits any more must not keep the program alive.
     runtime.shutdown_background();
     result
 }
 
 async fn dispatch(cli: Cli) -> anyhow::Result<()> {
     match &cli.command {
-        // It has a configuration file that may say what is logged.
+        // `serve` has a configuration file, which may set the log level.
         Command::Serve(_) => {}
         Command::Space(_) => logging::start_server(cli.log.as_deref().unwrap_or("warn"))?,
         _ => logging::start(cli.log.as_deref().unwrap_or(DEFAULT_LOG))?,

@@ -10,7 +10,7 @@ use shoal_client::ObjectInfo;
 
 use crate::failure::output_error;
 
-/// Standard output, buffered. Whoever writes to it ends with [`finish`](Self::finish).
+/// Standard output, buffered. Call [`finish`](Self::finish) after the last write.
 pub(crate) struct Output {
     inner: io::BufWriter<io::Stdout>,
     terminal: bool,
@@ -50,7 +50,7 @@ impl Output {
     }
 }
 
-/// A line on standard error; of a server behind those of its log. Where nobody reads that there is nobody to tell.
+/// A line on standard error; a server writes it after those of its log. Without a reader it is lost.
 pub(crate) fn warn(text: &str) {
     if crate::logging::say(text) {
         return;

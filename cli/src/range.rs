@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use shoal_client::ByteRange;
 
-/// A range as it was asked for; the end of the value is not known yet.
+/// A range as the user gave it; the end of the value is not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RangeArgument {
     /// From this byte on, up to and with the other, or to the end.

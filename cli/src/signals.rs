@@ -6,8 +6,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::failure::EXIT_FAILED;
 use crate::logging;
 
-/// Calls `stop` at the first signal and ends the program at the second, whatever it is doing then. From now on no signal
-/// ends it by itself.
+/// Calls `stop` at the first signal and ends the program at the second, whatever it does then. From now on no signal
+/// ends it directly.
 pub(crate) fn stop_in_order(stop: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let listen = |kind| signal(kind).context("cannot listen for signals");
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);

@@ -1,4 +1,4 @@
-//! A map of a device's free space, and a dump of it: what `shoal stat --map` and `--dump-space` show.
+//! A map of a device's free space, and a dump of it, for `shoal stat --map` and `--dump-space`.
 //!
 //! Both are made from the free runs as they come, in one pass; memory grows with the number of groups only. A free run
 //! that crosses borders of groups counts as one run in the histogram and in the shares, and with each group's part in

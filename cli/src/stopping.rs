@@ -1,8 +1,8 @@
-//! The end of `serve` in time: draining and closing together take no longer than the operator allows, because a supervisor
-//! kills what takes longer.
+//! The end of `serve` in time: draining and closing take no longer than the operator allows, because a supervisor kills
+//! a process that takes longer.
 //!
-//! The clock starts at the signal. Half of the time, 10 s at most, is for requests under way; the rest is for bringing what the log
-//! holds into the trees. What is not done by then is left to the next start, which replays the log as after a crash.
+//! The clock starts at the signal. Half of the time, 10 s at most, is for requests in flight; the rest is for applying
+//! the log's records. The next start replays the records that are left, as after a crash.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -40,7 +40,7 @@ impl StopTime {
         DRAIN_MAX.min(self.limit / 2)
     }
 
-    /// The time that is left; all of it where the end has not begun.
+    /// The remaining time; all of it if the stop has not begun.
     pub(crate) fn left(&self) -> Duration {
         let took = self.began.get().map_or(Duration::ZERO, Instant::elapsed);
         self.limit.saturating_sub(took)
@@ -54,7 +54,7 @@ impl StopTime {
     }
 }
 
-/// Closes `store` in what is left of the time.
+/// Closes `store` in the remaining time.
 pub(crate) async fn close(store: Store, time: &StopTime, path: &Path) -> anyhow::Result<()> {
     let left = time.left();
     // The last flushes of a close come after its deadline.
@@ -64,7 +64,7 @@ pub(crate) async fn close(store: Store, time: &StopTime, path: &Path) -> anyhow:
     let Ok(joined) = timeout(left, closing).await else {
         let what = "the device does not answer in time";
         say_left_over(path, what);
-        // Its threads may never end: whoever dropped the store's last handle would wait for them.
+        // The store's threads may never end: dropping its last handle would wait for them.
         std::mem::forget(store);
         return Ok(());
     };
@@ -77,7 +77,7 @@ pub(crate) async fn close(store: Store, time: &StopTime, path: &Path) -> anyhow:
     Ok(())
 }
 
-/// The time was over, or something could not be applied. Nothing is lost by that.
+/// Logs that the time was over, or that records could not be applied. No data is lost by that.
 pub(crate) fn say_left_over(path: &Path, what: &str) {
     tracing::warn!(
         "stopped {} before everything was applied ({what}): nothing is lost, the next start replays the log as after a crash; \

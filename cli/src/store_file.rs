@@ -1,7 +1,7 @@
-//! The data file: created and formatted where it does not exist, opened where it does.
+//! The data file: created and formatted if it does not exist, opened if it does.
 //!
-//! The only place of this crate that touches the device and the engine's opening. What is there already, a block device above
-//! all, is formatted by [`format`] alone, which only `shoal format` calls.
+//! The only place of this crate that touches the device and the engine's opening. Only [`format`] formats an existing
+//! file or block device, and only `shoal format` calls it.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -103,8 +103,8 @@ impl Default for StoreOptions {
     }
 }
 
-/// Opens the store in the file or device at `path`. A file that does not exist is created first, where `options` say so; what is
-/// there is never formatted.
+/// Opens the store in the file or device at `path`. A file that does not exist is created first if `options` say so; an
+/// existing one is never formatted.
 pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<Store> {
     let what = || format!("cannot open the store {}", path.display());
     let environment = Environment::default();
@@ -167,8 +167,8 @@ async fn no_store(path: &Path, device: &Device, environment: &Environment) -> an
     }
 }
 
-/// Opens the file or device at `path` as it is: nothing is created. Nobody else may have it open, or, where it is only read,
-/// nobody who writes.
+/// Opens the existing file or device at `path`. No other process may have it open, or, for reading only, no other
+/// writer.
 pub(crate) fn open_existing(path: &Path, access: Access, io: Io) -> anyhow::Result<Device> {
     let what = || format!("cannot open the store {}", path.display());
     if Place::look(path).with_context(what)? == Place::Nothing {
@@ -186,8 +186,8 @@ pub(crate) enum Formatted {
     Kept,
 }
 
-/// Makes a new store in the file or on the device at `path`, which must be blank unless it is to be overwritten. `if_blank`: a
-/// store that is there already is what was wanted.
+/// Makes a new store in the file or on the device at `path`, which must be blank unless it is to be overwritten. With
+/// `if_blank` an existing store is a success.
 pub(crate) async fn format(
     path: &Path,
     options: &StoreOptions,
@@ -238,7 +238,8 @@ async fn create(
     Ok(layout)
 }
 
-/// Whether a file that is created in `folder` would lie in memory, beside the devices: somebody mistyped a device's name.
+/// Returns true if a file created in `folder` would lie in memory, among the device files: the name of a device was
+/// mistyped.
 fn is_place_of_devices(folder: &Path) -> bool {
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     folder.starts_with("/dev") && !folder.starts_with("/dev/shm")
@@ -257,7 +258,7 @@ fn open_device(path: &Path, options: &StoreOptions, create: bool) -> anyhow::Res
 /// The thing at the place of the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Nothing yet.
+    /// The path does not exist.
     Nothing,
     /// A file of 0 bytes.
     Empty,
@@ -286,7 +287,7 @@ fn layout(path: &Path, device: &Device, options: &StoreOptions) -> anyhow::Resul
     let bytes = if device.inner().can_grow() {
         match options.size {
             Some(size) => size.0,
-            // A file that is there was made so long by somebody.
+            // An existing file keeps its length.
             None => default_bytes(path)?.max(device.blocks() * BLOCK_BYTES_U64 / SIZE_UNIT * SIZE_UNIT),
         }
     } else {
@@ -306,7 +307,7 @@ fn layout(path: &Path, device: &Device, options: &StoreOptions) -> anyhow::Resul
     Ok(FormatOptions { tablets, ..FormatOptions::for_blocks(bytes / BLOCK_BYTES_U64) })
 }
 
-/// The size that a new store may grow to where nobody said it.
+/// The largest size of a new store, if the user gives none.
 fn default_bytes(path: &Path) -> anyhow::Result<u64> {
     let folder = folder_of(path);
     let disk = rustix::fs::statvfs(folder).map_err(|error| {

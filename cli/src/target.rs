@@ -49,7 +49,7 @@ pub(crate) struct StoreArguments {
     /// Work on this data file (or device) itself, while no server runs on it.
     #[arg(long, value_name = "FILE", conflicts_with = "server")]
     data: Option<PathBuf>,
-    /// With --data: write nothing to it. Commands that only read never do, so it is for those who want to be told where one would.
+    /// With --data: write nothing to it. Commands that only read never write; with this option any write is an error.
     #[arg(long, requires = "data")]
     read_only: bool,
     /// With --data: memory for cached pages and values.
@@ -84,7 +84,7 @@ impl StoreArguments {
         Ok(closed?)
     }
 
-    /// How to reach the server, with what it is shown.
+    /// The options of a connection to the server, with credentials.
     fn connection(&self) -> anyhow::Result<ConnectOptions> {
         let mut options = ConnectOptions::new(self.server());
         options.token = self.token_file.as_deref().map(read_token).transpose()?.map(Into::into);

@@ -1,4 +1,4 @@
-//! `shoal bench`: measures this program on this machine. What is measured, and how, is in the crate `shoal-bench`.
+//! `shoal bench`: measures this program on this machine. The crate `shoal-bench` has the measurements.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,14 +33,14 @@ pub(crate) struct Arguments {
 enum Bench {
     /// Put, get, delete and list on a real data file, by size and number of clients.
     Store(StoreArguments),
-    /// Calls and operations over gRPC, every answer compared with what was sent.
+    /// Calls and operations over gRPC, every answer compared with the value that was sent.
     Grpc(GrpcArguments),
     /// A server for `bench grpc`.
     #[command(hide = true)]
     GrpcServer(GrpcServerArguments),
     /// SET and GET over the Redis protocol: on a new data file, or on a running server.
     Redis(RedisArguments),
-    /// Allocated over live bytes of a store, after puts and after deletes, and what is written for them.
+    /// Allocated over live bytes of a store, after puts and after deletes, and the bytes written for them.
     Amplification(AmplificationArguments),
 }
 

@@ -1,6 +1,6 @@
 //! `shoal check`: verifies a whole store that no server has open, and repairs what can be repaired.
 //!
-//! The walk itself is the engine's. This file opens the device, shows how far it is, and tells what was found.
+//! The walk itself is the engine's. This file opens the device, shows the progress, and reports the findings.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,14 +42,14 @@ pub(crate) struct Arguments {
     /// follows the damage.
     #[arg(long, requires = "data")]
     repair: bool,
-    /// Repair, then give up what is lost: keys of damaged ranges that were not written since do not exist from then on, and no mark of
-    /// them stays.
+    /// Repair, then give up lost data: keys of damaged ranges that were not written since do not exist from then on,
+    /// and no mark of them stays.
     #[arg(long, requires = "data")]
     acknowledge: bool,
     /// Repair even where --cache has no room for all that the log has behind damage; the oldest of that is lost then.
     #[arg(long)]
     in_part: bool,
-    /// Write nothing, which is so without --repair and --acknowledge anyway: for those who want to be sure.
+    /// Write nothing. This is the default without --repair and --acknowledge; the option makes sure.
     #[arg(long, conflicts_with_all = ["repair", "acknowledge"])]
     read_only: bool,
     /// Print one JSON object, and no progress.
@@ -97,7 +97,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         drop(ticker);
         spinner.inspect(ProgressBar::finish_and_clear);
     }
-    // Where the second check fails: what the repair did is told all the same.
+    // If the second check fails, the work of the repair is still reported.
     let (left, failed) = match left {
         Ok(left) => (left, None),
         Err(error) => (None, Some(error)),
@@ -164,7 +164,7 @@ impl Outcome {
         ));
         if !report.remembered.is_none() {
             lines.push(format!(
-                "repaired with losses: {}; --acknowledge says that somebody has seen this",
+                "repaired with losses: {}; acknowledge this with --acknowledge",
                 report.remembered
             ));
         }
@@ -179,7 +179,7 @@ impl Outcome {
         lines
     }
 
-    /// Names of what the repair lost, by what became of it.
+    /// Names of the objects that the repair lost, by the kind of loss.
     fn losses_by_name(&self) -> [(&'static str, &Vec<String>); 3] {
         let CheckReport { lost, reverted, resurrected, .. } = &self.found;
         [("lost", lost), ("reverted", reverted), ("resurrected", resurrected)]
@@ -267,12 +267,12 @@ fn range_json(range: &DamagedRange) -> Value {
     object.into()
 }
 
-/// Where it is: the engine says block 0 for what has no place of its own.
+/// The place of a problem: the engine uses block 0 for a problem without a place.
 fn place(problem: &CheckProblem) -> Option<u64> {
     (problem.block > 0).then_some(problem.block)
 }
 
-/// How far the walk is. Statistics: nothing else depends on their order.
+/// The progress of the walk. Statistics: nothing else depends on their order.
 #[derive(Default)]
 struct Sofar {
     objects: AtomicU64,

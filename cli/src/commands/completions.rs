@@ -1,4 +1,4 @@
-//! `shoal completions`: what a shell needs to complete this program's command line.
+//! `shoal completions`: the script with which a shell completes this program's command line.
 
 use clap::{Args, Command};
 use clap_complete::Shell;

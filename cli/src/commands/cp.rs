@@ -28,7 +28,7 @@ but not one step with it: who writes to the source meanwhile is not waited for."
 pub(crate) struct Arguments {
     /// The key to copy.
     source: OsString,
-    /// The key of the copy; what is there is replaced.
+    /// The key of the copy; an existing object is replaced.
     destination: OsString,
     /// The bucket of the copy [default: that of the source].
     #[arg(long, value_name = "B", value_parser = bucket)]

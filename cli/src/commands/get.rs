@@ -18,7 +18,7 @@ use crate::size::Size;
 use crate::store_file::Access;
 use crate::target::Target;
 
-/// How often an object is asked for again that changed between the question for its length and the one for its end.
+/// Attempts to get an object that changed between the question for its length and the one for its end.
 const CHANGED_ATTEMPTS_MAX: u32 = 10;
 
 const EXAMPLES: &str = "\

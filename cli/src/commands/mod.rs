@@ -1,4 +1,4 @@
-//! One file per command: what it takes, and what it does.
+//! One file for each command: its arguments and its work.
 
 pub(crate) mod bench;
 pub(crate) mod check;

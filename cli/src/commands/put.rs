@@ -143,7 +143,7 @@ fn read_pieces(mut source: Box<dyn Read + Send>, name: &str, sender: &mpsc::Send
             Err(error) => Err(anyhow::Error::new(error).context(format!("cannot read {name}"))),
         };
         let failed = message.is_err();
-        // The receiver is gone where the put failed: nobody wants the rest.
+        // The receiver is dropped if the put failed: the rest is not needed.
         if sender.blocking_send(message).is_err() || failed {
             return;
         }

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// Nothing is moved from now on.
+    /// Stop moving values.
     Pause,
     /// Values that are due are moved again.
     Resume,

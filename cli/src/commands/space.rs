@@ -51,7 +51,7 @@ struct ServeArguments {
     /// The address to listen on; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_LISTEN)]
     listen: String,
-    /// Let other machines in, although nothing proves who they are and nothing is encrypted.
+    /// Let other machines in, although clients need no credentials and nothing is encrypted.
     #[arg(long)]
     insecure: bool,
     /// Answer before the device has it: a killed process loses nothing then, a power failure may.
@@ -63,7 +63,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let Space::Serve(arguments) = arguments.command;
     let (stop, stopped) = oneshot::channel();
     stop_in_order(move || {
-        // Nobody listens where the server is not running yet or no more.
+        // The receiver is dropped if the server is not running yet or not any more.
         let _ = stop.send(());
     })?;
     let server = bind(&arguments).await?;

@@ -1,4 +1,4 @@
-//! `shoal stat`: what is known about an object, or about the store.
+//! `shoal stat`: the attributes of an object, or the state of the store.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ async fn stat(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
             } else {
                 None
             };
-            // A user who asks for the map alone wants to see that.
+            // The map is shown only with --map, also if the free runs were read for a dump.
             let map = space.filter(|_| arguments.map);
             if arguments.json {
                 let stat = objects.stat().await.context("cannot get the figures of the store")?;

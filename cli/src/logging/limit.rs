@@ -1,8 +1,8 @@
-//! How often a cause may be logged: whatever somebody else does to us, the log grows by a line a second for it, and says how
-//! many were left out.
+//! Limits the log lines of each cause: whatever a peer does, the log grows by at most a line a second for it, and tells
+//! how many were left out.
 //!
-//! A cause is a place in the source. The limit holds for errors, warnings and notes; whoever asks for debugging wants to see
-//! everything, and is bounded by the queue alone.
+//! A cause is a place in the source. The limit holds for errors, warnings and notes; debugging output is complete, and
+//! bounded by the queue alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,8 +62,8 @@ pub(super) struct Limit {
     began: Instant,
     /// By its place: there are as many as places in the source.
     causes: Mutex<HashMap<Identifier, (&'static Metadata<'static>, Rate)>>,
-    /// Whether lines were left out that were not told of. Set after the count is there, under the lock; whoever clears it counts
-    /// afterwards.
+    /// True if lines were left out that the log does not tell yet. Set after the count, under the lock; a thread that
+    /// clears it counts afterwards.
     owes: AtomicBool,
 }
 
@@ -96,7 +96,7 @@ impl Limit {
         self.owes.load(Ordering::Relaxed)
     }
 
-    /// Tells what was left out and is due.
+    /// Logs the numbers of left out lines that are due.
     pub(super) fn report(&self) {
         self.report_at(self.now_ns());
     }
@@ -128,7 +128,7 @@ impl Limit {
     }
 }
 
-/// Leaves out what is too much.
+/// Leaves out the lines above the limit.
 pub(super) struct Limited(pub(super) Arc<Limit>);
 
 impl<S: Subscriber> Layer<S> for Limited {

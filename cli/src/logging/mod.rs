@@ -1,7 +1,8 @@
 //! The program's log: human-readable lines on standard error.
 //!
-//! A server writes them on a thread of its own ([`queue`]): whoever does not read its standard error holds nobody up. No cause may
-//! fill the log ([`limit`]), and what libraries say about the other side of a connection is below the default level.
+//! A server writes the lines on a thread of its own ([`queue`]), so that an unread standard error delays no other
+//! thread. No cause may fill the log ([`limit`]), and the messages of libraries about the peer of a connection are
+//! below the default level.
 
 mod limit;
 mod queue;
@@ -20,11 +21,11 @@ use crate::failure::Usage;
 use crate::logging::limit::Limit;
 use crate::logging::queue::{LogQueue, QueueWriter};
 
-/// Libraries whose warnings are about what a peer sends: the operator can do nothing about them.
+/// Libraries whose warnings are about data from a peer: the operator can do nothing about them.
 const LIBRARIES: [&str; 8] =
     ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls", "tonic", "tonic_reflection", "tower"];
 
-/// At the end of the program nothing is waited for that does not move for so long: nobody reads standard error.
+/// At the end of the program the longest wait without progress: then standard error is not being read.
 const FLUSH_SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Where a server's lines go.
@@ -48,7 +49,7 @@ pub(crate) fn start_server(filter: &str) -> anyhow::Result<()> {
     let limit = Arc::<Limit>::default();
     let queue = LogQueue::to_stderr(limit.clone())?;
     init(filter, limit.clone(), QueueWriter(queue.clone()));
-    // The standard library's own hook would wait for who reads standard error.
+    // The standard library's own hook would wait for the reader of standard error.
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         tracing::error!("the thread {} panicked: {panic}", thread.name().unwrap_or("without a name"));
@@ -65,7 +66,7 @@ pub(crate) fn say(line: &str) -> bool {
     true
 }
 
-/// Waits until everything was written that was logged, as long as somebody reads it.
+/// Waits until all logged lines are written, as long as standard error is being read.
 pub(crate) fn finish() {
     if let Some(server) = SERVER.get() {
         server.limit.report_all();

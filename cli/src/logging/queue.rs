@@ -1,5 +1,5 @@
-//! Lines on their way to standard error: whoever logs puts one in a bounded queue, and a thread writes them. A pipe that nobody
-//! reads stops that thread and nobody else; what finds no room then is dropped, counted, and told of when there is room again.
+//! Lines to standard error go into a bounded queue, and a thread writes them. A pipe that is not read stops only that
+//! thread. Lines that do not fit in the queue are dropped and counted; the count is logged when there is room again.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::limit::Limit;
 
-/// Lines that wait to be written, all together; further ones are dropped.
+/// Bytes of waiting lines at most; further lines are dropped.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
 /// How often the thread looks whether there is something to tell of lines that were left out.
@@ -44,9 +44,9 @@ struct State {
 }
 
 impl LogQueue {
-    /// A queue whose thread writes to standard error, and tells what `limit` left out.
+    /// A queue whose thread writes to standard error, and logs the lines that `limit` left out.
     pub(super) fn to_stderr(limit: Arc<Limit>) -> anyhow::Result<Arc<Self>> {
-        // A descriptor of its own: the standard library's lock is not held while this waits for who reads.
+        // A descriptor of its own: the standard library's lock is not held while this waits for the reader.
         let stderr = io::stderr().as_fd().try_clone_to_owned().context("cannot write to standard error")?;
         let queue = Arc::new(Self::new());
         let (target, its) = (File::from(stderr), queue.clone());
@@ -61,7 +61,7 @@ impl LogQueue {
         Self { state: Mutex::default(), filled: Condvar::new(), emptied: Condvar::new() }
     }
 
-    /// Takes a line, where there is room. Never waits for who reads.
+    /// Takes a line if there is room. Never waits for the reader.
     pub(super) fn push(&self, line: Vec<u8>) {
         let mut state = self.state.lock();
         if state.bytes + line.len() > QUEUE_BYTES_MAX {
@@ -113,7 +113,7 @@ impl LogQueue {
         state.lines.pop_front()
     }
 
-    /// Says what was dropped, and what was left out. The queue is empty: there is room for it.
+    /// Logs the dropped lines, and those that were left out. The queue is empty, so there is room.
     fn tell(&self, limit: &Limit) {
         let dropped = self.state.lock().dropped;
         if dropped > 0 {
@@ -131,13 +131,13 @@ impl LogQueue {
     }
 }
 
-/// Where nobody reads any more there is nobody to tell.
+/// Without a reader the line is lost.
 fn write(target: &mut impl Write, mut line: &[u8]) {
     while !line.is_empty() {
         match target.write(line) {
             Ok(count) => line = line.get(count..).filter(|_| count > 0).unwrap_or_default(),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Somebody who shares it has made it so.
+            // Another process that shares the descriptor has made it non-blocking.
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY_PAUSE),
             Err(_) => return,
         }
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// A pipe that nobody reads stops nobody; when it is read, what was taken comes out whole and in order.
+    /// An unread pipe stops no thread that logs; once it is read, the queued lines come out whole and in order.
     #[test]
     fn a_full_pipe_stops_nobody() {
         let (mut reader, writer) = io::pipe().unwrap();
@@ -211,7 +211,7 @@ mod tests {
         queue.push(line(5));
         reader.read_exact(&mut text[..1_000]).unwrap();
         assert!(text[..1_000] == line(5));
-        // A pipe that was closed stops nobody either.
+        // A closed pipe stops no thread either.
         drop(reader);
         (0..10).for_each(|number| queue.push(line(number)));
         queue.flush(Duration::from_secs(60));

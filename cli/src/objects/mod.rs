@@ -128,7 +128,7 @@ impl Objects {
         }
     }
 
-    /// What is known about an object.
+    /// The version, length, times and metadata of an object.
     pub(crate) async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectInfo>> {
         match self {
             Self::Remote(client) => client.head(bucket, key).await,
@@ -136,7 +136,7 @@ impl Objects {
         }
     }
 
-    /// Deletes objects; those that do not exist are no error unless `rules` say so. In the order of `keys`.
+    /// Deletes objects, in the order of `keys`. Absent ones are no error unless `rules` reject them.
     pub(crate) async fn delete_many(
         &self,
         bucket: &str,
@@ -222,7 +222,7 @@ impl PutStream {
 }
 
 impl GetStream {
-    /// What is known about the whole object.
+    /// The version, length, times and metadata of the whole object.
     pub(crate) fn info(&self) -> &ObjectInfo {
         match self {
             Self::Remote(stream) => stream.info(),

@@ -1,8 +1,8 @@
-//! What is kept of a file besides its bytes, and how: the mode as user metadata `mode` (octal, with the type of the file,
-//! as rclone writes it), the modification time as the object's own, to the nanosecond (as user metadata `mtime` where it
-//! lies before 1970), the target of a symlink as the value. Owner and group are not kept.
+//! The attributes of a file that a store keeps: the mode as user metadata `mode` (octal, with the type of the file, as
+//! rclone writes it), the modification time as the object's own, to the nanosecond (as user metadata `mtime` if it lies
+//! before 1970), the target of a symlink as the value. Owner and group are not kept.
 //!
-//! An object without `mode` is a file, or a folder where its key ends with `/` and it is empty.
+//! An object without `mode` is a file, or a folder if its key ends with `/` and it is empty.
 
 use bytes::Bytes;
 use rustix::fs::{FileType, Stat};
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Symlink,
 }
 
-/// What is kept of a file besides its bytes.
+/// The attributes of a file that a store keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) kind: Kind,
@@ -90,12 +90,12 @@ impl Attributes {
         if modified_ns.is_none() {
             user.push((MTIME.to_owned(), Bytes::from(self.mtime_ns.to_string())));
         }
-        // What lies before 1970 is listed as of 1970.
+        // A time before 1970 is listed as 1970.
         (Metadata { content_type: String::new(), user }, Some(modified_ns.unwrap_or(0)))
     }
 
-    /// The permissions that are restored. Set-user-id and set-group-id of a file are not: its owner is not kept, so they would
-    /// give away the rights of whoever exports.
+    /// The permissions that are restored. Set-user-id and set-group-id of a file are not: its owner is not kept, so
+    /// they would give away the rights of the user who exports.
     pub(crate) fn permissions_to_restore(&self) -> Option<u32> {
         let mask = if self.kind == Kind::Folder { 0o3777 } else { 0o0777 };
         self.permissions.map(|permissions| permissions & mask)

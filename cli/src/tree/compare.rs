@@ -1,5 +1,4 @@
-//! What a store has already, asked for in the order of the keys: one listing page for up to 1,000 objects instead of a
-//! question for each.
+//! Compares a walk with the objects in a store: one listing page for up to 1,000 objects instead of a request for each.
 
 use std::collections::VecDeque;
 
@@ -32,7 +31,7 @@ impl Existing {
         Self { objects, handle, request, page: VecDeque::new(), is_last_page: false }
     }
 
-    /// The object `key`, where there is one. Keys must be asked for in ascending order.
+    /// The object `key` if it exists. Call this with keys in ascending order.
     pub(crate) fn find(&mut self, key: &[u8]) -> Result<Option<ObjectInfo>> {
         loop {
             while let Some(entry) = self.page.front() {
@@ -52,7 +51,7 @@ impl Existing {
     }
 
     fn next_page(&mut self, key: &[u8]) -> Result<()> {
-        // What lies between the last page and the key is of no interest: it can be most of a large bucket.
+        // The keys between the last page and `key` are skipped: they can be most of a large bucket.
         let start = before(key);
         if start[..] > self.request.start_after[..] {
             self.request.start_after = start.into();

@@ -1,8 +1,8 @@
 //! Folders below the target of an export, held open.
 //!
-//! Every folder is opened relative to its parent's descriptor and never through a symlink, so that nothing is written outside
-//! the target, whatever the keys are and whatever lies there. A folder's mode and time are restored when the last one
-//! lets go of it; as each folder holds its parent, the deepest come first.
+//! Every folder is opened relative to its parent's descriptor and never through a symlink, so that nothing is written
+//! outside the target, whatever the keys are and whatever lies there. A folder's mode and time are restored when its
+//! last holder drops it; each folder holds its parent, so the deepest come first.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -53,7 +53,7 @@ struct Shared {
     open: AtomicUsize,
 }
 
-/// What the folder gets in the end.
+/// The attributes that the folder gets when it is dropped.
 #[derive(Default)]
 struct Restore {
     permissions: Option<u32>,
@@ -74,8 +74,8 @@ impl Folder {
         Arc::new(Self { descriptor, shown, restore: Mutex::default(), shared, _parent: parent })
     }
 
-    /// The folder `name` in this one; created where it does not exist, for nobody else to read until its mode is restored
-    /// where `will_be_restored`.
+    /// The folder `name` in this one; created if it does not exist, and with `will_be_restored` unreadable for other
+    /// users until its mode is restored.
     pub(crate) fn child(
         self: &Arc<Self>,
         name: &[u8],
@@ -171,8 +171,8 @@ pub(crate) fn timestamps(mtime_ns: i128) -> Timestamps {
     }
 }
 
-/// The open folders from the target to where the export is: keys come in order, so what is left is complete but for what workers
-/// still write, and is let go.
+/// The open folders from the target to the current one. Keys come in order, so a folder that the export has left is
+/// complete but for the writes of workers, and is dropped.
 pub(crate) struct OpenPath {
     target: Arc<Folder>,
     levels: Vec<(Vec<u8>, Arc<Folder>)>,

@@ -38,7 +38,7 @@ struct Content {
     attributes: Attributes,
 }
 
-/// What became of one file.
+/// The result of reading one file.
 enum Outcome {
     /// To be put with the others of its batch.
     Value(Content),
@@ -161,7 +161,7 @@ fn put_options(attributes: &Attributes) -> PutOptions {
     PutOptions { metadata, modified_ns, ..PutOptions::default() }
 }
 
-/// Whose trouble it is.
+/// A failure of the file or of the store.
 enum Trouble {
     File(String),
     Store(Error),
@@ -216,7 +216,7 @@ fn read_file(path: &Path) -> Result<Outcome, String> {
     Ok(Outcome::Value(Content { value: value.into(), attributes: before.attributes }))
 }
 
-/// What a file was before it was read.
+/// The state of a file before it was read.
 struct State {
     attributes: Attributes,
     bytes: u64,

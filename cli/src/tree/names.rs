@@ -1,4 +1,4 @@
-//! Which keys are names below a folder. A key is written by whoever may write objects, so nothing about it is trusted.
+//! The keys that are names below a folder. Any user who may write objects chooses keys, so none is trusted.
 
 /// The names from the target folder down to the object; the last one is the object's own. `relative` is the key behind the
 /// prefix, for a folder without the `/` at its end.

@@ -1,5 +1,5 @@
 //! Files and symlinks written below the target of an export: under a temporary name, complete with mode and time, then
-//! renamed. What had the name before is replaced at once; a symlink is replaced, never followed.
+//! renamed. An existing file of that name is replaced at once; a symlink is replaced, never followed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,7 +26,7 @@ pub(crate) struct NewFile<'a> {
 
 impl<'a> NewFile<'a> {
     pub(crate) fn create(folder: &'a Folder, attributes: &Attributes) -> Result<Self, Obstacle> {
-        // Nobody else may read it before it has its own mode.
+        // No other user may read the file before it has its own mode.
         let mode = if attributes.permissions.is_some() { 0o600 } else { 0o666 };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let temporary = temporary_name();

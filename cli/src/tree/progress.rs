@@ -10,7 +10,7 @@ use crate::progress::{self, Ticker};
 use crate::size::Size;
 use crate::tree::report::{Counts, Report};
 
-/// What an item costs besides its bytes, as bytes: with it, time left is right for small and for large files.
+/// The cost of an item besides its bytes, in bytes: with it, the estimated time is right for small and for large files.
 const ITEM_COST_BYTES: u64 = 32 << 10;
 /// Rates are of about this much time past.
 const RATE_TIME: Duration = Duration::from_secs(3);
@@ -20,7 +20,7 @@ pub(crate) fn bar(as_json: bool) -> Option<ProgressBar> {
     if as_json { None } else { progress::drawn("{spinner} [{bar:20}] {wide_msg}") }
 }
 
-/// Shows `report` until it is dropped. Where `as_json` asks for one object only, nothing is shown.
+/// Shows `report` until it is dropped. With `as_json` nothing is shown.
 pub(crate) fn start(report: &Arc<Report>, as_json: bool) -> Option<Ticker> {
     let report = report.clone();
     let mut rate = Rate::new(report.started());
@@ -72,7 +72,7 @@ struct Rate {
     last: Counts,
     items_per_s: f64,
     bytes_per_s: f64,
-    /// Of what was not there already: what is to come mostly is not either.
+    /// Of the items that were not there already: most of the coming ones are not either.
     cost_per_s: f64,
     updated: bool,
 }

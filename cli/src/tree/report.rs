@@ -1,4 +1,4 @@
-//! What an import or export did: counts, one line for each failure as it happens, a summary at the end.
+//! The report of an import or export: counts, one line for each failure as it happens, a summary at the end.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -49,7 +49,7 @@ struct State {
     reasons: HashMap<String, u32>,
     /// The damaged ranges that a listing went past.
     damage: Damage,
-    /// How much there is in all, where somebody counted: items and bytes.
+    /// The total of items and bytes, if they were counted.
     total: Option<(u64, u64)>,
     /// Why it ended early.
     stopped: Option<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Counts {
     pub(crate) files: u64,
     pub(crate) folders: u64,
     pub(crate) symlinks: u64,
-    /// Of what was done.
+    /// Of the completed items.
     pub(crate) bytes: u64,
     /// Items that were there already.
     pub(crate) unchanged: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Files, folders, symlinks and what was passed over.
+    /// Files, folders, symlinks and skipped items.
     pub(crate) fn items(&self) -> u64 {
         let done = self.files + self.folders + self.symlinks;
         done + self.unchanged + self.special + self.refused + self.failed
@@ -177,7 +177,7 @@ impl Report {
         }
     }
 
-    /// Ends the work early; what is under way is finished.
+    /// Ends the work early; items in progress are finished.
     pub(crate) fn stop(&self, why: &str) {
         self.state.lock().stopped.get_or_insert_with(|| why.to_owned());
     }

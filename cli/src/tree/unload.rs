@@ -100,7 +100,7 @@ impl Unload {
         }
     }
 
-    /// What the export is of.
+    /// The listing of all objects of the export.
     pub(crate) fn all(&self) -> ListRequest {
         ListRequest { bucket: self.bucket.clone(), prefix: self.prefix.clone(), ..ListRequest::default() }
     }

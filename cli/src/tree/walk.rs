@@ -27,7 +27,7 @@ pub(crate) struct Found {
     pub(crate) inode: (u64, u64),
 }
 
-/// What the walk came upon.
+/// An entry that the walk met.
 #[derive(Debug)]
 pub(crate) enum Visit {
     Found(Found),

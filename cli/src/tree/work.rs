@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 const WAITING_BATCHES_PER_JOB: usize = 2;
 /// Items in a batch: enough that a flush and a message are shared by many, few enough that all workers have some.
 pub(crate) const BATCH_ITEMS_MAX: usize = 128;
-/// Value bytes in a batch: what a worker holds in memory. A value that is larger travels alone, in pieces.
+/// Value bytes in a batch: a worker holds them in memory. A larger value travels alone, in pieces.
 pub(crate) const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// Workers at most.
 pub(crate) const JOBS_MAX: u16 = 256;
 
-/// Runs `plan` on this thread and `work` on what it gives, on `jobs` threads, until both are done.
+/// Runs `plan` on this thread and `work` on its batches, on `jobs` threads, until both are done.
 pub(crate) fn run<T: Send, R>(
     jobs: u16,
     work: impl Fn(Vec<T>) + Sync,
@@ -63,7 +63,7 @@ impl<T> Batches<T> {
         }
     }
 
-    /// Gives what was gathered to the workers now.
+    /// Hands the gathered items to the workers now.
     pub(crate) fn send(&mut self) {
         self.bytes = 0;
         if !self.items.is_empty() {

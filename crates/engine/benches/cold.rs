@@ -24,10 +24,10 @@ use shoal_engine::{
 const CACHE_BYTES: usize = 1 << 20;
 /// The cache that holds all leaves.
 const WARM_CACHE_BYTES: usize = 512 << 20;
-/// One object of so many has metadata that do not fit its leaf.
+/// One of this many objects has metadata that do not fit its leaf.
 const DESCRIBED_EVERY: u64 = 10;
 
-/// A device that takes longer.
+/// A device whose reads take longer.
 struct Slow {
     inner: Arc<dyn BlockDevice>,
     delay: Duration,

@@ -1,4 +1,4 @@
-//! What small values cost on a file: `cargo bench -p shoal-engine --bench packed -- FILE [OBJECTS [BYTES [THREADS]]]`.
+//! The cost of small values on a file: `cargo bench -p shoal-engine --bench packed -- FILE [OBJECTS [BYTES [THREADS]]]`.
 //!
 //! Puts, then deletes of a random half, then an idle store; after each the allocated bytes over the live ones, what
 //! the device wrote, and what was moved. The file is made anew and removed afterwards.
@@ -13,7 +13,7 @@ use shoal_engine::{
 
 /// The longest wait for an idle store to be dense.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// No apply for so long: nothing is left to do.
+/// Without an apply for this time, no work is left.
 const QUIET: Duration = Duration::from_secs(5);
 
 fn key(which: u64) -> ObjectKey {

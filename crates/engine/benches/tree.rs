@@ -1,6 +1,6 @@
-//! How fast the tree is by itself: pages in memory, one thread. `cargo bench -p shoal-engine --bench tree`.
+//! The speed of the tree alone: pages in memory, one thread. `cargo bench -p shoal-engine --bench tree`.
 //!
-//! Times are those that the thread spent on a processor, where the system tells, so that a busy machine disturbs less.
+//! Times are processor times of the thread, if the system has them, so that a busy machine disturbs less.
 //! The tree is private to the engine, so this compiles it into the benchmark.
 
 #[allow(dead_code, unused_imports, unreachable_pub, missing_docs)]

@@ -21,15 +21,16 @@
 //! # }
 //! ```
 //!
-//! Under [`block_on`] the calling thread does its own I/O and, where nobody else commits, commits: no hand-off. The same
+//! Under [`block_on`] the calling thread does its own I/O, and commits if no other thread does: no hand-off. The same
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
 //! Modules import in one direction: `common`, then `log` and `space`, `value`, `tablet`, `store`, and last the verbs
 //! `checkpoint`, `read`, `write`, `maintenance` and `recovery`.
 //!
-//! The way of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `overlay/`, `log/commit.rs`; later
-//! `apply.rs`, `packed/`, `tree/`, `publish.rs`. The way of a get: `read_cache.rs` (on a dispatch thread), `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `recovery/read.rs`,
-//! `superblock.rs`, `space_image.rs`, `log/read.rs`, `open.rs`. Rules R1 to R24 are in `docs/invariants.md`.
+//! The path of a put: [`put`](Store::put) (`put.rs`, `value/prepare.rs`), `append.rs`, `overlay/`, `log/commit.rs`;
+//! later `apply.rs`, `packed/`, `tree/`, `publish.rs`. The path of a get: `read_cache.rs` (on a dispatch thread),
+//! `get.rs`, `overlay/`, `tree/`, `value/read.rs`. Recovery: `recovery/read.rs`, `superblock.rs`, `space_image.rs`,
+//! `log/read.rs`, `open.rs`. Rules R1 to R24 are in `docs/invariants.md`.
 
 #![allow(unexpected_cfgs)] // Fuzzers set `fuzzing`.
 

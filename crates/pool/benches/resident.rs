@@ -1,8 +1,8 @@
-//! What a resident unit costs to get and give back, and what a miss costs beside its read.
+//! The cost of getting and giving back a resident unit, and the cost of a miss besides its read.
 //!
-//! `cargo bench -p shoal-pool`. Prints nanoseconds an operation, the best and the median of several rounds; one thread
-//! alone, two threads on different units, two on the same one; CPU an access where the threads' time is not the
-//! machine's.
+//! `cargo bench -p shoal-pool`. Prints nanoseconds for each operation, the best and the median of several rounds: one
+//! thread alone, two threads on different units, two on the same one. Prints CPU time for each access if the threads'
+//! time is not the machine's.
 
 #[path = "../src/tests/device.rs"]
 mod device;

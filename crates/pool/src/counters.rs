@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Counts since the pool was built, and its state now. Taken while others work, they need not fit each other exactly.
+/// Counts since the pool was built, and its present state. Taken while other threads work, they need not match exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounters {
     /// Units found resident.
@@ -42,7 +42,7 @@ pub struct PoolCounters {
     pub ahead_used: u64,
     /// Pages of streams that were read ahead in vain.
     pub ahead_wasted: u64,
-    /// What a read takes, in microseconds: a moving estimate.
+    /// The time of a read in microseconds: a moving estimate.
     pub read_us: u64,
     /// Frames of the pool.
     pub frames: usize,
@@ -56,8 +56,8 @@ pub struct PoolCounters {
     pub side_buffers_used: usize,
 }
 
-/// The counts that are not kept elsewhere. None is touched on a hit: hits are counted in the pin word, and come here
-/// when it is reused.
+/// The counts that no other structure keeps. A hit touches none: the pin word counts hits, and they come here when it
+/// is reused.
 #[derive(Default)]
 pub(crate) struct Stats {
     pub(crate) misses: Count,
@@ -79,8 +79,8 @@ pub(crate) struct Stats {
     pub(crate) ahead_wasted: Count,
 }
 
-/// Groups of threads, where something is kept once a group. Two threads of one group on two cores slow each other down, so more
-/// than a store has threads that work at once.
+/// Groups of threads; some state is kept once for each group. Two threads of one group on two cores slow each other
+/// down, so there are more groups than a store has threads that work at once.
 pub(crate) const CELLS: usize = 32;
 
 /// The group of this thread.
@@ -93,7 +93,7 @@ pub(crate) fn cell() -> usize {
     CELL.try_with(|&cell| cell).unwrap_or(0)
 }
 
-/// Something alone in its cache line, because it changes often while its neighbours are read.
+/// A value alone in its cache line, because it changes often while its neighbours are read.
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct Alone<T>(pub(crate) T);
@@ -106,7 +106,7 @@ impl<T> Deref for Alone<T> {
     }
 }
 
-/// A count that orders nothing. Threads count in different cells, so that they do not take the cache line from each
+/// A count without memory ordering. Threads count in different cells, so that they do not take the cache line from each
 /// other at every miss.
 #[derive(Default)]
 pub(crate) struct Count([Alone<AtomicU64>; CELLS]);

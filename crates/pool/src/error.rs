@@ -1,21 +1,21 @@
-//! What can go wrong when a unit is fetched or written.
+//! The errors of fetching or writing a unit.
 
 use shoal_device::DeviceError;
 
-/// Why a unit could not be had, or a page not be written.
+/// The reason why a unit could not be fetched, or a page not be written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PoolError {
-    /// The device failed. Nothing of the request stays in the pool; the next fetch tries again.
+    /// The device failed. The pool keeps nothing of the request; the next fetch tries again.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The device gave other bytes than were written: rot, or a lost or misdirected write.
+    /// The device returned other bytes than were written: decay, or a lost or misdirected write.
     #[error("block {block} is damaged: checksum {found:08x} where {expected:08x} was expected")]
     Corrupt {
         /// First block of the unit.
         block: u64,
-        /// The checksum that whoever refers to the unit holds.
+        /// The checksum of the reference to the unit.
         expected: u32,
-        /// The checksum of what was read.
+        /// The checksum of the bytes read.
         found: u32,
     },
     /// Every frame was pinned or under I/O for the whole time that a request may wait; or the unit is larger than
@@ -38,9 +38,9 @@ pub enum PoolError {
     /// The pool cannot be built: no memory, or options outside of their limits.
     #[error("no buffer pool of {frames} frames: {message}")]
     Setup {
-        /// Frames asked for.
+        /// Requested frames.
         frames: usize,
-        /// What was wrong.
+        /// The reason.
         message: String,
     },
 }

@@ -1,6 +1,6 @@
-//! Getting frames: free ones, or those of the unit that will be missed least.
+//! Gets frames: free ones, or those of the unit that will be missed least.
 //!
-//! Nothing is held while a candidate is evicted: one that gets pinned meanwhile is lost, and another one is looked for.
+//! No lock is held while a candidate is evicted: a candidate that gets pinned meanwhile is given up for another one.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -17,12 +17,12 @@ use crate::unit::Hint;
 /// Searches before every slot is tried.
 const SEARCHES: usize = 3;
 
-/// Units at the front of the queue of scans that are tried: those that are pinned go to its end.
+/// Units at the front of the queue of scans that a search tries: pinned ones go to its end.
 const SCANNED_TRIES: usize = 8;
 
 impl Pool {
-    /// Takes `count` frames for `hint`, evicting what must go; `None` where nothing can go now. With `starving` set
-    /// whatever is pinned will wake the starving requests.
+    /// Takes `count` frames for `hint`, and evicts units if it must; `None` if nothing can be evicted now. With
+    /// `starving`, the last unpin of a pinned unit wakes the starving requests.
     pub(crate) fn try_take_or(&self, count: usize, hint: Hint, starving: bool) -> Option<Frames> {
         let shared = self.shared();
         if hint == Hint::Scan {
@@ -51,8 +51,8 @@ impl Pool {
         self.try_take_or(count, hint, false)
     }
 
-    /// Takes `count` frames, waiting for an unpin or the end of a request for the time that the options give. Gives the
-    /// device's error where writes failed meanwhile.
+    /// Takes `count` frames; waits for an unpin or the end of a request, as long as the options allow. Returns the
+    /// device's error if writes failed meanwhile.
     pub(crate) async fn take(&self, count: usize, hint: Hint) -> Result<Frames, PoolError> {
         let shared = self.shared();
         let exhausted = || {
@@ -99,7 +99,7 @@ impl Pool {
             if let Some(frames) = self.evict_or_write(index) {
                 return Some(frames);
             }
-            // It is being written, or somebody was faster: one that can go at once.
+            // The page is being written, or another thread evicted it first: take one that is clean.
             clean_only = true;
         }
         self.evict_any(starving)
@@ -124,14 +124,14 @@ impl Pool {
         let touched = residents.memory.free.touched();
         let start = self.shared().draw.sequence().below(touched);
         (start..touched).chain(0..start).find_map(|index| {
-            // Flagged where it is pinned; where it is not, it can be evicted, unless somebody is faster.
+            // A pinned unit is flagged; an unpinned one can be evicted, unless another thread is faster.
             let pinned = starving && residents.slot(index).word.wake_at_unpin();
             if pinned { None } else { self.evict_or_write(index) }
         })
     }
 
-    /// Evicts the unit in this slot, where it is not pinned. What is dirty is written first: here and now where that is
-    /// faster, else in the background, and then it does not go yet.
+    /// Evicts the unit in this slot if it is not pinned. A dirty page is written first: on this thread if that is
+    /// faster, else in the background, and then it is not evicted yet.
     pub(crate) fn evict_or_write(&self, index: u32) -> Option<Frames> {
         if self.residents().slot(index).word.is_dirty() {
             if !self.does_it_itself() {

@@ -1,13 +1,13 @@
-//! Frames for a value that is not on the device yet: filled by who brings it, written to the device from where they are, and
-//! resident when it is durable, so that the first read of a value that was just written reads nothing.
+//! Frames for a value that is not on the device yet: its receiver fills them, the device writes from them, and they are
+//! resident once the value is durable. So the first read of a value that was just written reads nothing.
 //!
 //! Invariants:
-//! 1. Nobody finds such frames before [`Pool::adopt`] gives them a name; a name has an identity (R11), so a reused block
-//!    cannot be taken for what it held before.
-//! 2. What was written pushes out nothing that is read often: it takes free frames first, where the pool has some, and else its
-//!    frames as a scan does: those that will be missed least, and no more than the scans' share, and as much again while it is
-//!    under way.
-//! 3. Together they are bounded: a value that finds no frames lies in memory of its own, and is not kept.
+//! 1. No lookup finds such frames before [`Pool::adopt`] names them. A name has an identity (R11), so a reused block is
+//!    not taken for its earlier contents.
+//! 2. A written value displaces nothing that is read often. It takes free frames first if the pool has some, and
+//!    otherwise frames as a scan does: those that will be missed least, no more than the scans' share, and as much
+//!    again while it is in flight.
+//! 3. Their total is bounded: a value that gets no frames lies in memory of its own, and is not kept.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::unit::{Hint, Unit};
 /// Blocks of a value's unit that begins with a block.
 const UNIT_BLOCKS: usize = VALUE_UNIT_BYTES / BLOCK_BYTES;
 
-/// So many blocks count as fresh.
+/// Counts a number of blocks as fresh.
 pub(crate) struct Counted {
     shared: Arc<Shared>,
     blocks: usize,
@@ -39,14 +39,14 @@ impl Drop for Counted {
     }
 }
 
-/// Frames to be filled with a value; what is in them is left over from earlier uses. They go back to the pool when this is dropped.
+/// Frames to be filled with a value; their contents are left over from earlier uses. Dropping them frees them.
 pub struct Fresh {
     /// Of a unit each.
     frames: SmallVec<[Frames; 1]>,
     counted: Counted,
 }
 
-/// Filled frames, which are only read from now on. Clones share them; who has the last one gives them back.
+/// Filled frames, which are only read from now on. Clones share them; the last clone frees them.
 #[derive(Clone)]
 pub struct Filled {
     frames: SmallVec<[Arc<Frames>; 1]>,
@@ -127,8 +127,8 @@ impl Filled {
 }
 
 impl Pool {
-    /// Frames for a value of so many blocks that begins with a block. None where it is too large to be kept, where too much is
-    /// under way already, or where nothing can go for it now.
+    /// Frames for a value of `blocks` blocks that starts at the beginning of a block. `None` if it is too large to be
+    /// kept, if too many blocks are in flight already, or if nothing can be evicted for it now.
     #[must_use]
     pub fn fresh(&self, blocks: usize) -> Option<Fresh> {
         let shared = self.shared();
@@ -155,8 +155,8 @@ impl Pool {
         Some(Fresh { frames, counted })
     }
 
-    /// Makes filled frames resident, a unit each, in their order: the device has their bytes, and nobody changes them from now on.
-    /// What is there already stays, and what somebody else holds still is not kept.
+    /// Makes filled frames resident, one unit each, in their order: the device has their bytes, and no thread changes
+    /// them from now on. Units that are resident already stay. Frames that another clone still holds are not kept.
     pub fn adopt(&self, filled: Filled, units: impl IntoIterator<Item = Unit>) {
         let Filled { frames, counted } = filled;
         for (frames, unit) in frames.into_iter().zip(units) {
@@ -173,11 +173,11 @@ impl Pool {
         let guard = shared.table.lock(unit.id.block);
         let mut chain = shared.table.chain(unit.id.block, &guard);
         if guard.is_loading(unit) || chain.any(|index| shared.residents.slot(index).is(unit)) {
-            // A second copy of it would never leave together with the first.
+            // A second copy of it would never be evicted together with the first.
             drop(guard);
             return;
         }
-        // Earlier lives of the block: nobody asks for them any more.
+        // Earlier versions at the block: no reader fetches them any more.
         let earlier = shared.retire(unit.id.block, &guard, |_| true);
         shared.enter(&frames, unit, hint, &guard);
         shared.residents.publish(frames, 0);
@@ -280,7 +280,7 @@ mod unit_tests {
         assert_eq!((pool.counters().adopted, used()), (1, 1));
     }
 
-    /// A put that was given up while the device writes has its frames until that ends, and so many more are not given away.
+    /// A put that is given up while the device writes holds its frames until the write ends, and they count until then.
     #[test]
     fn frames_that_the_device_holds_count() {
         let (pool, _device) = pool_of(4096, 64);

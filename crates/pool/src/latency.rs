@@ -1,5 +1,5 @@
-//! How long a read of the device takes, as far as that decides who does the work: on a fast device whoever needs
-//! something done does it, on a slow one it is started early and left to the device.
+//! The time that the device takes for a read. It decides which thread does the work: on a fast device the thread that
+//! needs something does it itself, on a slow one the work is started early and left to the device.
 //!
 //! The estimate moves by a fixed factor towards each sample, so it follows the median: a thread that loses its core in
 //! the middle of a read does not make the device slow.
@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The time, for whatever is measured of the device.
+/// The time, for all measurements of the device.
 pub(crate) fn moment() -> Instant {
     Instant::now()
 }
@@ -30,7 +30,7 @@ pub(crate) struct Latency {
 }
 
 thread_local! {
-    /// Reads that this thread began, of whatever pool.
+    /// Reads that this thread began, of all pools.
     static READS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -39,14 +39,14 @@ impl Latency {
         Self { estimate_ns: AtomicU64::new(START_NS) }
     }
 
-    /// A read begins: the time, where it is to be sampled.
+    /// Notes the beginning of a read; returns the time if it is sampled.
     pub(crate) fn began(&self) -> Option<Instant> {
         // A thread that is ending does not sample.
         let reads = READS.try_with(|reads| reads.replace(reads.get().wrapping_add(1))).unwrap_or(1);
         reads.is_multiple_of(SAMPLED).then(moment)
     }
 
-    /// It ended.
+    /// Notes the end of the read.
     pub(crate) fn ended(&self, began: Option<Instant>) {
         if let Some(began) = began {
             self.sample(began.elapsed().as_nanos() as u64);
@@ -57,7 +57,7 @@ impl Latency {
         let estimate = self.estimate_ns.load(Ordering::Relaxed);
         let next = if ns > estimate { estimate + estimate / 4 } else { estimate - estimate / 5 };
         let next = next.clamp(NS_MIN, NS_MAX);
-        // All threads look at it at each access.
+        // All threads read it at each access.
         if next != estimate {
             self.estimate_ns.store(next, Ordering::Relaxed);
         }

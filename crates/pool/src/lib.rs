@@ -1,4 +1,4 @@
-//! The page buffer pool: what was read from the device and verified, kept in memory until something better needs it.
+//! The page buffer pool keeps verified pages and values in memory until something better needs their frames.
 //!
 //! A *unit* is loaded, verified, cached and evicted as a whole: a tree page (one block) or up to 64 KiB of a value
 //! (1 to 17 blocks, because its bytes may begin inside a block). The engine's published pages and values never change
@@ -8,26 +8,27 @@
 //! 1. A frame has one owner: the free list, an exclusive [`Frames`](memory::frame::Frames), or the resident unit whose pin word
 //!    says so.
 //! 2. Bytes are written only through `Frames`; once published, a unit's frames are only read until it is evicted.
-//! 3. A unit is served only where block, identity and check all equal what was asked for (R11), and only after its
-//!    checksum was verified, or this pool's writer brought it.
-//! 4. No lock is held across I/O, an await, or a call of somebody else's waker.
-//! 5. A page that changes in place is dirty from the end of a change until its image is on the device, and does not leave
-//!    while it is, unless a side buffer has that image. It is pinned while it is written from its frame: no change meanwhile, and
-//!    one write of it at a time.
+//! 3. A unit is served only if block, identity and check all equal the requested ones (R11), and only after its
+//!    checksum was verified, or after this pool's writer brought it.
+//! 4. No lock is held across I/O, an await, or a call of a foreign waker.
+//! 5. A page that changes in place is dirty from the end of a change until its image is on the device. A dirty page is
+//!    not evicted unless a side buffer has that image. The page is pinned while it is written from its frame: it does
+//!    not change meanwhile, and has one write in flight.
 //!
 //! Lock order: shard of the table, then a load's state, then history or scan queue; a stream's state and a bucket of
 //! latches alone. A hit takes none of them.
 //!
-//! Reading order, the way of a fetch: [`unit`] (what is asked for), [`fetch`] (the ways to ask), [`table`] (where a unit is, and
-//! which are on their way), [`resident`] (slots, pins), [`evict`] (getting frames), [`policy`] (what to keep), [`memory`] (frames).
-//! Below them [`pool`] (the handle), [`shared`] (what all steps share) and [`requests`] (the device). Values and pages on their way
-//! in: [`fresh`] (values that are being written), [`writer`] (pages of the running apply).
+//! Reading order, the path of a fetch: [`unit`] (the unit and its identity), [`fetch`] (the ways to fetch), [`table`]
+//! (the places of units, and those in flight), [`resident`] (slots, pins), [`evict`] (getting frames), [`policy`] (the
+//! units to keep), [`memory`] (frames). Below them [`pool`] (the handle), [`shared`] (the state of all steps) and
+//! [`requests`] (the device). Values and pages before their write: [`fresh`] (values that are being written),
+//! [`writer`] (pages of the running apply).
 //!
-//! The second half serves pages that change in place, which the engine does not have: [`in_place`] (a pin is the shared latch, a
-//! write needs the exclusive one; scans that read ahead), and [`write_back`] (how they are written, from their frames or from
-//! side buffers). The first half meets it where a dirty page has to leave.
+//! The second half serves pages that change in place, which the engine does not have: [`in_place`] (a pin is the shared
+//! latch, a write needs the exclusive one; scans that read ahead), and [`write_back`] (their writes, from their frames
+//! or from side buffers). The first half meets it when a dirty page has to leave.
 //!
-//! What the pool does not do: flushes of the device, recovery.
+//! The pool does not flush the device, and does not recover.
 
 mod counters;
 mod error;

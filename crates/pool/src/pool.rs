@@ -1,4 +1,4 @@
-//! The pool as a whole: its parts, its options, and what concerns all of it.
+//! The pool as a whole: its parts and its options.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,23 +19,24 @@ use crate::shared::{InPlaceWrites, Shared};
 use crate::table::Table;
 use crate::unit::{UNIT_BLOCKS_MAX, UnitId};
 
-/// How large the pool is and how it chooses what to keep.
+/// The size of the pool, and the choice of units to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Frames of 4 KiB: what the pool may hold. Tables take about 7 % more with the defaults.
+    /// Frames of 4 KiB in the pool. Tables take about 7 % more memory with the defaults.
     pub frames: usize,
     /// LRU-K's k, 1 to 16.
     pub k: usize,
-    /// LRU-K's evicted units whose accesses are remembered, each 9 + 4 k bytes; 0 is none.
+    /// Evicted units whose accesses LRU-K remembers, each 9 + 4 k bytes; 0 means none.
     pub history: usize,
     /// Frames that scans take before they reuse their own.
     pub scan_frames_max: usize,
-    /// Frames that are free or being written before more pages are written ahead of need, on a slow device; 0: none is.
+    /// Frames that are free or being written before more pages are written ahead of need, on a slow device; 0: none
+    /// are.
     pub ready_frames: usize,
-    /// Buffers of 4 KiB beside the frames, from which pages that change in place are written, on a slow device: their frames are
-    /// free at once. 0, the default: none. (The engine's pages do not change in place.)
+    /// Buffers of 4 KiB beside the frames, from which pages that change in place are written on a slow device: their
+    /// frames are free at once. 0, the default: none. (The engine's pages do not change in place.)
     pub side_buffers: usize,
-    /// How long a request waits for a frame where all are pinned or under I/O, in milliseconds (rounded up to 10).
+    /// The longest wait of a request for a frame while all are pinned or under I/O, in milliseconds (rounded up to 10).
     pub pin_wait_ms: u64,
 }
 
@@ -43,8 +44,9 @@ impl PoolOptions {
     /// Least frames that remember evicted units: below, the table would be too small to tell anything.
     const HISTORY_MIN: usize = 1024;
 
-    /// A sixth, at least as many as threads may miss at once, at most 64 and a third. With fewer, misses wait for writes; with
-    /// more, pages go that are needed again (64 frames, 1 ms: 8 starve, 21 halve the hits).
+    /// A sixth of the frames, at least as many as threads may miss at once, at most 64 and a third. With fewer, misses
+    /// wait for writes; with more, pages are evicted that are needed again (64 frames, 1 ms: 8 starve, 21 halve the
+    /// hits).
     const fn ready(frames: usize) -> usize {
         let share = frames / 6;
         let bounded = if share < 8 { 8 } else { share };
@@ -81,7 +83,7 @@ impl PoolOptions {
 
 struct Handle {
     shared: Arc<Shared>,
-    /// As in `shared`, where a hit needs not look for it.
+    /// As in `shared`, without the indirection for a hit.
     residents: Arc<Residents>,
     device: Device,
 }
@@ -94,8 +96,9 @@ impl Drop for Handle {
 
 /// The page buffer pool of one device. Cheap to clone; the clones share everything.
 ///
-/// Dropping the last clone does not wait for reads and writes under way, nor for pins: the memory goes with the last
-/// of them. What is dirty is lost then: whoever shuts down [flushes](Self::flush_all) first, which waits for every write.
+/// Dropping the last clone does not wait for reads and writes in flight, nor for pins: the memory goes with the last of
+/// them. Dirty pages are lost then: for a shutdown, call [`flush_all`](Self::flush_all) first, which waits for every
+/// write.
 #[derive(Clone)]
 pub struct Pool(Arc<Handle>);
 
@@ -103,7 +106,7 @@ impl Pool {
     /// A pool without a unit. Memory is used as frames are.
     ///
     /// # Errors
-    /// [`PoolError::Setup`] where the options are outside of their limits or the address space does not suffice.
+    /// [`PoolError::Setup`] if the options are outside of their limits, or if the address space does not suffice.
     pub fn new(device: Device, options: PoolOptions) -> Result<Self, PoolError> {
         let PoolOptions { frames, k, history, scan_frames_max, ready_frames, .. } = options;
         let PoolOptions { side_buffers, pin_wait_ms, .. } = options;
@@ -144,7 +147,7 @@ impl Pool {
         &self.0.residents
     }
 
-    /// What has to be dropped, where this is the last handle.
+    /// The parts to drop, if this is the last handle.
     pub(crate) fn into_last(self) -> Option<impl Send> {
         Arc::into_inner(self.0)
     }
@@ -155,7 +158,8 @@ impl Pool {
         &self.0.device
     }
 
-    /// Values above this many bytes should be read past the pool: they would displace too much of what is read often.
+    /// Values above this many bytes should be read past the pool: they would displace too many units that are read
+    /// often.
     #[must_use]
     pub fn pass_through_bytes(&self) -> u64 {
         (self.frames() / 64 * shoal_base::BLOCK_BYTES) as u64
@@ -166,7 +170,7 @@ impl Pool {
         self.residents().slots.len()
     }
 
-    /// Whether a unit of this identity is resident. It may be gone a moment later.
+    /// Returns true if a unit of this identity is resident. It may be gone a moment later.
     #[must_use]
     pub fn is_resident(&self, id: &UnitId) -> bool {
         let shared = self.shared();
@@ -175,8 +179,8 @@ impl Pool {
         slots.any(|slot| slot.id() == *id && slot.word.is_resident())
     }
 
-    /// Drops the units that have a block in `run`, for instance because its space is given to somebody else. Units that
-    /// are pinned can no longer be found and go with their last pin; loads under way are not touched.
+    /// Drops the units that have a block in `run`, for instance because its space is reused. Pinned units can no longer
+    /// be found and go with their last pin; loads in flight are not touched.
     ///
     /// Identities keep a reused block from being taken for its former self (R11), so this only frees memory early.
     pub fn forget(&self, run: Run) {
@@ -198,7 +202,7 @@ impl Pool {
         resident.map(Slot::block).filter(|block| (first..run.end()).contains(block)).for_each(forget);
     }
 
-    /// Drops this unit, where it is resident, as [`Self::forget`] does.
+    /// Drops this unit if it is resident, as [`Self::forget`] does.
     pub fn forget_unit(&self, id: UnitId) {
         let guard = self.shared().table.lock(id.block);
         let pins = self.shared().retire(id.block, &guard, |unit| unit.id == id);

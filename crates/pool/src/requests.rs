@@ -8,13 +8,13 @@ use shoal_base::Run;
 use shoal_base::sync::Mutex;
 use shoal_device::{Device, IoFuture, IoMemory, Outcome};
 
-/// What a request is for.
+/// The purpose of a request.
 pub(crate) trait Purpose<M>: Send + Sync + 'static {
     /// The request ended. Called once, on whichever thread reaps completions.
     fn ended(&self, outcome: Outcome<M>);
 }
 
-/// A request under way. It is the waker of the device's future, so it ends whether anybody waits for it or not.
+/// A request in flight. It is the waker of the device's future, so it completes with or without waiters.
 pub(crate) struct Driven<M, P> {
     io: Mutex<Option<IoFuture<M>>>,
     pub(crate) purpose: P,
@@ -45,7 +45,7 @@ impl<M: IoMemory, P: Purpose<M>> Wake for Driven<M, P> {
     }
 }
 
-/// Starts requests with one submission, on this thread where it may block unless they are to run in the `background`.
+/// Starts requests with one submission: on this thread if it may block and they are not for the `background`.
 pub(crate) fn start<M: IoMemory, P: Purpose<M>>(
     device: &Device,
     background: bool,
@@ -61,8 +61,8 @@ pub(crate) fn start<M: IoMemory, P: Purpose<M>>(
     requests.into_iter().map(|(io, purpose)| Driven::drive(io, purpose)).collect()
 }
 
-/// Groups of neighbours on the device, with the first block of each, of at most `blocks_max` blocks where not a single thing is
-/// longer. `run` says where a thing lies.
+/// Groups of neighbours on the device, with the first block of each. A group has at most `blocks_max` blocks, unless a
+/// single thing is longer. `run` is the place of a thing.
 pub(crate) fn neighbours<T>(
     mut things: Vec<T>,
     blocks_max: usize,

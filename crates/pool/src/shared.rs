@@ -1,6 +1,8 @@
-//! What the handles of a pool and its requests under way share, and the steps by which units enter and leave the pool.
+//! The state that the handles of a pool and its requests in flight share, and the steps by which units enter and leave
+//! the pool.
 //!
-//! No device: requests hold this, and the last reference to a device is not to be dropped on its own threads.
+//! It has no device: requests hold this state, and the last reference to a device must not be dropped on the device's
+//! own threads.
 
 use std::sync::Arc;
 
@@ -101,7 +103,7 @@ impl Shared {
         self.policy.victim(&self.residents.slots, touched, &self.draw, clean_only)
     }
 
-    /// Claims the unit in this slot, where it is not pinned and not dirty, and takes it out of the table.
+    /// Claims the unit in this slot if it is not pinned and not dirty, and removes it from the table.
     fn claim(&self, index: u32) -> Option<Frames> {
         let frames = self.residents.claim(index)?;
         let guard = self.table.lock(self.residents.slot(index).block());
@@ -111,21 +113,21 @@ impl Shared {
         Some(frames)
     }
 
-    /// Evicts the unit in this slot, where it is not pinned and not dirty, and gives its frames.
+    /// Evicts the unit in this slot if it is not pinned and not dirty, and returns its frames.
     pub(crate) fn evict(&self, index: u32) -> Option<Frames> {
         let frames = self.claim(index)?;
         self.policy.left(self.residents.slot(index), index, true);
         Some(frames)
     }
 
-    /// Evicts what a scan read before, for its next page; whether the frame still counts as the scans'.
+    /// Evicts the page that a scan read before, for its next page; true says that the frame still counts as the scans'.
     pub(crate) fn reclaim(&self, entry: Scanned) -> Option<(Frames, bool)> {
         let slot = self.residents.slot(entry.index());
         if !Policy::is_scanned(slot, entry) {
             return None;
         }
         let frames = self.claim(entry.index())?;
-        // Now that it cannot change: it may have become somebody else's since.
+        // Checked now that the slot cannot change: another unit may have taken it since.
         let counted = Policy::is_scanned(slot, entry) && frames.count() == 1;
         if counted {
             Policy::left_to_scan(slot);
@@ -135,8 +137,9 @@ impl Shared {
         Some((frames, counted))
     }
 
-    /// Takes the units of `block` that `is_wanted` out of the table, pinned or not, but not pages that change in place. Their
-    /// frames are free when the last pin is gone: also those that this returns, to be dropped when the lock is.
+    /// Removes the units of `block` that `is_wanted` from the table, pinned or not, but not pages that change in place.
+    /// Their frames are free when the last pin is gone; also those that this returns, which the caller drops after the
+    /// lock.
     pub(crate) fn retire(
         &self,
         block: u64,

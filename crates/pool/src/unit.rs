@@ -1,4 +1,4 @@
-//! What is asked for: a unit, its identity, and the checksum that its holder expects.
+//! The unit: its identity, and the checksum that its holder expects.
 
 use shoal_base::checksum::crc32c;
 use shoal_base::limits::VALUE_UNIT_BYTES;
@@ -9,12 +9,12 @@ use crate::PoolError;
 /// Most blocks of a unit: 64 KiB that begin inside a block touch 17.
 pub(crate) const UNIT_BLOCKS_MAX: usize = VALUE_UNIT_BYTES / BLOCK_BYTES + 1;
 
-/// Which unit: where it begins, and which life of that block is meant (R11).
+/// The identity of a unit: its first block, and the use of that block (R11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnitId {
     /// The first block.
     pub block: u64,
-    /// What distinguishes this use of the block from earlier and later ones: a page's checksum, a value's LSN.
+    /// Distinguishes this use of the block from earlier and later ones: a page's checksum, a value's LSN.
     pub identity: u64,
 }
 
@@ -35,25 +35,25 @@ pub enum Check {
         /// CRC-32C of these bytes.
         crc: u32,
     },
-    /// Not at all: one block that changes in place, whose reader knows what to expect. Only these can be written to.
+    /// No check: one block that changes in place, whose reader knows its contents. Only these units can be written.
     Mutable,
 }
 
-/// What the pool loads, verifies, caches and evicts as a whole.
+/// The bytes that the pool loads, verifies, caches and evicts as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unit {
-    /// Which.
+    /// The identity.
     pub id: UnitId,
-    /// How much of it, and its checksum. Two units of one id and different checks are different units.
+    /// Its extent and its checksum. Two units of one id and different checks are different units.
     pub check: Check,
 }
 
-/// Why a unit is wanted: decides how long it stays.
+/// The purpose of a fetch, which decides how long the unit stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// A lookup: its history of accesses decides.
     Lookup,
-    /// A scan, or anything that will hardly come back: evicted before all others, leaves no history, and takes a
+    /// A scan, or any unit that will hardly be needed again: evicted before all others, leaves no history, and takes a
     /// bounded share of the pool.
     Scan,
     /// An inner page of a tree: counts as often used from the start.
@@ -82,7 +82,7 @@ impl Unit {
         Self { id: UnitId { block, identity: 0 }, check: Check::Mutable }
     }
 
-    /// Whether it changes in place.
+    /// Returns true if the unit changes in place.
     pub(crate) const fn is_mutable(&self) -> bool {
         matches!(self.check, Check::Mutable)
     }
@@ -114,7 +114,7 @@ impl Unit {
         }
     }
 
-    /// Refuses what does not fit a unit: it would not fit [`packed`](Self::packed) either.
+    /// Refuses a check that does not fit a unit: it would not fit [`packed`](Self::packed) either.
     pub(crate) fn validate(&self) -> Result<(), PoolError> {
         let Check::Bytes { offset, bytes, .. } = self.check else { return Ok(()) };
         if usize::from(offset) < BLOCK_BYTES && bytes >= 1 && bytes as usize <= VALUE_UNIT_BYTES {
@@ -168,7 +168,7 @@ impl Unit {
     }
 }
 
-/// The checksum of a page's contents, or where that is `expected` the one that it carries.
+/// The checksum of a page's contents, or the stored one if that is not `expected`.
 fn page_crc(page: &[u8], expected: u32) -> u32 {
     let Some((carried, contents)) = page.split_first_chunk::<4>() else { return !expected };
     let computed = crc32c(contents);

@@ -1,14 +1,14 @@
-//! Pages of the running apply: filled in frames, written behind the caller's back, readable at once.
+//! Pages of the running apply: filled in frames, written in the background, readable at once.
 //!
-//! Each page goes to a block that nobody refers to yet, once. So there is no order to keep between pages, no page is
-//! ever rewritten, and a write that failed only means that this apply is not published. Pages are gathered, sorted by
-//! block, and neighbours leave in one vectored request, all requests of a gathering in one submission.
+//! Each page goes once to a block that nothing refers to yet. So there is no order to keep between pages, no page is
+//! ever rewritten, and a failed write only means that this apply is not published. Pages are gathered, sorted by block,
+//! and neighbours leave in one vectored request, all requests of a gathering in one submission.
 //!
-//! A queued page is resident and pinned by its request; it is found like any other. Dropping the writer with requests
-//! under way is safe: they hold their pins until they completed. Pages that were not yet handed to the device are then
+//! A queued page is resident and pinned by its request; it is found like any other. The writer may be dropped with
+//! requests in flight: they hold their pins until they complete. Pages that were not yet handed to the device are then
 //! forgotten.
 //!
-//! "Written" here means completed, not durable: the flush is the engine's.
+//! "Written" here means completed, not durable: the engine flushes.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -36,26 +36,26 @@ pub struct WriterOptions {
     /// Bytes that may be gathered or under way; more wait. At least one page.
     pub in_flight_bytes_max: usize,
     /// Bytes that are gathered before they leave, and the most that one request writes. At least one page, and at most
-    /// half of what may be in flight, so that one half is filled while the other is written.
+    /// half of the bytes in flight, so that one half is filled while the other is written.
     pub request_bytes_max: usize,
 }
 
 impl Default for WriterOptions {
-    /// 1 MiB in flight (what a device flush of the log may have to drain), 256 KiB a request.
+    /// 1 MiB in flight (a flush of the log may have to wait for it), 256 KiB a request.
     fn default() -> Self {
         Self { in_flight_bytes_max: 1 << 20, request_bytes_max: 256 << 10 }
     }
 }
 
-/// What becomes of a page's frame when the page is written.
+/// The fate of a page's frame after the page is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// It is freed.
+    /// The frame is freed.
     Free,
-    /// It stays, as though it had just been fetched with this hint.
+    /// The page stays, as if it had just been fetched with this hint.
     Resident(Hint),
-    /// It stays with the history of the page that it replaces where that one is resident, is freed where it is not. The old one stays
-    /// as it is until [`Pool::let_go`]: as long as the new one is not published, the old one is what is read.
+    /// The page stays with the history of the page that it replaces if that one is resident; otherwise its frame is
+    /// freed. The old page stays until [`Pool::let_go`]: until the new one is published, readers need the old one.
     Inherit(UnitId),
 }
 
@@ -99,7 +99,7 @@ struct Queued {
     keep: bool,
 }
 
-/// What is gathered or under way, shared with the requests.
+/// Pages that are gathered or in flight, shared with the requests.
 #[derive(Default)]
 struct Flight(Mutex<FlightState>);
 
@@ -110,7 +110,7 @@ struct FlightState {
     waker: Option<Waker>,
 }
 
-/// Writes new pages behind its user's back.
+/// Writes new pages in the background.
 pub struct Writer {
     pool: Pool,
     options: WriterOptions,
@@ -129,7 +129,7 @@ impl Writer {
     /// A page to fill. Waits while too much is in flight or no frame is free.
     ///
     /// # Errors
-    /// The first error of a write so far; [`PoolError::Exhausted`] where readers hold every frame.
+    /// The first error of a write so far; [`PoolError::Exhausted`] if readers hold every frame.
     pub async fn page(&mut self) -> Result<NewPage, PoolError> {
         let room = self.options.in_flight_bytes_max - BLOCK_BYTES;
         self.settle(room).await?;
@@ -137,7 +137,7 @@ impl Writer {
             if let Some(frames) = self.pool.try_take(1, Hint::Lookup) {
                 break frames;
             }
-            // Our own writes hold frames: the end of any of them helps, if it is not a page that stays.
+            // Our own writes hold frames: the end of any of them helps, if its page does not stay.
             let bytes = self.flight.0.lock().bytes;
             if bytes == 0 {
                 break self.pool.take(1, Hint::Lookup).await?;
@@ -155,7 +155,7 @@ impl Writer {
     /// The first error of a write so far.
     ///
     /// # Panics
-    /// Where the page does not carry its own checksum ([`NewPage::seal`]).
+    /// If the page does not carry its own checksum ([`NewPage::seal`]).
     pub async fn write(&mut self, page: NewPage, id: UnitId, keep: Keep) -> Result<(), PoolError> {
         let Some((carried, contents)) = page.split_first_chunk::<4>() else {
             unreachable!("a page has 4 bytes")
@@ -211,7 +211,7 @@ impl Writer {
         let shared = self.pool.shared();
         let hint = if let Keep::Resident(hint) = keep { hint } else { Hint::Lookup };
         let guard = shared.table.lock(unit.id.block);
-        // Earlier lives of the block: nobody asks for them any more.
+        // Earlier versions at the block: no reader fetches them any more.
         let earlier = shared.retire(unit.id.block, &guard, |_| true);
         shared.enter(&frames, &unit, hint, &guard);
         let page = shared.residents.publish_one(frames);
@@ -225,14 +225,14 @@ impl Writer {
         Queued { page, keep }
     }
 
-    /// Hands the history of the page `old` over to `page`, where `old` is resident.
+    /// Hands the history of the page `old` over to `page`, if `old` is resident.
     fn inherit(&self, old: UnitId, page: &Pinned) -> bool {
         let shared = self.pool.shared();
         let guard = shared.table.lock(old.block);
         let mut named =
             shared.table.chain(old.block, &guard).filter(|&index| shared.residents.slot(index).id() == old);
         let from = named.find_map(|index| shared.residents.pin(index));
-        // Under the lock it cannot be retired meanwhile.
+        // The lock prevents that it is retired meanwhile.
         if let Some(from) = &from {
             shared.policy.inherit((from.slot(), from.index()), (page.slot(), page.index()));
         }
@@ -268,13 +268,13 @@ impl fmt::Debug for Writer {
 }
 
 impl Pool {
-    /// Writes new pages through the pool, behind the caller's back.
+    /// A writer of new pages through the pool.
     #[must_use]
     pub fn writer(&self, options: WriterOptions) -> Writer {
         Writer::new(self.clone(), options)
     }
 
-    /// Nobody who comes asks for what lies at `block` any more. Where it is resident, it goes before everything else.
+    /// Notes that no new reader needs the page at `block`. If it is resident, it is evicted before everything else.
     pub fn let_go(&self, block: u64) {
         let shared = self.shared();
         let guard = shared.table.lock(block);
@@ -286,7 +286,7 @@ impl Pool {
     }
 }
 
-/// Takes a page out of the table: its block does not hold it, or its frame is wanted.
+/// Removes a page from the table: its block does not hold it, or its frame is wanted.
 fn forget(shared: &Shared, page: &Pinned) {
     let guard = shared.table.lock(page.slot().block());
     shared.retire_pinned(page, &guard);
@@ -310,7 +310,7 @@ impl Purpose<WriteFrames> for PageWrites {
                 forget(&self.shared, page);
             }
         }
-        // The frames are free before the writer hears of it.
+        // The frames are free before the writer is woken.
         drop(pages);
         let waker = {
             let mut flight = self.flight.0.lock();

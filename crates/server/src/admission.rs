@@ -8,7 +8,7 @@ use futures_util::future::poll_fn;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// A connection whose time is over is told so in the words of its protocol; so much later it is cut.
+/// A connection whose time is over gets an error in its protocol, and is cut this much later.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// All connections.

@@ -31,7 +31,7 @@ pub struct Caller<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Principal {
-    /// Anybody who is let in without proof.
+    /// A caller that is let in without credentials.
     Local,
     /// The holder of the token of this number, from 1.
     Token(usize),
@@ -98,7 +98,7 @@ impl Gate {
         Ok(Authenticated { shared: Arc::clone(&self.shared), principal, identity: None, request })
     }
 
-    /// Runs `work`; the writes that it begins reach the store's committer together ([`Store::gather`]).
+    /// Runs `work`; the writes that it queues reach the store's committer at once ([`Store::gather`]).
     pub(crate) fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
         self.shared.store.gather(work)
     }
@@ -131,7 +131,7 @@ impl Shown {
                     return denied;
                 }
                 if changes.changed().await.is_err() {
-                    // Nobody is left who could change them.
+                    // No sender is left that could change them.
                     std::future::pending::<()>().await;
                 }
             }
@@ -187,7 +187,7 @@ impl<T> Authenticated<T> {
         (request, Authenticated { shared, principal, identity, request: () })
     }
 
-    /// The same admission for what the request was turned into (its message, decoded).
+    /// The same admission for the decoded message of the request.
     #[must_use]
     pub fn with<U>(self, request: U) -> Authenticated<U> {
         Authenticated { shared: self.shared, principal: self.principal, identity: self.identity, request }
@@ -211,7 +211,7 @@ impl<T> Authenticated<T> {
         &self.shared.store
     }
 
-    /// Short values that this thread was asked for lately.
+    /// Short values that this thread recently served.
     pub(crate) fn read_cache(&self) -> CachedReads<'_> {
         self.shared.read_caches.here(&self.shared.store)
     }
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Where tokens are known, nobody comes in without one, from this machine or with --insecure.
+    /// With tokens configured, no caller is let in without one, from this machine or with --insecure.
     #[test]
     fn who_has_a_token_is_let_in() {
         let text = format!("{TOKEN}-old\n{TOKEN}-new\n");
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(admit(Some("Bearer x"), None), Ok(Principal::Local), "nobody asks yet");
         security.replace(credentials);
         let name: Arc<str> = "a.example".into();
-        // Only what is configured is named.
+        // Only the configured credentials are named.
         let missing = admit(None, None).unwrap_err();
         assert_eq!(missing, Denied::Missing { token: true, certificate: false });
         assert!(!missing.to_string().contains("certificate"), "{missing}");

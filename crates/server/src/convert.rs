@@ -1,4 +1,4 @@
-//! Between the messages and the store's types. The store checks what is in them: names, lengths, metadata.
+//! Conversions between the messages and the store's types. The store checks the contents: names, lengths, metadata.
 
 use std::time::Duration;
 

@@ -31,7 +31,7 @@ impl Failure {
         Self::new(Kind::Overloaded, Code::ResourceExhausted, message)
     }
 
-    /// A message with more bytes than are taken: nothing was done, and sending it again is no use.
+    /// The message has more bytes than are allowed: nothing was done, and a repetition is useless.
     pub(crate) fn too_long(message_bytes_max: usize) -> Self {
         let message = format!("the message has more than the {message_bytes_max} bytes that are taken");
         Self::new(Kind::Invalid, Code::ResourceExhausted, message)
@@ -50,7 +50,7 @@ impl Failure {
         Self::new(Kind::Denied, Code::PermissionDenied, message)
     }
 
-    /// The caller did not prove who it is.
+    /// The caller has no valid credentials.
     pub(crate) fn unauthenticated(message: impl Into<String>) -> Self {
         Self::new(Kind::Denied, Code::Unauthenticated, message)
     }
@@ -69,7 +69,7 @@ impl Failure {
         Self::new(Kind::TooSlow, Code::DeadlineExceeded, slow.to_string())
     }
 
-    /// The client gave up before the end of what it sent.
+    /// The client gave up before the end of its message.
     pub(crate) fn broken_off() -> Self {
         Self::new(
             Kind::Incomplete,
@@ -83,7 +83,7 @@ impl Failure {
         Self::new(Kind::Closed, Code::Unavailable, "the server stops: what has no answer was not done")
     }
 
-    /// The object has another version than the one that was asked for.
+    /// The object has another version than the requested one.
     pub(crate) fn changed(current: Lsn) -> Self {
         let message = format!("the object has another version now: {current}");
         Self::new(Kind::Changed, Code::Aborted, message).with_current(Some(current))

@@ -1,10 +1,11 @@
-//! The server: what stands between a socket and the store.
+//! The server between a socket and the store.
 //!
-//! In the order in which a request passes: [`Server`] (`listen`) accepts connections, as `admission` says. `connection` speaks
-//! HTTP on one, over TLS where there is a certificate, and runs its requests. `dispatch` finds the method of a request, after
-//! `auth` has admitted it. `call` turns frames into messages. `operations` do the work, a file each. `answer` carries what they
-//! give, in pieces and in turn. `flow` bounds the memory of what is under way. `failure` says what went wrong, in one place for
-//! all of them; `wire` has the sizes of HTTP/2 and of gRPC's framing. The rules of the protocol are in `docs/format/grpc.md`.
+//! In the order in which a request passes: [`Server`] (`listen`) accepts connections, within the limits of `admission`.
+//! `connection` speaks HTTP on one, over TLS if there is a certificate, and runs its requests. `dispatch` finds the
+//! method of a request, after `auth` has admitted it. `call` turns frames into messages. `operations` do the work, one
+//! file each. `answer` carries their answers, in pieces and in turn. `flow` bounds the memory of requests in flight.
+//! `failure` has the errors of all of them in one place; `wire` has the sizes of HTTP/2 and of gRPC's framing. The
+//! rules of the protocol are in `docs/format/grpc.md`.
 
 mod admission;
 mod answer;

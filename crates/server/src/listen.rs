@@ -42,7 +42,7 @@ pub enum ServeError {
     /// The address was not taken.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The bucket of the service of the seed programs has no proper name.
+    /// The bucket of `io.grpc.KeyValueService` has no proper name.
     #[error("the bucket of io.grpc.KeyValueService: {0}")]
     Bucket(shoal_engine::Error),
     /// The schema that reflection would serve is damaged.

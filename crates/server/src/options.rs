@@ -11,11 +11,11 @@ use shoal_frontend::{MinRate, Security};
 pub struct ServerOptions {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Whether callers from other machines may come in although nothing proves who they are, or nothing is encrypted.
+    /// Whether callers from other machines may come in without credentials, or without encryption.
     pub insecure: bool,
     /// TLS, and what callers have to show.
     pub security: Security,
-    /// The bucket of the service of the seed programs (`io.grpc.KeyValueService`).
+    /// The bucket of `io.grpc.KeyValueService`.
     pub kv_bucket: String,
     /// Whether requests may be compressed (gzip).
     pub gzip: bool,
@@ -42,17 +42,18 @@ impl Default for ServerOptions {
     }
 }
 
-/// Bounds of what is under way. Together they bound the server's memory besides the store's own: `bytes_in_flight_max`, plus for
-/// each connection its HTTP/2 window (256 KiB of each request that has not come as a whole, 32 MiB at most), and what HTTP/2 keeps of answers that it was handed (128 KiB a stream). What is in
-/// flight is counted once; long values are in memory as they came and as they go to the device, and the allocator keeps some of
-/// what was: up to three times as much was measured with values of 4 MiB (T16 of `docs/reliability.md`).
+/// Bounds on requests in flight. They bound the server's memory besides the store's own: `bytes_in_flight_max`, plus
+/// for each connection its HTTP/2 window (256 KiB of each request that has not arrived as a whole, 32 MiB at most), and
+/// HTTP/2's buffers of answers (128 KiB a stream). Bytes in flight are counted once; long values are in memory as they
+/// arrived and as they go to the device, and the allocator keeps some freed memory: up to three times as much was
+/// measured with values of 4 MiB (T16 of `docs/reliability.md`).
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections; for a further one the oldest whose other side has not shown credentials makes room, and where there is none it is
+    /// Connections. For a further one the oldest without valid credentials makes room; if there is none, the new one is
     /// closed at once.
     pub connections_max: usize,
-    /// How long a connection may take from its beginning, TLS included, to its first request that is let in. Where nobody is
-    /// asked for credentials that is the first one that is understood.
+    /// The longest time of a connection from its beginning, TLS included, to its first request that is let in. Without
+    /// credentials that is the first valid request.
     pub unauthenticated_max: Duration,
     /// Requests at the same time on one connection; a client waits with further ones.
     pub streams_max: u32,

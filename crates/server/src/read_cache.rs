@@ -1,4 +1,4 @@
-//! A read cache for each thread that serves: what it was asked for lately is answered from memory of the thread's own
+//! A read cache for each serving thread: values that the thread recently served are answered from its own memory
 //! (`docs/adr/2026-11-21-read-cache.md`).
 
 use std::num::NonZero;
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use shoal_engine::{ObjectKey, ReadCache, ShortObject, Store, TryGet};
 
-/// Memory of all threads together, in bytes; taken with the first values.
+/// Memory of all threads' caches, in bytes; taken with the first values.
 const BYTES_MAX: usize = 16 << 20;
 
 /// Threads beyond these share the memory of others.
@@ -16,7 +16,7 @@ const THREADS_MAX: usize = 64;
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Which of the threads that asked for a value this one is.
+    /// The number of this thread, in the order in which threads first needed a cache.
     static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
 }
 

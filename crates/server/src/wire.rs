@@ -29,7 +29,7 @@ pub(crate) fn length(received: &Buffer, message_bytes_max: usize) -> Result<Opti
     }
     let mut prefix = &prefix[..];
     if prefix.get_u8() != 0 {
-        // The call looks at what the request's headers say before.
+        // The call checks the request's headers before.
         return Err(Status::internal(
             "the message says that it is compressed, and the request does not say how",
         ));

@@ -28,8 +28,8 @@ acknowledged.";
 #[command(after_help = EXAMPLES)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Arguments {
-    /// The data file, or a block device that `shoal format` made a store of. A file that does not exist is created; what is there is
-    /// never formatted [default: ./shoal.data].
+    /// The data file, or a block device that `shoal format` made a store of. A file that does not exist is created; an
+    /// existing file or device is never formatted [default: ./shoal.data].
     #[arg(long, value_name = "FILE", env = "SHOAL_DATA", hide_env_values = true)]
     pub(crate) data: Option<PathBuf>,
     /// Create nothing: a data file that does not exist is an error.
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:7411].
     #[arg(long, value_name = "HOST:PORT", env = "SHOAL_LISTEN", hide_env_values = true)]
     pub(crate) listen: Option<String>,
-    /// Let other machines in, although nothing proves who they are or nothing is encrypted.
+    /// Let other machines in, although clients need no credentials or nothing is encrypted.
     #[arg(long, value_name = "BOOL", env = "SHOAL_INSECURE", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,
     /// Speak TLS, with the certificate (and those between it and its root) in this PEM file. It and the other files with
@@ -64,14 +64,14 @@ pub(crate) struct Arguments {
     /// The certificate's private key, PEM. The file may be open to its owner only.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_KEY", hide_env_values = true)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Let in who shows a certificate of these roots, PEM.
+    /// Let in clients that show a certificate of these roots, PEM.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CLIENT_CA", hide_env_values = true)]
     pub(crate) tls_client_ca: Option<PathBuf>,
     /// Speak TLS 1.2 too, beside 1.3.
     #[arg(long, value_name = "BOOL", env = "SHOAL_TLS12", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) tls12: Option<bool>,
-    /// Let in who shows one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. The file may be
-    /// open to its owner only.
+    /// Let in clients that send one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. Only the
+    /// file's owner may have a right to it.
     #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
     pub(crate) token_file: Option<PathBuf>,
     /// The bucket that the keys of io.grpc.KeyValueService are the objects of [default: default].
@@ -90,8 +90,8 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) web_origins: Option<Vec<String>>,
-    /// Give these buckets space of their own: their values lie apart from everybody else's, so that a load that does not fit
-    /// the others leaves them no holes [default: none].
+    /// Give these buckets space of their own: their values lie apart from those of other buckets, so that a load that
+    /// does not fit the others leaves them no holes [default: none].
     #[arg(
         long,
         value_name = "BUCKET,...",
@@ -104,7 +104,8 @@ pub(crate) struct Arguments {
     /// little more there afterwards.
     #[arg(long, value_name = "BOOL", env = "SHOAL_DISCARD", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) discard: Option<bool>,
-    /// Leave values where they are: nothing is moved to make whole free space, until the next start without this.
+    /// Leave values in their places: nothing is moved to make whole free space, until the next start without this
+    /// option.
     #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_RELOCATION", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) pause_relocation: Option<bool>,
     /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off where gRPC asks for credentials and there is no
@@ -114,7 +115,8 @@ pub(crate) struct Arguments {
     /// The bucket that Redis keys are the objects of [default: redis].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_RESP_BUCKET", hide_env_values = true)]
     pub(crate) resp_bucket: Option<String>,
-    /// The file with the password that Redis clients must give, open to its owner only; without one nobody is asked.
+    /// The file with the password that Redis clients must send. Only its owner may have a right to it. Without a file
+    /// no password is needed.
     #[arg(long, value_name = "FILE", env = "SHOAL_PASSWORD_FILE", hide_env_values = true)]
     pub(crate) password_file: Option<PathBuf>,
     /// When a write of a Redis client is acknowledged: when it is durable (sync), or at once, while nothing
@@ -133,8 +135,8 @@ pub(crate) struct Arguments {
     /// --tls-cert].
     #[arg(long, value_name = "on|off", env = "SHOAL_RESP_TLS", hide_env_values = true)]
     pub(crate) resp_tls: Option<String>,
-    /// How many seconds a stop may take: requests under way are finished, and what the log holds is brought into the trees. What is
-    /// not done by then is done by the next start, as after a crash [default: 25].
+    /// The longest duration of a stop, in seconds: requests in flight are finished, and the log's records are applied
+    /// to the trees. The next start does the rest, as after a crash [default: 25].
     #[arg(long, value_name = "SECONDS", env = "SHOAL_STOP_TIMEOUT", hide_env_values = true)]
     pub(crate) stop_timeout: Option<u64>,
     /// The configuration file.

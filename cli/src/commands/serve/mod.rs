@@ -36,7 +36,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     stop_in_order(move || {
         begun.begin();
         tracing::info!("stopping; another signal stops at once, which loses nothing that was acknowledged");
-        // Nobody listens where the server is not running yet or no more.
+        // The receiver is dropped if the server is not running yet or not any more.
         let _ = stop.send(());
     })?;
     if settings.is_resp_open {
@@ -54,11 +54,11 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     if !losses.is_none() {
         let data = settings.data.display();
         tracing::warn!(
-            "{data} was repaired with losses: {losses}; `shoal check --data {data} --acknowledge` says that somebody has seen this"
+            "{data} was repaired with losses: {losses}; acknowledge this with `shoal check --data {data} --acknowledge`"
         );
     }
     let watching = tokio::spawn(settings.credentials.clone().watch(security));
-    // A task of its own: what it still waits for when the time is over is not waited for here.
+    // A task of its own: after the deadline of the stop this does not wait for it.
     let serving = tokio::spawn(serve(store.clone(), server, redis, stopped));
     let served = tokio::select! {
         served = serving => served.context("the server ended by an error of the program")?,
@@ -78,7 +78,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     closed
 }
 
-/// Says what --insecure opens: addresses that other machines reach, where nothing proves who calls or nothing is encrypted.
+/// Logs what --insecure opens: addresses that other machines reach, without credentials or without encryption.
 fn warn_of_openness(
     settings: &Settings,
     security: &Security,
@@ -115,7 +115,7 @@ async fn serve(
     Ok(served?)
 }
 
-/// One line a frontend, all at once: who reads the first one may be gone before another came.
+/// Prints one line for each frontend, all at once: the reader of the first line may be gone before another one came.
 fn announce(server: &Server, redis: Option<&shoal_redis::Server>) -> anyhow::Result<()> {
     let scheme = if server.is_encrypted() { "https" } else { "http" };
     let mut lines = format!("gRPC  {scheme}://{}\n", server.address());
@@ -155,7 +155,7 @@ async fn bind_redis(settings: &Settings, security: &Security) -> anyhow::Result<
     }
 }
 
-/// Takes the address that `settings` names, before the store is touched: where another server has it, nothing is created.
+/// Takes the address in `settings` before the store is touched: if another server has it, nothing is created.
 async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server> {
     let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
     let options = ServerOptions {

@@ -34,7 +34,7 @@ pub(super) struct Settings {
     pub(super) resp: Option<(String, RedisOptions)>,
     /// Whether Redis clients speak TLS; none: where gRPC's do.
     pub(super) resp_tls: Option<bool>,
-    /// It was switched off because it would let in whom gRPC does not.
+    /// The Redis frontend was switched off because it would let in clients that gRPC does not.
     pub(super) is_resp_open: bool,
     pub(super) stop_timeout: Duration,
     pub(super) log: String,
@@ -91,8 +91,9 @@ impl Settings {
         settings.with_redis_asking(is_resp_named)
     }
 
-    /// Where gRPC asks callers who they are, the Redis frontend asks too, or is not there: it would be a way around, with --insecure
-    /// as well, which says nothing against the credentials that were given. Who named its address is told so.
+    /// If gRPC asks for credentials, the Redis frontend must ask, too, or be off: otherwise it would be a way around
+    /// them. That holds with --insecure as well, which does not cancel given credentials. A user who named the
+    /// frontend's address gets an error.
     fn with_redis_asking(self, is_resp_named: bool) -> anyhow::Result<Self> {
         let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
         let is_open = asks && !self.asks_redis_certificates();
@@ -111,7 +112,7 @@ impl Settings {
         Ok(Self { resp: None, is_resp_open: true, ..self })
     }
 
-    /// Whether every Redis client shows a certificate that proves who it is: where a token would do instead, it need not.
+    /// Returns true if every Redis client must show a certificate. A client that may show a token instead need not.
     pub(super) fn asks_redis_certificates(&self) -> bool {
         let is_tls = self.resp_tls.unwrap_or(true);
         is_tls && self.credentials.client_roots.is_some() && self.credentials.tokens.is_none()
@@ -282,7 +283,7 @@ mod tests {
             assert!(settings.resp.is_some() && !settings.is_resp_open);
             let settings = Settings::new(Arguments { resp: Some("off".into()), ..given() }, None).unwrap();
             assert!(settings.resp.is_none() && !settings.is_resp_open);
-            // An address that was asked for was ignored.
+            // A regression: an address that was asked for was ignored.
             for named in ["0.0.0.0:7412", "127.0.0.1:7412"] {
                 let named = || Some(named.to_owned());
                 let error = Settings::new(Arguments { resp: named(), ..given() }, None).err().unwrap();

@@ -1,7 +1,7 @@
-//! The apply: a tablet's frozen overlay becomes a part of its tree (engine.md, "The apply").
+//! The apply merges a tablet's frozen overlay into its tree.
 //!
-//! One at a time. It never waits for readers, and no reader waits for it: new pages and values go to fresh blocks, and the
-//! publish makes them the tablet's.
+//! One apply runs at a time. It never waits for readers, and no reader waits for it: new pages and values go to fresh
+//! blocks, and the publish makes them the tablet's.
 
 use std::sync::Arc;
 
@@ -29,24 +29,26 @@ use crate::testing::injected_bug::{Bug, injected};
 use crate::value::owned::owned_runs;
 use crate::value::packed::Totals;
 
-/// How often an apply is tried whose pages the device cannot read, before they are given up.
+/// Attempts of an apply before it gives up pages that the device cannot read.
 const READS_TRIED: u32 = 3;
 
-/// A tree that is written and not published yet.
+/// A tree that is written but not published yet.
 pub(crate) struct NewTree<'a> {
     pub trees: Trees,
     /// Records up to here are in it.
     pub applied: Lsn,
     pub totals: Totals,
-    /// Pages of the merges that made it.
+    /// The pages of the merges that made the tree.
     pub pages: Vec<Pages<'a>>,
-    /// Runs that the published image does not know as taken yet.
+    /// Runs that are free in the published image, and not free in the new one.
     pub taken: Vec<Run>,
-    /// Runs that the published image knows as taken, and that are free with this publish.
+    /// Runs that are taken in the published image, and free in the new one.
     pub freed: Vec<Run>,
-    /// Runs that the apply itself took for values. Where it fails they go back when the last write on them ended.
+    /// Runs that the apply took for values. If the apply fails, they are free again after the last write to them has
+    /// ended.
     pub given: Vec<Arc<Extents>>,
-    /// Runs that no published tree ever named, and that readers of the view before may still read: not in the image's delta.
+    /// Runs that no published tree ever named, but that readers of the last view may still read: not in the image's
+    /// delta.
     pub dropped: Vec<Run>,
 }
 
@@ -66,8 +68,8 @@ impl Inner {
         self.let_log_go().await
     }
 
-    /// Gives the log's room back where it is half full of what nobody needs any more: recovery may find it so, and there is no apply whose
-    /// superblock would do it.
+    /// Publishes without an apply if the log is at least half full of records that are all applied. Recovery may find
+    /// the log so, and then no apply's superblock would free its blocks.
     async fn let_log_go(&self) -> Result<()> {
         let is_applied = self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
         if is_applied && self.log_fill_permille() >= 500 {
@@ -76,8 +78,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Applies the tablet whose apply helps most: the one that holds the log's tail where the log is fuller than the
-    /// overlays, else the one that holds most.
+    /// Applies the tablet whose apply helps most: if the log is fuller than the overlays, the one that holds the log's
+    /// tail, else the one with the largest overlays.
     pub(crate) async fn apply_fullest(&self) -> Result<()> {
         let tablets = self.tablets.all().iter().filter(|tablet| tablet.first_unapplied().is_some());
         let chosen = if self.log_fill_permille() >= self.tablets.admission.fill_permille() {
@@ -94,7 +96,7 @@ impl Inner {
         }
     }
 
-    /// Applies one tablet, waiting for its turn. Where there is nothing to apply it does nothing.
+    /// Applies one tablet; waits until no other apply runs. Does nothing if there is nothing to apply.
     ///
     /// # Errors
     /// As the device: the overlay stays frozen, and the next apply tries again. A failed write poisons the store.
@@ -126,8 +128,8 @@ impl Inner {
             if !is_of_medium(error) || self.log.poison.check().is_err() {
                 break;
             }
-            // A page that stays unreadable while the device reads others is lost as a damaged one is (R19): otherwise nothing of the
-            // tablet could be applied any more, and its log would fill up.
+            // A page that stays unreadable while the device reads others is lost as a damaged page is (R19): otherwise
+            // no record of the tablet could be applied any more, and its log would fill up.
             let is_given_up = tried + 1 == READS_TRIED && self.answers().await;
             let unread = if is_given_up { Unread::IsLost } else { Unread::Fails };
             outcome = self.run_apply(tablet, &view, applied, Moves::default(), unread).await;
@@ -135,12 +137,12 @@ impl Inner {
         outcome.map(|_| fresh)
     }
 
-    /// What becomes of pages that an apply cannot read at once.
+    /// The treatment of pages that an apply cannot read.
     pub(crate) fn unread(&self) -> Unread {
         if self.gives_up { Unread::IsLost } else { Unread::Fails }
     }
 
-    /// Whether the device reads at least one of the blocks that hold superblocks.
+    /// Returns true if the device reads at least one of the superblocks.
     pub(crate) async fn answers(&self) -> bool {
         for block in copies::copies(0).into_iter().chain(copies::copies(1)) {
             if self.device.read(block, shoal_device::IoBuf::unfilled(1)).await.ok().is_ok() {
@@ -150,8 +152,8 @@ impl Inner {
         false
     }
 
-    /// Rewrites packed runs of one tablet in which too little is alive, without anything else; says whether they take less
-    /// room now.
+    /// Rewrites packed runs of one tablet that have too few live bytes, and applies nothing. Returns true if the runs
+    /// take fewer blocks now.
     ///
     /// # Errors
     /// As [`apply_tablet`](Self::apply_tablet).
@@ -159,7 +161,7 @@ impl Inner {
         let _turn = self.maintenance.applier.take().await;
         self.log.poison.check()?;
         let view = tablet.view();
-        // An apply that failed comes first.
+        // An earlier apply failed: its overlay comes first.
         if view.frozen.is_some() {
             return Ok(false);
         }
@@ -168,7 +170,8 @@ impl Inner {
             return Ok(false);
         }
         self.run_apply(tablet, &view, view.applied, moves, self.unread()).await?;
-        // What was hoped for may not come out: short runs are rounded up, and free space is in pieces. Then enough is enough.
+        // The gain may not be the expected one, because short runs are rounded up and free space is in pieces. Then the
+        // search rests.
         let totals = tablet.view().totals;
         let gained = totals.packed_blocks < view.totals.packed_blocks;
         if !gained {
@@ -177,8 +180,8 @@ impl Inner {
         Ok(gained)
     }
 
-    /// Makes and publishes the tree of the frozen overlay of `view`, if there is one, and `moves`; gives the bytes of the
-    /// values that moved. The caller has the applier's turn.
+    /// Makes and publishes a tree from `view`'s frozen overlay, if there is one, and `moves`. Returns the bytes of the
+    /// moved values. The caller holds the applier's token.
     pub(crate) async fn run_apply(
         &self,
         tablet: &Tablet,
@@ -216,7 +219,7 @@ impl Inner {
         for (version, entry) in merge.old {
             match owned_runs(&self.device, &self.pool, &entry, version).await {
                 (runs, None) => new.freed.extend(runs),
-                // They stay taken until a repair.
+                // The runs stay taken until a repair.
                 (_, Some(error)) => {
                     tracing::warn!("the space of a value is lost until `shoal check --repair`: {error}");
                 }
@@ -237,13 +240,13 @@ impl Inner {
         self.count(&self.counters.applies);
         OperationCounters::add(&self.counters.moved_values, merge.moved_values);
         OperationCounters::add(&self.counters.moved_bytes, merge.moved_bytes);
-        // What moves is read and written.
+        // A moved value is read and written.
         self.maintenance.relocation.charge(2 * merge.moved_bytes);
         self.log.committer.moved.notify();
         Ok(merge.moved_bytes)
     }
 
-    /// Merges what an apply does to the counts of packed runs into its tree.
+    /// Merges an apply's changes of the packed runs' liveness into its tree.
     pub(crate) async fn merge_liveness<'a>(
         &'a self,
         tablet: &Tablet,
@@ -263,7 +266,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes `new` the tablet's tree. The caller has the applier's turn.
+    /// Makes `new` the tablet's tree. The caller holds the applier's token.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -276,7 +279,8 @@ impl Inner {
             freed.extend_from_slice(&pages.freed);
         }
         self.space.drop_foreign(&mut freed);
-        // Pages of the first merge that the second one replaced were never in a published tree, nor was what was not moved.
+        // These blocks were taken and freed since the last publish: the second merge replaced pages of the first one,
+        // or a value did not move. No published tree named them.
         let between = take_common(&mut taken, &mut freed);
         let change = TabletChange {
             id: tablet.id,
@@ -306,7 +310,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Merges `ops` into the tree under `root`: the new root, and the pages that were taken and freed for it, all written.
+    /// Merges `ops` into the tree under `root`. Returns the new root and the pages taken and freed for it, all written.
     pub(crate) async fn merge_tree<M: Merge>(
         &self,
         (tablet, trees, lsn): (&Tablet, &Trees, Lsn),
@@ -327,7 +331,7 @@ impl Inner {
             Ok(applied) => applied,
             Err(error) => {
                 let error = self.apply_failed(&error);
-                // R8: the pages' blocks go back only when the writes on them have ended.
+                // R8: the pages' blocks are free again only after the writes to them have ended.
                 drop(sink.finish().await);
                 return Err(error);
             }
@@ -401,7 +405,7 @@ impl Inner {
         error.clone()
     }
 
-    /// Says which keys an apply found lost (R19).
+    /// Reports the keys that an apply found lost (R19).
     fn report_lost(&self, tablet: &Tablet, applied: &Applied) {
         for lost in &applied.lost {
             tracing::error!(

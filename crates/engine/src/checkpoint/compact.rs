@@ -1,8 +1,8 @@
-//! Which packed runs are rewritten, and what of them is alive.
+//! Chooses the packed runs to rewrite, and reads their live values.
 //!
-//! A tablet's runs are looked at a window at a time, the emptiest of the window first; so the memory that this takes
-//! does not grow with their number. What is alive is found by the run's footer: a value lives if the tree still names it at
-//! this place. The values move with the apply that asked, on the root that it found (R13).
+//! The search goes over a tablet's runs window by window and takes the emptiest of each window, so its memory does not
+//! grow with the number of runs. A run's footer names its values; a value is alive if the tree still names it at this
+//! place. The values move with the apply that chose them, on the root that it read (R13).
 
 use std::sync::Arc;
 
@@ -22,26 +22,26 @@ use crate::tablet::view::Tablet;
 use crate::value::entry::{Entry, Home, decode_leaf_entry};
 use crate::value::packed::{Footer, RunEntry, TAIL_BYTES, block_of_run_key, run_key, run_keys_end};
 
-/// Runs that are looked at before the emptiest of them are taken.
+/// Runs in a window, of which the emptiest are taken.
 const WINDOW_RUNS: usize = 1024;
 
-/// Packed blocks over live bytes, in thousandths, that applies keep under load. engine.md: under random overwrites 1.25
-/// costs 2.7 times the bytes, 1.05 would cost 10.7 times.
+/// Packed blocks over live bytes, in thousandths, that applies aim at under load. Under random overwrites 1.25 costs
+/// 2.7 times the written bytes, 1.05 would cost 10.7 times.
 const AIM_UNDER_LOAD: u64 = 1250;
-/// The same on an idle store, and where space is short.
+/// The aim of an idle store, and of one that is short of space.
 const AIM_IDLE: u64 = 1050;
 
-/// Runs that one apply may rewrite however little else it writes: fewer would often not free a single block.
+/// Runs that one apply may rewrite even if it writes little else: fewer would often not free a single block.
 const MOVED_RUNS_MIN: u64 = 4;
 
-/// How hard to try.
+/// The effort of a rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressure {
-    /// Beside fresh values of so many bytes: at most twice as much is moved.
+    /// Beside this many bytes of fresh values: at most three times as much is rewritten.
     Load { fresh_bytes: usize },
-    /// Nobody waits.
+    /// No request waits.
     Idle,
-    /// A write found no room.
+    /// A write found too little free space.
     Shortage,
 }
 
@@ -53,12 +53,12 @@ impl Pressure {
         }
     }
 
-    /// Bytes of runs that one apply reads and rewrites, at most.
+    /// Bytes of runs that one apply reads and rewrites at most.
     fn budget(self, inner: &Inner) -> u64 {
         let most = inner.tuning.move_bytes_max as u64;
         let run = u64::from(inner.run_blocks_max) * BLOCK_BYTES_U64;
         match self {
-            // Twice the fresh bytes alive are what steady overwrites at 1.25 need; the runs hold dead bytes, too.
+            // Steady overwrites at 1.25 need to move twice the fresh bytes; the runs hold dead bytes, too.
             Self::Load { fresh_bytes } => (3 * fresh_bytes as u64).min(most),
             Self::Idle | Self::Shortage => most / 4,
         }
@@ -66,34 +66,34 @@ impl Pressure {
     }
 }
 
-/// A value that is to be moved.
+/// A value to move.
 pub(crate) struct LiveValue {
     pub key: Bytes,
     pub version: Lsn,
-    /// As the tree has it, its home still the old place.
+    /// The tree's entry, which names the old place.
     pub entry: Entry,
     pub stored: Bytes,
     pub checksum: u32,
 }
 
-/// What an apply moves, and the runs that it found not to be as the accounting says.
+/// The moves of one apply, and the runs whose contents do not match their liveness.
 #[derive(Default)]
 pub(crate) struct Moves {
     pub values: Vec<LiveValue>,
-    /// Keys whose leaves, and the pages above them, are to go to other blocks.
+    /// Keys whose leaves, and the pages above them, must go to other blocks.
     pub touches: Vec<Bytes>,
     pub doubtful: Vec<(u64, Doubt)>,
-    /// Where values are to fill holes: the longest free run that counts as one, in blocks.
+    /// If values are to fill holes: the length of the longest free run that counts as a hole, in blocks.
     pub hole_blocks: Option<u32>,
-    /// Room for the values and the pages that name them, held until the apply is through (R3).
+    /// The reservation for the values and the pages that name them, held until the end of the apply (R3).
     pub promise: Option<Reservation>,
 }
 
-/// What an apply does besides bringing records home.
+/// A step of an apply besides the overlay's records.
 pub(crate) enum MoveStep {
     /// A value goes to another place.
     Value(Box<LiveValue>),
-    /// The leaf that holds this key does.
+    /// The leaf that holds this key goes to another block.
     Touch(Bytes),
 }
 
@@ -107,30 +107,31 @@ impl MoveStep {
 }
 
 impl Moves {
-    /// Whether there is nothing to do.
+    /// Returns true if there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty() && self.touches.is_empty() && self.doubtful.is_empty()
     }
 
-    /// One step a key, in order of keys, and the room that was promised for them.
+    /// At most one step for each key, in the order of the keys, and their reservation.
     pub(crate) fn into_steps(self) -> (Vec<MoveStep>, Option<Reservation>) {
         let values = self.values.into_iter().map(|value| MoveStep::Value(Box::new(value)));
         let mut steps: Vec<MoveStep> = values.chain(self.touches.into_iter().map(MoveStep::Touch)).collect();
-        // Stable: a value that moves takes its leaf with it.
+        // The sort is stable: a value that moves takes its leaf with it.
         steps.sort_by(|a, b| a.key().cmp(b.key()));
         steps.dedup_by(|later, first| later.key() == first.key());
         (steps, self.promise)
     }
 }
 
-/// A run that is to be rewritten.
+/// A run to rewrite.
 pub(crate) struct Victim {
     pub block: u64,
     pub entry: RunEntry,
 }
 
 impl Victim {
-    /// The run that the tree has under this key; none where it is of another kind, unreadable, or not to be rewritten.
+    /// The run that the tree has under this key; `None` if the key is of another kind, the entry is unreadable, or the
+    /// run must not be rewritten.
     pub(crate) fn of_entry(key: &[u8], entry: &[u8]) -> Option<Self> {
         let block = block_of_run_key(key)?;
         let entry = RunEntry::decode(entry).ok()?;
@@ -141,13 +142,13 @@ impl Victim {
         self.entry.run(self.block)
     }
 
-    /// Whether these are as many as the accounting says.
+    /// Returns true if `values` match the liveness of the run.
     fn counts(&self, values: &[LiveValue]) -> bool {
         let bytes: usize = values.iter().map(|value| value.stored.len()).sum();
         (values.len(), bytes) == (self.entry.live_values as usize, self.entry.live_bytes as usize)
     }
 
-    /// Bytes that its live values will take, with their share of a footer.
+    /// Bytes that the live values will take, with their share of a footer.
     pub(crate) fn bytes_after(&self) -> u64 {
         let footer = u64::from(self.entry.bytes() - self.entry.value_bytes);
         let share = footer * u64::from(self.entry.live_values) / u64::from(self.entry.values.max(1));
@@ -155,23 +156,23 @@ impl Victim {
     }
 }
 
-/// What a window gave.
+/// The choice from one window.
 struct Choice {
     chosen: Vec<Victim>,
     promise: Option<Reservation>,
-    /// There would have been more, but no room to move them.
+    /// More runs were worth rewriting, but there was no space to move them.
     no_room: bool,
 }
 
 impl Inner {
-    /// Whether the packed runs of a tablet take more room than `pressure` allows.
+    /// Returns true if the packed runs of a tablet take more blocks than `pressure` allows.
     pub(crate) fn wants_tidying(&self, tablet: &Tablet, pressure: Pressure) -> bool {
         let totals = tablet.view().totals;
         is_above(totals.packed_bytes(), totals.packed_live_bytes, pressure.aim())
             && tablet.tidy.lock().quiet != Some((pressure.aim(), totals))
     }
 
-    /// Rewrites packed runs of the tablet that gains most; says whether there was anything to do.
+    /// Rewrites packed runs of the tablet that gains most. Returns true if there was anything to do.
     ///
     /// # Errors
     /// As an apply.
@@ -187,11 +188,11 @@ impl Inner {
         }
     }
 
-    /// Rewrites packed runs of every tablet once, so that what is dead in them is reusable at once; says whether there was
+    /// Rewrites packed runs of every tablet once and makes their dead space reusable at once. Returns true if there was
     /// anything to do.
     ///
     /// # Errors
-    /// As an apply. That there is no room to move anything is no error.
+    /// As an apply. A lack of space to move values is no error.
     pub(crate) async fn tidy_for_room(&self) -> Result<bool> {
         let mut any = false;
         for tablet in self.tablets.all() {
@@ -241,17 +242,14 @@ impl Inner {
                 Ok(values) if victim.counts(&values) => moves.values.extend(values),
                 Ok(values) => {
                     let (run, alive) = (victim.run(), values.len());
-                    tracing::error!(
-                        "{alive} values are alive in the packed run {run}, not {:?}",
-                        victim.entry
-                    );
+                    tracing::error!("the packed run {run} has {alive} live values, not {:?}", victim.entry);
                     moves.doubtful.push((victim.block, Doubt::Count));
                 }
                 Err(Error::Corrupt { what, .. }) => {
                     tracing::warn!("the packed run {} cannot be rewritten: {what}", victim.run());
                     moves.doubtful.push((victim.block, Doubt::Contents));
                 }
-                // It may be readable the next time; nothing else depends on it.
+                // The run may be readable the next time; nothing else depends on it.
                 Err(error) => tracing::warn!("the packed run {} is left for later: {error}", victim.run()),
             }
         }
@@ -292,7 +290,7 @@ impl Inner {
         (chosen, promise)
     }
 
-    /// The runs from `position` on, and where the next window begins if there are more.
+    /// The runs from `position` on, and the start of the next window if there are more.
     async fn window(&self, tablet: &Tablet, root: Root, position: u64) -> (Vec<Victim>, Option<u64>) {
         let tree = tree_of(self.identity, tablet.id);
         let source = PoolPages::new(&self.pool);
@@ -302,11 +300,11 @@ impl Inner {
             let item = match cursor.next().await {
                 Ok(Some(item)) => item,
                 Ok(None) => return (window, None),
-                // The cursor goes on behind a damaged page.
+                // The cursor continues after a damaged page.
                 Err(Error::Corrupt { .. }) => continue,
                 Err(error) => {
-                    tracing::warn!("the accounting of packed runs could not be read: {error}");
-                    // Not the end of it: a tablet that was looked at as a whole is left in peace until its totals change.
+                    tracing::warn!("the liveness of packed runs could not be read: {error}");
+                    // Not the end: the search would leave the tablet alone until its totals change.
                     return (window, Some(0));
                 }
             };
@@ -319,7 +317,7 @@ impl Inner {
         (window, next)
     }
 
-    /// As many of `window`, from the first on, as may be rewritten now; none where that would free nothing.
+    /// As many of `window`, from the first on, as may be rewritten now; none if that would free nothing.
     fn within_budget(&self, window: Vec<Victim>, pressure: Pressure) -> Choice {
         let budget = pressure.budget(self);
         let (mut bytes, mut after, mut values, mut before_blocks) = (0, TAIL_BYTES as u64, 0, 0);
@@ -334,7 +332,7 @@ impl Inner {
             after += victim.bytes_after();
             values += u64::from(victim.entry.live_values);
             let needed = blocks_for(after) + values * TREE_BLOCKS_PER_RECORD;
-            // The new promise is in place before the smaller one goes.
+            // The larger reservation is made before the smaller one is dropped.
             let more = needed - promise.as_ref().map_or(0, Reservation::blocks);
             let Some(added) = self.space.promise_moves(more, pressure == Pressure::Shortage) else {
                 no_room = true;
@@ -346,14 +344,15 @@ impl Inner {
         }
         let bytes_after = chosen.iter().map(Victim::bytes_after).sum::<u64>() + TAIL_BYTES as u64;
         let after_blocks = blocks_for(bytes_after);
-        // Less than a block, or less than a thirty-second, would be work for nothing, again and again.
+        // A gain of less than a block, or of less than a thirty-second, would repeat the same work again and again for
+        // nothing.
         if before_blocks <= after_blocks + after_blocks / 32 {
             return Choice { chosen: Vec::new(), promise: None, no_room };
         }
         Choice { chosen, promise, no_room }
     }
 
-    /// Reads whole runs, all with one submission. What cannot be read is left out.
+    /// Reads whole runs, all with one submission. Leaves out runs that cannot be read.
     async fn read_victims(&self, victims: Vec<Victim>) -> Vec<(Victim, Bytes)> {
         let mut batch = self.device.batch();
         let reads: Vec<_> = victims
@@ -376,7 +375,7 @@ impl Inner {
     /// The values of a run that `trees` still name.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the footer, a live value, or a page that tells which are alive is damaged; as the device.
+    /// [`Error::Corrupt`] if the footer, a live value, or a page on the way to an entry is damaged; as the device.
     async fn live_values(
         &self,
         tree: Tree,
@@ -388,7 +387,7 @@ impl Inner {
         let footer = Footer::decode(memory, owner_of(tree, victim.block))
             .map_err(|_| damaged("its footer is damaged"))?;
         if !footer.fits(&victim.entry) {
-            return Err(damaged("its footer does not fit the accounting"));
+            return Err(damaged("its footer does not match its liveness"));
         }
         let mut values = Vec::new();
         for item in footer.items() {
@@ -420,7 +419,7 @@ impl Inner {
     }
 }
 
-/// Whether `bytes` are more than `aim` thousandths of `live`.
+/// Returns true if `bytes` are more than `aim` thousandths of `live`.
 fn is_above(bytes: u64, live: u64, aim: u64) -> bool {
     bytes * 1000 > live * aim
 }

@@ -1,4 +1,4 @@
-//! Values on their way home: an apply gives them packed runs or extents, and writes them.
+//! Brings values home: an apply gives them packed runs or extents, and writes them.
 
 use std::sync::Arc;
 
@@ -25,24 +25,25 @@ use crate::value::entry::{Entry, Home};
 use crate::value::packed::{Packer, Pending, packs};
 use crate::value::prepare::{Filler, fits_leaf, home_of, manifest_blocks};
 
-/// How often a moved run may be halved to find a hole for it.
+/// Halvings of a run to find a hole for it.
 const HOLE_HALVES: usize = 3;
 
-/// What an apply collects.
+/// The state of an apply while it brings values home.
 pub(crate) struct Work<'a> {
     inner: &'a Inner,
     tree: Tree,
-    /// Runs that the published image does not know as taken yet.
+    /// Runs that are free in the published image, and not free in the new one.
     pub taken: Vec<Run>,
-    /// Runs that the published image knows as taken, and that are free with this publish.
+    /// Runs that are taken in the published image, and free in the new one.
     pub freed: Vec<Run>,
-    /// Runs that the apply itself took for values. Where it fails they go back when the last write on them ended.
+    /// Runs that the apply took for values. If the apply fails, they are free again after the last write to them has
+    /// ended.
     pub given: Vec<Arc<Extents>>,
     ops: Vec<Op>,
     packer: Packer,
     pub liveness: LivenessOps,
     writes: HomeWrites,
-    /// Values go into free runs of at most so many blocks, as long as there are such.
+    /// If values are to fill holes: the length of the longest free run that counts as a hole, in blocks.
     hole_blocks: Option<u32>,
 }
 
@@ -62,8 +63,9 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The overlay's newest records and the values that move, in order of keys; values that do not fit in a leaf are
-    /// packed or get extents, and are written. What the overlay has for a key is newer than what would move.
+    /// The operations of the overlay's newest records and of the moves, in the order of the keys. Values that do not
+    /// fit in a leaf are packed or get extents, and are written. An overlay's record for a key is newer than a move of
+    /// that key, which is dropped.
     pub(crate) async fn bring_home(
         &mut self,
         frozen: Option<&Overlay>,
@@ -97,7 +99,7 @@ impl<'a> Work<'a> {
             return Ok(());
         }
         let damaged = |_| Error::Corrupt { what: format!("record {} in memory", record.lsn()), block: 0 };
-        // Borrowed: a reference of its own would cost an allocation for each record.
+        // Borrowed: a counted reference would cost an allocation for each record.
         let (entry, inline) = Entry::decode(record.body_bytes()).map_err(damaged)?;
         let value_bytes = entry.value_bytes;
         let in_leaf = entry.home != Home::Inline
@@ -129,7 +131,7 @@ impl<'a> Work<'a> {
         self.go_home(Pending { op, entry, key, version, stored, checksum }).await
     }
 
-    /// Finds a place for a value; so much as may be under way is written meanwhile.
+    /// Finds a place for a value. Writes the collected values when as many bytes as may be in flight are collected.
     async fn go_home(&mut self, value: Pending) -> Result<()> {
         if packs(value.key.len(), value.stored.len()) {
             if !self.packer.has_room_for(&value) {
@@ -149,7 +151,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Puts what waits into runs: one, or shorter ones where the free space has no run that long.
+    /// Packs the waiting values into one run, or into shorter ones if no free run is long enough.
     fn pack_pending(&mut self) -> Result<()> {
         while self.packer.len() > 0 {
             let alone = self.packer.len() < 2;
@@ -158,7 +160,7 @@ impl<'a> Work<'a> {
             match run {
                 Some(run) if count >= 2 => self.fill_run(run, count, blocks),
                 run => {
-                    // A run for one value would be counted and rewritten for nothing.
+                    // A packed run for one value would be counted and rewritten for nothing.
                     self.inner.space.give_back(run.as_slice());
                     if let Some(first) = self.packer.pop_first() {
                         self.own_extents(first)?;
@@ -169,7 +171,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// A run of `wanted` blocks or less.
+    /// A free run of `wanted` blocks or fewer.
     fn run_to_pack(&self, wanted: u32) -> Option<Run> {
         let space = &self.inner.space;
         let halves = std::iter::successors(Some(wanted), |blocks| Some(blocks / 2).filter(|&half| half > 1));
@@ -179,13 +181,13 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// A run in a hole, where this apply is to fill holes and there is one.
+    /// A run in a hole, if this apply fills holes and there is one.
     fn hole(&self, blocks: u32) -> Option<Run> {
         let hole_blocks = self.hole_blocks.filter(|&hole_blocks| blocks <= hole_blocks)?;
         self.inner.space.allocate_in_hole(blocks, hole_blocks)
     }
 
-    /// Packs the first `count` values that wait into `blocks` blocks of `run`, and gives back the others.
+    /// Packs the first `count` waiting values into `blocks` blocks of `run`, and gives the other blocks back.
     fn fill_run(&mut self, run: Run, count: usize, blocks: u32) {
         if blocks < run.blocks {
             self.inner.space.give_back(&[Run::new(run.block + u64::from(blocks), run.blocks - blocks)]);
@@ -202,7 +204,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The value gets extents of its own.
+    /// Gives the value extents of its own.
     fn own_extents(&mut self, value: Pending) -> Result<()> {
         let owner = self.inner.own.owner_of_encoded(&value.key);
         let Pending { op, mut entry, stored, .. } = value;
@@ -230,7 +232,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The operation's new body, and where its value went: to a packed run, or to runs of its own.
+    /// Sets the operation's new body and the value's new place: a packed run, or runs of its own.
     fn placed(&mut self, op: usize, entry: &Entry, to: Option<u64>, own: &[Run]) {
         let mut body = Vec::with_capacity(96);
         entry.encode(&mut body);
@@ -257,7 +259,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Values on their way home: neighbours on the device go out in one request.
+/// Values to write: one request writes neighbours on the device.
 #[derive(Default)]
 struct HomeWrites {
     pieces: Vec<(u64, shoal_device::IoBuf)>,
@@ -271,7 +273,7 @@ impl HomeWrites {
         self.pieces.push((block, memory));
     }
 
-    /// Writes everything and waits: so many bytes at most are under way when a commit flushes.
+    /// Writes everything and waits, so that a commit's flush meets a bounded number of bytes in flight.
     async fn write(&mut self, inner: &Inner) -> Result<()> {
         self.bytes = 0;
         let mut pieces = std::mem::take(&mut self.pieces);

@@ -1,12 +1,12 @@
-//! What of each packed run is alive, changed by the apply that kills or moves its values.
+//! The liveness of packed runs: an apply that kills or moves values changes the counts of their runs.
 //!
-//! Which entries an apply replaces is only known when it has merged them. So the accounting is a second, small merge
-//! over the root of the first one, before anything is published: the published root has both or none. Its keys sort behind all
-//! objects, so it touches a few leaves at the end of the tree.
+//! An apply knows the entries that it replaces only after it has merged them. So the counts change in a second, small
+//! merge over the root of the first one, before anything is published: the published root has both or none. The keys of
+//! the counts sort behind all objects, so the merge touches a few leaves at the end of the tree.
 //!
-//! Invariant: of a run that is not uncertain, the live values and bytes are exactly those of the entries of the same tree
-//! that name it. Where the counts contradict each other they are no longer trusted: the run becomes uncertain, and is kept
-//! until a repair counts it again. A run is never freed on a doubt.
+//! Invariant: the live values and bytes of a run that is not uncertain are exactly those of the entries of the same
+//! tree that name the run. If counts contradict each other, they are no longer trusted: the run becomes uncertain, and
+//! is kept until a repair recounts it. A run in doubt is never freed.
 
 use std::collections::BTreeMap;
 
@@ -23,27 +23,27 @@ pub(crate) struct Dead {
     pub bytes: u64,
 }
 
-/// What an apply does to one run's count.
+/// An apply's change of one run's count.
 #[derive(Clone, Debug)]
 pub(crate) struct LivenessOp {
     key: [u8; RUN_KEY_BYTES],
     block: u64,
-    /// A new run, or what a repair counted.
+    /// The count of a new run, or a repair's recount.
     set: Option<RunEntry>,
     dead: Dead,
     doubt: Option<Doubt>,
 }
 
-/// Why a run is not to be rewritten.
+/// The reason why a run must not be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doubt {
-    /// Its count does not fit what is alive in it.
+    /// Its count does not match its live values.
     Count,
     /// Its footer or a value in it is damaged.
     Contents,
 }
 
-/// All changes of one apply to the accounting, by run.
+/// All changes of one apply, by run.
 #[derive(Debug, Default)]
 pub(crate) struct LivenessOps(BTreeMap<u64, LivenessOp>);
 
@@ -58,19 +58,19 @@ impl LivenessOps {
         })
     }
 
-    /// The run at `block` is new, or was counted again.
+    /// Sets the count of the run at `block`, which is new or recounted.
     pub(crate) fn set(&mut self, block: u64, entry: RunEntry) {
         self.of(block).set = Some(entry);
     }
 
-    /// A value of `bytes` stored bytes in the run at `block` is not named any more.
+    /// Counts out a value of `bytes` stored bytes in the run at `block`: no entry names it any more.
     pub(crate) fn kill(&mut self, block: u64, bytes: u64) {
         let dead = &mut self.of(block).dead;
         dead.values += 1;
         dead.bytes += bytes;
     }
 
-    /// The run at `block` is not to be rewritten any more.
+    /// Marks the run at `block`: it must not be rewritten any more.
     pub(crate) fn doubt(&mut self, block: u64, doubt: Doubt) {
         self.of(block).doubt = Some(doubt);
     }
@@ -79,18 +79,18 @@ impl LivenessOps {
         self.0.is_empty()
     }
 
-    /// Runs that change.
+    /// The number of runs that change.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// In the order of the keys.
+    /// The changes in the order of their keys.
     pub(crate) fn into_ops(self) -> Vec<LivenessOp> {
         self.0.into_values().collect()
     }
 }
 
-/// Merges the changes; afterwards it holds the new totals and the runs in which nothing is alive.
+/// Merges the changes. Afterwards `totals` are the new totals, and `freed` are the runs without live values.
 pub(crate) struct Liveness {
     pub totals: Totals,
     pub freed: Vec<Run>,
@@ -116,7 +116,7 @@ impl Merge for Liveness {
         };
         let Some(mut entry) = op.set.or(before) else {
             tracing::warn!(
-                "the accounting of the packed run at block {} is lost: its space is, until `shoal check --repair`",
+                "the liveness of the packed run at block {} is lost: it stays taken until `shoal check --repair`",
                 op.block
             );
             return Ok(Change::NoChange);
@@ -136,7 +136,7 @@ impl Merge for Liveness {
 }
 
 impl LivenessOp {
-    /// Counts the dead out, and doubts a count that cannot be.
+    /// Counts the dead values out, and doubts a count that is impossible.
     fn take_from(&self, entry: &mut RunEntry) {
         let left = |alive: u32, dead: u64| u64::from(alive).checked_sub(dead).map(|left| left as u32);
         let (values, bytes) =
@@ -148,7 +148,7 @@ impl LivenessOp {
         entry.fixed |= self.doubt == Some(Doubt::Contents);
         if (contradicts || self.doubt == Some(Doubt::Count)) && !entry.uncertain {
             tracing::error!(
-                "the accounting of the packed run at block {} is wrong ({entry:?}, {:?}): it is kept until `shoal check --repair`",
+                "the liveness of the packed run at block {} is wrong ({entry:?}, {:?}): it stays taken until `shoal check --repair`",
                 self.block,
                 self.dead
             );
@@ -173,7 +173,7 @@ mod tests {
         fixed: false,
     };
 
-    /// What becomes of a run that the tree has as `before`: its entry, and whether it was freed.
+    /// The result of merging into a run's entry `before`: the new entry, whether the run was freed, and the totals.
     fn merged(before: Option<RunEntry>, ops: LivenessOps) -> (Option<RunEntry>, bool, Totals) {
         let mut totals = Totals { value_bytes: 1, ..Totals::default() };
         let mut old = Vec::new();
@@ -216,14 +216,14 @@ mod tests {
             let (entry, freed, _) = merged(Some(ENTRY), kills(wrong));
             assert!(entry.is_some_and(|entry| entry.uncertain) && !freed, "{wrong:?}");
         }
-        // Once doubted it is kept, whatever the counts say.
+        // A doubted run is kept, whatever the counts say.
         let doubted = RunEntry { uncertain: true, ..ENTRY };
         let (entry, freed, _) = merged(Some(doubted), kills(&[2_000, 3_000]));
         assert!(entry.is_some_and(|entry| entry.uncertain) && !freed);
         let mut ops = LivenessOps::default();
         ops.doubt(9, Doubt::Count);
         assert!(merged(Some(ENTRY), ops).0.is_some_and(|entry| entry.uncertain));
-        // What cannot be moved is still counted, and freed.
+        // A run that cannot be rewritten is still counted, and freed.
         let mut ops = kills(&[2_000, 3_000]);
         ops.doubt(9, Doubt::Contents);
         assert!(merged(Some(ENTRY), ops).1);

@@ -1,7 +1,9 @@
-//! Checkpoints: an apply brings an overlay into its tree, values go home or move, and a superblock publishes the new roots.
+//! Checkpoints: an apply merges an overlay into its tree, values go home or move, and a superblock publishes the new
+//! roots.
 //!
-//! Reading order: [`apply`], [`home`] (where values go), [`replace`] (what a tree gets and loses), [`liveness`] (what of packed runs is
-//! alive), [`compact`] (which of them are rewritten), [`publish`], [`space_image`].
+//! Reading order: [`apply`], [`home`] (the places of values), [`replace`] (the entries that a tree gets and loses),
+//! [`liveness`] (the live values of packed runs), [`compact`] (the choice of runs to rewrite), [`publish`],
+//! [`space_image`].
 
 pub(crate) mod apply;
 pub(crate) mod compact;

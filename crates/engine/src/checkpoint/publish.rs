@@ -1,4 +1,4 @@
-//! Publishing: the one place where superblocks are composed (R5, R9, R10, R15, R20).
+//! Publishing: the only place that composes superblocks (R5, R9, R10, R15, R20).
 
 use std::future::Future;
 
@@ -15,7 +15,7 @@ use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
 
-/// How far the LSN ceiling of a superblock is ahead of the numbers given.
+/// Distance of a superblock's LSN ceiling from the last assigned LSN.
 pub(crate) const CEILING_STEP: u64 = 1 << 24;
 
 /// The new trees of a tablet, up to which record they hold the log, and what they hold in all.
@@ -37,18 +37,18 @@ pub(crate) struct Changes {
     pub tablet: Option<TabletChange>,
     /// Runs that were free in the published image and are not any more.
     pub taken: Vec<Run>,
-    /// Runs that were not free in it and are now.
+    /// Runs that are taken in the published image, and free in the new one.
     pub freed: Vec<Run>,
-    /// A new size of the device.
+    /// The new size of the device, in blocks.
     pub device_blocks: Option<u64>,
-    /// More of the log's ring is prepared.
+    /// The new length of the prepared part of the log's ring.
     pub log_prepared: Option<u32>,
-    /// What a repair lost, beyond what the superblock tells of already.
+    /// The losses of a repair, in addition to those that the superblock lists already.
     pub losses: Option<Losses>,
 }
 
 impl Inner {
-    /// Publishes `changes`; gives the new superblock's number.
+    /// Publishes `changes`; returns the new superblock's number.
     ///
     /// # Errors
     /// As the device; then the store is poisoned.
@@ -56,7 +56,7 @@ impl Inner {
         self.publish_with(changes, CEILING_STEP).await
     }
 
-    /// The last superblock of a clean end: numbering goes on where it stopped.
+    /// Publishes the last superblock of a clean end: the next opening continues the numbering without a gap.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -83,7 +83,7 @@ impl Inner {
     ) -> Result<Superblock> {
         let mut next = newest.clone();
         next.number += 1;
-        // Asked first: a record that is numbered from here on is above it, so the tail stays before it.
+        // Read first: any record that is numbered later is above it, so the tail stays before that record.
         let assigned = self.log.committer.assigned();
         let mut tail = assigned.next().0;
         for tablet in self.tablets.all() {
@@ -121,11 +121,11 @@ impl Inner {
         let taken = if injected(Bug::TakenNotPublished) { &[] } else { &changes.taken[..] };
         let freed = if injected(Bug::FreedNotPublished) { &[] } else { &changes.freed[..] };
         next.space = space_image::append(&self.device, &next, taken, freed).await?;
-        // Pages, values and the image's delta are durable before the superblock names them.
+        // Pages, values and the image's delta must be durable before the superblock names them.
         if !injected(Bug::PagesNotFlushed) {
             self.flushed(async { self.device.flush().await.ok().map_err(Error::Io) }).await?;
         }
-        // Only the flush: commits beside it wait for whatever is in there (`fence.rs`).
+        // The writes stay outside of `flushed`: commits beside it wait for every operation inside (`fence.rs`).
         copies::write_copies(&self.device, &next).await?;
         self.flushed(copies::flush(&self.device)).await?;
         self.log.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);

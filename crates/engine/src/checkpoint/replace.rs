@@ -1,4 +1,5 @@
-//! What an apply does to a tree's entries: the newest record replaces what is there, and values that move get a new place.
+//! The changes of a tree's entries by an apply: the newest record replaces the old entry, and moved values get a new
+//! place.
 
 use std::sync::Arc;
 
@@ -15,18 +16,18 @@ use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home, decode_leaf_entry, end_of};
 use crate::value::packed::Totals;
 
-/// What the apply does to one key, and the body that it gets where its value went home or moved.
+/// An operation of an apply on one key. It has a body if its value went home or moved.
 pub(crate) struct Op {
     pub what: What,
     pub body: Option<Bytes>,
-    /// Bytes of the value that the key has afterwards.
+    /// Bytes of the key's value after the apply.
     pub value_bytes: u64,
 }
 
 pub(crate) enum What {
     /// A record of the overlay.
     Record(Arc<Record>),
-    /// A value that the tree holds goes to another place.
+    /// A value of the tree goes to another place.
     Move(Box<Moved>),
     /// The entry of this key stays, and goes with its leaf to another block.
     Touch(Bytes),
@@ -35,11 +36,11 @@ pub(crate) enum What {
 pub(crate) struct Moved {
     pub key: Bytes,
     pub version: Lsn,
-    /// As the tree has it.
+    /// The tree's entry.
     pub entry: Entry,
-    /// The packed run that it goes to, where it goes to one.
+    /// The value's new packed run, if it goes to one.
     pub to: Option<u64>,
-    /// The runs of its own that it gets otherwise.
+    /// The value's new runs of its own otherwise.
     pub own: Vec<Run>,
 }
 
@@ -52,7 +53,7 @@ impl Op {
         }
     }
 
-    /// Runs that an overlay's record brings with it.
+    /// Runs that an overlay's record owns.
     pub(crate) fn owned(&self) -> &[Run] {
         match &self.what {
             What::Record(record) => record.owned(),
@@ -61,7 +62,7 @@ impl Op {
     }
 }
 
-/// The newest record replaces what the tree has, and what it replaces is noted.
+/// Replaces the tree's entries by the newest records, and notes the replaced entries.
 pub(crate) struct ReplaceEntries<'a> {
     inner: &'a Inner,
     /// Entries that are not in the new tree and may own runs.
@@ -71,7 +72,7 @@ pub(crate) struct ReplaceEntries<'a> {
     pub liveness: LivenessOps,
     bytes_added: u64,
     bytes_removed: u64,
-    /// Objects with an end of their time.
+    /// Objects with a deadline.
     expiring_added: u64,
     expiring_removed: u64,
     pub moved_values: u64,
@@ -94,7 +95,7 @@ impl<'a> ReplaceEntries<'a> {
         }
     }
 
-    /// What the tree holds afterwards, but for its packed runs.
+    /// The tree's totals after the apply, without the changes of its packed runs.
     pub(crate) fn totals_after(&self, before: Totals) -> Totals {
         let left = |before: u64, added: u64, removed: u64| (before + added).saturating_sub(removed);
         Totals {
@@ -104,7 +105,7 @@ impl<'a> ReplaceEntries<'a> {
         }
     }
 
-    /// Notes what the tree loses.
+    /// Notes an entry that the tree loses.
     fn replaced(&mut self, key: &[u8], old: &[u8]) {
         match decode_leaf_entry(old) {
             Ok((version, entry)) => {
@@ -127,7 +128,7 @@ impl<'a> ReplaceEntries<'a> {
         }
     }
 
-    /// Whether the tree still has what is to move.
+    /// Returns true if the tree still has the entry that is to move.
     fn is_unchanged(moved: &Moved, old: Old<'_>) -> bool {
         let Old::Present(old) = old else { return false };
         decode_leaf_entry(old).is_ok_and(|(version, entry)| version == moved.version && entry == moved.entry)
@@ -147,7 +148,7 @@ impl Merge for ReplaceEntries<'_> {
             What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
             What::Move(moved) => {
                 if !Self::is_unchanged(moved, old) {
-                    // Its leaf was lost since it was read: the new place holds nothing that is named.
+                    // The leaf was lost since the value was read: nothing names the new place.
                     if let Some(to) = moved.to {
                         self.liveness.kill(to, moved.entry.stored_bytes());
                     }

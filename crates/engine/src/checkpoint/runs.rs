@@ -1,8 +1,8 @@
-//! Runs as sets of blocks: what two lists have in common.
+//! Runs as sets of blocks: the intersection of two lists.
 
 use shoal_base::Run;
 
-/// Takes the blocks that are in both lists out of both, and gives them.
+/// Removes the blocks that are in both lists from both, and returns them.
 pub(crate) fn take_common(taken: &mut Vec<Run>, freed: &mut Vec<Run>) -> Vec<Run> {
     taken.sort_unstable();
     freed.sort_unstable();
@@ -22,7 +22,7 @@ pub(crate) fn take_common(taken: &mut Vec<Run>, freed: &mut Vec<Run>) -> Vec<Run
     common
 }
 
-/// The parts of `runs` that are not in `holes`; both are in order and do not overlap in themselves.
+/// The parts of `runs` that are not in `holes`; each list is in order and without overlaps.
 fn without(runs: &[Run], holes: &[Run]) -> Vec<Run> {
     let mut rest = Vec::with_capacity(runs.len());
     let mut holes = holes.iter().copied().peekable();

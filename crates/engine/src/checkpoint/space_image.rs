@@ -1,8 +1,8 @@
 //! The space image on the device: a snapshot and the deltas of the superblocks since, in one of two areas (R10;
 //! `docs/format/space.md`).
 //!
-//! A publish appends what it changed. When an area is full, the image is read back, brought up to date and written to the other
-//! area as a new snapshot: it is never written from the allocator's memory, which runs ahead.
+//! A publish appends its changes. When an area is full, the image is read back, updated and written to the other area
+//! as a new snapshot. It is never written from the allocator's memory, which is ahead of the published state.
 
 use shoal_base::{BLOCK_BYTES, Run, blocks_for};
 use shoal_device::{Device, IoBuf};
@@ -12,10 +12,10 @@ use shoal_space::{Delta, FreeImage};
 use crate::common::error::{Error, Result};
 use crate::store::superblock::{SpacePlace, Superblock};
 
-/// Blocks from one piece of a snapshot to the next: a damaged piece does not hide where the others are.
+/// Blocks from one piece of a snapshot to the next, so that a damaged piece does not hide the places of the others.
 const PIECE_BLOCKS: u64 = (SNAPSHOT_PIECE_BYTES_MAX / BLOCK_BYTES) as u64;
 
-/// Writes the image of a new store: everything from the first data block on is free.
+/// Writes the image of a new store: all blocks from the first data block on are free.
 ///
 /// # Errors
 /// As the device.
@@ -36,7 +36,7 @@ pub(crate) async fn write_first(device: &Device, superblock: &Superblock) -> Res
 /// Writes `image` as the snapshot of `superblock`, in the area that is not in use.
 ///
 /// # Errors
-/// As the device; [`Error::Corrupt`] where it does not fit, which no image of this size can do.
+/// As the device; [`Error::Corrupt`] if it does not fit, which is impossible for an image of this size.
 pub(crate) async fn rewrite(
     device: &Device,
     superblock: &Superblock,
@@ -45,10 +45,10 @@ pub(crate) async fn rewrite(
     write_snapshot(device, superblock, image, superblock.space.area ^ 1).await
 }
 
-/// Appends what `superblock` (which is not written yet) changes; gives where its image lies.
+/// Appends the changes of `superblock`, which is not written yet. Returns the place of its image.
 ///
 /// # Errors
-/// As the device; [`Error::Corrupt`] where the change does not follow on the image.
+/// As the device; [`Error::Corrupt`] if a change contradicts the image.
 pub(crate) async fn append(
     device: &Device,
     superblock: &Superblock,
@@ -75,11 +75,11 @@ pub(crate) async fn append(
     write_snapshot(device, superblock, &image, place.area ^ 1).await
 }
 
-/// Reads the image that `superblock` names. Groups whose piece is damaged are incomplete in it: nothing of them is
-/// handed out (R19).
+/// Reads the image that `superblock` names. Groups whose piece is damaged are incomplete in it: none of their blocks is
+/// allocated (R19).
 ///
 /// # Errors
-/// [`Error::Corrupt`] where a delta is damaged: then only the trees know; as the device.
+/// [`Error::Corrupt`] if a delta is damaged: then only the trees know the free blocks; as the device.
 pub(crate) async fn load(device: &Device, superblock: &Superblock) -> Result<FreeImage> {
     let (layout, place) = (&superblock.layout, &superblock.space);
     let start = layout.space_area(place.area);
@@ -90,7 +90,8 @@ pub(crate) async fn load(device: &Device, superblock: &Superblock) -> Result<Fre
         let at = u64::from(sequence) * PIECE_BLOCKS;
         let blocks = PIECE_BLOCKS.min(u64::from(place.snapshot_blocks).saturating_sub(at));
         let read = || async { device.read(start + at, IoBuf::unfilled(blocks as usize)).await.ok() };
-        // What cannot be read is left out of the next snapshot for good: one failure of the device must not be enough for that.
+        // A piece that cannot be read is missing in the next snapshot for good: one failure of the device must not be
+        // enough for that.
         let piece = match read().await {
             Ok(piece) => Ok(piece),
             Err(_) => read().await,
@@ -170,7 +171,8 @@ mod tests {
     use crate::block_on;
     use crate::testing::fixtures::Fixture;
 
-    /// The image is what the published trees leave: a change that contradicts it ends the publish, and names a block.
+    /// The image follows from the published trees: a change that contradicts it ends the publish, and the error names a
+    /// block.
     #[test]
     fn a_change_that_does_not_follow_is_refused() {
         let mut made = Fixture::new();
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(twice, (what(&format!("run {free} cannot be taken: {free} is not free")), free.block));
         let twice = refused(&superblock, &[], &[used, used]);
         assert_eq!(twice, (what(&format!("run {used} cannot be freed: {used} is free already")), used.block));
-        // A full area: the image is read back, and the change is compared with it.
+        // The area is full: the image is read back, and the change is compared with it.
         superblock.space.used_blocks = superblock.layout.space_area_blocks;
         let not_free = refused(&superblock, &[used], &[]);
         assert_eq!(not_free.1, used.block);
@@ -200,7 +202,7 @@ mod tests {
         assert_eq!((place.area, place.deltas), (made.superblock.space.area ^ 1, 0), "a new snapshot");
     }
 
-    /// Deltas of other superblocks, right in every checksum.
+    /// Deltas of other superblocks, with valid checksums.
     #[test]
     fn a_delta_of_another_superblock_is_damage() {
         let mut made = Fixture::new();

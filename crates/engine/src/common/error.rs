@@ -1,19 +1,20 @@
-//! What can go wrong, sorted by what the caller can do about it.
+//! The errors of the engine, sorted by what the caller can do.
 
 use shoal_base::Lsn;
 use shoal_device::DeviceError;
 
-/// Why an operation of the store failed. A write that fails with anything but [`Error::Unknown`] had no effect.
+/// The reason why an operation of the store failed. A write that fails with anything but [`Error::Unknown`] had no
+/// effect.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A condition of the write does not hold.
     #[error("the condition does not hold: the object's current version is {}", Current(*current))]
     ConditionFailed {
-        /// The object's version now; none where it does not exist.
+        /// The object's present version; `None` if it does not exist.
         current: Option<Lsn>,
     },
-    /// The request itself is wrong.
+    /// The request itself is invalid.
     #[error("{0}")]
     Invalid(String),
     /// The device is full.
@@ -23,18 +24,18 @@ pub enum Error {
     Full {
         /// Blocks that the write needs.
         needed: u64,
-        /// Blocks that it may take.
+        /// Blocks that the write may take.
         available: u64,
     },
-    /// Too much is going on; try again.
+    /// The store has too much to do; try again.
     #[error("the store is busy: {0}; try again")]
     Busy(&'static str),
     /// Stored bytes are damaged.
     #[error("damaged: {what} at block {block}; `shoal check` lists all damage")]
     Corrupt {
-        /// What is damaged.
+        /// The damaged structure.
         what: String,
-        /// Where, as a block number.
+        /// Its block number.
         block: u64,
     },
     /// The device failed to read.
@@ -58,7 +59,7 @@ pub enum Error {
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
-    /// The device holds something already, so no store is laid out on it.
+    /// The device is not blank, so no store is laid out on it.
     #[error("{0}; nothing was changed")]
     NotBlank(String),
     /// The device does not hold a store that this program can open.

@@ -1,4 +1,5 @@
-//! Small tools: a list of wakers and a value that one task at a time takes and gives back, for tasks of any runtime; a thread's bell.
+//! Small tools for tasks of any runtime: a list of wakers, and a value that one task at a time takes and gives back;
+//! and a thread's bell.
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -11,14 +12,14 @@ use shoal_base::sync::atomic::{AtomicBool, Ordering};
 
 use super::sync::Mutex;
 
-/// Tasks that wait until something about the store changed.
+/// Tasks that wait until the state of the store changes.
 #[derive(Default)]
 pub(crate) struct Event {
     waiting: Mutex<(u64, Vec<Waker>)>,
 }
 
 impl Event {
-    /// Wakes everybody who waits.
+    /// Wakes all waiting tasks.
     pub(crate) fn notify(&self) {
         let wakers = {
             let mut waiting = self.waiting.lock();
@@ -30,7 +31,7 @@ impl Event {
         }
     }
 
-    /// Waits until `check` gives a value; it is asked at first and after every [`notify`](Self::notify).
+    /// Waits until `check` returns a value. Calls it at first and after every [`notify`](Self::notify).
     pub(crate) async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
             loop {
@@ -49,8 +50,8 @@ impl Event {
     }
 }
 
-/// A value that one task at a time works with; others wait without holding up a thread. Not a lock on the path of a
-/// request: it orders publishing, applies and growth among themselves (`docs/locks.md`).
+/// A value that one task at a time works with; other tasks wait without blocking a thread. Not a lock on the path of a
+/// request: it orders publishing, applies and growth (`docs/locks.md`).
 pub(crate) struct Token<T> {
     value: Mutex<Option<T>>,
     returned: Event,
@@ -72,12 +73,12 @@ impl<T> Token<T> {
         self.returned.wait_until(|| self.try_take()).await
     }
 
-    /// Whether nobody works with the value just now.
+    /// Returns true if no task works with the value.
     pub(crate) fn is_free(&self) -> bool {
         self.value.lock().is_some()
     }
 
-    /// The value, where nobody works with it.
+    /// The value, unless another task works with it.
     pub(crate) fn try_take(&self) -> Option<TokenGuard<'_, T>> {
         let value = self.value.lock().take()?;
         Some(TokenGuard { token: self, value: Some(value) })
@@ -111,22 +112,22 @@ impl<T> Drop for TokenGuard<'_, T> {
     }
 }
 
-/// One thread's door bell.
+/// Wakes one thread.
 #[derive(Default)]
 pub(crate) struct Bell {
     rung: AtomicBool,
     thread: OnceLock<Thread>,
-    /// The thread ends: nobody answers any more. Release by the one that ends it, acquire by those who would ring.
+    /// The thread ends and answers no ring. Release by the thread that ends, acquire by the threads that would ring.
     closed: AtomicBool,
 }
 
 impl Bell {
-    /// It is this thread's from now on.
+    /// Binds the bell to this thread.
     pub(crate) fn attach(&self) {
         let _ = self.thread.set(thread::current());
     }
 
-    /// Rings for the last time.
+    /// Closes the bell, and rings for the last time.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.ring();
@@ -137,7 +138,7 @@ impl Bell {
     }
 
     pub(crate) fn ring(&self) {
-        // Only the first ring since the thread looked costs a system call.
+        // Only the first ring since the thread's last check costs a system call.
         if !self.rung.swap(true, Ordering::AcqRel)
             && let Some(thread) = self.thread.get()
         {

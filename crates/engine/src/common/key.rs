@@ -8,16 +8,16 @@ use smallvec::SmallVec;
 
 use crate::common::error::{Error, Result};
 
-/// The bucket that is meant where none is named.
+/// The bucket of requests that name none.
 pub const DEFAULT_BUCKET: &str = "default";
 
-/// The bucket in which the store remembers what is not needed to open it. Nobody else reads or writes it.
+/// The bucket of the store's own objects, which an opening does not need. Users cannot read or write it.
 const SYSTEM_BUCKET: &str = ".shoal";
 
 /// Checks the name of a bucket: 1 to 63 bytes of `a-z`, `0-9`, `-`, `.` and `_`.
 ///
 /// # Errors
-/// [`Error::Invalid`] says what is wrong with it.
+/// [`Error::Invalid`] with the reason.
 pub fn check_bucket(bucket: &str) -> Result<()> {
     let fits = (1..=BUCKET_BYTES_MAX).contains(&bucket.len());
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
@@ -32,7 +32,7 @@ pub fn check_bucket(bucket: &str) -> Result<()> {
     }
 }
 
-/// A bucket whose name was checked: it names objects without checking it each time.
+/// A bucket whose name was checked: it names objects without checking the name each time.
 #[derive(Clone, Debug)]
 pub struct Bucket(SmallVec<[u8; 64]>);
 
@@ -51,7 +51,7 @@ impl Bucket {
     /// The object `key` (any 1 to 1,024 bytes) of the bucket.
     ///
     /// # Errors
-    /// [`Error::Invalid`] says what is wrong with it.
+    /// [`Error::Invalid`] with the reason.
     #[inline]
     pub fn key(&self, key: &[u8]) -> Result<ObjectKey> {
         check_key(key)?;
@@ -73,11 +73,11 @@ fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The full name of an object. Inside it is `bucket, 0x00, key`: buckets are told apart by prefix (a bucket's name has
-/// no 0x00), and the order is by bucket, then by key.
+/// The full name of an object, encoded as `bucket, 0x00, key`. A bucket's name has no 0x00, so buckets are told apart
+/// by prefix, and the order is by bucket, then by key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// Most are short enough to need no memory of their own.
+    /// Most names are short enough to need no memory of their own.
     encoded: SmallVec<[u8; 36]>,
     bucket_bytes: u8,
 }
@@ -86,7 +86,7 @@ impl ObjectKey {
     /// The object `key` (any 1 to 1,024 bytes) of `bucket`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] says what is wrong with which of the two.
+    /// [`Error::Invalid`] with the reason, for either part.
     pub fn new(bucket: &str, key: &[u8]) -> Result<Self> {
         check_bucket(bucket)?;
         check_key(key)?;
@@ -106,12 +106,12 @@ impl ObjectKey {
         Self { encoded, bucket_bytes: bucket.len() as u8 }
     }
 
-    /// Whether it is the store's own.
+    /// Returns true if the object is the store's own.
     pub(crate) fn is_system(&self) -> bool {
         self.bucket() == SYSTEM_BUCKET
     }
 
-    /// The object whose encoded name this is; none where it is no object's.
+    /// The object with this encoded name; `None` if it is not the name of an object.
     pub(crate) fn of_encoded(encoded: &[u8]) -> Option<Self> {
         let bucket_bytes = encoded.iter().position(|&byte| byte == 0)?;
         let bucket = std::str::from_utf8(encoded.get(..bucket_bytes)?).ok()?;
@@ -131,13 +131,13 @@ impl ObjectKey {
         &self.encoded[usize::from(self.bucket_bytes) + 1..]
     }
 
-    /// The byte string that stands for both.
+    /// The encoded name.
     #[must_use]
     pub fn encoded(&self) -> &[u8] {
         &self.encoded
     }
 
-    /// The hash slot of the key (the bucket does not count: as Redis Cluster's clients compute it).
+    /// The hash slot of the key, as clients of Redis Cluster compute it; the bucket does not count.
     #[must_use]
     pub fn slot(&self) -> u16 {
         hash_slot(self.key())

@@ -1,4 +1,4 @@
-//! What every part of the engine knows: keys, what is said of objects, options, errors, and tools for tasks that wait.
+//! The parts that the whole engine shares: keys, objects, options, errors, and tools for tasks that wait.
 
 pub(crate) mod damaged_range;
 pub(crate) mod error;
@@ -10,7 +10,7 @@ pub(crate) mod object;
 pub(crate) mod options;
 pub(crate) mod problem;
 pub(crate) mod units;
-/// Locks, by one name: the models of `testing/models.rs` put others there.
+/// Locks under one name: the models of `testing/models.rs` replace them.
 pub(crate) mod sync {
     pub(crate) use shoal_base::sync::Mutex;
 }

@@ -1,4 +1,4 @@
-//! What the store's operations take and give.
+//! The parameters and results of the store's operations.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use shoal_buffer::Buffer;
 
 use crate::common::damaged_range::DamagedRange;
 
-/// How to put.
+/// The options of a put.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
     /// Conditions.
     pub rules: RejectRules,
     /// Content type and user metadata.
     pub metadata: Metadata,
-    /// Modification time in nanoseconds since the Unix epoch; the store's clock where it is none.
+    /// Modification time in nanoseconds since the Unix epoch; `None` takes the store's clock.
     pub modified_ns: Option<u64>,
-    /// When the object's time is over.
+    /// The object's deadline.
     pub expiry: Expiry,
 }
 
-/// When a write wants its object's time to be over; from then on the object does not exist.
+/// The deadline that a write gives to its object: from then on the object does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
     /// Never.
     #[default]
     Never,
-    /// So long after the store took the write. Elapsed time counts, whatever becomes of the wall clock meanwhile.
+    /// This long after the store took the write. Elapsed time counts, whatever happens to the wall clock meanwhile.
     After(Duration),
-    /// When the wall clock shows this, in nanoseconds since the Unix epoch.
+    /// When the wall clock shows this time, in nanoseconds since the Unix epoch.
     At(u64),
-    /// Together with the object that this was read from.
+    /// The deadline of another object, from which this one was read.
     Same(Deadline),
 }
 
@@ -41,16 +41,16 @@ impl From<Option<Deadline>> for Expiry {
     }
 }
 
-/// When an object's time is over, in nanoseconds (R18, `expiry.rs`).
+/// The end of an object's time, in nanoseconds (R18, `expiry.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
-    /// Of store time: a time to live was given.
+    /// Of store time: the write gave a time to live.
     Store(u64),
-    /// Since the Unix epoch: a moment of the wall clock was given.
+    /// Since the Unix epoch: the write gave a moment of the wall clock.
     Wall(u64),
 }
 
-/// When an object's time is over, as it was seen at one moment.
+/// An object's deadline, as seen at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     pub(crate) end: End,
@@ -59,40 +59,40 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A deadline that is only given on: what is left of it is not asked.
+    /// A deadline that is only passed on: its remaining time is not needed.
     pub(crate) fn given_on(end: End) -> Self {
         Self { end, left_ns: 0, at_ns: 0 }
     }
 
-    /// Whether a time to live was given ([`Expiry::After`]), and not a moment of the wall clock.
+    /// Returns true if the write gave a time to live ([`Expiry::After`]), and not a moment of the wall clock.
     #[must_use]
     pub fn is_relative(&self) -> bool {
         matches!(self.end, End::Store(_))
     }
 
-    /// Nanoseconds that were left when this was looked at.
+    /// Nanoseconds that were left at the moment of the read.
     #[must_use]
     pub fn left_ns(&self) -> u64 {
         self.left_ns
     }
 
-    /// What the wall clock shows when the time is over, unless it is set before, in nanoseconds since the Unix epoch.
+    /// The wall clock at the deadline, unless it is set before, in nanoseconds since the Unix epoch.
     #[must_use]
     pub fn at_ns(&self) -> u64 {
         self.at_ns
     }
 }
 
-/// What is known about an object.
+/// An object without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
-    /// Only grows, and is never used twice, not even after a delete.
+    /// The version. It only grows, and is never used twice, not even after a delete.
     pub version: Lsn,
-    /// Length of the value.
+    /// Length of the value in bytes.
     pub bytes: u64,
     /// Modification time in nanoseconds since the Unix epoch.
     pub modified_ns: u64,
-    /// When its time is over; none: never.
+    /// The deadline; `None` if there is none.
     pub expiry: Option<Deadline>,
     /// Content type and user metadata.
     pub metadata: Metadata,
@@ -101,39 +101,40 @@ pub struct ObjectInfo {
 /// An object, or a part of it.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// What is known about the whole object.
+    /// Everything about the whole object but its value.
     pub info: ObjectInfo,
-    /// The bytes that were asked for, in chunks that refer to the pool's frames.
+    /// The requested bytes, in chunks that refer to the pool's frames.
     pub value: Buffer,
 }
 
-/// What to list.
+/// The parameters of a listing.
 #[derive(Clone, Debug, Default)]
 pub struct ListRequest {
     /// The bucket.
     pub bucket: String,
-    /// Only keys that begin with this.
+    /// Only keys that begin with this prefix are listed.
     pub prefix: Vec<u8>,
-    /// Keys that contain this after the prefix are rolled up into one common prefix, up to and with the delimiter.
+    /// Keys that contain this after the prefix are rolled up into one common prefix, which ends with the delimiter.
     /// Empty: no rolling up.
     pub delimiter: Vec<u8>,
-    /// Only keys behind this one. Where it is a common prefix that an earlier page gave, everything under it is skipped.
+    /// Only keys after this one are listed. If it is a common prefix of an earlier page, everything under it is
+    /// skipped.
     pub start_after: Vec<u8>,
-    /// At most so many keys and common prefixes together; 1 to 1,000.
+    /// Keys and common prefixes in all, at most; 1 to 1,000.
     pub limit: usize,
 }
 
 /// One page of a listing, in the order of the keys' bytes.
 #[derive(Clone, Debug, Default)]
 pub struct ListPage {
-    /// Keys with what is known about their objects.
+    /// The keys with their objects' information.
     pub entries: Vec<(Vec<u8>, ObjectInfo)>,
     /// Rolled-up prefixes, in order.
     pub common_prefixes: Vec<Vec<u8>>,
-    /// Where there may be more: the `start_after` of the next page.
+    /// The `start_after` of the next page, if there may be more.
     pub next: Option<Vec<u8>>,
-    /// The damaged ranges that the page goes past, in order: what was stored there, and not written since, is not among its keys. Keys are
-    /// those of the bucket; a range that reaches over the bucket's ends begins with the empty key, or has no end. Each page names those
-    /// that overlap it, so that one may be named by several.
+    /// The damaged ranges that the page skips, in order: objects stored there, and not written since, are not among its
+    /// keys. Keys are those of the bucket; a range that reaches beyond the bucket begins with the empty key, or has no
+    /// end. Each page lists the ranges that overlap it, so several pages may list the same one.
     pub damaged: Vec<DamagedRange>,
 }

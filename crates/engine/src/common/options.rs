@@ -1,16 +1,16 @@
-//! How a store is laid out and run. Every size is configuration, so that tests make rare things common.
+//! The options of laying out and running a store. Every size is configuration, so that tests make rare things common.
 
 use std::sync::Arc;
 
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{BLOCK_BYTES, Clock, Entropy, SystemClock, SystemEntropy};
 
-/// Where time and randomness come from.
+/// The sources of time and randomness.
 #[derive(Clone)]
 pub struct Environment {
     /// Wall clock and monotonic clock.
     pub clock: Arc<dyn Clock>,
-    /// Identities and seeds.
+    /// Randomness for identities and secrets.
     pub entropy: Arc<dyn Entropy>,
 }
 
@@ -20,29 +20,29 @@ impl Default for Environment {
     }
 }
 
-/// Most tablets that a store may have: their table is a part of the superblock.
+/// Tablets of a store at most: their table is a part of the superblock.
 pub const TABLETS_MAX: u16 = 32;
 
-/// How a new store is laid out. Fixed for its life.
+/// The layout of a new store. Fixed for its life.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Blocks that the store may grow to; for a raw device its size.
+    /// Largest number of blocks of the store; for a raw device its size.
     pub blocks_max: u64,
     /// Tablets, 1 to 32.
     pub tablets: u16,
-    /// Blocks of the log's ring; none: in proportion to `blocks_max`.
+    /// Blocks of the log's ring; `None`: in proportion to `blocks_max`.
     pub log_blocks: Option<u32>,
-    /// Blocks of the ring that a file gets at first, at least 8; the others follow as writes need them. None: 8 MiB. Ignored where
-    /// the device cannot grow.
+    /// Blocks of the ring that a new file gets, at least 8; the others follow as writes need them. `None`: 8 MiB.
+    /// Ignored if the device cannot grow.
     pub log_prepared: Option<u32>,
-    /// Blocks that a file gets at first, zeroed; it grows from there. Ignored where the device cannot grow.
+    /// Zeroed blocks that a new file gets; it grows from there. Ignored if the device cannot grow.
     pub initial_blocks: Option<u64>,
-    /// Formats what is not blank, too, and destroys what it holds; also the first and the last 16 MiB are zeroed then.
+    /// Also formats a device that is not blank, and destroys its contents; the first and the last 16 MiB are zeroed.
     pub overwrite: bool,
 }
 
 impl FormatOptions {
-    /// The default layout for a store that may grow to `blocks_max` blocks.
+    /// The default layout for a store of at most `blocks_max` blocks.
     #[must_use]
     pub fn for_blocks(blocks_max: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(4, std::num::NonZero::get);
@@ -57,7 +57,7 @@ impl FormatOptions {
         }
     }
 
-    /// Blocks of the log's ring: 1/128 of the device, at least 64 KiB and at most 256 MiB, so that it is read back in
+    /// Blocks of the log's ring: 1/128 of the device, at least 64 KiB and at most 256 MiB, so that reading it takes
     /// well under a second.
     #[must_use]
     pub fn log_blocks(&self) -> u32 {
@@ -65,30 +65,32 @@ impl FormatOptions {
     }
 }
 
-/// How a store is run. May differ from opening to opening.
+/// The options of running a store. They may differ from opening to opening.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Memory for cached pages and values, in bytes.
     pub cache_bytes: usize,
-    /// Memory for what the log holds and the trees do not yet, in bytes; none: in proportion to cache and log.
+    /// Memory for records that the log holds and the trees do not yet, in bytes; `None`: in proportion to cache and
+    /// log.
     pub overlay_bytes: Option<usize>,
-    /// Whether the store runs its own threads (committer, apply, growth). Without them whoever writes does their work
-    /// too, on its own thread: for tests that must be deterministic.
+    /// True if the store runs its own threads (committer, apply, growth). Otherwise writers also do their work, on
+    /// their own threads: for tests that must be deterministic.
     pub background: bool,
-    /// Writes nothing to the device, which need not be writable: what the log holds is recovered in memory, every write is refused
-    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and no threads are run. What such a store shows of writes that a crash left
-    /// unflushed may be gone after a power cut: only an opening for writing makes it durable.
+    /// Writes nothing to the device, which need not be writable: the log is recovered in memory, every write is refused
+    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and no threads are run. Writes that a crash left unflushed are
+    /// visible in such a store but may be gone after a power cut: only an opening for writing makes them durable.
     pub read_only: bool,
-    /// Opens a log that lost promised records, dropping what follows the damage. The loss is reported in the log.
+    /// Opens a log that lost promised records, without the records after the damage. The loss is logged.
     pub accept_damaged_log: bool,
-    /// Buckets whose values lie in groups of their own, apart from everybody else's; at most
-    /// [`OWN_SPACES_MAX`](crate::OWN_SPACES_MAX). Not a quota: where nothing else is free, others get their space too.
+    /// Buckets whose values lie in groups of their own, apart from all others; at most
+    /// [`OWN_SPACES_MAX`](crate::OWN_SPACES_MAX). Not a quota: if no other space is free, other buckets get theirs,
+    /// too.
     pub own_space: Vec<String>,
-    /// Opens with moving paused: [`Store::resume_relocation`](crate::Store::resume_relocation).
+    /// Opens with relocation paused: [`Store::resume_relocation`](crate::Store::resume_relocation).
     pub pause_relocation: bool,
-    /// Gives groups of blocks that are wholly free back to the device, in the background and at a limited rate: a file
-    /// gets holes there, a raw device learns that they hold nothing. Writing into a hole of a file costs
-    /// more at the next flush than overwriting.
+    /// Gives whole free groups of blocks back to the device, in the background and at a limited rate: a file gets
+    /// holes, a raw device learns that they hold nothing. Writing into a hole of a file costs more at the next flush
+    /// than overwriting.
     pub discard: bool,
     /// Sizes that tests shrink.
     pub tuning: Tuning,
@@ -111,9 +113,9 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The limit on the overlays of all tablets together, in bytes, for a log ring of `log_blocks` blocks: what the
-    /// caller says, else an eighth of the cache but at least 16 MiB and at most 128 MiB; never above a third of the log, so that a
-    /// frozen and an active overlay and the batches' padding fit in it.
+    /// The limit on all tablets' overlays, in bytes, for a log ring of `log_blocks` blocks: the caller's value, else an
+    /// eighth of the cache but at least 16 MiB and at most 128 MiB; never above a third of the log, so that a frozen
+    /// and an active overlay and the batches' padding fit in it.
     #[must_use]
     pub fn overlay_bytes(&self, log_blocks: u32) -> usize {
         let wanted = self.overlay_bytes.unwrap_or((self.cache_bytes / 8).clamp(16 << 20, 128 << 20));
@@ -124,10 +126,10 @@ impl OpenOptions {
 /// Sizes and periods inside the engine.
 #[derive(Clone, Debug)]
 pub struct Tuning {
-    /// A value up to this many bytes lies in its leaf, where key, metadata and value fit in 1,300 bytes.
+    /// A value up to this many bytes lies in its leaf, if key, metadata and value fit in 1,300 bytes.
     pub leaf_value_bytes_max: usize,
-    /// A value up to this many bytes rides in its log record and goes home at the apply; a larger one is written to
-    /// its own extent at once. One of up to twice as many bytes rides there, too, where blocks of its own would waste a
+    /// A value up to this many bytes rides in its log record and goes home at the apply; a larger one is written to its
+    /// own extent at once. A value of up to twice as many bytes also rides there if blocks of its own would waste a
     /// sixteenth of its length.
     pub log_value_bytes_max: usize,
     /// Entries that a tablet has at least before its applies write layers and filters.
@@ -142,25 +144,26 @@ pub struct Tuning {
     pub merge_slice_bytes: usize,
     /// Bytes of records in one batch of the log.
     pub batch_bytes_max: usize,
-    /// Records in all overlays together.
+    /// Records in all overlays.
     pub overlay_records_max: usize,
-    /// Bytes of a run in which an apply packs such values, at most; 16 KiB to 1 MiB. A small store takes shorter ones.
+    /// Bytes of a packed run at most; 16 KiB to 1 MiB. A small store takes shorter runs.
     pub packed_run_bytes_max: usize,
-    /// Bytes of packed runs that one apply reads to rewrite them, at most; never more than an eighth of the cache.
+    /// Bytes of packed runs that one apply reads to rewrite them at most; never more than an eighth of the cache.
     pub move_bytes_max: usize,
     /// Groups of blocks to keep wholly free, in thousandths of all.
     pub reserve_permille: u32,
-    /// Bytes that the background moves, reads and writes counted, in a second on a store that nobody uses.
+    /// Bytes that relocation moves in a second on a store without requests, reads and writes counted.
     pub move_idle_bytes_per_s: u64,
-    /// The same on a store in use. Where values are in splinters it is sixteen times the other one in either case.
+    /// The same on a store with requests. While values are in splinters, the limit is sixteen times the other one in
+    /// either case.
     pub move_load_bytes_per_s: u64,
-    /// Bytes that a scrub in the background reads in a second; 0: there is none.
+    /// Bytes that a scrub in the background reads in a second; 0: there is no scrub.
     pub scrub_bytes_per_s: u64,
-    /// Bytes that an apply has under way at the device at a time: a commit's flush waits for them.
+    /// Bytes of an apply in flight at the device: a commit's flush waits for them.
     pub apply_bytes_in_flight: usize,
-    /// Blocks that a file grows by; fewer where the file system has no room for so many.
+    /// Blocks of a step of growth; fewer if the file system has no room for them.
     pub growth_blocks: u64,
-    /// How often it is looked whether the data file is still at its place, in nanoseconds.
+    /// Time between two checks that the data file is still at its place, in nanoseconds.
     pub file_look_ns: u64,
     /// Idle time after which the log's last batch is sealed, in nanoseconds.
     pub seal_after_ns: u64,

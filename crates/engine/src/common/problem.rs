@@ -1,10 +1,10 @@
-//! What a check or a scrub found wrong.
+//! The problems that a check or a scrub finds.
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckProblem {
-    /// What is wrong, and with which object where one is concerned.
+    /// The problem, with its object if it concerns one.
     pub what: String,
-    /// Where, as a block number.
+    /// Its block number.
     pub block: u64,
 }

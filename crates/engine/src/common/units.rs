@@ -1,4 +1,4 @@
-//! The units of values as the pool knows them.
+//! The units of values, as the pool knows them.
 
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{BLOCK_BYTES, Lsn, Run};
@@ -6,12 +6,12 @@ use shoal_pool::{Check, Pool, Unit, UnitId};
 
 use crate::testing::injected_bug::{Bug, injected};
 
-/// Identity of a value's units in the pool (R11): its version, in a space of its own beside the pages'.
+/// The identity of a value's units in the pool (R11): its version, in a name space of its own beside the pages'.
 pub(crate) fn identity(version: Lsn) -> u64 {
     if injected(Bug::IdentityIgnored) { 0 } else { version.0 }
 }
 
-/// The units of `stored` bytes from the start of `block` on, as readers of this version ask for them.
+/// The units of `stored` bytes from the start of `block` on, as readers of this version fetch them.
 pub(crate) fn units_of(
     block: u64,
     stored: usize,
@@ -25,7 +25,7 @@ pub(crate) fn units_of(
     })
 }
 
-/// Takes the units of this version in a run out of the pool, if it was laid out from the run's start.
+/// Removes the units of this version in a run from the pool, if the value was laid out from the run's start.
 pub(crate) fn forget_units(pool: &Pool, run: Run, version: Lsn) {
     for block in (run.block..run.end()).step_by(VALUE_UNIT_BYTES / BLOCK_BYTES) {
         pool.forget_unit(UnitId { block, identity: identity(version) });

@@ -1,37 +1,37 @@
-//! What a superblock says of time (`docs/format/superblock.md`): where store time stood and which clocks showed it, and how far the
-//! wall clock was ahead before somebody set it back (R18; `expiry.rs` has the rules).
+//! A superblock's record of time (`docs/format/superblock.md`): store time and the clocks that showed it, and the wall
+//! clock's lead before each step back (R18; `expiry.rs` has the rules).
 
 use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated};
 
 use crate::log::format::{CLOCK_MAX_NS, COUNTER_MAX};
 
-/// Steps back of the wall clock that are remembered one by one.
+/// Steps back of the wall clock that are remembered separately.
 pub(crate) const WALL_MARKS_MAX: usize = 8;
-/// Bytes of the record, its room for marks included.
+/// Bytes of the record, with its room for marks.
 pub(crate) const CLOCK_RECORD_BYTES: usize = 48 + 16 * WALL_MARKS_MAX;
 
-/// A step back of the wall clock: who looked at an object before it may have seen its time over.
+/// A step back of the wall clock: readers before it may have seen objects expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WallMark {
-    /// What the wall clock showed at most before the step, nanoseconds since the Unix epoch.
+    /// The latest time that the wall clock showed before the step, in nanoseconds since the Unix epoch.
     pub wall_ns: u64,
-    /// The newest record then: versions up to it whose absolute deadline is not behind `wall_ns` stay absent.
+    /// The newest record at the step: versions up to it whose absolute deadline is not after `wall_ns` stay absent.
     pub lsn: Lsn,
 }
 
-/// Time, as a superblock has it; all in nanoseconds.
+/// The time at one moment, as a superblock stores it; all in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockRecord {
     /// Store time.
     pub store_ns: u64,
-    /// What the wall clock showed at that moment, since the Unix epoch.
+    /// The wall clock at that moment, since the Unix epoch.
     pub wall_ns: u64,
-    /// What the boot-time clock showed at that moment.
+    /// The boot-time clock at that moment.
     pub boot_ns: u64,
-    /// Of which boot; zeros: not known.
+    /// The id of the boot that `boot_ns` belongs to; zeros if it is unknown.
     pub boot_id: [u8; 16],
-    /// Steps back of the wall clock: later ones have a smaller wall time and a larger number.
+    /// Steps back of the wall clock: later marks have a smaller wall time and a larger number.
     pub marks: Vec<WallMark>,
 }
 
@@ -57,7 +57,7 @@ impl ClockRecord {
     /// The reverse of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// [`Truncated`], also where there are more marks than there is room for.
+    /// [`Truncated`], also if there are more marks than fit.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         let (store_ns, wall_ns, boot_ns) = (reader.u64()?, reader.u64()?, reader.u64()?);
@@ -73,7 +73,7 @@ impl ClockRecord {
         Ok(Self { store_ns, wall_ns, boot_ns, boot_id, marks })
     }
 
-    /// Whether the figures can be true.
+    /// Returns true if the fields are possible.
     pub(crate) fn is_sensible(&self) -> bool {
         let ordered = |pair: &[WallMark]| pair[1].wall_ns < pair[0].wall_ns && pair[0].lsn < pair[1].lsn;
         [self.store_ns, self.wall_ns, self.boot_ns].iter().all(|&ns| ns <= CLOCK_MAX_NS)

@@ -1,8 +1,8 @@
-//! Group commit: everything that waits becomes one batch, one flush makes all of it durable, everybody is woken.
+//! Group commit: all queued records become one log batch, one flush makes it durable, and its writers are woken.
 //!
-//! Which thread leads is decided in `driver.rs`. The leader's state is taken out of its lock, so no lock is held
-//! across I/O. Batches are written one after the other: a batch starts when the one before is durable, so the promise
-//! (R15) in its header covers all before it.
+//! `driver.rs` chooses the thread that leads. The leader takes its state out of its lock, so no lock is held across
+//! I/O. Batches are written one after the other: a batch starts when the previous one is durable, so the promise (R15)
+//! in its header covers all earlier batches.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -29,12 +29,12 @@ use crate::log::record::Record;
 use crate::log::ring::LogPlace;
 use crate::testing::injected_bug::{Bug, injected};
 
-/// What the leader works with.
+/// The state of the leader.
 struct Leader {
     next_lsn: Lsn,
 }
 
-/// Figures about commits.
+/// Counts of commits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommitCounters {
     pub batches: u64,
@@ -42,10 +42,10 @@ pub(crate) struct CommitCounters {
     pub log_blocks: u64,
 }
 
-/// The committer's thread, as callers know it.
+/// The committer's thread, from the view of its callers.
 pub(super) struct CommitThread {
     pub(super) bell: Option<Arc<Bell>>,
-    /// Threads that queued writes and will hand them over soon. Only how batches are cut depends on it.
+    /// Threads that queued writes and will hand them over soon. Only the cutting of batches depends on it.
     pub(super) gathering: AtomicUsize,
 }
 
@@ -55,38 +55,38 @@ impl CommitThread {
     }
 }
 
-/// The queue of records and what commits them.
+/// The queue of records, and the state of the commits.
 pub(crate) struct Committer {
     device: Device,
     pool: Pool,
-    /// Which blocks of the ring are used, reserved and free.
+    /// The used, reserved and free blocks of the ring.
     pub(crate) ring: RingSpace,
     seed: u64,
     epoch: u64,
     batch_bytes_max: usize,
     queue: Mutex<VecDeque<Item>>,
     leader: Token<Leader>,
-    /// Everything up to here is flushed. Release after the flush, acquire by whoever decides by it.
+    /// All records up to this one are flushed. Release after the flush, acquire by readers that decide by it.
     durable: AtomicU64,
-    /// Everything up to here has been numbered.
+    /// All records up to this one have a number.
     assigned: AtomicU64,
     ceiling: AtomicU64,
     published: AtomicU64,
     named: AtomicU64,
     expiry: Arc<ExpiryClock>,
-    /// Whether the newest batch promises everything before it.
+    /// True if the newest batch promises everything before it.
     sealed: AtomicBool,
     last_batch_ns: AtomicU64,
     index: Mutex<BatchIndex>,
     clock: Arc<dyn Clock>,
     pub(super) thread: CommitThread,
-    /// Durable numbers, markers and the tail moved.
+    /// Notifies when the durable number, a marker or the tail moves.
     pub(crate) moved: Event,
     poison: Arc<Poison>,
     counters: Mutex<CommitCounters>,
 }
 
-/// What the committer starts with.
+/// The initial state of a committer.
 pub(crate) struct CommitStart {
     pub ring: Ring,
     pub seed: u64,
@@ -94,14 +94,14 @@ pub(crate) struct CommitStart {
     pub head: LogPlace,
     pub index: BatchIndex,
     pub tail: u64,
-    /// Blocks of the ring that may be written to.
+    /// Blocks of the ring, from its start on, that may be written.
     pub prepared: u32,
     pub ceiling: Lsn,
     pub superblock: u64,
     pub batch_bytes_max: usize,
     pub expiry: Arc<ExpiryClock>,
     pub clock: Arc<dyn Clock>,
-    /// Wakes the thread that commits; none where callers do.
+    /// Wakes the thread that commits; `None` if callers commit.
     pub bell: Option<Arc<Bell>>,
 }
 
@@ -139,17 +139,17 @@ impl Committer {
         }
     }
 
-    /// Everything up to here is flushed.
+    /// All records up to this one are flushed.
     pub(crate) fn durable(&self) -> Lsn {
         Lsn(self.durable.load(Ordering::Acquire))
     }
 
-    /// Everything up to here has been numbered.
+    /// All records up to this one have a number.
     pub(crate) fn assigned(&self) -> Lsn {
         Lsn(self.assigned.load(Ordering::Acquire))
     }
 
-    /// Number of the newest superblock that a flushed batch names.
+    /// The number of the newest superblock that a flushed batch names.
     pub(crate) fn named_superblock(&self) -> u64 {
         self.named.load(Ordering::Acquire)
     }
@@ -158,13 +158,13 @@ impl Committer {
         *self.counters.lock()
     }
 
-    /// The ring is prepared up to there, and a durable superblock says so.
+    /// Notes that the ring is prepared up to `blocks` and that a durable superblock says so.
     pub(crate) fn is_prepared(&self, blocks: u32) {
         self.ring.prepare(blocks);
         self.moved.notify();
     }
 
-    /// Puts an item at the queue's end. The caller holds the overlay's lock, which fixes the order (R4).
+    /// Appends an item to the queue. The caller holds the overlay's lock, which fixes the order (R4).
     pub(crate) fn push(&self, item: Item) {
         match item {
             Item::Writes { batch, reserved } if injected(Bug::StepDivided) && batch.records.len() > 1 => {
@@ -174,7 +174,7 @@ impl Committer {
         }
     }
 
-    /// What [`Bug::StepDivided`] does: a batch of the log for each record.
+    /// The effect of [`Bug::StepDivided`]: a log batch for each record.
     fn push_divided(&self, batch: QueuedBatch, mut reserved: u32) {
         let QueuedBatch { records, writes, has_extents, kept } = batch;
         let mut writes = Some((writes, kept));
@@ -187,7 +187,7 @@ impl Committer {
         }
     }
 
-    /// Whether nobody leads just now.
+    /// Returns true if no thread leads.
     pub(crate) fn is_idle(&self) -> bool {
         self.leader.is_free()
     }
@@ -196,13 +196,13 @@ impl Committer {
         !self.queue.lock().is_empty()
     }
 
-    /// The place of the oldest batch that holds a record from `lsn` on.
+    /// The place of the oldest batch that has a record from `lsn` on.
     pub(crate) fn place_of(&self, lsn: Lsn) -> LogPlace {
         self.index.lock().place_of(lsn)
     }
 
-    /// A superblock is durable: the log may be overwritten up to its tail, numbers may go up to its ceiling, and the next
-    /// batch names it.
+    /// Notes a durable superblock: the log may be overwritten up to its tail, numbers may rise to its ceiling, and the
+    /// next batch names it.
     pub(crate) fn superblock_published(&self, number: u64, tail: u64, ceiling: Lsn) {
         self.ring.set_tail(tail);
         self.index.lock().trim(tail);
@@ -211,20 +211,20 @@ impl Committer {
         self.moved.notify();
     }
 
-    /// Waits until `record` is durable, which somebody else sees to.
+    /// Waits until `record` is durable. Another thread must drive the commit.
     ///
     /// # Errors
-    /// [`Error::Unknown`] where the store was poisoned before.
+    /// [`Error::Unknown`] if the store was poisoned before.
     pub(crate) async fn wait_durable(&self, record: &Record) -> Result<Lsn> {
         poll_fn(|context| self.poll_durable(record, context)).await
     }
 
-    /// Whether it is known what became of `record`.
+    /// Returns true if the outcome of `record` is known.
     pub(super) fn is_settled(&self, record: &Record) -> bool {
         record.is_durable(self.durable()) || self.poison.reason().is_some()
     }
 
-    /// As [`Self::wait_durable`], for who polls by itself.
+    /// As [`Self::wait_durable`], for callers that poll.
     pub(crate) fn poll_durable(&self, record: &Record, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
         for registered in [false, true] {
             if record.is_durable(self.durable()) {
@@ -240,7 +240,7 @@ impl Committer {
         Poll::Pending
     }
 
-    /// Waits until everything before `marker` is durable, and gives the last number before it.
+    /// Waits until everything before `marker` is durable; returns the last number before it.
     ///
     /// # Errors
     /// [`Error::Poisoned`].
@@ -253,14 +253,14 @@ impl Committer {
             .await
     }
 
-    /// Keeps everybody from committing, until what is given is dropped.
+    /// Prevents every commit until the result is dropped.
     #[cfg(test)]
     pub(crate) async fn hold(&self) -> impl Drop + '_ {
         self.leader.take().await
     }
 
-    /// Commits one batch, where there is something to commit; false where somebody else leads, who goes on until nothing is
-    /// left, or hands over.
+    /// Commits one batch if there is one. Returns false if another thread leads: that one continues until the queue is
+    /// empty, or hands over.
     pub(super) async fn lead_one(&self) -> bool {
         let Some(mut leader) = self.leader.try_take() else { return false };
         if self.has_work() {
@@ -269,13 +269,13 @@ impl Committer {
         true
     }
 
-    /// Whether the newest batch is not yet promised, or does not name the newest superblock.
+    /// Returns true if no batch promises the newest one yet, or none names the newest superblock.
     pub(crate) fn wants_seal(&self) -> bool {
         let unnamed = self.named.load(Ordering::Acquire) < self.published.load(Ordering::Acquire);
         self.poison.reason().is_none() && (unnamed || !self.sealed.load(Ordering::Acquire))
     }
 
-    /// How long ago the last batch was written.
+    /// Nanoseconds since the last batch was written.
     pub(super) fn idle_ns(&self) -> u64 {
         self.clock.monotonic_ns().saturating_sub(self.last_batch_ns.load(Ordering::Relaxed))
     }
@@ -304,7 +304,7 @@ impl Committer {
 
     async fn commit_batch(&self, leader: &mut TokenGuard<'_, Leader>) {
         if let Some(reason) = self.poison.reason() {
-            // Nothing is numbered any more (R20); whoever came too late learns it here.
+            // No record gets a number any more (R20). Records that were queued too late get this error.
             let reason = Error::Poisoned(reason.to_owned());
             return self.fail(&reason);
         }
@@ -325,7 +325,7 @@ impl Committer {
                 for (marker, lsn) in &drained.markers {
                     marker.reach(*lsn);
                 }
-                // Markers were reached, and what the batch needed less than was reserved is room again.
+                // Markers may have been reached, and unused reserved blocks are free again.
                 self.moved.notify();
             }
             Err(error) => {
@@ -337,7 +337,7 @@ impl Committer {
         }
     }
 
-    /// The first failure of log or values makes the store read-only, and answers everything pending (R20).
+    /// Makes the store read-only after the first failure of log or values, and answers all pending records (R20).
     fn fail(&self, error: &Error) {
         self.poison.set(format!("the log could not be written ({error})"));
         let pending = std::mem::take(&mut *self.queue.lock());
@@ -349,7 +349,7 @@ impl Committer {
         self.moved.notify();
     }
 
-    /// Takes what the next batch holds and numbers it.
+    /// Takes the records of the next batch from the queue and numbers them.
     fn drain(&self, leader: &mut Leader) -> Drained {
         let mut drained = Drained::new(self.poison.clone());
         let head = self.index.lock().head().position;
@@ -360,7 +360,8 @@ impl Committer {
             if let Item::Writes { batch, .. } = item {
                 let with = bytes + batch.bytes();
                 let first = drained.records.is_empty();
-                // A write batch is never divided (R22). The first one may be turned over to the ring's start; later ones must not force that.
+                // A write batch is never divided (R22). The first one may go to the ring's start; later ones must not
+                // cause that.
                 let alone = injected(Bug::StepDivided);
                 if !first && (alone || with > self.batch_bytes_max || (bytes <= rest && with > rest)) {
                     break;
@@ -391,7 +392,7 @@ impl Committer {
         let records = &drained.records;
         let first_lsn = Lsn(leader.next_lsn.0 - records.len() as u64);
         if leader.next_lsn.0 - 1 > self.ceiling.load(Ordering::Acquire) {
-            // Publishing moves the ceiling far ahead at every apply, long before numbers reach it (R5).
+            // Each publish raises the ceiling far above the assigned numbers (R5).
             return Err(Error::Poisoned("numbers reached the ceiling of the newest superblock".into()));
         }
         let record_bytes = records.iter().map(|record| record.bytes().len()).sum();
@@ -431,7 +432,7 @@ impl Committer {
         let (buf, chain) = builder.finish(&header, self.seed);
         let writes = std::mem::take(&mut drained.writes);
         self.write_and_flush(self.ring.block(position), buf, drained.has_extents, writes).await?;
-        // Before anybody can know their versions: who reads one of them then finds it.
+        // Before readers can learn the versions: a read of one of them then finds the value.
         for (record, kept) in drained.kept.drain(..) {
             kept.stay(&self.pool, record.lsn());
         }
@@ -449,8 +450,8 @@ impl Committer {
         Ok(())
     }
 
-    /// One flush for the batch and for every value that it names. A batch that is the only write uses one durable write;
-    /// that would say nothing of values written before, so it is not used where there are any.
+    /// One flush for the batch and for every value that it names. A batch that is the only write uses one durable
+    /// write. Such a write covers no values that were written before, so it is not used if there are any.
     async fn write_and_flush(
         &self,
         block: u64,
@@ -476,7 +477,7 @@ impl Committer {
         batch.start();
         let log = log.await.ok();
         for write in writes {
-            // R7: the record may be on the device already; its value is not. Nothing after it may become durable.
+            // R7: the record may be on the device already, but its value is not. No later record may become durable.
             let written = write.await.ok();
             if !injected(Bug::ValueErrorIgnored) {
                 written?;
@@ -505,13 +506,13 @@ impl Newest for Committer {
             Item::Writes { batch, .. } => batch.records.len() as u64,
             Item::Marker(_) => 0,
         };
-        // What is queued is numbered in this order, from there on.
+        // The queued records get the next numbers, in this order.
         let queued: u64 = queue.iter().map(records).sum();
         mark(Lsn(self.assigned().0 + queued));
     }
 }
 
-/// What a batch holds.
+/// The contents of a batch.
 struct Drained {
     records: Vec<Arc<Record>>,
     markers: Vec<(Arc<Marker>, Lsn)>,
@@ -520,7 +521,7 @@ struct Drained {
     reserved: u32,
     has_extents: bool,
     poison: Arc<Poison>,
-    /// Until it is known what became of the batch.
+    /// True until the outcome of the batch is known.
     is_left: bool,
 }
 
@@ -539,8 +540,8 @@ impl Drained {
     }
 }
 
-/// Whoever waits for a batch whose leader panics, or is dropped in the middle, is told that its outcome is not known. The numbers of
-/// its records are given, so that nothing may be written behind it either.
+/// If a leader panics or is dropped in the middle, the writers of its batch learn that their outcome is unknown. The
+/// numbers of its records are used, so nothing may be written after them either.
 impl Drop for Drained {
     fn drop(&mut self) {
         if self.is_left {

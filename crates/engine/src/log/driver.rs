@@ -1,11 +1,12 @@
-//! Which thread commits what is queued.
+//! Chooses the thread that commits the queued records.
 //!
-//! A thread that may block ([`may_block`]) leads the commit itself, without a hand-off; all others hand over to the committer's
-//! thread, so no thread of a server ever leads. A store without such a thread, or one that is being closed, has its callers
-//! commit. A leader goes on until its own record is durable; what is queued then it hands over.
+//! A thread that may block ([`may_block`]) leads the commit itself, without a hand-off. All others hand over to the
+//! committer's thread, so no thread of a server ever leads. In a store without such a thread, or in one that is being
+//! closed, callers commit. A leader continues until its own record is durable, and hands over the records queued by
+//! then.
 //!
-//! A thread that serves many requests a turn gathers ([`Committer::gather`]): its writes are handed over together, and share a
-//! batch.
+//! A thread that serves many requests a turn gathers ([`Committer::gather`]): it hands its writes over at once, and
+//! they share a batch.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -19,17 +20,17 @@ use crate::common::error::Result;
 use crate::common::event::Bell;
 use crate::log::record::Record;
 
-/// The committer looks around this often even if nobody wakes it.
+/// The committer checks its queue this often even without a wake-up.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long the committer waits for threads that gather writes. A turn of a dispatch thread is hardly ever longer.
+/// The longest wait of the committer for threads that gather writes. A turn of a dispatch thread is hardly ever longer.
 const GATHERING_MAX: Duration = Duration::from_millis(1);
-/// Writes that a thread gathers before it hands them over: with more the committer begins while the thread goes on.
+/// Writes that a thread gathers before it hands them over: with more the committer begins while the thread continues.
 const GATHERED_MAX: usize = 256;
 
 /// The writes that a thread gathers.
 #[derive(Clone, Copy)]
 struct Gathering {
-    /// Address of the committer for which it gathers; zero: of none.
+    /// The address of the committer for which the thread gathers; zero if it does not gather.
     committer: usize,
     /// Writes since the last hand-over.
     writes: usize,
@@ -39,7 +40,7 @@ thread_local! {
     static GATHERING: Cell<Gathering> = const { Cell::new(Gathering { committer: 0, writes: 0 }) };
 }
 
-/// Ends the gathering of a thread, also when its work panics: what was queued must be committed.
+/// Ends the gathering of a thread, also after a panic: the queued writes must be committed.
 struct Gathered<'a> {
     committer: &'a Committer,
     before: Gathering,
@@ -55,8 +56,8 @@ impl Drop for Gathered<'_> {
 }
 
 impl Committer {
-    /// Sees to it that what was queued is committed; `writes` so many were queued since the last time. Does not wait for it where
-    /// the store has a thread that commits.
+    /// Ensures that the queued records are committed. `writes` is their number since the last call. Does not wait for
+    /// the commit if the store has a thread that commits.
     pub(crate) fn hand_over(&self, writes: usize) {
         match self.bell() {
             Some(bell) => {
@@ -68,16 +69,16 @@ impl Committer {
         }
     }
 
-    /// Waits until `record`, which is queued, is durable, and gives its number.
+    /// Waits until `record`, which is queued, is durable; returns its number.
     ///
     /// # Errors
-    /// [`crate::Error::Unknown`] where the store was poisoned before.
+    /// [`crate::Error::Unknown`] if the store was poisoned before.
     pub(crate) async fn drive_until(&self, record: &Record) -> Result<Lsn> {
         self.drive_while(|| !self.is_settled(record));
         self.wait_durable(record).await
     }
 
-    /// Sees to it that all that is queued is committed: here, where this thread may block and nobody else does it.
+    /// Ensures that all queued records are committed: on this thread if it may block and no other thread commits.
     pub(crate) fn drive(&self) {
         self.drive_while(|| self.has_work());
     }
@@ -88,13 +89,14 @@ impl Committer {
         }
     }
 
-    /// Commits batches until the queue is empty, where nobody else does.
+    /// Commits batches until the queue is empty, unless another thread does.
     pub(crate) async fn lead(&self) {
         self.lead_while(|| self.has_work()).await;
     }
 
-    /// Commits batches as long as `goes_on`, where nobody else does; says whether there is more to commit that nobody looks
-    /// after. Whoever finds the leader's place taken has queued before, so that the leader sees it when it gives up its place.
+    /// Commits batches as long as `goes_on`, unless another thread does. Returns true if records are left and no thread
+    /// commits them. A caller that finds the leader's place taken has queued its record before, so the leader sees the
+    /// record when it leaves its place.
     async fn lead_while(&self, goes_on: impl Fn() -> bool) -> bool {
         while goes_on() {
             if !self.lead_one().await {
@@ -104,7 +106,7 @@ impl Committer {
         self.has_work()
     }
 
-    /// Whether a thread of the store's own commits what is queued.
+    /// Returns true if the store has a thread that commits.
     pub(crate) fn has_thread(&self) -> bool {
         self.bell().is_some()
     }
@@ -113,12 +115,13 @@ impl Committer {
         self.thread.bell.as_deref().filter(|bell| !bell.is_closed())
     }
 
-    /// One turn of the committer's thread; for how long it may sleep until somebody hands over, or none where there is more to do.
+    /// One turn of the committer's thread. Returns the longest time that it may sleep until a hand-over, or `None` if
+    /// there is more to do.
     pub(crate) fn turn(&self, seal_after_ns: u64) -> Option<Duration> {
         let is_led = self.has_work() && !block_on(self.lead_one());
         if self.has_work() {
-            // More is coming, and its hand-over rings: a batch of what is there so far would be a small one. Where another thread
-            // leads, asking all the time would only take the core from it.
+            // More writes are coming, and their hand-over rings: a batch now would be a small one. If another thread
+            // leads, polling would only take its core away.
             let can_wait = is_led || self.thread.gathering.load(Ordering::Relaxed) > 0;
             return can_wait.then_some(GATHERING_MAX);
         }
@@ -135,8 +138,8 @@ impl Committer {
         (!self.has_work()).then_some(PERIOD)
     }
 
-    /// Runs `work`; the writes that it queues are handed over together when it ends, or when there are many. `work` must not wait
-    /// for one of them.
+    /// Runs `work`. The writes that it queues are handed over at its end, or earlier if there are many. `work` must not
+    /// wait for any of them.
     pub(crate) fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = GATHERING.replace(Gathering { committer: self.address(), writes: 0 });
         let _gathered = Gathered { committer: self, before };
@@ -152,8 +155,8 @@ impl Committer {
         assert!(before > 0, "a gathering ends once");
     }
 
-    /// Whether the hand-over of writes that were queued is left to the end of the gathering; a thread that may block may wait
-    /// for what it queued.
+    /// Returns true if the hand-over of queued writes is left to the end of the gathering. A thread that may block can
+    /// wait for its own writes.
     fn is_put_off(&self, writes: usize) -> bool {
         let mut gathering = GATHERING.get();
         if may_block() || gathering.committer != self.address() {
@@ -173,10 +176,10 @@ impl Committer {
     }
 }
 
-/// Runs a commit, an apply or a growth that a caller does itself to its end, on this thread.
+/// Runs a commit, an apply or a growth of a caller to its end, on this thread.
 ///
-/// A caller's future may be dropped wherever it waits. Dropped in the middle of these it would leave a batch numbered and never
-/// written, or writes under way on blocks that are handed out again (R8).
+/// A caller's future may be dropped wherever it waits. Dropped in the middle of such work it would leave a numbered
+/// batch that is never written, or writes in flight on blocks that are allocated again (R8).
 pub(crate) fn uninterrupted<F: Future>(work: F) -> F::Output {
     block_on(work)
 }

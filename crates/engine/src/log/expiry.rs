@@ -1,15 +1,17 @@
-//! Time to live: the clocks that decide it (R18).
+//! Time to live: the clocks that decide about expiry (R18).
 //!
-//! A *relative* deadline ("for 60 seconds") is a moment of **store time**, which runs with the machine's boot-time clock: setting the wall
-//! clock does not move it, and a suspended machine counts. Over a closed store it goes on by boot time within the same boot, else by
-//! the wall clock's difference, and never back.
+//! A *relative* deadline ("for 60 seconds") is a moment of **store time**, which runs with the machine's boot-time
+//! clock: setting the wall clock does not move it, and the time of a suspended machine counts. While the store is
+//! closed, store time continues by boot time within the same boot, else by the wall clock's difference, and never goes
+//! back.
 //!
-//! An *absolute* deadline ("at noon") is a moment of the **wall clock** as it is then. Where that was ahead and is set back, versions
-//! that somebody may have seen absent stay absent: a [`WallMark`] says up to which deadline and up to which version. A step of less than
-//! [`STEP_NS`] is no step: the clock stands still until the wall clock has caught up.
+//! An *absolute* deadline ("at noon") is a moment of the **wall clock** as it is then. If the wall clock was ahead and
+//! is set back, versions that a reader may have seen absent stay absent: a [`WallMark`] says up to which deadline and
+//! which version. A step of less than [`STEP_NS`] does not count: the clock stands still until the wall clock has
+//! caught up.
 //!
-//! Both are written down with each batch and each superblock, and by a superblock of its own at least every [`SAVE_NS`] while
-//! anything has a deadline.
+//! Each log batch and each superblock stores both clocks. While any object has a deadline, a superblock is published
+//! for them at least every [`SAVE_NS`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,22 +25,22 @@ use crate::log::clock_record::{ClockRecord, WALL_MARKS_MAX, WallMark};
 use crate::log::format::{BatchHeader, CLOCK_MAX_NS, Stamp};
 use crate::testing::injected_bug::{Bug, injected};
 
-/// What the wall clock moves against boot time at once is a step from here on.
+/// A sudden move of the wall clock against boot time counts as a step from this size on.
 const STEP_NS: u64 = 1_000_000_000;
-/// Two clocks are not read at one moment: so much is no difference between them.
+/// Two clocks are read one after the other: a difference of this size means nothing.
 const JITTER_NS: u64 = 1_000_000;
-/// How long time may go by without being written down, while anything has a deadline.
+/// The longest time without a stored clock, while any object has a deadline.
 const SAVE_NS: u64 = 10_000_000_000;
-/// Steps of the wall clock are said at most once in so long.
+/// Steps of the wall clock are logged at most once in this time.
 const SAY_NS: u64 = 60_000_000_000;
 
-/// Who knows the number of the newest record, and keeps others from being queued while it is used.
+/// Knows the number of the newest record, and prevents new records while it is used.
 pub(crate) trait Newest {
-    /// Calls `mark` with the number that the newest queued record has or will have; none is queued meanwhile.
+    /// Calls `mark` with the number that the newest queued record has or will have. No record is queued meanwhile.
     fn with_newest(&self, mark: &mut dyn FnMut(Lsn));
 }
 
-/// Nothing is queued: the newest record has this number.
+/// A log with an empty queue: the newest record has this number.
 pub(crate) struct Numbered(pub Lsn);
 
 impl Newest for Numbered {
@@ -47,7 +49,7 @@ impl Newest for Numbered {
     }
 }
 
-/// The record of a new store: its time begins.
+/// The record of a new store, whose store time begins now.
 pub(crate) fn first_record(clock: &dyn Clock) -> ClockRecord {
     ClockRecord {
         store_ns: 0,
@@ -61,29 +63,29 @@ pub(crate) fn first_record(clock: &dyn Clock) -> ClockRecord {
 /// The clocks of expiry of an open store.
 pub(crate) struct ExpiryClock {
     clock: Arc<dyn Clock>,
-    /// Store time, and the boot-time clock at that moment.
+    /// A store time, and the boot-time clock at that moment.
     base: (u64, u64),
     boot_id: [u8; 16],
-    /// What the wall clock showed at most since its last step back. Release with a mark that was made before, acquire by whoever
-    /// judges by it.
+    /// The latest time of the wall clock since its last step back. Release after a mark was added, acquire before a
+    /// judgement by it.
     wall_high: AtomicU64,
     marks: Mutex<Vec<WallMark>>,
     has_marks: AtomicBool,
-    /// The wall clock less store time, as a signed number. Relaxed, as all below: each counts for itself.
+    /// The wall clock minus store time, as a signed number. Relaxed, as all fields below: each stands alone.
     offset: AtomicU64,
     steps: AtomicU64,
     /// The sum of all steps, as a signed number.
     skew: AtomicU64,
-    /// Steps that were not said, and the store time at which one was said last.
+    /// Steps that were not logged, and the store time of the last logged one.
     unsaid: AtomicU64,
     said_ns: AtomicU64,
-    /// Store time that was written down last.
+    /// The store time that was stored last.
     saved_ns: AtomicU64,
-    /// Something is to be written down now.
+    /// True if the clocks must be stored now.
     is_unsaved: AtomicBool,
 }
 
-/// What a superblock and the batches behind it say of time.
+/// The times found in a superblock and in the batches after it.
 pub(crate) struct FoundTime {
     record: ClockRecord,
     wall_high_ns: u64,
@@ -92,7 +94,7 @@ pub(crate) struct FoundTime {
 }
 
 impl FoundTime {
-    /// What a superblock says, which the opening of number `epoch` wrote. `is_older`: it was of version 2.
+    /// The times of a superblock that the opening of number `epoch` wrote. `is_older` says that it had version 2.
     pub(crate) fn new(mut record: ClockRecord, wall_high_ns: u64, epoch: u64, is_older: bool) -> Self {
         if is_older {
             record.wall_ns = wall_high_ns.min(CLOCK_MAX_NS);
@@ -100,7 +102,7 @@ impl FoundTime {
         Self { record, wall_high_ns, epoch, is_older }
     }
 
-    /// Goes on with what a batch says; older ones than the superblock say nothing new.
+    /// Adds the times of a batch. Batches older than the superblock change nothing.
     pub(crate) fn note(&mut self, header: &BatchHeader) {
         match header.stamp {
             Stamp::Older { expiry_clock_ns } if self.is_older => {
@@ -132,12 +134,12 @@ impl FoundTime {
         self.wall_high_ns = self.wall_high_ns.max(wall_ns);
     }
 
-    /// What a superblock says that takes this over without opening the store.
+    /// The times for a superblock that takes them over without an opening.
     pub(crate) fn into_parts(self) -> (ClockRecord, u64) {
         (self.record, self.wall_high_ns)
     }
 
-    /// The clocks of the store that is opened now; `newest` is the newest number that anything has.
+    /// The clocks of the store that is being opened. `newest` is the largest number of any record.
     pub(crate) fn open(mut self, clock: Arc<dyn Clock>, newest: Lsn) -> Arc<ExpiryClock> {
         if injected(Bug::ExpiryGoesBack) {
             (self.record, self.wall_high_ns) = (ClockRecord::default(), 0);
@@ -174,15 +176,15 @@ impl FoundTime {
     }
 }
 
-const MEANING: &str = "A time to live is not affected; times of the wall clock (EXPIREAT) are met by it as it is when they are due";
+const MEANING: &str = "A time to live is not affected; an absolute deadline (EXPIREAT) is compared with the wall clock as it is then";
 
-/// A difference of clocks for people.
+/// A difference of clocks, in words.
 fn difference(ns: i64) -> String {
     let seconds = ns.unsigned_abs() as f64 / 1e9;
     format!("{seconds:.1} s {}", if ns < 0 { "less" } else { "more" })
 }
 
-/// Adds the newest mark. One whose deadlines a newer one covers goes; where there are too many, two that are close become one,
+/// Adds the newest mark. It replaces marks whose deadlines it covers. If there are too many, two close ones become one,
 /// which covers both.
 fn add_mark(marks: &mut Vec<WallMark>, mark: WallMark) {
     if injected(Bug::StepBackForgotten) {
@@ -192,7 +194,7 @@ fn add_mark(marks: &mut Vec<WallMark>, mark: WallMark) {
         marks.pop();
     }
     match marks.last() {
-        // The older one covers it.
+        // The older mark covers it.
         Some(last) if last.lsn >= mark.lsn => return,
         _ => marks.push(mark),
     }
@@ -214,7 +216,7 @@ impl ExpiryClock {
         store_ns.saturating_add(self.clock.boot_ns().saturating_sub(boot_ns))
     }
 
-    /// What the wall clock shows. A step back is noticed here.
+    /// The time of the wall clock. Notices a step back.
     pub(crate) fn wall_ns(&self, newest: &impl Newest) -> u64 {
         loop {
             let high = self.wall_high.load(Ordering::Acquire);
@@ -223,7 +225,8 @@ impl ExpiryClock {
                 return high;
             }
             if wall > high {
-                // Whoever read the clock before a step back does not undo it: the step changes the number.
+                // A thread that read the clock before a step back cannot undo the step, because the step changes
+                // `wall_high`.
                 let swapped =
                     self.wall_high.compare_exchange(high, wall, Ordering::AcqRel, Ordering::Acquire);
                 if swapped.is_ok() {
@@ -231,7 +234,7 @@ impl ExpiryClock {
                 }
                 continue;
             }
-            // A record that is queued later is judged by the new time only; so none comes in between.
+            // A record that is queued later is judged by the new time only, so no record may come in between.
             newest.with_newest(&mut |lsn| {
                 let mut marks = self.marks.lock();
                 let wall = self.clock.wall_ns();
@@ -245,13 +248,13 @@ impl ExpiryClock {
         }
     }
 
-    /// Whether the time of this version of an object is over. A clock is read only where it has a deadline.
+    /// Returns true if this version of an object has expired. Reads a clock only if it has a deadline.
     pub(crate) fn is_over(&self, end: Option<End>, version: Lsn, newest: &impl Newest) -> bool {
         match end {
             None => false,
             Some(End::Store(ns)) => ns <= self.store_ns(),
             Some(End::Wall(ns)) => {
-                // First the time, then the marks: who sees the time after a step sees its mark.
+                // The time is read before the marks: a thread that sees the time after a step also sees its mark.
                 ns <= self.wall_ns(newest)
                     || self.has_marks.load(Ordering::Acquire)
                         && self.marks.lock().iter().any(|mark| version <= mark.lsn && ns <= mark.wall_ns)
@@ -259,7 +262,7 @@ impl ExpiryClock {
         }
     }
 
-    /// The moment that a write asks for, which is not queued yet.
+    /// The deadline of a write that is not queued yet.
     pub(crate) fn end_of(&self, expiry: Expiry, newest: &impl Newest) -> Option<End> {
         let end = match expiry {
             Expiry::Never => return None,
@@ -268,13 +271,13 @@ impl ExpiryClock {
             Expiry::Same(deadline) => deadline.end,
         };
         if matches!(end, End::Wall(_)) {
-            // A step back that nobody noticed yet is older than this write: it says nothing about it.
+            // A step back that was not noticed yet is older than this write, and must not affect it.
             self.wall_ns(newest);
         }
         Some(end)
     }
 
-    /// What is said of a deadline.
+    /// The deadline as users see it.
     pub(crate) fn deadline(&self, end: End, newest: &impl Newest) -> Deadline {
         let (left_ns, at_ns) = match end {
             End::Store(ns) => (ns.saturating_sub(self.store_ns()), ns.saturating_add_signed(self.look())),
@@ -283,7 +286,7 @@ impl ExpiryClock {
         Deadline { end, left_ns, at_ns }
     }
 
-    /// The wall clock less store time; notices where somebody set the wall clock.
+    /// The wall clock minus store time. Notices a step of the wall clock.
     fn look(&self) -> i64 {
         let now = self.store_ns();
         let offset = (self.clock.wall_ns() as i64).wrapping_sub(now as i64);
@@ -319,13 +322,13 @@ impl ExpiryClock {
         );
     }
 
-    /// Looks at the clocks, so that a step is noticed though nobody asks.
+    /// Reads the clocks, so that a step is noticed without requests.
     pub(crate) fn tick(&self, newest: &impl Newest) {
         self.look();
         self.wall_ns(newest);
     }
 
-    /// What a batch says of time.
+    /// The times for a batch.
     pub(crate) fn stamp(&self, newest: &impl Newest) -> Stamp {
         self.tick(newest);
         let store_ns = self.store_ns();
@@ -333,14 +336,14 @@ impl ExpiryClock {
         Stamp::Now { store_ns, wall_ns: self.clock.wall_ns().min(CLOCK_MAX_NS) }
     }
 
-    /// What a superblock says of time: its record, and what the wall clock showed at most since its last step back.
+    /// The times for a superblock: its record, and the latest time of the wall clock since its last step back.
     pub(crate) fn record(&self, newest: &impl Newest) -> (ClockRecord, u64) {
         self.is_unsaved.store(false, Ordering::Relaxed);
         self.tick(newest);
         let (store_ns, high) = (self.store_ns(), self.wall_high.load(Ordering::Acquire));
         self.saved_ns.store(store_ns, Ordering::Relaxed);
         let mut marks = self.marks.lock();
-        // What the wall clock shows again covers them: the next step back makes a mark of it.
+        // The wall clock is beyond these marks again: the next step back makes new ones.
         marks.retain(|mark| mark.wall_ns > high);
         self.has_marks.store(!marks.is_empty(), Ordering::Release);
         let record = ClockRecord {
@@ -353,13 +356,13 @@ impl ExpiryClock {
         (record, high)
     }
 
-    /// Whether time is to be written down now; `has_deadlines`: whether anything has a deadline.
+    /// Returns true if the clocks must be stored now. `has_deadlines` says whether any object has a deadline.
     pub(crate) fn wants_saving(&self, has_deadlines: bool) -> bool {
         let since = self.store_ns().saturating_sub(self.saved_ns.load(Ordering::Relaxed));
         has_deadlines && (self.is_unsaved.load(Ordering::Relaxed) || since >= SAVE_NS)
     }
 
-    /// How often the wall clock was set since the store was opened, and how far in all, in nanoseconds.
+    /// The number of steps of the wall clock since the store was opened, and their sum in nanoseconds.
     pub(crate) fn skew(&self) -> (u64, i64) {
         (self.steps.load(Ordering::Relaxed), self.skew.load(Ordering::Relaxed) as i64)
     }

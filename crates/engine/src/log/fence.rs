@@ -1,9 +1,10 @@
-//! Flushes that overlap answer for each other (R20).
+//! Overlapping flushes share their failures (R20).
 //!
-//! A flush that fails may take with it what other threads wrote, and a later one, or one beside it, then succeeds all the same: the
-//! kernel tells one of them only. So whoever flushed well asks whether the store was poisoned, and must not ask too early: another
-//! flush may have failed already, and its thread not come to say so. A flush therefore counts as done only when all those that
-//! were under way with it have answered and, where they failed, poisoned the store.
+//! A failed flush may lose data that other threads wrote, and a later or simultaneous flush still succeeds: the kernel
+//! reports the failure to one of them only. So a thread whose flush succeeded checks whether the store was poisoned,
+//! and must not check too early: another flush may have failed already while its thread has not reported it. A flush
+//! therefore counts as done only when all flushes that overlapped with it have returned and, if they failed, have
+//! poisoned the store.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -12,7 +13,7 @@ use super::event::Event;
 use super::sync::Mutex;
 use crate::testing::injected_bug::{Bug, injected};
 
-/// The flushes under way.
+/// The flushes in progress.
 #[derive(Default)]
 pub(crate) struct Fence {
     turns: Mutex<Turns>,
@@ -26,10 +27,10 @@ struct Turns {
 }
 
 impl Fence {
-    /// Runs `flush`, tells `failed` where it failed, and waits for the flushes that began before it ended. Whoever asks afterwards
-    /// whether one has failed learns of all that can have taken away what `flush` made durable.
+    /// Runs `flush`, calls `failed` if it failed, and waits for the flushes that began before it ended. Afterwards
+    /// every failure that may have lost the data of `flush` is known.
     ///
-    /// To be run to its end: nobody learns how a flush ended that is dropped.
+    /// Run this to its end: the outcome of a dropped flush is never known.
     pub(crate) async fn pass<T, E>(
         &self,
         flush: impl Future<Output = Result<T, E>>,
@@ -38,7 +39,7 @@ impl Fence {
         let turn = self.begin();
         let result = flush.await;
         if let Err(error) = &result {
-            // Before the turn ends: who waits for it asks then.
+            // Before the turn ends: the threads that wait for it check for failures then.
             failed(error);
         }
         let next = self.turns.lock().next;
@@ -64,7 +65,7 @@ impl Fence {
     }
 }
 
-/// A flush under way.
+/// A flush in progress.
 struct Turn<'a> {
     fence: &'a Fence,
     number: u64,

@@ -21,7 +21,7 @@ use crate::{Environment, Error, FormatOptions, OpenOptions, Store, block_on};
 const BLOCKS: u64 = 256;
 const EIO: i32 = 5;
 
-/// A device whose requests wait until the test lets them go.
+/// A device that holds its requests back until the test releases them.
 struct Held {
     sim: Arc<SimDevice>,
     holds: AtomicBool,
@@ -29,7 +29,7 @@ struct Held {
 }
 
 impl Held {
-    /// Polls `work` and lets its requests go, up to the first one of this kind.
+    /// Polls `work` and releases its requests, up to the first one of this kind.
     fn up_to<F: Future>(&self, mut work: Pin<&mut F>, wanted: Op) -> Ticket {
         loop {
             assert!(poll(work.as_mut()).is_pending(), "it ended without a {}", wanted.name());
@@ -113,8 +113,8 @@ fn queue(store: &Store) -> Arc<Record> {
     record
 }
 
-/// The flush of a publish failed in the device, and its thread has not come to say so; a commit's durable write beside it ends
-/// well. What it wrote may be gone with what the other one lost: it is not acknowledged.
+/// The flush of a publish failed in the device, and its thread has not reported that. A commit's durable write beside
+/// it succeeds. The failed flush may have lost its data, so the record is not acknowledged.
 #[test]
 fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
     let (held, store) = opened(false);
@@ -134,7 +134,7 @@ fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
 }
 
-/// The same, and both end well; one that begins when the commit's has ended is not waited for.
+/// Both flushes succeed. The commit does not wait for a flush that began after its own ended.
 #[test]
 fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     let (held, store) = opened(false);
@@ -155,7 +155,7 @@ fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     assert!(matches!(poll(publish.as_mut()), Poll::Ready(Ok(_))));
 }
 
-/// A flush that fails while the file grows says as little about what the device keeps of a commit as any other.
+/// A failed flush during a growth of the file poisons the store like any other: it may have lost a commit's data.
 #[test]
 fn a_flush_that_fails_while_the_file_grows_poisons() {
     let (held, store) = opened(true);
@@ -169,8 +169,8 @@ fn a_flush_that_fails_while_the_file_grows_poisons() {
     assert!(matches!(answer, Err(Error::Unknown(_))), "{answer:?}");
 }
 
-/// A caller leads, waits for a flush beside its batch, and is dropped there, as a part of a transaction is when another one failed:
-/// the batch goes on to its end, and whoever has a record in it is answered.
+/// A caller leads, waits for a flush beside its batch, and is dropped there, as a part of a transaction is if another
+/// one failed. The batch is completed, and every writer with a record in it gets its answer.
 #[test]
 fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
     let (_held, store) = opened(false);
@@ -203,7 +203,8 @@ fn a_caller_that_is_dropped_while_it_leads_leaves_nobody_waiting() {
     assert!(store.0.check_writable().is_ok());
 }
 
-/// The same where the leader itself is dropped, which nothing does: nothing is written behind its batch, and nobody waits.
+/// The leader itself is dropped, which no code does: no record is written after its batch, and no writer waits for
+/// ever.
 #[test]
 fn a_leader_that_is_dropped_poisons() {
     let (held, store) = opened(false);

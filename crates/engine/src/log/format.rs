@@ -1,4 +1,4 @@
-//! Bytes of the log: batches and records (`docs/format/log.md`). The only place that encodes or decodes them.
+//! Bytes of the log: batches and records (`docs/format/log.md`). No other file encodes or decodes them.
 
 use crate::log::ring::LogPlace;
 use crate::testing::injected_bug::{Bug, injected};
@@ -10,31 +10,31 @@ use shoal_device::IoBuf;
 
 /// Bytes of a batch's header.
 pub(crate) const BATCH_HEADER_BYTES: usize = 80;
-/// "SBAG" and "SBAH" read as little-endian: batches of format version 2, and of today's.
+/// "SBAG" and "SBAH" read as little-endian: batches of format version 2, and of the present version.
 const BATCH_MAGIC_OLDER: u32 = 0x4741_4253;
 const BATCH_MAGIC: u32 = 0x4841_4253;
-/// Blocks that a batch may have: a length from a damaged header never makes recovery read more.
+/// Blocks of a batch at most: a length from a damaged header never makes recovery read more.
 pub(crate) const BATCH_BLOCKS_MAX: u32 = 4096;
 
-/// Clocks never get here (292 years): a larger number is damage, and with smaller ones no sum overflows.
+/// Clocks never get here (292 years): a larger number is damage, and sums of smaller ones do not overflow.
 pub(crate) const CLOCK_MAX_NS: u64 = i64::MAX as u64;
-/// What counts up (numbers of records and superblocks, epochs, positions) never gets here in the life of a device: a larger
-/// number is damage, and with smaller ones no sum overflows.
+/// No counter (numbers of records and superblocks, epochs, positions) gets here in the life of a device: a larger
+/// number is damage, and sums of smaller ones do not overflow.
 pub(crate) const COUNTER_MAX: u64 = 1 << 60;
 
-/// Bytes of a record in front of its key: length, checksum, kind, flags, tablet.
+/// Bytes of a record before its key: length, checksum, kind, flags, tablet.
 const RECORD_FIXED_BYTES: usize = 12;
 const KIND_PUT: u8 = 1;
 const KIND_DELETE: u8 = 2;
-/// The record behind this one belongs to the same step (R22).
+/// A flag: the next record belongs to the same write batch (R22).
 const CONTINUES: u8 = 1 << 1;
 
-/// What a batch says of time (`expiry.rs`); in nanoseconds.
+/// The times in a batch's header (`expiry.rs`), in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stamp {
     /// Of format version 2: the clock of expiry, since the Unix epoch.
     Older { expiry_clock_ns: u64 },
-    /// Store time, and what the wall clock showed at that moment, since the Unix epoch.
+    /// Store time, and the wall clock at that moment, since the Unix epoch.
     Now { store_ns: u64, wall_ns: u64 },
 }
 
@@ -42,41 +42,41 @@ pub(crate) enum Stamp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub epoch: u64,
-    /// Place of the batch: blocks written to the log before it, gaps at the ring's end included.
+    /// Position of the batch: blocks written to the log before it, gaps at the ring's end included.
     pub position: u64,
     pub blocks: u32,
     pub records: u32,
-    /// Number of the first record; of the next one where there is none.
+    /// The number of the first record; without records, of the next one.
     pub first_lsn: Lsn,
-    /// Everything up to here was flushed when this was written (R15).
+    /// All records up to this one were flushed when the header was written (R15).
     pub durable_lsn: Lsn,
-    /// Number of the newest superblock that is durable (R9).
+    /// The number of the newest durable superblock (R9).
     pub superblock: u64,
     pub stamp: Stamp,
-    /// Checksum of the batch before (R1).
+    /// Checksum of the previous batch (R1).
     pub chain: u32,
     /// Bytes of all records.
     pub record_bytes: u32,
 }
 
 impl BatchHeader {
-    /// Where the batch begins, and what it says of the one before.
+    /// The place of the batch, with the checksum of the previous one.
     pub(crate) fn place(&self) -> LogPlace {
         LogPlace { position: self.position, chain: self.chain, first_lsn: self.first_lsn }
     }
 
-    /// The position behind the batch.
+    /// The position after the batch.
     pub(crate) fn end(&self) -> u64 {
         self.position + u64::from(self.blocks)
     }
 
-    /// The first number behind those of its records.
+    /// The first number after those of its records.
     pub(crate) fn next_lsn(&self) -> Lsn {
         Lsn(self.first_lsn.0 + u64::from(self.records))
     }
 }
 
-/// Builds a batch in memory that goes to the device.
+/// Builds a batch in memory that the device writes.
 pub(crate) struct BatchBuilder {
     buf: IoBuf,
     at: usize,
@@ -100,7 +100,8 @@ impl BatchBuilder {
         self.at += record.len();
     }
 
-    /// Completes the batch: its memory, and its checksum for the next one's chain. `seed` is the store's secret.
+    /// Completes the batch. Returns its memory, and its checksum for the chain of the next one. `seed` is the store's
+    /// secret.
     pub(crate) fn finish(mut self, header: &BatchHeader, seed: u64) -> (IoBuf, u32) {
         assert_eq!(
             header.record_bytes as usize,
@@ -136,8 +137,8 @@ impl BatchBuilder {
     }
 }
 
-/// Reads the header at the start of `block` without checking the checksum: says only whether a batch may begin here and
-/// how long it would be.
+/// Reads the header at the start of `block` without checking the checksum. It says only that a batch may begin here,
+/// and its length.
 pub(crate) fn peek_header(block: &[u8]) -> Option<BatchHeader> {
     let mut reader = Reader::new(block);
     let header = decode_header(&mut reader).ok()??;
@@ -184,7 +185,7 @@ fn decode_header(reader: &mut Reader<'_>) -> Result<Option<BatchHeader>, Truncat
     }))
 }
 
-/// Checks a whole batch: the header and its checksum, where it is valid.
+/// Checks a whole batch. Returns its header and its checksum if it is valid.
 pub(crate) fn check_batch(bytes: &[u8], seed: u64) -> Option<(BatchHeader, u32)> {
     let header = peek_header(bytes)?;
     let bytes = bytes.get(..header.blocks as usize * BLOCK_BYTES)?;
@@ -193,10 +194,10 @@ pub(crate) fn check_batch(bytes: &[u8], seed: u64) -> Option<(BatchHeader, u32)>
     matches.then_some((header, crc))
 }
 
-/// What a record does to its key.
+/// The effect of a record on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    /// The key has the entry that the body says.
+    /// The key has the entry in the body.
     Put,
     /// The key does not exist.
     Delete,
@@ -210,7 +211,7 @@ pub(crate) struct EncodedRecord {
     pub tablet: TabletId,
     pub key: (u32, u32),
     pub body: u32,
-    /// Whether the record behind it belongs to the same step.
+    /// True if the next record belongs to the same write batch.
     pub continues: bool,
 }
 
@@ -225,7 +226,7 @@ impl EncodedRecord {
         self.bytes.slice(self.body as usize..)
     }
 
-    /// The same, borrowed.
+    /// As [`body`](Self::body), borrowed.
     pub(crate) fn body_bytes(&self) -> &[u8] {
         self.bytes.get(self.body as usize..).unwrap_or(&[])
     }
@@ -236,7 +237,8 @@ pub(crate) fn record_bytes(key_bytes: usize, body_bytes: usize) -> usize {
     RECORD_FIXED_BYTES + varint_bytes(key_bytes as u64) + key_bytes + body_bytes
 }
 
-/// Encodes a record; `body` is empty for a delete. `continues`: the record behind it belongs to the same step.
+/// Encodes a record; `body` is empty for a delete. `continues` says that the next record belongs to the same write
+/// batch.
 pub(crate) fn encode_record(
     kind: RecordKind,
     tablet: TabletId,
@@ -250,7 +252,8 @@ pub(crate) fn encode_record(
     })
 }
 
-/// Encodes a record whose body `write_body` appends, `body_bytes` bytes or so, without memory for it besides the record's.
+/// Encodes a record whose body `write_body` appends. The body has about `body_bytes` bytes and needs no memory besides
+/// the record's.
 pub(crate) fn write_record(
     kind: RecordKind,
     tablet: TabletId,
@@ -285,10 +288,10 @@ pub(crate) fn write_record(
     }
 }
 
-/// Takes the next record off `records`.
+/// Takes the next record from `records`.
 ///
 /// # Errors
-/// [`Truncated`] where there is none, its checksum does not match, or its kind or a flag is not known.
+/// [`Truncated`] if there is none, if its checksum does not match, or if its kind or a flag is unknown.
 pub(crate) fn decode_record(records: &mut Reader<'_>) -> Result<EncodedRecord, Truncated> {
     let start = records.rest();
     let bytes = records.u32()? as usize;

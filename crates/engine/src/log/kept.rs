@@ -1,4 +1,4 @@
-//! Values whose frames stay in the pool when their record is durable.
+//! Values whose frames stay in the pool once their record is durable.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use shoal_pool::{Filled, Pool};
 use crate::common::units::{forget_units, units_of};
 use crate::log::record::Record;
 
-/// A value in filled frames, which become resident when it is durable.
+/// A value in filled frames, which become resident once it is durable.
 pub(crate) struct Kept {
     frames: Filled,
     block: u64,
     stored: usize,
     checksums: Vec<u32>,
-    /// The key's version before, where that is known.
+    /// The record of the key's previous version, if it is known.
     before: Option<Arc<Record>>,
 }
 
@@ -23,13 +23,13 @@ impl Kept {
         Self { frames, block, stored, checksums, before: None }
     }
 
-    /// Says which record it takes the place of.
+    /// Sets the record that this one supersedes.
     pub(crate) fn supersedes(&mut self, before: Option<Arc<Record>>) {
         self.before = before;
     }
 
-    /// Its version is durable. The one before leaves the pool: nobody asks for it but who found it already, and its frames are
-    /// in the caches of the processor, while frames that nobody has used yet cost their first touch.
+    /// Makes the durable version resident. The previous version leaves the pool: only readers that found it already
+    /// need it, and its frames are in the processor's caches, while the first touch of unused frames is expensive.
     pub(crate) fn stay(self, pool: &Pool, version: Lsn) {
         let Self { frames, block, stored, checksums, before } = self;
         pool.adopt(frames, units_of(block, stored, &checksums, version));

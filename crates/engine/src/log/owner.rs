@@ -1,4 +1,4 @@
-//! The log of an open store, as its verbs see it: what commits, what says that nothing may be written any more, and the clock.
+//! The log of an open store from the view of its verbs: the committer, the poison that forbids writes, and the clock.
 
 use std::sync::Arc;
 
@@ -18,38 +18,38 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Makes the store read-only, and wakes whatever waits for room that will not come.
+    /// Makes the store read-only, and wakes the writers that wait for room in vain.
     pub(crate) fn fail(&self, reason: String) {
         self.poison.set(reason);
         self.committer.moved.notify();
     }
 
-    /// Whether the time of a version is over (R18).
+    /// Returns true if a version has expired (R18).
     pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
         self.expiry.is_over(end, version, &self.committer)
     }
 
-    /// When the time of an object that is put now is over; none where it lives for ever.
+    /// The deadline of an object that is put now; `None` without one.
     pub(crate) fn end_of(&self, expiry: Expiry) -> Option<End> {
         self.expiry.end_of(expiry, &self.committer)
     }
 
-    /// The same as a caller sees it.
+    /// The deadline `end` as users see it.
     pub(crate) fn deadline(&self, end: End) -> Deadline {
         self.expiry.deadline(end, &self.committer)
     }
 
-    /// The wall clock as deadlines are judged by it, in nanoseconds.
+    /// The wall clock that decides about deadlines, in nanoseconds since the Unix epoch.
     pub(crate) fn wall_ns(&self) -> u64 {
         self.expiry.wall_ns(&self.committer)
     }
 
-    /// Looks at the clocks, so that a step of the wall clock is noticed soon.
+    /// Reads the clocks, so that a step of the wall clock is noticed soon.
     pub(crate) fn tick(&self) {
         self.expiry.tick(&self.committer);
     }
 
-    /// What a superblock says of time, and the highest wall clock.
+    /// The clock record for a superblock, and the latest time of the wall clock.
     pub(crate) fn clock_record(&self) -> (ClockRecord, u64) {
         self.expiry.record(&self.committer)
     }

@@ -1,4 +1,4 @@
-//! What waits for the committer: write batches, and the markers of overlays that were frozen.
+//! The committer's queue: write batches, and the markers of frozen overlays.
 
 use std::sync::Arc;
 
@@ -15,24 +15,24 @@ use crate::space::manager::Extents;
 /// The write of a value, which the leader starts together with the batch.
 pub(crate) type ValueWrite = IoFuture<Guarded<WriteMemory, Arc<Extents>>>;
 
-/// Something in the queue.
+/// An item of the queue.
 pub(crate) enum Item {
     /// A write batch, with the blocks of the ring that it reserved.
     Writes { batch: QueuedBatch, reserved: u32 },
-    /// An overlay was frozen: when everything before it is durable, the marker says up to which number.
+    /// The marker of a frozen overlay. It gets the last number before it once everything before it is durable.
     Marker(Arc<Marker>),
 }
 
-/// A write batch in the queue: its records go into one batch of the log, one behind the other, and recovery takes that as a
-/// whole or not at all (R22).
+/// A write batch in the queue. Its records go into one log batch, one after the other, and recovery takes all of them
+/// or none (R22).
 #[derive(Default)]
 pub(crate) struct QueuedBatch {
     pub records: SmallVec<[Arc<Record>; 1]>,
-    /// Writes of values that nobody has started.
+    /// Writes of values that no thread has started.
     pub writes: Vec<ValueWrite>,
-    /// Whether values were written before: then the batch needs a real flush.
+    /// True if values were written before: then the batch needs a real flush.
     pub has_extents: bool,
-    /// Values that stay in the pool when they are durable, with their records.
+    /// Values that stay in the pool once they are durable, with their records.
     pub kept: Vec<(Arc<Record>, Kept)>,
 }
 
@@ -42,7 +42,7 @@ impl QueuedBatch {
     }
 }
 
-/// Where a freeze stands in the order of records (R4).
+/// The place of a freeze in the order of records (R4).
 pub(crate) struct Marker {
     lsn: AtomicU64,
 }
@@ -56,7 +56,7 @@ impl Marker {
         let lsn = self.lsn.load(Ordering::Acquire);
         (lsn != UNNUMBERED).then_some(Lsn(lsn))
     }
-    /// Everything before the marker is durable, up to `lsn`.
+    /// Notes that everything before the marker is durable, up to `lsn`.
     pub(super) fn reach(&self, lsn: Lsn) {
         self.lsn.store(lsn.0, Ordering::Release);
     }

@@ -1,7 +1,7 @@
-//! Reading the log at recovery: from the superblock's tail to the first batch that is not there.
+//! Reads the log at recovery: from the superblock's tail to the first missing batch.
 //!
-//! Three ends must be told apart (R1, R15): a torn tail ends the log; a ghost of an older life is never replayed; damage
-//! in what was promised is an error.
+//! Three ends must be told apart (R1, R15): a torn tail ends the log, a batch of an older pass of the ring is never
+//! replayed, and damage in promised records is an error.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::testing::injected_bug::{Bug, injected};
 /// Blocks that are read at a time.
 const WINDOW_BLOCKS: u64 = 256;
 
-/// A batch as it was found.
+/// A batch found in the log.
 pub(crate) struct FoundBatch {
     pub header: BatchHeader,
     pub records: Vec<EncodedRecord>,
@@ -27,25 +27,25 @@ pub(crate) struct FoundBatch {
 /// The contents of the log from the tail on.
 pub(crate) struct FoundLog {
     pub batches: Vec<FoundBatch>,
-    /// Where the next batch begins.
+    /// The place of the next batch.
     pub head: LogPlace,
-    /// The newest promise: everything up to here was flushed.
+    /// The newest promise: all records up to this one were flushed.
     pub promised: Lsn,
-    /// What is wrong, where something that was promised is not there.
+    /// The damage, if promised records are missing.
     pub damage: Option<String>,
 }
 
-/// What a superblock says of the log.
+/// The fields of a superblock that describe the log.
 pub(crate) struct PublishedLog {
     pub ring: Ring,
     pub seed: u64,
-    /// Where the first batch is that recovery needs.
+    /// The place of the first batch that recovery needs.
     pub tail: LogPlace,
-    /// Everything up to here was flushed when it was written (R15).
+    /// All records up to this one were flushed when the superblock was written (R15).
     pub durable_lsn: Lsn,
-    /// Numbering never passes this without a new superblock (R5).
+    /// No record gets a number above this one without a new superblock (R5).
     pub ceiling: Lsn,
-    /// The newest opening's epoch (R1), and where its batches begin.
+    /// The newest opening's epoch (R1), and the position at which its batches begin.
     pub epoch: u64,
     pub epoch_position: u64,
     /// The superblock's number.
@@ -83,13 +83,13 @@ pub(crate) async fn read_log(device: &Device, published: &PublishedLog) -> Resul
     Ok(found)
 }
 
-/// Whether no record can lie behind the tail: every number up to the ceiling is in front of it, and a larger one would have needed a
-/// newer superblock first (R5). So it is after a close in order.
+/// Returns true if no record can lie after the tail: every number up to the ceiling is before it, and a larger one
+/// would have needed a newer superblock first (R5). That is the state after a complete close.
 fn holds_nothing(published: &PublishedLog) -> bool {
     published.ceiling < published.tail.first_lsn
 }
 
-/// The batch at `head`, or at the ring's start where that would not fit; none where the log ends.
+/// The batch at `head`, or at the ring's start if it would not fit there; `None` at the end of the log.
 async fn next_batch(
     window: &mut Window<'_>,
     published: &PublishedLog,
@@ -121,7 +121,7 @@ async fn next_batch(
     Ok(None)
 }
 
-/// The records of a whole batch; none where they are not what its header says.
+/// The records of a whole batch; `None` if they do not match its header.
 pub(crate) fn decode_records(header: &BatchHeader, bytes: &[u8]) -> Option<Vec<EncodedRecord>> {
     let from = super::format::BATCH_HEADER_BYTES;
     let mut reader = Reader::new(bytes.get(from..from + header.record_bytes as usize)?);
@@ -129,12 +129,12 @@ pub(crate) fn decode_records(header: &BatchHeader, bytes: &[u8]) -> Option<Vec<E
         .map(|_| decode_record(&mut reader))
         .collect::<std::result::Result<Vec<_>, _>>()
         .ok()?;
-    // A batch that ended within a step would take a part of it (R22): nobody writes one.
+    // No writer makes a batch that ends within a write batch; accepting it would take a part of one (R22).
     let is_whole = records.last().is_none_or(|last| !last.continues);
     (reader.is_empty() && is_whole).then_some(records)
 }
 
-/// Looks for what only damage explains: a promise beyond the end, in the superblock or in a later batch.
+/// Looks for a promise beyond the end, in the superblock or in a later batch: only damage explains it.
 async fn find_damage(
     window: &mut Window<'_>,
     published: &PublishedLog,
@@ -149,7 +149,7 @@ async fn find_damage(
     let limit = published.tail.position + u64::from(window.ring.blocks);
     let mut position = end.position;
     while position < limit {
-        // Wherever it lies now: a batch behind the end that was misdirected says as much as one in its place.
+        // A misdirected batch after the end says as much as one in its place.
         if window.may_begin_batch(position, end.position..limit).await?
             && let Some((header, ..)) = window.batch(position, published.seed).await?
         {
@@ -176,7 +176,7 @@ struct Window<'a> {
     ring: Ring,
     start: u64,
     bytes: IoBuf,
-    /// See [`holds_nothing`]: what cannot be read is not missed.
+    /// See [`holds_nothing`]: unreadable blocks are not missed.
     holds_nothing: bool,
 }
 
@@ -191,7 +191,7 @@ impl Window<'_> {
             self.bytes = match self.device.read(self.ring.block(position), fresh).await.ok() {
                 Ok(bytes) => bytes,
                 Err(error) if count > 1 => {
-                    // A bad sector in the window shall not hide its neighbours: read just what is asked for.
+                    // A bad sector in the window must not hide its neighbours: read only the requested blocks.
                     tracing::warn!("reading the log: {error}");
                     let fresh = IoBuf::unfilled(blocks as usize);
                     self.device.read(self.ring.block(position), fresh).await.ok().map_err(Error::Io)?
@@ -204,7 +204,7 @@ impl Window<'_> {
         Ok(&self.bytes[from..from + blocks as usize * BLOCK_BYTES])
     }
 
-    /// Whether a batch of one of these positions may begin there, in its place or not.
+    /// Returns true if a batch of one of these positions may begin there, in its place or not.
     async fn may_begin_batch(&mut self, position: u64, positions: Range<u64>) -> Result<bool> {
         let holds_nothing = self.holds_nothing;
         let header = match self.at(position, 1).await {
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::log::format::{BATCH_HEADER_BYTES, RecordKind, Stamp, encode_record};
 
-    /// Nobody writes such a batch; taking it would take a part of a step (R22).
+    /// No writer makes such a batch; accepting it would take a part of a write batch (R22).
     #[test]
     fn a_batch_that_ends_within_a_step_is_not_valid() {
         let is_valid = |continues: [bool; 2]| {

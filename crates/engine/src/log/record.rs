@@ -1,4 +1,4 @@
-//! A record in memory: its encoded bytes, its number, and who waits for it.
+//! A record in memory: its encoded bytes, its number, and the wakers of its waiters.
 
 use std::task::Waker;
 
@@ -16,13 +16,13 @@ pub(crate) const UNNUMBERED: u64 = u64::MAX;
 /// A record of the log, in flight or durable.
 pub(crate) struct Record {
     encoded: EncodedRecord,
-    /// Runs that the entry names: its value's and its manifest's.
+    /// Runs that the entry names: those of its value and its manifest.
     owned: SmallVec<[Run; 1]>,
-    /// Blocks that its apply was promised.
+    /// Blocks that are reserved for its apply.
     promised: u64,
     /// Set once by the committer (release), before the batch is written; pairs with the acquire in `lsn_raw`.
     lsn: AtomicU64,
-    /// The writer, and who must not answer before this record is durable.
+    /// The wakers of the writer, and of others that must not answer before this record is durable.
     wakers: Mutex<SmallVec<[Waker; 1]>>,
 }
 
@@ -31,7 +31,7 @@ impl Record {
         Self::recovered(encoded, Lsn(UNNUMBERED))
     }
 
-    /// A record that recovery found.
+    /// A record found by recovery.
     pub(crate) fn recovered(encoded: EncodedRecord, lsn: Lsn) -> Self {
         Self {
             encoded,
@@ -42,17 +42,17 @@ impl Record {
         }
     }
 
-    /// Says which runs the entry names.
+    /// Sets the runs that the entry names.
     pub(crate) fn own(&mut self, runs: impl IntoIterator<Item = Run>) {
         self.owned.extend(runs);
     }
 
-    /// Says how many blocks its apply was promised.
+    /// Sets the number of blocks that are reserved for its apply.
     pub(crate) fn promise(&mut self, blocks: u64) {
         self.promised = blocks;
     }
 
-    /// Blocks that its apply was promised.
+    /// Blocks that are reserved for its apply.
     pub(crate) fn promised(&self) -> u64 {
         self.promised
     }
@@ -79,7 +79,7 @@ impl Record {
         self.encoded.body()
     }
 
-    /// The same, borrowed.
+    /// As [`body`](Self::body), borrowed.
     pub(crate) fn body_bytes(&self) -> &[u8] {
         self.encoded.body_bytes()
     }
@@ -93,7 +93,7 @@ impl Record {
         self.lsn.load(Ordering::Acquire)
     }
 
-    /// The number; only for a record that has one.
+    /// The number. The record must have one.
     pub(crate) fn lsn(&self) -> Lsn {
         let lsn = self.lsn_raw();
         assert_ne!(lsn, UNNUMBERED, "only numbered records are asked for their number");
@@ -110,7 +110,7 @@ impl Record {
         self.lsn_raw() <= durable.0
     }
 
-    /// Leaves a waker that [`wake`](Self::wake) calls once.
+    /// Registers a waker that [`wake`](Self::wake) calls once.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut wakers = self.wakers.lock();
         if !wakers.iter().any(|known| known.will_wake(waker)) {

@@ -1,24 +1,24 @@
 //! Places in the log's ring, and the index from numbers to places.
 //!
-//! A *position* counts blocks since the store was made; modulo the ring's size it is a place. A batch never wraps: where
-//! the rest of the ring is too short for it, that rest is left out and counted.
+//! A *position* counts blocks since the store was made; modulo the ring's size it is a place. A batch never wraps: if
+//! the rest of the ring is too short for it, that rest is skipped and counted.
 
 use std::collections::VecDeque;
 
 use shoal_base::Lsn;
 
-/// A place in the log: where the next batch begins and what it must say of the one before.
+/// A place in the log: the start of the next batch, and the checksum of the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPlace {
     /// Blocks written since the store was made; modulo the ring's size the place in the ring.
     pub position: u64,
-    /// Checksum of the batch before.
+    /// Checksum of the previous batch.
     pub chain: u32,
     /// No record from here on has a smaller number.
     pub first_lsn: Lsn,
 }
 
-/// Where the ring lies on the device.
+/// The place of the ring on the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     pub first: u64,
@@ -42,7 +42,7 @@ impl Ring {
     }
 }
 
-/// Batches in the log by number.
+/// The places of batches in the log, by number.
 pub(crate) struct BatchIndex {
     batches: VecDeque<LogPlace>,
     head: LogPlace,
@@ -53,18 +53,18 @@ impl BatchIndex {
         Self { batches: VecDeque::new(), head }
     }
 
-    /// A batch was written: it began at `at`, and the next one follows at `head`.
+    /// Notes a written batch: it began at `at`, and the next one begins at `head`.
     pub(crate) fn push(&mut self, at: LogPlace, head: LogPlace) {
         self.batches.push_back(at);
         self.head = head;
     }
 
-    /// The next batch begins there: its numbers go on somewhere else than where the last batch ended.
+    /// Sets the place of the next batch, whose numbers do not follow the last batch.
     pub(crate) fn push_head(&mut self, head: LogPlace) {
         self.head = head;
     }
 
-    /// Where the next batch begins.
+    /// The place of the next batch.
     pub(crate) fn head(&self) -> LogPlace {
         self.head
     }

@@ -1,4 +1,4 @@
-//! The blocks of the log's ring: which are used, reserved for batches that are queued, and free.
+//! The blocks of the log's ring: used, reserved for queued batches, and free.
 
 use shoal_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use shoal_base::{BLOCK_BYTES, blocks_for};
@@ -6,21 +6,22 @@ use shoal_base::{BLOCK_BYTES, blocks_for};
 use super::format::BATCH_HEADER_BYTES;
 use super::ring::Ring;
 
-/// Blocks of the ring that admission leaves for seals and for what is left out at the ring's end.
+/// Blocks of the ring that admission leaves for seals and for the rest that is skipped at the ring's end.
 pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
 
-/// Most bytes of records in one write batch, whatever the ring's size: a batch has at most 16 MiB.
+/// Bytes of records in one write batch at most, whatever the ring's size: a log batch has at most 16 MiB.
 const WRITE_BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// The ring, and how far it is used.
+/// The ring, with its used part.
 pub(crate) struct RingSpace {
     ring: Ring,
-    /// Where the oldest batch begins that recovery needs.
+    /// The position of the oldest batch that recovery needs.
     tail: AtomicU64,
-    /// Blocks of the ring, from its start on, that batches may lie in; a batch that would pass them begins at the ring's start. Only grows.
+    /// Blocks of the ring, from its start on, in which batches may lie; a batch that would exceed them begins at the
+    /// ring's start. Only grows.
     prepared: AtomicU32,
-    /// Where the next batch goes, as the index says. Release by the leader before it gives reserved blocks back; pairs with the acquire
-    /// in `used_blocks`.
+    /// The position of the next batch, as in the index. Release by the leader before it frees reserved blocks; pairs
+    /// with the acquire in `used_blocks`.
     head: AtomicU64,
     reserved: AtomicU64,
 }
@@ -46,17 +47,17 @@ impl RingSpace {
         self.ring.turn(position)
     }
 
-    /// Whether batches up to the position `end` overwrite nothing from the tail on.
+    /// Returns true if batches up to the position `end` overwrite nothing from the tail on.
     pub(super) fn holds(&self, end: u64) -> bool {
         end - self.tail.load(Ordering::Acquire) <= u64::from(self.ring.blocks)
     }
 
-    /// A superblock is durable that needs nothing before `tail`.
+    /// Sets the tail: a durable superblock needs nothing before it.
     pub(super) fn set_tail(&self, tail: u64) {
         self.tail.store(tail, Ordering::Release);
     }
 
-    /// A batch that ends there is durable.
+    /// Sets the head: the batch that ends there is durable.
     pub(super) fn set_head(&self, head: u64) {
         self.head.store(head, Ordering::Release);
     }
@@ -66,21 +67,21 @@ impl RingSpace {
         self.head.load(Ordering::Acquire).saturating_sub(self.tail.load(Ordering::Acquire))
     }
 
-    /// Blocks of the ring that may be written to.
+    /// Blocks of the ring, from its start on, that may be written.
     pub(crate) fn prepared(&self) -> u32 {
         self.prepared.load(Ordering::Acquire)
     }
 
-    /// The ring is prepared up to there, and a durable superblock says so.
+    /// Notes that the ring is prepared up to `blocks` and that a durable superblock says so.
     pub(super) fn prepare(&self, blocks: u32) {
         self.prepared.fetch_max(blocks, Ordering::AcqRel);
     }
 
-    /// Blocks that batches may still take, in both parts of the ring: behind the head, and in front of the tail.
+    /// Blocks that batches may still take, in both parts of the ring: after the head, and before the tail.
     ///
-    /// With head and tail in one turn of the ring these are what is prepared without what lies between them. Once the head is a
-    /// turn ahead, what is not prepared lies between them, too, and is passed already. The tail is asked first: it follows
-    /// the head, so what is stale here gives less room, never more.
+    /// With head and tail in one pass of the ring these are the prepared blocks without those between them. Once the
+    /// head is a pass ahead, the unprepared blocks lie between them, too, and are passed already. The tail is read
+    /// first: it follows the head, so a stale tail gives fewer blocks, never more.
     pub(super) fn free_blocks(&self) -> u64 {
         let tail = self.tail.load(Ordering::Acquire);
         let head = self.head.load(Ordering::Acquire);
@@ -89,41 +90,43 @@ impl RingSpace {
         room.saturating_sub(head.saturating_sub(tail))
     }
 
-    /// How full what is prepared of the ring is, in thousandths.
+    /// The fill of the prepared part of the ring, in thousandths.
     pub(crate) fn fill_permille(&self) -> usize {
         let prepared = u64::from(self.prepared());
         (prepared.saturating_sub(self.free_blocks()) * 1000 / prepared) as usize
     }
 
-    /// Blocks from `position` to the end of what is prepared.
+    /// Blocks from `position` to the end of the prepared part.
     pub(super) fn rest(&self, position: u64) -> u32 {
         let offset = (position % u64::from(self.ring.blocks)) as u32;
         self.prepared().saturating_sub(offset)
     }
 
-    /// Whether a write batch that reserves `blocks` blocks finds room once everything is applied, and leaves room for others.
+    /// Returns true if a write batch that reserves `blocks` blocks fits once everything is applied, with room left for
+    /// others.
     pub(crate) fn suits(&self, blocks: u32) -> bool {
         self.prepared() == self.ring.blocks || blocks.saturating_mul(4) <= self.prepared()
     }
 
-    /// Blocks of the ring that a record of so many bytes may take, with a batch of its own.
+    /// Blocks of the ring that a record of this many bytes takes at most, in a batch of its own.
     pub(crate) fn blocks_of(record_bytes: usize) -> u32 {
         blocks_for((BATCH_HEADER_BYTES + record_bytes) as u64) as u32
     }
 
-    /// Most bytes that the records of one write batch may have: their batch in the log must fit in the ring several times, however full that is.
+    /// Bytes of the records of one write batch at most: its log batch must fit in the ring several times, however full
+    /// the ring is.
     pub(crate) fn write_batch_bytes_max(&self) -> usize {
         let ring_bytes = self.ring.blocks as usize * BLOCK_BYTES;
         (ring_bytes / 8).min(WRITE_BATCH_BYTES_MAX)
     }
 
-    /// Blocks of the ring that a write batch of several records may take. Its batch in the log may be so long that what is left out at the ring's
-    /// end because of it is more than the margin.
+    /// Blocks of the ring that a write batch of several records takes at most. Its log batch may be so long that the
+    /// skipped rest at the ring's end is longer than the margin.
     pub(crate) fn blocks_of_many(record_bytes: usize) -> u32 {
         2 * Self::blocks_of(record_bytes)
     }
 
-    /// Takes room in the ring for a record; false where there is none now.
+    /// Reserves blocks of the ring; returns false if too few are free.
     pub(crate) fn reserve(&self, blocks: u32) -> bool {
         let margin = u64::from(LOG_MARGIN_BLOCKS.min(self.prepared() / 2));
         self.reserved
@@ -134,7 +137,7 @@ impl RingSpace {
             .is_ok()
     }
 
-    /// Gives room back that no record will use.
+    /// Frees reserved blocks that no record will use.
     pub(crate) fn unreserve(&self, blocks: u32) {
         self.reserved.fetch_sub(u64::from(blocks), Ordering::AcqRel);
     }

@@ -1,10 +1,10 @@
-//! The reaper: objects whose time is over are deleted, so that their space comes back (R18).
+//! The reaper deletes expired objects, so that their space comes back (R18).
 //!
-//! Readers do not need it: they see that an object's time is over. It knows when the soonest ones are due from what was written
-//! since the store was opened, and from one slow walk over the trees that have such objects, as their totals tell; where
-//! there are more than it can remember, it walks again. It deletes only what it finds to be over at that moment, as one
-//! step: whatever was written meanwhile stays, and is remembered again where its time ends later. So the result of a write
-//! with an identity (`dedup.rs`) takes one place in the list, however often its object is overwritten.
+//! Readers do not need it: they see that an object has expired. The reaper learns the next deadlines from the writes
+//! since the opening, and from one slow walk over the trees that have objects with deadlines, as their totals tell. If
+//! there are more than it can remember, it walks again. Each deletion is a transaction that first checks that the
+//! object has expired: an object written meanwhile stays, and is remembered again if it expires later. So the result of
+//! a write with a request id (`dedup.rs`) takes one place in the list, however often its object is overwritten.
 
 use crate::checkpoint::publish::Changes;
 use crate::common::error::Result;
@@ -14,12 +14,12 @@ use crate::store::expiring::{DELETED_MAX, Now};
 use crate::store::{Inner, OperationCounters, Store};
 use crate::write::transact::Reaped;
 
-/// Objects that the walk looks at at a time: it reads leaves that nobody asked for.
+/// Objects that the walk reads at a time: it reads leaves that no request needs.
 const WALKED_MAX: usize = 256;
 
 impl Store {
-    /// Writes down where the clocks of expiry stand, where that is due, and deletes objects whose time is over, as far as they are known
-    /// from what was written since the opening. A store with threads of its own does it by itself.
+    /// Saves the clocks of expiry if that is due, and deletes expired objects that were written since the opening. A
+    /// store with threads of its own does this by itself.
     ///
     /// # Errors
     /// As a delete.
@@ -33,7 +33,7 @@ impl Store {
 }
 
 impl Inner {
-    /// Deletes what is due; says whether there may be more.
+    /// Deletes expired objects; returns true if there may be more.
     ///
     /// # Errors
     /// As a delete.
@@ -53,7 +53,7 @@ impl Inner {
         Ok(over.len() == DELETED_MAX)
     }
 
-    /// Looks at some objects from the encoded key `from` on; gives where to go on, or nothing at the end.
+    /// Reads some objects from the encoded key `from` on. Returns the key to continue with; `None` at the end.
     ///
     /// # Errors
     /// As a listing.
@@ -66,8 +66,8 @@ impl Inner {
         .await
     }
 
-    /// Looks at the clocks, and writes down where they stand where that is due: after a step of the wall clock, and every ten
-    /// seconds, while anything has a deadline.
+    /// Reads the clocks, and saves them if that is due: after a step of the wall clock, and every ten seconds while any
+    /// object has a deadline.
     ///
     /// # Errors
     /// As a publish.
@@ -93,7 +93,8 @@ mod tests {
     use crate::write::put::Write;
     use crate::{Environment, FormatOptions, OpenOptions, PutOptions, Store, block_on};
 
-    /// Results are remembered by their places, not by the writes, and go when the last one of a place is over.
+    /// Results are remembered by their slots, not by the writes, and are deleted when the last one of a slot has
+    /// expired.
     #[test]
     fn the_results_of_writes_take_one_place_each() {
         let device = Device::new(Arc::new(MemDevice::new(4_096)));
@@ -106,7 +107,7 @@ mod tests {
         let remembered = |store: &Store| store.0.maintenance.expiring.0.lock().store.len() as u64;
         for sequence in 0..10 * RESULTS_KEPT {
             if sequence == 5 * RESULTS_KEPT {
-                // What an opening does not know any more, the walk finds.
+                // The walk finds results that the new opening does not remember.
                 block_on(store.close()).unwrap();
                 drop(store);
                 store = block_on(Store::open(device.clone(), options(), environment())).unwrap();
@@ -119,7 +120,7 @@ mod tests {
             block_on(store.write_durably(write)).unwrap();
             assert!(remembered(&store) <= RESULTS_KEPT, "{sequence}: {}", remembered(&store));
         }
-        // The first of each place would be over, the last ones are not.
+        // The first result of each slot would have expired, the last ones have not.
         clock.advance(RESULT_LIFE_NS - RESULTS_KEPT * 1_000);
         block_on(store.0.reap_due()).unwrap();
         assert_eq!((store.stat().expired, remembered(&store)), (0, RESULTS_KEPT));

@@ -1,7 +1,7 @@
-//! Growing the data file ahead of need: zero, flush, publish, and only then hand out (R21).
+//! Grows the data file ahead of need: zero, flush, publish, and only then allocate (R21).
 //!
-//! Writing into a hole or an unwritten extent makes every flush pay for the file system's journal (p99 of 40 to 120 ms instead
-//! of 4 to 8); so what the allocator gets was written once.
+//! Writing into a hole or an unwritten extent makes every flush pay for the file system's journal (p99 of 40 to 120 ms
+//! instead of 4 to 8). So every block was written once before the allocator gets it.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ const ZERO_BLOCKS: u64 = 256;
 /// Steps are halved down to this part of a whole one: 1 MiB of 256.
 const STEP_PARTS_MAX: u64 = 256;
 
-/// Free blocks ahead of need, at least: 4 MiB.
+/// Free blocks ahead of need at least: 4 MiB.
 const AHEAD_MIN: u64 = 1_024;
-/// And this part of what the file has for objects.
+/// At least this part of the file's blocks for objects is free ahead of need.
 const HELD_SHARE: u64 = 8;
-/// The log's ring is prepared further when what is prepared is so full.
+/// The next part of the log's ring is prepared once the prepared part is this full, in thousandths.
 const PREPARE_FROM_PERMILLE: usize = 250;
 
-/// Why a step failed.
+/// The reason why a step failed.
 enum StepError {
-    /// There is no room for it in the file system, in a quota, or within the process's limit of file sizes.
+    /// The file system, a quota, or the process's limit of file sizes has no room for it.
     NoRoom(String),
     Other(Error),
 }
@@ -40,21 +40,21 @@ fn is_full(code: Option<i32>) -> bool {
 }
 
 impl Inner {
-    /// Blocks that are to be free ahead of need: what two seconds of writing at the present rate take, an eighth of what the file has,
-    /// and 4 MiB, up to a whole step; more only for the rate.
+    /// Blocks that should be free ahead of need: two seconds of writing at the present rate, an eighth of the file's
+    /// blocks, and 4 MiB, up to a whole step. Only the rate may ask for more.
     fn growth_ahead(&self) -> u64 {
         let whole = self.tuning.growth_blocks;
         let held = self.space.data_blocks() / HELD_SHARE;
         held.clamp(AHEAD_MIN.min(whole), whole).max(self.maintenance.growth.ahead_of_rate())
     }
 
-    /// Whether anything was ever written: an empty store takes no more of the disk than it was made with.
+    /// Returns true if anything was ever written: an empty store takes no more of the disk than it was made with.
     fn holds_anything(&self) -> bool {
         let holds = |tablet: &Tablet| !tablet.view().trees.is_empty() || tablet.first_unapplied().is_some();
         self.tablets.all().iter().any(|tablet| holds(tablet))
     }
 
-    /// Whether the file should grow now: less is free than is to be free ahead of need.
+    /// Returns true if the file should grow now, because too few blocks are free ahead of need.
     pub(crate) fn wants_growth(&self) -> bool {
         self.device.inner().can_grow()
             && self.space.available() < self.growth_ahead()
@@ -65,13 +65,13 @@ impl Inner {
                 .is_some_and(|superblock| superblock.device_blocks < self.layout.blocks_max)
     }
 
-    /// Whether more of the log's ring should be prepared: what is prepared is a quarter full.
+    /// Returns true if more of the log's ring should be prepared: the prepared part is a quarter full.
     pub(crate) fn wants_log(&self) -> bool {
         self.log.committer.ring.prepared() < self.layout.log_blocks
             && self.log_fill_permille() >= PREPARE_FROM_PERMILLE
     }
 
-    /// Looks at how much is written, for who grows ahead of need.
+    /// Measures the write rate, for growing ahead of need.
     pub(crate) fn note_rate(&self) {
         let counters = &self.counters;
         let written =
@@ -80,10 +80,10 @@ impl Inner {
         self.maintenance.growth.note(self.now_ns(), blocks);
     }
 
-    /// Prepares the log for a step that reserves `blocks` blocks.
+    /// Prepares the log for a write batch that reserves `blocks` blocks.
     ///
     /// # Errors
-    /// [`Error::Full`] where there is no room for that; as the device.
+    /// [`Error::Full`] if there is no room for that; as the device.
     pub(crate) async fn prepare_for_step(&self, blocks: u32) -> Result<()> {
         self.prepare_log(blocks.saturating_mul(4)).await?;
         let prepared = u64::from(self.log.committer.ring.prepared());
@@ -93,9 +93,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Prepares as much again of the log's ring as is prepared, and at least `blocks` blocks in all: zeroes it, so that a commit
-    /// pays for no allocation of the file system and finds room there, and publishes that. False where there is no
-    /// room for it; then the ring stays as short as it is.
+    /// Doubles the prepared part of the log's ring, to at least `blocks` blocks. Zeroes the new part, so that a commit
+    /// needs no allocation of the file system and finds room there, and publishes it. Returns false if there is no
+    /// room; then the ring stays as it is.
     ///
     /// # Errors
     /// As [`grow`](Self::grow).
@@ -124,8 +124,8 @@ impl Inner {
         Ok(true)
     }
 
-    /// Grows the file by one step, unless applying what the overlays hold frees enough; false where it has its full size or
-    /// there is no room for it.
+    /// Grows the file by one step, unless applying the overlays frees enough blocks. Returns false if the file has its
+    /// full size, or if there is no room.
     ///
     /// # Errors
     /// As the device.
@@ -134,8 +134,8 @@ impl Inner {
         if self.wants_growth() { Ok(self.grow(0).await? > 0) } else { Ok(true) }
     }
 
-    /// Grows the file for a write that found no room for `blocks` blocks. A disk that is full under the file is to the caller a full
-    /// store.
+    /// Grows the file for a write that lacks `blocks` blocks. If the disk under the file is full, the caller's error is
+    /// a full store.
     pub(crate) async fn grow_for(&self, blocks: u64) -> Result<()> {
         if !self.device.inner().can_grow() {
             return Ok(());
@@ -153,11 +153,11 @@ impl Inner {
         }
     }
 
-    /// Grows the file by one step: `wanted` blocks, and what is to be free ahead of need; or by a shorter one where there is no room for
-    /// it. Gives the blocks gained: none where it has its full size, or where there is no room.
+    /// Grows the file by one step of `wanted` blocks and the blocks ahead of need, or by a shorter step if there is no
+    /// room. Returns the number of new blocks: 0 if the file has its full size, or if there is no room.
     ///
     /// # Errors
-    /// As the device; nothing changed then, except that a flush which failed poisons the store.
+    /// As the device; then nothing changed, except that a failed flush poisons the store.
     pub(crate) async fn grow(&self, wanted: u64) -> Result<u64> {
         let _turn = self.maintenance.grower.take().await;
         let from = self.publisher.take().await.device_blocks;
@@ -193,14 +193,14 @@ impl Inner {
         Ok(step)
     }
 
-    /// What was zeroed is durable. Where that fails the store is read-only: a write that waits for room learns that none will come.
+    /// Makes the zeroed blocks durable. A failure makes the store read-only and wakes the writes that wait for room.
     async fn flush_grown(&self) -> Result<()> {
         let flush = async { self.device.flush().await.ok().map_err(Error::Io) };
         self.log.poison.flushed(flush).await.inspect_err(|_| self.log.committer.moved.notify())
     }
 
-    /// Makes the file `to` blocks long and zeroes what is new. Where that fails the file has `from` blocks again: what it
-    /// took of the file system goes back to others.
+    /// Makes the file `to` blocks long and zeroes the new part. After a failure the file has `from` blocks again, and
+    /// the file system gets back what the step took.
     async fn take_step(&self, from: u64, to: u64) -> std::result::Result<(), StepError> {
         if let Err(error) = self.device.inner().grow(to) {
             let what = error.to_string();
@@ -222,7 +222,7 @@ impl Inner {
         })
     }
 
-    /// The file system is full: that is said when it begins, and not for each write that is refused.
+    /// Logs that the file system is full: once when that begins, and not for each refused write.
     fn say_full(&self, blocks: u64, why: &str) {
         let Some(unsaid) = self.maintenance.growth.reached(self.now_ns()) else { return };
         let mib = blocks * BLOCK_BYTES as u64 / (1 << 20);

@@ -1,4 +1,4 @@
-//! What the store does by itself: its threads, relocation, expiry, scrubs.
+//! The store's own work: its threads, relocation, expiry, scrubs.
 
 pub(crate) mod expire;
 pub(crate) mod grow;

@@ -1,4 +1,4 @@
-//! Remembers, in an object of the store's own bucket, which groups belong to the buckets that have space of their own.
+//! Saves the groups of the buckets that have space of their own, in an object of the store's own bucket.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::common::key::ObjectKey;
 use crate::common::object::{ByteRange, PutOptions};
 use crate::store::Store;
 
-/// Changes are written this often, at most.
+/// Changes are saved at most this often.
 pub(crate) const SAVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The key, in the store's own bucket, of what is remembered.
+/// The key of that object in the store's own bucket.
 const KEY: &[u8] = b"own-space";
 
 impl Store {
-    /// Gives the buckets that have space of their own the groups that they had.
+    /// Gives the buckets that have space of their own their saved groups back.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -37,7 +37,7 @@ impl Store {
         Ok(())
     }
 
-    /// Remembers the groups of the buckets that have space of their own, where they changed.
+    /// Saves the groups of the buckets that have space of their own, if they changed.
     ///
     /// # Errors
     /// As [`Self::put`].

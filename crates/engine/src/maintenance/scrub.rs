@@ -1,10 +1,10 @@
-//! The scrub: reads every page, every value and the superblocks of a running store from the device, past the cache, and says
-//! what has rotted, before somebody needs it (T27).
+//! The scrub reads every page, every value and the superblocks of a running store from the device, past the cache, and
+//! reports decay before a request meets it (T27).
 //!
-//! It goes in pieces: each looks at a bounded part of one tablet under a view of its own, so it holds back the reuse of space
-//! for a moment only (R16, R23), and goes on behind the last key. In the background it keeps to a rate. It repairs
-//! nothing: an object that is damaged answers with an error until it is written anew, or `shoal check --repair` runs. The log
-//! is not read: what it holds goes home within seconds.
+//! It works in pieces. Each reads a bounded part of one tablet under a view of its own, so it delays the reuse of space
+//! only for a moment (R16, R23), and the next one continues after the last key. In the background it keeps to a rate.
+//! It repairs nothing: a damaged object answers with an error until it is written anew, or until `shoal check --repair`
+//! runs. It does not read the log, whose records go home within seconds.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -30,14 +30,14 @@ use crate::value::packed::is_reserved;
 
 /// Leaves of one piece, at least two: a piece begins in the leaf where the last one ended.
 const LEAVES_AT_A_TIME: usize = 64;
-/// Leaves of a piece that are read ahead of need, at most: what is read in vain where the piece ends.
+/// Leaves of a piece that are prefetched at most: those after the end of the piece are read in vain.
 const LEAVES_AHEAD_MAX: usize = 16;
-/// Bytes of one piece, values included, after which no further leaf is looked at.
+/// Bytes of one piece, values included, after which no further leaf is read.
 const BYTES_AT_A_TIME: u64 = 4 << 20;
 /// Problems that a report lists.
 const PROBLEMS_MAX: usize = 1000;
 
-/// What a scrub found.
+/// The result of a scrub.
 #[derive(Clone, Debug, Default)]
 pub struct ScrubReport {
     /// Pages of the trees that were read.
@@ -46,9 +46,9 @@ pub struct ScrubReport {
     pub objects: u64,
     /// Bytes of pages and values.
     pub bytes: u64,
-    /// What is wrong, with the object where one is concerned; at most 1,000 are listed.
+    /// The problems, each with its object if it concerns one; at most 1,000 are listed.
     pub problems: Vec<CheckProblem>,
-    /// Problems in all.
+    /// The number of all problems.
     pub problem_count: u64,
 }
 
@@ -62,7 +62,7 @@ impl ScrubReport {
     }
 }
 
-/// Where a scrub goes on.
+/// The place at which a scrub continues.
 #[derive(Default)]
 pub(crate) struct ScrubPlace {
     tablet: usize,
@@ -72,11 +72,11 @@ pub(crate) struct ScrubPlace {
 }
 
 impl Store {
-    /// Reads and verifies everything that is stored, without a limit of its rate; reads and writes go on meanwhile. What was
-    /// written after it began may be left out.
+    /// Reads and verifies all stored data, without a limit of its rate; other reads and writes continue meanwhile. Data
+    /// written after its start may be left out.
     ///
     /// # Errors
-    /// [`Error::Closed`]. What is damaged or cannot be read is in the report.
+    /// [`Error::Closed`]. The report has the damaged and unreadable places.
     pub async fn scrub(&self) -> Result<ScrubReport> {
         let (mut report, mut place) = (ScrubReport::default(), ScrubPlace::default());
         while !self.0.scrub_some(&mut place, &mut report).await? {}
@@ -85,7 +85,8 @@ impl Store {
 }
 
 impl Inner {
-    /// One piece from `place` on; true where that was the last one of a pass, and `place` is at the start again.
+    /// Scrubs one piece from `place` on. Returns true if it was the last one of a pass; then `place` is the start
+    /// again.
     pub(crate) async fn scrub_some(&self, place: &mut ScrubPlace, report: &mut ScrubReport) -> Result<bool> {
         self.check_open()?;
         let (bytes_before, problems_before) = (report.bytes, report.problem_count);
@@ -150,10 +151,10 @@ impl Inner {
     }
 }
 
-/// Pages straight from the device: what is in the cache was verified when it came there.
+/// A page source that reads straight from the device: pages in the cache were verified when they came there.
 struct DirectPages<'a> {
     device: &'a Device,
-    /// Leaves on their way, in the order in which the walk asked for them.
+    /// Reads of leaves in flight, in the order in which the walk asked for them.
     ahead: Mutex<VecDeque<(u64, IoFuture<IoBuf>)>>,
 }
 
@@ -162,7 +163,7 @@ impl<'a> DirectPages<'a> {
         Self { device, ahead: Mutex::default() }
     }
 
-    /// The read of a page: the one under way, or a new one.
+    /// The read of a page: the one in flight, or a new one.
     fn read(&self, block: u64) -> IoFuture<IoBuf> {
         let mut ahead = self.ahead.lock();
         let place = ahead.iter().position(|&(asked, _)| asked == block);
@@ -197,7 +198,7 @@ impl PageSource for DirectPages<'_> {
         Ok(DirectPage(Arc::new(bytes)))
     }
 
-    /// Reads leaves ahead: a piece meets hardly more than one page of each level above them.
+    /// Prefetches leaves: a piece meets hardly more than one page of each level above them.
     fn prefetch(&self, pages: &[PageRef], level: u8, _hint: ReadHint) {
         if level > 0 {
             return;
@@ -220,11 +221,11 @@ struct Piece<'a> {
     /// The trees of the tablet, and the number of the one that is read.
     trees: (Tree, &'a Trees, usize),
     report: &'a mut ScrubReport,
-    /// Entries of the leaf that is being visited.
+    /// Entries of the current leaf.
     entries: Vec<(Vec<u8>, Lsn, Entry)>,
     leaves: usize,
     bytes_before: u64,
-    /// The next piece begins there.
+    /// The next piece begins at this key.
     last: Vec<u8>,
     is_full: bool,
 }
@@ -251,7 +252,7 @@ impl<'a> Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// The next piece begins behind this key.
+    /// Notes that the next piece begins after this key.
     fn passed(&mut self, key: &[u8]) {
         self.last.clear();
         self.last.extend_from_slice(key);
@@ -271,7 +272,7 @@ impl Visitor for Piece<'_> {
     }
 
     fn entry(&mut self, key: &[u8], entry: &[u8], page: PageRef) {
-        // The leaf that a piece begins in was looked at by the piece before.
+        // The previous piece has verified this entry.
         if *key < *self.last {
             return;
         }

@@ -1,4 +1,4 @@
-//! What a scrub says of each kind of damage, word by word, and where its pieces end.
+//! The exact words of a scrub about each kind of damage, and the ends of its pieces.
 
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_device::sim::{Fault, FaultOp};
@@ -24,7 +24,7 @@ fn inline(value: &[u8]) -> Vec<u8> {
     leaf_entry(1, &Entry { modified_ns: 1, end: None, value_bytes, meta, home: Home::Inline }, value)
 }
 
-/// What a scrub of the store says, without its words for the log.
+/// The problems that a scrub of the store reports.
 fn scrub(store: &Store) -> Vec<(String, u64)> {
     let report = block_on(store.scrub()).unwrap();
     assert_eq!(report.problem_count, report.problems.len() as u64);
@@ -48,7 +48,7 @@ fn an_entry_that_cannot_be_read_is_named_and_the_others_are_looked_at() {
     assert_eq!(block_on(store.scrub()).unwrap().objects, 1);
 }
 
-/// What was lost was said when the leaf was replaced; objects in it are looked at as any other.
+/// The loss was reported when the leaf was replaced; objects in it are verified like any other.
 #[test]
 fn a_leaf_that_replaced_a_lost_one_is_no_news() {
     let mut made = Fixture::new();
@@ -80,7 +80,7 @@ fn an_inner_page_and_its_leaves_are_read_from_the_device() {
     made.publish();
     let store = made.open().unwrap();
     assert_eq!(scrub(&store), []);
-    // The cache has them now; the scrub is not deceived by that.
+    // The pages are in the cache now; the scrub reads past it.
     made.sim.corrupt(leaves[1].block, 3_000, 1);
     let what = "page of level 0 (keys from default/0002 on): the page cannot be read: damaged: a page of level 0 at block ";
     let what = format!("{what}{}; `shoal check` lists all damage", leaves[1].block);
@@ -96,7 +96,7 @@ fn copies_of_the_superblock_and_the_space_image_are_looked_at() {
     let newest = crate::testing::fixtures::newest(&made.device);
     let copies = copies::copies(newest.number);
 
-    // One that cannot be read, and one that is an older superblock.
+    // One copy cannot be read, and one is an older superblock.
     made.sim.inject(Fault::fail(FaultOp::Read, EIO).at(copies[0]..copies[0] + 1));
     let said = scrub(&store);
     assert_eq!(said.len(), 1, "{said:?}");
@@ -110,7 +110,7 @@ fn copies_of_the_superblock_and_the_space_image_are_looked_at() {
     made.write(copies[1], newest.encode()[..].try_into().unwrap());
     assert_eq!(scrub(&store), []);
 
-    // The snapshot's piece, then a delta behind it that cannot be read.
+    // The snapshot's piece, then a delta after it that cannot be read.
     let area = newest.layout.space_area(newest.space.area);
     made.sim.corrupt(area, 100, 1);
     assert_eq!(scrub(&store), [("a part of the space image is damaged".to_owned(), 0)]);
@@ -151,12 +151,13 @@ fn a_value_that_cannot_be_read_is_a_problem_of_its_object() {
     assert_eq!(scrub(&store), [("object default/0001: a value's checksum does not match".to_owned(), block)]);
 }
 
-/// Where the value of ones begins.
+/// The block at which the value of ones begins.
 fn report_block(image: &shoal_device::sim::Image) -> u64 {
     (0..image.blocks()).find(|&block| *image.block(block) == [1; BLOCK_BYTES]).unwrap()
 }
 
-/// A piece ends behind so many bytes, in the middle of a leaf, and the next one goes on behind the object; behind so many leaves, too.
+/// A piece ends after a number of bytes, in the middle of a leaf, and the next one continues after the object; also
+/// after a number of leaves.
 #[test]
 fn pieces_are_bounded_and_leave_nothing_out() {
     const VALUE_BYTES: usize = 2 << 20;
@@ -182,7 +183,7 @@ fn pieces_are_bounded_and_leave_nothing_out() {
     };
     let (objects, report) = pieces(&store);
     assert_eq!(BYTES_AT_A_TIME, 2 * VALUE_BYTES as u64, "two values of this test are a piece");
-    // The pages of the way down count, too; the last piece is the superblocks'.
+    // The pages on the path from the root count, too; the last piece is the superblocks'.
     assert_eq!(objects, [2, 2, 1, 0]);
     assert!(report.bytes >= 5 * VALUE_BYTES as u64 + 4 * BLOCK_BYTES_U64);
 
@@ -196,7 +197,7 @@ fn pieces_are_bounded_and_leave_nothing_out() {
     assert!(report.pages > LEAVES_AT_A_TIME as u64, "{report:?}");
 }
 
-/// Closed in the middle of a piece: an end of the scrub, and not a piece that is over.
+/// The store is closed in the middle of a piece: that ends the scrub, and not only the piece.
 #[test]
 fn a_scrub_ends_with_the_store() {
     let mut made = Fixture::new();
@@ -216,7 +217,7 @@ fn a_scrub_ends_with_the_store() {
     assert!(matches!(block_on(store.scrub()), Err(Error::Closed)));
 }
 
-/// Closes the store as soon as a scrub has something to say.
+/// Closes the store as soon as a scrub reports a problem.
 struct Closes(Store);
 
 impl tracing::Subscriber for Closes {
@@ -235,7 +236,7 @@ impl tracing::Subscriber for Closes {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Closed between two objects of a leaf: the scrub ends with that, and does not take it for the end of a piece.
+/// The store is closed between two objects of a leaf: that ends the scrub, and is not taken for the end of a piece.
 #[test]
 fn a_scrub_that_is_under_way_ends_with_the_store() {
     let mut made = Fixture::new();
@@ -254,7 +255,7 @@ fn a_scrub_that_is_under_way_ends_with_the_store() {
     assert_eq!((report.problem_count, report.objects), (1, 0));
 }
 
-/// More problems than a report lists are counted.
+/// Problems beyond those that a report lists are counted.
 #[test]
 fn what_a_report_has_no_room_for_is_counted() {
     let mut report = ScrubReport::default();
@@ -263,7 +264,7 @@ fn what_a_report_has_no_room_for_is_counted() {
     assert_eq!((report.problems.len(), report.problem_count), (PROBLEMS_MAX, PROBLEMS_MAX as u64 + 2));
 }
 
-/// A space image of which a part is lost opens, and a scrub says so.
+/// A store with a partly lost space image opens, and a scrub reports the loss.
 #[test]
 fn a_group_of_which_nothing_is_known_is_said() {
     let mut made = Fixture::new();

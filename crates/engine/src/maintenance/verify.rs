@@ -1,4 +1,4 @@
-//! What a check and a scrub say of what they cannot read.
+//! The words of a check and a scrub about things that they cannot read.
 
 use shoal_base::Lsn;
 use shoal_device::Device;
@@ -11,7 +11,7 @@ use crate::tablet::tree::{PageRef, Problem};
 use crate::value::entry::Entry;
 use crate::value::verify::verify_all;
 
-/// Reads values past the cache, many at a time; what is wrong with them, in their order.
+/// Reads values past the cache, many at a time; returns their problems in their order.
 pub(crate) async fn value_problems(
     device: &Device,
     pool: &Pool,
@@ -31,12 +31,12 @@ pub(crate) async fn value_problems(
     problems.collect()
 }
 
-/// The entry of `key` in this leaf is not one.
+/// The problem of a leaf whose entry of `key` cannot be decoded.
 pub(crate) fn entry_problem(key: &[u8], leaf: PageRef) -> CheckProblem {
     CheckProblem { what: format!("the entry of {} cannot be read", name(key)), block: leaf.block }
 }
 
-/// What a walk found wrong with a page.
+/// The problem that a walk found in a page.
 pub(crate) fn page_problem(problem: &Problem) -> CheckProblem {
     let Problem { page, level, what, low } = problem;
     let what = format!("page of level {level} (keys from {} on): {what}", name(low));

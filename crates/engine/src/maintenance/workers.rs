@@ -1,8 +1,10 @@
-//! The store's threads: the committer, the applier, the one that grows the file ahead of need, the one that moves values
-//! and tidies packed runs, the reaper, the scrubber, and the one that looks whether the data file is still there.
+//! The store's threads: committer, applier, grower (grows the file ahead of need), mover (moves values and tidies
+//! packed runs), reaper, scrubber, keeper (saves the groups of buckets), and watcher (checks that the data file is
+//! still there).
 //!
-//! They hold the store weakly and end with it. Each does one kind of work; all of that work can also be done by a caller.
-//! A thread that panics poisons the store: others wait for what it does, and must learn that it will never come.
+//! The threads hold the store weakly and end with it. Each does one kind of work; a caller can do all of that work,
+//! too. A thread that panics poisons the store: other threads wait for its work, and must learn that it will never
+//! come.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,27 +20,27 @@ use crate::maintenance::scrub::{ScrubPlace, ScrubReport};
 use crate::store::worker::{Duty, Worker};
 use crate::store::{Inner, Store};
 
-/// How often the applier looks around without being woken.
+/// The applier checks for work this often without a wake-up.
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
-/// What the overlays hold is applied after this time even if it is little: space of what was deleted comes free.
+/// The overlays are applied after this time even if they are small: the space of deleted objects becomes free.
 const APPLY_AFTER_NS: u64 = 3_000_000_000;
-/// How often the mover looks around.
+/// The mover checks for work this often.
 const MOVER_PERIOD: Duration = Duration::from_millis(100);
-/// How often the grower looks around.
+/// The grower checks for work this often.
 const GROWER_PERIOD: Duration = Duration::from_millis(50);
-/// How often the reaper looks around.
+/// The reaper checks for work this often.
 const REAPER_PERIOD: Duration = Duration::from_millis(100);
-/// The reaper walks over all objects again after so many rounds, where it forgot some.
+/// The reaper walks over all objects again after this many rounds if it forgot some.
 const REAPER_ROUNDS: u32 = 600;
-/// The first scrub of a store begins so long after it was opened, and the next one so long after the one before.
+/// The first scrub of a store begins this long after it was opened, the next ones this long after the last one.
 const SCRUB_FIRST_NS: u64 = 600_000_000_000;
 const SCRUB_AGAIN_NS: u64 = 7 * 24 * 3_600_000_000_000;
-/// How often the scrubber looks around.
+/// The scrubber checks for work this often.
 const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
-/// Wait after an apply that failed: the device may recover.
+/// Wait after a failed apply: the device may recover.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What one thread of a store does until it is stopped.
+/// The work of one thread of a store until it is stopped.
 type Work = fn(&Weak<Inner>, &Worker);
 
 /// Starts the threads.
@@ -65,8 +67,8 @@ pub(crate) fn start(worker: &Arc<Worker>, inner: &Arc<Inner>) -> std::io::Result
     Ok(())
 }
 
-/// One round after the other, each after the wait that the one before asks for, until the threads are told to end or a round asks
-/// for none. A store that became read-only needs scrubs only.
+/// Runs one round after the other, each after the wait that the last one returned, until the threads are told to end or
+/// a round returns `None`. A store that became read-only needs scrubs only.
 fn rounds(
     duty: Duty,
     store: &Weak<Inner>,
@@ -86,23 +88,24 @@ fn rounds(
     }
 }
 
-/// What a thread's work came to; none where it failed, which is said, and tried again later.
+/// The result of a thread's work; `None` if it failed, which is logged, and tried again later.
 fn later<T>(what: &str, result: Result<T>) -> Option<T> {
     result.inspect_err(|error| tracing::warn!("{what}: {error}")).ok()
 }
 
-/// Does `work`; where it panics, an error of the program, the store is read-only from then on, and whoever waits is answered.
+/// Runs `work`. A panic is an error of the program: the store is read-only from then on, and all waiting writers get an
+/// answer.
 fn guarded(name: &str, work: Work, store: &Weak<Inner>, worker: &Worker) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(store, worker))) else { return };
     let Some(inner) = store.upgrade() else { return };
     let words = words(&*panic);
     tracing::error!("the thread {name} of the store ended by an error of the program: {words}");
     inner.log.fail(format!("an error of the program in its thread {name}: {words}"));
-    // What is queued is refused by whoever leads next.
+    // The next leader refuses the queued records.
     let _ = catch_unwind(AssertUnwindSafe(|| block_on(inner.log.committer.lead())));
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
@@ -117,7 +120,7 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
             worker.wait(Duty::Commit, timeout);
         }
     }
-    // Whoever saw this thread at work left its records to it; from now on they look after them themselves.
+    // Writers that saw this thread at work left their records to it; from now on they commit them themselves.
     if let Some(inner) = store.upgrade() {
         block_on(inner.log.committer.lead());
     }
@@ -138,7 +141,7 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         };
         inner.tablets.held_streams.expire(inner.now_ns());
         inner.space.reclaim(inner.log.committer.named_superblock());
-        // An apply may have promised the committer something to seal.
+        // The superblock of an apply may need a seal.
         worker.wake_commit();
         Some(match later("an apply failed and will be tried again", result) {
             Some(()) if is_merging || inner.wants_apply() => Duration::ZERO,
@@ -148,7 +151,7 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Remembers which groups belong to which bucket.
+/// Saves which groups belong to which bucket.
 fn keeper(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Own, store, worker, |inner| {
         let saved = block_on(Store(inner.clone()).save_own_space());
@@ -197,7 +200,7 @@ fn grower(store: &Weak<Inner>, worker: &Worker) {
 }
 
 fn reaper(store: &Weak<Inner>, worker: &Worker) {
-    // What the trees hold from before this opening is found by one slow walk.
+    // One slow walk finds the objects with deadlines from before this opening.
     let mut walk = Some(Vec::new());
     let mut round = 0;
     rounds(Duty::Reap, store, worker, |inner| {
@@ -210,7 +213,7 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
         };
         round += 1;
         if let Some(from) = walk.take() {
-            // The damage is reported to whoever reads it; the next walk may get further.
+            // Readers of the damaged place get the error; the next walk may get further.
             let walked = block_on(inner.walk_for_expiring(from));
             walk = later("the search for objects whose time ends stopped", walked).flatten();
             round = 0;
@@ -221,21 +224,21 @@ fn reaper(store: &Weak<Inner>, worker: &Worker) {
     });
 }
 
-/// Looks whether the data file is where it was opened: what is written to one that was deleted would end with this process.
+/// Checks that the data file is where it was opened: writes to a deleted file would be lost at the end of this process.
 fn watcher(store: &Weak<Inner>, worker: &Worker) {
     rounds(Duty::Watch, store, worker, |inner| {
         let Some(what) = inner.device.inner().displaced() else {
             return Some(Duration::from_nanos(inner.tuning.file_look_ns));
         };
         inner.log.poison.set_displaced(what);
-        // What is queued is refused by whoever leads next.
+        // The next leader refuses the queued records.
         inner.log.committer.moved.notify();
         block_on(inner.log.committer.lead());
         None
     });
 }
 
-/// Reads everything from time to time, at a rate that leaves the device to others.
+/// Reads everything from time to time, at a rate that leaves the device to requests.
 fn scrubber(store: &Weak<Inner>, worker: &Worker) {
     let (mut place, mut due_ns) = (ScrubPlace::default(), None);
     rounds(Duty::Scrub, store, worker, |inner| {

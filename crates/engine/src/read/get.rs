@@ -30,18 +30,18 @@ pub(crate) struct FoundEntry {
 }
 
 impl FoundEntry {
-    /// Whether all its bytes are in memory.
+    /// Returns true if all bytes of the value are in memory.
     pub(crate) fn is_inline(&self) -> bool {
         self.entry.home == Home::Inline
     }
 }
 
-/// An object whose value lies in memory in one piece: in its leaf, in a record of the log, or in a read cache.
+/// An object whose value is contiguous in memory: in its leaf, in a record of the log, or in a read cache.
 pub struct ShortObject<'a> {
     pub(crate) inner: &'a Inner,
     pub(crate) version: Lsn,
     pub(crate) entry: InlineEntry<'a>,
-    /// Whether no newer write of the key is in flight.
+    /// True if no newer write of the key is in flight.
     pub(crate) is_settled: bool,
 }
 
@@ -58,7 +58,7 @@ impl ShortObject<'_> {
         self.entry.value
     }
 
-    /// What is known about the object.
+    /// The object's version, length, times and metadata.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -70,18 +70,18 @@ impl ShortObject<'_> {
     }
 }
 
-/// What memory says of a key.
+/// The answer of memory for a key.
 #[derive(Debug)]
 pub enum TryGet<T> {
-    /// The object was shown, or that there is none.
+    /// `show` saw the object, or its absence.
     Shown(T),
-    /// Memory alone does not tell. [`Store::get_from`] goes on where the search stands.
+    /// Memory does not have the answer. [`Store::get_from`] resumes the search.
     MustWait(Lookup),
 }
 
-/// How far the search for a key is. The default is its beginning.
+/// The progress of the search for a key. The default is its beginning.
 ///
-/// A search that has begun holds what it found against reuse (R16): it is to be gone on with at once, or dropped.
+/// A search in progress holds the space of what it found against reuse (R16): resume it at once, or drop it.
 #[derive(Default)]
 pub struct Lookup(Progress);
 
@@ -106,19 +106,19 @@ impl std::fmt::Debug for Lookup {
 }
 
 impl Store {
-    /// The object, or the bytes of it in `range`; none where there is no such object.
+    /// The object, or the bytes of it in `range`; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Invalid`] for more than 4 MiB at once ([`Self::get_stream`] for those).
+    /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Invalid`] for more than 4 MiB at once (use [`Self::get_stream`]).
     pub async fn get(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<Object>> {
         self.get_from(Lookup::default(), key, range, |_| Result::Ok(())).await
     }
 
-    /// As [`Self::get`], from where the search for the key stands. Asks `admit` before so many bytes of the value are brought into
-    /// memory.
+    /// As [`Self::get`], but resumes the search `lookup`. Calls `admit` with the number of bytes before it brings bytes
+    /// of the value into memory.
     ///
     /// # Errors
-    /// As [`Self::get`], and what `admit` says: then the device was not asked for the value.
+    /// As [`Self::get`], and the error of `admit`: then the device did not read the value.
     pub async fn get_from<E: From<Error>>(
         &self,
         lookup: Lookup,
@@ -128,7 +128,7 @@ impl Store {
     ) -> Result<Option<Object>, E> {
         let inner = &*self.0;
         inner.check_open()?;
-        // The view is held until the device was read: what it reaches is not reused before (R16).
+        // The view is held until the device has read: the blocks that it reaches are not reused before (R16).
         let (_view, found) = match lookup.0 {
             Progress::Begin => {
                 let view = inner.tablets.of(key).view();
@@ -152,8 +152,8 @@ impl Store {
         Ok(Some(object))
     }
 
-    /// Shows the newest durable state of a key to `show`, where memory alone tells it: a short value in its leaf or in a record
-    /// of the log, or that there is no object.
+    /// Shows the newest durable state of a key to `show` if memory has it: a short value in its leaf or in a record of
+    /// the log, or the absence of the object.
     pub fn try_get<T>(&self, key: &ObjectKey, show: impl FnOnce(Option<&ShortObject<'_>>) -> T) -> TryGet<T> {
         self.0.try_get(key, |found| {
             self.0.count_get(found.map_or(0, |found| found.value().len() as u64));
@@ -161,7 +161,7 @@ impl Store {
         })
     }
 
-    /// What is known about an object; none where there is no such object.
+    /// The object's version, length, times and metadata; `None` if it does not exist.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Io`].
@@ -177,13 +177,13 @@ impl Store {
 }
 
 impl Inner {
-    /// The entry of a key under `view`; none where it does not exist, or its time is over.
+    /// The entry of a key under `view`; `None` if the object does not exist or has expired.
     pub(crate) async fn find(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
         let found = self.find_stored(view, key).await?;
         Ok(found.filter(|found| !self.is_over(found.entry.end, found.version)))
     }
 
-    /// The newest durable record of a key in the overlays of `view`, and whether nothing newer is in flight.
+    /// The newest durable record of a key in the overlays of `view`; true says that no newer record is in flight.
     fn record_of(&self, view: &View, key: &[u8]) -> (Option<Arc<Record>>, bool) {
         let mut is_settled = true;
         let frozen = view.frozen.as_ref().filter(|_| !injected(Bug::FrozenNotRead));
@@ -204,7 +204,7 @@ impl Inner {
         (None, is_settled)
     }
 
-    /// Shows the newest durable state of a key to `show`, where memory alone tells it.
+    /// Shows the newest durable state of a key to `show` if memory has it.
     pub(crate) fn try_get<T>(
         &self,
         key: &ObjectKey,
@@ -266,7 +266,7 @@ impl Inner {
     /// The entry of a key in the tree of `view`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] with the range, where the page that would tell is damaged, lost, or cannot be read.
+    /// [`Error::Corrupt`] with the range if the page that has the answer is damaged, lost, or cannot be read.
     pub(crate) async fn find_in_tree(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
         self.find_below(view, None, key).await
     }
@@ -284,7 +284,8 @@ impl Inner {
         entry_of_leaf(&page.into_bytes().slice(range)).map(Some)
     }
 
-    /// What a reader is told of a key that the tree could not look up: the range that is damaged or cannot be read, where it still is.
+    /// The error for a key whose lookup in the tree failed. It names the range that is damaged or cannot be read, if it
+    /// still is.
     async fn not_known(&self, view: &View, key: &[u8], error: Error) -> Error {
         if !is_unreadable(&error) {
             return error;
@@ -316,7 +317,8 @@ impl Inner {
         Ok(Object { info: self.info_of(found, metadata), value })
     }
 
-    /// What is known about an object; reads from the device only where metadata lies in front of the value.
+    /// The object's version, length, times and metadata. Reads from the device only if metadata lie in front of the
+    /// value.
     pub(crate) async fn info(&self, found: &FoundEntry) -> Result<ObjectInfo> {
         let metadata = if found.entry.meta_in_front() > 0 && found.entry.home != Home::Inline {
             let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
@@ -363,13 +365,13 @@ impl Inner {
         }
     }
 
-    /// What is said of a deadline now.
+    /// The deadline of `end`, as of now.
     pub(crate) fn deadline(&self, end: Option<End>) -> Option<Deadline> {
         end.map(|end| self.log.deadline(end))
     }
 }
 
-/// Whether stored bytes are damaged, or the device cannot read them.
+/// Returns true if stored bytes are damaged, or if the device cannot read them.
 pub(crate) fn is_unreadable(error: &Error) -> bool {
     match error {
         Error::Corrupt { .. } => true,
@@ -378,7 +380,7 @@ pub(crate) fn is_unreadable(error: &Error) -> bool {
     }
 }
 
-/// Refuses so many bytes of a value where they would be in memory at once.
+/// Refuses to bring more bytes of a value into memory than are allowed at once.
 ///
 /// # Errors
 /// [`Error::Invalid`] above 4 MiB.
@@ -391,7 +393,7 @@ pub(crate) fn check_single(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// The entry in a record of an overlay; its version counts only where the record has its number.
+/// The entry in a record of an overlay. Its version is valid only once the record has its number.
 pub(crate) fn entry_of_record(record: &Arc<Record>) -> Result<FoundEntry> {
     let body = record.body();
     decode(Lsn(record.lsn_raw()), &body)

@@ -1,12 +1,12 @@
-//! Listing: the keys of a bucket in order, across all tablets by a merge.
+//! Listing: the keys of a bucket in order, merged from all tablets.
 //!
-//! Every tablet gives a stream of its own: active overlay, frozen overlay and tree under one view, the newest winning. A
-//! page is read under one view a tablet; the next page continues from the last key under newer views (R23), so a listing
-//! is no snapshot of the whole bucket.
+//! Each tablet has a stream: active overlay, frozen overlay and tree under one view, the newest record of a key first.
+//! One view of each tablet serves a page; the next page continues after the last key under newer views (R23), so a
+//! listing is no snapshot of the whole bucket.
 //!
-//! Damage is gone past, be it wrong bytes or a block that the device cannot read: a page of a listing has everything else, and names each
-//! range of keys that it went past (R19). Records of the overlays that lie in such a range are given all the same. Where a page met
-//! much damage it ends early, behind the last key that it gives.
+//! A listing skips damage: wrong bytes, and blocks that the device cannot read. Its page has everything else and names
+//! each range of keys that it skipped (R19). Records of the overlays within such a range are listed all the same. A
+//! page that met much damage ends early, after the last key that it lists.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -40,7 +40,7 @@ impl Store {
     /// One page of the keys of a bucket, in order, and the damaged ranges among them.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Closed`]; [`Error::Io`] where the device failed otherwise than with a read.
+    /// [`Error::Invalid`], [`Error::Closed`]; [`Error::Io`] for failures of the device that are not reads.
     pub async fn list(&self, request: &ListRequest) -> Result<ListPage> {
         let inner = &*self.0;
         inner.check_open()?;
@@ -52,18 +52,18 @@ impl Store {
     }
 }
 
-/// Records of an overlay that are looked at under its lock at a time.
+/// Records of an overlay that are read at a time under its lock.
 const CHUNK_RECORDS: usize = 512;
 
-/// Damaged ranges that one page names one by one; a page that met so many ends where it can. Beyond them, where it has nothing to end
-/// behind, neighbours of one tablet are named as one.
+/// Damaged ranges that one page lists separately; a page that met as many ends if it can. If it has no key to end
+/// after, it joins further ranges with their neighbours of the same tablet.
 pub const DAMAGED_RANGES_MAX: usize = 64;
 
-/// The work on one page.
+/// The state of a listing while it makes one page.
 struct Lister<'a> {
     inner: &'a Inner,
     request: &'a ListRequest,
-    /// The bucket's name and the byte behind it.
+    /// The bucket's name and the byte after it.
     base: Vec<u8>,
     page: ListPage,
 }
@@ -79,7 +79,8 @@ impl<'a> Lister<'a> {
         let Some(start) = self.start(&under) else { return Ok(self.page) };
         let end = successor(&under);
         let tablets = self.inner.tablets.all();
-        // A tablet's share of the page and a little more, as shares differ. With a delimiter most keys are jumped over.
+        // A tablet's share of the page and a little more, because shares differ. With a delimiter most keys are
+        // skipped.
         let expected =
             self.request.delimiter.is_empty().then(|| self.request.limit / tablets.len() * 9 / 8 + 8);
         let streams = tablets
@@ -114,7 +115,8 @@ impl<'a> Lister<'a> {
                 None => {
                     let info = match self.inner.info(&found).await {
                         Ok(info) => info,
-                        // The object is there, and a part of what is known about it: it can be deleted as others can.
+                        // The object exists, and a part of its information is readable: users can delete it like any
+                        // other.
                         Err(error @ (Error::Corrupt { .. } | Error::Io(_))) => {
                             if let Some(range) = unreadable_metadata(self.inner, &key, &error) {
                                 merge.add_damaged(self.inner, range);
@@ -128,10 +130,11 @@ impl<'a> Lister<'a> {
             }
         }
         if !merge.damaged.is_empty() && !self.inner.answers().await {
-            // Nothing can be read now: an empty page would look as if nothing were there.
+            // Nothing is readable now: an empty page would look like an empty bucket.
             return Err(Error::Busy("its device does not read anything, not even superblocks"));
         }
-        // A bucket that ends within damage has nothing behind it, and streams look ahead: what lies behind the page is the next one's.
+        // A bucket that ends within damage has no key after it. Streams look ahead: damage after the page belongs to
+        // the next page.
         let last = self.page.next.as_ref().map(|next| [&self.base[..], next, &[0]].concat());
         let to = last.as_deref().or(end.as_deref());
         let damaged = std::mem::take(&mut merge.damaged);
@@ -141,18 +144,18 @@ impl<'a> Lister<'a> {
         Ok(self.page)
     }
 
-    /// A range of encoded keys, as one of the bucket's keys.
+    /// Turns a range of encoded keys into a range of the bucket's keys.
     fn within_bucket(&self, range: DamagedRange) -> DamagedRange {
         let key = |encoded: &[u8]| encoded.strip_prefix(&self.base[..]).map(<[u8]>::to_vec);
         DamagedRange {
             from: key(&range.from).unwrap_or_default(),
-            // One that ends behind the bucket's last key has no end in it.
+            // A range that ends after the bucket's last key has no end in the bucket.
             to: range.to.as_deref().and_then(key),
             ..range
         }
     }
 
-    /// The least full key that may be given.
+    /// The least full key that may be listed.
     fn start(&self, under: &[u8]) -> Option<Vec<u8>> {
         let after = &self.request.start_after;
         if after.is_empty() {
@@ -185,7 +188,7 @@ impl<'a> Lister<'a> {
     }
 }
 
-/// The damage of an object whose metadata lie in front of its value and cannot be read: it is the range of one key.
+/// The range of one key: the object's metadata lie in front of its value and cannot be read.
 fn unreadable_metadata(inner: &Inner, key: &[u8], error: &Error) -> Option<DamagedRange> {
     let block = if let Error::Corrupt { block, .. } = error { *block } else { 0 };
     let tablet = inner.tablets.of(&ObjectKey::of_encoded(key)?).id;
@@ -193,9 +196,9 @@ fn unreadable_metadata(inner: &Inner, key: &[u8], error: &Error) -> Option<Damag
     Some(DamagedRange { tablet, from, to, block, why: format!("the object's metadata: {error}") })
 }
 
-/// Shows every stored object that may have an end of its time to `look`, those whose time is over among them, in the order of
-/// their encoded keys from `from` on, at most `limit` of them; gives where to go on, or nothing at the end. Trees that have no
-/// such object are not read.
+/// Shows up to `limit` stored objects that may have a deadline to `look`, expired ones included, in the order of their
+/// encoded keys from `from` on. Returns the key to continue with; `None` at the end. Trees without such objects are not
+/// read.
 pub(crate) async fn walk_expiring(
     inner: &Inner,
     from: Vec<u8>,
@@ -221,7 +224,7 @@ pub(crate) async fn walk_expiring(
     Ok(Some(last))
 }
 
-/// The least byte string above everything that begins with `prefix`; none where there is none.
+/// The least byte string above all strings that begin with `prefix`; `None` if there is none.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xFF)?;
     let mut out = prefix[..=last].to_vec();
@@ -234,7 +237,7 @@ struct Merge<'a> {
     streams: Vec<TabletStream<'a>>,
     heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
     waiting: Vec<Option<FoundEntry>>,
-    /// The damage that was met, of encoded keys.
+    /// The damaged ranges of encoded keys.
     damaged: Vec<DamagedRange>,
 }
 
@@ -244,7 +247,7 @@ impl<'a> Merge<'a> {
         Self { streams, heap: BinaryHeap::new(), waiting, damaged: Vec::new() }
     }
 
-    /// Notes damage; see [`DAMAGED_RANGES_MAX`].
+    /// Notes a damaged range; see [`DAMAGED_RANGES_MAX`].
     fn add_damaged(&mut self, inner: &Inner, range: DamagedRange) {
         inner.tablets.met.note(&range);
         damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
@@ -252,7 +255,7 @@ impl<'a> Merge<'a> {
 
     async fn seek(&mut self, start: Vec<u8>) -> Result<()> {
         self.heap.clear();
-        // All of them ask the device before the first one waits.
+        // All streams start their reads before the first one waits.
         for stream in &mut self.streams {
             stream.approach(&start);
         }
@@ -290,13 +293,13 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// The live objects of one tablet, in order, under one view.
+/// The objects of one tablet that exist, in order, under one view.
 struct TabletStream<'a> {
     queues: Vec<RecordQueue<'a>>,
     cursor: TreesCursor<PoolPages<'a>>,
     /// The trees' next entry.
     leaf: Option<(Vec<u8>, FoundEntry)>,
-    /// The damage that was met since it was asked for.
+    /// The damage met since it was last taken.
     damaged: Vec<DamagedRange>,
     inner: &'a Inner,
     view: Arc<View>,
@@ -324,14 +327,14 @@ impl<'a> TabletStream<'a> {
             .map(|overlay| RecordQueue::new(overlay, &inner.log.committer, chunk))
             .collect();
         let tree = tree_of(inner.identity, view.tablet);
-        // What the device cannot read is as good as damaged here: the rest is given.
+        // An unreadable block counts as damaged here: the listing has the rest.
         let source = PoolPages::new(&inner.pool).giving_up(true);
         // Reserved keys lie behind all objects.
         let cursor = TreesCursor::new(tree, &source, trees, end.or(Some(&[RESERVED])), expected);
         Self { queues, cursor, leaf: None, damaged: Vec::new(), inner, view }
     }
 
-    /// Goes to `start` as far as memory goes; [`pull_leaf`](Self::pull_leaf) goes on.
+    /// Moves to `start` through the pages in memory; [`pull_leaf`](Self::pull_leaf) reads the others.
     fn approach(&mut self, start: &[u8]) {
         for queue in &mut self.queues {
             queue.seek(start);
@@ -379,7 +382,7 @@ impl<'a> TabletStream<'a> {
                 self.pull_leaf().await?;
                 return Ok(leaf);
             }
-            // The first queue with this key is the newer overlay: `min_by` gives the first of equals.
+            // The first queue with this key is the newer overlay: `min_by` returns the first of equal items.
             for queue in &mut self.queues {
                 queue.pop_if(record.key());
             }
@@ -393,12 +396,12 @@ impl<'a> TabletStream<'a> {
     }
 }
 
-/// What an entry hides that cannot be understood: its own key.
+/// The range of an entry that cannot be decoded: its own key.
 fn gap_of_entry(key: &[u8], error: &Error) -> Gap {
     Gap { block: 0, low: key.to_vec(), high: Some([key, &[0]].concat()), why: error.to_string() }
 }
 
-/// The records of an overlay in order, a chunk at a time: its lock is never held for long.
+/// The records of an overlay in order, read in chunks, so that its lock is never held for long.
 struct RecordQueue<'a> {
     overlay: Arc<Overlay>,
     committer: &'a Committer,

@@ -1,4 +1,4 @@
-//! The way of a get: one object, a listing, a stream; and the read cache of a dispatch thread.
+//! The path of a get: one object, a listing, a stream; and the read cache of a dispatch thread.
 
 pub(crate) mod get;
 pub(crate) mod list;

@@ -1,14 +1,15 @@
-//! The read cache of one thread: short values that it was asked for lately, in memory of its own.
+//! The read cache of one thread: short values that the thread recently served, in memory of its own.
 //!
-//! The newest durable value of a key changes by a write of that key only: freezing, applying, publishing and relocation change
-//! where it lies. So an answer stays true as long as nobody writes the key. Invariants:
+//! Only a write of a key changes its newest durable value: freezing, applying, publishing and relocation change its
+//! place. So a cached answer stays valid until the key is written. Invariants:
 //! 1. [`WriteCounts`] counts every record, after it is in its overlay and under that overlay's lock, before it can become
 //!    durable.
-//! 2. An answer is kept with the count from before it was looked up, and only where nothing of the key was in flight. It
-//!    holds while the count is the same and its time is not over.
+//! 2. A value is cached with the count from before its lookup, and only if no record of the key was in flight. It is
+//!    valid while the
+//! count is the same and its deadline has not passed.
 //!
-//! A value is kept when it is asked for the second time, so that a walk over many keys does not sweep out the values that are
-//! asked for often. Nothing here is shared between threads but the counts.
+//! A value is cached at its second lookup, so that a walk over many keys does not displace the values that are read
+//! often. Threads share only the counts.
 
 use shoal_base::Lsn;
 
@@ -19,18 +20,18 @@ use crate::store::{Inner, OperationCounters, Store};
 use crate::tablet::overlay::hash_of;
 use crate::value::entry::InlineEntry;
 
-/// Bytes of a place: key, value and what is known of them, in whole cache lines.
+/// Bytes of a place: key, value and their attributes, in whole cache lines.
 const PLACE_BYTES: usize = 256;
-/// Bytes of key and value together.
+/// Bytes of key and value together at most.
 const KEPT_BYTES_MAX: usize = PLACE_BYTES - 36;
-/// Places that a key may be in.
+/// Places in a key's set.
 const WAYS: usize = 2;
-/// Stands for no end of its time.
+/// Stands for no deadline.
 const FOREVER: u64 = u64::MAX;
-/// Of a deadline in a place: it is one of store time.
+/// A bit of a stored deadline: it is one of store time.
 const IS_STORE_TIME: u64 = 1 << 63;
 
-/// A deadline in eight bytes; none where it does not fit: nobody lives so long.
+/// A deadline in eight bytes; `None` if it does not fit: it lies centuries ahead.
 fn packed(end: Option<End>) -> Option<u64> {
     match end {
         None => Some(FOREVER),
@@ -50,11 +51,11 @@ fn unpacked(word: u64) -> Option<End> {
     }
 }
 
-/// A value, or none yet.
+/// A cached value, or none yet.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Place {
-    /// The count of writes from before the value was looked up.
+    /// The count of writes from before the lookup of the value.
     count: u64,
     /// See [`packed`].
     end: u64,
@@ -96,14 +97,14 @@ impl Place {
 
 /// The places of one thread.
 struct Places {
-    /// How many there will be; memory is taken with the first value.
+    /// The number of places; memory is taken with the first value.
     wanted: usize,
     places: Vec<Place>,
-    /// A part of the hash of what is in each place, zero where there is nothing: most misses are told by it.
+    /// A part of the hash of the key in each place, zero in an empty place: it settles most misses.
     tags: Vec<u32>,
     /// A part of the hash of the key that missed last, for each set of places.
     missed: Vec<u32>,
-    /// Which place of a set is given away next.
+    /// The place of a set that is overwritten next.
     turn: usize,
 }
 
@@ -112,7 +113,7 @@ fn tag_of(hash: u64) -> u32 {
 }
 
 impl Places {
-    /// Places of `bytes` bytes together, at least one set.
+    /// Places of `bytes` bytes in total, at least one set.
     fn new(bytes: usize) -> Self {
         let wanted = 1 << (bytes / PLACE_BYTES).max(WAYS).ilog2();
         Self { wanted, places: Vec::new(), tags: Vec::new(), missed: Vec::new(), turn: 0 }
@@ -120,11 +121,11 @@ impl Places {
 
     /// The first place of the key's set.
     fn set_of(&self, hash: u64) -> usize {
-        // Other bits than those of the tag, and of the count.
+        // Other bits than those of the tag and of the write count.
         ((hash >> 14) as usize & (self.wanted / WAYS - 1)) * WAYS
     }
 
-    /// The place of a key, whether or not it holds still.
+    /// The place of a key, whether or not it is still valid.
     fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
         let (set, tag) = (self.set_of(hash), tag_of(hash));
         let tags = self.tags.get(set..set + WAYS)?;
@@ -132,7 +133,8 @@ impl Places {
         (self.places[set + way].key() == key).then_some(set + way)
     }
 
-    /// Keeps what was found: in the place `at` where the key has one, else where it missed before. Metadata has no place here.
+    /// Caches a found value: in place `at` if the key has one, else only if the key missed last, too. Objects with
+    /// metadata are not cached.
     fn keep(&mut self, at: Option<usize>, hash: u64, key: &[u8], found: &ShortObject<'_>, count: u64) {
         let InlineEntry { modified_ns, end, metadata, value } = found.entry;
         if key.len() + value.len() > KEPT_BYTES_MAX || !metadata.is_empty() {
@@ -168,11 +170,11 @@ impl Places {
     }
 }
 
-/// Short values that one thread was asked for lately.
+/// Short values that one thread recently served.
 pub struct ReadCache {
     store: Store,
     places: Places,
-    /// Gets and their bytes since the store's counters were last added to.
+    /// Gets and their bytes that the store's counters do not include yet.
     gets: u64,
     bytes: u64,
 }
@@ -184,8 +186,8 @@ impl std::fmt::Debug for ReadCache {
 }
 
 impl Store {
-    /// A read cache of about `bytes` bytes for one thread; its memory is taken with the first value. It keeps a value that has
-    /// at most 219 bytes together with its key.
+    /// A read cache of about `bytes` bytes for one thread; its memory is taken with the first value. It caches a value
+    /// that has at most 219 bytes together with its key.
     #[must_use]
     pub fn read_cache(&self, bytes: usize) -> ReadCache {
         ReadCache { store: self.clone(), places: Places::new(bytes), gets: 0, bytes: 0 }
@@ -193,7 +195,7 @@ impl Store {
 }
 
 impl ReadCache {
-    /// As [`Store::try_get`], first in this memory.
+    /// As [`Store::try_get`], but looks into the cache first.
     #[inline]
     pub fn try_get<T>(
         &mut self,
@@ -202,7 +204,7 @@ impl ReadCache {
     ) -> TryGet<T> {
         let inner = &*self.store.0;
         let hash = hash_of(key.encoded());
-        // Before the look-up: a write that comes meanwhile makes it another one.
+        // Read before the lookup: a write during the lookup changes the count.
         let count = inner.tablets.write_counts.now(hash);
         let at = self.places.find(hash, key.encoded());
         if let Some(place) = at.and_then(|at| self.places.places.get(at))
@@ -227,7 +229,7 @@ impl ReadCache {
         })
     }
 
-    /// Adds the gets to the store's counters. To be called after each handful of requests.
+    /// Adds the gets to the store's counters. Call it after each handful of requests.
     pub fn settle(&mut self) {
         let counters = &self.store.0.counters;
         OperationCounters::add(&counters.gets, std::mem::take(&mut self.gets));
@@ -280,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Whether the key's value lies cache, and holds.
+    /// Returns true if the key's value is cached and valid.
     fn is_cached(cache: &ReadCache, name: &str) -> bool {
         let key = key(name);
         let hash = hash_of(key.encoded());
@@ -289,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_near_from_the_second_time_on_and_until_it_is_written() {
+    fn a_value_is_cached_from_the_second_time_on_and_until_it_is_written() {
         let store = store(Environment::default());
         let mut cache = store.read_cache(1 << 20);
         put(&store, "a", b"one", PutOptions::default());
         assert_eq!((shown(&mut cache, "a"), is_cached(&cache, "a")), (Some(b"one".to_vec()), false));
         assert_eq!((shown(&mut cache, "a"), is_cached(&cache, "a")), (Some(b"one".to_vec()), true));
-        // Where it lies changes nothing.
+        // The value's place does not matter.
         block_on(store.0.apply_all()).unwrap();
         assert!(is_cached(&cache, "a"));
         assert_eq!(shown(&mut cache, "a"), Some(b"one".to_vec()));
@@ -311,7 +313,7 @@ mod tests {
         assert_eq!(store.0.counters.gets.load(Ordering::Relaxed), 6);
     }
 
-    /// What is told of an object is the same from cache memory, from a record and from a leaf; with metadata nothing is kept.
+    /// The cache, a record and a leaf give the same information about an object; an object with metadata is not cached.
     #[test]
     fn what_is_known_of_an_object_is_kept_with_it() {
         let store = store(Environment::default());
@@ -330,7 +332,8 @@ mod tests {
                 if applied {
                     block_on(store.0.apply_all()).unwrap();
                     let key = key(name);
-                    // The first apply makes a leaf that nobody has read; the next one's takes its place in the pool.
+                    // No lookup has read the leaf of the first apply; the leaf of the next one takes its place in the
+                    // pool.
                     let lookup = match store.try_get(&key, |_| ()) {
                         TryGet::MustWait(lookup) => lookup,
                         TryGet::Shown(()) => {
@@ -375,8 +378,8 @@ mod tests {
         assert!(shown(&mut cache, "a").is_none() && shown(&mut cache, "b").is_none());
     }
 
-    /// While a newer value of the key is in flight the older one is what a get gives, and must not be kept: nothing tells when
-    /// the newer one became durable.
+    /// While a newer value of a key is in flight, a get returns the older one. That must not be cached: nothing tells
+    /// when the newer one becomes durable.
     #[test]
     fn what_is_not_settled_is_not_kept() {
         let store = store(Environment::default());
@@ -413,7 +416,7 @@ mod tests {
         }
     }
 
-    /// Each thread that sees a number never sees a smaller one later: writers count keys up, readers cache them.
+    /// A thread that has seen a number never sees a smaller one later: writers count keys up, readers cache them.
     #[test]
     fn nobody_reads_what_is_older_than_what_was_acknowledged() {
         let store = store(Environment::default());

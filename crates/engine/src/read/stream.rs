@@ -1,4 +1,4 @@
-//! A value that leaves in pieces: up to 5 GiB in bounded memory.
+//! A value that is read in pieces: up to 5 GiB in bounded memory.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::tablet::view::View;
 use crate::value::entry::Home;
 use crate::value::read::{self, Located};
 
-/// Bytes of one piece of a value on its way out.
+/// Bytes of one piece of a value.
 const READ_PIECE_BYTES: u64 = 1 << 20;
-/// For so long a reader of a long value holds the space of the version that it reads; later it looks again.
+/// A reader of a long value holds the space of its version for this time; afterwards it looks the key up again.
 const HOLD_VIEW_NS: u64 = 30_000_000_000;
 
 impl Store {
-    /// The object to be read piece by piece; none where there is no such object.
+    /// The object, to be read piece by piece; `None` if it does not exist.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Io`].
@@ -41,14 +41,14 @@ impl Store {
     }
 }
 
-/// What keeps the space of the version that is read.
+/// Holds the space of the version that is being read.
 struct Held {
     _view: Arc<View>,
     found: FoundEntry,
     until_ns: u64,
 }
 
-/// What one reader holds; none once it took too long.
+/// The holding of one reader; `None` after its time has ended.
 type Place = Mutex<Option<Arc<Held>>>;
 type Slot = Arc<Place>;
 
@@ -59,7 +59,7 @@ impl HoldsSpace for Place {
     }
 }
 
-/// A value on its way out.
+/// A value that is read piece by piece.
 pub struct GetStream {
     store: Store,
     key: ObjectKey,
@@ -70,17 +70,17 @@ pub struct GetStream {
 }
 
 impl GetStream {
-    /// What is known about the whole object.
+    /// The version, length, times and metadata of the whole object.
     #[must_use]
     pub fn info(&self) -> &ObjectInfo {
         &self.info
     }
 
-    /// The next piece (at most 1 MiB); none at the end.
+    /// The next piece (at most 1 MiB); `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Changed`] where the object was overwritten or deleted and its
-    /// reader took longer than the space of old versions is held (30 s).
+    /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Changed`] if the object was overwritten or deleted and the reader
+    /// took longer than the space of old versions is held (30 s).
     pub async fn next(&mut self) -> Result<Option<Buffer>> {
         if self.left == 0 {
             return Ok(None);

@@ -1,9 +1,9 @@
-//! Closing a store: what the log holds goes into the trees, so that a store that was stopped in order needs nothing of its log.
+//! Closes a store: the log's records go into the trees, so that the next opening needs no record of the log.
 //!
-//! The order: no new writes, the store's threads end, everything is applied, the log is sealed, the last superblock says that
-//! the log is empty (its tail is its head, and its ceiling allows no further number). A crash at any moment of it is a crash
-//! like any other. A close may have a deadline: an apply that is not through by then is given up, and its records stay
-//! in the log for the next opening, as after a crash.
+//! The order: new writes are refused, the store's threads end, everything is applied, the log is sealed, and the last
+//! superblock says that the log is empty (its tail is its head, and its ceiling allows no further number). A crash
+//! during the close is a crash like any other. A close may have a deadline: an apply that would exceed it is given up,
+//! and its records stay in the log for the next opening, as after a crash.
 
 use std::time::Duration;
 
@@ -13,27 +13,28 @@ use crate::common::error::{Error, Result};
 use crate::log::driver::uninterrupted;
 use crate::store::{Inner, Store};
 
-/// A close that takes longer than this says how far it is, and says so again after as long.
+/// A close that takes longer than this logs its progress, and again after each such time.
 const PROGRESS_NS: u64 = 1_000_000_000;
-/// Of so many steps of an apply one looks at the clock.
+/// One of this many steps of an apply reads the clock.
 const STEPS_A_LOOK: u64 = 64;
 /// An apply takes each record twice: its value goes home, then the record goes into the tree.
 const STEPS_A_RECORD: u64 = 2;
-/// Rounds over all tablets. Nobody writes any more, so the second round finds at most what was queued during the first one.
+/// Rounds over all tablets. New writes are refused, so the second round finds at most the records queued during the
+/// first one.
 const ROUNDS: usize = 3;
 
-/// What became of a close.
+/// The result of a close.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closed {
-    /// Records that are in the log only; the next opening replays them. 0 after a close in order.
+    /// Records that are in the log only; the next opening replays them. 0 after a complete close.
     pub records_left: u64,
 }
 
 impl Inner {
-    /// An apply went on by one record. While the store is being closed it says from time to time how far that is.
+    /// Notes that an apply finished one more record. During a close, logs the progress from time to time.
     ///
     /// # Errors
-    /// [`Error::Closed`] where the time to close is over: the apply ends, and its records stay in the log.
+    /// [`Error::Closed`] if the deadline of the close has passed: the apply ends, and its records stay in the log.
     pub(crate) fn closing_step(&self) -> Result<()> {
         let closing = &self.maintenance.closing;
         if !closing.is_begun() {
@@ -60,7 +61,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Records that only the log holds.
+    /// The number of records that only the log holds.
     fn records_left(&self) -> u64 {
         let size = |tablet: &crate::tablet::view::Tablet| {
             let view = tablet.view();
@@ -70,10 +71,10 @@ impl Inner {
         self.tablets.all().iter().map(|tablet| size(tablet) as u64).sum()
     }
 
-    /// Applies every tablet, as far as that is possible before the deadline. What cannot be applied stays in the log.
+    /// Applies every tablet, as far as possible before the deadline. Other records stay in the log.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] where a write failed.
+    /// [`Error::Poisoned`] if a write failed.
     async fn apply_before_close(&self) -> Result<()> {
         for tablet in self.tablets.all() {
             for _ in 0..ROUNDS {
@@ -97,17 +98,16 @@ impl Inner {
 }
 
 impl Store {
-    /// Finishes what is under way, applies what the log holds, seals it and ends the store's threads. Later calls of
-    /// anything give [`Error::Closed`].
+    /// Finishes writes in flight, applies the log's records, seals the log and ends the store's threads. Every later
+    /// call fails with [`Error::Closed`].
     ///
-    /// # Errors
-    /// As the device. [`Error::Poisoned`] where a write of the close itself failed.
+    /// As the device. [`Error::Poisoned`] if a write of the close itself failed.
     pub async fn close(&self) -> Result<()> {
         self.close_within(None).await.map(|_| ())
     }
 
-    /// The same within about `limit`: an apply that would take longer is given up, and its records stay in the log, which the
-    /// next opening replays. A device that does not answer is waited for all the same.
+    /// As [`close`](Self::close), within about `limit`: an apply that would take longer is given up, and its records
+    /// stay in the log, which the next opening replays. The close still waits for a device that does not answer.
     ///
     /// # Errors
     /// As [`close`](Self::close).
@@ -117,7 +117,7 @@ impl Store {
         inner.maintenance.closing.begin(inner.now_ns(), limit, inner.records_left());
         if inner.check_writable().is_ok() {
             if inner.own.len() > 0 {
-                // Values that go home now take groups, too. Errors are those of the apply below.
+                // Values that go home now take groups, too. The apply below returns these errors.
                 let _ = uninterrupted(inner.apply_before_close());
             }
             if let Err(error) = self.save_own_space().await {
@@ -127,9 +127,10 @@ impl Store {
         if inner.closed.swap(true, Ordering::AcqRel) {
             return Ok(Closed::default());
         }
-        // Whoever waits for room learns that none will come.
+        // Wakes writers that wait for room: they learn that the store is closed.
         inner.log.committer.moved.notify();
-        // A write asks under its overlay's lock whether the store is open: who was told so before has queued its record now.
+        // A write checks under its overlay's lock that the store is open. After each lock was taken once, every write
+        // that saw it open has queued its record.
         inner.tablets.all().iter().for_each(|tablet| drop(tablet.view().active.lock()));
         if let Some(worker) = &inner.maintenance.worker {
             worker.stop();
@@ -142,7 +143,7 @@ impl Store {
             inner.log.poison.check()?;
             inner.apply_before_close().await?;
             inner.log.committer.seal().await;
-            // Who was queued while the seal was written found somebody committing and relies on it.
+            // A record queued while the seal was written relies on this commit, because its writer found a driver.
             inner.log.committer.lead().await;
             inner.apply_before_close().await?;
             let published = inner.publish_last().await;

@@ -1,4 +1,4 @@
-//! Making a store: laying it out on a blank device.
+//! Lays a new store out on a blank device.
 
 use shoal_base::Lsn;
 use shoal_base::slot::SLOT_COUNT;
@@ -21,28 +21,28 @@ use crate::tablet::tree::Root;
 use crate::tablet::view::TabletRecord;
 use crate::value::packed::Totals;
 
-/// Blocks of the log's ring that a new file gets: 8 MiB.
+/// Blocks of the log's ring that are prepared in a new file: 8 MiB.
 const PREPARED_FIRST: u32 = 2_048;
-/// Blocks for objects that a new file gets, besides the least: 8 MiB.
+/// Blocks for objects in a new file, besides the minimum: 8 MiB.
 const INITIAL_BLOCKS: u64 = 1_984;
 
 impl Store {
-    /// Whether `device` holds a store, as opposed to nothing but zeros.
+    /// Returns true if `device` holds a store, false if it holds only zeros.
     ///
     /// # Errors
-    /// [`Error::Unopenable`] where it holds something foreign or of another version; as the device.
+    /// [`Error::Unopenable`] if it holds foreign data or another version; as the device.
     pub async fn probe(device: &Device) -> Result<bool> {
         Ok(matches!(copies::read_newest(device).await?, Found::Newest(_)))
     }
 
-    /// Lays a new, empty store out on `device`, which must be blank. What it writes is durable when it returns.
+    /// Lays a new, empty store out on `device`, which must be blank. The store is durable on return.
     ///
-    /// A file or a raw device is looked at in many places before ([`shoal_device::blank`]), a device in memory only where
-    /// superblocks lie. [`FormatOptions::overwrite`] formats what is not blank, too.
+    /// A file or a raw device is read in many places first ([`shoal_device::blank`]), a device in memory only in the
+    /// places of superblocks. [`FormatOptions::overwrite`] also formats a device that is not blank.
     ///
     /// # Errors
-    /// [`Error::NotBlank`] where the device holds something: the message names it; [`Error::Invalid`] for a layout that cannot be;
-    /// [`Error::Unopenable`] where a file cannot get its size; as the device.
+    /// [`Error::NotBlank`] if the device holds data, with its name if it is known; [`Error::Invalid`] for an impossible
+    /// layout; [`Error::Unopenable`] if a file cannot be extended; as the device.
     pub async fn format(device: &Device, options: &FormatOptions, environment: &Environment) -> Result<()> {
         if !(1..=TABLETS_MAX).contains(&options.tablets) {
             return Err(Error::Invalid(format!("a store has 1 to {TABLETS_MAX} tablets")));
@@ -60,7 +60,7 @@ impl Store {
         let device_blocks = if can_grow {
             let wanted = options.initial_blocks.unwrap_or(least + INITIAL_BLOCKS);
             let blocks = wanted.clamp(least, layout.blocks_max);
-            // What is not prepared of the log takes no room yet.
+            // The unprepared part of the log takes no space yet.
             let extended =
                 device.inner().extend(layout.data_first()).and_then(|()| device.inner().grow(blocks));
             extended.map_err(|error| {
@@ -80,7 +80,7 @@ impl Store {
         zero(device, 0, layout.log_first() + u64::from(prepared)).await?;
         zero(device, behind_log, zeroed).await?;
         if options.overwrite {
-            // Nobody shall find what was there by what it left at the start or the end, and take the device for it.
+            // Signatures of the old contents at the start or the end must not identify the device any more.
             let blocks = device.blocks();
             zero(device, zeroed, DENSE_BLOCKS.min(blocks)).await?;
             zero(device, blocks.saturating_sub(DENSE_BLOCKS).max(zeroed), blocks).await?;
@@ -115,7 +115,7 @@ impl Store {
     }
 }
 
-/// Nothing, where `device` is blank as far as it was looked at.
+/// Checks that `device` is blank, as far as it is read.
 ///
 /// # Errors
 /// [`Error::NotBlank`]; as the device.
@@ -136,7 +136,7 @@ async fn refuse_what_is_there(device: &Device, environment: &Environment) -> Res
     }
 }
 
-/// Tablets of equal shares of the slots.
+/// Tablets with equal shares of the hash slots.
 fn even_tablets(count: u16) -> Vec<TabletRecord> {
     let border = |index: u16| u32::from(index) * u32::from(SLOT_COUNT) / u32::from(count);
     (0..count)

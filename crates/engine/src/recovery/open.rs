@@ -1,5 +1,5 @@
-//! Making and opening a store (`close.rs` closes it). Opening is recovery: newest superblock, space image, then the log from its tail back
-//! into the overlays (engine.md; R1, R2, R5, R10, R15).
+//! Opens a store (`close.rs` closes it). Opening is recovery: it reads the newest superblock and the space image, then
+//! replays the log from its tail into the overlays (R1, R2, R5, R10, R15).
 
 use std::sync::Arc;
 
@@ -41,12 +41,12 @@ use crate::value::packed::run_blocks_max;
 use crate::value::prepare::manifest_blocks;
 
 impl Store {
-    /// Opens the store on `device` and recovers what a crash left. With [`OpenOptions::read_only`] the device is not written:
-    /// what a crash left in the log is recovered in memory, as often as the store is opened so.
+    /// Opens the store on `device` and recovers from a crash. With [`OpenOptions::read_only`] nothing is written to the
+    /// device: each such opening replays the log in memory again.
     ///
     /// # Errors
-    /// [`Error::Unopenable`] where there is no store that this program can open; [`Error::Corrupt`] where something that
-    /// was promised is damaged; as the device.
+    /// [`Error::Unopenable`] if there is no store that this program can open; [`Error::Corrupt`] if promised data are
+    /// damaged; as the device.
     pub async fn open(device: Device, options: OpenOptions, environment: Environment) -> Result<Self> {
         let opened = Recovery::read(device, &options).await?;
         let store = opened.start(options, environment).await?;
@@ -63,11 +63,11 @@ impl Drop for Inner {
     }
 }
 
-/// What the log gave back.
+/// The result of replaying the log.
 struct Replayed {
     index: BatchIndex,
     time: FoundTime,
-    /// The number that the next record gets.
+    /// The number of the next record.
     next_lsn: Lsn,
 }
 
@@ -77,7 +77,7 @@ impl Recovery {
         for note in self.notes.iter().chain(&self.damage) {
             tracing::warn!("recovery: {note}");
         }
-        // What is only read stays of its version, and may have features that this program cannot write.
+        // A store opened read-only keeps its version, and may have features that this program cannot write.
         let is_older = if options.read_only {
             self.superblock.version < FORMAT_VERSION
         } else {
@@ -118,7 +118,7 @@ impl Recovery {
         if options.read_only {
             return Ok(Store(inner));
         }
-        // The first batch of the epoch: the log says where numbers go on, and names the superblock (R9).
+        // The first batch of the epoch: it tells the log where the numbers continue, and names the superblock (R9).
         inner.log.committer.seal().await;
         inner.log.poison.check()?;
         if let Some(worker) = worker {
@@ -128,7 +128,7 @@ impl Recovery {
         Ok(Store(inner))
     }
 
-    /// Puts the log's records back into the overlays, and flushes what they rely on.
+    /// Puts the log's records back into the overlays, and flushes the values that they name.
     async fn replay_log(
         &mut self,
         tablets: &Tablets,
@@ -148,12 +148,12 @@ impl Recovery {
             replay(&self.device, &self.pool, batch, (tablets, space), &unknown, dropped.as_deref_mut())
                 .await?;
         }
-        // R2: what was replayed may sit in the device's cache only.
+        // R2: the replayed records and values may be in the device's cache only.
         if !read_only && !injected(Bug::ReplayNotFlushed) {
             self.device.flush().await.ok()?;
         }
         let last = Lsn(head.first_lsn.0.saturating_sub(1)).max(self.superblock.durable_lsn);
-        // R5: numbers up to the ceiling may have been seen by somebody.
+        // R5: clients may have seen numbers up to the ceiling.
         let next_lsn = if injected(Bug::VersionsAgain) {
             self.superblock.log_tail.first_lsn
         } else {
@@ -162,8 +162,8 @@ impl Recovery {
         Ok(Replayed { index, time, next_lsn })
     }
 
-    /// Publishes the superblock of this opening, unless the store is only read, and gives the log whose batches follow, with the
-    /// bell of the thread that will commit them.
+    /// Publishes the superblock of this opening, unless it is read-only. Returns the log for the following batches, and
+    /// the bell of the thread that commits them.
     async fn open_log(
         &mut self,
         replayed: Replayed,
@@ -209,7 +209,7 @@ impl Recovery {
     }
 }
 
-/// The superblock of this opening, whose batches begin at `head` with the number `next_lsn`.
+/// Makes the superblock of this opening, whose batches begin at `head` with the number `next_lsn`.
 fn begin_epoch(
     superblock: &mut Superblock,
     head: LogPlace,
@@ -218,7 +218,7 @@ fn begin_epoch(
     expiry: &ExpiryClock,
 ) {
     superblock.number += 1;
-    // The epoch that is left out says for ever that records are missing in front of this one (`tree_salvage.rs`).
+    // The omitted epoch says for ever that records are missing before this one (`tree_salvage.rs`).
     superblock.epoch += if is_cut { 2 } else { 1 };
     superblock.epoch_position = head.position;
     (superblock.clock, superblock.wall_high_ns) = expiry.record(&Numbered(Lsn(next_lsn.0 - 1)));
@@ -237,7 +237,7 @@ fn empty_tablets(
 ) -> Result<Tablets> {
     let layout = superblock.layout;
     let overlay_bytes = options.overlay_bytes(layout.log_blocks);
-    // A fraction of small devices: an apply's pages must find room beside the objects.
+    // A fraction of a small device: the pages of an apply need space beside the objects.
     let records_max = options.tuning.overlay_records_max.min((layout.blocks_max / 16).max(16) as usize);
     let filter_bits = records_max.min(overlay_bytes / 256).max(64) * 2;
     Tablets::new(&superblock.tablets, layers, filter_bits, Admission::new(overlay_bytes, records_max))
@@ -305,7 +305,7 @@ async fn replay(
             }
             record.own(runs);
         }
-        // Of groups whose image is damaged nothing is free, so there is nothing to take (R19).
+        // A group whose image is damaged has no free blocks, so none are taken from it (R19).
         let owned = if injected(Bug::ReplayTakesNothing) { &[] } else { record.owned() };
         let owned: Vec<Run> = owned.iter().flat_map(|&run| outside(run, unknown)).collect();
         if let Err((run, error)) = take_all(space, &owned) {
@@ -327,7 +327,7 @@ async fn replay(
     Ok(())
 }
 
-/// The parts of `run` that lie in none of `unknown`, which are in ascending order and apart from each other.
+/// The parts of `run` that lie in none of `unknown`, which are in ascending order and do not touch.
 fn outside(run: Run, unknown: &[Run]) -> Vec<Run> {
     let mut parts = Vec::new();
     let mut at = run.block;

@@ -1,4 +1,4 @@
-//! What an opening makes of a log that contradicts the rest, of a device that fails, and what a close does twice.
+//! Openings with a log that contradicts the other structures, openings on a failing device, and repeated closes.
 
 use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, TabletId};
@@ -50,7 +50,7 @@ fn a_file_that_cannot_get_its_blocks_is_no_store() {
     block_on(Store::format(&device, &format, &environment())).unwrap();
 }
 
-/// Blocks of a record that are not free belong to somebody else: the record's value may be anything's.
+/// A record that owns blocks that are not free is damage: its value may be any other data.
 #[test]
 fn a_record_that_owns_what_somebody_else_has_is_damage() {
     let mut made = Fixture::new();
@@ -81,7 +81,7 @@ fn a_value_of_the_last_batch_that_cannot_be_read_ends_the_opening() {
     assert_eq!(object.value.to_vec(), [1; BLOCK_BYTES]);
 }
 
-/// Nobody was told of it: a body that cannot be read is as good as a value that is not there.
+/// The last batch was never acknowledged, so a body that cannot be read counts like a missing value.
 #[test]
 fn a_last_batch_that_cannot_be_read_was_never_acknowledged() {
     let mut made = Fixture::new();
@@ -95,7 +95,7 @@ fn a_last_batch_that_cannot_be_read_was_never_acknowledged() {
     assert!(block_on(store.get(&key(2), ByteRange::ALL)).unwrap().is_none());
 }
 
-/// The value is lost, and nothing else: neither the store nor the blocks that its record names.
+/// Only the value is lost: the store opens, and the blocks that the record names stay taken.
 #[test]
 fn a_record_whose_manifest_is_damaged_opens() {
     let mut made = Fixture::new();
@@ -143,7 +143,8 @@ fn a_store_that_is_read_only_closes_and_writes_nothing() {
     assert_eq!(crate::testing::fixtures::newest(&made.device).number, number);
 }
 
-/// What could not be saved is a matter of where later values lie. That the device failed the close says.
+/// The saved groups only choose the places of later values, so failing to save them loses nothing. The close reports
+/// the failure of the device.
 #[test]
 fn groups_of_buckets_that_cannot_be_saved_lose_nothing() {
     let mut made = Fixture::with_blocks(8_192);

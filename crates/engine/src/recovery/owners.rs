@@ -1,4 +1,4 @@
-//! Who owns which block: what a walk over the trees found, and the free space that it leaves.
+//! The owners of blocks: a walk over the trees collects them, and all other blocks are free.
 
 use std::ops::Range;
 
@@ -14,14 +14,15 @@ use crate::store::superblock::Superblock;
 pub(crate) enum Completeness {
     /// Opening: every page must be readable.
     MustBeWhole,
-    /// Repair: what cannot be read is lost.
+    /// A repair: pages that cannot be read are lost.
     AsFarAsTheyGo,
 }
 
-/// A run of [`area`] at most.
+/// Blocks of a run of [`area`] at most.
 const AREA_BLOCKS: u64 = 1 << 30;
 
-/// The image of a space of `size` (its blocks, and those of a group) in which everything of `data` is free that nobody owns.
+/// The image of a space of `size` (its blocks, and those of a group) in which all blocks of `data` without an owner are
+/// free.
 pub(crate) fn image_without(
     (blocks_max, group_blocks): (u64, u32),
     data: Range<u64>,
@@ -39,7 +40,8 @@ pub(crate) fn image_without(
             let what = format!("the space image, and the trees that it could be rebuilt from: {error}");
             return Err(Error::Corrupt { what, block: data.start });
         }
-        // Reported as two owners of one block, or as a run outside: none of it is free.
+        // The owners overlap, or a run lies outside of the device; the check reported that. None of these blocks is
+        // free.
         Err(_) => owners.merge(&data),
     }
     build(&owners).map_err(|error| Error::Corrupt { what: error.to_string(), block: data.start })
@@ -51,7 +53,7 @@ fn area(first: u64, end: u64) -> impl Iterator<Item = Run> {
     starts.map(move |block| Run::new(block, (end - block).min(AREA_BLOCKS) as u32))
 }
 
-/// Runs that pages and values own. Twelve bytes a run: a billion objects need a machine to match, a million 12 MB.
+/// Runs that pages and values own. Twelve bytes a run: 12 MB for a million objects, 12 GB for a billion.
 #[derive(Default)]
 pub(crate) struct Owners {
     runs: Vec<Run>,
@@ -59,14 +61,14 @@ pub(crate) struct Owners {
 
 impl Owners {
     pub(crate) fn add(&mut self, run: Run) {
-        // Pages and values of an apply lie side by side: most join the run before.
+        // Pages and values of an apply lie side by side: most join the last run.
         match self.runs.last_mut() {
             Some(last) if last.end() == run.block && last.blocks < 1 << 24 => last.blocks += run.blocks,
             _ => self.runs.push(run),
         }
     }
 
-    /// How many blocks these are; one with two owners counts twice.
+    /// The number of blocks; a block with two owners counts twice.
     pub(crate) fn blocks(&self) -> u64 {
         self.runs.iter().map(|run| u64::from(run.blocks)).sum()
     }
@@ -75,7 +77,7 @@ impl Owners {
         self.runs.sort_unstable();
     }
 
-    /// Each owned block of `data` once.
+    /// The owned blocks of `data`, each once.
     fn merge(&mut self, data: &Range<u64>) {
         self.sort();
         let mut at = data.start;
@@ -98,7 +100,7 @@ impl Owners {
         }
     }
 
-    /// The image must say that exactly what nobody owns is free.
+    /// Reports every difference between the free blocks of `image` and the blocks of the device without an owner.
     pub(crate) fn compare(&self, image: &FreeImage, superblock: &Superblock, report: &mut CheckReport) {
         let (first, end) = (superblock.layout.data_first(), superblock.device_blocks);
         let mut events: Vec<Run> = image.runs().collect();

@@ -1,4 +1,4 @@
-//! What an opening, a check and a repair read first: the newest superblock, the space image and the log.
+//! The first step of an opening, a check and a repair: reads the newest superblock, the space image and the log.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::Entry;
 use crate::value::verify::verify_direct;
 
-/// Frames that a pool has at least, however small the configured cache: an apply and a few reads need them.
+/// Frames of a pool at least, however small the configured cache is: an apply and a few reads need them.
 const FRAMES_MIN: usize = 64;
 
-/// What to say where the log is damaged: which command does what about it.
+/// The error for a damaged log: it names the commands that help.
 fn damaged_log(device: &Device, damage: &str) -> String {
     let path = device.inner().path().map_or("FILE".into(), |path| path.display().to_string());
     format!(
@@ -38,7 +38,7 @@ fn damaged_log(device: &Device, damage: &str) -> String {
     )
 }
 
-/// What recovery read, before anything is written.
+/// The state that recovery read, before anything is written.
 pub(crate) struct Recovery {
     pub device: Device,
     pub pool: Pool,
@@ -48,11 +48,11 @@ pub(crate) struct Recovery {
     pub log: FoundLog,
     /// Free runs of the published image.
     pub image: FreeImage,
-    /// What is as it may be after a crash, and worth a line.
+    /// Notes about states that are normal after a crash.
     pub notes: Vec<String>,
-    /// What is damaged, and was coped with.
+    /// Damage that recovery could bypass.
     pub damage: Vec<String>,
-    /// Whether the log ends before something that was promised: what follows is lost, and trees may hold some of it.
+    /// True if the log ends before promised records: later ones are lost, and trees may hold some of them.
     pub is_cut: bool,
 }
 
@@ -98,7 +98,7 @@ impl Recovery {
         }
         let layers = read_layers(&device, &superblock, options.accept_damaged_log, &mut damages).await?;
         drop_unfinished(&device, &pool, &superblock, &mut log, &mut notes).await?;
-        // An opening that cut the log may have ended before it wrote a batch: then only the trees show it.
+        // An opening that cut the log may have ended before it wrote a batch: then only the trees show the cut.
         is_cut |= superblock.tablets.iter().any(|tablet| tablet.applied >= log.head.first_lsn);
         let image = match space_image::load(&device, &superblock).await {
             Ok(image) => image,

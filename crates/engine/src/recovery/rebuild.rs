@@ -1,5 +1,5 @@
-//! A walk over a tree that collects what it owns: a check compares that with the space image, and where the image is damaged the
-//! free space is rebuilt from it.
+//! A walk over a tree that collects the runs that it owns. A check compares them with the space image; if the image is
+//! damaged, the free space is rebuilt from them.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::value::entry::{Entry, decode_leaf_entry};
 use crate::value::owned::owned_runs;
 use crate::value::packed::is_reserved;
 
-/// The free space as the trees leave it.
+/// The free space according to the trees.
 ///
 /// # Errors
-/// As the device. What damaged pages own is not known: it may come out as free, and the objects there were lost with the
-/// page.
+/// As the device. The runs owned by damaged pages are unknown: they may come out as free, and their objects were lost
+/// with the page.
 pub(crate) async fn rebuild_image(
     device: &Device,
     pool: &Pool,
@@ -66,7 +66,7 @@ pub(crate) fn owners_of_list(trees: &Trees, visitor: &mut TreeVisitor<'_>) {
     }
 }
 
-/// Collects what a tree owns, and verifies the values.
+/// Collects the runs that a tree owns, and verifies the values.
 pub(crate) struct TreeVisitor<'a> {
     device: &'a Device,
     pool: &'a Pool,
@@ -75,10 +75,10 @@ pub(crate) struct TreeVisitor<'a> {
     owners: &'a mut Owners,
     pub verify: bool,
     pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
-    /// Entries of the leaf that is being visited.
+    /// Entries of the current leaf.
     entries: Vec<(Vec<u8>, Lsn, Entry)>,
     count: Count,
-    /// Whether every page could be read, now and when it was written.
+    /// True if every page could be read, now and when it was written.
     is_whole: bool,
 }
 
@@ -96,8 +96,7 @@ impl<'a> TreeVisitor<'a> {
         Self { device, pool, superblock, report, owners, verify, progress: None, entries, count, is_whole }
     }
 
-    /// The tree was walked: its packed runs have one owner each, the tablet. Gives what was counted, and whether the tree is
-    /// whole.
+    /// Adds the tablet's packed runs to the owners after the walk. Returns the counts, and true if the tree is whole.
     pub(crate) fn finish(self) -> (Count, bool) {
         for run in self.count.runs().map(|(run, _)| run).chain(self.count.orphans()) {
             self.owners.add(run);

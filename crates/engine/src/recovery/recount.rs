@@ -1,7 +1,6 @@
-//! What of each packed run is alive, counted from the tree itself: for `shoal check`, and for a repair, which puts the
-//! accounting right.
+//! The liveness of packed runs, counted from the tree itself: for `shoal check`, and for a repair, which corrects it.
 //!
-//! Memory: an entry a run, as check's list of owners has it too. Nothing else in the engine holds one.
+//! Memory: an entry for each run, like check's list of owners. No other part of the engine needs that much.
 
 use std::collections::BTreeMap;
 
@@ -22,15 +21,15 @@ use crate::value::packed::{RUN_BLOCKS_MAX, RunEntry, Totals, block_of_run_key, i
 struct Alive {
     values: u64,
     bytes: u64,
-    /// Where the last one ends in the run.
+    /// The end of the last value in the run.
     end: u64,
 }
 
-/// What a walk over one tree counted.
+/// The counts of a walk over one tablet.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     alive: BTreeMap<u64, Alive>,
-    /// The accounting as it is.
+    /// The liveness that the tree holds.
     runs: BTreeMap<u64, RunEntry>,
     value_bytes: u64,
     expiring: u64,
@@ -49,7 +48,7 @@ impl Count {
         }
     }
 
-    /// Takes the entry of a reserved key in; says what is wrong with it.
+    /// Counts the entry of a reserved key; returns the problem if there is one.
     pub(crate) fn reserved(&mut self, key: &[u8], entry: &[u8]) -> Option<&'static str> {
         match (block_of_run_key(key), RunEntry::decode(entry)) {
             (Some(block), Ok(entry)) => {
@@ -61,18 +60,18 @@ impl Count {
         }
     }
 
-    /// The runs of the accounting, and what it says of them.
+    /// The runs of the tree's liveness, with their entries.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Run, &RunEntry)> {
         self.runs.iter().map(|(&block, entry)| (entry.run(block), entry))
     }
 
-    /// Blocks of live values whose run the accounting does not have: its page was lost.
+    /// Blocks of live values whose run has no entry: its page was lost.
     pub(crate) fn orphans(&self) -> impl Iterator<Item = Run> {
         let orphans = self.alive.iter().filter(|(block, _)| !self.runs.contains_key(block));
         orphans.filter_map(|(&block, alive)| Some(Run::new(block, blocks_of(alive)?)))
     }
 
-    /// The totals as the superblock should have them, if the accounting is right.
+    /// The totals that the superblock should have if the liveness is right.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals =
             Totals { value_bytes: self.value_bytes, expiring: Some(self.expiring), ..Totals::default() };
@@ -80,7 +79,7 @@ impl Count {
         totals
     }
 
-    /// Where accounting and tree differ: a block, and what to say.
+    /// The differences between liveness and tree: a block, and a description.
     pub(crate) fn differences(&self) -> Vec<(u64, String)> {
         let mut out = Vec::new();
         for (&block, entry) in &self.runs {
@@ -118,8 +117,8 @@ impl Count {
         self.alive.get(&block).copied().unwrap_or_default()
     }
 
-    /// What puts the accounting right. Where the tree is not `whole` (pages cannot be read) what differs is not trusted
-    /// from now on, and nothing is freed.
+    /// The changes that correct the liveness. If the tree is not `whole` (pages cannot be read), differing runs become
+    /// uncertain, and nothing is freed.
     fn corrections(&self, whole: bool) -> LivenessOps {
         let mut ops = LivenessOps::default();
         for (&block, entry) in &self.runs {
@@ -141,7 +140,7 @@ impl Count {
         for (&block, alive) in self.alive.iter().filter(|(block, _)| !self.runs.contains_key(block)) {
             let Some(blocks) = blocks_of(alive) else { continue };
             let (values, bytes) = (alive.values as u32, alive.bytes as u32);
-            // Where its footer lies nobody knows: it cannot be moved.
+            // The place of its footer is unknown: the run cannot be moved.
             let entry = RunEntry {
                 blocks,
                 values,
@@ -157,12 +156,12 @@ impl Count {
     }
 }
 
-/// Blocks from a run's start to the end of its last live value; none where no run is that long.
+/// Blocks from a run's start to the end of its last live value; `None` if no run is that long.
 fn blocks_of(alive: &Alive) -> Option<u32> {
     u32::try_from(blocks_for(alive.end)).ok().filter(|blocks| (1..=RUN_BLOCKS_MAX).contains(blocks))
 }
 
-/// Counts a tree without reading any value. What was lost is lost for good: nothing there is alive.
+/// Counts a tree without reading any value. Lost ranges stay lost: none of their values is alive.
 #[derive(Default)]
 struct Recount {
     count: Count,
@@ -187,8 +186,8 @@ impl Visitor for Recount {
 }
 
 impl Inner {
-    /// Counts what is alive in a tablet's packed runs and puts the accounting right; says how many runs were wrong. For
-    /// a repair, before anything is applied.
+    /// Counts the live values of a tablet's packed runs and corrects their liveness. Returns the number of wrong runs.
+    /// A repair calls this before anything is applied.
     ///
     /// # Errors
     /// As an apply.
@@ -280,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_true_of_a_run_is_said_and_not_trusted() {
-        // The right figures, and the second value ends behind what the run says that it holds.
+        // The counts are right, but the second value ends beyond the values of the run.
         let (mut count, entry) = count(2, 5_000);
         let run = entry.run(70);
         let mut bytes = Vec::new();

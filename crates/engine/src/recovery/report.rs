@@ -1,4 +1,4 @@
-//! What a check is asked to do, and what it and a repair found and did.
+//! The options of a check, and the report of a check or a repair.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,84 +12,85 @@ use crate::store::losses::Losses;
 /// Takes a warning.
 type Warn = dyn Fn(&str) + Send + Sync;
 
-/// What a check is asked to do.
+/// The options of a check.
 #[derive(Clone, Default)]
 pub struct CheckOptions {
-    /// Rebuild what can be rebuilt: the free space and the accounting of packed runs from the trees, objects that a tree
-    /// lost from what the log still has; a log that lost promised records is cut at the damage, and the steps behind it that are
-    /// linked to its newest batch are done again under new versions. An interrupted repair of a cut log can only be repeated on
-    /// a copy that was made before it.
+    /// Rebuild the free space and the liveness of packed runs from the trees, and objects that a tree lost from the
+    /// log. A log that lost promised records is cut at the damage, and the write batches after it that are linked to
+    /// its newest log batch are written again with new versions. An interrupted repair of a cut log can only be
+    /// repeated on a copy from before it.
     pub repair: bool,
-    /// Repair, and then give up what is lost: keys of damaged ranges that were not written since do not exist from now on.
+    /// Repair, and then give up lost data: keys of damaged ranges that were not written since do not exist from now on.
     pub acknowledge: bool,
-    /// Repair even where memory has no room for all that the log has behind damage: the oldest of that is lost then. Without
-    /// it such a repair writes nothing, and a note says so.
+    /// Repair even if memory cannot hold all records after the damage: the oldest of them are lost then. Without this,
+    /// such a repair writes nothing, and a note says so.
     pub in_part: bool,
     /// Memory for pages, in bytes; 0 for 64 MiB.
     pub cache_bytes: usize,
     /// Called with the numbers of objects and bytes verified so far, from time to time.
     pub progress: Option<Arc<dyn Fn(u64, u64) + Send + Sync>>,
-    /// Called with a warning before a repair writes for the first time, where it could not be repeated if it were interrupted.
+    /// Called with a warning before the first write of a repair that could not be repeated after an interruption.
     pub before_writing: Option<Arc<Warn>>,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
     /// Pages of the trees.
     pub pages: u64,
-    /// Objects of the trees; what only the log holds is in `log_records`.
+    /// Objects of the trees; `log_records` counts the records that only the log holds.
     pub objects: u64,
     /// Bytes of values that were read and verified.
     pub value_bytes: u64,
     /// Blocks that trees and values own.
     pub owned_blocks: u64,
-    /// Free blocks of the published image, without what the log's records own.
+    /// Free blocks of the published image, without the blocks that the log's records own.
     pub free_blocks: u64,
     /// Records that only the log holds.
     pub log_records: u64,
-    /// What is wrong; at most 1,000 are listed.
+    /// The problems; at most 1,000 are listed.
     pub problems: Vec<CheckProblem>,
-    /// Problems in all.
+    /// The number of all problems.
     pub problem_count: u64,
-    /// What recovery had to say, and what repair did.
+    /// Notes of recovery and of the repair.
     pub notes: Vec<String>,
-    /// Objects that may be among those that were lost with a page: packed runs know their names, but not whether they were
-    /// deleted since. At most 1,000 are listed.
+    /// Objects that may have been lost with a page: packed runs know their names, but not whether they were deleted
+    /// since. At most 1,000 are listed.
     pub may_be_lost: BTreeSet<String>,
-    /// Whether there are more of them than are listed.
+    /// True if there are more of them than are listed.
     pub may_be_lost_more: bool,
-    /// Ranges of encoded keys of which nobody knows what they hold, in order: all of them; where there are more than 1,000, neighbours of
-    /// one tablet are one.
+    /// All ranges of encoded keys whose contents are unknown, in order. If there are more than 1,000, neighbours of one
+    /// tablet are joined.
     pub damaged_ranges: Vec<DamagedRange>,
-    /// The same of what an acknowledgement gave up: nothing exists there but what was written since.
+    /// The ranges that an acknowledgement gave up: only objects written since exist there.
     pub given_up: Vec<DamagedRange>,
-    /// Objects that a repair wrote anew from the log, or learned from it to be deleted; at most 1,000 are listed.
+    /// Objects that a repair restored from the log, or deleted because the log has their delete; at most 1,000 are
+    /// listed.
     pub restored: Vec<String>,
-    /// How many it restored in all.
+    /// The number of all restored objects.
     pub restored_count: u64,
-    /// What this repair lost.
+    /// The losses of this repair.
     pub losses: Losses,
-    /// Numbers of the log's records that it lost, from the first up to and without the last: which objects they wrote or deleted is not
-    /// known. A record counts as lost unless every tree has taken its number over.
+    /// Number ranges (end exclusive) of the log's lost records: the objects that they wrote or deleted are unknown. A
+    /// record counts as lost unless every tree holds its number already.
     pub lost_records: Vec<Range<u64>>,
-    /// Objects that it lost and whose names are known; at most 1,000 are listed, as of the next two.
+    /// Lost objects whose names are known; at most 1,000 are listed, as in the next two fields.
     pub lost: Vec<String>,
     /// Objects that went back to an older state.
     pub reverted: Vec<String>,
     /// Objects whose deletion was undone.
     pub resurrected: Vec<String>,
-    /// What repairs before this check lost, and nobody acknowledged.
+    /// Losses of earlier repairs that no user has acknowledged.
     pub remembered: Losses,
 }
 
-/// What a report lists of each kind, at most.
+/// Entries of each kind that a report lists at most.
 pub(crate) const PROBLEMS_MAX: usize = 1000;
 /// Notes about objects that could not be restored.
 pub(crate) const NOT_RESTORED_MAX: usize = 1000;
 
 impl CheckReport {
-    /// Whether nothing is wrong, and nothing was lost that nobody acknowledged.
+    /// Returns true if there is no problem and no unacknowledged loss.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.problem_count == 0 && self.losses.is_none() && self.remembered.is_none()

@@ -1,4 +1,5 @@
-//! What is in the cache stays there when an apply replaces the pages that lead to it: a get that needed no device before needs none after.
+//! Pages and values stay in the cache when an apply replaces the pages that lead to them: a get that needed no device
+//! before needs none afterwards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,9 +14,10 @@ use crate::{
 };
 
 const BLOCKS: u64 = 64 << 10;
-/// So many keys: enough for a tree of three levels.
+/// Enough keys for a tree of three levels.
 const KEYS: u64 = 4_000;
-/// One of so many is read all the time, the others are written: of those, a third in leaves, packed, and in extents of their own.
+/// One of this many keys is read all the time, the others are written. A third of the read keys each is in leaves,
+/// packed, and in extents of its own.
 const READ_EVERY: u64 = 80;
 const READ_BYTES: [usize; 3] = [500, 9_000, 40_000];
 const WRITES_A_ROUND: usize = 100;
@@ -35,7 +37,7 @@ fn put(store: &Store, key: &ObjectKey, bytes: usize) {
     block_on(store.put(key, vec![7; bytes].into(), PutOptions::default())).unwrap();
 }
 
-/// Reads what is read all the time; gives the keys for which the device was needed.
+/// Reads the read keys; returns those that needed the device.
 fn read(store: &Store) -> Vec<u64> {
     let misses = || store.stat().pool.misses;
     let missed = read_keys().filter(|&(number, bytes)| {
@@ -47,12 +49,12 @@ fn read(store: &Store) -> Vec<u64> {
     missed.map(|(number, _)| number).collect()
 }
 
-/// The keys that are read, and the bytes of their values.
+/// The read keys, and the bytes of their values.
 fn read_keys() -> impl Iterator<Item = (u64, usize)> {
     (0..KEYS).step_by(READ_EVERY as usize).zip(READ_BYTES.into_iter().cycle())
 }
 
-/// Rounds of writes among the keys that are read, each with an apply, with so many bytes of cache.
+/// Writes among the read keys in rounds, each with an apply, with a cache of `cache_bytes` bytes.
 fn stays_warm(cache_bytes: usize) {
     let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
     let format = FormatOptions { tablets: 1, ..FormatOptions::for_blocks(BLOCKS) };
@@ -72,9 +74,9 @@ fn stays_warm(cache_bytes: usize) {
     let mut random = 42_u64;
     let mut heights = BTreeSet::new();
     for round in 0..ROUNDS {
-        // In some rounds most of it goes away: leaves are merged.
+        // Some rounds delete most keys, so that leaves are merged.
         let deletes = round % 10 == 9;
-        // Where values are packed, pages are merged twice, and a root that has just grown is replaced at once.
+        // With packed values, pages are merged twice, and a root that has just grown is replaced at once.
         let sizes = [600, 600, if round < ROUNDS / 2 { 20_000 } else { 9_000 }];
         for write in 0..WRITES_A_ROUND {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -99,7 +101,7 @@ fn stays_warm(cache_bytes: usize) {
     let pool = store.stat().pool;
     assert_eq!(pool.evictions > 0, cache_bytes < WHOLE_BYTES, "{pool:?}");
     if cache_bytes < WHOLE_BYTES {
-        // What is replaced goes first from then on, though it was read just now.
+        // From now on replaced pages are evicted first, even if they were read just now.
         let replaced = root().page.unwrap();
         let replaced = Unit::page(replaced.block, replaced.crc).id;
         put(&store, &key(1), 600);

@@ -1,7 +1,7 @@
-//! The groups that serve nobody because they are being emptied.
+//! The closed groups: the allocator gives none of their blocks out because they are being emptied.
 //!
-//! Their free blocks count as free (R3: an apply may always have them): whoever finds no room elsewhere opens them all, and
-//! the emptying is over. Only memory knows them: after a restart every group serves everybody.
+//! Their free blocks count as free (R3: an apply may always have them). A caller that finds no other space opens all of
+//! them, and the emptying ends. Only memory knows them: after a restart no group is closed.
 
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
@@ -10,12 +10,12 @@ use shoal_space::{Space, Victim};
 /// See the top of the file.
 #[derive(Default)]
 pub(crate) struct Closed {
-    /// Above the allocator's locks.
+    /// This lock comes before the allocator's locks.
     victims: Mutex<Vec<Victim>>,
 }
 
 impl Closed {
-    /// Closes the emptiest group of those that do not lie in `except`, if it is worth its cost.
+    /// Closes the emptiest group outside of `except` if emptying it is worth its cost.
     pub(crate) fn close(
         &self,
         space: &Space,
@@ -32,12 +32,12 @@ impl Closed {
         true
     }
 
-    /// The groups, and how many blocks of them were in use when they were closed.
+    /// The closed groups, with the number of their used blocks when they were closed.
     pub(crate) fn groups(&self) -> Vec<Victim> {
         self.victims.lock().clone()
     }
 
-    /// Opens those of which `is_done` says so, and gives them.
+    /// Opens the groups for which `is_done` returns true; returns them.
     pub(crate) fn open(&self, space: &Space, mut is_done: impl FnMut(&Victim) -> bool) -> Vec<Victim> {
         let mut victims = self.victims.lock();
         let opened: Vec<Victim> = victims.extract_if(.., |victim| is_done(victim)).collect();

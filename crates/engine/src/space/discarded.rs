@@ -1,21 +1,22 @@
-//! Which whole free groups were given back to the device. Only memory knows it; after a restart everything is discarded once more.
+//! The whole free groups that were given back to the device. Only memory knows them; after a restart everything is
+//! discarded once more.
 
 use shoal_base::Run;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shoal_space::Space;
 
-/// Which groups hold nothing on the device either: a bit each, taken away by whoever frees something in the group.
+/// A bit for each group that holds nothing on the device either. Freeing blocks in a group clears its bit.
 pub(crate) struct Discarded {
     groups: Box<[AtomicU64]>,
     group_blocks: u64,
-    /// The group to look at next.
+    /// The group to check next.
     pub next: AtomicU64,
-    /// The device failed at it once.
+    /// True after the device failed to discard.
     pub failed: AtomicBool,
 }
 
 impl Discarded {
-    /// Nothing was discarded.
+    /// The state in which nothing was discarded.
     pub(crate) fn new(space: &Space) -> Self {
         Self {
             groups: (0..space.groups().div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
@@ -25,7 +26,7 @@ impl Discarded {
         }
     }
 
-    /// What was in use may hold something.
+    /// Notes a freed run: its blocks may hold data on the device.
     pub(crate) fn freed(&self, run: Run) {
         for group in run.block / self.group_blocks..=(run.end() - 1) / self.group_blocks {
             let bit = 1 << (group % 64);

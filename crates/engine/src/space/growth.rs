@@ -1,38 +1,39 @@
-//! How growing the file went so far, and how far ahead of need it is to grow.
+//! The history of growing the file, and the distance that it should grow ahead of need.
 
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 
-/// That the file cannot grow is said at most this often, however often that changes.
+/// The shortest time between two log lines about a file that cannot grow.
 const SAY_AGAIN_NS: u64 = 60_000_000_000;
-/// Between two looks at the rate of writing, at least.
+/// The shortest time between two measurements of the write rate.
 const RATE_PERIOD_NS: u64 = 250_000_000;
-/// And what so many seconds of writing take.
+/// The file grows ahead by the blocks that this many seconds of writing take.
 const AHEAD_S: u64 = 2;
 
-/// How growing went so far: on a full file system steps get shorter, and it is said once.
+/// The state of growing: on a full file system steps get shorter, and that is logged once.
 #[derive(Default)]
 pub(crate) struct Growth {
     /// Blocks of the next step at most; 0: a whole step.
     pub step_max: AtomicU64,
     limit: Mutex<Limit>,
-    /// When the rate of writing was looked at last, and what had been written by then.
+    /// The time of the last measurement of the write rate, and the blocks written by then.
     seen: Mutex<(u64, u64)>,
-    /// Blocks that [`AHEAD_S`] seconds take.
+    /// Blocks that [`AHEAD_S`] seconds of writing take.
     ahead: AtomicU64,
 }
 
 #[derive(Default)]
 struct Limit {
-    /// Not even the shortest step fits.
+    /// True if not even the shortest step fits.
     is_reached: bool,
     said_ns: Option<u64>,
-    /// Times that it was reached and not said.
+    /// The number of times that this was reached and not logged.
     unsaid: u64,
 }
 
 impl Growth {
-    /// Not even the shortest step fits; how often that was so without a word, where it is to be said now.
+    /// Notes that not even the shortest step fits. If that must be logged now, returns the number of earlier unlogged
+    /// times.
     pub(crate) fn reached(&self, now_ns: u64) -> Option<u64> {
         let mut limit = self.limit.lock();
         if std::mem::replace(&mut limit.is_reached, true) {
@@ -46,14 +47,14 @@ impl Growth {
         Some(std::mem::take(&mut limit.unsaid))
     }
 
-    /// A step of so many blocks fits.
+    /// Notes that a step of `blocks` blocks fits.
     pub(crate) fn grew(&self, blocks: u64, step_blocks: u64) {
         self.limit.lock().is_reached = false;
         let next = blocks.saturating_mul(2);
         self.step_max.store(if next >= step_blocks { 0 } else { next }, Ordering::Relaxed);
     }
 
-    /// So many blocks were written until now.
+    /// Notes that `blocks` blocks were written until now.
     pub(crate) fn note(&self, now_ns: u64, blocks: u64) {
         let mut seen = self.seen.lock();
         let took_ns = now_ns.saturating_sub(seen.0);
@@ -63,7 +64,7 @@ impl Growth {
         let written = u128::from(blocks.saturating_sub(seen.1)) * u128::from(AHEAD_S * 1_000_000_000);
         let ahead = u64::try_from(written / u128::from(took_ns)).unwrap_or(u64::MAX);
         *seen = (now_ns, blocks);
-        // A rate that falls is forgotten slowly: a pause is no end.
+        // A falling rate is forgotten slowly, because a pause is no end.
         let before = self.ahead.load(Ordering::Relaxed);
         self.ahead.store(ahead.max(before - before / 8), Ordering::Relaxed);
     }
@@ -89,7 +90,7 @@ mod tests {
         let growth = Growth::default();
         let said = (0..195).filter(|&put| growth.reached(put * 1_000_000_000).is_some()).count();
         assert_eq!(said, 1);
-        // It grows and is full again, ten times in a minute.
+        // The file grows and is full again, ten times in a minute.
         let again = |now_ns| {
             growth.grew(1, 256);
             growth.reached(now_ns)

@@ -1,5 +1,5 @@
-//! Space as the engine sees it: what may be handed out now, what is promised to applies (R3), and what was freed but may
-//! not be reused yet (R9).
+//! The engine's view of space: blocks that may be allocated, blocks reserved for applies (R3), and freed blocks that
+//! may not be reused yet (R9).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,20 +24,20 @@ pub(crate) type OwnerId = u16;
 /// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
 pub(crate) const TREE_BLOCKS_PER_RECORD: u64 = 2;
 
-/// Runs of one value.
+/// Runs of one value at most.
 pub(crate) const RUNS_MAX: usize = 4096;
 
-/// A value in more runs than these says that free space is in pieces.
+/// A value in more runs than these shows that free space is in pieces.
 const FEW_RUNS: usize = 4;
 
-/// How often a value finds that another one took the largest run before it.
+/// Tries of a value after other values took the largest run first.
 const MISSES_MAX: usize = 64;
 
-/// Every view of a tablet with the same root holds its epoch: when it is gone, no reader can reach what the next root
-/// does not have (R16).
+/// The read epoch of a root. Every view of a tablet with the same root holds it: once it is gone, no reader can reach
+/// pages and values that the next root does not have (R16).
 pub(crate) struct ReadEpoch;
 
-/// Frees of one publish: reusable when its superblock is named by a flushed batch and the epoch before is gone.
+/// The frees of one publish: reusable once a flushed batch names its superblock and the previous read epoch is gone.
 struct PendingFree {
     superblock: u64,
     epoch: Weak<ReadEpoch>,
@@ -45,7 +45,7 @@ struct PendingFree {
 }
 
 struct State {
-    /// By tablet, oldest first: a later one may be held up by an earlier one's readers.
+    /// By tablet, oldest first: readers of an earlier root can delay later frees.
     pending: Vec<VecDeque<PendingFree>>,
     pending_blocks: u64,
 }
@@ -54,26 +54,28 @@ struct State {
 pub(crate) struct SpaceManager {
     space: Space,
     state: Mutex<State>,
-    /// Blocks that applies of what is in the overlays may need. Changes acquire and release: who sees a value's promise gone sees
-    /// its blocks taken.
+    /// Blocks that applies of the overlays' records may need. Changes acquire and release: a thread that sees a value's
+    /// reservation gone also sees its blocks taken.
     promised: AtomicU64,
-    /// Held back from values, so that deletes and their applies work on a full device.
+    /// Blocks withheld from values, so that deletes and their applies work on a full device.
     reserve: u64,
-    /// Where data lie: from the end of the space image up to the device's end as published, which grows.
+    /// The blocks of data: from the end of the space image up to the published end of the device, which grows.
     data_first: u64,
     data_end: AtomicU64,
     /// Groups that are being emptied.
     pub closed: Closed,
     pub discarded: Discarded,
-    /// Held by who takes several runs for a value: two at a time could each take what the other one was told to be there.
+    /// Held while several runs are taken for a value: two values at a time could each take blocks that the other one
+    /// relies on.
     pieces: Mutex<()>,
-    /// A value got more than a few runs: free space is in pieces.
+    /// True if a value got more than a few runs: free space is in pieces.
     splintered: AtomicBool,
-    /// Values that got runs of their own, all these runs, and values that got more than a few. Figures only.
+    /// Values that got runs of their own, the number of these runs, and the values that got more than a few. For
+    /// statistics only.
     pub placed: [AtomicU64; 3],
 }
 
-/// Why a claim was refused.
+/// The reason why a claim was refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shortage {
     pub needed: u64,
@@ -110,7 +112,7 @@ impl SpaceManager {
         &self.space
     }
 
-    /// Blocks for objects and pages that the device has.
+    /// Blocks of the device for objects and pages.
     pub(crate) fn data_blocks(&self) -> u64 {
         self.data_end.load(Ordering::Acquire).saturating_sub(self.data_first)
     }
@@ -127,13 +129,13 @@ impl SpaceManager {
         self.space.free_blocks().saturating_sub(promised + self.reserve)
     }
 
-    /// Blocks that are promised.
+    /// Reserved blocks.
     #[cfg(test)]
     pub(crate) fn promised(&self) -> u64 {
         self.promised.load(Ordering::Acquire)
     }
 
-    /// Blocks that were freed but may not be reused yet.
+    /// Freed blocks that may not be reused yet.
     pub(crate) fn pending_blocks(&self) -> u64 {
         self.state.lock().pending_blocks
     }
@@ -143,18 +145,19 @@ impl SpaceManager {
         self.space.allocate(blocks)
     }
 
-    /// A run of exactly `blocks` blocks out of a free run of at most `hole_blocks`.
+    /// A run of exactly `blocks` blocks from a free run of at most `hole_blocks`.
     pub(crate) fn allocate_in_hole(&self, blocks: u32, hole_blocks: u32) -> Option<Run> {
         self.space.allocate_in_hole(blocks, hole_blocks)
     }
 
-    /// A run of `blocks` blocks, or the longest that there is. Groups that are being emptied are opened for it.
+    /// A run of `blocks` blocks, or the longest free run. Opens groups that are being emptied if it needs them.
     pub(crate) fn allocate_at_most(&self, blocks: u32) -> Option<Run> {
         let allocate = || self.space.allocate_at_most(blocks);
         allocate().or_else(|| self.open_closed().then(allocate).flatten())
     }
 
-    /// Takes `value_blocks` blocks for a value of `owner`'s and promises `apply_blocks` more to the apply of its record.
+    /// Takes `value_blocks` blocks for a value of `owner`, and reserves `apply_blocks` more for the apply of its
+    /// record.
     ///
     /// # Errors
     /// [`Shortage`]: nothing was taken.
@@ -164,13 +167,13 @@ impl SpaceManager {
         value_blocks: u64,
         apply_blocks: u64,
     ) -> Result<(Arc<Extents>, Reservation), Shortage> {
-        // The value's blocks are promised to it until they are not free any more: nobody else counts on them meanwhile.
+        // The value's blocks are reserved until they are taken: no other claim counts on them meanwhile.
         let mut promise = self.promise(value_blocks + apply_blocks, self.reserve).or_else(|shortage| {
             let injected = injected(Bug::ReserveGivenAway) && shortage.needed <= self.space.free_blocks();
             if injected { Ok(self.promise_unchecked(shortage.needed)) } else { Err(shortage) }
         })?;
         let Some(runs) = self.allocate_value(owner, value_blocks) else {
-            // Its own promise is not to count.
+            // The own reservation must not count.
             drop(promise);
             return Err(Shortage { needed: value_blocks + apply_blocks, available: self.available() });
         };
@@ -179,7 +182,7 @@ impl SpaceManager {
         Ok((Extents::new(self.clone(), runs), promise))
     }
 
-    /// Promises blocks to the apply of a record that needs none now.
+    /// Reserves blocks for the apply of a record that needs no other blocks now.
     ///
     /// # Errors
     /// [`Shortage`].
@@ -187,7 +190,7 @@ impl SpaceManager {
         self.promise(blocks, self.reserve)
     }
 
-    /// Promises blocks to the apply of a delete, from the reserve if need be.
+    /// Reserves blocks for the apply of a delete, from the reserve if necessary.
     ///
     /// # Errors
     /// [`Shortage`].
@@ -195,14 +198,14 @@ impl SpaceManager {
         self.promise(TREE_BLOCKS_PER_RECORD, 0)
     }
 
-    /// Promises blocks to the moves of an apply, and leaves half of the reserve untouched, or, where `short`, an eighth:
-    /// what moves frees more than it takes, once it is published.
+    /// Reserves blocks for the moves of an apply, and leaves half of the reserve untouched, with `short` an eighth:
+    /// moves free more than they take, once they are published.
     pub(crate) fn promise_moves(self: &Arc<Self>, blocks: u64, short: bool) -> Option<Reservation> {
         self.promise(blocks, self.reserve / if short { 8 } else { 2 }).ok()
     }
 
-    /// Promises blocks, where so many are free besides what is promised to others and `kept`. The promise is made first and then
-    /// asked for its room: of two that have room for one only, the later one, or both, get none.
+    /// Reserves `blocks` blocks if that many are free besides other reservations and `kept`. The reservation is made
+    /// before the check: of two that only one fits, the later one, or both, are refused.
     fn promise(self: &Arc<Self>, blocks: u64, kept: u64) -> Result<Reservation, Shortage> {
         let promise = self.promise_unchecked(blocks);
         let others = self.promised.load(Ordering::Acquire).saturating_sub(blocks);
@@ -215,34 +218,34 @@ impl SpaceManager {
         Reservation { space: self.clone(), blocks }
     }
 
-    /// Blocks that are held back from values.
+    /// Blocks that are withheld from values.
     pub(crate) fn reserve(&self) -> u64 {
         self.reserve
     }
 
-    /// The apply that `blocks` were promised to is through.
+    /// Releases the reservation of `blocks` blocks after its apply.
     pub(crate) fn release_promise(&self, blocks: u64) {
         let before = self.promised.fetch_sub(blocks, Ordering::AcqRel);
         assert!(before >= blocks, "more promised blocks released than were promised");
     }
 
-    /// Promises blocks for records that recovery found.
+    /// Reserves blocks for records found by recovery.
     pub(crate) fn promise_recovered(&self, blocks: u64) {
         self.promised.fetch_add(blocks, Ordering::AcqRel);
     }
 
-    /// Whoever finds no room has that of the groups that are being emptied; says whether there were any.
+    /// Opens the groups that are being emptied; returns true if there were any.
     pub(crate) fn open_closed(&self) -> bool {
         !self.closed.open(&self.space, |_| true).is_empty()
     }
 
-    /// Whether a value got more than a few runs since this was asked last.
+    /// Returns true if a value got more than a few runs since the last call.
     pub(crate) fn take_splintered(&self) -> bool {
         self.splintered.swap(false, Ordering::Relaxed)
     }
 
-    /// Runs for a value: one, or else whole units as far as there are runs for them (so that few units are split), or
-    /// else splinters, the largest first. Only a device with fewer free blocks has no place for it.
+    /// Runs for a value: one run, or whole units as far as there are runs for them (so that few units are split), or
+    /// splinters, the largest first. Fails only if fewer blocks are free.
     pub(crate) fn allocate_value(&self, owner: OwnerId, blocks: u64) -> Option<SmallVec<[Run; 1]>> {
         let runs = self
             .allocate_pieces(owner, blocks)
@@ -283,7 +286,7 @@ impl SpaceManager {
                     rest -= run.blocks;
                     runs.push(run);
                 }
-                // Somebody who needs one run only took the largest one meanwhile: the next one is looked for.
+                // Another caller took the largest run meanwhile: look for the next one.
                 None if misses < MISSES_MAX && self.space.largest_run() > 0 => misses += 1,
                 None => break,
             }
@@ -296,13 +299,14 @@ impl SpaceManager {
         None
     }
 
-    /// The device has so many blocks now, as published: new ones may be given back.
+    /// Notes the published size of the device: the new blocks may be freed.
     pub(crate) fn grown(&self, device_blocks: u64) {
         self.data_end.store(device_blocks, Ordering::Release);
     }
 
-    /// Drops what does not lie where data may lie from runs that an apply frees. Only a tree that contradicts itself under right
-    /// checksums names such: freed, they would be handed out, log and superblocks with them, or stop the process.
+    /// Removes runs outside of the data area from the runs that an apply frees. Only a tree that contradicts itself
+    /// under valid checksums names such runs: freed, they would be allocated, log and superblocks included, or stop the
+    /// process.
     pub(crate) fn drop_foreign(&self, freed: &mut Vec<Run>) {
         let data = self.data_first..self.data_end.load(Ordering::Acquire);
         freed.retain(|run| {
@@ -316,7 +320,7 @@ impl SpaceManager {
         });
     }
 
-    /// Gives runs back that nothing durable names.
+    /// Frees runs that no durable structure names.
     pub(crate) fn give_back(&self, runs: &[Run]) {
         if let Err(error) = self.space.free_batch(runs) {
             unreachable!("space that was handed out is given back once: {error}");
@@ -324,15 +328,15 @@ impl SpaceManager {
         runs.iter().for_each(|&run| self.discarded.freed(run));
     }
 
-    /// Notes what the publish of `superblock` freed.
+    /// Notes the runs that the publish of `superblock` freed.
     pub(crate) fn free_later(&self, tablet: usize, superblock: u64, epoch: Weak<ReadEpoch>, runs: Vec<Run>) {
         let mut state = self.state.lock();
         state.pending_blocks += runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
         state.pending[tablet].push_back(PendingFree { superblock, epoch, runs });
     }
 
-    /// Makes reusable what may be (R9): `named` is the newest superblock that a flushed batch names. Says how many
-    /// blocks came free.
+    /// Makes freed runs reusable if they may be (R9); `named` is the newest superblock that a flushed batch names.
+    /// Returns the number of blocks.
     pub(crate) fn reclaim(&self, named: u64) -> u64 {
         let mut ready = Vec::new();
         let mut state = self.state.lock();
@@ -354,8 +358,8 @@ impl SpaceManager {
     }
 }
 
-/// Blocks that were handed out to a write under way. Dropped before it is [kept](Self::keep), it gives them back: a
-/// write's memory holds on to it, so that happens only after the device is through with them (R8).
+/// Blocks of a write in flight. Dropped before it is [kept](Self::keep), it frees them. The write's memory holds it, so
+/// that happens only after the device is done with them (R8).
 pub(crate) struct Extents {
     space: Arc<SpaceManager>,
     runs: SmallVec<[Run; 1]>,
@@ -371,7 +375,7 @@ impl Extents {
         &self.runs
     }
 
-    /// A record names them now: the apply that removes it will free them.
+    /// Keeps the blocks: a record names them now, and the apply that removes the record frees them.
     pub(crate) fn keep(&self) {
         self.kept.store(!injected(Bug::ExtentsNotKept), Ordering::Release);
     }
@@ -385,25 +389,25 @@ impl Drop for Extents {
     }
 }
 
-/// Blocks promised to the apply of one record. Dropped before it is [kept](Self::keep), the promise is void.
+/// Blocks reserved for the apply of one record. Dropped before it is [kept](Self::keep), the reservation is void.
 pub(crate) struct Reservation {
     space: Arc<SpaceManager>,
     blocks: u64,
 }
 
 impl Reservation {
-    /// How many blocks that are.
+    /// The number of blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// This promise and `other` as one.
+    /// Joins this reservation and `other`.
     pub(crate) fn and(mut self, other: Option<Self>) -> Self {
         self.blocks += other.map_or(0, Self::keep);
         self
     }
 
-    /// The record is in the overlay, whose apply releases the promise: how many blocks that are.
+    /// Keeps the reservation: the record is in the overlay, whose apply releases it. Returns the number of blocks.
     pub(crate) fn keep(mut self) -> u64 {
         std::mem::take(&mut self.blocks)
     }

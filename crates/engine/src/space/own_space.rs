@@ -1,9 +1,9 @@
-//! Buckets with space of their own: their values lie in whole groups that serve nobody else ("seed 001": the answer to a
-//! heavy load that does not fit the others).
+//! Buckets with space of their own: their values lie in whole groups that serve no other bucket, for a heavy load that
+//! does not fit the others (`docs/adr/2026-11-21-space-of-ones-own.md`).
 //!
-//! Which groups these are is remembered in an object of the store's own bucket, rewritten when it changed; what is lost of
-//! that in a crash costs order, not data: such a group is then a shared one. Tree pages, and small values that are packed,
-//! are everybody's.
+//! An object of the store's own bucket saves the groups; it is rewritten after changes. Losing a change in a crash
+//! costs order, not data: the group is then a shared one. Tree pages and packed small values share groups with all
+//! others.
 
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
@@ -12,10 +12,10 @@ use crate::common::error::{Error, Result};
 use crate::common::key::{ObjectKey, check_bucket};
 use crate::space::manager::{OwnerId, SpaceManager};
 
-/// Most buckets that may have space of their own: the allocator has an index in memory for each.
+/// Buckets with space of their own at most: the allocator has an index in memory for each.
 pub const OWN_SPACES_MAX: usize = 64;
 
-/// What the remembered text begins with.
+/// The first line of the saved text.
 const FIRST_LINE: &str = "shoal own space 1";
 
 /// The buckets that have space of their own.
@@ -28,7 +28,7 @@ pub(crate) struct OwnSpace {
 
 impl OwnSpace {
     /// # Errors
-    /// [`Error::Invalid`] for what is no name of a bucket, for one that is named twice, and for too many.
+    /// [`Error::Invalid`] for an invalid name of a bucket, for one that is named twice, and for too many.
     pub(crate) fn new(buckets: Vec<String>) -> Result<Self> {
         if buckets.len() > OWN_SPACES_MAX {
             let count = buckets.len();
@@ -46,7 +46,7 @@ impl OwnSpace {
         Ok(Self { buckets, saved: Mutex::default() })
     }
 
-    /// How many buckets have space of their own.
+    /// The number of buckets with space of their own.
     pub(crate) fn len(&self) -> usize {
         self.buckets.len()
     }
@@ -78,7 +78,7 @@ impl OwnSpace {
         groups.map(|run| u64::from(run.blocks)).sum()
     }
 
-    /// The text that remembers the groups of every bucket.
+    /// The text that saves the groups of every bucket.
     pub(crate) fn text(&self, space: &SpaceManager) -> String {
         let mut text = format!("{FIRST_LINE}\n");
         for (owner, bucket) in self.owners() {
@@ -91,7 +91,7 @@ impl OwnSpace {
         text
     }
 
-    /// Makes the groups that `text` remembers their buckets' again; what it says of other buckets is left out.
+    /// Gives the groups in `text` back to their buckets; groups of other buckets are ignored.
     pub(crate) fn restore(&self, text: &str, space: &SpaceManager) -> Option<()> {
         let mut lines = text.lines();
         if lines.next()? != FIRST_LINE {

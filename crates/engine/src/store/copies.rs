@@ -8,16 +8,16 @@ use crate::store::layout::SUPERBLOCK_COPIES;
 use crate::store::superblock::{FORMAT_VERSION, MAGIC, NUMBER_OFFSET, Superblock, is_whole, needs};
 use crate::testing::injected_bug::{Bug, injected};
 
-/// What the four copies hold.
+/// The contents of the four copies.
 pub(crate) enum Found {
-    /// Nothing but zeros where superblocks lie.
+    /// Only zeros in the places of superblocks.
     Nothing,
-    /// The newest valid superblock, and how many of the other copies that should be valid are damaged.
+    /// The newest valid superblock.
     Newest(Box<Superblock>),
 }
 
-/// Reads all copies and picks the newest valid one. A newer one that only another program understands is not passed over: what the
-/// store holds since is nothing that this program could know.
+/// Reads all copies and returns the newest valid superblock. Refuses a newer one that only another program understands:
+/// this program cannot know what the store holds since.
 pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
     let mut newest: Option<Superblock> = None;
     let mut foreign: Option<(u64, String)> = None;
@@ -71,9 +71,9 @@ pub(crate) async fn read_newest(device: &Device) -> Result<Found> {
     }
 }
 
-/// Whether any copy of a superblock is of an older version. A program that knows no newer one would start from it as if nothing had
-/// happened since; so an opening writes both slots before anything else (R9). The newest copy alone does not tell: of an
-/// upgrade that was interrupted one copy of a slot may be new and the other one old.
+/// Returns true if any copy of a superblock has an older version. A program that knows no newer version would start
+/// from such a copy and miss everything since, so an opening writes both slots first (R9). The newest copy alone does
+/// not tell: after an interrupted upgrade, one copy of a slot may be new and the other one old.
 pub(crate) async fn has_older(device: &Device) -> bool {
     for block in SUPERBLOCK_COPIES.into_iter().flatten().filter(|&block| block < device.blocks()) {
         if let Ok(bytes) = device.read(block, IoBuf::unfilled(1)).await.ok()
@@ -85,7 +85,8 @@ pub(crate) async fn has_older(device: &Device) -> bool {
     false
 }
 
-/// Number of a superblock that this program does not understand, and what to say of it; 0 where it is damaged besides.
+/// The number of a superblock that this program does not understand, and the reason; the number is 0 if the block is
+/// damaged, too.
 fn foreign_copy(block: &[u8]) -> Option<(u64, String)> {
     if block.get(..8) != Some(&MAGIC[..]) {
         return None;
@@ -125,7 +126,7 @@ pub(crate) async fn write_copies(device: &Device, superblock: &Superblock) -> Re
     Ok(())
 }
 
-/// Makes the copies of a superblock that were written durable.
+/// Makes the written copies of a superblock durable.
 ///
 /// # Errors
 /// As the device; the number must not be used again then (R20).

@@ -1,4 +1,4 @@
-//! Objects whose time ends, the soonest first, as far as there is room to remember them.
+//! The objects that expire next, as many as memory may remember.
 
 use std::collections::BTreeSet;
 
@@ -6,47 +6,47 @@ use shoal_base::sync::Mutex;
 
 use crate::common::object::End;
 
-/// Bytes of keys that the reaper remembers, with what a place in its list costs.
+/// Bytes of remembered keys, with the overhead of their places, at most.
 const REMEMBERED_BYTES_MAX: usize = 16 << 20;
-/// What remembering a key costs besides its bytes, roughly.
+/// Overhead of a remembered key, in bytes, roughly.
 const PLACE_BYTES: usize = 64;
-/// Objects deleted at a time.
+/// Expired objects deleted at a time.
 pub(crate) const DELETED_MAX: usize = 1_000;
 
-/// Deadlines of one kind and the keys that have them, the soonest first.
+/// Deadlines of one kind with their keys, the earliest first.
 type Deadlines = BTreeSet<(u64, Box<[u8]>)>;
 
 #[derive(Default)]
 pub(crate) struct Due {
-    /// By store time.
+    /// Deadlines of store time.
     pub store: Deadlines,
-    /// By the wall clock.
+    /// Deadlines of the wall clock.
     wall: Deadlines,
     bytes: usize,
     forgot: bool,
 }
 
 impl Due {
-    /// Takes the latest one of the kind of which there are more.
+    /// Removes the latest deadline of the kind that has more of them.
     fn take_latest(&mut self) -> Option<(u64, Box<[u8]>)> {
         let kind = if self.store.len() > self.wall.len() { &mut self.store } else { &mut self.wall };
         kind.pop_last()
     }
 }
 
-/// The moments at which deadlines of both kinds are due now.
+/// The current moment on both clocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Now {
     pub store_ns: u64,
     pub wall_ns: u64,
 }
 
-/// What is due, the soonest first.
+/// The remembered deadlines, the earliest first.
 #[derive(Default)]
 pub(crate) struct Expiring(pub Mutex<Due>);
 
 impl Expiring {
-    /// Remembers that an object's time ends. Where there is no room, the latest is forgotten.
+    /// Remembers an object's deadline. Forgets the latest deadlines if memory is full.
     pub(crate) fn note(&self, end: End, key: &[u8]) {
         let mut due = self.0.lock();
         let is_new = match end {
@@ -64,13 +64,13 @@ impl Expiring {
         }
     }
 
-    /// Whether nothing is remembered.
+    /// Returns true if no deadline is remembered.
     pub(crate) fn is_empty(&self) -> bool {
         let due = self.0.lock();
         due.store.is_empty() && due.wall.is_empty()
     }
 
-    /// Some whose time is over now.
+    /// Takes up to [`DELETED_MAX`] keys of each kind whose deadlines have passed.
     pub(crate) fn take(&self, now: Now) -> Vec<Box<[u8]>> {
         let mut due = self.0.lock();
         let Due { store, wall, bytes, .. } = &mut *due;
@@ -87,12 +87,12 @@ impl Expiring {
         over
     }
 
-    /// What was taken was not looked at: a walk finds it again.
+    /// Notes that taken keys were not handled: a walk must find them again.
     pub(crate) fn forget(&self) {
         self.0.lock().forgot = true;
     }
 
-    /// Whether something was forgotten since this was asked.
+    /// Returns true if a deadline was forgotten since the last call.
     pub(crate) fn take_forgot(&self) -> bool {
         std::mem::take(&mut self.0.lock().forgot)
     }
@@ -107,7 +107,7 @@ mod tests {
         let expiring = Expiring::default();
         let room = REMEMBERED_BYTES_MAX / (PLACE_BYTES + 8);
         for number in 0..room as u64 + 1_000 {
-            // From late to soon.
+            // From late to early.
             let ns = (1 << 40) - number;
             let end = if number % 2 == 0 { End::Store(ns) } else { End::Wall(ns) };
             expiring.note(end, &number.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What a store needs of the program that opens it, beyond the version of its formats: feature flags in three classes.
+//! The features that a program must know to open a store, beyond the version of its formats: flags in three classes.
 //!
 //! The classes are those of ext4. A program that does not know a *compatible* flag may read and write the store and keeps the flag;
 //! one that does not know a *read-only compatible* flag may read it but not write; one that does not know an *incompatible*
@@ -19,16 +19,16 @@ const INCOMPATIBLE_KNOWN: u32 = LAYERS;
 /// The feature flags of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Features {
-    /// Who does not know one may read and write, and keeps the flag.
+    /// A program that does not know such a flag may read and write, and keeps the flag.
     pub compatible: u32,
-    /// Who does not know one may read, but not write.
+    /// A program that does not know such a flag may read, but not write.
     pub read_only: u32,
-    /// Who does not know one may do nothing with the store.
+    /// A program that does not know such a flag may not use the store.
     pub incompatible: u32,
 }
 
 impl Features {
-    /// Why this program can read nothing of the store; none where it can.
+    /// The reason why this program cannot read the store; `None` if it can.
     pub(crate) fn unreadable(self) -> Option<String> {
         let unknown = self.incompatible & !INCOMPATIBLE_KNOWN;
         (unknown != 0).then(|| {
@@ -40,7 +40,7 @@ impl Features {
         })
     }
 
-    /// Whether this program may write to the store.
+    /// Checks that this program may write to the store.
     ///
     /// # Errors
     /// [`Error::Unopenable`], with the features.
@@ -57,7 +57,7 @@ impl Features {
     }
 }
 
-/// The features of `flags`: by name, else by bit.
+/// The features of `flags`: by name if it is known, else by bit.
 fn names(flags: u32, known: &[&str]) -> String {
     let bits = (0..u32::BITS).filter(|bit| flags >> bit & 1 != 0);
     let name = |bit: u32| known.get(bit as usize).map_or_else(|| format!("bit {bit}"), ToString::to_string);

@@ -1,4 +1,4 @@
-//! Holds `docs/format/` to the code: the tables must be gapless, and what the encoders write must lie where they say.
+//! Holds `docs/format/` to the code: its tables have no gaps, and the encoders write each field where the tables say.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::tablet::view::TabletRecord;
 use crate::value::manifest::Manifest;
 use crate::value::packed::{Footer, Owner, RunEntry, Totals, put_footer, put_item, run_key};
 
-/// The rows of the table behind `<!-- table: name -->`: field -> (offset, bytes).
+/// The rows of the table after `<!-- table: name -->`: field -> (offset, bytes).
 fn table(doc: &str, name: &str) -> BTreeMap<String, (usize, usize)> {
     let start = doc.find(&format!("<!-- table: {name} -->")).expect("the table is marked");
     let mut rows = BTreeMap::new();
@@ -192,7 +192,7 @@ fn superblock_lies_where_the_document_says() {
     assert_eq!(Superblock::decode(&block).as_ref(), Some(&value));
 }
 
-/// Version 2 is version 3 with zeros where version 3 has something new, and its areas lie one behind the other.
+/// Version 2 is version 3 with zeros in the new fields of version 3, and with its areas one after the other.
 #[test]
 fn version_2_is_read_and_written() {
     let doc = include_str!("../../../../docs/format/superblock.md");
@@ -213,7 +213,7 @@ fn version_2_is_read_and_written() {
     assert_eq!(read, value);
 }
 
-/// What this program does not understand is not read as if it were not there.
+/// An unknown feature is refused instead of ignored.
 #[test]
 fn incompatible_features_are_no_superblock_of_ours() {
     let mut value = superblock();
@@ -221,7 +221,7 @@ fn incompatible_features_are_no_superblock_of_ours() {
     assert_eq!(Superblock::decode(&value.encode()), None);
 }
 
-/// An apply would free a root that lies outside of what objects and pages may use (found by mutants, T13).
+/// An apply would free a root that lies outside of the blocks for objects and pages. Mutation testing found this.
 #[test]
 fn a_root_lies_where_pages_may_lie() {
     let value = superblock();
@@ -328,7 +328,7 @@ fn packed_runs_lie_where_the_document_says() {
     assert_eq!(memory[BLOCK_BYTES - 40 - items.len()..BLOCK_BYTES - 40], items);
     assert!(Footer::decode(&memory, owner).is_ok());
 
-    // The accounting.
+    // The liveness of a run.
     assert_eq!(run_key(0x0102)[..], [0xFF, b'r', 0, 0, 0, 0, 0, 0, 1, 2]);
     let entry = RunEntry {
         blocks: 256,

@@ -1,7 +1,7 @@
-//! All free runs of a store at one moment: what a map or a dump of its space is made from.
+//! All free runs of a store at one moment, for a map or a dump of its space.
 //!
-//! Taken under the allocator's lock and packed meanwhile (some 4 bytes a run), so that a device with millions of free
-//! runs costs tens of megabytes for as long as somebody reads them, and the lock is held for some 10 ns a run.
+//! The runs are copied under the allocator's lock and packed into some 4 bytes each, so that a device with millions of
+//! free runs costs tens of megabytes while a caller reads them, and the lock is held for some 10 ns a run.
 
 use shoal_base::Run;
 use shoal_base::codec::{Reader, put_varint};
@@ -13,16 +13,16 @@ use crate::store::Store;
 pub struct FreeSpace {
     device_blocks: u64,
     group_blocks: u32,
-    /// For each run the blocks between it and the end of the run before, and its blocks, as varints.
+    /// For each run the blocks between it and the end of the previous run, and its blocks, as varints.
     packed: Vec<u8>,
-    /// What of `packed` was given out.
+    /// The offset in `packed` of the next run.
     at: usize,
-    /// The end of the run that was given out last.
+    /// The end of the last returned run.
     end: u64,
 }
 
 impl Store {
-    /// The free runs as they are now. Blocks that were freed but may not be reused yet are not among them.
+    /// The free runs now. Freed blocks that may not be reused yet are left out.
     #[must_use]
     pub fn free_space(&self) -> FreeSpace {
         let space = self.0.space.allocator();

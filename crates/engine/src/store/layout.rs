@@ -1,8 +1,8 @@
-//! Where things lie on the device (`docs/format/superblock.md`): the superblock says it, and where nothing else was asked for it is
+//! The layout of the device (`docs/format/superblock.md`). The superblock holds it; the default is
 //!
 //! ```text
 //! 0, 1        first copies of the two superblock slots
-//! 2 .. 31     nothing: a run of bad sectors shall not take both copies
+//! 2 .. 31     nothing, so that a run of bad sectors cannot take both copies
 //! 32, 33      second copies
 //! 34 ..       the log's ring
 //! then        two areas of the space image, then data
@@ -15,21 +15,21 @@ use crate::log::ring::Ring;
 /// Blocks of the four superblock copies: slot 0 and 1, first copy, then slot 0 and 1, second copy.
 pub(crate) const SUPERBLOCK_COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
 
-/// First block behind the superblocks: no area lies in front of it.
+/// First block after the superblocks: every area lies behind them.
 const AREAS_FIRST: u64 = 34;
 
 /// Fixed places of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Blocks that the store may grow to.
+    /// Largest number of blocks that the store may have.
     pub blocks_max: u64,
-    /// Blocks of an allocator's group.
+    /// Blocks of a group of the allocator.
     pub group_blocks: u32,
     /// Blocks of the log's ring.
     pub log_blocks: u32,
     /// Blocks of each of the two areas of the space image.
     pub space_area_blocks: u32,
-    /// Where the areas lie.
+    /// The first blocks of the areas.
     pub places: Places,
 }
 
@@ -40,12 +40,12 @@ pub(crate) struct Places {
     pub log: u64,
     /// Both areas of the space image.
     pub space_areas: [u64; 2],
-    /// What objects and pages may use: behind all areas.
+    /// The blocks of objects and pages, after all areas.
     pub data: u64,
 }
 
 impl Places {
-    /// One area behind the other, as every store of version 2 has them.
+    /// One area after the other, as in every store of version 2.
     pub(crate) fn one_after_the_other(log_blocks: u32, space_area_blocks: u32) -> Self {
         let first = AREAS_FIRST + u64::from(log_blocks);
         let second = first + u64::from(space_area_blocks);
@@ -81,14 +81,14 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Whether every area lies behind the superblocks and in front of the data, and none over another.
+    /// Returns true if every area lies between the superblocks and the data, and none overlaps another.
     pub(crate) fn is_sensible(&self) -> bool {
         let Places { log, space_areas: [first, second], data } = self.places;
         let area_blocks = u64::from(self.space_area_blocks);
         let mut areas =
             [(log, u64::from(self.log_blocks)), (first, area_blocks), (second, area_blocks), (data, 0)];
         areas[..3].sort_unstable();
-        // No sum overflows: what begins behind the data is refused before it counts.
+        // No sum overflows: an area that begins after the data is refused first.
         areas[0].0 >= AREAS_FIRST
             && areas[..3].iter().all(|&(start, _)| start <= data)
             && data <= self.blocks_max

@@ -1,15 +1,15 @@
-//! How much repairs lost: counted in the superblock until somebody acknowledges it.
+//! The losses of repairs, counted in the superblock until a user acknowledges them.
 
 use std::fmt::{self, Display, Formatter};
 
 use crate::log::format::COUNTER_MAX;
 
-/// How much repairs lost that nobody acknowledged yet.
+/// The losses of repairs that no user has acknowledged yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Number of the superblock that the first of these repairs published; 0: nothing was lost.
     pub since_number: u64,
-    /// Objects, or records of the log where objects are not known, that are gone.
+    /// Lost objects, or lost records of the log if their objects are unknown.
     pub lost: u64,
     /// Objects that went back to an older state.
     pub reverted: u64,
@@ -18,13 +18,13 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Whether nothing was lost.
+    /// Returns true if nothing was lost.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.lost + self.reverted + self.resurrected == 0
     }
 
-    /// These and `later` ones, which superblock `number` tells of first.
+    /// The sum of these losses and `later` ones, which superblock `number` has first.
     pub(crate) fn and(self, later: Self, number: u64) -> Self {
         let sum = |one: u64, other: u64| (one + other).min(COUNTER_MAX);
         let since_number = match (self.is_none(), later.is_none()) {

@@ -1,4 +1,4 @@
-//! How far the store is with what it does by itself. The work is in `maintenance/` and `recovery/close.rs`.
+//! The state of the store's own work. The work itself is in `maintenance/` and `recovery/close.rs`.
 
 use std::sync::Arc;
 
@@ -11,25 +11,26 @@ use crate::store::worker::Worker;
 
 /// See the top of the file.
 pub(crate) struct Maintenance {
-    /// The store's threads; none where callers do their work.
+    /// The store's threads; `None` if callers do their work.
     pub worker: Option<Arc<Worker>>,
-    /// One apply at a time.
+    /// The token of the one apply.
     pub applier: Token<()>,
-    /// One writer at a time makes room where there is none.
+    /// The token of the one writer that makes space when there is none.
     pub room: Token<()>,
     pub relocation: Relocation,
-    /// Whether whole free groups are given back to the device.
+    /// True if whole free groups are given back to the device.
     pub discard: bool,
     pub growth: Growth,
-    /// One growth of the file at a time.
+    /// The token of the one growth of the file.
     pub grower: Token<()>,
-    /// The objects whose time ends soonest.
+    /// The objects that expire next.
     pub expiring: Expiring,
     pub closing: Closing,
 }
 
 impl Maintenance {
-    /// Nothing is done yet. Relocation is `paused` until it is resumed; whole free groups go back to the device where `discard`.
+    /// The state at the start. Relocation is `paused` until it is resumed; with `discard`, whole free groups go back to
+    /// the device.
     pub(crate) fn new(worker: Option<Arc<Worker>>, paused: bool, discard: bool) -> Self {
         Self {
             worker,

@@ -1,5 +1,5 @@
-//! An open store: what its verbs share, and the state that they keep between their steps. The verbs are `checkpoint`, `read`,
-//! `write`, `maintenance` and `recovery`; no module below the store imports it.
+//! An open store: the state that its verbs share. The verbs are `checkpoint`, `read`, `write`, `maintenance` and
+//! `recovery`; no module below the store imports it.
 
 pub(crate) mod closing;
 pub(crate) mod copies;
@@ -44,21 +44,22 @@ use crate::tablet::tablets::Tablets;
 pub struct Store(pub(crate) Arc<Inner>);
 
 impl Store {
-    /// The tablet that an object belongs to: damaged ranges are ranges of one tablet's keys.
+    /// The tablet of an object: damaged ranges are ranges of one tablet's keys.
     #[must_use]
     pub fn tablet_id(&self, key: &ObjectKey) -> TabletId {
         self.0.tablets.of(key).id
     }
 
-    /// The damaged ranges that were met since the store was opened, of encoded keys; at most about 64, neighbours as one. A
-    /// [listing](Store::list) of everything finds all of them.
+    /// The damaged ranges of encoded keys met since the store was opened, at most about 64, with neighbours joined. A
+    /// [listing](Store::list) of all keys finds all damaged ranges.
     #[must_use]
     pub fn damage_met(&self) -> Vec<DamagedRange> {
         self.0.tablets.met.all()
     }
 }
 
-/// What the verbs share: the log, the space, the tablets, what the store does by itself, and what they stand on.
+/// The state that the verbs share: the log, the space, the tablets, the store's own work, and the device, pool and
+/// settings.
 pub(crate) struct Inner {
     pub device: Device,
     pub pool: Pool,
@@ -69,15 +70,15 @@ pub(crate) struct Inner {
     pub log: Log,
     pub space: Arc<SpaceManager>,
     pub own: OwnSpace,
-    /// Blocks of a new packed run, at most.
+    /// Blocks of a new packed run at most.
     pub run_blocks_max: u32,
     pub tablets: Tablets,
     pub maintenance: Maintenance,
     /// The newest durable superblock: its holder publishes the next one.
     pub publisher: Token<Superblock>,
-    /// What repairs lost before this opening, and nobody acknowledged.
+    /// Losses of earlier repairs that no user has acknowledged.
     pub losses: Losses,
-    /// A repair: a page that the device cannot read is lost, and not there again the next time.
+    /// True during a repair: a page that the device cannot read is lost, and is not tried again.
     pub gives_up: bool,
     /// Keys whose newest record a repair could not replay: an older superblock uses the record's blocks for something else.
     pub not_replayed: Vec<Vec<u8>>,
@@ -115,7 +116,7 @@ impl OperationCounters {
 }
 
 impl Inner {
-    /// Nothing, where the store is open.
+    /// Checks that the store is open.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -123,7 +124,7 @@ impl Inner {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Nothing, where the store may be written.
+    /// Checks that the store may be written.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Poisoned`].
@@ -136,10 +137,10 @@ impl Inner {
         self.environment.clock.monotonic_ns()
     }
 
-    /// Claims space, making room where there is none: pending frees, applies, growth, rewriting of packed runs.
+    /// Claims space. If there is none, makes some: pending frees, applies, growth, rewriting of packed runs.
     ///
     /// # Errors
-    /// [`Error::Full`] where that did not help.
+    /// [`Error::Full`] if that did not help.
     pub(crate) async fn claim<T>(
         &self,
         attempt: impl Fn() -> std::result::Result<T, Shortage> + Send,
@@ -149,7 +150,7 @@ impl Inner {
         }
         self.tablets.held_streams.expire(self.now_ns());
         self.space.reclaim(self.log.committer.named_superblock());
-        // One makes room for all: whoever waited for the turn asks again first.
+        // One writer makes space for all: each waiting writer tries again once it has the token.
         let _turn = self.maintenance.room.take().await;
         let mut claimed = attempt();
         for step in 0..2 {
@@ -161,21 +162,21 @@ impl Inner {
             }
             claimed = attempt();
         }
-        // The last resort: what is dead in packed runs.
+        // The last resort: dead values in packed runs.
         while claimed.is_err() && uninterrupted(self.tidy_for_room())? {
             claimed = attempt();
         }
         claimed.map_err(Error::from)
     }
 
-    /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.
+    /// Applies the overlays, so that the space of overwritten and deleted objects is reusable at once.
     pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
         self.apply_all().await?;
         self.make_freed_reusable().await;
         Ok(())
     }
 
-    /// Names the newest superblock in a flushed batch, and hands out what that makes reusable (R9).
+    /// Names the newest superblock in a flushed batch, and makes the blocks that it freed reusable (R9).
     pub(crate) async fn make_freed_reusable(&self) {
         uninterrupted(self.log.committer.seal());
         self.log.committer.drive();

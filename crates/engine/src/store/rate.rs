@@ -1,29 +1,29 @@
-//! How fast values move: a budget of bytes that fills with time.
+//! A rate limit: a budget of bytes that fills with time.
 //!
-//! Work is done first and paid for afterwards: a step may exceed what is there, and the next one waits until it is paid.
+//! Work is done first and paid for afterwards: a step may exceed the budget, and the next one waits until it is paid.
 
-/// What is there beforehand, as time at the rate of the moment: 100 ms.
+/// The largest saved budget, as time at the current rate: 100 ms.
 const BURST_NS: u64 = 100_000_000;
 
 /// See the top of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Rate {
-    /// Bytes that were moved and are not paid for.
+    /// Moved bytes that are not paid for yet.
     debt: u64,
-    /// When it was last looked at.
+    /// The time of the last call.
     last_ns: u64,
 }
 
 impl Rate {
-    /// Notes work that was done.
+    /// Notes completed work.
     pub(crate) fn charge(&mut self, bytes: u64) {
         self.debt = self.debt.saturating_add(bytes);
     }
 
-    /// Nanoseconds until more may be done at `bytes_per_s`.
+    /// Nanoseconds until more work may be done at `bytes_per_s`.
     pub(crate) fn wait_ns(&mut self, now_ns: u64, bytes_per_s: u64) -> u64 {
         let paid = share(now_ns.saturating_sub(self.last_ns), bytes_per_s);
-        // Less than a byte's worth of time is not forgotten.
+        // Time worth less than a byte is not lost.
         if paid > 0 {
             self.debt = self.debt.saturating_sub(paid);
             self.last_ns = now_ns;
@@ -33,7 +33,7 @@ impl Rate {
     }
 }
 
-/// Bytes of so much time.
+/// Bytes of a span of time.
 fn share(ns: u64, bytes_per_s: u64) -> u64 {
     (u128::from(ns) * u128::from(bytes_per_s) / 1_000_000_000).try_into().unwrap_or(u64::MAX)
 }
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(rate.wait_ns(2 * second, 1_000), second);
         assert_eq!(rate.wait_ns(2 * second, 10_000), 10_000_000, "at another rate the rest is paid sooner");
         assert_eq!(rate.wait_ns(9 * second, 1_000), 0);
-        // Idle time is not saved up.
+        // Idle time is not saved up beyond the burst.
         rate.charge(1_100);
         assert_eq!(rate.wait_ns(9 * second, 1_000), second);
         for ns in 0..1_000 {

@@ -1,4 +1,4 @@
-//! How far relocation is: what `maintenance/relocate` keeps between its steps.
+//! The state of relocation, which `maintenance/relocate` keeps between its steps.
 
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
@@ -7,27 +7,27 @@ use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::common::event::Token;
 use crate::store::rate::Rate;
 
-/// The state of moving.
+/// The state of relocation.
 pub(crate) struct Relocation {
     pub paused: AtomicBool,
     pub rate: Mutex<Rate>,
     pub load: Mutex<Load>,
     pub urgent_until_ns: AtomicU64,
-    /// One step at a time, and how far the round is.
+    /// The progress of the round; its holder takes the next step.
     pub round: Token<Option<Round>>,
     pub avoid: Mutex<Vec<(Run, u64)>>,
-    /// Whole free groups when the round began.
+    /// Whole free groups at the beginning of the round.
     pub whole_before: AtomicU64,
-    /// Groups that had been emptied when the round began.
+    /// Emptied groups at the beginning of the round.
     pub emptied_before: AtomicU64,
-    /// The last round gained nothing; until then there is no other.
+    /// The last round gained nothing: no new one begins before this time.
     pub quiet_until_ns: AtomicU64,
     pub bytes_moved: AtomicU64,
     pub groups_emptied: AtomicU64,
     pub bytes_discarded: AtomicU64,
 }
 
-/// Whether others use the store.
+/// The load by requests.
 #[derive(Default)]
 pub(crate) struct Load {
     pub operations: u64,
@@ -35,11 +35,11 @@ pub(crate) struct Load {
     pub is_busy: bool,
 }
 
-/// How far a round is.
+/// The progress of a round.
 pub(crate) enum Round {
     /// The walk is in this tablet, at this key.
     Walk { tablet: usize, position: Vec<u8> },
-    /// Everything moved; what readers still hold comes free until then, or not at all.
+    /// All values have moved. The space that readers still hold is free by this time, or not in this round.
     Drain { until_ns: u64 },
 }
 

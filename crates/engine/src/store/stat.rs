@@ -11,19 +11,19 @@ use crate::value::packed::Totals;
 /// Figures about a running store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreStat {
-    /// Objects in the trees; what only the overlays hold is not counted.
+    /// Objects in the trees; objects only in the overlays are not counted.
     pub objects: u64,
-    /// Records that the log holds and the trees do not yet, and their memory in bytes.
+    /// Records that the log holds and the trees do not yet, and their bytes in memory.
     pub overlay_records: u64,
     /// See `overlay_records`.
     pub overlay_bytes: u64,
-    /// Blocks of the device that are usable now, and that it may grow to.
+    /// Blocks of the device that are usable now, and the number that it may grow to.
     pub device_blocks: u64,
     /// See `device_blocks`.
     pub blocks_max: u64,
-    /// Blocks that may be handed out now.
+    /// Blocks that may be allocated now.
     pub free_blocks: u64,
-    /// Blocks that were freed and wait to be reusable (R9).
+    /// Freed blocks that are not reusable yet (R9).
     pub pending_blocks: u64,
     /// Blocks of the longest free run.
     pub largest_free_run: u64,
@@ -33,85 +33,85 @@ pub struct StoreStat {
     pub log_blocks: u64,
     /// Tablets.
     pub tablets: u16,
-    /// Why the store is read-only, where it is.
+    /// The reason why the store is read-only; `None` if it is not.
     pub poisoned: Option<String>,
-    /// What repairs lost and nobody acknowledged.
+    /// Losses of repairs that no user has acknowledged.
     pub losses: Losses,
-    /// Operations since it was opened.
+    /// Operations since the store was opened.
     pub puts: u64,
     /// See `puts`.
     pub gets: u64,
     /// See `puts`.
     pub deletes: u64,
-    /// Bytes of values put and got since it was opened.
+    /// Bytes of values put and got since the store was opened.
     pub value_bytes_written: u64,
     /// See `value_bytes_written`.
     pub value_bytes_read: u64,
     /// Bytes that puts copied, of values with extents of their own.
     pub value_bytes_copied: u64,
-    /// Batches of the log, records in them, blocks of them.
+    /// Log batches, their records and their blocks.
     pub batches: u64,
     /// See `batches`.
     pub records: u64,
     /// See `batches`.
     pub log_blocks_written: u64,
-    /// Applies, blocks of pages and of values that they wrote.
+    /// Applies, and the blocks of pages and of values that they wrote.
     pub applies: u64,
     /// See `applies`.
     pub page_blocks_written: u64,
-    /// See `applies`. What was moved is in it.
+    /// See `applies`. Moved values are included.
     pub home_blocks_written: u64,
     /// Blocks of values with extents of their own that puts wrote.
     pub extent_blocks_written: u64,
-    /// Blocks that were written with zeros when the file grew.
+    /// Blocks of zeros that the growth of the file wrote.
     pub growth_blocks_written: u64,
-    /// Values that applies moved out of packed runs with too little alive, and their bytes.
+    /// Values that applies moved out of packed runs with too few live bytes, and their bytes.
     pub moved_values: u64,
     /// See `moved_values`.
     pub moved_bytes: u64,
-    /// Times that a value got runs of its own, all these runs, and the times that it were more than four.
+    /// Values that got runs of their own, the number of these runs, and the values that got more than four.
     pub values_placed: u64,
     /// See `values_placed`.
     pub runs_placed: u64,
     /// See `values_placed`.
     pub values_splintered: u64,
-    /// Whether moving is paused.
+    /// True if relocation is paused.
     pub relocation_paused: bool,
-    /// Groups of blocks that are wholly free, and how many more there should be.
+    /// Groups that are wholly free, and the number of further groups to empty.
     pub whole_groups: u64,
     /// See `whole_groups`.
     pub groups_to_empty: u64,
-    /// Groups that are being emptied, and bytes in them.
+    /// Groups that are being emptied, and the bytes to move out of them.
     pub groups_closed: u64,
     /// See `groups_closed`.
     pub bytes_to_move: u64,
-    /// Groups that were emptied, and bytes of the values that moved for it, since it was opened.
+    /// Groups that were emptied since the store was opened, and bytes of the values moved out of them.
     pub groups_emptied: u64,
     /// See `groups_emptied`.
     pub bytes_evacuated: u64,
     /// Bytes that were given back to the device.
     pub bytes_discarded: u64,
-    /// Objects that were deleted because their time was over.
+    /// Objects that were deleted because they had expired.
     pub expired: u64,
-    /// How often somebody set the wall clock since the store was opened, and by how much in all, in nanoseconds; below 0: back.
+    /// Steps of the wall clock since the store was opened, and their sum in nanoseconds; a negative sum is a step back.
     pub clock_steps: u64,
     /// See `clock_steps`.
     pub clock_skew_ns: i64,
     /// Bytes of the values in the trees.
     pub live_value_bytes: u64,
-    /// Blocks that trees, values and records not yet applied own; not log and superblocks.
+    /// Blocks that trees, values and unapplied records own, without log and superblocks.
     pub allocated_blocks: u64,
     /// Buckets with space of their own, and the blocks of their groups.
     pub own_buckets: u64,
     /// See `own_buckets`.
     pub own_blocks: u64,
-    /// Packed runs of small values, their blocks, and the bytes of the values in them that are alive.
+    /// Packed runs of small values, their blocks, and the bytes of their live values.
     pub packed_runs: u64,
     /// See `packed_runs`.
     pub packed_blocks: u64,
     /// See `packed_runs`.
     pub packed_live_bytes: u64,
-    /// Passes of scrubs that ended since it was opened, the bytes that they read, and what they found wrong.
+    /// Scrub passes completed since the store was opened, the bytes that they read, and the problems that they found.
     pub scrub_passes: u64,
     /// See `scrub_passes`.
     pub scrub_bytes: u64,
@@ -124,7 +124,7 @@ pub struct StoreStat {
 }
 
 impl StoreStat {
-    /// The figures as name, unit and value, in a fixed order: what `shoal stat` shows.
+    /// The figures as name, unit and value, in a fixed order, as `shoal stat` shows them.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![

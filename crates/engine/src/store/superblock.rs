@@ -1,7 +1,7 @@
-//! The superblock: what recovery starts from. Two slots of two copies; the newest valid one counts.
+//! The superblock, from which recovery starts. Two slots of two copies; the newest valid copy counts.
 //!
-//! Bytes: `docs/format/superblock.md`. Publishing a superblock is the only way in which a tree, the space image, the log's tail
-//! or the device's size change durably.
+//! Bytes: `docs/format/superblock.md`. A tree, the space image, the log's tail and the device's size change durably
+//! only by publishing a superblock.
 
 use std::ops::Range;
 
@@ -29,12 +29,13 @@ use crate::value::packed::Totals;
 
 /// "SHOALSB" and a line end that text transfers would change.
 pub(crate) const MAGIC: [u8; 8] = *b"SHOALSB\n";
-/// Version of all formats on the device together.
+/// The version of all formats on the device.
 pub(crate) const FORMAT_VERSION: u32 = 3;
-/// The oldest one that is opened: the first opening for writing makes it [`FORMAT_VERSION`] (`docs/operate/upgrade.md`).
+/// The oldest version that can be opened: the first opening for writing upgrades it to [`FORMAT_VERSION`]
+/// (`docs/operate/upgrade.md`).
 pub(crate) const FORMAT_VERSION_OLDEST: u32 = 2;
 const CRC_OFFSET: usize = BLOCK_BYTES - 4;
-/// Version and number lie here in every version, those to come too.
+/// Version and number lie here in every version, future ones included.
 const VERSION_OFFSET: usize = 8;
 pub(crate) const NUMBER_OFFSET: usize = 32;
 const FEATURES_OFFSET: usize = 164;
@@ -45,7 +46,7 @@ const LAYERS_OFFSET: usize = 80;
 const CLOCK_OFFSET: usize = TABLETS_OFFSET + TABLET_BYTES * TABLETS_MAX as usize;
 const _: () = assert!(CLOCK_OFFSET + CLOCK_RECORD_BYTES <= CRC_OFFSET);
 
-/// Where the space image lies.
+/// The place of the space image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpacePlace {
     /// Area 0 or 1.
@@ -56,14 +57,14 @@ pub(crate) struct SpacePlace {
     pub snapshot_blocks: u32,
     /// Blocks of the area that snapshot and deltas fill.
     pub used_blocks: u32,
-    /// Deltas behind the snapshot.
+    /// Deltas after the snapshot.
     pub deltas: u32,
-    /// Superblock number under which the snapshot was written.
+    /// The number of the superblock under which the snapshot was written.
     pub snapshot_number: u64,
 }
 
 impl SpacePlace {
-    /// Whether the image fits in its area; pieces and deltas have a block at least.
+    /// Returns true if the image fits in its area. Each piece and each delta has at least one block.
     fn is_sensible(&self, layout: &Layout) -> bool {
         self.used_blocks <= layout.space_area_blocks
             && self.snapshot_blocks <= self.used_blocks
@@ -73,7 +74,7 @@ impl SpacePlace {
 }
 
 impl TabletRecord {
-    /// Whether the root lies in `usable` blocks, and sums with the figures do not overflow.
+    /// Returns true if the root lies in `usable` blocks and sums of the totals cannot overflow.
     fn is_sensible(&self, usable: &Range<u64>) -> bool {
         let Totals { runs, packed_blocks, packed_live_bytes, value_bytes, expiring } = self.totals;
         let counters = [self.root.entries, self.applied.0, value_bytes];
@@ -91,7 +92,7 @@ impl TabletRecord {
     }
 }
 
-/// Everything a superblock says.
+/// The contents of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     /// Version of the formats: 2 until the first opening for writing, then 3.
@@ -101,23 +102,23 @@ pub(crate) struct Superblock {
     /// Secret seed of the log's checksums (R24).
     pub log_seed: u64,
     pub layout: Layout,
-    /// Grows with every superblock; never used twice.
+    /// Grows with every superblock; no number is used twice.
     pub number: u64,
-    /// This opening's epoch (R1), and where its batches begin.
+    /// This opening's epoch (R1), and the position at which its batches begin.
     pub epoch: u64,
     pub epoch_position: u64,
-    /// Everything up to here was flushed when this was written (R15).
+    /// All records up to this one were flushed when the superblock was written (R15).
     pub durable_lsn: Lsn,
-    /// Numbering never passes this without a new superblock (R5).
+    /// No record gets a number above this one without a new superblock (R5).
     pub lsn_ceiling: Lsn,
     /// Blocks of the device that are zeroed and usable.
     pub device_blocks: u64,
-    /// Blocks of the log's ring, from its start on, that were written once: batches lie in these only.
+    /// Blocks of the log's ring, from its start on, that were written once: batches lie only in these.
     pub log_prepared: u32,
     pub log_tail: LogPlace,
     pub space: SpacePlace,
-    /// What the wall clock showed at most since its last step back, nanoseconds since the Unix epoch (R18). In version 2, the
-    /// clock of expiry, which never went back.
+    /// The latest time that the wall clock showed since its last step back, in nanoseconds since the Unix epoch (R18).
+    /// In version 2, the clock of expiry, which never went back.
     pub wall_high_ns: u64,
     pub clock: ClockRecord,
     pub losses: Losses,
@@ -125,11 +126,11 @@ pub(crate) struct Superblock {
 }
 
 impl Superblock {
-    /// Makes this the superblock of a store that this program may write: of the newest version. Says whether it was of an older one
-    /// (see [`has_older`]).
+    /// Upgrades the superblock of a store that this program may write to the newest version. Returns true if it had an
+    /// older version (see [`has_older`]).
     ///
     /// # Errors
-    /// [`Error::Unopenable`] where the store has a feature that this program cannot write.
+    /// [`Error::Unopenable`] if the store has a feature that this program cannot write.
     pub(crate) fn upgrade(&mut self) -> Result<bool> {
         self.features.check_writable()?;
         let is_older = self.version < FORMAT_VERSION;
@@ -137,7 +138,7 @@ impl Superblock {
         Ok(is_older)
     }
 
-    /// The block's bytes.
+    /// The bytes of the block.
     pub(crate) fn encode(&self) -> IoBuf {
         assert!(self.tablets.len() <= usize::from(TABLETS_MAX), "the table of tablets fits");
         let mut head = Vec::with_capacity(TABLETS_OFFSET);
@@ -214,7 +215,7 @@ impl Superblock {
         block
     }
 
-    /// What version 3 has in front of the tablets.
+    /// Appends the fields that version 3 has before the tablets.
     fn encode_newer(&self, head: &mut Vec<u8>) {
         for field in [self.features.compatible, self.features.read_only, self.features.incompatible] {
             head.extend_from_slice(&field.to_le_bytes());
@@ -228,7 +229,8 @@ impl Superblock {
         head.extend_from_slice(&if is_whole { 0 } else { self.log_prepared }.to_le_bytes());
     }
 
-    /// What `block` says; none where it is no valid superblock of a version, or with features, that this program knows.
+    /// Decodes `block`; `None` if it is no valid superblock, or has a version or features that this program does not
+    /// know.
     pub(crate) fn decode(block: &[u8]) -> Option<Self> {
         if !is_whole(block) || needs(block).is_some() {
             return None;
@@ -295,7 +297,7 @@ impl Superblock {
         })
     }
 
-    /// What recovery reads the log by.
+    /// The fields that recovery reads the log by.
     pub(crate) fn log(&self) -> PublishedLog {
         PublishedLog {
             ring: self.layout.ring(),
@@ -309,12 +311,12 @@ impl Superblock {
         }
     }
 
-    /// What it says of time. `is_older`: it was of version 2.
+    /// The fields about time. `is_older` says that the superblock had version 2.
     pub(crate) fn time(&self, is_older: bool) -> FoundTime {
         FoundTime::new(self.clock.clone(), self.wall_high_ns, self.epoch, is_older)
     }
 
-    /// Whether the figures can be true: a decoder of what they describe may rely on it.
+    /// Returns true if the fields are possible: decoders of the structures that they describe may rely on it.
     fn is_sensible(&self) -> bool {
         let (layout, tail) = (&self.layout, &self.log_tail);
         let usable = layout.data_first()..self.device_blocks;
@@ -351,7 +353,7 @@ impl Superblock {
     }
 }
 
-/// Whether `block` is what a program wrote as a superblock, of whichever version.
+/// Returns true if `block` is a superblock that a program wrote, of any version.
 pub(crate) fn is_whole(block: &[u8]) -> bool {
     let (Some(body), Some(crc)) = (block.get(..CRC_OFFSET), block.get(CRC_OFFSET..BLOCK_BYTES)) else {
         return false;
@@ -360,7 +362,7 @@ pub(crate) fn is_whole(block: &[u8]) -> bool {
         && (Reader::new(crc).u32() == Ok(crc32c(body)) || injected(Bug::SuperblockNotChecked))
 }
 
-/// Why this program can do nothing with the store of a superblock, whatever else it says: its version, or a feature.
+/// The reason why this program cannot use the store, whatever else its superblock holds: its version, or a feature.
 pub(crate) fn needs(block: &[u8]) -> Option<String> {
     let version = Reader::new(block.get(VERSION_OFFSET..)?).u32().ok()?;
     let is_known = (FORMAT_VERSION_OLDEST..=FORMAT_VERSION).contains(&version);

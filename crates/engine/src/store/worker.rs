@@ -1,4 +1,4 @@
-//! The threads of a store: how they are woken, and how they end. What they do is in `maintenance/workers.rs`.
+//! The threads of a store: waking and ending them. Their work is in `maintenance/workers.rs`.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -9,18 +9,18 @@ use shoal_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::event::Bell;
 
-/// What a thread of a store does.
+/// The work of one thread of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
     Commit,
     Apply,
     Grow,
-    /// Remembers which groups belong to which bucket.
+    /// Saves which groups belong to which bucket.
     Own,
     Move,
     Reap,
     Scrub,
-    /// Looks whether the data file is still there.
+    /// Checks that the data file is still there.
     Watch,
 }
 
@@ -28,7 +28,7 @@ const DUTIES: usize = Duty::Watch as usize + 1;
 
 /// The threads of a store, at most one for each duty.
 pub(crate) struct Worker {
-    /// The commit's is the committer's own.
+    /// The bell of the commit thread belongs to the committer.
     bells: [Arc<Bell>; DUTIES],
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -80,13 +80,13 @@ impl Worker {
         self.ring(Duty::Move);
     }
 
-    /// The thread of this duty waits until it is woken, and for so long at most.
+    /// The thread of this duty waits until it is woken, at most for `timeout`.
     pub(crate) fn wait(&self, duty: Duty, timeout: Duration) {
         self.bells[duty as usize].wait(timeout);
     }
 
-    /// Ends the threads and waits for them. Called from one of them (the last user of the store may be one), it waits for
-    /// the others only.
+    /// Ends the threads and waits for them. If one of them calls this (it may be the last user of the store), it waits
+    /// for the others only.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.bells[Duty::Commit as usize].close();
@@ -94,13 +94,13 @@ impl Worker {
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.thread().id() != thread::current().id() {
-                // What panics was told when it did.
+                // A panic was reported when it happened.
                 let _ = thread.join();
             }
         }
     }
 
-    /// Whether the threads were told to end.
+    /// Returns true if the threads were told to end.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }

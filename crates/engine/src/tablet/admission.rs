@@ -1,7 +1,7 @@
-//! Admission: overlays and log are bounded, so a write that finds them full waits for an apply.
+//! Admission bounds the overlays of all tablets: a write that finds them full waits for an apply.
 //!
-//! From half of the limit on applies run; at the limit a write waits. Weakness: that is a step, not yet the smooth
-//! throttle by the measured apply rate that `engine.md` asks for.
+//! From half of the limit on, applies run; at the limit, writes wait. Weakness: this is a step, not a smooth throttle
+//! that follows the measured rate of applies.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::tablet::overlay::Growth;
 
-/// What the overlays of all tablets hold, against its limits.
+/// The contents of all tablets' overlays, with their limits.
 pub(crate) struct Admission {
     bytes: AtomicUsize,
     records: AtomicUsize,
-    /// Batches of several records that found no room and wait for an apply.
+    /// Batches of several records that wait for an apply to make room.
     waiting: AtomicUsize,
     bytes_max: usize,
     records_max: usize,
 }
 
-/// Room in the overlays for the records of a write batch.
+/// A write batch's share of the overlays.
 pub(crate) struct OverlayPermit {
     admission: Arc<Admission>,
     records: usize,
@@ -32,8 +32,8 @@ impl Admission {
         Arc::new(Self { bytes, records, waiting, bytes_max, records_max })
     }
 
-    /// Room for `records` records of `bytes` bytes together, if there is any now. What is larger than the limit is let in
-    /// alone.
+    /// Admits `records` records of `bytes` bytes in total, if they fit now. A batch above the limit is admitted only
+    /// into empty overlays.
     pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<OverlayPermit> {
         let before = self.records.fetch_add(records, Ordering::AcqRel);
         let held = self.bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -44,7 +44,7 @@ impl Admission {
         Some(OverlayPermit { admission: self.clone(), records, bytes })
     }
 
-    /// An overlay was applied, or a record took less than was admitted.
+    /// Releases the share of an applied overlay, or what a record did not use of its share.
     pub(crate) fn release(&self, records: usize, bytes: usize) {
         if records > 0 {
             let before = self.records.fetch_sub(records, Ordering::AcqRel);
@@ -54,26 +54,27 @@ impl Admission {
         assert!(before >= bytes, "more bytes released than admitted");
     }
 
-    /// Recovery put records into the overlays.
+    /// Counts records that recovery puts into the overlays, without a limit.
     pub(crate) fn recovered(&self, records: usize, bytes: usize) {
         self.records.fetch_add(records, Ordering::AcqRel);
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// How full the overlays are, in thousandths of the nearer limit.
+    /// The fill of the overlays in thousandths of the limit that is closer to being reached: bytes or records.
     pub(crate) fn fill_permille(&self) -> usize {
         let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max;
         let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max;
         bytes.max(records)
     }
 
-    /// A batch of several records waits for room, until this is dropped.
+    /// Notes that a batch of several records waits for room, until the result is dropped.
     pub(crate) fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         Waiting(&self.waiting)
     }
 
-    /// Whether one waits for room that an apply would make, however much there is: it may need all.
+    /// Returns true if a batch waits for room and an apply could make some, however much is free: the batch may need
+    /// all of it.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 && self.records.load(Ordering::Acquire) > 0
     }
@@ -94,10 +95,11 @@ impl Drop for Waiting<'_> {
 }
 
 impl OverlayPermit {
-    /// The records are in overlays, which grew by so much; the overlays' applies release what they hold.
+    /// Turns the permit into a share of the overlays, which grew by `growth`. The applies of the overlays release that
+    /// share.
     pub(crate) fn keep(mut self, growth: &Growth) {
         assert!(growth.bytes <= self.bytes, "records take at most what was admitted");
-        // The records stay counted; only the difference goes back, and what they superseded.
+        // The records stay counted. The unused part of the permit and the superseded records are released.
         let too_many = self.bytes - growth.bytes;
         self.admission.release(growth.dropped.records, too_many + growth.dropped.bytes);
         self.bytes = usize::MAX;

@@ -1,8 +1,9 @@
-//! Ranges of keys of which nobody knows what they hold: a page of a tablet's tree is damaged, cannot be read, or was lost (R19).
+//! Ranges of keys whose contents are unknown: a page of a tablet's tree is damaged, cannot be read, or was lost (R19).
 //!
-//! Listings go past them and name them; reads and conditions on a key in one are refused with words that name it. Puts and
-//! deletes without a condition need nothing of what was there, and settle their keys. The store remembers a bounded number of
-//! the ranges that it met, for figures; [`Store::list`](crate::Store::list) over everything finds all of them.
+//! Listings skip these ranges and name them. A read of a key in such a range, and a condition on it, fails with an
+//! error that names the range. Puts and deletes without a condition do not depend on the old state, and settle their
+//! keys. The store remembers a bounded number of the ranges that it met, for statistics; a
+//! [`Store::list`](crate::Store::list) over all keys finds all of them.
 
 use shoal_base::TabletId;
 use shoal_base::sync::Mutex;
@@ -10,17 +11,17 @@ use shoal_base::sync::Mutex;
 use crate::common::damaged_range::DamagedRange;
 use crate::tablet::tree::Gap;
 
-/// Ranges that an open store remembers.
+/// Damaged ranges that an open store remembers at most.
 pub(crate) const REMEMBERED_MAX: usize = 64;
 
-/// What becomes of pages that an apply meets and that cannot be read.
+/// The treatment of unreadable pages that an apply meets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unread {
-    /// What the device cannot read ends the apply; what is damaged is lost.
+    /// A page that the device cannot read fails the apply; the keys of a damaged page are lost.
     Fails,
-    /// Both are lost (R19).
+    /// The keys of both are lost (R19).
     IsLost,
-    /// Both are gone for good, and what was lost before: no mark stays.
+    /// The keys of both become absent for good, and so do keys that were lost earlier: no mark stays.
     IsAbsent,
 }
 
@@ -31,11 +32,11 @@ impl DamagedRange {
     }
 }
 
-/// Adds a range to those that were named already: joined where they touch, and where there are `most` of them, to the last one of
-/// its tablet, which then says more than is damaged.
+/// Adds a range to `ranges`. It is joined with ranges that it touches. If there are `most` ranges already, the last
+/// range of the same tablet is widened over it and then names keys that are not damaged, too.
 pub(crate) fn add(ranges: &mut Vec<DamagedRange>, range: DamagedRange, most: usize) {
     if let Some(at) = ranges.iter_mut().position(|known| known.join(&range)) {
-        // It may have closed what was between two.
+        // The joined range may touch further ranges.
         let mut joined = ranges.swap_remove(at);
         while let Some(at) = ranges.iter().position(|known| joined.join(known)) {
             ranges.swap_remove(at);
@@ -65,12 +66,12 @@ fn is_within(inner: &DamagedRange, outer: &DamagedRange) -> bool {
         }
 }
 
-/// The ranges that an open store met.
+/// The damaged ranges that an open store met.
 #[derive(Default)]
 pub(crate) struct Met(Mutex<Vec<DamagedRange>>);
 
 impl Met {
-    /// Notes a range, of encoded keys; says so in the log where it is new.
+    /// Notes a range of encoded keys, and logs it if it is new.
     pub(crate) fn note(&self, range: &DamagedRange) {
         let mut ranges = self.0.lock();
         let is_new = !ranges.iter().any(|known| known.tablet == range.tablet && is_within(range, known));
@@ -89,7 +90,7 @@ impl Met {
         }
     }
 
-    /// Those that were met.
+    /// The ranges met so far.
     pub(crate) fn all(&self) -> Vec<DamagedRange> {
         self.0.lock().clone()
     }

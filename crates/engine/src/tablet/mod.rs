@@ -1,4 +1,4 @@
-//! Tablets: an overlay of newest records over a tree of pages, seen through views.
+//! Tablets: an overlay of the newest records over a tree of pages, read through views.
 
 pub(crate) mod admission;
 pub(crate) mod damage;

@@ -1,4 +1,4 @@
-//! The tablets of an open store, and what its requests share about them.
+//! The tablets of an open store, and the state of their keys that requests share.
 
 use std::sync::Arc;
 
@@ -21,25 +21,25 @@ use crate::tablet::write_counts::WriteCounts;
 pub(crate) struct Tablets {
     all: Vec<Arc<Tablet>>,
     by_slot: Box<[u8]>,
-    /// The room of all overlays together.
+    /// Bounds the overlays of all tablets.
     pub admission: Arc<Admission>,
-    /// Damaged ranges that were met since the store was opened.
+    /// The damaged ranges met since the store was opened.
     pub met: Met,
-    /// Readers of long values, which hold the space of what they read for a bounded time (R16).
+    /// Readers of long values. Each holds the space of its value for a bounded time (R16).
     pub held_streams: HeldStreams,
-    /// How often keys were written, for read caches.
+    /// The number of writes by key, for read caches.
     pub write_counts: WriteCounts,
-    /// The keys that are watched.
+    /// The watched keys.
     pub watches: Watches,
-    /// The lines of transactions for keys.
+    /// The lines in which transactions queue for keys.
     pub turns: Turns,
 }
 
 impl Tablets {
-    /// The tablets as they were published, with empty overlays.
+    /// The tablets as published, with empty overlays.
     ///
     /// # Errors
-    /// [`Error::Unopenable`] where they do not cover all hash slots.
+    /// [`Error::Unopenable`] if they do not cover all hash slots.
     pub(crate) fn new(
         records: &[TabletRecord],
         layers: Vec<Arc<Layers>>,
@@ -77,19 +77,19 @@ impl Tablets {
         &self.all[usize::from(self.by_slot[usize::from(key.slot()) % self.by_slot.len()])]
     }
 
-    /// All of them, in order of their ids.
+    /// All tablets, in the order of their ids.
     pub(crate) fn all(&self) -> &[Arc<Tablet>] {
         &self.all
     }
 
-    /// Waits where a transaction at the front of its line has closed the key. Before anything else is taken.
+    /// Waits while a transaction at the front of its line keeps the key closed. The caller must hold nothing yet.
     pub(crate) async fn pass(&self, key: &ObjectKey) {
         if self.turns.is_any_closed() {
             self.turns.pass(hash_of(key.encoded())).await;
         }
     }
 
-    /// Whether a transaction at the front of its line has closed the key.
+    /// Returns true if a transaction at the front of its line keeps the key closed.
     pub(crate) fn is_closed(&self, key: &ObjectKey) -> bool {
         self.turns.is_any_closed() && self.turns.is_closed(hash_of(key.encoded()))
     }

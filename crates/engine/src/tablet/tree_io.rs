@@ -1,4 +1,4 @@
-//! The trees' pages come from the pool, and an apply's new pages go through it to fresh blocks.
+//! The trees' pages come from the pool, and the new pages of an apply go through it to fresh blocks.
 
 use std::ops::Deref;
 
@@ -14,22 +14,22 @@ use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Owner;
 use crate::value::read::pool_error;
 
-/// Blocks that an apply takes at a time for its pages: neighbours go out in one write.
+/// Blocks that an apply takes at a time for its pages, so that one write takes several neighbours.
 const PAGE_RUN_BLOCKS: u32 = 16;
 
-/// The tree of a tablet of the store with this identity.
+/// The tree of a tablet. `identity` is the store's.
 pub(crate) fn tree_of(identity: [u8; 16], tablet: TabletId) -> Tree {
     let mut device = [0; 8];
     device.copy_from_slice(&identity[..8]);
     Tree { device: u64::from_le_bytes(device), tablet }
 }
 
-/// What the footer of a tree's packed run at `block` says of its owner.
+/// The owner of a tree's packed run at `block`, as its footer names it.
 pub(crate) fn owner_of(tree: Tree, block: u64) -> Owner {
     Owner { device: tree.device, tablet: tree.tablet, block }
 }
 
-/// Pages out of the pool.
+/// A page source that reads through the pool.
 #[derive(Clone, Copy)]
 pub(crate) struct PoolPages<'a> {
     pool: &'a Pool,
@@ -41,15 +41,16 @@ impl<'a> PoolPages<'a> {
         Self { pool, gives_up: false }
     }
 
-    /// The same; where `gives_up`, a page that the device says it cannot read is damaged.
+    /// The same source. With `gives_up`, a page that the device reports as unreadable is damaged.
     pub(crate) fn giving_up(self, gives_up: bool) -> Self {
         Self { gives_up, ..self }
     }
 }
 
-/// Whether the device says of these blocks that it cannot read them, and not that it cannot be reached or has no memory.
+/// Returns true if the device reports the blocks as unreadable, and not a lost connection or a lack of memory.
 pub(crate) fn is_of_medium(error: &DeviceError) -> bool {
-    /// EIO, ENODATA, EILSEQ, EBADMSG, EUCLEAN, EREMOTEIO: what Linux makes of unreadable sectors and of failed integrity checks.
+    /// EIO, ENODATA, EILSEQ, EBADMSG, EUCLEAN, EREMOTEIO: Linux's answers for unreadable sectors and failed integrity
+    /// checks.
     const CODES: [i32; 6] = [5, 61, 84, 74, 117, 121];
     matches!(error, DeviceError::Io { code: Some(code), .. } if !error.is_write() && CODES.contains(code))
 }
@@ -95,7 +96,8 @@ impl PageSource for PoolPages<'_> {
     }
 
     async fn page(&self, page: PageRef, level: u8, hint: ReadHint) -> Result<PoolPage> {
-        // A parent with a right checksum can name it all the same: a hand did, or a bug. It is damage, not a failure of the device.
+        // A parent whose checksum is right can still name such a page, because of a bug or a forged page. That is
+        // damage, not a failure of the device.
         if page.block >= self.pool.device().blocks() {
             let what = format!("a page of level {level} lies behind the end of the device");
             return Err(Error::Corrupt { what, block: page.block });
@@ -105,8 +107,8 @@ impl PageSource for PoolPages<'_> {
             let bytes = self.pool.device().read(page.block, shoal_device::IoBuf::unfilled(1)).await.ok()?;
             unit = Unit::page(page.block, shoal_base::codec::Reader::new(&bytes).u32().unwrap_or_default());
         }
-        // Not a lookup where it is a scan: pages that were scanned would seem wanted, and those that were read ahead
-        // would be the first to go.
+        // A scan must not look pages up as a lookup does: pages that were scanned would seem wanted, and those that
+        // were prefetched would be evicted first.
         if let Some(page) = self.cached(page, level, hint) {
             return Ok(page);
         }
@@ -127,24 +129,24 @@ impl PageSource for PoolPages<'_> {
     }
 
     fn ahead_max(&self) -> usize {
-        // The batch before may be half read when the next one is asked for.
+        // The previous batch may be half read when the next one is prefetched.
         (self.pool.scan_frames_max() / 2).max(1)
     }
 }
 
-/// Where an apply's pages go.
+/// A page sink that writes through the pool.
 pub(crate) struct PoolSink<'a> {
     space: &'a SpaceManager,
     writer: Writer,
-    /// What is left of the run that pages are placed in.
+    /// The rest of the run in which pages are placed.
     rest: Option<Run>,
     /// What becomes of leaves that replace none.
     new_leaves: Keep,
     pages: Pages<'a>,
 }
 
-/// Blocks that an apply took and freed for pages. Dropped before they are [kept](Self::keep), the taken ones go
-/// back: the apply failed, and no superblock names them.
+/// The blocks that an apply took and freed for pages. If this is dropped before it is [kept](Self::keep), the taken
+/// blocks are free again: the apply failed, and no superblock names them.
 pub(crate) struct Pages<'a> {
     space: &'a SpaceManager,
     pub taken: Vec<Run>,
@@ -153,7 +155,7 @@ pub(crate) struct Pages<'a> {
 }
 
 impl Pages<'_> {
-    /// A superblock names them now.
+    /// Keeps the taken blocks: a superblock names them now.
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }
@@ -168,7 +170,7 @@ impl Drop for Pages<'_> {
 }
 
 impl<'a> PoolSink<'a> {
-    /// No more than `in_flight_bytes_max` bytes of pages are being written at a time.
+    /// At most `in_flight_bytes_max` bytes of pages are being written at a time.
     pub(crate) fn new(pool: &Pool, space: &'a SpaceManager, in_flight_bytes_max: usize) -> Self {
         Self {
             space,
@@ -200,10 +202,10 @@ impl<'a> PoolSink<'a> {
         Ok(run.block)
     }
 
-    /// Every page is on the device (not flushed). Gives what was taken and freed.
+    /// Waits until every page is on the device (not flushed). Returns the taken and freed blocks.
     ///
     /// # Errors
-    /// As the device; what was taken stays out of use then, because writes on it may be under way (R8).
+    /// As the device. The taken blocks then stay unused, because writes to them may still be running (R8).
     pub(crate) async fn finish(mut self) -> Result<Pages<'a>> {
         if let Some(rest) = self.rest.take() {
             self.space.give_back(&[rest]);
@@ -220,10 +222,10 @@ impl PageSink for PoolSink<'_> {
         let (page, bytes) = draft.seal(block);
         let mut frame = self.writer.page().await.map_err(pool_error)?;
         frame.copy_from_slice(bytes);
-        // A new page inherits the place of the one it replaces, or each apply would empty the hot cache.
+        // A new page inherits the place of the page that it replaces, or each apply would empty the hot cache.
         let keep = match replaces {
             Some(old) => Keep::Inherit(Unit::page(old.block, old.crc).id),
-            // A tree that grows gets a root that replaces nothing, and the next lookup of any key needs it.
+            // A growing tree gets a root that replaces nothing, and the next lookup of any key needs it.
             None if draft.level() > 0 => Keep::Resident(Hint::Index),
             None => self.new_leaves,
         };

@@ -1,10 +1,11 @@
-//! Turns: steps of several keys that others came between too often queue for their keys, instead of trying for ever.
+//! Turns: a write batch of several keys that loses too many races queues for its keys instead of trying for ever.
 //!
-//! The keys share lines by their hashes. A step takes its places in all lines of its keys, in the order of the lines, and waits in
-//! each until it is the first; so nobody waits in a circle. It keeps them until its records are queued. Steps that come meanwhile
-//! queue behind it. Writes of one key do not: they come between until the step at the front closes the lines, which it does after
-//! further conflicts; then they wait at the gate until it is through. A line is no lock: whoever waits in it holds nothing else, and
-//! whoever is first in it may wait for the device (`docs/locks.md`). Without a step that queues all of it costs a write one load.
+//! The keys share lines by their hashes. A batch takes its places in all lines of its keys, in the order of the lines,
+//! and waits in each until it is the first; so batches cannot wait in a circle. It keeps its places until its records
+//! are queued. Batches that arrive meanwhile queue behind it; writes of one key do not. After further conflicts the
+//! batch at the front closes its lines: then writes of one key wait at the gate until the batch leaves. A line is no
+//! lock: a batch that waits in it holds nothing else, and the batch at its front may wait for the device
+//! (`docs/locks.md`). While no batch queues, all of this costs a write one load.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,16 +19,16 @@ use smallvec::SmallVec;
 use crate::common::key::ObjectKey;
 use crate::tablet::overlay::hash_of;
 
-/// Lines that the keys share.
+/// The number of lines that the keys share.
 const LINES: usize = stripes(256);
 
-/// Those who queue for some keys.
+/// A line: the batches that queue for some keys.
 #[derive(Default)]
 struct Queue {
-    /// Numbers of the places in their order, the first of which has the turn, with who waits for it.
+    /// The places in their order, each with its number and its waker. The first place has the turn.
     places: VecDeque<(u64, Option<Waker>)>,
     next: u64,
-    /// Whether writes of one key wait, too, and those that do.
+    /// True if writes of one key wait at the gate, too; their wakers are in `at_gate`.
     closed: bool,
     at_gate: Vec<Waker>,
 }
@@ -35,12 +36,12 @@ struct Queue {
 /// All lines.
 pub(crate) struct Turns {
     lines: Box<[Mutex<Queue>]>,
-    /// Places in all lines, and lines that are closed. Relaxed: who misses one comes between once more.
+    /// Counts of places in all lines and of closed lines. Relaxed: a write that misses one causes one more conflict.
     places: AtomicUsize,
     closed: AtomicUsize,
 }
 
-/// A place in one line; given up when it is dropped.
+/// A place in one line, until it is dropped.
 struct Place<'a> {
     turns: &'a Turns,
     line: usize,
@@ -64,12 +65,12 @@ fn line_of(hash: u64) -> usize {
 }
 
 impl Turns {
-    /// Whether anybody queues.
+    /// Returns true if any batch queues.
     pub(crate) fn is_any(&self) -> bool {
         self.places.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether somebody queues for one of the keys with these hashes.
+    /// Returns true if a batch queues for one of the keys with these hashes.
     pub(crate) fn is_busy(&self, hashes: impl IntoIterator<Item = u64>) -> bool {
         self.is_any() && hashes.into_iter().any(|hash| !self.lines[line_of(hash)].lock().places.is_empty())
     }
@@ -102,13 +103,13 @@ impl Turns {
         self.closed.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a write of the key with this hash must wait at the gate.
+    /// Returns true if a write of the key with this hash must wait at the gate.
     pub(crate) fn is_closed(&self, hash: u64) -> bool {
         self.is_any_closed() && self.lines[line_of(hash)].lock().closed
     }
 
-    /// Waits until a write of the key with this hash may begin. Whoever waits holds no room and no space: the step at the front
-    /// may need it.
+    /// Waits until a write of the key with this hash may begin. The caller must hold no permit and no space: the batch
+    /// at the front may need them.
     pub(crate) async fn pass(&self, hash: u64) {
         if self.is_closed(hash) {
             poll_fn(|context| {
@@ -125,7 +126,7 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// From here on writes of one key wait, too.
+    /// Closes the lines: from now on writes of one key wait, too.
     pub(crate) fn close(&self) {
         for place in &self.places {
             let mut queue = place.turns.lines[place.line].lock();
@@ -161,7 +162,7 @@ impl Drop for Place<'_> {
         self.turns.places.fetch_sub(1, Ordering::Relaxed);
         if at == 0 {
             woken.extend(queue.places.front_mut().and_then(|(_, waker)| waker.take()));
-            // Only the first one closes.
+            // Only the batch at the front closes the line.
             if std::mem::take(&mut queue.closed) {
                 self.turns.closed.fetch_sub(1, Ordering::Relaxed);
                 woken.extend(std::mem::take(&mut queue.at_gate));
@@ -172,10 +173,10 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Conflicts of a step until it queues for its keys, and as many again until it closes their lines.
+/// Conflicts of a batch before it queues for its keys, and as many again before it closes their lines.
 const CONFLICTS_MAX: usize = 3;
 
-/// The tries of a write batch that others come between.
+/// The tries of a write batch, with the conflicts that it met.
 pub(crate) struct Tries<'a> {
     turns: &'a Turns,
     conflicts: usize,
@@ -187,7 +188,7 @@ impl<'a> Tries<'a> {
         Self { turns, conflicts: 0, turn: None }
     }
 
-    /// Before each try of a step of several keys: it queues where others do.
+    /// Called before each try of a batch of several keys: it queues if another batch queues for one of its keys.
     pub(crate) async fn begin<'k>(&mut self, keys: impl Iterator<Item = &'k ObjectKey> + Clone) {
         if self.turn.is_none() && self.turns.is_any() && self.turns.is_busy(keys.clone().map(hash)) {
             self.conflicts = self.conflicts.max(CONFLICTS_MAX);
@@ -195,7 +196,7 @@ impl<'a> Tries<'a> {
         self.go_on(keys).await;
     }
 
-    /// Before each try: it queues where others came between too often.
+    /// Called before each try: the batch queues after too many conflicts, and closes its lines after twice as many.
     pub(crate) async fn go_on<'k>(&mut self, keys: impl Iterator<Item = &'k ObjectKey>) {
         if self.conflicts >= CONFLICTS_MAX && self.turn.is_none() {
             self.turn = Some(self.turns.take(keys.map(hash)).await);
@@ -205,7 +206,7 @@ impl<'a> Tries<'a> {
         }
     }
 
-    /// Others came between.
+    /// Notes a conflict: another write changed the keys first.
     pub(crate) fn conflict(&mut self) {
         self.conflicts += 1;
     }
@@ -224,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it was woken.
+    /// A waker that counts its wake-ups.
     #[derive(Default)]
     struct Woken(Count);
 
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(woken.0.load(Ordering::Relaxed), 1, "the next one is woken, and nobody else");
         assert!(poll(third.as_mut(), &woken).is_pending() && poll(fourth.as_mut(), &woken).is_pending());
         let Poll::Ready(second) = poll(second.as_mut(), &woken) else { panic!("it is the first now") };
-        // Who gives up in the middle leaves no gap.
+        // A place dropped in the middle leaves no gap.
         drop(third);
         drop(second);
         let Poll::Ready(fourth) = poll(fourth.as_mut(), &woken) else { panic!("it is the first now") };

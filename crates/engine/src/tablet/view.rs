@@ -1,4 +1,4 @@
-//! A tablet: a set of hash slots with its own overlay and tree, and the immutable view that readers take of both.
+//! A tablet is a set of hash slots with its own overlay and tree. Readers take an immutable view of both.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::Totals;
 
-/// Keys for which a new overlay has room from the start, at most: the table is there also where none comes.
+/// Keys for which a new overlay reserves its table at most: the table exists also if no record comes.
 const KEYS_GUESS_MAX: usize = 64 << 10;
 
 /// A tablet as published.
@@ -23,7 +23,7 @@ pub(crate) struct TabletRecord {
     pub slot_first: u16,
     pub slot_last: u16,
     pub root: Root,
-    /// Records up to here are in the tree.
+    /// The tree holds all records up to this one.
     pub applied: Lsn,
     /// The totals of all trees.
     pub totals: Totals,
@@ -31,7 +31,7 @@ pub(crate) struct TabletRecord {
     pub layers: Option<LayersRef>,
 }
 
-/// The sight of a reader, captured once (R6): active overlay, frozen overlay, root.
+/// A reader's view, captured once (R6): active overlay, frozen overlay, root.
 pub(crate) struct View {
     pub tablet: TabletId,
     pub active: Arc<Overlay>,
@@ -45,19 +45,19 @@ pub(crate) struct View {
     pub epoch: Arc<ReadEpoch>,
 }
 
-/// How far the search for runs got in a tablet.
+/// The progress of a tablet's search for packed runs to rewrite.
 #[derive(Debug, Default)]
 pub(crate) struct TidyState {
-    /// Where the next window begins.
+    /// The block at which the next window begins.
     pub position: u64,
-    /// Whether a run was found since the position was 0.
+    /// True if a run was found since the position was 0.
     pub found: bool,
-    /// Nothing was worth rewriting for this aim when the totals were these.
+    /// The aim and the totals with which the search last found nothing worth rewriting.
     pub quiet: Option<(u64, Totals)>,
 }
 
 impl TidyState {
-    /// Nothing more is tried for this aim until the totals change.
+    /// Ends the search for this aim until the totals change.
     pub(crate) fn rest(&mut self, aim: u64, totals: Totals) {
         self.quiet = Some((aim, totals));
     }
@@ -70,9 +70,9 @@ pub(crate) struct Tablet {
     pub slot_last: u16,
     view: ArcSwap<View>,
     filter_bits: usize,
-    /// The marker of the newest freeze.
+    /// The marker of the last freeze.
     marker: Mutex<Option<Arc<Marker>>>,
-    /// How far the search for runs to rewrite got.
+    /// The progress of the search for packed runs to rewrite.
     pub tidy: Mutex<TidyState>,
     /// The layer that could not be read when layers were last merged, and when that was.
     pub unreadable: Mutex<Option<(Root, u64)>>,
@@ -102,20 +102,20 @@ impl Tablet {
         }
     }
 
-    /// The view now.
+    /// The current view.
     pub(crate) fn view(&self) -> Arc<View> {
         self.view.load_full()
     }
 
-    /// Starts a new active overlay; the old one is frozen. `queue` puts the marker in the order of records. Gives the marker,
-    /// which says when everything in the frozen overlay is durable, and what is to count as applied then; nothing where there
-    /// is nothing to apply. Only the one apply of the tablet calls this.
+    /// Freezes the active overlay and starts a new one. `queue` puts the marker into the queue of records. The marker
+    /// tells when everything in the frozen overlay is durable, and which LSN counts as applied then. Returns `None` if
+    /// there is nothing to apply. Only the tablet's single apply calls this.
     pub(crate) fn freeze(&self, queue: impl FnOnce(Arc<Marker>)) -> Option<Arc<Marker>> {
         let view = self.view();
         let mut last = self.marker.lock();
         if view.frozen.is_some() {
-            // An apply that failed before: what is frozen ends where it ended then. Records of the active overlay are behind
-            // that marker, but before a new one.
+            // An earlier apply failed: the frozen overlay keeps its marker. Records of the active overlay come after
+            // that marker, but before any new one.
             return last.clone();
         }
         let mut active = view.active.lock();
@@ -123,13 +123,13 @@ impl Tablet {
             return None;
         }
         active.freeze();
-        // Under the lock, and before anybody can see the new overlay: every record of the frozen overlay is before the
-        // marker, every later one after it (R4).
+        // The marker is queued under the lock and before any writer can see the new overlay: every record of the frozen
+        // overlay comes before the marker, every later record after it (R4).
         let marker = Marker::new();
         *last = Some(marker.clone());
         let after = View {
             tablet: self.id,
-            // About as many keys as the one before: its table grows no more, or once.
+            // The new overlay will get about as many keys as the last one: its table grows once at most.
             active: Arc::new(Overlay::new(self.filter_bits, (active.key_count() / 2).min(KEYS_GUESS_MAX))),
             frozen: Some(view.active.clone()),
             trees: view.trees.clone(),
@@ -167,8 +167,8 @@ impl Tablet {
         before.epoch.clone()
     }
 
-    /// The number of the first record that only the log holds; none where the tree holds all. Records that have no number
-    /// yet count as later than everything.
+    /// The number of the first record that only the log holds; `None` if the tree holds all. A record without a number
+    /// yet counts as later than everything.
     pub(crate) fn first_unapplied(&self) -> Option<u64> {
         let view = self.view();
         let frozen = view.frozen.as_ref().and_then(|overlay| overlay.first_lsn());
@@ -203,8 +203,8 @@ mod tests {
         view.active.insert(&mut active, record, hash_of(key), Lsn(lsn));
     }
 
-    /// A writer that saw the new overlay before the marker was queued would be numbered before it, count as applied, and
-    /// be lost at the next start: that happened about once in a thousand freezes under load.
+    /// A writer that saw the new overlay before the marker was queued would be numbered before it, count as applied,
+    /// and be lost at the next start: that happened about once in a thousand freezes under load.
     #[test]
     fn nobody_sees_the_new_overlay_before_the_marker_is_queued() {
         let tablet = tablet();
@@ -223,7 +223,8 @@ mod tests {
         assert!(!Arc::ptr_eq(&tablet.view().active, &before.active));
     }
 
-    /// After an apply that failed, records that came meanwhile are not among what is frozen: a new marker would count them.
+    /// After a failed apply, records that arrived meanwhile are not in the frozen overlay, but a new marker would count
+    /// them.
     #[test]
     fn what_came_after_a_failed_apply_does_not_count_as_frozen() {
         let tablet = tablet();

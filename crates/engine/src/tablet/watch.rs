@@ -1,12 +1,13 @@
-//! Watches: whether a key was written since somebody began to watch it, however long that is ago.
+//! Watches tell whether a key was written since its watch began, however long ago that was.
 //!
-//! Versions cannot tell: a key that was absent, was put and deleted again is absent, and what is in flight has no version. So the
-//! keys that are watched stand in a table with how often each was put and deleted since, shared by all who watch it; a write looks
-//! it up under its overlay's lock, as it takes its place. Where nobody watches anything that costs a write one load.
+//! Versions cannot tell: a key that was absent, was put and was deleted again is absent, and a state in flight has no
+//! version. So a table holds each watched key with the number of its puts and deletes, shared by all its watches. A
+//! write looks its key up under the overlay's lock, when it inserts its record. Without any watch that costs a write
+//! one load.
 //!
-//! A watch begins at the moment in which the overlay's lock is taken after its key is in the table: a write whose place is before
-//! is not counted, every later one is. To delete what does not exist changes nothing, and what was over when the watch began does
-//! not change when the reaper takes it away; what was not, does when its time is over.
+//! A watch begins when the overlay's lock is taken after its key entered the table: writes inserted before that moment
+//! are not counted, all later ones are. The delete of an absent key changes nothing. An object that had expired when
+//! the watch began does not change when the expiry removes it; an object that expires later does change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,24 +21,26 @@ use crate::common::key::ObjectKey;
 use crate::log::format::RecordKind;
 use crate::testing::injected_bug::{Bug, injected};
 
-/// Parts of the table, each with a lock of its own.
+/// Parts of the table, each with its own lock.
 const PARTS: usize = stripes(64);
 
-/// A key that is watched.
+/// A watched key.
 pub(crate) struct Watched {
     pub key: ObjectKey,
-    /// How often it was put and deleted. Written under the overlay's lock; who decides by it holds that, too.
+    /// The number of its puts and of its deletes. Written under the overlay's lock; a decision reads them under that
+    /// lock, too.
     pub puts: AtomicU64,
     pub deletes: AtomicU64,
 }
 
-/// Keys of one part by their hashes, each with how many watch it.
+/// The keys of one part by their hashes, each with the number of its watches.
 type Part = HashMap<u64, SmallVec<[(Arc<Watched>, usize); 1]>>;
 
-/// The keys that are watched.
+/// The watched keys.
 pub(crate) struct Watches {
     parts: Box<[Mutex<Part>]>,
-    /// Watches in all. Relaxed: who watches takes the overlay's lock afterwards, and a write looks under it.
+    /// The number of watches. Relaxed: a new watch takes the overlay's lock afterwards, and a write reads the count
+    /// under that lock.
     count: AtomicUsize,
 }
 
@@ -53,7 +56,7 @@ impl Watches {
         &self.parts[hash as usize % PARTS]
     }
 
-    /// A record of a key with this hash is in its overlay, whose lock is held.
+    /// Notes a record of a key with this hash. The caller holds the lock of the overlay that has the record.
     pub(crate) fn note(&self, hash: u64, key: &[u8], kind: RecordKind) {
         if self.count.load(Ordering::Relaxed) == 0 || injected(Bug::WatchesForgotten) {
             return;

@@ -1,12 +1,13 @@
-//! How often keys were written, by their hashes: a cache of values asks whether what it keeps is still the newest.
+//! The number of writes by the hash of the key: a read cache compares it to learn whether its value is still the
+//! newest.
 
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::stripes;
 
-/// Counters of writes; keys share them by their hash. 128 KiB: more would fit in no core's cache.
+/// The number of counters, which keys share by their hash. 128 KiB: more would not fit in a core's cache.
 const WRITE_COUNTS: usize = stripes(16 << 10);
 
-/// How often keys were written.
+/// The number of writes by the hash of the key.
 pub(crate) struct WriteCounts(Box<[AtomicU64]>);
 
 impl Default for WriteCounts {
@@ -21,13 +22,13 @@ impl WriteCounts {
         &self.0[hash as usize % WRITE_COUNTS]
     }
 
-    /// A record of a key of this counter is in its overlay, whose lock is held. Pairs with [`Self::now`]: who sees the new count
-    /// sees the record.
+    /// Notes a record of a key with this counter. The caller holds the lock of the overlay that has the record. Pairs
+    /// with [`Self::now`]: a reader that sees the new count also sees the record.
     pub(crate) fn note(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Release);
     }
 
-    /// The count of a key's hash.
+    /// The count for a key's hash.
     pub(crate) fn now(&self, hash: u64) -> u64 {
         self.of(hash).load(Ordering::Acquire)
     }

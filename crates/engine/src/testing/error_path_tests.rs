@@ -1,4 +1,4 @@
-//! What becomes of errors besides recovery: reads that fail under an apply or a move, no room where there should be some, limits.
+//! Errors outside of recovery: failed reads under an apply or a move, missing space, limits.
 
 use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, Lsn, Run};
@@ -64,11 +64,12 @@ fn splintered(blocks: u64) -> Fixture {
     made
 }
 
-/// A store with values in packed runs, half of them overwritten, closed; the first block of a run that is worth rewriting.
+/// A closed store with values in packed runs, half of them overwritten; the first block of a run that is worth
+/// rewriting.
 fn half_dead() -> (Fixture, u64) {
     let mut made = Fixture::new();
     made.publish();
-    // Nothing moves yet.
+    // Relocation is paused.
     let options = OpenOptions { pause_relocation: true, ..options() };
     let store = block_on(Store::open(made.device.clone(), options, environment())).unwrap();
     (0..40).for_each(|which| put(&store, which, bytes(which, 1_500)));
@@ -87,7 +88,7 @@ fn half_dead() -> (Fixture, u64) {
     (made, run.expect("values were packed"))
 }
 
-/// What the accounting says of the run at `block`.
+/// The liveness of the run at `block`.
 fn accounted(store: &Store, block: u64) -> Option<RunEntry> {
     let tablet = &store.0.tablets.all()[0];
     let tree = tree_of(store.0.identity, tablet.id);
@@ -96,7 +97,7 @@ fn accounted(store: &Store, block: u64) -> Option<RunEntry> {
     Some(RunEntry::decode(&found.unwrap()?).unwrap())
 }
 
-/// What is read of a run that is to be rewritten.
+/// The values read from a run that is to be rewritten.
 fn live(store: &Store, victim: Victim) -> Moves {
     let tablet = &store.0.tablets.all()[0];
     let mut moves = Moves::default();
@@ -124,7 +125,7 @@ fn packed_runs_that_cannot_be_read_are_left_for_later() {
     let moves = live(&cold, victim());
     made.sim.clear_faults();
     assert_eq!((moves.values.len(), moves.doubtful.len()), (0, 0));
-    // The accounting that says which runs there are.
+    // The page that holds the liveness of the runs.
     let cold = made.open().unwrap();
     let tablet = &cold.0.tablets.all()[0];
     let choose = || block_on(cold.0.choose_moves(tablet, &tablet.view().trees, Pressure::Idle));
@@ -145,7 +146,7 @@ fn packed_runs_that_contradict_themselves_are_doubted() {
     let doubt = |why: &str| (0, format!("[({run}, {why})]"));
     assert_eq!(doubted(RunEntry { values: entry.values + 1, ..entry }), doubt("Contents"), "another footer");
     assert_eq!(doubted(RunEntry { live_values: entry.live_values + 1, ..entry }), doubt("Count"));
-    // A byte of a value that is alive.
+    // A byte of a live value.
     let alive = live(&store, Victim { block: run, entry }).values.remove(0);
     let Home::Packed { at, .. } = alive.entry.home else { panic!("{:?}", alive.entry) };
     made.sim.corrupt(run + u64::from(at) / 4096, at as usize % 4096, 1);
@@ -161,7 +162,7 @@ fn a_store_that_is_read_only_makes_no_room() {
     assert!(matches!(tidied, Err(Error::Poisoned(_))), "{tidied:?}");
 }
 
-/// Values with runs of their own in a store that is opened anew: what the walk for groups to be emptied makes of failures.
+/// Values with runs of their own in a store that is opened anew: the failures of the walk for groups to be emptied.
 #[test]
 fn what_is_to_move_and_cannot_be_read_stays() {
     let mut made = Fixture::with_blocks(2_048);
@@ -170,7 +171,7 @@ fn what_is_to_move_and_cannot_be_read_stays() {
     let large = bytes(1, 70_000);
     put(&store, 1, large.clone());
     put(&store, 2, bytes(2, 360_000));
-    // Leaves of their own for those behind.
+    // Leaves of their own for the next values.
     (100..200).for_each(|which| put(&store, which, bytes(which, 200)));
     put(&store, 300, bytes(3, 70_000));
     apply(&store);
@@ -257,7 +258,8 @@ fn a_value_in_several_runs_moves_as_a_whole() {
     assert_eq!(moves.values[0].stored, value);
 }
 
-/// What an apply replaces and cannot read: the new value counts, and the space of the old one waits for a repair.
+/// An apply replaces a value whose entry or manifest it cannot read: the new value counts, and the space of the old one
+/// waits for a repair.
 #[test]
 fn an_overwrite_of_what_cannot_be_read_keeps_its_space() {
     let mut made = Fixture::with_blocks(1_024);
@@ -373,7 +375,7 @@ fn requests_beyond_their_limits_are_refused() {
     assert!(get(&store, 1).unwrap().is_none());
 }
 
-/// Numbers stay below the ceiling as long as publishing does its part: where it does not, the writing ends.
+/// Numbers stay below the ceiling as long as publishing raises it; otherwise writing ends.
 #[test]
 fn numbers_above_the_ceiling_make_the_store_read_only() {
     let mut made = Fixture::new();
@@ -393,7 +395,8 @@ fn numbers_above_the_ceiling_make_the_store_read_only() {
     assert_eq!((get(&store, 1).unwrap().unwrap(), get(&store, 2).unwrap()), (bytes(1, 300), None));
 }
 
-/// Which groups belong to which bucket: unreadable it ends the opening, for it may be there; damaged, new ones begin.
+/// The saved groups of buckets: if they cannot be read, the opening fails, because they may be there; if they are
+/// damaged, new groups begin.
 #[test]
 fn groups_of_buckets_that_cannot_be_read() {
     let mut made = Fixture::with_blocks(8_192);
@@ -431,7 +434,7 @@ fn a_device_that_takes_nothing_back_is_asked_once() {
     assert!(store.stat().poisoned.is_none());
 }
 
-/// A value that is written in pieces beside a device that fails: the stream ends, and leaves nothing.
+/// A value is written in pieces while the device fails: the stream ends, and leaves nothing.
 #[test]
 fn a_stream_whose_write_failed_is_no_object() {
     let mut made = Fixture::with_blocks(8_192);

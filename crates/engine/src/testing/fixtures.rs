@@ -1,4 +1,4 @@
-//! Stores made by hand, right in every checksum: what no writer makes, for the tests of what readers say about it.
+//! Stores with valid checksums that no writer makes, for the tests of readers.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(crate) struct Fixture {
     pub sim: Arc<SimDevice>,
     pub device: Device,
     pub superblock: Superblock,
-    /// Everything in front of it is in use.
+    /// All blocks before this one are in use.
     pub next: u64,
 }
 
@@ -71,7 +71,7 @@ impl Fixture {
         tree_of(self.superblock.identity, TabletId(0))
     }
 
-    /// The next block that nobody uses, in use from now on.
+    /// Takes the next free block.
     pub(crate) fn block(&mut self) -> u64 {
         self.blocks(1).block
     }
@@ -97,7 +97,7 @@ impl Fixture {
         self.superblock.tablets[0].applied = Lsn(1);
     }
 
-    /// Writes an image in which everything from `next` on is free, and the superblock.
+    /// Writes an image in which all blocks from `next` on are free, and the superblock.
     pub(crate) fn publish(&mut self) {
         let layout = self.superblock.layout;
         let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);

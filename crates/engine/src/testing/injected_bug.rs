@@ -1,9 +1,9 @@
-//! injected bugs: each breaks one rule of the engine, so that a test can show that the laboratory sees it (T24).
+//! Injected bugs: each breaks one rule of the engine, so that a test can show that the laboratory sees it (T24).
 //!
-//! Only a build with `--cfg shoal_bugs` (by `cargo x bugs`) has them; there the variable `SHOAL_BUG` names the one that is
-//! at work. In every other build [`injected`] is the constant `false`, and the compiler removes what stands behind it.
+//! Only a build with `--cfg shoal_bugs` (by `cargo x bugs`) has them; there the variable `SHOAL_BUG` names the active
+//! one. In every other build [`injected`] is the constant `false`, and the compiler removes the code behind it.
 
-/// A injected bug.
+/// An injected bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// R15: a batch without extents counts as durable before its flush.
@@ -18,51 +18,51 @@ pub(crate) enum Bug {
     PromiseAhead,
     /// R15: an idle log is not sealed, nor one that is closed.
     NeverSealed,
-    /// R22: the records of one step may go into two batches.
+    /// R22: the records of one write batch may go into two log batches.
     StepDivided,
-    /// R9: batches do not say which superblock is the newest.
+    /// R9: batches do not name the newest superblock.
     OldSuperblockNamed,
     /// R1: neither the batches nor the records of the log are checked against their checksums.
     LogNotChecked,
     /// R1: neither the epoch of a batch, nor its chain to the batch before, nor its first number is checked.
     GhostsReplayed,
-    /// R15: whatever ends the log counts as a torn tail.
+    /// R15: any end of the log counts as a torn tail.
     DamageIgnored,
-    /// R9, R15: that the log names a newer superblock than any valid one is not noticed.
+    /// R9, R15: recovery ignores that the log names a newer superblock than any valid one.
     LostSuperblockIgnored,
-    /// The log is given up although other tablets have unapplied records there.
+    /// The log's tail ignores the unapplied records of other tablets.
     TailIgnoresOthers,
-    /// A superblock is written before what it names is flushed.
+    /// A superblock is written before the pages that it names are flushed.
     PagesNotFlushed,
     /// R20: a superblock that could not be written does not poison the store.
     FailedSuperblockForgiven,
-    /// R10: the space image does not learn what an apply took.
+    /// R10: the space image does not learn which blocks an apply took.
     TakenNotPublished,
-    /// R10: the space image does not learn what an apply freed.
+    /// R10: the space image does not learn which blocks an apply freed.
     FreedNotPublished,
     /// 3.2: every superblock is written to the same slot.
     OneSlot,
     /// R9: an upgrade leaves a superblock of the old version in the slot that it does not write first.
     OldSlotStays,
-    /// R9: what a superblock frees is used again before it is durable.
+    /// R9: blocks that a superblock frees are reused before it is durable.
     SuperblockNotFlushed,
     /// 3.2: of two valid superblocks the older one counts.
     OldestSuperblock,
-    /// A torn superblock is believed.
+    /// A torn superblock is accepted.
     SuperblockNotChecked,
     /// A superblock has one copy.
     SecondCopyForgotten,
-    /// R22: what a transaction reads that writes nothing need not be of one moment.
+    /// R22: the reads of a transaction that writes nothing may be of different moments.
     ReadsNotValidated,
-    /// R22: a write does not tell those who watch its key.
+    /// R22: a write does not tell the watches of its key.
     WatchesForgotten,
-    /// R2: what was replayed is served although only the device's cache may have it.
+    /// R2: replayed records are served although only the device's cache may have them.
     ReplayNotFlushed,
     /// R5: an opening numbers from the log's tail on.
     VersionsAgain,
     /// Records that a tree holds are replayed once more.
     ReplayedTwice,
-    /// R10: what unapplied records own is not taken out of the free space.
+    /// R10: the runs of unapplied records stay in the free space.
     ReplayTakesNothing,
     /// Deletes are not replayed.
     DeletesNotReplayed,
@@ -72,65 +72,65 @@ pub(crate) enum Bug {
     ExpiryGoesBack,
     /// R18: a time to live is counted by the wall clock.
     RelativeByWall,
-    /// R18: nobody remembers how far the wall clock was ahead before it was set back.
+    /// R18: the wall clock's lead before a step back is forgotten.
     StepBackForgotten,
-    /// R9: what an apply freed is used again before a flushed batch names the superblock.
+    /// R9: blocks freed by an apply are reused before a flushed batch names the superblock.
     ReusedAtOnce,
-    /// R9, R16: what an apply freed is used again although readers of the older tree are there.
+    /// R9, R16: blocks freed by an apply are reused although readers of the older tree exist.
     ReusedUnderReaders,
     /// R3: values may take the blocks that are reserved for deletes and applies.
     ReserveGivenAway,
-    /// R8: the extents of a queued record go back to the free space.
+    /// R8: the extents of a queued record are freed.
     ExtentsNotKept,
-    /// R20: a failure of the log is answered, and the store goes on.
+    /// R20: a failure of the log is answered, and the store continues.
     NotPoisoned,
     /// P2: the bytes of a value are served unchecked.
     ValueNotChecked,
-    /// The extents of what an apply replaces are never freed.
+    /// The extents of replaced values are never freed.
     ReplacedNotFreed,
-    /// INV-25: the accounting of a packed run does not learn what died in it.
+    /// INV-25: the liveness of a packed run does not learn which values died.
     DeadStayCounted,
     /// R13: a value is moved although the overlay has a newer one.
     MovedBesideNewer,
-    /// R9: what an apply frees goes back before anything is published.
+    /// R9: blocks that an apply frees are free before anything is published.
     FreedBeforePublish,
-    /// R9: what a newer write supersedes before its apply is used again at once, while the log still names it.
+    /// R9: the blocks of a record superseded before its apply are reused at once, while the log still names them.
     DroppedFreedAtOnce,
-    /// What was overwritten before its apply is free after the next opening only.
+    /// The blocks of a record overwritten before its apply are free only after the next opening.
     DroppedNeverFreed,
-    /// R11: the cache tells the values that lay at one block one after the other apart by their checksums only.
+    /// R11: the cache tells values that followed each other at one block apart by their checksums only.
     IdentityIgnored,
     /// R6: a condition does not look into the frozen overlay.
     ConditionsForgetFrozen,
-    /// R6: readers are shown what is not durable yet.
+    /// R6: readers see records that are not durable yet.
     InFlightServed,
     /// R6: readers do not look into the frozen overlay.
     FrozenNotRead,
-    /// R17: a write that is sent again is done again.
+    /// R17: a repeated write is done again.
     RetriesForgotten,
-    /// R18: the reaper deletes what was put anew meanwhile.
+    /// R18: the reaper deletes an object that was put anew meanwhile.
     ReaperUnconditional,
     /// R4: writers see the new overlay before the marker of the freeze is in the queue.
     MarkerTooLate,
-    /// P2: a page is held to the checksum in itself, not to the one that its parent holds.
+    /// P2: a page is checked against its own checksum, not against its parent's.
     ParentNotAsked,
-    /// R19: keys of a damaged leaf that was replaced are said not to exist.
+    /// R19: keys of a replaced damaged leaf are reported as absent.
     LostIsAbsent,
-    /// R20: whoever flushed well does not wait for the flushes beside it.
+    /// R20: a thread whose flush succeeded does not wait for overlapping flushes.
     FlushesAlone,
-    /// R22: a repair does a part of a step again.
+    /// R22: a repair writes a part of a write batch again.
     StepsInPart,
-    /// R24: a repair believes batches behind damage that are linked to nothing.
+    /// R24: a repair accepts batches after damage that are linked to nothing.
     UnlinkedBelieved,
-    /// What a tree names is freed, wherever it lies.
+    /// Blocks that a tree names are freed, wherever they lie.
     ForeignFreed,
-    /// R21: what a file grew by is handed out unwritten.
+    /// R21: the new blocks of a file are allocated unwritten.
     GrownNotZeroed,
-    /// R23: a page of a listing goes on to the end of the bucket, under one view.
+    /// R23: a page of a listing continues to the end of the bucket, under one view.
     PageWithoutEnd,
-    /// R19: a listing goes past the leaf of a lost range without naming it.
+    /// R19: a listing skips the leaf of a lost range without naming it.
     LostNotNamed,
-    /// A repair reports what it lost, and the store does not remember it.
+    /// A repair reports its losses, and the store does not remember them.
     LossesForgotten,
     /// INV-34: entries that a newer tree shadows count as owners.
     ShadowedOwn,
@@ -150,14 +150,14 @@ pub(crate) enum Bug {
     KeyNotInFilter,
 }
 
-/// Whether this bug is at work.
+/// Returns true if this bug is active.
 #[cfg(not(shoal_bugs))]
 #[inline(always)]
 pub(crate) const fn injected(_bug: Bug) -> bool {
     false
 }
 
-/// Whether this bug is at work: `SHOAL_BUG` names it.
+/// Returns true if this bug is active: `SHOAL_BUG` names it.
 #[cfg(shoal_bugs)]
 pub(crate) fn injected(bug: Bug) -> bool {
     static CHOSEN: std::sync::LazyLock<String> =
@@ -165,7 +165,7 @@ pub(crate) fn injected(bug: Bug) -> bool {
     if CHOSEN.is_empty() {
         return false;
     }
-    // Names are compared by their first bytes as they are written: no memory is taken on the way of a request.
+    // Compares names byte by byte as they are written: a request takes no memory for this.
     struct Same<'a>(&'a str, bool);
     impl std::fmt::Write for Same<'_> {
         fn write_str(&mut self, part: &str) -> std::fmt::Result {

@@ -1,9 +1,9 @@
-//! What threads can do to each other on the way to an acknowledgement (T10): loom runs every schedule of a few threads, within a
+//! Models of the threads on the way to an acknowledgement (T10): loom runs every schedule of a few threads, within a
 //! bound of preemptions, and every value that a load may legally see.
 //!
-//! [`Event`], [`Token`] and [`Fence`] are the real ones. The committer around them is a model: the steps of `log/commit.rs` (push under the
-//! overlay's lock, lead, number, flush, ask for poison, store `durable`, wake) in the same order, without bytes. A lost
-//! wake-up is a deadlock, which loom reports.
+//! [`Event`], [`Token`] and [`Fence`] are the real ones. The committer around them is a model: the steps of
+//! `log/commit.rs` (push under the overlay's lock, lead, number, flush, check for poison, store `durable`, wake) in the
+//! same order, without bytes. A lost wake-up is a deadlock, which loom reports.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ use self::fence::Fence;
 use self::sync::Mutex;
 
 mod sync {
-    /// As parking_lot's, over loom's.
+    /// The interface of parking_lot's mutex, over loom's.
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
@@ -99,16 +99,16 @@ impl Record {
 
 enum Item {
     Record(Arc<Record>),
-    /// A freeze; when everything before it is durable, the number of the last record before it.
+    /// A freeze. Once everything before it is durable, it gets the number of the last record before it.
     Marker(Arc<AtomicU64>),
 }
 
-/// What the device keeps: everything up to here. No flush keeps more than was written when it began, and none keeps anything
-/// once another one failed: the later ones report success all the same, as those of a kernel that forgot the failure. Nothing is
-/// assumed about when the thread of the failed one gets to say so.
+/// The records that the device keeps: all up to `kept`. A flush keeps at most what was written when it began, and
+/// nothing after another flush failed: later flushes still report success, as with a kernel that forgot the failure.
+/// The thread of the failed flush may report it at any later time.
 struct Flushes {
     kept: AtomicU64,
-    /// The flush of this turn fails, counted from 0.
+    /// The number of the flush that fails, counted from 0.
     fails: u64,
     turn: AtomicU64,
     failed: Mutex<bool>,
@@ -135,7 +135,7 @@ struct Committer {
     poisoned: AtomicBool,
     moved: Event,
     flushes: Flushes,
-    /// None: as it was before there was one.
+    /// `None`: the committer without a fence.
     fence: Option<Fence>,
 }
 
@@ -214,7 +214,7 @@ impl Committer {
         self.moved.notify();
     }
 
-    /// As `Poison::flushed`: whether `flush` ended well.
+    /// As `Poison::flushed`: returns true if `flush` succeeded.
     fn pass(&self, flush: impl FnOnce() -> bool) -> bool {
         let flush = || if flush() { Ok(()) } else { Err(()) };
         let failed = |(): &()| self.poisoned.store(true, Ordering::Release);
@@ -224,7 +224,7 @@ impl Committer {
         }
     }
 
-    /// An apply's flush, which fails: what no flush kept before is in doubt for good.
+    /// A failing flush of an apply: records that no earlier flush kept stay in doubt for good.
     fn fail_beside(&self) {
         let flushed = self.pass(|| {
             *self.flushes.failed.lock() = true;
@@ -234,7 +234,7 @@ impl Committer {
         self.fail();
     }
 
-    /// As `Committer::wait_durable`: the number, or none where the outcome is unknown.
+    /// As `Committer::wait_durable`: the number, or `None` if the outcome is unknown.
     fn wait_durable(&self, record: &Record) -> Option<u64> {
         let number = block_on(poll_fn(|context| {
             for registered in [false, true] {
@@ -301,7 +301,8 @@ fn a_failed_flush_is_answered_by_unknown_and_nobody_waits_for_ever() {
     }
 }
 
-/// An apply flushes beside the committer. Where its flush fails, what the device keeps of the committer's writes is not known.
+/// An apply flushes beside the committer. If its flush fails, it is unknown which of the committer's writes the device
+/// keeps.
 fn a_write_beside_a_flush_that_fails(fence: fn() -> Option<Fence>) {
     explore(move || {
         let committer = Committer::with(u64::MAX, fence());
@@ -318,15 +319,15 @@ fn a_flush_that_failed_beside_a_commit_poisons_it_or_came_later() {
     a_write_beside_a_flush_that_fails(|| Some(Fence::default()));
 }
 
-/// What the fence is for: the committer's flush ends well after the other one failed, and it asks for poison before the other
-/// thread came to say so.
+/// The reason for the fence: the committer's flush succeeds after the other one failed, and it checks for poison before
+/// the other thread has reported the failure.
 #[test]
 #[should_panic = "was acknowledged, the device keeps 0"]
 fn without_a_fence_a_write_is_acknowledged_that_the_device_lost() {
     a_write_beside_a_flush_that_fails(|| None);
 }
 
-/// Two flushes that end well beside one that fails: none waits for ever, and none is believed too early.
+/// Two flushes succeed beside one that fails: none waits for ever, and none counts too early.
 #[test]
 fn three_flushes_wait_for_each_other_and_end() {
     explore(|| {
@@ -341,12 +342,12 @@ fn three_flushes_wait_for_each_other_and_end() {
     });
 }
 
-/// R4: whoever sees the new overlay comes behind the marker, whoever writes into the old one in front of it.
+/// R4: a writer that sees the new overlay comes after the marker, a writer into the old one comes before it.
 #[test]
 fn a_freeze_knows_every_record_of_the_overlay_that_it_froze() {
     explore(|| {
         let committer = Committer::new(u64::MAX);
-        // The overlay that is written to: 0 is frozen by the marker.
+        // The overlay that takes writes: 0 is frozen by the marker.
         let overlay = Arc::new(Mutex::new(0));
         let (other, others) = (committer.clone(), overlay.clone());
         let thread = thread::spawn(move || {
@@ -403,9 +404,9 @@ fn a_repetition_joins_its_original_in_flight() {
     });
 }
 
-/// One works with the value at a time, and whoever waits for it gets it.
+/// One task at a time works with the value, and each waiting task gets it.
 #[test]
-fn a_baton_is_handed_on() {
+fn a_token_is_handed_on() {
     explore(|| {
         let token = StdArc::new(Token::new(0));
         let other = token.clone();

@@ -1,4 +1,5 @@
-//! What is refused before anything happens, and as what: names, metadata, layouts, devices, logs that cannot be read (T25).
+//! Refusals before anything happens, and their errors: names, metadata, layouts, devices, logs that cannot be read
+//! (T25).
 
 use std::sync::Arc;
 
@@ -101,8 +102,8 @@ fn layouts_and_devices_that_cannot_hold_a_store_are_refused_and_left_alone() {
     assert!((0..BLOCKS).all(|block| sim.image().block(block) == before.block(block)), "nothing was changed");
 }
 
-/// A bad sector in the log is an error of the device wherever it lies, never an end of the log: the store opens with everything
-/// when the device reads again.
+/// A bad sector in the log is an error of the device wherever it lies, never an end of the log: once the device reads
+/// again, the store opens with everything.
 #[test]
 fn a_bad_sector_in_the_log_is_no_torn_tail() {
     let (sim, device) = device(BLOCKS);
@@ -134,7 +135,7 @@ fn a_bad_sector_in_the_log_is_no_torn_tail() {
     }
 }
 
-/// A record of the right length whose bytes are not those that were written.
+/// A record of the right length with other bytes than were written.
 #[test]
 fn a_record_is_what_its_checksum_says() {
     let record = encode_record(RecordKind::Put, TabletId(2), b"key", &[b"body"], true);

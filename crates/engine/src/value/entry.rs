@@ -1,4 +1,4 @@
-//! What log and leaves say about an object besides its key (`docs/format/object.md`).
+//! The entry of an object in log and leaves: everything except its key (`docs/format/object.md`).
 //!
 //! The *body* is the same in a log record and in a leaf, so that an apply copies it; a leaf puts the version (8 bytes)
 //! in front of it. Stored bytes of a value: metadata that does not fit in the leaf, then the value, in units of 64 KiB, each
@@ -17,17 +17,17 @@ use crate::value::manifest::manifest_bytes;
 
 /// Key and entry together have at most this many bytes in a leaf: at least three fit in a page.
 pub(crate) const LEAF_ENTRY_BYTES_MAX: usize = 1300;
-/// Metadata above this goes in front of the value.
+/// Encoded metadata of more bytes go in front of the value.
 const META_INLINE_BYTES_MAX: usize = 256;
-/// Runs, and checksums of units, that lie in the entry itself; with more, they lie in a manifest.
+/// Runs, and checksums of units, that an entry itself may hold; with more, they go into a manifest.
 pub(crate) const INLINE_RUNS_MAX: usize = 4;
 
-/// Bytes of metadata in front of a value, at most: some more than what is accepted of a user.
+/// Bytes of metadata in front of a value at most: more than a user may store.
 const META_IN_FRONT_BYTES_MAX: u32 = VALUE_UNIT_BYTES as u32;
-/// Bytes of a manifest, at most.
+/// Bytes of a manifest at most.
 const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as usize / VALUE_UNIT_BYTES + 2);
 
-/// Bytes of a leaf's entry besides key, metadata and inline value, at most: version, flags, times and lengths, and
+/// Bytes of a leaf's entry besides key, metadata and inline value at most: version, flags, times and lengths, and
 /// extents (offset, count, runs, checksums), the longest home.
 const ENTRY_OTHER_BYTES_MAX: usize =
     8 + 1 + 8 + 8 + 10 + 2 + 3 + 1 + INLINE_RUNS_MAX * (10 + 5) + INLINE_RUNS_MAX * 4;
@@ -50,7 +50,7 @@ impl End {
     }
 
     /// # Errors
-    /// [`Truncated`], also where there is no such kind.
+    /// [`Truncated`], also for a kind of end that does not exist.
     fn take(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<Self>, Truncated> {
         match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
             (false, false) => Ok(None),
@@ -61,18 +61,18 @@ impl End {
     }
 }
 
-/// Where the stored bytes are.
+/// The place of the stored bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
     /// They are the rest of the body.
     Inline,
-    /// In these runs, one after the other, from byte `offset` of the first block on. Every run but the last is a
-    /// multiple of a unit, so that no unit lies in two runs.
+    /// They lie in these runs, one after the other, from byte `offset` of the first block on. Every run but the last is
+    /// a multiple of a unit, so that no unit lies in two runs.
     Extents { offset: u16, runs: SmallVec<[Run; 1]>, checksums: SmallVec<[u32; 4]> },
-    /// In the packed run that begins at block `run`, from its byte `at` on: one unit. The run is the tablet's, not the
-    /// entry's.
+    /// They lie in the packed run that begins at block `run`, from its byte `at` on: one unit. The run belongs to the
+    /// tablet, not to the entry.
     Packed { run: u64, at: u32, checksum: u32 },
-    /// Runs and checksums lie in a manifest of this many bytes in these runs.
+    /// A manifest of `bytes` bytes in these runs names their runs and checksums.
     Manifest { runs: SmallVec<[Run; 1]>, bytes: u32, checksum: u32 },
 }
 
@@ -86,12 +86,12 @@ pub(crate) struct Entry {
     pub home: Home,
 }
 
-/// Where the encoded metadata is.
+/// The place of the encoded metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Meta {
-    /// Here.
+    /// In the entry.
     Inline(SmallVec<[u8; 24]>),
-    /// The first so many stored bytes.
+    /// In the first stored bytes, this many.
     InFront(u32),
 }
 
@@ -101,7 +101,7 @@ impl Entry {
         self.value_bytes + u64::from(self.meta_in_front())
     }
 
-    /// The blocks that a packed value touches.
+    /// The blocks that hold a packed value.
     pub(crate) fn packed_blocks(&self) -> Option<Run> {
         let Home::Packed { run, at, .. } = self.home else { return None };
         let first = run + u64::from(at) / BLOCK_BYTES_U64;
@@ -164,10 +164,10 @@ impl Entry {
         }
     }
 
-    /// The entry in `body`, and the inline bytes behind it.
+    /// The entry in `body`, and the inline bytes after it.
     ///
     /// # Errors
-    /// [`Truncated`] where it is not a body.
+    /// [`Truncated`] if it is not a body.
     pub(crate) fn decode(body: &[u8]) -> std::result::Result<(Self, &[u8]), Truncated> {
         let (head, mut reader) = Head::take(body)?;
         let Head { flags, modified_ns, end, value_bytes, meta } = head;
@@ -204,7 +204,7 @@ impl Entry {
                 }
                 entry.home = Home::Manifest { runs, bytes, checksum: reader.u32()? };
             }
-            // Two bits: `HOME_PACKED` is what is left.
+            // Two bits: `HOME_PACKED` is the remaining value.
             _ => {
                 let run = reader.varint()?;
                 let at = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
@@ -221,7 +221,7 @@ impl Entry {
     }
 }
 
-/// The fields in front of an entry's home, borrowed.
+/// The fields before an entry's home, borrowed.
 struct Head<'a> {
     flags: u8,
     modified_ns: u64,
@@ -249,7 +249,7 @@ impl<'a> Head<'a> {
         } else {
             HeadMeta::Inline(reader.prefixed()?)
         };
-        // No value is longer: sums of lengths do not overflow, and memory is taken for what there can be only.
+        // No value is longer: sums of lengths cannot overflow, and no memory is taken for impossible lengths.
         let in_front = if let HeadMeta::InFront(bytes) = meta { bytes } else { 0 };
         if value_bytes > VALUE_BYTES_MAX || in_front > META_IN_FRONT_BYTES_MAX {
             return Err(Truncated);
@@ -258,7 +258,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// An entry whose value lies in its body: all of it borrowed.
+/// An entry whose value lies in its body; everything is borrowed.
 pub(crate) struct InlineEntry<'a> {
     pub modified_ns: u64,
     pub end: Option<End>,
@@ -268,7 +268,7 @@ pub(crate) struct InlineEntry<'a> {
 }
 
 impl<'a> InlineEntry<'a> {
-    /// The entry in `body`; none where its value lies elsewhere, or where this is not a body.
+    /// The entry in `body`; `None` if its value lies elsewhere, or if `body` is not a body.
     pub(crate) fn decode(body: &'a [u8]) -> Option<Self> {
         let (Head { flags, modified_ns, end, value_bytes, meta }, reader) = Head::take(body).ok()?;
         if flags & HOME_MASK != HOME_INLINE {
@@ -282,7 +282,7 @@ impl<'a> InlineEntry<'a> {
     }
 }
 
-/// When the time of an entry with this body is over, without decoding the rest of it.
+/// The deadline of an entry with this body, without decoding the rest.
 pub(crate) fn end_of(body: &[u8]) -> Option<End> {
     let mut reader = Reader::new(body);
     let flags = reader.u8().ok()?;
@@ -337,17 +337,17 @@ pub(crate) fn decode_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, Entry
     Ok((version, Entry::decode(body)?.0))
 }
 
-/// Whether metadata of this encoded length lies in the entry: beside a long key it may not leave room for the value's
-/// home.
+/// Returns true if metadata of this encoded length lie in the entry: beside a long key they may leave no room for the
+/// value's home.
 pub(crate) fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
     encoded_bytes <= META_INLINE_BYTES_MAX
         && key_bytes + encoded_bytes + ENTRY_OTHER_BYTES_MAX <= LEAF_ENTRY_BYTES_MAX
 }
 
-/// Encodes what the user said about an object; nothing where nothing was said.
+/// Encodes an object's metadata; empty metadata give no bytes.
 ///
 /// # Errors
-/// [`Error::Invalid`] where it is longer than allowed.
+/// [`Error::Invalid`] if they are longer than allowed.
 pub(crate) fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>> {
     use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, USER_METADATA_BYTES_MAX};
     if metadata.content_type.len() > CONTENT_TYPE_BYTES_MAX {

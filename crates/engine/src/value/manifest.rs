@@ -9,7 +9,7 @@ use crate::space::manager::RUNS_MAX;
 const MAGIC: u32 = 0x464E_4D53; // "SMNF"
 const FIXED_BYTES: usize = 12;
 
-/// Where a value's units are, and their checksums.
+/// The places of a value's units, and their checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
     pub runs: Vec<Run>,
@@ -42,7 +42,7 @@ impl Manifest {
     /// The manifest in `bytes`, whose checksum was verified.
     ///
     /// # Errors
-    /// [`Truncated`] where it is none.
+    /// [`Truncated`] if it is none.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         let magic = reader.u32()?;

@@ -1,4 +1,4 @@
-//! Values: the entry that names one, how its bytes are laid out and written, packed runs, and how bytes are read and verified.
+//! Values: the entry that names one, the layout and writing of its bytes, packed runs, and reading with verification.
 
 pub(crate) mod entry;
 pub(crate) mod manifest;

@@ -8,7 +8,7 @@ use crate::common::error::Error;
 use crate::value::entry::{Entry, Home};
 use crate::value::read::Located;
 
-/// All runs of an entry, and why the manifest cannot be read that names the others, where that is so: then they are the manifest's.
+/// All runs of an entry. If its manifest cannot be read, the result is the manifest's own runs and the error.
 pub(crate) async fn owned_runs(
     device: &Device,
     pool: &Pool,
@@ -16,7 +16,7 @@ pub(crate) async fn owned_runs(
     version: Lsn,
 ) -> (Vec<Run>, Option<Error>) {
     match &entry.home {
-        // A packed run is the tablet's, and freed when nothing in it is alive.
+        // A packed run belongs to the tablet, and is freed when none of its values is alive.
         Home::Inline | Home::Packed { .. } => (Vec::new(), None),
         Home::Extents { runs, .. } => (runs.to_vec(), None),
         Home::Manifest { runs, .. } => match Located::find(device, pool, entry, version).await {

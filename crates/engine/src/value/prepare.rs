@@ -1,8 +1,9 @@
-//! A value on its way in: into its record, or into aligned memory for extents of its own.
+//! Prepares a value for its write: in its record, or in aligned memory for extents of its own.
 //!
-//! The one copy that a put makes is here: from the received chunks into the memory that goes to the device, with the checksums of
-//! the units formed on the way. That memory are frames of the pool, where the value is not too large and has one run: it is
-//! resident when it is durable. A value that was received into such frames ([`crate::ReceiveBuffer`]) is not copied at all.
+//! A put copies its value once, here: from the received chunks into the memory that the device writes, forming the
+//! checksums of the units on the way. If the value is not too large and has one run, that memory is frames of the pool,
+//! and the value is resident when it is durable. A value that was received into such frames ([`crate::ReceiveBuffer`])
+//! is not copied at all.
 
 use std::sync::Arc;
 
@@ -21,15 +22,15 @@ use crate::space::manager::Extents;
 use crate::value::entry::{Entry, Home, INLINE_RUNS_MAX, LEAF_ENTRY_BYTES_MAX, Meta, meta_fits_inline};
 use crate::value::packed::packs;
 
-/// Bytes of an entry besides key, metadata and inline value, at most: version, flags, times and lengths.
+/// Bytes of an entry besides key, metadata and inline value at most: version, flags, times and lengths.
 const ENTRY_FIXED_BYTES: usize = 8 + 1 + 8 + 8 + 10 + 5;
 
-/// Values up to so many times the length that rides in the log may do so because of what they waste otherwise ...
+/// Values up to this many times the log's limit ride in the log if blocks of their own would waste ...
 const WASTEFUL_LENGTHS: usize = 2;
-/// ... which is at least this share of their length.
+/// ... at least this share of their length.
 const WASTEFUL_SHARE: usize = 16;
 
-/// Where a value goes first.
+/// The first place of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// Into its record, and to its leaf at the apply.
@@ -40,7 +41,7 @@ pub(crate) enum Placement {
     Extents,
 }
 
-/// Chooses the way of a value.
+/// Chooses the placement of a value.
 pub(crate) fn placement_of(
     key_bytes: usize,
     meta_bytes: usize,
@@ -62,8 +63,8 @@ pub(crate) fn placement_of(
     }
 }
 
-/// Whether a value that is a little too long for the log would lose so much in blocks of its own that it rides there all
-/// the same, and goes home packed: it is written twice, and takes a sixteenth less room.
+/// Returns true if blocks of its own would waste so much of a value slightly above the log's limit that it rides in the
+/// log and is packed later: it is written twice, and takes a sixteenth less space.
 fn is_wasteful(key_bytes: usize, meta_bytes: usize, value_bytes: usize, tuning: &Tuning) -> bool {
     let in_front = if meta_fits_inline(key_bytes, meta_bytes) { 0 } else { meta_bytes };
     let stored = in_front + value_bytes;
@@ -73,17 +74,17 @@ fn is_wasteful(key_bytes: usize, meta_bytes: usize, value_bytes: usize, tuning: 
         && packs(key_bytes, stored)
 }
 
-/// Whether an inline body goes into its leaf; otherwise the apply gives it extents.
+/// Returns true if an inline body goes into its leaf; otherwise the apply gives it extents.
 pub(crate) fn fits_leaf(key_bytes: usize, body_bytes: usize, entry: &Entry, tuning: &Tuning) -> bool {
     matches!(entry.meta, Meta::Inline(_))
         && 8 + key_bytes + body_bytes <= LEAF_ENTRY_BYTES_MAX
         && entry.value_bytes <= tuning.leaf_value_bytes_max as u64
 }
 
-/// The bytes of a value on its way in.
+/// The bytes of a value before they are written.
 #[derive(Clone, Copy)]
 pub(crate) enum Content<'a> {
-    /// As it was received.
+    /// As they were received.
     Buffer(&'a Buffer),
     /// In frames that may go to the device as they are: the value's bytes, then zeros.
     Filled { frames: &'a Filled, value_bytes: usize },
@@ -103,7 +104,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Shows each piece of it in order.
+    /// Calls `show` with each piece, in order.
     pub(crate) fn each(self, mut show: impl FnMut(&'a [u8])) {
         match self {
             Self::Buffer(value) => value.chunks().for_each(show),
@@ -124,14 +125,14 @@ pub(crate) struct LaidOut {
     pub home: Home,
     /// The writes that bring its bytes there.
     pub writes: Vec<ValueWrite>,
-    /// What may stay in the pool when the value is durable.
+    /// The frames that may stay in the pool once the value is durable.
     pub kept: Option<Kept>,
     /// Bytes that were copied for it.
     pub copied: usize,
 }
 
-/// Lays `meta` and `value` out over the runs of `extents`; `manifest` is for a manifest. A value in one run that is not too large
-/// lies in frames of the pool from here on.
+/// Lays `meta` and `value` out over the runs of `extents`; `manifest` is for a manifest. A value that has one run and
+/// is not too large goes into frames of the pool.
 pub(crate) fn lay_out(
     (device, pool): (&Device, &Pool),
     meta: &[u8],
@@ -162,7 +163,8 @@ pub(crate) fn lay_out(
     LaidOut { home, writes, kept, copied }
 }
 
-/// The value in frames, the checksums of its units, and how many bytes were copied for it; nothing where it gets no frames.
+/// The value in frames, the checksums of its units, and the number of copied bytes; `None` if the pool has no frames
+/// for it.
 fn in_frames(pool: &Pool, run: Run, meta: &[u8], value: Content<'_>) -> Option<(Filled, Vec<u32>, usize)> {
     let stored = meta.len() + value.len();
     if let (Content::Filled { frames, .. }, []) = (value, meta) {
@@ -176,7 +178,7 @@ fn in_frames(pool: &Pool, run: Run, meta: &[u8], value: Content<'_>) -> Option<(
     Some((frames.filled(), checksums, stored))
 }
 
-/// Fills frames with `sources`, zeros behind them; gives the checksums of the units.
+/// Fills frames with `sources` and zeros after them; returns the checksums of the units.
 fn fill<'a>(frames: &mut Fresh, mut sources: impl Iterator<Item = &'a [u8]>) -> Vec<u32> {
     let mut rest: &[u8] = &[];
     let mut checksums = Vec::new();
@@ -219,7 +221,7 @@ fn unit_checksums(frames: &Filled, stored: usize) -> Vec<u32> {
     units.collect()
 }
 
-/// The home of bytes in `runs` with these checksums, in the entry or in a manifest, whose write is added to `writes`.
+/// The home of bytes in `runs` with these checksums: in the entry, or in a manifest, whose write is added to `writes`.
 pub(crate) fn home_of(
     device: &Device,
     runs: &[Run],
@@ -247,7 +249,7 @@ pub(crate) fn home_of(
     Home::Manifest { runs: SmallVec::from_slice(extents.runs()), bytes: bytes.len() as u32, checksum }
 }
 
-/// Blocks of a manifest for a value of so many runs and units.
+/// Blocks of a manifest for a value with this many runs and units.
 pub(crate) fn manifest_blocks(runs: usize, units: usize) -> u64 {
     if runs > INLINE_RUNS_MAX || units > INLINE_RUNS_MAX {
         blocks_for(manifest_bytes(runs, units) as u64)
@@ -256,7 +258,7 @@ pub(crate) fn manifest_blocks(runs: usize, units: usize) -> u64 {
     }
 }
 
-/// Fills the memory of several runs one after the other and forms the checksum of every unit.
+/// Fills the memory of several runs, one after the other, and forms the checksum of every unit.
 pub(crate) struct Filler {
     bufs: Vec<IoBuf>,
     current: usize,
@@ -280,7 +282,7 @@ impl Filler {
         }
     }
 
-    /// Copies `bytes` behind what was taken before.
+    /// Appends `bytes`.
     pub(crate) fn take(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.at == self.bufs[self.current].len() {
@@ -307,12 +309,12 @@ impl Filler {
         self.unit_bytes = 0;
     }
 
-    /// The filled memory, a buffer a run, and the checksums of the units.
+    /// The filled memory, one buffer for each run, and the checksums of the units.
     pub(crate) fn finish(mut self) -> (Vec<IoBuf>, Vec<u32>) {
         if self.unit_bytes > 0 {
             self.end_unit();
         }
-        // The memory was used before: what is behind the last byte must not reach the device.
+        // The memory was used before: bytes after the value's last byte must not reach the device.
         for buf in self.bufs.iter_mut().skip(self.current) {
             buf[std::mem::take(&mut self.at)..].fill(0);
         }

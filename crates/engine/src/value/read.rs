@@ -1,4 +1,4 @@
-//! A value on its way out: units of 64 KiB, verified as they enter memory, referred to and never copied.
+//! Reads values: units of 64 KiB, verified as they enter memory, referred to and never copied.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::common::units::identity;
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::entry::{Entry, Home};
 
-/// Where the stored bytes of one version of an object are.
+/// The place of the stored bytes of one version of an object.
 pub(crate) struct Located {
     version: Lsn,
     stored: u64,
@@ -26,10 +26,10 @@ pub(crate) struct Located {
 }
 
 impl Located {
-    /// Finds the runs of an entry whose bytes are not inline; reads the manifest where there is one.
+    /// Finds the runs of an entry whose bytes are not inline; reads its manifest if it has one.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the manifest is damaged; as the device.
+    /// [`Error::Corrupt`] if the manifest is damaged; as the device.
     pub(crate) async fn find(device: &Device, pool: &Pool, entry: &Entry, version: Lsn) -> Result<Self> {
         let stored = entry.stored_bytes();
         let located = match &entry.home {
@@ -74,12 +74,12 @@ impl Located {
         &self.runs
     }
 
-    /// From which byte of the first run on they lie.
+    /// The offset of the stored bytes in the first run.
     pub(crate) fn offset(&self) -> usize {
         usize::from(self.offset)
     }
 
-    /// Whether `stored`, all of the stored bytes, are what was written.
+    /// Returns true if `stored`, all of the stored bytes, matches the checksums.
     pub(crate) fn matches(&self, stored: &[u8]) -> bool {
         stored.len() as u64 == self.stored
             && stored
@@ -88,12 +88,12 @@ impl Located {
                 .all(|(unit, &checksum)| shoal_base::checksum::crc32c(unit) == checksum)
     }
 
-    /// How many units the value has.
+    /// The number of the value's units.
     pub(super) fn units(&self) -> u64 {
         self.checksums.len() as u64
     }
 
-    /// Where unit `index` is.
+    /// The place of unit `index`.
     pub(super) fn unit(&self, index: u64) -> Result<UnitPlace> {
         let lost = || Error::Corrupt {
             what: "a value's unit lies outside of its runs".into(),
@@ -120,7 +120,7 @@ impl Located {
         Err(lost())
     }
 
-    /// Reads a unit that several runs share; it is verified, but not kept in the pool.
+    /// Reads a unit that lies in several runs. It is verified, but not kept in the pool.
     pub(super) async fn read_split(
         &self,
         device: &Device,
@@ -151,18 +151,18 @@ impl Located {
     }
 }
 
-/// Where a unit is.
+/// The place of a unit.
 pub(super) enum UnitPlace {
-    /// In one run: as the pool loads and keeps it.
+    /// In one run, as the pool loads and keeps it.
     Whole(Unit),
-    /// From byte `at` of a run on, and in the runs behind it: only on a device whose free space is in splinters.
+    /// From byte `at` of a run on, and in the following runs: only if the device's free space is in splinters.
     Split { run: usize, at: u64, bytes: u32, crc: u32 },
 }
 
 /// Reads the stored bytes `first .. first + bytes`.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where a checksum does not match; as the device.
+/// [`Error::Corrupt`] if a checksum does not match; as the device.
 pub(crate) async fn read(
     device: &Device,
     pool: &Pool,
@@ -182,13 +182,13 @@ pub(crate) async fn read(
         .iter()
         .filter_map(|place| if let UnitPlace::Whole(unit) = place { Some(*unit) } else { None })
         .collect();
-    // Units in one run each are loaded together, with one submission.
+    // Units that each lie in one run are loaded with one submission.
     let passes = hint == Hint::Scan || bytes > pool.pass_through_bytes();
     let loaded = match whole[..] {
         _ if passes => read_past(device, &whole).await?,
         [only] => match pool.fetch(only, hint).await {
             Ok(pinned) => vec![Loaded::Pinned(pinned)],
-            // No frame is free: this value does not need one.
+            // No frame is free: the value is read without one.
             Err(PoolError::Exhausted { .. }) => read_past(device, &whole).await?,
             Err(PoolError::Corrupt { .. }) if injected(Bug::ValueNotChecked) => {
                 read_past(device, &whole).await?
@@ -225,15 +225,15 @@ pub(crate) async fn read(
     Ok(out)
 }
 
-/// A unit in memory, verified.
+/// A verified unit in memory.
 enum Loaded {
     /// In frames of the pool.
     Pinned(Pinned),
-    /// Read past the pool: a large or scanned value does not displace what is read often.
+    /// Read past the pool: a large or scanned value does not displace values that are read often.
     Past(Bytes),
 }
 
-/// Reads units past the pool; neighbours on the device with one request, all with one submission.
+/// Reads units past the pool: one request for neighbours on the device, one submission for all.
 async fn read_past(device: &Device, units: &[Unit]) -> Result<Vec<Loaded>> {
     let mut batch = device.batch();
     let mut reads = Vec::new();
@@ -262,10 +262,10 @@ async fn read_past(device: &Device, units: &[Unit]) -> Result<Vec<Loaded>> {
     Ok(loaded)
 }
 
-/// Where the bytes of a value's unit are in `bytes`, which were read from block `start` on and hold it.
+/// The place of a unit's bytes in `bytes`, which were read from block `start` on and contain the unit.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where they are not what was written.
+/// [`Error::Corrupt`] if they are not the written bytes.
 pub(super) fn unit_range(unit: &Unit, start: u64, bytes: &[u8]) -> Result<Range<usize>> {
     let Check::Bytes { offset, bytes: length, crc } = unit.check else {
         unreachable!("a value's unit has bytes")
@@ -327,7 +327,7 @@ async fn read_manifest(
     } else {
         let mut joined = Vec::with_capacity(bytes as usize);
         for run in runs {
-            // Memory for what is to be read, not for what a run says.
+            // Takes memory for the bytes of the manifest, not for the length that a run claims.
             let rest = blocks_for(u64::from(bytes).saturating_sub(joined.len() as u64));
             let blocks = rest.min(u64::from(run.blocks)) as usize;
             if blocks == 0 {
@@ -344,7 +344,7 @@ async fn read_manifest(
     Manifest::decode(&whole).map_err(|_| damaged())
 }
 
-/// What the pool's failure means to the engine's caller.
+/// Turns the pool's failure into the engine's error.
 pub(crate) fn pool_error(error: PoolError) -> Error {
     match error {
         PoolError::Device(error) => Error::Io(error),

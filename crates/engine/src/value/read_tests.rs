@@ -45,7 +45,7 @@ fn corrupt<T>(result: Result<T>) -> (String, u64) {
     }
 }
 
-/// Manifests that are right in their checksum and do not fit the length of the value.
+/// Manifests that have the right checksum and do not fit the length of the value.
 #[test]
 fn runs_that_do_not_fit_the_length_are_damage() {
     let (device, pool, _) = filled();
@@ -65,7 +65,7 @@ fn runs_that_do_not_fit_the_length_are_damage() {
     assert_eq!(corrupt(find(4, &[], 7)), wrong(0), "no runs at all");
 }
 
-/// A second protection behind the first: whoever asks for a unit that is not there gets no bytes of somebody else's.
+/// A second protection behind the first: a request for a unit that is not there never gets bytes of other data.
 #[test]
 fn a_unit_outside_of_its_runs_is_damage() {
     let located = |blocks, units| Located {
@@ -82,7 +82,7 @@ fn a_unit_outside_of_its_runs_is_damage() {
     assert_eq!(corrupt(located(16, 4).unit(2)), outside, "the runs end before it");
 }
 
-/// Reads of values need no frame: where none is free they go past the cache.
+/// Reads of values need no frame: without a free frame they go past the cache.
 #[test]
 fn values_are_read_past_a_cache_that_is_in_use() {
     let (device, pool, bytes) = filled();
@@ -109,7 +109,7 @@ fn values_are_read_past_a_cache_that_is_in_use() {
     }
 }
 
-/// With room in the cache: what is damaged is said by the cache.
+/// With room in the cache, the cache reports the damage.
 #[test]
 fn damage_of_one_of_several_units_is_said() {
     let (device, pool, bytes) = filled();

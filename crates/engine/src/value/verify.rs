@@ -1,7 +1,8 @@
-//! Values are read and verified straight from the device, past the pool, many at a time: for a check, a scrub and a repair.
+//! Reads and verifies many values at a time, straight from the device and past the pool: for a check, a scrub and a
+//! repair.
 //!
-//! The units of the values come in windows. The reads of a window start with one submission, neighbours share a request, and what
-//! is wrong with a value is said of this value alone: where a shared request fails, each of its units is read again by itself.
+//! The units of the values come in windows. The reads of a window start with one submission, and neighbours share a
+//! request. An error counts for its value alone: if a shared request fails, each of its units is read again by itself.
 
 use shoal_base::{Lsn, Run};
 use shoal_device::{Device, IoBuf};
@@ -11,15 +12,15 @@ use super::read::{Located, UnitPlace, unit_range};
 use crate::common::error::{Error, Result};
 use crate::value::entry::{Entry, Home};
 
-/// Blocks that one window reads; the last unit may go beyond.
+/// Blocks that one window reads; the last unit may exceed them.
 const WINDOW_BLOCKS: u64 = 256;
-/// Blocks that neighbouring units read with one request; a unit alone may have more.
+/// Blocks that neighbouring units read with one request; a single unit may have more.
 const REQUEST_BLOCKS: u32 = 64;
 
 /// Reads and verifies every stored byte of an entry.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where anything does not match, or lies behind `device_blocks`; as the device.
+/// [`Error::Corrupt`] if anything does not match, or lies beyond `device_blocks`; as the device.
 pub(crate) async fn verify_direct(
     device: &Device,
     pool: &Pool,
@@ -59,7 +60,7 @@ pub(crate) async fn verify_all(
     read_all(device, pool, device_blocks, entries, |_| {}).await
 }
 
-/// Reads and verifies entries, and shows the units of each in their order, up to the first that is damaged.
+/// Reads and verifies entries, and shows the units of each in their order, up to the first damaged one.
 async fn read_all(
     device: &Device,
     pool: &Pool,
@@ -108,7 +109,7 @@ async fn read_all(
     results
 }
 
-/// Finds a value all of whose blocks are on the device.
+/// Finds the place of a value, and checks that all its blocks are on the device.
 async fn locate(
     device: &Device,
     pool: &Pool,
@@ -130,10 +131,10 @@ async fn locate(
     Ok(located)
 }
 
-/// Units that are to be read together.
+/// Units to read with one submission.
 struct Window<'a> {
     device: &'a Device,
-    /// Each with the number of its value.
+    /// Each unit with the number of its value.
     units: Vec<(usize, Unit)>,
     blocks: u64,
 }
@@ -144,7 +145,8 @@ impl Window<'_> {
         self.blocks += unit.blocks() as u64;
     }
 
-    /// Reads what was added, and shows the units of each value up to the first that is damaged; that one goes to the value's result.
+    /// Reads the collected units and shows the units of each value up to the first damaged one, which sets the value's
+    /// result.
     async fn read(&mut self, results: &mut [Result<()>], see: &mut (impl FnMut(&[u8]) + Send)) {
         self.blocks = 0;
         let units = std::mem::take(&mut self.units);
@@ -164,7 +166,7 @@ impl Window<'_> {
             let run = runs[which];
             results[value] = match &loaded[which] {
                 Ok(bytes) => unit_range(&unit, run.block, bytes).map(|range| see(&bytes[range])),
-                // Somebody else's blocks may be the ones that cannot be read.
+                // A block of another unit may be the unreadable one.
                 Err(_) if run != unit.run() => self.read_alone(&unit, see).await,
                 Err(error) => Err(error.clone().into()),
             };
@@ -178,7 +180,8 @@ impl Window<'_> {
     }
 }
 
-/// The requests that read `units`, in the order of their blocks, and for each unit which of them has it. Units may share blocks.
+/// The requests that read `units`, in the order of their blocks, and for each unit the number of its request. Units may
+/// share blocks.
 fn neighbours(units: &[(usize, Unit)]) -> (Vec<Run>, Vec<usize>) {
     let mut order: Vec<usize> = (0..units.len()).collect();
     order.sort_by_key(|&at| units[at].1.id.block);

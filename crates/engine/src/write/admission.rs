@@ -6,9 +6,10 @@ use crate::log::driver::uninterrupted;
 use crate::store::Inner;
 use crate::tablet::admission::OverlayPermit;
 
-/// The right of a write batch to its share of overlays and log. Dropped before the batch is queued, it gives that back.
+/// A write batch's share of overlays and log. Dropped before the batch is queued, it frees the share.
 pub(crate) struct Permit<'a> {
-    // Dropped in this order: the second one notifies the writes that wait for a permit, which must find both.
+    // Dropped in this order: the log's permit notifies the writers that wait for a permit, which must find both shares
+    // free.
     pub overlays: OverlayPermit,
     pub log: LogPermit<'a>,
 }
@@ -20,7 +21,7 @@ pub(crate) struct LogPermit<'a> {
 }
 
 impl LogPermit<'_> {
-    /// The batch is queued; the committer gives the blocks back.
+    /// Keeps the blocks reserved: the batch is queued, and the committer frees them.
     pub(crate) fn keep(mut self) -> u32 {
         std::mem::take(&mut self.blocks)
     }
@@ -30,22 +31,22 @@ impl Drop for LogPermit<'_> {
     fn drop(&mut self) {
         if self.blocks > 0 {
             self.committer.ring.unreserve(self.blocks);
-            // A write may wait for just these blocks.
+            // A writer may wait for just these blocks.
             self.committer.moved.notify();
         }
     }
 }
 
 impl Inner {
-    /// A permit for a write batch of so many records, where there is room for it now.
+    /// A permit for a write batch of `records` records, if there is room for it now.
     pub(crate) fn try_admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Option<Permit<'_>> {
         let overlays = self.tablets.admission.try_admit(records, memory_bytes)?;
         let log = || LogPermit { committer: &self.log.committer, blocks };
         self.log.committer.ring.reserve(blocks).then(|| Permit { overlays, log: log() })
     }
 
-    /// Waits for the permit of a write batch. Its records get room together or wait together: two batches of which each holds
-    /// what the other one waits for would wait for ever.
+    /// Waits for the permit of a write batch. All its records get room at once or wait: two batches that each hold what
+    /// the other one needs would wait for ever.
     pub(crate) async fn admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Result<Permit<'_>> {
         let attempt = || self.try_admit(records, memory_bytes, blocks);
         if !self.log.committer.ring.suits(blocks) {
@@ -73,7 +74,8 @@ impl Inner {
                 uninterrupted(self.prepare_log(0))?;
             }
             uninterrupted(self.apply_all())?;
-            // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
+            // Another thread holds the missing room. It queues its batch, and then there is something to apply, or it
+            // frees the room.
             let is_applied = || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
             let waited = self.log.committer.moved.wait_until(|| {
                 let permit = || attempt().map(|permit| Ok(Some(permit)));
@@ -86,7 +88,7 @@ impl Inner {
         }
     }
 
-    /// Begins an apply where overlays or log are half full; without threads of the store the writer applies, later.
+    /// Starts an apply if overlays or log are half full. In a store without threads the writer applies later.
     pub(crate) fn apply_early(&self) -> Result<()> {
         match &self.maintenance.worker {
             _ if !self.wants_apply() => {}
@@ -102,7 +104,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether an apply should run: overlays or log are half full, or a batch waits that may need more than the other half.
+    /// Returns true if an apply should run: overlays or log are half full, or a batch waits that may need more than the
+    /// other half.
     pub(crate) fn wants_apply(&self) -> bool {
         self.tablets.admission.is_waited_for()
             || self.tablets.admission.fill_permille() >= 500
@@ -125,7 +128,7 @@ mod tests {
     use crate::store::Store;
     use crate::testing::fixtures::Fixture;
 
-    /// Asks for room in the moment in which it is woken.
+    /// A waker that asks for a permit when it is woken.
     struct Asks(Store, Flag);
 
     impl Wake for Asks {
@@ -134,12 +137,13 @@ mod tests {
         }
     }
 
-    /// Found by the schedules: the log's room was given back, and told of, before that in the overlays, and who waited for both slept on.
+    /// The schedules found this: the log's room was freed and notified before that in the overlays, and a writer that
+    /// waited for both slept on.
     #[test]
     fn whoever_is_told_of_room_finds_it() {
         let store = Fixture::new().open().unwrap();
         let inner = &store.0;
-        // So many have room alone only.
+        // Each of these fits only into empty overlays.
         let attempt = || inner.try_admit(usize::MAX / 4, 1, 1);
         let room = attempt().unwrap();
         let asks = Arc::new(Asks(store.clone(), Flag::new(false)));

@@ -1,7 +1,8 @@
-//! How a write batch takes its place: overlays and queue get all of its records at one moment, where its condition holds then
-//! (engine.md, "The way of a write").
+//! Queues a write batch: overlays and queue get all of its records at one moment, if its condition holds at that
+//! moment.
 //!
-//! The locks of the overlays of all its keys are taken in the order of tablets. What was looked up before is compared under them.
+//! The locks of the overlays of all its keys are taken in the order of tablets. Under them, the states that were read
+//! before are compared with the present ones.
 
 use std::sync::Arc;
 
@@ -26,56 +27,56 @@ use crate::value::entry::end_of;
 use crate::write::batch::{AdmittedBatch, PreparedRecord};
 use crate::write::watch::Watch;
 
-/// What must be so in the moment in which a write batch takes its place.
+/// The condition of a write batch at the moment at which it is queued.
 pub(crate) enum Condition<'a> {
-    /// Nothing.
+    /// None: it always holds.
     Always,
     /// The rules accept the key's state.
     Rules {
         key: &'a ObjectKey,
         rules: RejectRules,
-        /// The version that the tree of `view` has of it.
+        /// The version of the key in the tree of `view`.
         tree: Result<Option<Lsn>>,
         view: Arc<View>,
     },
-    /// The keys are as they were seen, those that were looked at, and no watched key changed.
+    /// The keys that were read are in the states that were seen, and no watched key changed.
     Seen { keys: &'a [ObjectKey], seen: &'a [Option<Seen>], watches: &'a [Watch] },
 }
 
-/// The newest state of a key, and where it was seen.
+/// The newest state of a key, and the view in which it was seen.
 pub(crate) struct Seen {
     pub view: Arc<View>,
-    /// The record in an overlay; none: what the tree says.
+    /// The record in an overlay; `None`: the state is the tree's.
     pub record: Option<Arc<Record>>,
-    /// What was there, where its time ends: it is another state from then on.
+    /// The deadline and the version that were seen: the state changes when the deadline passes.
     pub expires: Option<(End, Lsn)>,
 }
 
-/// What an attempt to take a place came to.
+/// The result of an attempt to queue a batch.
 pub(crate) enum Attempt {
-    /// The condition holds, and the batch is queued; the version before, where rules had it looked up.
+    /// The condition holds, and the batch is queued. With the version before, if the rules read it.
     Done(Option<Lsn>),
-    /// A key is not as it was seen.
+    /// A key is not in the state that was seen.
     Conflict,
     /// A watched key changed.
     Changed,
     /// The rules reject this state of the key.
     Rejected(Newest),
-    /// The answer of the rules depends on the number of this record, which has none yet.
+    /// The rules depend on the number of this record, which has none yet.
     Undecided(Arc<Record>),
 }
 
 /// The newest state of a key, as seen under the overlay's lock.
 pub(crate) enum Newest {
-    /// In an overlay, perhaps in flight; whether it says that the object exists.
+    /// A record in an overlay, perhaps in flight; `exists` is false if it deletes the object or the object has expired.
     Record { record: Arc<Record>, exists: bool },
-    /// What the tree said.
+    /// The version in the tree.
     Tree(Option<Lsn>),
 }
 
 impl Inner {
-    /// Evaluates `rules`, and queues the batch where they accept; the version before, where it was looked up. Without a batch it
-    /// only asks, for answering early, before a value is written.
+    /// Evaluates `rules`, and queues the batch if they accept. Returns the version before, if it was read. Without a
+    /// batch it only evaluates, to answer early before a value is written.
     ///
     /// # Errors
     /// [`Error::ConditionFailed`]: nothing happened. As the device.
@@ -104,10 +105,10 @@ impl Inner {
         }
     }
 
-    /// Queues the batch, where there is one, if the condition holds: all of that at one moment. Never waits.
+    /// Queues the batch, if there is one, if the condition holds: all at one moment. Never waits.
     ///
     /// # Errors
-    /// The store is read-only or closed; the tree could not tell what the condition asks.
+    /// The store is read-only or closed; the tree could not give the state that the condition needs.
     pub(crate) fn try_queue<'a>(
         &'a self,
         condition: Condition<'_>,
@@ -135,7 +136,7 @@ impl Inner {
         }
     }
 
-    /// Under the overlays' locks: whether the condition holds.
+    /// Evaluates the condition under the overlays' locks.
     fn judge(&self, condition: Condition<'_>, place: &Place<'_>) -> Result<Attempt> {
         match condition {
             Condition::Always => Ok(Attempt::Done(None)),
@@ -152,8 +153,9 @@ impl Inner {
         }
     }
 
-    /// Under the overlay's lock. The tree's answer was looked up before, in `looked`: while a view of now has the same root, overlays
-    /// and root together say the same as then (R6). Where the tree could not answer, a record in an overlay still can.
+    /// Evaluates rules under the overlay's lock. The tree's answer `looked` was read before: while the present view has
+    /// the same root, it is still the tree's answer (R6). If the tree could not answer, a record in an overlay still
+    /// can.
     fn judge_rules(
         &self,
         key: &ObjectKey,
@@ -183,7 +185,7 @@ impl Inner {
         let exists = record.kind() == RecordKind::Put && !self.is_record_over(&record);
         let lsn = record.lsn_raw();
         let is_numbered = lsn != UNNUMBERED;
-        // Its number will be above all that were given; only "at most" a larger number than those is open.
+        // Its number will be above all assigned ones; only "at most" a larger number than those is undecided.
         let asks_number =
             rules.if_version_at_most.is_some_and(|at_most| at_most > self.log.committer.assigned());
         if exists && !is_numbered && asks_number {
@@ -198,7 +200,7 @@ impl Inner {
         })
     }
 
-    /// Under the overlays' locks: whether the key's newest state is still the one that was seen.
+    /// Returns true if the key's newest state is still the one that was seen. Called under the overlays' locks.
     fn is_unchanged(&self, seen: &Seen, key: &ObjectKey, place: &Place<'_>) -> bool {
         if seen.expires.is_some_and(|(end, version)| self.is_over(Some(end), version)) {
             return false;
@@ -206,13 +208,13 @@ impl Inner {
         let (view, active) = place.of(self.tablets.of(key));
         match (&newest(view, active, key), &seen.record) {
             (Some(newest), Some(seen)) => Arc::ptr_eq(newest, seen),
-            // The tree's answer counts while its root is the same (R6): a root has one read epoch.
+            // The tree's answer is valid while its root is the same (R6): a root has one read epoch.
             (None, None) => Arc::ptr_eq(&view.epoch, &seen.view.epoch),
             _ => false,
         }
     }
 
-    /// Under the overlays' locks: overlays and queue get the batch at once, and nothing else happens (R4).
+    /// Puts the batch into overlays and queue under the overlays' locks; nothing else happens at that moment (R4).
     fn insert(&self, place: &mut Place<'_>, admitted: AdmittedBatch<'_>) {
         let AdmittedBatch { batch, permit } = admitted;
         let (mut growth, mut promised) = (Growth::default(), 0);
@@ -235,7 +237,7 @@ impl Inner {
         let reserved = batch.reservation.map_or(0, Reservation::keep);
         assert_eq!(reserved, promised, "records know what their apply was promised");
         batch.extents.iter().for_each(|extents| extents.keep());
-        // First: a write that waits for room is woken when the batch is written.
+        // Before the batch is queued: a write that waits for room is woken when the batch is written.
         permit.overlays.keep(&growth);
         if growth.dropped.promised > 0 {
             self.space.release_promise(growth.dropped.promised);
@@ -243,7 +245,7 @@ impl Inner {
         self.log.committer.push(Item::Writes { batch: queued, reserved: permit.log.keep() });
     }
 
-    /// Under the overlay's lock: the overlay gets a record, and readers' caches learn it.
+    /// Inserts a record into the overlay, whose lock is held, and tells the read caches.
     fn insert_record(
         &self,
         view: &View,
@@ -257,12 +259,13 @@ impl Inner {
         if injected(Bug::DroppedFreedAtOnce) {
             active.take_superseded().iter().for_each(|record| self.space.give_back(record.owned()));
         }
-        // Behind the insertion: a read cache that sees the count sees the record.
+        // Bump the write count after the insert, so that a read cache that observes the new count also observes the
+        // record.
         WriteCounts::note(count);
         growth
     }
 
-    /// An answer that was derived from an entry in flight waits until that entry is durable.
+    /// A rejection that was derived from an entry in flight waits until that entry is durable.
     async fn rejected(&self, newest: Newest) -> Result<Error> {
         let current = match newest {
             Newest::Tree(version) => version,
@@ -280,12 +283,12 @@ impl Inner {
         Ok(leaf.filter(|leaf| !self.is_over(leaf.entry.end, leaf.version)).map(|leaf| leaf.version))
     }
 
-    /// Whether the time of what a put's record holds is over.
+    /// Returns true if the object that a put's record holds has expired.
     fn is_record_over(&self, record: &Record) -> bool {
         self.is_over(end_of(record.body_bytes()), Lsn(record.lsn_raw()))
     }
 
-    /// Whether the time of this version of an object is over; [`UNNUMBERED`] where it has no number yet.
+    /// Returns true if this version of an object has expired. `version` is [`UNNUMBERED`] if it has no number yet.
     #[inline]
     pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
         end.is_some() && self.log.is_over(end, version)
@@ -337,8 +340,8 @@ fn newest(view: &View, active: &overlay::Inner, key: &ObjectKey) -> Option<Arc<R
     active.newest(key.encoded()).cloned().or_else(|| view.frozen.as_ref()?.newest(key.encoded()))
 }
 
-/// The locks of all active overlays, in the order of tablets; none where one of them was frozen meanwhile. That is asked
-/// before the next lock is taken: a frozen overlay's lock comes behind all active ones.
+/// Locks all active overlays in the order of tablets. Returns `None` if one of them was frozen meanwhile. Each is
+/// checked before the next lock is taken: a frozen overlay's lock comes after all active ones.
 fn lock_all(views: &[Arc<View>]) -> Option<SmallVec<[MutexGuard<'_, overlay::Inner>; 4]>> {
     let mut locked = SmallVec::with_capacity(views.len());
     for view in views {

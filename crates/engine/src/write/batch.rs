@@ -1,6 +1,6 @@
-//! What a write prepares: records with all that they hold until they are queued. A single put is a batch of one.
+//! Prepares a write: records with everything that they hold until they are queued. A single put is a batch of one.
 //!
-//! All records of a batch lie in one batch of the log, and recovery takes that as a whole or not at all (R22).
+//! All records of a batch lie in one log batch, and recovery takes all of them or none (R22).
 
 use std::sync::Arc;
 
@@ -22,24 +22,24 @@ use crate::value::prepare::{Placement, placement_of};
 use crate::write::admission::Permit;
 use crate::write::change::Change;
 
-/// Records of one write batch: so many are put into their overlays under their locks.
+/// Records of one write batch at most: all of them are inserted into their overlays under the overlays' locks.
 pub(crate) const BATCH_RECORDS_MAX: usize = 65_536;
 
-/// A record, and where it goes.
+/// A record, with its tablet and the hash of its key.
 pub(crate) struct PreparedRecord<'a> {
     pub tablet: &'a Arc<Tablet>,
-    /// The key's.
+    /// The hash of the key.
     pub hash: u64,
     pub record: Arc<Record>,
 }
 
-/// Records with everything that they hold until they are queued. Dropped before that, it leaves nothing behind.
+/// Records with everything that they hold until they are queued. Dropped before that, it frees everything.
 pub(crate) struct PreparedBatch<'a> {
     pub inner: &'a Inner,
     pub records: SmallVec<[PreparedRecord<'a>; 1]>,
-    /// Space that is promised to the applies of all records.
+    /// Blocks reserved for the applies of all records.
     pub reservation: Option<Reservation>,
-    /// Extents that the records name; kept when they are queued.
+    /// Extents that the records name; kept once they are queued.
     pub extents: Vec<Arc<Extents>>,
     /// Writes of their values that the committer starts with the batch.
     pub writes: Vec<ValueWrite>,
@@ -47,25 +47,25 @@ pub(crate) struct PreparedBatch<'a> {
     pub kept: Vec<(Arc<Record>, Kept)>,
 }
 
-/// A batch that has room in overlays and log.
+/// A batch with a permit for overlays and log.
 pub(crate) struct AdmittedBatch<'a> {
     pub batch: PreparedBatch<'a>,
     pub permit: Permit<'a>,
 }
 
-/// Where a record stands in its batch (R22).
+/// The place of a record in its batch (R22).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Whether the record behind it belongs to the same batch.
+    /// True if the next record belongs to the same batch.
     pub continues: bool,
-    /// Whether the batch is so large that values which would ride in the log get extents at once.
+    /// True if the batch is so large that values which would ride in the log get extents at once.
     pub is_large: bool,
-    /// Whether its blocks in the tree may be of the reserve, as those of a delete (R3).
+    /// True if its blocks in the tree may come from the reserve, as those of a delete (R3).
     pub uses_reserve: bool,
 }
 
 impl Part {
-    /// The last record of a batch, which most batches are made of.
+    /// The last record of a batch. Most batches have no other.
     pub(crate) const LAST: Self = Self { continues: false, is_large: false, uses_reserve: false };
 }
 
@@ -76,7 +76,7 @@ impl<'a> PreparedBatch<'a> {
         Self { inner, records, reservation, extents, writes, kept }
     }
 
-    /// Adds a record with the space that its apply was promised and the extents that it names.
+    /// Adds a record with the blocks reserved for its apply and the extents that it names.
     pub(crate) fn add(
         &mut self,
         kind: RecordKind,
@@ -99,16 +99,16 @@ impl<'a> PreparedBatch<'a> {
         self.add_record(key, record);
     }
 
-    /// Adds a record that was encoded; the batch's reservation has its share already.
+    /// Adds an encoded record, whose share the batch's reservation includes already.
     pub(crate) fn add_record(&mut self, key: &ObjectKey, record: Record) {
         let (tablet, hash, record) = (self.inner.tablets.of(key), hash_of(key.encoded()), Arc::new(record));
         self.records.push(PreparedRecord { tablet, hash, record });
     }
 
-    /// Bytes of memory that its records and their places in overlays take at most, and blocks of the log.
+    /// Bytes of memory of its records and their places in overlays at most, and blocks of the log.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where its records do not fit in one batch of the log.
+    /// [`Error::Invalid`] if its records do not fit in one log batch.
     pub(crate) fn needs(&self) -> Result<(usize, u32)> {
         let records = || self.records.iter().map(|prepared| &prepared.record);
         let bytes: usize = records().map(|record| record.bytes().len()).sum();
@@ -128,35 +128,36 @@ impl<'a> AdmittedBatch<'a> {
         self.batch.records.iter().map(|prepared| prepared.tablet)
     }
 
-    /// Its last record, but for so many behind it.
+    /// The last record, without the `behind` records at the end.
     pub(crate) fn last(&self, behind: usize) -> Arc<Record> {
         let records = &self.batch.records;
         records[records.len().saturating_sub(behind + 1)].record.clone()
     }
 }
 
-/// Why a batch of so many objects is not begun.
+/// The error for a batch with too many objects or bytes.
 fn too_large(objects: usize, bytes: usize, bytes_max: usize) -> Error {
     Error::Invalid(format!(
         "{objects} objects in one step need {bytes} bytes of the log at once; {bytes_max} are allowed"
     ))
 }
 
-/// Bytes of memory that a record and its place in an overlay take at most.
+/// Bytes of memory of a record and its place in an overlay at most.
 fn memory_bytes(record: &Record) -> usize {
     record.memory_bytes() + record.key().len() + overlay::ENTRY_OVERHEAD_BYTES
 }
 
 impl Inner {
-    /// Waits for room for a batch.
+    /// Waits for the permit of a batch.
     pub(crate) async fn admit_batch<'a>(&'a self, batch: PreparedBatch<'a>) -> Result<AdmittedBatch<'a>> {
         let (memory, blocks) = batch.needs()?;
         let permit = self.admit(batch.records.len(), memory, blocks).await?;
         Ok(AdmittedBatch { batch, permit })
     }
 
-    /// Encodes what changes; values that ride in no record are written. The changes behind the first `named` ones are the
-    /// batch's result: where these store nothing it is part of a delete, which works on a full device (R3).
+    /// Encodes the changes, and writes values that do not ride in their records. The changes after the first `named`
+    /// ones are the batch's result: if the first ones store nothing, the result is part of a delete, which works on a
+    /// full device (R3).
     pub(crate) async fn prepare_changes<'a>(
         &'a self,
         keys: &[ObjectKey],
@@ -172,7 +173,8 @@ impl Inner {
         let bytes_max = self.log.committer.ring.write_batch_bytes_max();
         let value_bytes: usize = changes.iter().map(Change::value_bytes).sum();
         let is_large = writes > 1 && value_bytes > bytes_max / 2;
-        // Before values are written and space is claimed for each: that may fail first, and would say that the device is full.
+        // Checked before values are written and space is claimed for each: that may fail first, and would say that the
+        // device is full.
         if writes > 1 {
             let least = |(key, change)| self.record_bytes_min(key, change, is_large);
             let bytes: usize = keys.iter().zip(changes.iter()).map(least).sum();
@@ -202,7 +204,7 @@ impl Inner {
         Ok(batch)
     }
 
-    /// Bytes that the record of a change has at the least. `is_large` is that of its batch's parts.
+    /// Bytes of the record of a change at least. `is_large` is that of its batch's parts.
     fn record_bytes_min(&self, key: &ObjectKey, change: &Change, is_large: bool) -> usize {
         let (value, has_metadata) = match change {
             Change::NoChange => return 0,
@@ -212,7 +214,7 @@ impl Inner {
         };
         let key_bytes = key.encoded().len();
         let value_bytes = match placement_of(key_bytes, 0, value.len(), &self.tuning) {
-            // With metadata the value may go elsewhere.
+            // With metadata the value may have another placement.
             _ if has_metadata => 0,
             Placement::Leaf => value.len(),
             Placement::Log if !is_large => value.len(),

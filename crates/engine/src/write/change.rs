@@ -1,4 +1,4 @@
-//! The parts of a decision: how much of an object it sees, and what it makes of it.
+//! The parts of a decision: the amount of an object that it reads, and the change that it makes.
 
 use std::sync::Arc;
 
@@ -7,27 +7,27 @@ use shoal_buffer::Buffer;
 use crate::common::object::{Expiry, Metadata, PutOptions};
 use crate::space::manager::Extents;
 
-/// What a decision looks at.
+/// The amount of an object that a decision reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadLevel {
-    /// Nothing: the decision is the same whatever there is, and need not see it.
+    /// Nothing: the decision does not depend on the object.
     Nothing,
-    /// Whether it exists, and nothing else: the object that is shown has no metadata, no value, and where its state is in flight no
-    /// version. One of which nobody knows whether it exists, because its part of the tree is damaged, counts as existing, with
-    /// version 0: so a delete of it deletes it.
+    /// Whether the object exists, and nothing else: the shown object has no metadata, no value, and in flight no
+    /// version. If a damaged part of the tree hides whether it exists, it counts as existing, with version 0: so a
+    /// delete of it deletes it.
     Existence,
-    /// What is known about the object; its value stays empty, and the version of a state in flight is not known yet.
+    /// Everything but the value, which stays empty; the version of a state in flight is not known yet.
     Info,
-    /// Its value too.
+    /// Everything but the version of a state in flight.
     Value,
-    /// What is known about the object, the version included: waits where the newest state is in flight.
+    /// Everything but the value, with the version: waits if the newest state is in flight.
     Version,
-    /// Its value and its version: waits as for that.
+    /// Everything: waits if the newest state is in flight.
     Whole,
 }
 
 impl ReadLevel {
-    /// Whether the value is looked at.
+    /// Returns true if the value is read.
     pub(crate) fn wants_value(self) -> bool {
         matches!(self, Self::Value | Self::Whole)
     }
@@ -37,36 +37,37 @@ impl ReadLevel {
     }
 }
 
-/// What is done with a key.
+/// The change of a key.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Nothing.
+    /// None.
     NoChange,
-    /// The object is this from now on.
+    /// The object has this value from now on.
     Put {
         /// Its value, at most 4 MiB.
         value: Buffer,
-        /// What its user says about it.
+        /// The metadata of the user.
         metadata: Metadata,
-        /// When its time is over.
+        /// The object's deadline.
         expiry: Expiry,
     },
-    /// The object is this from now on, with all that may be said of a put; the rules among it do not count.
+    /// The object has this value from now on, with all options of a put, whose rules are ignored.
     PutWith {
         /// Its value, at most 4 MiB.
         value: Buffer,
-        /// The rest.
+        /// The other options.
         options: Box<PutOptions>,
     },
-    /// The object is this from now on; its value is on the device already. Only a stream of the store makes one.
+    /// The object has this value from now on, which is on the device already. Only a stream of the store makes such a
+    /// change.
     #[doc(hidden)]
     Placed(Placed),
-    /// It does not exist from now on.
+    /// The object does not exist from now on.
     Delete,
 }
 
-/// A value that a stream has written, and the entry that names it. Where it is not stored its space is given back with the last
-/// clone.
+/// A value that a stream has written, and the entry that names it. If it is not stored, its space is freed with the
+/// last clone.
 #[derive(Clone)]
 pub struct Placed {
     pub(crate) entry: Vec<u8>,
@@ -80,12 +81,12 @@ impl std::fmt::Debug for Placed {
 }
 
 impl Change {
-    /// Whether it writes.
+    /// Returns true if the change writes.
     pub(crate) fn is_write(&self) -> bool {
         !matches!(self, Self::NoChange)
     }
 
-    /// Bytes of the value that it stores.
+    /// Bytes of the stored value.
     pub(crate) fn value_bytes(&self) -> usize {
         match self {
             Self::Put { value, .. } | Self::PutWith { value, .. } => value.len(),

@@ -1,9 +1,9 @@
-//! Retries: a write that says who it is, is done once, however often it is sent (R17).
+//! Dedup: a write with a request id is done once, however often it is sent (R17).
 //!
-//! A session numbers its writes. The result of each lies in an object of the store's own bucket, in the tablet of the write's
-//! first key, and is written in the same step as the write itself: after a crash both are there or neither. A session has
-//! [`RESULTS_KEPT`] such objects in a tablet, used in turn, so a newer write overwrites the result of an old one; what nobody
-//! used for [`RESULT_LIFE_NS`] expires. It takes no memory besides.
+//! A session numbers its writes. The result of each lies in an object of the store's own bucket, in the tablet of the
+//! write's first key, and is written in the same write batch as the write itself: after a crash both are there or
+//! neither. A session has [`RESULTS_KEPT`] such objects in a tablet and uses them in turn, so a newer write overwrites
+//! the result of an old one. An unused result expires after [`RESULT_LIFE_NS`]. Results take no memory besides.
 
 use std::time::Duration;
 
@@ -21,32 +21,32 @@ use crate::testing::injected_bug::{Bug, injected};
 use crate::write::append::Seen;
 use crate::write::change::{Change, ReadLevel};
 
-/// Results that are kept of a session in a tablet: a session must not have more writes under way.
+/// Results of a session that a tablet keeps: a session must not have more writes in flight.
 pub const RESULTS_KEPT: u64 = 64;
 
-/// How long a result is kept, in nanoseconds, where nothing overwrites it: half an hour, as RAMCloud's leases. A repetition
-/// that comes later is taken for a new write.
+/// The life of a result in nanoseconds, unless a newer one overwrites it: half an hour, as RAMCloud's leases. A later
+/// repetition counts as a new write.
 pub const RESULT_LIFE_NS: u64 = 30 * 60 * 1_000_000_000;
 
-/// As writes say it.
+/// The life of a result, as writes set it.
 const RESULT_EXPIRY: Expiry = Expiry::After(Duration::from_nanos(RESULT_LIFE_NS));
 
-/// The longest answer that is kept, in bytes. That a longer one was given is kept, too.
+/// Bytes of the longest answer that is kept. Of a longer one only the fact that it was given is kept.
 pub const RESULT_BYTES_MAX: usize = 512;
 
-/// What a request to write is known by.
+/// The identity of a request to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
-    /// The session, a number that nobody else chose: at random.
+    /// The session: a random number that no other session has.
     pub session: u64,
-    /// The number of the write in its session; grows, and is the same when the write is repeated.
+    /// The number of the write in its session. It grows, and a repetition has the same number.
     pub sequence: u64,
 }
 
-/// The result of a write, as it is kept (`docs/format/object.md`).
+/// The stored result of a write (`docs/format/object.md`).
 pub(crate) struct ResultSlot {
     pub sequence: u64,
-    /// Records in front of this one in its step.
+    /// Records before this one in its write batch.
     pub writes: u32,
     pub answer: Option<Bytes>,
 }
@@ -57,7 +57,7 @@ impl ResultSlot {
         Self { sequence: request.sequence, writes, answer }
     }
 
-    /// The change that keeps it for [`RESULT_LIFE_NS`].
+    /// The change that stores the result for [`RESULT_LIFE_NS`].
     pub(crate) fn change(&self) -> Change {
         let mut bytes = Vec::with_capacity(13 + self.answer.as_ref().map_or(0, Bytes::len));
         bytes.extend_from_slice(&self.sequence.to_le_bytes());
@@ -68,7 +68,7 @@ impl ResultSlot {
     }
 
     /// # Errors
-    /// [`Truncated`] where it is none.
+    /// [`Truncated`] if it is none.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         let (sequence, writes) = (reader.u64()?, reader.u32()?);
@@ -80,22 +80,23 @@ impl ResultSlot {
         Ok(Self { sequence, writes, answer })
     }
 
-    /// The version of the last object that the step wrote, where `version` is this result's own.
+    /// The version of the last object that the write batch wrote. `version` is that of this result.
     pub(crate) fn version_of_last(&self, version: Lsn) -> Lsn {
         Lsn(version.0 - u64::from(self.writes > 0))
     }
 }
 
 impl Inner {
-    /// About when a result that is written now is over.
+    /// The approximate deadline of a result that is written now.
     pub(crate) fn end_of_result(&self) -> End {
         End::Store(self.log.expiry.store_ns().saturating_add(RESULT_LIFE_NS))
     }
 
-    /// Where the result of a write lies whose first key is `key`.
+    /// The key of the result of a write whose first key is `key`.
     pub(crate) fn result_key(&self, key: &ObjectKey, request: RequestId) -> ObjectKey {
         let tablet = self.tablets.of(key);
-        // A hash tag of the tablet: about as many tries as there are tablets. One that covers no slot there is not.
+        // A hash tag of the tablet; finding one takes about as many tries as there are tablets. Every tablet covers a
+        // slot.
         let tag = (0_u32..)
             .map(|number| number.to_string())
             .find(|tag| (tablet.slot_first..=tablet.slot_last).contains(&hash_slot(tag.as_bytes())))
@@ -108,8 +109,9 @@ impl Inner {
     pub(crate) async fn look_at_result(&self, key: &ObjectKey) -> Result<(Seen, Option<(Lsn, ResultSlot)>)> {
         let tablet = self.tablets.of(key);
         let (seen, found) = match self.look(tablet, key, ReadLevel::Value).await {
-            // Where a result was lost with its page nobody knows whether there is one, and to refuse would refuse all writes that a
-            // place there is for. A repetition of a write that old is taken for a new one, as one after the life of its result is.
+            // If a result was lost with its page, its existence is unknown, and a refusal would refuse all writes of
+            // that result slot. A repetition of a write that old counts as a new one, as a repetition after the life of
+            // its result does.
             Err(error) if is_unreadable(&error) => {
                 let (seen, found) = self.look(tablet, key, ReadLevel::Existence).await?;
                 (seen, found.filter(|found| found.version != Lsn::NONE))
@@ -123,7 +125,7 @@ impl Inner {
         Ok((seen, Some((found.version, slot))))
     }
 
-    /// What a write of this request did before, if there was one; durable when it returns.
+    /// The outcome of an earlier write with this request, if there was one; durable on return.
     pub(crate) async fn result_before(
         &self,
         request: RequestId,

@@ -1,7 +1,7 @@
-//! The newest state of keys, in flight or not, as a transaction sees it before it decides.
+//! The newest states of keys, in flight or not, which a transaction reads before it decides.
 //!
-//! Writers of a hot key so share a flush instead of waiting for one another's (engine.md, "The way of a write"). An answer that was
-//! derived from a state in flight leaves only when that state is durable.
+//! So writers of a hot key share a flush instead of waiting for each other's. An answer that was derived from a state
+//! in flight may leave only when that state is durable.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -23,20 +23,20 @@ use crate::value::entry::{Entry, Home, Meta};
 use crate::write::append::Seen;
 use crate::write::change::ReadLevel;
 
-/// Bytes of all values that one transaction looks at: they are in memory at once.
+/// Bytes of all values that one transaction reads: they are in memory at once.
 pub(crate) const LOOKS_BYTES_MAX: u64 = 64 << 20;
 
-/// Keys that a transaction looks at at a time.
+/// Keys that a transaction reads at a time.
 const LOOKS_AT_A_TIME: usize = 16;
 
-/// What stands for an object of which nobody knows whether it exists.
+/// The entry of an object whose existence is unknown.
 fn unknown() -> FoundEntry {
     let (meta, home) = (Meta::Inline(SmallVec::new()), Home::Inline);
     let entry = Entry { modified_ns: 0, end: None, value_bytes: 0, meta, home };
     FoundEntry { version: Lsn::NONE, entry, inline: Bytes::new() }
 }
 
-/// What was seen of some keys, where they were looked at, and what is shown of them.
+/// The states of the read keys, and the objects to show.
 #[derive(Default)]
 pub(crate) struct Looked {
     pub seen: SmallVec<[Option<Seen>; 1]>,
@@ -44,7 +44,7 @@ pub(crate) struct Looked {
 }
 
 impl Inner {
-    /// The newest states of the keys, as far as their levels go.
+    /// Reads the newest states of the keys, each as far as its level goes.
     pub(crate) async fn look_at_all(
         &self,
         keys: &[(ObjectKey, ReadLevel)],
@@ -67,7 +67,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Shows one key; all values together have `bytes` bytes so far.
+    /// Reads one key. `bytes` counts the bytes of all values so far.
     async fn look_at_one(
         &self,
         key: &ObjectKey,
@@ -94,7 +94,7 @@ impl Inner {
         Ok((Some(seen), object))
     }
 
-    /// The newest state of a key; one whose time is over does not exist.
+    /// The newest state of a key; an expired object does not exist.
     pub(crate) async fn look(
         &self,
         tablet: &Tablet,
@@ -107,7 +107,7 @@ impl Inner {
         Ok((seen, found))
     }
 
-    /// The newest state of a key. Waits where it is in flight and `level` needs what is on the device, or its number.
+    /// The newest state of a key. Waits if it is in flight and `level` needs its number or bytes on the device.
     pub(crate) async fn look_stored(
         &self,
         tablet: &Tablet,
@@ -150,7 +150,7 @@ impl Inner {
     }
 }
 
-/// The results of all of these, or the first error.
+/// The results of all futures, or the first error.
 async fn all_of<T>(futures: impl Iterator<Item = impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
     let mut running: Vec<_> = futures.map(|future| (Some(Box::pin(future)), None)).collect();
     poll_fn(|context| {

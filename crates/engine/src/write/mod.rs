@@ -1,4 +1,4 @@
-//! The way of a write: a batch of prepared records takes its place in overlays and queue.
+//! The path of a write: a batch of prepared records is inserted into overlays and queue.
 
 pub(crate) mod admission;
 pub(crate) mod append;

@@ -1,4 +1,4 @@
-//! A conditional write of one key with a request id: it is done once, and so is its rejection (R17).
+//! A conditional write of one key with a request id: both its success and its rejection happen once (R17).
 
 use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated};
@@ -13,7 +13,7 @@ use crate::write::pending::Pending;
 use crate::write::transact::{Decision, Outcome, TransactOptions};
 
 impl Store {
-    /// Writes where `rules` allow it, once; gives the place of the write, or the version that it had before.
+    /// Writes once, if `rules` accept. Returns the queued write, with the version before.
     pub(crate) async fn write_once(
         &self,
         request: RequestId,
@@ -35,7 +35,7 @@ impl Store {
                 match done.pending.pop() {
                     Some(written) if !rejected => Ok(written.with_before(current)),
                     result => {
-                        // That it was rejected is kept, too.
+                        // The rejection is kept, too.
                         if let Some(result) = result {
                             result.durable().await?;
                         }
@@ -57,7 +57,7 @@ impl Store {
     }
 }
 
-/// What was found before a conditional write, and whether it was rejected for it.
+/// The state found before a conditional write, and its rejection.
 struct Verdict {
     rejected: bool,
     current: Option<Lsn>,

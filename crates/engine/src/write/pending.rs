@@ -1,4 +1,4 @@
-//! Writes whose places in the order are fixed and that are not durable yet.
+//! Queued writes, whose places in the order of writes are fixed and that are not durable yet.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use crate::common::error::Result;
 use crate::log::record::Record;
 use crate::store::Store;
 
-/// Writes that have their places in the order of writes, one behind the other. Dropping this forgets the answer, not the writes.
+/// Writes with consecutive places in the order of writes. Dropping this forgets the answer, not the writes.
 #[derive(Clone)]
 pub struct Pending {
     store: Store,
@@ -23,7 +23,7 @@ pub struct Pending {
 #[derive(Clone)]
 enum Last {
     Record(Arc<Record>),
-    /// It was durable before.
+    /// The write was durable already.
     Durable(Lsn),
 }
 
@@ -51,19 +51,19 @@ impl Pending {
         Self { count: count as u32, ..self }
     }
 
-    /// How many writes they are.
+    /// The number of writes.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count as usize
     }
 
-    /// The version that the object of the only write had before, where its rules had it looked up.
+    /// The previous version of the object of a single write, if its rules read it.
     #[must_use]
     pub fn before(&self) -> Option<Lsn> {
         self.before
     }
 
-    /// Whether the writes survive a crash by now.
+    /// Returns true if the writes survive a crash.
     #[must_use]
     pub fn is_durable(&self) -> bool {
         match &self.last {
@@ -72,10 +72,11 @@ impl Pending {
         }
     }
 
-    /// Waits until the writes are durable, and gives the version of the last one; the context's task is woken then.
+    /// Returns the version of the last write once all are durable; until then, registers the context's task to be
+    /// woken.
     ///
     /// # Errors
-    /// [`crate::Error::Unknown`]: the device failed before they were known to be durable.
+    /// [`crate::Error::Unknown`]: the device failed before the writes were known to be durable.
     pub fn poll_durable(&self, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
         match &self.last {
             Last::Record(record) => self.store.0.log.committer.poll_durable(record, context),
@@ -83,21 +84,21 @@ impl Pending {
         }
     }
 
-    /// The versions of all writes in their order, where `last` is that of the last one.
+    /// The versions of all writes in their order; `last` is the version of the last one.
     pub fn versions(&self, last: Lsn) -> impl ExactSizeIterator<Item = Lsn> + use<> {
         let count = self.count as usize;
         let before = last.0 - count as u64;
         (0..count).map(move |index| Lsn(before + 1 + index as u64))
     }
 
-    /// Waits until the writes are durable, and gives the version of the last one.
+    /// Waits until the writes are durable; returns the version of the last one.
     ///
     /// # Errors
     /// As [`Self::poll_durable`].
     pub async fn durable(self) -> Result<Lsn> {
         let committer = &self.store.0.log.committer;
         match &self.last {
-            // Threads that may not block have handed it over.
+            // Threads that may not block have handed the record over.
             Last::Record(record) if may_block() => committer.drive_until(record).await,
             Last::Record(record) => committer.wait_durable(record).await,
             Last::Durable(version) => Ok(*version),
@@ -106,8 +107,8 @@ impl Pending {
 }
 
 impl Store {
-    /// Runs `work`; the writes of this store that it queues are handed to the committer together when it ends, or when there
-    /// are many, so that they share a batch. `work` must not wait for one of them.
+    /// Runs `work`. The writes of this store that it queues are handed to the committer at its end, or earlier if there
+    /// are many, so that they share a batch. `work` must not wait for any of them.
     pub fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
         self.0.log.committer.gather(work)
     }

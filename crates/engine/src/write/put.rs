@@ -1,4 +1,4 @@
-//! Puts and deletes of one key: the way of a value into the store.
+//! Puts and deletes of one key: the path of a value into the store.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use crate::write::dedup::RequestId;
 use crate::write::pending::Pending;
 use crate::write::receive_buffer::ReceiveBuffer;
 
-/// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would delay its
-/// neighbours in the batch.
+/// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would
+/// delay the other writes of the batch.
 const WRITTEN_WITH_BATCH_BYTES_MAX: u64 = 64 << 10;
 
 /// A write of one key, for [`Store::write`].
@@ -38,7 +38,7 @@ pub struct Write<'a> {
 
 enum What<'a> {
     Put(&'a Buffer, &'a PutOptions),
-    /// A put of a value from where it was received.
+    /// A put of a value in the memory into which it was received.
     Received(ReceiveBuffer, &'a PutOptions),
     /// A put of a value that is on the device.
     Placed(&'a Placed),
@@ -56,8 +56,8 @@ impl<'a> Write<'a> {
         Self::new(key, What::Put(value, options), options.rules)
     }
 
-    /// A put of a value that was received into a [`ReceiveBuffer`], which must be full: no byte of it is copied, and it goes to the
-    /// device from where it is.
+    /// A put of a value that was received into a [`ReceiveBuffer`], which must be full: no byte is copied, the device
+    /// reads from that memory.
     #[must_use]
     pub fn put_received(key: &'a ObjectKey, value: ReceiveBuffer, options: &'a PutOptions) -> Self {
         Self::new(key, What::Received(value, options), options.rules)
@@ -74,13 +74,13 @@ impl<'a> Write<'a> {
         Self::new(key, What::Delete, rules)
     }
 
-    /// It is done once, where it has a request, however often it is sent.
+    /// Sets the request id: the write is then done once, however often it is sent.
     #[must_use]
     pub fn once(self, request: Option<RequestId>) -> Self {
         Self { request, ..self }
     }
 
-    /// The same as a transaction does it.
+    /// The same write as a change of a transaction.
     fn into_change(self) -> Change {
         let put = |value, options: &PutOptions| Change::PutWith { value, options: Box::new(options.clone()) };
         match self.what {
@@ -93,18 +93,16 @@ impl<'a> Write<'a> {
 }
 
 impl Store {
-    /// Stores `value` under `key`. Durable when it returns. For values of at most 4 MiB ([`Self::put_stream`] for larger
-    /// ones).
+    /// Stores `value`, of at most 4 MiB, under `key` ([`Self::put_stream`] takes larger ones). Durable on return.
     ///
-    /// # Errors
     /// [`Error::ConditionFailed`], [`Error::Invalid`], [`Error::Full`], [`Error::Busy`], [`Error::Poisoned`]: nothing
-    /// happened. [`Error::Unknown`]: the device failed while it was written.
+    /// happened. [`Error::Unknown`]: the device failed during the write.
     pub async fn put(&self, key: &ObjectKey, value: Buffer, options: PutOptions) -> Result<PutResult> {
         self.write_durably(Write::put(key, &value, &options)).await.map(|(done, _)| done)
     }
 
-    /// Deletes an object; deleting what does not exist succeeds, unless the rules say otherwise. Durable when it
-    /// returns; works on a full device.
+    /// Deletes an object. Deleting an absent object succeeds, unless the rules reject it. Durable on return; works on a
+    /// full device.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -113,16 +111,16 @@ impl Store {
         Ok(DeleteResult { deleted, version })
     }
 
-    /// As [`Self::put`] and [`Self::delete`], but returns when the write has its place in the order of writes: it is durable when
-    /// [`Pending::durable`] says so.
+    /// As [`Self::put`] and [`Self::delete`], but returns when the write has its place in the order of writes: it is
+    /// durable once [`Pending::durable`] has returned.
     ///
     /// # Errors
-    /// As [`Self::put`]; [`Error::Unknown`] where the session of its request is [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further
-    /// already.
+    /// As [`Self::put`]; [`Error::Unknown`] if the session of its request is already
+    /// [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further.
     pub async fn write(&self, write: Write<'_>) -> Result<Pending> {
         if let Some(request) = write.request {
             let (key, rules) = (write.key, write.rules);
-            // Apart, so that other writes are not as large as a transaction.
+            // Boxed, so that other writes are not as large as a transaction.
             return Box::pin(self.write_once(request, key, rules, write.into_change())).await;
         }
         let (record, before) = self.0.queue_write(write).await?;
@@ -130,7 +128,7 @@ impl Store {
         Ok(Pending::new(self.clone(), record).with_before(before))
     }
 
-    /// As [`Self::write`], and waits until it is durable; with the version before, where the rules had it looked up.
+    /// As [`Self::write`], and waits until it is durable. Returns the version before, too, if the rules read it.
     pub(crate) async fn write_durably(&self, write: Write<'_>) -> Result<(PutResult, Option<Lsn>)> {
         if write.request.is_some() {
             let pending = self.write(write).await?;
@@ -141,8 +139,8 @@ impl Store {
         Ok((PutResult { version: self.0.log.committer.drive_until(&record).await? }, before))
     }
 
-    /// Memory for a value of so many bytes, into which it can be received; none where the value is so short that it rides in a
-    /// record, or so long that it would not stay in the pool, or where no frames can be had now.
+    /// Memory of the pool into which a value of `value_bytes` bytes can be received. `None` if the value rides in its
+    /// record, if it is too long to stay in the pool, or if no frames are free.
     pub fn receive_buffer(&self, key: &ObjectKey, value_bytes: usize) -> Option<ReceiveBuffer> {
         let inner = &*self.0;
         if placement_of(key.encoded().len(), 0, value_bytes, &inner.tuning) != Placement::Extents {
@@ -154,7 +152,7 @@ impl Store {
 }
 
 impl Inner {
-    /// Queues a write of one key where its rules allow it; its record, and the version before, where the rules had it looked up.
+    /// Queues a write of one key if its rules accept. Returns its record, and the version before if the rules read it.
     async fn queue_write(&self, write: Write<'_>) -> Result<(Arc<Record>, Option<Lsn>)> {
         let Write { key, what, rules, .. } = write;
         self.check_writable()?;
@@ -167,7 +165,7 @@ impl Inner {
         match what {
             What::Put(value, options) => batch.put(key, value, options, Part::LAST).await?,
             What::Received(buffer, options) => {
-                // Only the batch holds the frames behind this: they can stay in the pool.
+                // Only the batch holds the frames after this: they can stay in the pool.
                 let (frames, value_bytes, copied) = buffer.into_filled();
                 OperationCounters::add(&self.counters.value_bytes_copied, copied as u64);
                 let content = Content::Filled { frames: &frames, value_bytes };
@@ -183,7 +181,7 @@ impl Inner {
         Ok((record, before))
     }
 
-    /// The entry of a new value, its home still open, and the metadata's bytes.
+    /// The entry of a new value, its home still open, and the bytes of the metadata.
     pub(crate) fn new_entry(
         &self,
         key: &ObjectKey,
@@ -209,7 +207,7 @@ impl Inner {
         ))
     }
 
-    /// Extents for so many stored bytes, and for a manifest where they need one.
+    /// Extents for this many stored bytes, and for a manifest if they need one.
     pub(crate) async fn claim_extents(
         &self,
         key: &ObjectKey,
@@ -255,7 +253,7 @@ impl Inner {
 }
 
 impl PreparedBatch<'_> {
-    /// Adds the record of a put; a larger value is on the device when it returns.
+    /// Adds the record of a put. A larger value is on the device on return.
     pub(crate) async fn put(
         &mut self,
         key: &ObjectKey,
@@ -271,7 +269,7 @@ impl PreparedBatch<'_> {
             )));
         }
         let (entry, meta) = inner.new_entry(key, options, value.len() as u64)?;
-        // Results of writes (R17) are noted once a place, not once a write (`transact.rs`).
+        // Results of writes (R17) are noted once for each result slot, not for each write (`transact.rs`).
         if let Some(end) = entry.end.filter(|_| !key.is_system()) {
             inner.maintenance.expiring.note(end, key.encoded());
         }
@@ -305,8 +303,8 @@ impl PreparedBatch<'_> {
         Ok(())
     }
 
-    /// The value gets extents of its own. It is written here and now, except where this thread leads the commit anyway: then
-    /// value and log are written together.
+    /// Gives the value extents of its own, and writes it now. If this thread leads the commit, value and log are
+    /// written together instead.
     async fn put_in_extents(
         &mut self,
         key: &ObjectKey,
@@ -319,7 +317,8 @@ impl PreparedBatch<'_> {
         let front = if entry.meta_in_front() > 0 { meta } else { &[] };
         let stored = entry.stored_bytes();
         let mut last_error = None;
-        // A failed write of a value is tried once elsewhere: nothing names the first place, which stays out of use.
+        // A failed write of a value is repeated once in another place: nothing names the first place, which stays
+        // unused.
         for _ in 0..2 {
             let (extents, promise) = inner.claim_extents(key, stored).await?;
             let (data, manifest) = (&extents[0], extents.get(1));
@@ -354,7 +353,7 @@ impl PreparedBatch<'_> {
         Ok(())
     }
 
-    /// Adds the record of a delete, which says that the key does not exist.
+    /// Adds the record of a delete: the key does not exist from then on.
     pub(crate) async fn delete(&mut self, key: &ObjectKey, part: Part) -> Result<()> {
         let inner = self.inner;
         let promise = inner.claim(|| inner.space.claim_delete()).await?;

@@ -1,18 +1,18 @@
-//! A value that is being received: the memory that goes to the device, and that it is read from afterwards.
+//! Memory into which a value is received: the device writes it from there, and reads find it there afterwards.
 
 use std::io::IoSliceMut;
 
 use shoal_pool::{Filled, Fresh};
 use smallvec::SmallVec;
 
-/// Memory for one value, in frames of the pool. Dropped, it gives them back.
+/// Memory for one value, in frames of the pool. Dropping it frees them.
 #[derive(Debug)]
 pub struct ReceiveBuffer {
     fresh: Fresh,
     value_bytes: usize,
-    /// So many bytes of the value are there.
+    /// Bytes of the value that were received.
     filled: usize,
-    /// Of them, so many were copied.
+    /// Received bytes that were copied.
     copied: usize,
 }
 
@@ -22,40 +22,41 @@ impl ReceiveBuffer {
         Self { fresh, value_bytes, filled: 0, copied: 0 }
     }
 
-    /// Bytes of the value that are not there yet.
+    /// Bytes of the value that are missing.
     #[must_use]
     pub fn missing(&self) -> usize {
         self.value_bytes - self.filled
     }
 
-    /// Bytes of the value that are there.
+    /// Bytes of the value that were received.
     #[must_use]
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// A copy of what is there.
+    /// A copy of the received bytes.
     #[must_use]
     pub fn to_vec(&mut self) -> Vec<u8> {
         self.fresh.pieces_mut(0, self.filled).concat()
     }
 
-    /// Bytes of the memory that it takes.
+    /// Bytes of the memory that the buffer takes.
     #[must_use]
     pub fn byte_count(&self) -> usize {
         self.fresh.byte_count()
     }
 
-    /// The memory of what is missing, in order, for a call that receives; [`Self::advance`] says how much came.
+    /// The memory of the missing bytes, in order, for a system call that receives. [`Self::advance`] then sets the
+    /// received number.
     pub fn spare(&mut self) -> SmallVec<[IoSliceMut<'_>; 4]> {
         let missing = self.missing();
         self.fresh.pieces_mut(self.filled, missing).into_iter().map(IoSliceMut::new).collect()
     }
 
-    /// So many bytes came into what [`Self::spare`] gave.
+    /// Notes that `bytes` bytes were received into [`Self::spare`].
     ///
     /// # Panics
-    /// Where so many were not missing.
+    /// If fewer bytes are missing.
     pub fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.missing(), "more bytes came than there was room for");
         self.filled += bytes;
@@ -64,7 +65,7 @@ impl ReceiveBuffer {
     /// Copies bytes that were received elsewhere.
     ///
     /// # Panics
-    /// Where so many are not missing.
+    /// If fewer bytes are missing.
     pub fn take(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         for piece in self.fresh.pieces_mut(self.filled, bytes.len()) {
@@ -76,11 +77,11 @@ impl ReceiveBuffer {
         self.copied += bytes.len();
     }
 
-    /// The filled frames, zeros behind the value; the bytes of the value, and how many of them were copied.
+    /// The filled frames with zeros after the value, the bytes of the value, and the number of copied bytes.
     pub(crate) fn into_filled(mut self) -> (Filled, usize, usize) {
         assert_eq!(self.missing(), 0, "the value is there as a whole");
         let behind = self.fresh.byte_count() - self.value_bytes;
-        // The frames were used before: what is behind the last byte must not reach the device.
+        // The frames were used before: bytes after the value's last byte must not reach the device.
         for piece in self.fresh.pieces_mut(self.value_bytes, behind) {
             piece.fill(0);
         }
@@ -124,7 +125,7 @@ mod tests {
         block_on(store.get(&key(name), ByteRange::ALL)).unwrap().unwrap().value.to_vec()
     }
 
-    /// What a put wrote to extents of its own is there for the first get, before and after the apply.
+    /// The first get finds a value that a put wrote to extents in memory, before and after the apply.
     #[test]
     fn what_was_just_written_is_read_without_the_device() {
         for background in [false, true] {
@@ -143,7 +144,7 @@ mod tests {
             }
             assert_eq!(store.stat().device.reads, reads, "of values that were just written");
             block_on(store.0.apply_all()).unwrap();
-            // The leaves are new, and come with the entries; the values are where they were.
+            // The leaves are new and come with the entries; the values stay in their places.
             for &bytes in &sizes {
                 block_on(store.0.find(&store.0.tablets.of(&key(bytes)).view(), key(bytes).encoded()))
                     .unwrap();
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Extents are used again and again; what is read is always the newest value.
+    /// Extents are reused again and again; a read always returns the newest value.
     #[test]
     fn a_reused_extent_never_gives_what_was_in_it() {
         let store = store(false);
@@ -179,7 +180,7 @@ mod tests {
         assert!(blocks.len() < written, "{} places for {written} values: some were used again", blocks.len());
     }
 
-    /// A value that is written again and again has the frames of one or two versions, not of all of them.
+    /// A value that is overwritten again and again takes the frames of one or two versions, not of all.
     #[test]
     fn a_version_that_was_superseded_leaves_the_pool() {
         const FRAMES: usize = (64 << 10) / 4096;
@@ -224,10 +225,10 @@ mod tests {
             assert_eq!(stat.value_bytes_copied - before.value_bytes_copied, copied as u64);
             assert_eq!(stat.device.reads, before.device.reads);
         }
-        // What was given up leaves nothing.
+        // A dropped buffer leaves nothing.
         drop(store.receive_buffer(&key("gone"), 100_000).unwrap());
         assert!(block_on(store.get(&key("gone"), ByteRange::ALL)).unwrap().is_none());
-        // And what comes from elsewhere is copied once.
+        // A value in other memory is copied once.
         let before = store.stat().value_bytes_copied;
         block_on(store.put(&key("copied"), value(64 << 10, 3).into(), PutOptions::default())).unwrap();
         assert_eq!(store.stat().value_bytes_copied - before, 64 << 10);

@@ -22,16 +22,16 @@ use crate::write::put::{Filler, Write};
 /// Bytes that a stream collects before it writes them to an extent.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// A value on its way in. Dropping it without [`finish`](Self::finish) leaves nothing behind.
+/// A value that is being stored in pieces. Dropping it without [`finish`](Self::finish) frees everything.
 pub struct PutStream {
     store: Store,
     key: ObjectKey,
     options: PutOptions,
-    /// The request that the write is, where its sender says so.
+    /// The request id of the write, if its client sent one.
     request: Option<RequestId>,
-    /// Bytes that are not on the device yet; they become a single put where nothing more comes.
+    /// Bytes that are not on the device yet; they become a single put if no more follow.
     pending: Vec<u8>,
-    /// Metadata that goes in front of the value was taken into `pending`.
+    /// True once metadata that go before the value are in `pending`.
     started: bool,
     meta_in_front: usize,
     written: u64,
@@ -42,7 +42,7 @@ pub struct PutStream {
 }
 
 impl Store {
-    /// Begins to store a value that arrives in pieces: up to 5 GiB. Nothing is visible before it is finished.
+    /// Starts to store a value that arrives in pieces: up to 5 GiB. It is visible only after [`PutStream::finish`].
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::Poisoned`], [`Error::Closed`].
@@ -67,7 +67,8 @@ impl Store {
 }
 
 impl PutStream {
-    /// It is stored once, where it has a request: a repetition is known when it is finished, and then what it carried is thrown away.
+    /// Sets the request id: the value is then stored once. A repetition is recognised at [`finish`](Self::finish), and
+    /// its bytes are dropped.
     #[must_use]
     pub fn once(self, request: Option<RequestId>) -> Self {
         Self { request, ..self }
@@ -93,10 +94,10 @@ impl PutStream {
         Ok(())
     }
 
-    /// The value is complete: makes it durable and visible.
+    /// Completes the value: makes it durable and visible.
     ///
     /// # Errors
-    /// As [`Store::put`], and as [`Store::write`] where it has a request.
+    /// As [`Store::put`]; with a request id, as [`Store::write`].
     pub async fn finish(mut self) -> Result<PutResult> {
         if !self.started && self.pending.len() as u64 <= VALUE_BYTES_SINGLE_MAX {
             let value = Buffer::from(std::mem::take(&mut self.pending));
@@ -128,14 +129,14 @@ impl PutStream {
         self.store.write_durably(write.once(self.request)).await.map(|(done, _)| done)
     }
 
-    /// Writes what is pending to an extent of its own, in the background; at most one is under way.
+    /// Writes the pending bytes to an extent of their own, in the background; at most one such write is in flight.
     async fn write_piece(&mut self) -> Result<()> {
         let store = self.store.clone();
         let inner = &*store.0;
         inner.check_writable()?;
         if !self.started {
             self.started = true;
-            // A repetition of a write that was done gets its answer, whatever its rules say of what it left.
+            // A repetition gets its earlier answer, whatever its rules say about the present state.
             if self.request.is_none() {
                 inner.queue_by_rules(&self.key, self.options.rules, None).await?;
             }

@@ -1,10 +1,11 @@
-//! Transactions: read, decide, write. What is read is of one moment, what is written is one batch, and nobody comes between.
+//! Transactions: read, decide, write. The reads are of one moment, the writes are one batch, and no other write comes
+//! between.
 //!
-//! The decision is made on the newest states of the keys (`look.rs`), without a lock, and made again where one of them changed before
-//! the batch took its place (`append.rs`): what was seen is compared under the locks of all overlays, the same record or the same
-//! root, so states in flight count, too. A transaction of several keys holds its reads to one moment also where it writes nothing.
-//! Readers that ask for one key after the other see no snapshot: one that looks between two of its reads sees some of the keys
-//! before the batch and others after it. A transaction that others come between too often queues for its keys (`turns.rs`).
+//! The decision is made on the newest states of the keys (`look.rs`), without a lock. It is made again if one of them
+//! changed before the batch was queued (`append.rs`): under the locks of all overlays, each key must still have the
+//! same record or root, so states in flight count, too. A transaction of several keys also holds its reads to one
+//! moment if it writes nothing. Readers that read one key after the other see no snapshot: some keys may be from before
+//! the batch and others from after it. A transaction that loses too many races queues for its keys (`turns.rs`).
 
 use bytes::Bytes;
 use shoal_base::Lsn;
@@ -24,17 +25,19 @@ use crate::write::look::Looked;
 use crate::write::pending::Pending;
 use crate::write::watch::Watch;
 
-/// What a transaction did.
+/// The result of a transaction that was done.
 #[derive(Debug)]
 pub struct Updated<T> {
-    /// What the decision said besides.
+    /// The answer of the decision.
     pub answer: T,
-    /// What must be durable before the answer may leave: the transaction's own last write, or the states that the decision saw.
+    /// The writes that must be durable before the answer may leave: the transaction's own last one, or the states in
+    /// flight that the decision saw.
     pub pending: SmallVec<[Pending; 1]>,
 }
 
 impl<T> Updated<T> {
-    /// Waits until the answer may leave; gives it with the version of the last write, none where nothing was in flight.
+    /// Waits until the answer may leave. Returns it with the version of the last write, [`Lsn::NONE`] if none was in
+    /// flight.
     ///
     /// # Errors
     /// As [`Pending::durable`].
@@ -47,38 +50,37 @@ impl<T> Updated<T> {
     }
 }
 
-/// What a transaction decides.
+/// The decision of a transaction.
 #[derive(Debug)]
 pub enum Decision<T> {
     /// These changes, one for each key in their order, and this answer.
     Do(Vec<Change>, T),
-    /// Nothing: the answer is given at once, and says nothing of one moment.
+    /// No change: the answer is returned at once, and does not hold for one moment.
     Leave(T),
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug)]
 pub enum Outcome<T> {
     /// It was done.
     Done(Updated<T>),
-    /// The decision left it.
+    /// The decision was [`Decision::Leave`].
     Left(T),
     /// A watched key changed: nothing was done.
     Changed,
-    /// A transaction of this request had been done before, and is durable.
+    /// A transaction with this request id was done before, and is durable.
     Before {
-        /// The version of the last object that it wrote, or of its result where it wrote none.
+        /// The version of the last object that it wrote; of its result if it wrote none.
         version: Lsn,
-        /// What was kept of its answer; none where that was too long.
+        /// The kept part of its answer; `None` if that was too long.
         answer: Option<Bytes>,
     },
 }
 
 impl<T> Outcome<T> {
-    /// What was done, of a transaction that has no other outcome: nothing is watched, it has no request, and leaves nothing.
+    /// The result of a transaction that has no other outcome: one without watches and request id, which is never left.
     ///
-    /// # Panics
-    /// Where it has another one.
+    /// On any other outcome.
     #[must_use]
     pub fn done(self) -> Updated<T> {
         match self {
@@ -88,17 +90,17 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What else is said of a transaction.
+/// The options of a transaction.
 pub struct TransactOptions<'a, T> {
-    /// Nothing is done where one of these keys changed.
+    /// The transaction does nothing if one of these keys changed.
     pub watches: &'a [Watch],
-    /// It is done once: where a transaction of this request was done before, nothing is done, and what the function had kept of its
-    /// answer is given again, also where a watched key changed since: it changed it. A decision that changes nothing counts as done,
-    /// too. At least one key must be named, and a repetition must name the same first one.
+    /// The transaction is done once. If one with this request id was done before, nothing is done, and the kept part of
+    /// its answer is returned, even if a watched key changed since: the first one changed it. A decision without
+    /// changes counts as done, too. At least one key must be named, and a repetition must name the same first one.
     pub request: Option<Keeping<'a, T>>,
 }
 
-/// The request that a write is, and what is kept of its answer.
+/// The request id of a transaction, and the function that gives the part of the answer to keep.
 pub type Keeping<'a, T> = (RequestId, &'a (dyn Fn(&T) -> Vec<u8> + Sync));
 
 impl<T> Default for TransactOptions<'_, T> {
@@ -108,18 +110,19 @@ impl<T> Default for TransactOptions<'_, T> {
 }
 
 impl Store {
-    /// Shows `decide` the newest states of all keys at one moment, each as far as its [`ReadLevel`] goes, and does what it says as one
-    /// batch: no other write comes between, and after a crash all of it is there or nothing. `decide` is asked again where a key
-    /// changed meanwhile; a transaction to which that happens again and again queues for its keys. A key may be named twice: the
-    /// later change wins. Returns when the writes have their places in the order of writes.
+    /// Shows `decide` the newest states of all keys at one moment, each as far as its [`ReadLevel`] goes, and carries
+    /// its decision out as one batch: no other write comes between, and after a crash all of it is there or nothing.
+    /// `decide` is called again if a key changed meanwhile; a transaction to which that happens repeatedly queues for
+    /// its keys. A key may be named twice: the later change wins. Returns when the writes have their places in the
+    /// order of writes.
     ///
-    /// The answer may leave when all of [`Updated::pending`] is durable. The versions of what was written follow each other in
-    /// the order of the keys, and end with that of the last pending write.
+    /// The answer may leave once all of [`Updated::pending`] are durable. The versions of the written objects are
+    /// consecutive in the order of the keys, and end with the version of the last pending write.
     ///
     /// # Errors
-    /// As [`Store::put`] and [`Store::get`]; nothing happened then. [`Error::Invalid`], too, where the records do not fit in one batch
-    /// of the log, the values that are looked at have more than 64 MiB together, or one of them more than 4 MiB. [`Error::Unknown`]
-    /// where the session is [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further already.
+    /// As [`Store::put`] and [`Store::get`]; then nothing happened. [`Error::Invalid`], too, if the records do not fit
+    /// in one log batch, if all read values have more than 64 MiB, or if one of them has more than 4 MiB.
+    /// [`Error::Unknown`] if the session is already [`RESULTS_KEPT`](crate::RESULTS_KEPT) writes further.
     pub async fn transact<T>(
         &self,
         keys: &[(ObjectKey, ReadLevel)],
@@ -161,8 +164,8 @@ impl Store {
         Ok(outcome.done())
     }
 
-    /// Looks, decides, and does what was decided where nothing of it changed meanwhile; else again. An error of `decide` is what it
-    /// leaves.
+    /// Reads, decides, and carries the decision out if none of the keys changed meanwhile; else starts again. An error
+    /// of `decide` becomes [`Outcome::Left`].
     async fn run<T>(
         &self,
         keys: &[(ObjectKey, ReadLevel)],
@@ -192,7 +195,7 @@ impl Store {
         }
     }
 
-    /// When the time of an object would be over that is written now.
+    /// The deadline of an object that is written now with this expiry.
     #[must_use]
     pub fn deadline_of(&self, expiry: Expiry) -> Option<Deadline> {
         let inner = &*self.0;
@@ -201,32 +204,32 @@ impl Store {
     }
 }
 
-/// A transaction while it is tried.
+/// The tries of a transaction.
 struct Trial<'a> {
     store: &'a Store,
     named: &'a [(ObjectKey, ReadLevel)],
-    /// The keys that are named; behind them that of the request's result.
+    /// The named keys, followed by the key of the request's result.
     keys: SmallVec<[ObjectKey; 1]>,
     watches: &'a [Watch],
     request: Option<RequestId>,
     tries: Tries<'a>,
-    /// What the newest look saw, by key.
+    /// The states that the last try read, by key.
     looked: Looked,
-    /// Whether there is no earlier result where this one goes.
+    /// True if the result slot has no earlier result.
     is_first_result: bool,
 }
 
-/// What a decision has for each key.
+/// The change of each key.
 type Changes = SmallVec<[Change; 1]>;
 
-/// Whether all objects are there to be shown, or why the transaction ends.
+/// The result of reading: all objects can be shown, or the transaction ends.
 enum Shown {
     All,
     Changed,
     Before(Lsn, Option<Bytes>),
 }
 
-/// What became of a decision.
+/// The result of carrying a decision out.
 enum Carried {
     Done(SmallVec<[Pending; 1]>),
     Conflict,
@@ -284,7 +287,8 @@ impl<'a> Trial<'a> {
         Ok(Shown::All)
     }
 
-    /// Does what was decided, where the keys are still as they were seen; `kept` is what is kept of the answer to a request.
+    /// Carries a decision out if the keys are still in the states that were seen. `kept` is the part of the answer that
+    /// is kept for the request.
     async fn carry_out(&mut self, changes: &mut Changes, kept: Option<Vec<u8>>) -> Result<Carried> {
         let inner = &*self.store.0;
         let named = self.named.len();
@@ -293,7 +297,7 @@ impl<'a> Trial<'a> {
         let deletes = changes.iter().filter(|change| matches!(change, Change::Delete)).count();
         if let (Some(request), Some(kept)) = (self.request, kept) {
             changes.push(ResultSlot::new(request, writes as u32, kept).change());
-            // Each later result of the place finds it noted: the reaper follows it to its end.
+            // Each later result of the slot finds the key noted: the expiry worker follows it to its end.
             if let Some(key) = self.keys.get(named).filter(|_| self.is_first_result) {
                 inner.maintenance.expiring.note(inner.end_of_result(), key.encoded());
             }
@@ -303,7 +307,7 @@ impl<'a> Trial<'a> {
             inner.check_writable()?;
             let prepared = inner.prepare_changes(&self.keys, changes, named).await?;
             let admitted = inner.admit_batch(prepared).await?;
-            // The version of the last write of a named key is the one that is asked for; the result is behind it.
+            // The caller wants the version of the last write of a named key; the result comes after it.
             last = Some(admitted.last(usize::from(self.request.is_some() && writes > 0)));
             batch = Some(admitted);
         } else if self.is_of_one_key() || injected(Bug::ReadsNotValidated) {
@@ -319,7 +323,7 @@ impl<'a> Trial<'a> {
             }
         }
         let Some(last) = last else { return Ok(Carried::Done(self.seen_in_flight())) };
-        // Others have their turn while the batch is committed.
+        // Other batches have their turn while this one is committed.
         self.tries = Tries::new(&inner.tablets.turns);
         inner.log.committer.hand_over(1);
         OperationCounters::add(&inner.counters.puts, (writes - deletes) as u64);
@@ -327,7 +331,7 @@ impl<'a> Trial<'a> {
         Ok(Carried::Done(SmallVec::from_iter([Pending::new(self.store.clone(), last)])))
     }
 
-    /// What was seen and is not durable yet.
+    /// The states that were seen and are not durable yet.
     fn seen_in_flight(&mut self) -> SmallVec<[Pending; 1]> {
         let records = self.looked.seen.drain(..).flatten().filter_map(|seen| seen.record);
         let pending = records.map(|record| Pending::new(self.store.clone(), record));
@@ -335,20 +339,20 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// What became of an object that the reaper looked at.
+/// The result of expiring one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
     Deleted,
-    /// It was written again, and its time ends later.
+    /// The object was written again, and expires later.
     Later {
         end: End,
     },
-    /// There is none, or its time does not end.
+    /// The object does not exist, or has no deadline.
     Stays,
 }
 
 impl Inner {
-    /// Deletes an object, where its time is over.
+    /// Deletes an object if it has expired.
     pub(crate) async fn delete_if_over(&self, key: &ObjectKey) -> Result<Reaped> {
         let tablet = self.tablets.of(key);
         loop {

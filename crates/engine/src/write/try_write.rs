@@ -1,7 +1,7 @@
-//! Short puts: values that ride in the log and then lie in a leaf, with nothing said besides, placed without waiting.
+//! Short puts without options: their values ride in the log and then lie in a leaf. They are queued without waiting.
 //!
-//! They are one batch: one claim of space, one admission, one look at the clock, the locks of their overlays once, and one
-//! place in the committer's queue. They have the numbers that follow each other, and become durable together.
+//! They are one batch: one claim of space, one admission, one reading of the clock, one hold of the overlays' locks,
+//! and one place in the committer's queue. Their numbers are consecutive, and they become durable together.
 
 use std::borrow::Borrow;
 
@@ -19,22 +19,25 @@ use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{AdmittedBatch, PreparedBatch};
 use crate::write::pending::Pending;
 
-/// Bytes of an entry with an inline value and no metadata, but for the value and its length: flags, time, length of the metadata.
+/// Bytes of an entry with an inline value and without metadata, besides the value and its length: flags, time, length
+/// of the metadata.
 const ENTRY_BYTES: usize = 1 + 8 + 1;
 
-/// Short puts that are placed as one, at most: so long are the overlays' locks held.
+/// Short puts of one call at most: the overlays' locks are held for all of them.
 pub const SHORT_PUTS_MAX: usize = 64;
 
 impl Store {
-    /// Whether a value of so many bytes rides in the log and then lies in a leaf: what [`Self::try_write`] may take.
+    /// Returns true if a value of this many bytes rides in the log and then lies in a leaf, so that [`Self::try_write`]
+    /// may take it.
     #[must_use]
     pub fn is_short(&self, key: &ObjectKey, value_bytes: usize) -> bool {
         placement_of(key.encoded().len(), 0, value_bytes, &self.0.tuning) == Placement::Leaf
     }
 
-    /// Places up to [`SHORT_PUTS_MAX`] puts of short values, with neither rules nor metadata, in the order of writes without
-    /// waiting; of a key that is named twice the later put wins. Nothing happened where it returns none: [`Self::write`] waits, or
-    /// says what is wrong. Takes memory for the records only. After a crash all of them are there or none, but that is not promised.
+    /// Queues up to [`SHORT_PUTS_MAX`] puts of short values, without rules and metadata, without waiting; of a key that
+    /// is named twice the later put wins. Returns `None` if nothing happened: then [`Self::write`] waits, or returns
+    /// the error. Takes memory for the records only. After a crash all of them are there or none, but that is not
+    /// promised.
     pub fn try_write<K: Borrow<ObjectKey>>(&self, puts: &[(K, &[u8])]) -> Option<Pending> {
         let inner = &*self.0;
         inner.check_writable().ok()?;
@@ -79,7 +82,7 @@ impl Inner {
             meta: Meta::Inline(SmallVec::new()),
             home: Home::Inline,
         };
-        // Just so many: a record that takes less than was asked for it needs an allocation more.
+        // The exact size: a record shorter than its memory needs another allocation.
         let body_bytes = ENTRY_BYTES + varint_bytes(value.len() as u64) + value.len();
         let record =
             write_record(RecordKind::Put, self.tablets.of(key).id, key.encoded(), body_bytes, false, |out| {
@@ -172,17 +175,17 @@ mod tests {
         assert!(put_all(&store, &many[1..]).is_some());
         assert!(put_all(&store, &[]).is_none());
         assert_eq!((got(&store, "a"), got(&store, 0)), (None, None));
-        // What was promised and admitted for what was not placed is free again.
+        // The reservations and permits of the failed calls are free again.
         block_on(store.0.apply_all()).unwrap();
         assert_eq!(store.0.tablets.admission.held(), (0, 0));
         assert_eq!(store.0.space.promised(), 0);
     }
 
-    /// What a newer record supersedes gives its room back at once: one key that is written all the time fills no overlay. And
-    /// when all is applied nothing is held, whatever was superseded: values in leaves, in the log, in extents, and deletes.
+    /// A superseded record frees its room at once: one key that is written all the time fills no overlay. After all
+    /// applies nothing is held, whatever was superseded: values in leaves, in the log, in extents, and deletes.
     #[test]
     fn what_was_superseded_takes_no_room() {
-        // Nobody applies but this thread.
+        // No other thread applies.
         let store = open_with(&device(), false);
         let put = |name: &str, bytes: usize| {
             block_on(store.put(&key(name), Buffer::from(vec![7; bytes]), PutOptions::default())).unwrap();
@@ -205,7 +208,7 @@ mod tests {
         assert_eq!(store.0.space.promised(), 0);
     }
 
-    /// Two threads place several puts at a time over all tablets, while overlays are frozen and applied all the time.
+    /// Two threads queue several puts at a time over all tablets, while overlays are frozen and applied all the time.
     #[test]
     fn nothing_is_lost_over_freezes() {
         let store = open(&device());
@@ -224,7 +227,7 @@ mod tests {
                         let puts: Vec<(ObjectKey, &[u8])> =
                             (0..8).map(|at| (key(format!("{name}{at}")), &value[..])).collect();
                         let versions = loop {
-                            // Without room now it is tried again.
+                            // Without room the call is repeated.
                             if let Some(versions) = put_all(store, &puts) {
                                 break versions;
                             }

@@ -1,4 +1,5 @@
-//! Watching a key: [`Store::transact`] does nothing where a watched key was written since (`tablet/watch.rs` has the table).
+//! Watching a key: [`Store::transact`] does nothing if a watched key was written since (`tablet/watch.rs` has the
+//! table).
 
 use std::sync::Arc;
 
@@ -13,15 +14,15 @@ use crate::tablet::overlay::hash_of;
 use crate::tablet::watch::Watched;
 use crate::write::change::ReadLevel;
 
-/// A key that is watched, until this is dropped.
+/// A watched key, until this is dropped.
 pub struct Watch {
     store: Store,
     watched: Arc<Watched>,
     hash: u64,
-    /// The counts when it began.
+    /// The counts at the beginning of the watch.
     puts: u64,
     deletes: u64,
-    /// The version that was there then, and when its time is over; none where there was nothing.
+    /// The version at the beginning, and its deadline; `None` if the object did not exist.
     was: Option<(Lsn, Option<End>)>,
 }
 
@@ -38,8 +39,8 @@ impl Watch {
         &self.watched.key
     }
 
-    /// Whether the key was written since, or its time is over since. Only [`Store::transact`] knows it of the moment of its own
-    /// writes.
+    /// Returns true if the key was written or expired since. Only [`Store::transact`] knows this for the moment of its
+    /// own writes.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         let counted = self.watched.puts.load(Ordering::Relaxed) != self.puts
@@ -47,7 +48,7 @@ impl Watch {
         counted || self.was.is_some_and(|(version, end)| self.store.0.is_over(end, version))
     }
 
-    /// Whether it is of this store.
+    /// Returns true if the watch belongs to this store.
     pub(crate) fn is_of(&self, inner: &Inner) -> bool {
         std::ptr::eq(&raw const *self.store.0, inner)
     }
@@ -60,17 +61,17 @@ impl Drop for Watch {
 }
 
 impl Store {
-    /// Watches a key: [`Store::transact`] then does nothing where the key was written since this returned. What was written
-    /// before is durable when it returns, so that every later read sees it.
+    /// Watches a key: [`Store::transact`] then does nothing if the key was written after this returned. Earlier writes
+    /// are durable on return, so that every later read sees them.
     ///
     /// # Errors
-    /// As [`Store::head`]; [`crate::Error::Unknown`] where the device failed while an earlier write was under way.
+    /// As [`Store::head`]; [`crate::Error::Unknown`] if the device failed while an earlier write was in flight.
     pub async fn watch(&self, key: &ObjectKey) -> Result<Watch> {
         let inner = &*self.0;
         inner.check_open()?;
         let hash = hash_of(key.encoded());
         let watched = inner.tablets.watches.add(hash, key);
-        // Dropped where this returns early, too.
+        // The guard also ends the watch if this returns early.
         let mut watch = Watch { store: self.clone(), watched, hash, puts: 0, deletes: 0, was: None };
         let tablet = inner.tablets.of(key);
         loop {

@@ -1,5 +1,6 @@
-//! Time to live under clocks that are set forth and back (R18): a time to live lasts its length in elapsed time, no object without
-//! a deadline is lost, what was absent by its deadline stays absent, and everybody says the same.
+//! Time to live under clocks that are set forth and back (R18): a time to live lasts its length in elapsed time, no
+//! object without a deadline is lost, an object that was absent by its deadline stays absent, and all kinds of reads
+//! agree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,7 @@ impl Timed {
         if clean {
             block_on(self.store.close()).unwrap();
         } else {
-            // What the reaper's thread does ten times a second.
+            // The store's reaper thread does this ten times a second.
             self.tick();
         }
         // The device's lock goes with the last user.
@@ -71,7 +72,7 @@ impl Timed {
         block_on(self.store.head(&key(name.as_bytes()))).unwrap()
     }
 
-    /// Whether it is there: a get, a head, a listing, a stream and a condition say the same.
+    /// Returns true if the object exists: a get, a head, a listing, a stream and a condition must agree.
     fn is_there(&self, name: &str) -> bool {
         let key = key(name.as_bytes());
         let head = self.info(name);
@@ -102,8 +103,8 @@ fn after(seconds: u64) -> Expiry {
     Expiry::After(Duration::from_secs(seconds))
 }
 
-/// The wall clock was ahead by a day once, and somebody looked at the store; then it was right again. (From outside: `SET k v EX 60`
-/// answered OK and GET nil, for a day, over restarts; the clock of expiry never went back.)
+/// The wall clock was ahead by a day once while the store was read; then it was right again. (Seen by users: `SET k v
+/// EX 60` answered OK and GET nil, for a day, over restarts, because the clock of expiry never went back.)
 #[test]
 fn a_wall_clock_that_was_ahead_takes_no_time_to_live() {
     for restart in [None, Some(false), Some(true)] {
@@ -130,7 +131,8 @@ fn a_wall_clock_that_was_ahead_takes_no_time_to_live() {
     }
 }
 
-/// A step back of 5 s neither shortens nor lengthens a time to live of 3 s, nor does a step forth. (From outside: the step lost it.)
+/// A step back of 5 s neither shortens nor lengthens a time to live of 3 s, nor does a step forth. (Seen by users: the
+/// step lost the object.)
 #[test]
 fn a_time_to_live_is_elapsed_time() {
     for step in [-5, 5, 3_600, -3_600] {
@@ -149,8 +151,8 @@ fn a_time_to_live_is_elapsed_time() {
     }
 }
 
-/// Elapsed time counts while the store is closed: by boot time in the same boot whatever the wall clock does, else by the wall clock's
-/// difference, which is at least 0.
+/// Elapsed time counts while the store is closed: by boot time in the same boot, whatever the wall clock does, else by
+/// the wall clock's difference, which is at least 0.
 #[test]
 fn a_time_to_live_goes_on_over_a_closed_store() {
     for clean in [false, true] {
@@ -179,7 +181,8 @@ fn a_time_to_live_goes_on_over_a_closed_store() {
     }
 }
 
-/// An absolute deadline is met by the wall clock as it is then; who saw the object absent never sees it again.
+/// An absolute deadline is compared with the wall clock as it is then; a reader that saw the object absent never sees
+/// it again.
 #[test]
 fn an_absolute_deadline_follows_the_wall_clock() {
     for restart in [None, Some(false), Some(true)] {
@@ -202,7 +205,7 @@ fn an_absolute_deadline_follows_the_wall_clock() {
         }
         assert!(!timed.is_there("soon"), "once absent, never seen again");
         assert!(timed.is_there("late"), "its time was not reached");
-        // What is written now is judged by the clock as it is now.
+        // An object written now is judged by the present clock.
         timed.put("new", at(10));
         assert!(timed.is_there("new"));
         timed.put("soon", at(20));
@@ -227,7 +230,7 @@ fn an_absolute_deadline_follows_the_wall_clock() {
     }
 }
 
-/// A deadline that another write takes over stays what it is.
+/// A deadline that another write takes over does not change.
 #[test]
 fn a_deadline_is_given_on_as_it_is() {
     let timed = Timed::new();
@@ -244,7 +247,8 @@ fn a_deadline_is_given_on_as_it_is() {
     assert_eq!((timed.left("relative"), timed.left("absolute")), ((99, 150), (49, 100)));
 }
 
-/// The reaper deletes what is over by either clock, and nothing else; time is written down while anything has a deadline.
+/// The reaper deletes the objects that expired by either clock, and no others; the clocks are saved while any object
+/// has a deadline.
 #[test]
 fn the_reaper_follows_both_clocks() {
     let timed = Timed::new();
@@ -269,8 +273,8 @@ fn the_reaper_follows_both_clocks() {
     assert_clean(&timed.device, "after the reaper");
 }
 
-/// Ten seconds after anything was written at most, time is written down where anything has a deadline; so a crash and a wall clock that is
-/// wrong afterwards take no more than that, and give none back.
+/// While any object has a deadline, the clocks are saved at most ten seconds after any write. So a crash, followed by a
+/// wrong wall clock, takes no more time than that, and gives none back.
 #[test]
 fn time_is_written_down_while_anything_has_a_deadline() {
     let mut timed = Timed::new();
@@ -301,18 +305,18 @@ fn time_is_written_down_while_anything_has_a_deadline() {
     assert!((900..=910).contains(&timed.left("k").0), "{:?}", timed.left("k"));
 }
 
-/// What the model knows of an object.
+/// The model of an object.
 #[derive(Clone, Copy)]
 enum Life {
     Ever,
     /// Until so much time has gone by.
     Elapsed(u64),
-    /// Until the wall clock shows this; and whether it did since.
+    /// Until the wall clock shows this time; true once it did.
     Wall(u64, bool),
 }
 
-/// Histories of puts, deletes, time that goes by, steps of the wall clock, crashes, closings and boots of the machine against a model
-/// that knows elapsed time.
+/// Histories of puts, deletes, elapsed time, steps of the wall clock, crashes, closings and boots of the machine,
+/// against a model that knows elapsed time.
 #[test]
 fn clocks_that_jump_agree_with_the_model() {
     for seed in 1..=crate::common::lab_number("CLOCKS", 20) {
@@ -351,7 +355,7 @@ fn clocks_that_jump_agree_with_the_model() {
                 }
                 8..=9 => timed.clock.step_wall((roll(4_000) as i64 - 2_000) * SECOND as i64),
                 10 => timed.again(roll(2) == 0, |_| {}),
-                // A boot takes no time here, and its wall clock is right: what it does not know it does not lose.
+                // A boot takes no time here, and its wall clock is right, so no elapsed time is lost.
                 _ => timed.again(true, ManualClock::reboot),
             }
             if roll(4) == 0 {
@@ -380,7 +384,7 @@ fn clocks_that_jump_agree_with_the_model() {
     }
 }
 
-/// After every crash state what has time left is there, and what was seen over is not.
+/// After every crash state an object with time left exists, and an object that was seen expired does not.
 #[test]
 fn crashes_keep_time() {
     let sim = SimDevice::new(320);

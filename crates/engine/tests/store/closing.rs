@@ -1,5 +1,5 @@
-//! A store that was closed in order needs nothing of its log: no record is left in it, and no damage of it matters. A crash
-//! during the close loses nothing, and a close whose time is over leaves the rest in the log.
+//! A completely closed store needs no record of its log: none is left in it, and no damage of it matters. A crash
+//! during the close loses nothing, and a close that exceeds its deadline leaves the rest in the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ const ONCE: RequestId = RequestId { session: 7, sequence: 1 };
 
 fn options(background: bool) -> OpenOptions {
     let mut options = OpenOptions { background, own_space: vec!["films".into()], ..tiny() };
-    // So many that nothing is applied before the close.
+    // Large enough that no apply runs before the close.
     options.tuning.overlay_records_max = 1_000;
     options.overlay_bytes = Some(64 << 10);
     options
@@ -44,7 +44,7 @@ fn written(sim: &Arc<SimDevice>, background: bool) -> (Store, Model) {
         let operation = workload.next(&model);
         step(&store, &mut model, &operation, false, |_| {});
     }
-    // The last operation is a delete: nothing of the log but the record says it.
+    // The last operation is a delete: only its record in the log shows it.
     let mut operation = workload.next(&model);
     operation.effect = Effect::Delete;
     step(&store, &mut model, &operation, false, |_| {});
@@ -67,7 +67,7 @@ fn formatted() -> Arc<SimDevice> {
     sim
 }
 
-/// Opens `image`: everything is there, and nothing came from the log.
+/// Opens `image` and checks that everything is there and nothing came from the log.
 fn has_everything(image: Image, model: &Model) -> Result<(), String> {
     let device = Device::new(SimDevice::from_image(image));
     let store = open(&device, options(false)).map_err(|error| format!("refused: {error}"))?;
@@ -120,7 +120,7 @@ fn a_clean_stop_leaves_nothing_in_the_log() {
     }
 }
 
-/// A sector of the log that cannot be read any more is no reason to refuse a store that needs nothing of its log.
+/// An unreadable sector of the log is no reason to refuse a store that needs no record of its log.
 #[test]
 fn an_unreadable_log_does_not_matter_after_a_clean_stop() {
     let sim = formatted();
@@ -147,7 +147,7 @@ fn an_unreadable_log_does_not_matter_after_a_clean_stop() {
 fn a_crash_during_the_close_loses_nothing() {
     let sim = formatted();
     let (store, model) = written(&sim, false);
-    // Recorded from here on: what was acknowledged is durable.
+    // Recorded from here on: every acknowledged write is durable.
     sim.mark(1);
     let before = sim.history().writes().len();
     block_on(store.close()).unwrap();
@@ -164,7 +164,7 @@ fn a_crash_during_the_close_loses_nothing() {
         recover_all(&store, &mut model.clone()).unwrap_or_else(|what| panic!("{}: {what}", point.id));
         assert!(read(&store, b"once").unwrap().is_some(), "{}", point.id);
         if states % 5 == 0 {
-            // What was opened after a crash is closed in order, too.
+            // A store that was opened after a crash is closed completely, too.
             let closed = block_on(store.close_within(None)).unwrap();
             assert_eq!(closed.records_left, 0);
             drop(store);
@@ -174,7 +174,7 @@ fn a_crash_during_the_close_loses_nothing() {
     assert!(states > 60, "only {states} states were explored");
 }
 
-/// A clock that goes on by itself whenever somebody looks.
+/// A clock that advances with every reading.
 struct Hasty(AtomicU64);
 
 impl Clock for Hasty {
@@ -225,7 +225,8 @@ fn left_within(limit_ms: u64) -> u64 {
     closed.records_left
 }
 
-/// What is not applied when the time is over stays in the log: a close that is cut short is no worse than a crash.
+/// Records that are not applied before the deadline stay in the log: a close that is cut short is no worse than a
+/// crash.
 #[test]
 fn a_close_whose_time_is_over_leaves_the_rest_in_the_log() {
     // Before the first apply, in the middle of one, between two, and in time.
@@ -234,7 +235,7 @@ fn a_close_whose_time_is_over_leaves_the_rest_in_the_log() {
     assert!(left.iter().any(|&some| 0 < some && some < left[0]), "{left:?}");
 }
 
-/// With threads, too: they end, and nothing waits for ever.
+/// With threads, too: they end, and no caller waits for ever.
 #[test]
 fn a_close_in_no_time_ends_with_threads() {
     within("a close with little time", || {
@@ -247,7 +248,7 @@ fn a_close_in_no_time_ends_with_threads() {
     });
 }
 
-/// A write of the close that fails is said, and what was acknowledged is there afterwards.
+/// A failed write of the close is reported, and every acknowledged write is there afterwards.
 #[test]
 fn a_close_that_cannot_write_says_so() {
     let sim = formatted();
@@ -258,14 +259,14 @@ fn a_close_that_cannot_write_says_so() {
     sim.clear_faults();
     let store = open(&device(&sim), options(false)).unwrap();
     recover_all(&store, &mut model.clone()).unwrap();
-    // What is poisoned already closes without a word, as ever.
+    // A poisoned store closes without an error, as always.
     sim.inject(Fault::fail(FaultOp::Write, libc::EIO).for_good());
     let refused = block_on(store.put(&key(b"x"), vec![1; 10].into(), PutOptions::default()));
     assert!(refused.is_err() && store.stat().poisoned.is_some());
     block_on(store.close()).unwrap();
 }
 
-/// Where the log is damaged after a crash, the refusal says which command does what.
+/// If the log is damaged after a crash, the refusal names the commands that help.
 #[test]
 fn a_damaged_log_says_what_to_do() {
     let sim = formatted();

@@ -1,4 +1,4 @@
-//! What the engine's tests share: a tiny store whose rare paths are common, and a driver that keeps the oracle.
+//! Shared by the engine's tests: a tiny store whose rare paths are common, and a driver that keeps the oracle.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,8 +16,8 @@ use shoal_engine::{
 };
 use shoal_testkit::{Condition, Effect, Model, Observed, Operation};
 
-/// No time goes by, and the wall clock shows another one whenever it is looked at, days ahead or back: nothing that these tests look at
-/// may depend on it (R18).
+/// Elapsed time stands still, and every reading of the wall clock shows another time, days ahead or back: no result of
+/// these tests may depend on it (R18).
 struct Jumping {
     steady: ManualClock,
     dice: SeededEntropy,
@@ -106,7 +106,7 @@ pub(crate) fn open(device: &Device, options: OpenOptions) -> shoal_engine::Resul
     block_on(Store::open(device.clone(), options, environment(99)))
 }
 
-/// A device on which everything but a read is an error of whoever asks for it.
+/// A device that fails every request but a read.
 pub(crate) struct Unwritable(pub(crate) Arc<SimDevice>);
 
 impl Unwritable {
@@ -153,7 +153,7 @@ impl BlockDevice for Unwritable {
     }
 }
 
-/// Opens `image` read-only, on a device that takes nothing else.
+/// Opens `image` read-only, on a device that allows only reads.
 pub(crate) fn open_read_only(image: &Image, options: OpenOptions) -> shoal_engine::Result<Store> {
     open(&Unwritable::of(image), OpenOptions { read_only: true, ..options })
 }
@@ -176,7 +176,7 @@ pub(crate) fn rules(condition: Condition) -> RejectRules {
     }
 }
 
-/// Gives one operation to the store; the version of what it wrote.
+/// Performs one operation on the store; returns the version of its write.
 pub(crate) async fn perform(store: &Store, operation: &Operation) -> shoal_engine::Result<Lsn> {
     let key = key(&operation.key);
     let rules = rules(operation.condition);
@@ -189,7 +189,8 @@ pub(crate) async fn perform(store: &Store, operation: &Operation) -> shoal_engin
     }
 }
 
-/// Performs one operation and tells the model how it went. Errors that leave the outcome open are allowed only where `faulty`.
+/// Performs one operation and tells the model the result. Errors that leave the outcome open are allowed only with
+/// `faulty`.
 pub(crate) fn step(
     store: &Store,
     model: &mut Model,
@@ -210,7 +211,7 @@ pub(crate) fn step(
     }
 }
 
-/// Reads a key and gives what was seen to `judge`.
+/// Reads a key and returns what the model needs to judge it.
 pub(crate) fn read(store: &Store, name: &[u8]) -> shoal_engine::Result<Option<(u64, Vec<u8>)>> {
     let object = block_on(store.get(&key(name), ByteRange::ALL))?;
     Ok(object.map(|object| (object.info.version.0, object.value.to_vec())))
@@ -228,7 +229,7 @@ pub(crate) fn observe_all(store: &Store, model: &mut Model) {
     }
 }
 
-/// Compares every key with what a crash may have left.
+/// Compares every key with the states that a crash may have left.
 pub(crate) fn recover_all(store: &Store, model: &mut Model) -> Result<(), String> {
     let names: Vec<Vec<u8>> = model.keys().map(<[u8]>::to_vec).collect();
     for name in names {
@@ -241,17 +242,17 @@ pub(crate) fn recover_all(store: &Store, model: &mut Model) -> Result<(), String
     Ok(())
 }
 
-/// What a listing over damage came to.
+/// The result of a listing over damage.
 pub(crate) struct Judged {
-    /// The keys that it left out, with the damaged ranges that name them.
+    /// The keys that the listing left out, with the damaged ranges that name them.
     pub missing: BTreeMap<Vec<u8>, DamagedRange>,
-    /// Whether any page named a range.
+    /// True if any page named a range.
     pub damaged: bool,
 }
 
-/// Lists everything in pages of `limit` and holds each page to `expected`, the keys that there are, with their versions where these are
-/// known: a page comes to its end and lies behind the one before, each key that it gives is expected, and each expected one that it leaves
-/// out lies in a damaged range of the key's tablet that this very page names.
+/// Lists everything in pages of `limit` and checks each page against `expected`, the existing keys, with their versions
+/// if these are known. A page ends, and lies after the previous one; each of its keys is expected, and each expected
+/// key that it leaves out lies in a damaged range of the key's tablet that this page names.
 pub(crate) fn judge_listing(
     store: &Store,
     expected: &BTreeMap<Vec<u8>, Option<u64>>,
@@ -321,7 +322,7 @@ pub(crate) fn within<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + S
     }
 }
 
-/// How much a test of the laboratory does: `LAB_<name>` where it is set (by `cargo x lab`), else `quick`.
+/// The amount of work of a laboratory test: `LAB_<name>` if it is set (by `cargo x lab`), else `quick`.
 pub(crate) fn lab_number(name: &str, quick: u64) -> u64 {
     match std::env::var(format!("LAB_{name}")) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("LAB_{name}: {text:?} is no number")),
@@ -355,7 +356,7 @@ pub(crate) fn on_each_core(several: usize, count: u64, trial: impl Fn(u64) + Syn
     });
 }
 
-/// `check` without repair finds nothing wrong.
+/// Asserts that `check` without repair finds no problem.
 pub(crate) fn assert_clean(device: &Device, what: &str) {
     let report = block_on(shoal_engine::check(device.clone(), &shoal_engine::CheckOptions::default()))
         .unwrap_or_else(|error| panic!("{what}: check: {error}"));
@@ -372,7 +373,7 @@ pub(crate) fn rot_newest(image: &mut Image) {
     COPIES[slot].iter().for_each(|&block| image.write(block, &[0x5A; BLOCK_BYTES]));
 }
 
-/// A transaction that watches nothing and leaves nothing.
+/// A transaction without watches that is never left.
 pub(crate) async fn together<T>(
     store: &Store,
     keys: &[(ObjectKey, ReadLevel)],

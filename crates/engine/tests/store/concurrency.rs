@@ -75,7 +75,7 @@ fn open(device: &Device) -> Store {
     block_on(Store::open(device.clone(), busy(), Environment::default())).unwrap()
 }
 
-/// Runs `body` on eight threads, and then looks whether everything is in order.
+/// Runs `body` on eight threads, and then checks that the store is in order.
 fn on_threads(device: Device, body: impl Fn(&Store, u64) + Send + Sync + 'static) {
     within("eight threads", move || {
         let store = open(&device);
@@ -177,7 +177,7 @@ fn of_eight_creators_one_wins() {
     }
 }
 
-/// Every thread works on keys of its own, and knows what they must be.
+/// Every thread works on its own keys, and knows their values.
 #[test]
 fn own_keys_and_values() {
     for device in [mem(), sim()] {
@@ -285,7 +285,7 @@ fn slow_reader_across_reuse() {
     }
 }
 
-/// A stream that nobody reads any more holds space for a bounded time only, without being asked (R16).
+/// A stream that is not read any more holds space for a bounded time only, without any request (R16).
 #[test]
 fn a_forgotten_stream_does_not_stop_reclamation() {
     within("a forgotten stream", || {
@@ -309,7 +309,7 @@ fn a_forgotten_stream_does_not_stop_reclamation() {
     });
 }
 
-/// Polls a future `polls` times at most and drops it then; its output where it came to its end.
+/// Polls a future at most `polls` times and then drops it; returns its output if it completed.
 fn poll_some<F: Future>(future: F, polls: u64) -> Option<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -361,7 +361,7 @@ fn dropped_midway(device: Device, background: bool) {
         }
         assert!(cancelled > 20, "only {cancelled} futures were dropped midway");
         for (which, states) in &allowed {
-            // After a write that is waited for, nothing that was dropped can come to light.
+            // After a later write was awaited, no dropped write can become visible.
             let name = key(format!("dropped-{which}").as_bytes());
             let read = plain(store.get(&name, ByteRange::ALL)).unwrap();
             assert_allowed(states, read.map(|object| object.value.to_vec()).as_deref(), 1_000 + which);
@@ -491,8 +491,8 @@ fn listed(store: &Store, limit: usize) -> BTreeSet<Vec<u8>> {
     }
 }
 
-/// A key that is overwritten all the time was seen as absent: a reader asked what is durable, and before it looked, a
-/// writer dropped all versions but those that became durable since.
+/// A key that is overwritten all the time was seen as absent: a reader loaded the durable number, and before it looked
+/// the key up, a writer dropped all versions but those that became durable since.
 #[test]
 fn overwritten_keys_are_never_absent() {
     on_threads(mem(), |store, number| {
@@ -513,7 +513,7 @@ fn overwritten_keys_are_never_absent() {
     });
 }
 
-/// What was acknowledged before a listing began is in it, whatever is frozen, applied and published meanwhile.
+/// Every object acknowledged before a listing began is in it, whatever is frozen, applied and published meanwhile.
 #[test]
 fn listings_hold_everything_acknowledged() {
     let acknowledged = Arc::new(Mutex::new(BTreeSet::new()));

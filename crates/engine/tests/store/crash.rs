@@ -34,7 +34,7 @@ fn run_on(
     let sim = SimDevice::new(blocks);
     let device = device(&sim);
     format(&device, blocks, seed);
-    // What formatting leaves is not the subject here: start recording from the empty store.
+    // The writes of formatting are not tested here: record from the empty store on.
     let sim = SimDevice::from_image(sim.image());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();
     let options = WorkloadOptions { keys, sizes, delete_percent: 20, condition_percent: 20 };
@@ -56,8 +56,9 @@ fn run_on(
     (sim, models)
 }
 
-/// Opens a crash state and compares it with the model of that moment. `deep`: read-only before, which must show the same and
-/// write nothing; and afterwards checks the ownership of every block, writes on, and opens again.
+/// Opens a crash state and compares it with the model of that moment. With `deep` it is first opened read-only, which
+/// must show the same and write nothing; and afterwards the ownership of every block is checked, the store is written,
+/// and opened again.
 fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     let mut recovered = model.clone();
     if deep {
@@ -72,7 +73,8 @@ fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     if !deep {
         return Ok(());
     }
-    // Numbers above all that may have been seen, and space that nobody owns: write over whatever is thought to be free.
+    // Numbers are above all that any reader may have seen, and no block in use counts as free: write over all free
+    // blocks.
     let options =
         WorkloadOptions { keys: 5, sizes: vec![30, 3_000, 9_000], delete_percent: 10, condition_percent: 0 };
     let mut workload = Workload::new(7_000_000, options);
@@ -156,8 +158,8 @@ fn crash_during_recovery() {
     assert!(second > 200, "only {second} second crashes were explored");
 }
 
-/// Batches of an earlier life that still lie behind the newest one of this life are never replayed, although each of them is valid
-/// in itself and in its place (R1).
+/// Batches of an earlier pass that still lie after the newest batch of this pass are never replayed, although each of
+/// them is valid in itself and in its place (R1).
 #[test]
 fn a_ghost_of_an_older_life_is_never_replayed() {
     const LOG: std::ops::Range<u64> = 34..58;
@@ -197,7 +199,7 @@ fn a_ghost_of_an_older_life_is_never_replayed() {
     }
 }
 
-/// The last batch of a store that is idle is promised, too (R15): that it rots is noticed, though nobody closed the store.
+/// The last batch of an idle store is promised, too (R15): its damage is noticed, although the store was not closed.
 #[test]
 fn the_last_batch_of_an_idle_store_is_promised() {
     const LOG: std::ops::Range<u64> = 34..58;
@@ -213,7 +215,7 @@ fn the_last_batch_of_an_idle_store_is_promised() {
     let written = |image: &Image| -> Vec<u64> {
         LOG.filter(|&block| image.block(block) != before.block(block)).collect()
     };
-    // The batch, and the seal behind it.
+    // The batch, and the seal after it.
     let started = std::time::Instant::now();
     while written(&sim.image()).len() < 2 {
         assert!(started.elapsed().as_secs() < 100, "nobody sealed the log");
@@ -226,14 +228,14 @@ fn the_last_batch_of_an_idle_store_is_promised() {
     assert!(matches!(opened, Err(Error::Corrupt { .. })), "a promised batch rotted, and nobody says so");
 }
 
-/// A device whose process dies after so many requests: later ones never reach it.
+/// A device whose process dies after a number of requests: later ones never reach it.
 struct Dying {
     sim: Arc<SimDevice>,
     left: AtomicI64,
 }
 
 impl Dying {
-    /// Whether a request came that was not done any more.
+    /// Returns true if a request came after the death.
     fn is_dead(&self) -> bool {
         self.left.load(Ordering::Relaxed) < 0
     }
@@ -281,8 +283,8 @@ impl BlockDevice for Dying {
     }
 }
 
-/// The process is killed, which leaves writes in the device's cache, the store is opened again, and then the power fails, at
-/// any moment (R2): the store still opens, and what a reader saw in between is there.
+/// The process is killed, which leaves writes in the device's cache, the store is opened again, and then the power
+/// fails, at any moment (R2): the store still opens, and everything that a reader saw in between is there.
 #[test]
 fn killed_and_then_a_power_cut() {
     let base = SimDevice::new(BLOCKS);
@@ -323,8 +325,8 @@ fn killed_and_then_a_power_cut() {
     assert!(states > 300, "only {states} states were explored");
 }
 
-/// Repairs a store: how many keys are not as `model` has them; none where it cannot be repaired. The repair and the checks that follow
-/// must say so.
+/// Repairs a store; returns the number of keys that are not as in `model`, or `None` if it cannot be repaired. The
+/// repair and the later checks must report them.
 fn repaired(device: &Device, model: &Model, state: &str) -> Option<usize> {
     let repair = CheckOptions { repair: true, ..CheckOptions::default() };
     let report = block_on(check(device.clone(), &repair)).ok()?;
@@ -347,13 +349,14 @@ fn repaired(device: &Device, model: &Model, state: &str) -> Option<usize> {
     Some(changed.len())
 }
 
-/// The newest superblock rots, both copies of it, after a crash at any moment: the one before it must not find its
-/// blocks or its log used for something else without noticing (R9). What a repair then loses, it tells and remembers.
+/// Both copies of the newest superblock decay after a crash at any moment: the previous superblock must notice if its
+/// blocks or its log were reused (R9). A repair reports and remembers the losses.
 #[test]
 fn a_rotten_newest_superblock_is_noticed_or_harmless() {
     let (mut opened, mut noticed, mut whole, mut changed) = (0, 0, 0, 0);
     for seed in 51..51 + lab_number("ROTTEN_SEEDS", 32) {
-        // Every second device is so small that puts make room: then one apply follows on another without a batch between.
+        // Every second device is so small that puts make space: then an apply follows another one without a batch
+        // between them.
         let (sim, models) = if seed % 2 == 0 {
             run(seed, 30, vec![90, 1_500, 9_000, 40_000], 4)
         } else {
@@ -385,14 +388,14 @@ fn a_rotten_newest_superblock_is_noticed_or_harmless() {
     assert!(opened > 10 && noticed > 10, "{opened} opened, {noticed} noticed");
 }
 
-/// What a newer write superseded in an overlay is still named by the log: another key's value in its place would have two owners
-/// after a crash (R9, R10).
+/// The log still names a record that was superseded in an overlay: another key's value in its place would have two
+/// owners after a crash (R9, R10).
 #[test]
 fn what_was_overwritten_is_not_used_again_before_its_apply() {
     let sim = SimDevice::new(256);
     let device = device(&sim);
     format(&device, 256, 3);
-    // Nothing is applied meanwhile.
+    // No apply runs meanwhile.
     let mut options = tiny();
     options.tuning.overlay_records_max = 60;
     let store = open(&device, options).unwrap();

@@ -1,5 +1,5 @@
-//! Damage of a closed store, byte by byte and block by block (T4 and T5 in small): reads never give wrong bytes, nothing is
-//! missing without an error, nothing panics, and `check` says so whenever anything is wrong.
+//! Damage of a closed store, byte by byte and block by block (a small form of T4 and T5): reads never return wrong
+//! bytes, no object is missing without an error, nothing panics, and `check` reports every damage that reads notice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::common::{device, format, judge_listing, key, open, tiny};
 
 const BLOCKS: u64 = 256;
 
-/// What a store holds, in two versions of its image.
+/// The contents of a store, in two versions of its image.
 struct Subject {
     image: Image,
     older: Image,
@@ -65,7 +65,7 @@ fn subject() -> Subject {
     Subject { image: sim.image(), older, objects }
 }
 
-/// What became of a damaged store.
+/// The result of using a damaged store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// It did not open.
@@ -78,7 +78,7 @@ fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. })
 }
 
-/// Opens and reads everything; panics where bytes are wrong, or something is missing or back without an error.
+/// Opens and reads everything. Panics if bytes are wrong, or if an object is missing or back without an error.
 fn look(subject: &Subject, image: &Image, what: &str) -> Seen {
     let sim = SimDevice::from_image(image.clone());
     let store = match open(&Device::new(sim), tiny()) {
@@ -110,14 +110,14 @@ fn read_all(subject: &Subject, store: &Store, what: &str) -> usize {
     errors + list_all(subject, store, what)
 }
 
-/// The listing is complete, but for what it names; gives how many keys it left out.
+/// Checks that the listing is complete, except for the ranges that it names; returns the number of missing keys.
 fn list_all(subject: &Subject, store: &Store, what: &str) -> usize {
     let expected = subject.objects.keys().map(|name| (name.clone(), None)).collect();
     let judged = judge_listing(store, &expected, 40).unwrap_or_else(|error| panic!("{what}: {error}"));
     judged.missing.len().max(usize::from(judged.damaged))
 }
 
-/// Whether `check` finds anything.
+/// Returns true if `check` finds a problem.
 fn checks(image: &Image, what: &str) -> bool {
     let sim = SimDevice::from_image(image.clone());
     match block_on(check(Device::new(sim.clone()), &CheckOptions::default())) {
@@ -130,7 +130,7 @@ fn checks(image: &Image, what: &str) -> bool {
     }
 }
 
-/// Damage that reads notice must be noticed by `check`. Says whether anything was noticed at all.
+/// Checks that `check` notices every damage that reads notice. Returns true if anything was noticed.
 fn judge(subject: &Subject, image: &Image, what: &str) -> bool {
     let seen = look(subject, image, what);
     if seen == Seen::Errors(0) {
@@ -171,7 +171,7 @@ fn bits_flip() {
     assert!(trials > 2_000 && noticed > trials / 20, "{trials} flips, {noticed} noticed");
 }
 
-/// The heads of metadata blocks, densely: what a decoder branches on.
+/// The heads of metadata blocks, densely: decoders branch on them.
 #[test]
 fn heads_of_metadata_flip() {
     let subject = subject();
@@ -226,8 +226,8 @@ fn runs_of_blocks_are_zeroed() {
     }
 }
 
-/// Damage in one block hurts the keys of that block only; an apply over a damaged leaf goes on, with the other keys lost
-/// and the new ones there (R19); and a repair leaves nothing wrong but what is really lost.
+/// Damage in one block hurts the keys of that block only. An apply over a damaged leaf continues, with the other keys
+/// lost and the new ones there (R19); and after a repair only real losses are left.
 #[test]
 fn damage_is_local_and_repairable() {
     let subject = subject();
@@ -289,7 +289,7 @@ fn damage_is_local_and_repairable() {
     assert!(hurt > 10, "only {hurt} damaged blocks hurt");
 }
 
-/// A store as a crash left it, nothing damaged: that its last batch was not complete is no problem.
+/// An undamaged store after a crash: its incomplete last batch is no problem.
 #[test]
 fn a_torn_tail_is_no_problem_to_check() {
     let subject = subject();

@@ -1,9 +1,9 @@
 //! The crash explorer at its target size (T2, T2a and T3 of `docs/reliability.md`).
 //!
-//! Many small stores, each with a shape and a seed of its own, on a device that records. After every legal crash state the
-//! store opens to what the acknowledgements allow: nothing acknowledged is lost, no step is there by half, nothing is
-//! refused. All cores explore; a case is the same whoever takes it. `cargo test` explores for some seconds, `cargo x lab`
-//! as much as the targets say. A failure prints the command that repeats it.
+//! Many small stores, each with its own shape and random seed, on a device that records. After every legal crash state
+//! the store opens to a state that the acknowledgements allow: no acknowledged write is lost, no write batch is there
+//! in part, no store is refused. All cores explore; a case does not depend on the thread that takes it. `cargo test`
+//! explores for some seconds, `cargo x lab` as much as the targets say. A failure prints the command that repeats it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::common::{
     self, key, lab_number, on_all_cores, open, open_read_only, perform, read, recover_all, tiny,
 };
 
-/// What one case is made of. Everything else follows from the seed.
+/// The shape of one case. Everything else follows from the random seed.
 #[derive(Clone, Copy)]
 struct Shape {
     name: &'static str,
@@ -31,7 +31,7 @@ struct Shape {
     sizes: &'static [usize],
     /// Records that the overlays hold: an apply comes after so many at the latest.
     overlay_records: usize,
-    /// Of a hundred operations: writes of several keys as one step, and openings anew, clean or not.
+    /// Of a hundred operations: write batches of several keys, and reopenings, clean or not.
     steps: u64,
     reopens: u64,
     states_per_point: usize,
@@ -97,7 +97,7 @@ const SHAPES: [Shape; 5] = [
     },
 ];
 
-/// Keys that one step writes, at most.
+/// Keys of one write batch at most.
 const STEP_KEYS_MAX: u64 = 3;
 
 impl Shape {
@@ -112,11 +112,11 @@ impl Shape {
     }
 }
 
-/// What is expected at one mark.
+/// The expected state at one mark.
 #[derive(Clone)]
 struct Expected {
     model: Model,
-    /// The step under way: its keys and what each has after it.
+    /// The write batch in flight: its keys and the value of each after it.
     step: Vec<(Vec<u8>, Value)>,
 }
 
@@ -128,7 +128,7 @@ struct Run {
     counts: Counts,
 }
 
-/// What the runs went through: a laboratory that never sees a packed run proves nothing about them.
+/// The events that the runs met: a laboratory that never sees a packed run proves nothing about them.
 #[derive(Default)]
 struct Counts {
     writes: AtomicU64,
@@ -171,7 +171,7 @@ impl Counts {
     }
 }
 
-/// A driver that notes what is expected before and after each operation.
+/// A driver that notes the expected state before and after each operation.
 struct Driver {
     sim: Arc<SimDevice>,
     options: OpenOptions,
@@ -179,7 +179,7 @@ struct Driver {
     model: Model,
     expected: Vec<Expected>,
     counts: Counts,
-    /// Values of steps: numbers that no other write has.
+    /// Numbers for the values of batches; no other write has them.
     seeds: u64,
 }
 
@@ -190,7 +190,7 @@ impl Driver {
             SimOptions { record: false, ..SimOptions::default() },
         );
         common::format(&Device::new(sim.clone()), blocks, seed);
-        // What formatting leaves is not the subject here: start recording from the empty store.
+        // The writes of formatting are not tested here: record from the empty store on.
         let sim = SimDevice::from_image(sim.image());
         let mut driver = Self {
             store: open(&Device::new(sim.clone()), options.clone()).ok(),
@@ -234,7 +234,7 @@ impl Driver {
         self.ended();
     }
 
-    /// Writes several keys as one step: all of it or nothing (R22).
+    /// Writes several keys as one batch: all of it or nothing (R22).
     fn step(&mut self, keys: &[u64], sizes: &[usize]) {
         self.counts.steps.fetch_add(1, Ordering::Relaxed);
         let mut parts: BTreeMap<Vec<u8>, (OpId, Value)> = BTreeMap::new();
@@ -244,7 +244,7 @@ impl Driver {
                 continue;
             }
             self.seeds += 1;
-            // Values of a step are told apart by their bytes, so they have some.
+            // Values of a batch are told apart by their bytes, so none is empty.
             let value = Value { key: number, seed: self.seeds, bytes: bytes.max(16) };
             let id = self.model.begin(&name, Effect::Put(value), Condition::None);
             parts.insert(name, (id, value));
@@ -262,7 +262,7 @@ impl Driver {
                 for pending in done.pending {
                     block_on(pending.durable()).unwrap();
                 }
-                // The step is durable: each key's version is what a reader is told.
+                // The batch is durable: a read gives each key's version.
                 for (name, (id, _)) in &parts {
                     let version = read(self.store(), name).unwrap().unwrap().0;
                     self.model.acknowledge(*id, version).unwrap();
@@ -294,7 +294,7 @@ impl Driver {
         self.counts.note(self.store());
         let mut model = self.model.clone();
         common::observe_all(self.store(), &mut model);
-        // T28: whoever read has let go.
+        // T28: all readers have released their pins.
         assert_eq!(self.store().stat().pool.frames_pinned, 0, "frames are pinned at the end");
         self.store = None;
         Run { sim: self.sim, expected: self.expected, counts: self.counts }
@@ -333,11 +333,11 @@ fn quiet_device(image: Image) -> Device {
     Device::new(SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() }))
 }
 
-/// Compares an opened store with what is expected; the model that is certain then.
+/// Compares an opened store with the expected state; returns the model that is certain then.
 fn compare(store: &Store, expected: &Expected) -> Result<Model, String> {
     let mut model = expected.model.clone();
     recover_all(store, &mut model)?;
-    // The keys of a step that was under way: all of them are new, or none.
+    // The keys of the batch in flight: all of them are new, or none.
     let is_new = |(name, value): &(Vec<u8>, Value)| {
         let found = read(store, name).map_err(|error| error.to_string())?;
         Ok(found.is_some_and(|(_, bytes)| value.check(&bytes).is_ok()))
@@ -349,7 +349,8 @@ fn compare(store: &Store, expected: &Expected) -> Result<Model, String> {
     Ok(model)
 }
 
-/// The same of a store that is opened read-only, on a device that takes no write: what an opening for writing must show, too.
+/// As [`compare`], for a store that is opened read-only, on a device that allows no write. An opening for writing must
+/// show the same.
 fn compare_read_only(image: &Image, expected: &Expected, options: &OpenOptions) -> Result<Expected, String> {
     let store = open_read_only(image, options.clone()).map_err(|error| format!("did not open: {error}"))?;
     Ok(Expected { model: compare(&store, expected)?, step: expected.step.clone() })
@@ -385,13 +386,13 @@ fn recovers(image: Image, expected: &Expected, options: &OpenOptions, deep: bool
     recover_all(&store, &mut model)
 }
 
-/// A state in so many goes on deeper than comparing.
+/// One of this many states is tested further than by comparing.
 const DEEP_EVERY: u64 = 61;
 
 /// A state in so many is opened read-only before.
 const READ_ONLY_EVERY: u64 = 8;
 
-/// Explores one case; gives the number of states, or what is wrong with which state.
+/// Explores one case; returns the number of states, or the wrong state with the reason.
 fn explore(case: u64, only: Option<StateId>) -> Result<(u64, Counts), String> {
     let shape = Shape::of(case);
     let run = record(shape, case);
@@ -433,7 +434,7 @@ fn describe(test: &str, case: u64, id: StateId, violation: &str) -> String {
     )
 }
 
-/// What all cores did together.
+/// The sums over all cores.
 struct Total {
     states: u64,
     cases: u64,
@@ -512,7 +513,7 @@ fn crash_states() {
     }
 }
 
-/// What a short sequence is made of.
+/// The operations of a short sequence.
 #[derive(Clone, Copy, Debug)]
 enum Small {
     Put { key: usize, bytes: usize },
@@ -616,7 +617,8 @@ fn every_short_sequence() {
 /// Crashes that follow one on another: the last recovery gives the same as the first one would have.
 const DEPTH: usize = 3;
 
-/// Opens `image` and crashes again at moments of that recovery, `depth` times; `certain` is what a single recovery gives.
+/// Opens `image` and crashes again at moments of that recovery, `depth` times; `certain` is the result of a single
+/// recovery.
 fn recovers_again(
     image: Image,
     certain: &Expected,
@@ -673,7 +675,7 @@ fn explore_recovery(case: u64) -> Result<(u64, Counts), String> {
     result.map(|()| (states, run.counts))
 }
 
-/// T3: crashes during recovery, three deep, give what one recovery gives: 40,000 in the laboratory.
+/// T3: crashes during recovery, three deep, give the same as one recovery: 40,000 in the laboratory.
 #[test]
 fn crashes_during_recovery() {
     let goal = lab_number("RECOVERIES", 600);

@@ -1,8 +1,8 @@
 //! The n-th request of the device goes wrong, for every n: failed reads, writes and flushes, once and for good; writes that
 //! are lost or land elsewhere although the device reports success.
 //!
-//! Nothing hangs or panics; errors are of the kind that says what the caller may rely on; reads go on; and after opening
-//! again everything that was acknowledged is there, nothing is wrong, and no block is leaked.
+//! Nothing hangs or panics; the kind of an error says what the caller may rely on; reads continue; and after a new
+//! opening every acknowledged write is there, nothing is damaged, and no block is leaked.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn workload(seed: u64) -> Workload {
     Workload::new(seed, WorkloadOptions { keys: 6, sizes, delete_percent: 20, condition_percent: 20 })
 }
 
-/// What a run under faults has seen.
+/// The state of a run under faults.
 struct Run {
     sim: Arc<SimDevice>,
     model: Model,
@@ -55,7 +55,7 @@ impl Run {
             Err(Error::ConditionFailed { current }) => {
                 self.model.rejected(id, current.map(|version| version.0)).unwrap();
             }
-            // What fails with anything but "unknown" had no effect.
+            // A write that fails with anything but "unknown" had no effect.
             Err(Error::Full { .. } | Error::Io(_) | Error::Busy(_)) => self.model.refused(id).unwrap(),
             Err(error) if is_unread(&error) || corrupt_is_fine && matches!(error, Error::Corrupt { .. }) => {
                 self.model.refused(id).unwrap();
@@ -95,11 +95,11 @@ impl Run {
 }
 
 fn is_unread(error: &Error) -> bool {
-    // Where the index cannot be read nobody knows whether there is such an object; nothing is damaged by that.
+    // If the index cannot be read, it is unknown whether the object exists; that is no damage.
     matches!(error, Error::Io(_)) || matches!(error, Error::Corrupt { what, .. } if what.contains("os error"))
 }
 
-/// A run with one fault; false where the run was over before it struck.
+/// A run with one fault; false if the run ended before the fault.
 fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> bool {
     let fault = Fault::fail(op, code).after(number);
     let mut run = Run::new(image);
@@ -138,7 +138,7 @@ fn fails(image: Image, op: FaultOp, number: u64, code: i32, for_good: bool) -> b
     struck
 }
 
-/// What is on the device opens to what the acknowledgements allow; nothing is leaked; it works on.
+/// Opens the device's image to a state that the acknowledgements allow, without leaks, and uses it.
 fn reopens(image: Image, model: &Model, what: &str, deep: bool) {
     let sim = SimDevice::from_image(image);
     let device = Device::new(sim);
@@ -163,8 +163,8 @@ fn reopens(image: Image, model: &Model, what: &str, deep: bool) {
     assert_clean(&device, what);
 }
 
-/// Every n until the run no longer gets so far: both errors for each in the laboratory, in turn here, and every second n
-/// where the failure stays.
+/// Every n until a run is shorter: both errors for each in the laboratory, in turn here, and every second n if the
+/// failure is permanent.
 fn sweep(op: FaultOp, for_good: bool) {
     let image = formatted();
     let all = lab_number("FAULT_CODES", 1) > 1;
@@ -235,7 +235,7 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
     }
     let struck = run.sim.injected() > 0;
     let struck_late = {
-        // Two more batches promise everything before them: only what strikes these may be taken for a torn tail.
+        // Two more batches promise everything before them: only damage of these two may be taken for a torn tail.
         for _ in 0..2 {
             run.operate(&store, &mut workload, true);
         }
@@ -308,8 +308,8 @@ fn a_write_is_misdirected() {
     }
 }
 
-/// A superblock whose write failed may be on the device all the same. What it names must not be written over, not
-/// even by a value that is on its way when the store becomes read-only.
+/// A superblock whose write failed may be on the device all the same. The blocks that it names must not be overwritten,
+/// not even by a value in flight when the store becomes read-only.
 #[test]
 fn what_a_failed_superblock_names_stays() {
     const LARGE: u64 = 5_000;

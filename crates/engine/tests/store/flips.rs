@@ -1,9 +1,9 @@
 //! Damage at its target size (T4 and T5 of `docs/reliability.md`): every bit of an image of 64 used blocks (256 KiB), and
 //! every sector and page zeroed, filled with ones, as it was before, or swapped with another one.
 //!
-//! After each: no wrong byte, version or listing, nothing missing without an error, no panic. Two subjects: a store that
-//! was closed, of which nothing may be lost in silence, and one that a crash left, of which the newest batch may be (it is
-//! not promised yet). A store that was closed needs nothing of its log: damage there must be harmless, and not even be noticed.
+//! After each: no wrong byte, version or listing, no object missing without an error, no panic. Two subjects: a closed
+//! store, which may lose nothing in silence, and a store after a crash, which may lose the newest batch (it is not
+//! promised yet). A closed store needs no record of its log: damage there must be harmless, and not even be noticed.
 //! `cargo test` takes a sample, `cargo x lab` everything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const SECTOR_BYTES: usize = 512;
 const LOG: Range<u64> = 34..58;
 const OBJECTS: u64 = 26;
 
-/// What a key holds: version and value, with metadata in front of it or not.
+/// The state of a key: version and value, with metadata before it or not.
 #[derive(Clone)]
 struct Held {
     version: u64,
@@ -43,7 +43,7 @@ struct Subject {
     /// Earlier contents of the same device, for lost writes.
     older: Vec<Image>,
     objects: BTreeMap<Vec<u8>, Held>,
-    /// The key that the newest batch wrote, and what it held before: not promised where the store was not closed.
+    /// The key of the newest batch, and its state before: not promised if the store was not closed.
     open: Option<(Vec<u8>, Option<Held>)>,
 }
 
@@ -55,7 +55,7 @@ fn has_metadata(which: u64) -> bool {
     which % 9 == 4
 }
 
-/// A device that holds `image` and records nothing.
+/// A device with `image` that records nothing.
 fn sim_of(image: Image) -> Arc<SimDevice> {
     SimDevice::with_options(image, SimOptions { record: false, ..SimOptions::default() })
 }
@@ -105,14 +105,14 @@ fn subject(close: bool) -> Subject {
     Subject { image: sim.image(), older, objects, open }
 }
 
-/// Whether `found` is `bytes`, piece by piece.
+/// Returns true if `found` is `bytes`, piece by piece.
 fn holds(found: &Buffer, bytes: &[u8]) -> bool {
     let pieces = found.io_slices();
     let rest = pieces.into_iter().try_fold(bytes, |rest, piece| rest.strip_prefix(&piece[..]));
     rest.is_some_and(<[u8]>::is_empty)
 }
 
-/// What became of a damaged store.
+/// The result of using a damaged store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Refused,
@@ -159,7 +159,7 @@ fn without_panic(work: impl FnOnce() -> Result<Seen, String>) -> Result<Seen, St
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("a panic".into()))
 }
 
-/// Opens; nothing where the store is refused. `Err` where that broke a promise.
+/// Opens the store; `None` if it is refused. `Err` if the refusal breaks a promise.
 fn opened(device: &Device) -> Result<Option<Store>, String> {
     match open(device, tiny()) {
         Ok(store) => Ok(Some(store)),
@@ -168,7 +168,7 @@ fn opened(device: &Device) -> Result<Option<Store>, String> {
     }
 }
 
-/// Opens and reads everything. `Err` where the store broke a promise.
+/// Opens and reads everything. `Err` if the store broke a promise.
 fn look(subject: &Subject, image: Image) -> Result<Seen, String> {
     without_panic(|| match opened(&quiet(image))? {
         Some(store) => read_all(subject, &store, &everything()),
@@ -217,7 +217,7 @@ fn read_all(subject: &Subject, store: &Store, readers: &Readers) -> Result<Seen,
         .iter()
         .map(|(name, held)| (name.clone(), (!is_open(name)).then_some(held.version)))
         .collect();
-    // An object whose value is damaged is listed all the same, and so is everything else, but for what the pages name.
+    // An object with a damaged value is still listed, and so is every other one that the pages do not name.
     let judged = judge_listing(store, &expected, 100)?;
     if let Some(name) = present.iter().find(|name| judged.missing.contains_key(*name)) {
         return Err(format!("the listing left out {}, which can be read", name.escape_ascii()));
@@ -288,22 +288,22 @@ impl BlockDevice for Watch {
     }
 }
 
-/// What is read of a store: some objects, and the listing or not.
+/// The reads of a store: some objects, and the listing or not.
 #[derive(Clone, Default)]
 struct Readers {
     objects: Vec<u64>,
     listing: bool,
 }
 
-/// What depends on which block. A store in one process, without threads, does the same each time: where a block is read neither
-/// by opening nor on the way to an object, what is in it changes nothing for that object.
+/// The parts of the store that depend on a block. A store in one process, without threads, does the same each time: a
+/// block that is read neither by the opening nor on the way to an object does not affect that object.
 struct Reach {
     opening: BTreeSet<u64>,
     readers: BTreeMap<u64, Readers>,
-    /// What the device holds after an opening without damage, and the store's figures then.
+    /// The device's contents after an opening without damage, and the store's figures then.
     after: Image,
     figures: [u64; 8],
-    /// Blocks of the log that hold what opening replays.
+    /// Blocks of the log that the opening replays.
     replayed: BTreeSet<u64>,
 }
 
@@ -332,7 +332,7 @@ impl Reach {
         let sim = sim_of(subject.image.clone());
         let store = open(&Device::new(sim.clone()), tiny()).unwrap();
         let (after, figures) = (sim.image(), figures(&store));
-        // The batch that begins the epoch lies at the log's head; what is replayed, in front of it.
+        // The batch that begins the epoch lies at the log's head; the replayed batches lie before it.
         let head = after.differences(&subject.image).into_iter().find(|block| LOG.contains(block)).unwrap();
         let ring = LOG.end - LOG.start;
         let back = |blocks: u64| LOG.start + (head - LOG.start + ring - blocks) % ring;
@@ -340,7 +340,7 @@ impl Reach {
         Self { opening, readers, after, figures, replayed }
     }
 
-    /// As [`look`], without what cannot see block `block`.
+    /// As [`look`], without the parts that do not depend on block `block`.
     fn look(&self, subject: &Subject, flip: Flip, live: &mut Option<Live>) -> Result<Seen, String> {
         if self.opening.contains(&flip.block) {
             return without_panic(|| self.look_at_opening(subject, flip));
@@ -351,9 +351,9 @@ impl Reach {
         }
     }
 
-    /// Of what opening reads. A store is what its superblock says and what was replayed: where that lies elsewhere, and opening left
-    /// the same on the device as without damage (the new superblock and the first batch are on it), all that is read afterwards is
-    /// the same.
+    /// For blocks that the opening reads. A store is determined by its superblock and the replayed records. If the
+    /// damage lies elsewhere, and the opening left the same on the device as without damage (the new superblock and the
+    /// first batch are on it), all later reads are the same.
     fn look_at_opening(&self, subject: &Subject, flip: Flip) -> Result<Seen, String> {
         let sim = sim_of(flip.of(subject));
         let Some(store) = opened(&Device::new(sim.clone()))? else { return Ok(Seen::Refused) };
@@ -366,7 +366,7 @@ impl Reach {
     }
 }
 
-/// What the damage of something that only opening reads might change, besides what it writes.
+/// The figures that damage in blocks read by the opening might change, besides its writes.
 fn figures(store: &Store) -> [u64; 8] {
     let stat = store.stat();
     [
@@ -397,8 +397,8 @@ impl Flip {
     }
 }
 
-/// A store that is open, on a device that rots under it: for blocks that opening does not read it is the same when they do. What
-/// fails its check is not kept in the cache, so one store sees flip after flip, until one is harmless.
+/// A store that is open on a device that decays: for blocks that the opening does not read this makes no difference.
+/// The cache keeps no block that fails its check, so one store sees flip after flip, until one is harmless.
 struct Live {
     watch: Arc<Watch>,
     store: Store,
@@ -434,7 +434,7 @@ impl Live {
 
 /// Of so many flips one is judged by reading everything, too, and must be seen alike.
 const IN_FULL_EVERY: u64 = 251;
-/// Neighbouring bits that one thread takes at a time, on one store where that can be.
+/// Neighbouring bits that one thread takes at a time, on one store if possible.
 const AT_A_TIME: u64 = 256;
 
 /// Blocks that hold anything.
@@ -442,8 +442,8 @@ fn used(image: &Image) -> Vec<u64> {
     (0..image.blocks()).filter(|&block| image.block(block).iter().any(|&byte| byte != 0)).collect()
 }
 
-/// T4: every bit in use (some 300 KiB) in the laboratory, a sample here. Of the store that a crash left every eighth bit of what its
-/// opening reads: superblocks, log and space image; the rest is as in the closed one.
+/// T4: every used bit (some 300 KiB) in the laboratory, a sample here. Of the store after a crash, every eighth bit of
+/// the blocks that its opening reads: superblocks, log and space image; the rest is as in the closed one.
 #[test]
 fn every_bit() {
     const BLOCK_BITS: u64 = BLOCK_BYTES as u64 * 8;
@@ -455,7 +455,7 @@ fn every_bit() {
             used(&subject.image).into_iter().filter(|block| close || reach.opening.contains(block)).collect();
         let bits = blocks.len() as u64 * BLOCK_BITS;
         let trials = lab_number("FLIP_BITS", 5_000).min(if close { bits } else { bits / 8 });
-        // Spread evenly where not all are taken.
+        // Spread evenly if not all are taken.
         let step = bits / trials;
         let (counts, began) = (Counts::default(), Instant::now());
         on_all_cores(trials.div_ceil(AT_A_TIME), |part| {
@@ -464,7 +464,7 @@ fn every_bit() {
                 let bit = number * step + lab_number("SEED", 1) % step;
                 let (block, within) = (blocks[(bit / BLOCK_BITS) as usize], bit % BLOCK_BITS);
                 if last.replace(block) != Some(block) {
-                    // What it has in its cache of the last block is as it should be.
+                    // The cached pages of the last block are sound.
                     live = None;
                 }
                 let flip = Flip { block, byte: (within / 8) as usize, mask: 1 << (within % 8) };
@@ -487,13 +487,13 @@ fn every_bit() {
         let what = if close { "bits of a closed store" } else { "bits of a store that a crash left" };
         counts.print(&format!("{what} ({} blocks in use)", blocks.len()), began);
         assert_eq!(counts.trials(), trials);
-        // A closed store is refused for nothing that one bit can do.
+        // No single bit makes a closed store refuse.
         assert!(close == (counts.get(Seen::Refused) == 0) && counts.get(Seen::Harmless) > 0);
         assert!(!close || counts.get(Seen::Errors) > 0);
     }
 }
 
-/// A damaged image and what was done to it.
+/// A damaged image and a description of the damage.
 type Trial = (String, Image);
 
 fn sector_of(image: &Image, block: u64, sector: usize) -> Vec<u8> {
@@ -538,8 +538,8 @@ fn sector_trials(subject: &Subject, used: &[u64], number: usize, swaps: usize) -
         trials.push((format!("overwritten by block {other}"), copied));
     }
     for blocks in [2, 3, 5, 8, 16, 32, 64] {
-        // Before a store is closed or has applied, a run over the newest batches of the log takes the promises with what
-        // they promise (docs/fault-model.md): nobody could tell it from a torn tail.
+        // Before a store is closed or has applied, a run over the newest batches of the log removes the promises with
+        // the promised records (docs/fault-model.md): that cannot be told from a torn tail.
         if subject.open.is_some() && block < LOG.end && block + blocks > LOG.start {
             continue;
         }

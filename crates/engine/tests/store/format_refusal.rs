@@ -1,4 +1,5 @@
-//! What is refused at opening, and what is not: foreign contents, newer formats, truncated devices, damaged superblocks.
+//! Openings that are refused, and those that are not: foreign contents, newer formats, truncated devices, damaged
+//! superblocks.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
@@ -32,7 +33,8 @@ fn opens(image: &Image) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refused, with this in the message; formatting over it is refused too, and nothing was changed.
+/// Checks that the image is refused with this message, that formatting over it is refused, too, and that nothing
+/// changed.
 fn refused(image: &Image, says: &str) {
     let sim = SimDevice::from_image(image.clone());
     let error = open(&device(&sim), tiny()).err().expect("this must not open");
@@ -65,15 +67,15 @@ fn foreign_contents_are_left_alone() {
     image.write(0, &[b'x'; BLOCK_BYTES]);
     refused(&image, "not a Shoal store");
     format_refused(&image);
-    // Behind the first block only, as many file systems begin.
+    // Data after the first block only, as many file systems begin.
     let mut image = Image::new(BLOCKS);
     image.write(1, &[b'x'; BLOCK_BYTES]);
     refused(&image, "not a Shoal store");
     format_refused(&image);
 }
 
-/// Found from outside: what lies anywhere but in the four blocks of superblocks was formatted over. A file may hold what others wrote,
-/// as a block device may; both go this way.
+/// Seen by users: contents outside of the four blocks of superblocks were formatted over. A file may hold foreign data,
+/// as a block device may; both take this path.
 #[test]
 fn what_lies_elsewhere_is_left_alone_too() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,7 +138,7 @@ fn a_truncated_device_is_refused() {
         let short = Image::from_bytes(&image.to_bytes()[..blocks as usize * BLOCK_BYTES]);
         refused(&short, "truncated");
     }
-    // A larger one is fine: somebody enlarged the device.
+    // A larger device is fine: it was enlarged.
     let mut bytes = image.to_bytes();
     bytes.resize(2 * BLOCKS as usize * BLOCK_BYTES, 0);
     opens(&Image::from_bytes(&bytes)).unwrap();
@@ -149,11 +151,11 @@ fn second_copies_serve_when_the_first_are_gone() {
     opens(&wiped(&image, &SECOND_COPIES)).unwrap();
     opens(&wiped(&image, &[0, 33])).unwrap();
     opens(&wiped(&image, &[1, 32])).unwrap();
-    // Nothing but zeros where superblocks lie is an empty device; it is not said to be one when anything else stands there.
+    // Zeros in all places of superblocks mean an empty device, unless any other block has contents.
     refused(&wiped(&image, &[0, 1, 32, 33]), "no store");
 }
 
-/// Both copies of the newest superblock: the one before it does not know what was promised, or knows all of it.
+/// Both copies of the newest superblock: the previous one does not know the promised records, or knows all of them.
 #[test]
 fn a_lost_newest_superblock_is_noticed_or_harmless() {
     let image = store();

@@ -70,7 +70,7 @@ fn fill_and_empty(bytes: usize, background: bool) {
             let refused = put(&store, 1_000_000 + turn, 0, bytes.max(4_096 * 20));
             assert!(matches!(refused, Err(Error::Full { .. })), "{what}: {refused:?}");
         }
-        // Half of it goes; what was freed can be written to at once.
+        // Half of it is deleted; the freed space can be written at once.
         for which in (0..count).step_by(2) {
             delete(&store, which);
         }
@@ -115,7 +115,7 @@ fn fills_up_and_is_empty_again_with_threads() {
     }
 }
 
-/// Overwrites at nine tenths of what fits never meet a full store.
+/// Overwrites at nine tenths of the capacity never meet a full store.
 #[test]
 fn churn_at_ninety_percent() {
     for size in 1..=10_u64 {
@@ -140,7 +140,8 @@ fn churn_at_ninety_percent() {
     }
 }
 
-/// A delete that is done once works on a full device, too, its result included; so does one whose condition does not hold.
+/// A delete with a request id works on a full device, too, its result included; so does one whose condition does not
+/// hold.
 #[test]
 fn deletes_with_an_identity_work_on_a_full_device() {
     const BLOCKS: u64 = 1_024;
@@ -301,7 +302,7 @@ fn what_a_file_grew_by_is_zeroed_and_flushed_before_its_use() {
     assert!(used > 100, "only {used} blocks of what it grew by were written");
 }
 
-/// The disk under the file is full: the store is, too, and goes on when there is room again.
+/// The disk under the file is full: so is the store, which continues when there is room again.
 #[test]
 fn growth_that_fails_is_a_full_store() {
     let sim = growable(Image::new(1));
@@ -342,7 +343,7 @@ fn a_device_in_memory_grows_with_threads() {
     });
 }
 
-/// Of eight writes of one key that an apply takes home together seven never were in a tree: their extents are free again after
+/// Of eight writes of one key that one apply takes home, seven never were in a tree: their extents are free again after
 /// it, not only after the next opening.
 #[test]
 fn what_was_overwritten_before_its_apply_is_free_again() {
@@ -358,7 +359,7 @@ fn what_was_overwritten_before_its_apply_is_free_again() {
     holds(&store, 1, 299, 9_000);
 }
 
-/// A file system that has room for a part of a step only: steps of 256 MiB, all or nothing, left it unused.
+/// A file system with room for only a part of a step: steps of 256 MiB, all or nothing, left it unused.
 #[test]
 fn steps_of_growth_shrink_to_what_fits() {
     for room in [1, 5, 37, 63, 64, 100, 200] {
@@ -399,7 +400,7 @@ fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
     }
 }
 
-/// A device whose file was taken away.
+/// A device whose file was removed.
 struct Displaced(Arc<SimDevice>, AtomicBool);
 
 impl BlockDevice for Displaced {
@@ -455,11 +456,11 @@ fn a_data_file_that_is_taken_away_makes_the_store_read_only() {
     });
 }
 
-/// The first block behind the log's ring of [`short_log`], and what of it is prepared at first.
+/// The blocks of the log's ring of [`short_log`], and the length of its prepared part at first.
 const SHORT_LOG: std::ops::Range<u64> = 34..34 + 96;
 const PREPARED: u32 = 8;
 
-/// A store whose log is longer than what is prepared of it.
+/// A store whose log is longer than its prepared part.
 fn short_log(sim: &Arc<SimDevice>) -> Device {
     let device = Device::new(sim.clone());
     let layout = FormatOptions { log_blocks: Some(96), log_prepared: Some(PREPARED), ..growing_format(900) };
@@ -533,8 +534,8 @@ fn a_log_is_prepared_as_it_is_needed_and_crashes() {
     assert!(states > 300, "only {states} states were explored");
 }
 
-/// Where there is no room to prepare more of it, the log turns over in what there is: no commit writes into a hole of the file, which
-/// would find no room.
+/// Without room to prepare more of it, the log turns over in its prepared part: no commit writes into a hole of the
+/// file, which would find no room.
 #[test]
 fn a_log_that_cannot_be_prepared_further_turns_over_in_what_it_has() {
     for background in [false, true] {

@@ -32,7 +32,7 @@ fn name(which: u64) -> Vec<u8> {
     format!("{}{which}", "folder/".repeat((which % 3) as usize)).into_bytes()
 }
 
-/// What the images hold: of object `which`, none where it was deleted.
+/// The object `which` of the images; `None` if it was deleted.
 fn held(which: u64) -> Option<(Value, Metadata)> {
     let seed = if which.is_multiple_of(5) { 100 + which } else { which };
     let bytes = if which == 20 { 70_000 } else { SIZES[((which + seed / 100) % 6) as usize] };
@@ -55,7 +55,7 @@ pub(crate) fn image(version: u32) -> Image {
     image
 }
 
-/// What of what the images hold is not in `store` as it should be.
+/// Finds an object of the images that is not in `store` as it should be.
 pub(crate) fn find_missing(store: &Store) -> Result<(), String> {
     for which in 0..21 {
         let found = block_on(store.get(&key(&name(which)), ByteRange::ALL))
@@ -136,7 +136,7 @@ fn images_of_all_versions_open() {
             let deadline = |which| {
                 block_on(store.head(&key(&name(which)))).unwrap().unwrap().expiry.filter(|_| version > 2)
             };
-            // The clocks are those of another boot, and stand where they stood.
+            // The clocks are those of another boot, and show the stored times.
             let relative = deadline(1).map(|it| (it.is_relative(), it.left_ns()));
             let absolute = deadline(2).map(|it| (it.is_relative(), it.at_ns()));
             let expected = [(true, 1_000_000_000_000), (false, AT_NS)].map(|it| (version > 2).then_some(it));

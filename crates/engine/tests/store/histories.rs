@@ -1,8 +1,8 @@
-//! Linearizability (P5, T11 of `docs/reliability.md`) inside one process: eight clients on 64 keys, a device that is slow,
-//! whose flushes begin to fail, and that loses what it may lose; the store opens again and the same history goes on.
+//! Linearizability (P5, T11 of `docs/reliability.md`) inside one process: eight clients on 64 keys, a slow device whose
+//! flushes begin to fail and that loses what it may lose; the store opens again and the same history continues.
 //!
-//! What a client was told stays true: an answer is in the history with the moments of call and answer, a write of unknown
-//! outcome stays pending. Through gRPC, RESP and `kill -9` the same is done in `cli/tests/shoal/linear.rs`.
+//! Every answer to a client stays true: it is in the history with the moments of call and answer, and a write of
+//! unknown outcome stays pending. `cli/tests/shoal/linear.rs` does the same through gRPC, RESP and `kill -9`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ fn value(key: u64, number: u64) -> Value {
     Value { key, seed: number, bytes: SIZES[(number % SIZES.len() as u64) as usize] }
 }
 
-/// What all clients of a history share.
+/// The state that all clients of a history share.
 struct World {
     clock: AtomicU64,
     writes: AtomicU64,
@@ -65,7 +65,7 @@ fn name(number: u64) -> Vec<u8> {
     format!("key-{number}").into_bytes()
 }
 
-/// What a key holds: the number of its write, and the version.
+/// The state of a key: the number of its write, and the version.
 fn read(store: &Store, number: u64) -> Result<Option<(u64, Lsn)>> {
     let Some(object) = block_on(store.get(&key(&name(number)), ByteRange::ALL))? else { return Ok(None) };
     let bytes = object.value.to_vec();
@@ -84,7 +84,7 @@ fn write(store: &Store, number: u64, written: u64, rules: RejectRules) -> Result
 enum Ended {
     /// With this answer.
     As(Action),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Open(Action),
     /// It did nothing.
     Refused,
@@ -100,7 +100,7 @@ fn outcome<T>(result: Result<T>, done: Action, rejected: Action) -> Ended {
     }
 }
 
-/// One client: gives what it noted, until the store is read-only.
+/// One client: returns its history, until the store is read-only.
 fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> History {
     let mut history = History::default();
     for _ in 0..OPERATIONS {
@@ -153,7 +153,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Histor
     history
 }
 
-/// What a power cut leaves of `sim`: any state that is legal at the end.
+/// An image that a power cut leaves of `sim`: any state that is legal at the end.
 pub(crate) fn power_cut(sim: &SimDevice, dice: &SeededEntropy) -> Image {
     let mut states = Vec::new();
     sim.history().for_each_crash_state(8, dice.next_u64(), |point, image| {

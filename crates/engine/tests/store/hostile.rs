@@ -1,5 +1,6 @@
-//! What is on the device was written by somebody else (T13 of `docs/reliability.md`): superblocks, log, space image and pages
-//! with fields changed at will. Nothing panics, hangs or takes memory for what is only announced, and a repair goes on.
+//! Device contents that an attacker wrote (T13 of `docs/reliability.md`): superblocks, log, space image and pages with
+//! fields changed at will. Nothing panics, hangs or takes memory for something that is only announced, and a repair
+//! continues.
 //!
 //! Checksums would refuse nearly all of it, so a build with `--cfg fuzzing` has none (`shoal_base::checksum`): there the
 //! decoders are on their own. Without it the same trials pass through the checksums.
@@ -22,7 +23,7 @@ use crate::common::{format, key, lab_number, on_all_cores, open, tiny};
 
 const BLOCKS: u64 = 192;
 const OBJECTS: u64 = 30;
-/// What is changed, and where it lies.
+/// The regions that are changed.
 const REGIONS: [(&str, Range<u64>); 4] =
     [("superblock", 0..34), ("log", 34..58), ("space", 58..106), ("page", 106..BLOCKS)];
 /// A trial that takes longer hangs.
@@ -62,7 +63,7 @@ fn change(image: &mut Image, region: &Range<u64>, dice: &SeededEntropy) {
     for _ in 0..1 + dice.below(4) {
         let block = used[dice.below(used.len() as u64) as usize];
         let mut bytes = *image.block(block);
-        // Headers more often than what is behind them.
+        // Headers more often than the bytes after them.
         let end = [64, 320, BLOCK_BYTES as u64][dice.below(3) as usize];
         let at = dice.below(end) as usize;
         let interesting =
@@ -71,7 +72,7 @@ fn change(image: &mut Image, region: &Range<u64>, dice: &SeededEntropy) {
             0 => (u64::from(bytes[at] ^ (1 << dice.below(8))), 1),
             1 => (dice.next_u64(), 1 << dice.below(4)),
             2 => (interesting[dice.below(interesting.len() as u64) as usize], 1 << dice.below(4)),
-            // A little more or less than what is there.
+            // A little more or less than the present value.
             _ => (u64::from(bytes[at]).wrapping_add(dice.below(5)).wrapping_sub(2), 1),
         };
         let width = width.min(BLOCK_BYTES - at);
@@ -80,7 +81,8 @@ fn change(image: &mut Image, region: &Range<u64>, dice: &SeededEntropy) {
     }
 }
 
-/// Uses everything that reads what is stored, and writes on where a check finds nothing wrong (`crates/engine/src/testing/hostile/mod.rs` says why).
+/// Runs every reader of stored data, and writes if a check finds no problem (`crates/engine/src/testing/hostile/mod.rs`
+/// says why).
 fn use_it(device: &Device, options: OpenOptions, is_clean: bool) {
     let Ok(store) = open(device, options) else { return };
     read(&store);

@@ -1,5 +1,5 @@
-//! R11: what the cache holds is told apart by block and identity. Two values that lie at one block one after the other are two,
-//! even where their checksums and lengths are the same.
+//! R11: block and identity tell cached units apart. Two values that lie at one block one after the other are two, even
+//! if their checksums and lengths are the same.
 
 use shoal_base::checksum::crc32c;
 use shoal_device::sim::SimDevice;

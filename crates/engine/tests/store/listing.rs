@@ -23,8 +23,8 @@ fn options() -> OpenOptions {
     options
 }
 
-/// What is read ahead must not go before what was read: a listing once loaded every leaf twice, because a leaf that it
-/// had passed counted as looked up, and those ahead of it as merely scanned.
+/// Prefetched leaves must not be evicted before leaves that were read: a listing once loaded every leaf twice, because
+/// a leaf that it had passed counted as looked up, and those ahead of it as merely scanned.
 #[test]
 fn every_leaf_is_loaded_once() {
     let sim: Arc<SimDevice> = SimDevice::new(BLOCKS);

@@ -1,5 +1,6 @@
-//! A repair that loses says so, and the store remembers it until somebody acknowledges it: every block of the log of a store that
-//! crashed is damaged, alone, and what the repair reports is held to what really changed (docs/repair.md).
+//! A repair that loses data reports that, and the store remembers it until a user acknowledges it. Every block of the
+//! log of a crashed store is damaged, one at a time, and the report of the repair is compared with the real changes
+//! (docs/repair.md).
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use shoal_engine::{
 use crate::common::{format, key, open, tiny};
 
 const BLOCKS: u64 = 256;
-/// Where the log lies, and how long it is: docs/format/superblock.md.
+/// The place and the length of the log: docs/format/superblock.md.
 const LOG: std::ops::Range<u64> = 34..58;
 const KEYS: u64 = 12;
 
@@ -70,7 +71,7 @@ fn run(device: &Device, repair: bool, acknowledge: bool) -> CheckReport {
     block_on(check(device.clone(), &options)).unwrap()
 }
 
-/// What the keys hold now, and what the store remembers.
+/// The present states of the keys, and the losses that the store remembers.
 fn look(device: &Device) -> (State, Losses) {
     let store = open(device, OpenOptions { read_only: true, ..tiny() }).unwrap();
     let get = |which| block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap();
@@ -110,7 +111,7 @@ fn what_a_repair_loses_is_told_and_remembered() {
             }] += 1;
         }
         if found.problem_count == 0 {
-            // The last batch: nothing later says that it was there, so it may have been torn by the crash.
+            // The last batch: no later batch promises it, so the crash may have torn it.
             assert!(changed.iter().all(|&which| which == 0), "block {block}: {changed:?}");
             unnoticed += usize::from(!changed.is_empty());
             continue;
@@ -127,7 +128,8 @@ fn what_a_repair_loses_is_told_and_remembered() {
             continue;
         }
         with_losses += 1;
-        // Nothing else is wrong, and still no check calls it clean, nor does another repair, until somebody acknowledges it.
+        // No other problem is left, and yet no check calls the store clean, nor does another repair, until a user
+        // acknowledges the losses.
         for repair in [false, true] {
             let again = run(&device, repair, false);
             assert!(again.problem_count == 0 && again.losses.is_none(), "block {block}: {again:?}");
@@ -143,7 +145,7 @@ fn what_a_repair_loses_is_told_and_remembered() {
     assert!(with_losses >= 5 && kinds.iter().all(|&count| count > 0), "{with_losses} with losses: {kinds:?}");
 }
 
-/// What nobody has seen cannot be acknowledged: a repair's own losses are remembered, whatever it was asked.
+/// A loss that no user has seen cannot be acknowledged: a repair's own losses are remembered, whatever its options are.
 #[test]
 fn what_is_lost_now_is_not_acknowledged_yet() {
     let (image, _) = subject(false);
@@ -155,7 +157,7 @@ fn what_is_lost_now_is_not_acknowledged_yet() {
     assert!(run(&device, false, false).is_clean());
 }
 
-/// Nothing in the log of a store that was closed is needed, so nothing of it can be lost.
+/// A completely closed store needs no record of its log, so none can be lost.
 #[test]
 fn after_an_end_in_order_nothing_is_lost() {
     let (image, expected) = subject(true);

@@ -1,5 +1,5 @@
-//! Packed runs: what they cost, that their accounting is exact after every crash, that what is dead in them comes free, and
-//! that damage to them stays local.
+//! Packed runs: their cost, their exact liveness after every crash, the return of their dead space, and the local
+//! effect of damage to them.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn holds(store: &Store, which: u64, seed: u64, bytes: usize) {
     Value { key: which, seed, bytes }.check(&object.expect("the object is there").value.to_vec()).unwrap();
 }
 
-/// What a crash left opens to what the acknowledgements allow, with an accounting that is exact, and works on.
+/// Opens the image of a crash to a state that the acknowledgements allow, with exact liveness, and uses it.
 fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     let sim = SimDevice::from_image(image);
     let device = Device::new(sim);
@@ -111,7 +111,7 @@ fn crashes_while_runs_are_rewritten_and_freed() {
     assert!(states > 1_000, "only {states} states were explored");
 }
 
-/// After every few operations the accounting says exactly what the tree names, and nothing is kept for ever.
+/// After every few operations the liveness matches exactly what the tree names, and no run is kept for ever.
 fn accounts(seed: u64, keys: u64, operations: usize) {
     const BLOCKS: u64 = 1_500;
     let sim = SimDevice::new(BLOCKS);
@@ -204,7 +204,7 @@ fn values_cost_what_they_are_long() {
     });
 }
 
-/// Under random overwrites packed runs stay below one and a half times what is alive in them.
+/// Under random overwrites packed runs stay below one and a half times their live bytes.
 #[test]
 fn overwrites_keep_runs_dense() {
     let (device, store) = large(false);
@@ -314,8 +314,8 @@ fn a_slow_reader_of_a_packed_value() {
     assert!(read == 30 && store.stat().moved_values > 100, "{:?}", store.stat());
 }
 
-/// The newest superblock rots, both copies, after a crash at any moment: what the one before it needs was not
-/// written over by a run, or that is noticed (R9).
+/// Both copies of the newest superblock decay after a crash at any moment: no run overwrote blocks that the previous
+/// superblock needs, or that is noticed (R9).
 #[test]
 fn a_rotten_newest_superblock_finds_its_runs() {
     const BLOCKS: u64 = 260;
@@ -364,7 +364,7 @@ fn tails(image: &Image) -> Vec<u64> {
     (0..image.blocks()).filter(is_tail).collect()
 }
 
-/// A damaged footer costs no object; the run is left where it is, and freed when everything in it is dead.
+/// A damaged footer costs no object; the run stays in its place, and is freed when all its values are dead.
 #[test]
 fn damaged_footers_are_local() {
     const BLOCKS: u64 = 900;
@@ -420,7 +420,7 @@ fn a_lost_accounting_is_counted_again() {
         image.flip(block, 50, 1);
         let device = Device::new(SimDevice::from_image(image));
         if block_on(check(device.clone(), &CheckOptions::default())).unwrap().is_clean() {
-            // An older page, which nothing refers to.
+            // An older page, to which nothing refers.
             continue;
         }
         damaged += 1;
@@ -450,7 +450,8 @@ fn a_lost_accounting_is_counted_again() {
     assert!(damaged >= 2, "{damaged} pages with accounting");
 }
 
-/// Bits flip anywhere in a store of packed runs: reads give the right bytes or an error, and `check` notices what they notice.
+/// Bits flip anywhere in a store of packed runs: reads give the right bytes or an error, and `check` notices what they
+/// notice.
 #[test]
 fn bits_flip() {
     const BLOCKS: u64 = 320;
@@ -493,7 +494,7 @@ fn bits_flip() {
     assert!(trials > 1_000 && noticed > 100, "{trials} flips, {noticed} noticed");
 }
 
-/// Whether the object is read; panics where what is read is not what was put.
+/// Returns true if the object is readable; panics if it is not the value that was put.
 fn reads(store: &Store, which: u64, value: Option<Value>, what: &str) -> bool {
     match (block_on(store.get(&key(&Workload::key(which)), ByteRange::ALL)), value) {
         (Ok(None), None) => true,

@@ -1,5 +1,5 @@
-//! An error of the program in one of the store's threads, or in a caller that writes the batch of all: the store is read-only from
-//! then on, nobody waits for ever, and what was acknowledged is there, before and after a restart.
+//! An error of the program in one of the store's threads, or in a caller that leads the commit: the store is read-only
+//! from then on, no caller waits for ever, and every acknowledged write is there, before and after a restart.
 
 use std::io;
 use std::ops::Range;
@@ -20,12 +20,12 @@ const LOG: Range<u64> = 34..58;
 const DATA: Range<u64> = 80..BLOCKS;
 const WRITERS: u64 = 4;
 
-/// A driver with an error: who asks it for a write to some blocks panics.
+/// A driver with an error: a thread that asks it to write some blocks panics.
 struct Faulty {
     sim: Arc<SimDevice>,
     armed: AtomicBool,
     blocks: Range<u64>,
-    /// The thread that it happens to; any, where none is named.
+    /// The thread that panics; any thread if none is named.
     thread: Option<&'static str>,
 }
 
@@ -79,7 +79,7 @@ fn put(store: &Store, which: u64, seed: u64) -> shoal_engine::Result<Value> {
     Ok(value)
 }
 
-/// The newest value that was acknowledged is there, or the one after it, whose outcome nobody knows.
+/// Checks that the newest acknowledged value is there, or the one after it, whose outcome is unknown.
 fn check(store: &Store, which: u64, acknowledged: u64) {
     let name = format!("key/{which}");
     let object = block_on(store.get(&key(name.as_bytes()), ByteRange::ALL)).unwrap().unwrap();

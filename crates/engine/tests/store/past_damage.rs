@@ -1,10 +1,10 @@
 //! Listings, writes and repairs over damage, judged against a model (T28 of `docs/reliability.md`).
 //!
-//! Every block that holds a part of a tree or of a value is damaged, alone and with others, once by wrong bytes and once by a device that
-//! cannot read it. Then: every listing comes to its end, gives each key of the model with its version, or names a damaged range of the key's
-//! tablet in the page where the key is missing; nothing else is listed. A key in a named range can be put and deleted without a
-//! condition, and what asks for its state is told that nobody knows. The same again after applies, after a restart, after a repair, and,
-//! without any range, after the losses were acknowledged.
+//! Every block that holds a part of a tree or of a value is damaged, alone and with others, once by wrong bytes and
+//! once by a device that cannot read it. Then every listing comes to its end; it has each key of the model with its
+//! version, or names a damaged range of the key's tablet in the page where the key is missing, and no other key. A key
+//! in a named range can be put and deleted without a condition; a request that needs its state gets an error. The same
+//! holds after applies, after a restart, after a repair, and, without any range, after the losses were acknowledged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::common::{self, format, key, lab_number, on_all_cores, open, tiny};
 
 const BLOCKS: u64 = 512;
 const EIO: i32 = 5;
-/// Where the log of 24 blocks ends and the space image begins: docs/format/superblock.md.
+/// The end of the log of 24 blocks and the beginning of the space image: docs/format/superblock.md.
 const SPACE_FIRST: u64 = 34 + 24;
 const OBJECTS: u64 = 260;
 
@@ -45,7 +45,7 @@ fn quiet(image: &Image) -> (Arc<SimDevice>, Device) {
     (sim.clone(), Device::new(sim))
 }
 
-/// A closed store of some hundred objects, some of them deleted again, and the versions of what it holds.
+/// A closed store of some hundred objects, some of them deleted again, and the versions of its objects.
 fn subject() -> (Image, Versions) {
     let (sim, device) = quiet(&Image::new(BLOCKS));
     format(&device, BLOCKS, 41);
@@ -64,7 +64,7 @@ fn subject() -> (Image, Versions) {
     (sim.image(), versions)
 }
 
-/// The blocks behind the space image that hold something.
+/// The blocks after the space image that are in use.
 fn used(image: &Image) -> Vec<u64> {
     let area = u64::from(u32::from_le_bytes(image.block(0)[140..144].try_into().unwrap()));
     let data = SPACE_FIRST + 2 * area..image.blocks();
@@ -85,7 +85,7 @@ fn judge_listing(
     common::judge_listing(store, &expected, limit).map(|judged| judged.missing)
 }
 
-/// Common prefixes, against the model: what is not among them has all its keys in named ranges.
+/// Common prefixes, against the model: all keys of a missing prefix lie in named ranges.
 fn judge_folders(store: &Store, versions: &Versions, missing: &BTreeMap<Vec<u8>, DamagedRange>) {
     let mut request = ListRequest {
         bucket: "default".into(),
@@ -123,7 +123,7 @@ fn damage(sim: &SimDevice, blocks: &[u64], how: How) {
     }
 }
 
-/// What nobody knows is said; what needs nothing of it works.
+/// A request for an unknown state gets an error; a write that does not need the state works.
 fn write_into(store: &Store, versions: &mut Versions, missing: &BTreeMap<Vec<u8>, DamagedRange>, what: &str) {
     for (at, name) in missing.keys().enumerate() {
         let object = key(name);
@@ -178,7 +178,7 @@ fn write_into(store: &Store, versions: &mut Versions, missing: &BTreeMap<Vec<u8>
     }
 }
 
-/// One store whose `blocks` are damaged; gives how many keys that hid.
+/// One store whose `blocks` are damaged; returns the number of hidden keys.
 fn trial(image: &Image, versions: &Versions, blocks: &[u64], how: How) -> usize {
     let what = format!("blocks {blocks:?}, {how:?}");
     let (sim, device) = quiet(image);
@@ -204,14 +204,14 @@ fn trial(image: &Image, versions: &Versions, blocks: &[u64], how: How) -> usize 
     assert_eq!(store.damage_met().is_empty(), missing.is_empty() && block_of_metadata(&store), "{what}");
     write_into(&store, &mut versions, &missing, &what);
     let missing = listings(&store, &versions, "with the overlay");
-    // Everything is applied: what is lost is marked, and what was written is there.
+    // Everything is applied: lost ranges are marked, and the new writes are there.
     block_on(store.close()).unwrap_or_else(|error| panic!("{what}: closing: {error}"));
     drop(store);
     // Blocks that were given up are written again, and readable then, as sectors that a disk puts elsewhere are.
     sim.clear_faults();
     let store = open(&device, tiny()).unwrap_or_else(|error| panic!("{what}: opening again: {error}"));
     let applied = listings(&store, &versions, "applied");
-    // What was only unreadable, and not met by an apply, is there again.
+    // Keys that were only unreadable, and that no apply met, are there again.
     let is_back = |name: &Vec<u8>| how == How::Unreadable && missing.contains_key(name);
     let differ = missing.keys().filter(|name| !applied.contains_key(*name) && !is_back(name)).count();
     assert!(differ == 0 && applied.keys().all(|name| missing.contains_key(name)), "{what}");
@@ -220,7 +220,7 @@ fn trial(image: &Image, versions: &Versions, blocks: &[u64], how: How) -> usize 
     hidden
 }
 
-/// Whether a whole listing names nothing.
+/// Returns true if a whole listing names no range.
 fn block_of_metadata(store: &Store) -> bool {
     let request = ListRequest { bucket: "default".into(), limit: 1_000, ..ListRequest::default() };
     block_on(store.list(&request)).unwrap().damaged.is_empty()
@@ -230,11 +230,11 @@ fn checked(device: &Device, options: &CheckOptions) -> CheckReport {
     block_on(check(device.clone(), options)).unwrap()
 }
 
-/// A repair gives back what the log has; what is acknowledged is absent for good, and no mark is left.
+/// A repair restores the objects that the log has; acknowledged keys are absent for good, and no mark is left.
 fn repaired(device: &Device, mut versions: Versions, what: &str) {
     let found = checked(device, &CheckOptions { repair: true, ..CheckOptions::default() });
     let store = open(device, tiny()).unwrap();
-    // What was restored has a new version: read it.
+    // A restored object has a new version: read it.
     for name in versions.clone().keys() {
         if let Ok(Some(info)) = block_on(store.head(&key(name))) {
             versions.insert(name.clone(), info.version.0);
@@ -299,7 +299,7 @@ fn many_blocks_together() {
     });
 }
 
-/// A device that answers nothing is no damage: an empty listing would look as if nothing were there.
+/// A device that answers no read is not damaged: an empty listing would look like an empty store.
 #[test]
 fn a_device_that_reads_nothing_is_not_taken_for_damage() {
     let (image, _) = subject();

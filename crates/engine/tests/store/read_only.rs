@@ -1,4 +1,5 @@
-//! A store that is opened read-only: everything is there, also what a crash left in the log; nothing is written, nothing can be.
+//! A store that is opened read-only: everything is there, also the records that a crash left in the log; nothing is
+//! written, nothing can be.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
@@ -92,7 +93,7 @@ fn refuses_writes(store: &Store) {
     });
     assert!(is_refused(store.put_stream(&key, options())));
     assert!(store.try_write(&[(&key, &value[..])]).is_none());
-    // Who only looks is answered.
+    // A decision that changes nothing gets an answer.
     let looked =
         block_on(store.update(&key, ReadLevel::Info, |found| (Change::NoChange, found.is_some()))).unwrap();
     assert!(looked.answer && looked.pending.is_empty());
@@ -105,7 +106,7 @@ fn everything_is_there_and_nothing_is_written() {
     let image = crashed();
     let threads = OpenOptions { background: true, ..tiny() };
     for options in [tiny(), threads, OpenOptions { own_space: vec!["default".into()], ..tiny() }] {
-        // As often as one likes: the second opening finds what the first one found.
+        // As often as one likes: the second opening finds the same as the first one.
         for _ in 0..2 {
             let unwritable = Unwritable::of(&image);
             let read_only = OpenOptions { read_only: true, ..options.clone() };
@@ -119,13 +120,13 @@ fn everything_is_there_and_nothing_is_written() {
     }
     let report = block_on(check(Unwritable::of(&image), &CheckOptions::default())).unwrap();
     assert!(report.is_clean() && report.log_records > 0, "{:?}", report.problems);
-    // An opening for writing goes on from there.
+    // An opening for writing continues from there.
     let store = open(&Device::new(SimDevice::from_image(image)), tiny()).unwrap();
     block_on(store.put(&key(b"001"), b"new".to_vec().into(), PutOptions::default())).unwrap();
     assert_eq!(read(&store, b"001").unwrap().unwrap().1, b"new");
 }
 
-/// What cannot be opened says why, whether it is to be written or not.
+/// A refused opening says why, for writing and for reading.
 #[test]
 fn what_is_damaged_is_refused_as_for_writing() {
     let mut image = crashed();
@@ -136,7 +137,7 @@ fn what_is_damaged_is_refused_as_for_writing() {
     assert!(matches!(open_read_only(&Image::new(BLOCKS), tiny()), Err(Error::Unopenable(_))));
 }
 
-/// The upgrade is for whoever writes.
+/// Only an opening for writing upgrades.
 #[test]
 fn every_version_is_read_and_left_as_it_is() {
     for version in [2, 3] {

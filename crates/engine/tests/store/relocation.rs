@@ -1,4 +1,5 @@
-//! Moving: groups are emptied while the store is in use, nothing is lost by it at any moment, and what is free is given back.
+//! Relocation: groups are emptied while the store is in use, no value is lost by it at any moment, and free groups are
+//! given back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,7 @@ impl Bed {
         Ok(Self { store: store.map_err(|error| format!("did not open: {error}"))?, clock })
     }
 
-    /// Moves until nothing is due, at most so many steps.
+    /// Relocates until nothing is due, in at most `steps` steps.
     fn settle(&self, steps: usize) {
         self.clock.advance(LONG_NS);
         for _ in 0..steps {
@@ -97,7 +98,7 @@ fn groups_are_emptied_and_nothing_is_lost() {
         if seen.groups_to_empty == 0 && seen.groups_emptied > 0 {
             break;
         }
-        // Takes what is whole, so that there is always something to do.
+        // Takes whole groups, so that there is always something to do.
         bed.put(1_000_000 + seen.groups_emptied, 3, 200_000);
     }
     assert!(seen.groups_emptied >= 2 && seen.bytes_evacuated > 10_000, "{seen:?}");
@@ -161,7 +162,7 @@ fn a_group_that_is_being_emptied_is_no_lost_room() {
     assert_clean(&device, "at the end");
 }
 
-/// A reader of an old view sees what it saw, though everything under it moved.
+/// A reader of an old view sees the same as before, although everything under it moved.
 #[test]
 fn a_slow_reader_keeps_what_it_reads() {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
@@ -191,7 +192,7 @@ fn workload(seed: u64, keys: u64) -> Workload {
     Workload::new(seed, options)
 }
 
-/// What a crash left opens to what the acknowledgements allow, is whole, and works on.
+/// Opens the image of a crash to a state that the acknowledgements allow, without damage, and uses it.
 fn recovers(image: Image, model: &Model, deep: bool) -> Result<(), String> {
     let device = Device::new(SimDevice::from_image(image));
     let report =
@@ -302,7 +303,7 @@ proptest! {
     }
 }
 
-/// Several threads overwrite and delete what moves; each sees its own writes.
+/// Several threads overwrite and delete values that move; each sees its own writes.
 #[test]
 fn moving_races_with_writers() {
     within("moving beside writers", || {
@@ -381,7 +382,7 @@ fn writer(store: &Store, thread: u64, end: Instant) {
     }
 }
 
-/// Whole free groups are given back to the device, and what is not free never is.
+/// Whole free groups are given back to the device, and no other block ever is.
 #[test]
 fn free_groups_are_discarded() {
     let sim = SimDevice::new(4_096);
@@ -399,7 +400,7 @@ fn free_groups_are_discarded() {
     bed.settle(2_000);
     assert_eq!(bed.store.stat().bytes_discarded, stat.bytes_discarded, "once is enough");
     left.iter().for_each(|&which| bed.holds(which, 1, bytes_of(which)));
-    // What is used again and comes free again is discarded again.
+    // A group that was used again and is free again is discarded again.
     (0..9).for_each(|which| bed.put(5_000_000 + which, 1, 250_000));
     (0..9).for_each(|which| bed.delete(5_000_000 + which));
     (0..60).for_each(|_| bed.put(6_000_000, 1, 100));

@@ -1,8 +1,9 @@
-//! What `check --repair` does for each kind of structure, and what is read afterwards (T27; `docs/repair.md` for users).
+//! The repair of each kind of structure by `check --repair`, and the reads afterwards (T27; `docs/repair.md` for
+//! users).
 //!
-//! Every block in use is damaged, alone. Whatever it was: repair ends, nothing is wrong afterwards but what it names, every
-//! object reads right or says that it is lost, what the log still had is back, and writing the lost objects anew leaves
-//! a clean store.
+//! Every block in use is damaged, one at a time. Whatever it was: the repair ends, afterwards only the losses that it
+//! names are left, every object reads right or is reported as lost, objects that the log still had are back, and
+//! writing the lost objects anew leaves a clean store.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +18,11 @@ use shoal_testkit::Value;
 use crate::common::{format, key, open, tiny};
 
 const BLOCKS: u64 = 256;
-/// Where things lie with a log of 24 blocks: docs/format/superblock.md.
+/// The places of the areas with a log of 24 blocks: docs/format/superblock.md.
 const LOG_FIRST: u64 = 34;
 const SPACE_FIRST: u64 = LOG_FIRST + 24;
 
-/// What a block holds.
+/// The contents of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Superblock,
@@ -31,7 +32,7 @@ enum Kind {
     InnerPage,
     /// The last block of a packed run.
     PackedFooter,
-    /// A value's blocks, packed or its own, or a manifest, or nothing any more.
+    /// A value's blocks, packed or its own, or a manifest, or unused contents.
     Value,
 }
 
@@ -66,7 +67,7 @@ fn put(store: &Store, which: u64, seed: u64, bytes: usize) -> Value {
     value
 }
 
-/// A closed store, and what it holds: values in leaves, packed, in extents, in many units.
+/// A closed store with its objects: values in leaves, packed, in extents, in many units.
 fn subject() -> (Image, BTreeMap<u64, Value>) {
     let sim =
         SimDevice::with_options(Image::new(BLOCKS), SimOptions { record: false, ..SimOptions::default() });
@@ -89,7 +90,7 @@ fn subject() -> (Image, BTreeMap<u64, Value>) {
     (sim.image(), objects)
 }
 
-/// What repairs of one kind came to.
+/// The results of the repairs of one kind.
 #[derive(Default, Debug)]
 struct Sum {
     damaged: u64,
@@ -129,7 +130,7 @@ fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind,
             (Ok(Some(object)), Some(value)) if value.check(&object.value.to_vec()).is_ok() => {}
             (Ok(None), None) => {}
             (Err(Error::Corrupt { .. }), _) => lost.push(which),
-            // What followed the damage in the log is lost, and was said to be.
+            // Records after the damage in the log are lost, and were reported.
             (Ok(_), _) if cut => {}
             (found, expected) => {
                 let found = found.map(|object| object.map(|object| object.info));
@@ -139,7 +140,7 @@ fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind,
     }
     assert!(lost.is_empty() || !left.is_clean(), "block {block}: {lost:?} are lost, and check is silent");
     sum.lost += lost.len() as u64;
-    // Deleted or written anew, they leave nothing behind.
+    // Deleted or written anew, they leave nothing.
     for &which in &lost {
         put(&store, which, 7_000 + which, 50);
     }
@@ -161,7 +162,7 @@ fn repair(image: &Image, objects: &BTreeMap<u64, Value>, block: u64, kind: Kind,
 fn each_structure_is_repaired_or_its_objects_are_named() {
     let (image, objects) = subject();
     assert!(check_it(&quiet(image.clone()), false).unwrap().is_clean());
-    // The layout is in the superblock: blocks of a space area, behind those of the log.
+    // The layout is in the superblock: the blocks of a space area, after those of the log.
     let area = u64::from(u32::from_le_bytes(image.block(0)[140..144].try_into().unwrap()));
     let data_first = SPACE_FIRST + 2 * area;
     let mut sums: BTreeMap<Kind, Sum> = BTreeMap::new();
@@ -184,8 +185,8 @@ fn each_structure_is_repaired_or_its_objects_are_named() {
     assert!(all > 20, "{all} were noticed: {sums:?}");
 }
 
-/// A block that the device cannot read is as good as one with wrong bytes, for a repair; it is readable again after it, and what
-/// the repair gave up stays given up.
+/// For a repair, a block that the device cannot read is the same as one with wrong bytes. It is readable again after
+/// the repair, and the keys that the repair gave up stay given up.
 #[test]
 fn bad_sectors_are_repaired_as_damage_is() {
     const EIO: i32 = 5;

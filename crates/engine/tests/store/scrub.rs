@@ -1,5 +1,5 @@
-//! The scrub finds what rotted in a running store (T27 of `docs/reliability.md`): each of fifty faults alone, and all of them
-//! in one pass, with every object named that cannot be read; a healthy store has nothing to say, under load neither.
+//! The scrub finds decay in a running store (T27 of `docs/reliability.md`): each of fifty faults alone, and all of them
+//! in one pass, with the name of every unreadable object; in a healthy store it finds nothing, under load neither.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ fn filled() -> Image {
     format(&device, BLOCKS, 9);
     let store = open(&device, tiny()).unwrap();
     (0..OBJECTS).for_each(|which| put(&store, which, which));
-    // What comes last pushes everything before it out of the log.
+    // The last writes push everything before them out of the log.
     for turn in 0..20 {
         put(&store, OBJECTS + turn % 2, 500 + turn);
     }
@@ -48,7 +48,7 @@ fn filled() -> Image {
     sim.image()
 }
 
-/// Bits of pages and values that are alive: those that a check complains about, other than footers of runs.
+/// Bits of live pages and values: those that a check complains about, other than footers of runs.
 fn faults(image: &Image) -> Vec<(u64, usize, u8)> {
     let dice = SeededEntropy::new(4);
     let mut found: Vec<(u64, usize, u8)> = Vec::new();
@@ -124,7 +124,7 @@ fn a_lost_copy_of_the_superblock_is_found() {
         let store = open(&device(&sim), tiny()).unwrap();
         sim.corrupt(block, 100, 1);
         let report = block_on(store.scrub()).unwrap();
-        // Of the older slot nobody will ever need anything: the next superblock goes there.
+        // The older slot is not needed any more: the next superblock goes there.
         assert!(report.problem_count <= 1);
         if let Some(problem) = report.problems.first() {
             assert!(problem.what.contains("superblock") && problem.block == block, "{problem:?}");
@@ -135,7 +135,7 @@ fn a_lost_copy_of_the_superblock_is_found() {
     }
 }
 
-/// Writers overwrite and delete meanwhile: what moves away under a scrub is no damage.
+/// Writers overwrite and delete meanwhile: a value that moves during a scrub is no damage.
 #[test]
 fn a_scrub_under_load_says_nothing() {
     let sim = SimDevice::from_image(filled());

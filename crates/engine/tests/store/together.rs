@@ -1,5 +1,5 @@
-//! Writes of several keys as one step (R22), and writes that are done once (R17): after every legal crash state all of a
-//! step is there or nothing, and a repetition does nothing more.
+//! Write batches of several keys (R22), and writes with a request id (R17): after every legal crash state all of a
+//! batch is there or nothing, and a repetition does nothing more.
 
 use std::sync::Arc;
 use std::thread;
@@ -21,7 +21,7 @@ fn put(value: Vec<u8>) -> Change {
     Change::Put { value: value.into(), metadata: Metadata::default(), expiry: Expiry::Never }
 }
 
-/// The value that step `number` gives to its keys: of a length of its own, so that all homes occur.
+/// The value that batch `number` gives to its keys: each has a length of its own, so that all homes occur.
 fn value(number: u64) -> Vec<u8> {
     let bytes = [20, 300, 1_500, 5_000][number as usize % 4];
     let mut value = number.to_le_bytes().to_vec();
@@ -33,7 +33,7 @@ fn names() -> Vec<ObjectKey> {
     (0..KEYS).map(|number| key(format!("key-{number}").as_bytes())).collect()
 }
 
-/// The number of the step that wrote a key last.
+/// The number of the batch that wrote a key last.
 fn number_of(store: &Store, key: &ObjectKey) -> Option<u64> {
     let object = block_on(store.get(key, ByteRange::ALL)).unwrap()?;
     let bytes = object.value.to_vec();
@@ -42,7 +42,7 @@ fn number_of(store: &Store, key: &ObjectKey) -> Option<u64> {
     Some(number)
 }
 
-/// The keys of a step that looks at nothing.
+/// The keys of a batch that reads nothing.
 fn blind(keys: &[ObjectKey]) -> Vec<(ObjectKey, ReadLevel)> {
     keys.iter().map(|key| (key.clone(), ReadLevel::Nothing)).collect()
 }
@@ -56,7 +56,7 @@ fn step_all(store: &Store, keys: &[ObjectKey], number: u64) {
     }
 }
 
-/// Batches that are shorter than many a step: a committer that divided steps would divide these.
+/// Log batches that are shorter than many a write batch: a committer that divided write batches would divide these.
 fn short_batches() -> OpenOptions {
     let mut options = tiny();
     options.tuning.batch_bytes_max = 1 << 10;
@@ -78,7 +78,8 @@ fn reopened(image: Image) -> (Device, Store) {
     (device, store)
 }
 
-/// All keys are of one step after every crash, in whatever tablets and homes they are, and no acknowledged step is lost.
+/// All keys are of one batch after every crash, in whatever tablets and homes they are, and no acknowledged batch is
+/// lost.
 #[test]
 fn a_step_is_there_as_a_whole_or_not_at_all() {
     let (sim, store) = recording();
@@ -111,7 +112,7 @@ fn a_step_is_there_as_a_whole_or_not_at_all() {
     assert!(states > 500, "only {states} states were explored");
 }
 
-/// Eight threads move an amount between accounts in two tablets: the sum stays, whoever comes between.
+/// Eight threads move an amount between accounts in two tablets: the sum stays the same, whatever the interleaving.
 #[test]
 fn steps_of_several_threads_do_not_lose_each_other() {
     for background in [false, true] {
@@ -162,7 +163,7 @@ fn steps_of_several_threads_do_not_lose_each_other() {
         let sum = |store: &Store| -> i64 {
             keys.iter().map(|key| amount(&block_on(store.get(key, ByteRange::ALL)).unwrap())).sum()
         };
-        // What is queued last is durable when a later write is.
+        // The record queued last is durable once a later write is.
         block_on(store.put(&key(b"last"), vec![1].into(), PutOptions::default())).unwrap();
         assert_eq!(sum(&store), 1_000 * KEYS as i64);
         block_on(store.close()).unwrap();
@@ -173,7 +174,7 @@ fn steps_of_several_threads_do_not_lose_each_other() {
     }
 }
 
-/// What is too much for the log at once is refused before anything is done; large values do not count for it.
+/// A batch that is too large for the log is refused before anything is done; large values do not count for it.
 #[test]
 fn a_step_that_is_too_long_is_refused() {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
@@ -202,7 +203,7 @@ fn count_up(objects: &[Option<Object>]) -> (Vec<Change>, u64) {
     (vec![put((before + 1).to_le_bytes().to_vec())], before + 1)
 }
 
-/// Counts up once; what the counter was then.
+/// Counts up once; returns the counter before.
 fn count_once(store: &Store, name: &ObjectKey, identity: RequestId) -> shoal_engine::Result<(u64, bool)> {
     let keys = [(name.clone(), ReadLevel::Value)];
     let keep = |count: &u64| count.to_le_bytes().to_vec();
@@ -220,8 +221,8 @@ fn count_once(store: &Store, name: &ObjectKey, identity: RequestId) -> shoal_eng
     }
 }
 
-/// A client that does not know what became of a write repeats it after the crash: it counts once, whatever state the crash
-/// left.
+/// A client that does not know the outcome of a write repeats it after the crash: it counts once, whatever state the
+/// crash left.
 #[test]
 fn a_write_that_is_repeated_after_a_crash_counts_once() {
     let (sim, store) = recording();
@@ -299,7 +300,7 @@ fn results_are_kept_where_the_clock_was_set_back() {
     assert_eq!(count_once(&store, &name, identity(1)).unwrap(), (1, false));
 }
 
-/// A condition that did not hold is the write's result, too, whatever changed since.
+/// The rejection of a condition is the write's result, too, whatever changed since.
 #[test]
 fn a_rejected_write_stays_rejected() {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
@@ -350,8 +351,8 @@ fn stream_once(
     block_on(stream.finish()).map(|done| done.version)
 }
 
-/// A stream's identity was ignored: the repetition of one whose answer was lost wrote again, or was refused by its own first
-/// attempt.
+/// A stream's request id was ignored: the repetition of a stream whose answer was lost wrote again, or was refused by
+/// its own first attempt.
 #[test]
 fn a_stream_with_an_identity_is_done_once() {
     const BLOCKS: u64 = 16_384;
@@ -359,7 +360,7 @@ fn a_stream_with_an_identity_is_done_once() {
     format(&device, BLOCKS, 1);
     let store = open(&device, tiny()).unwrap();
     let if_exists = RejectRules { if_exists: true, ..RejectRules::default() };
-    // One that becomes a single put, and one whose value is on the device before its record is.
+    // One stream that becomes a single put, and one whose value is on the device before its record is.
     for (sequence, mebibytes) in [(1, 2), (2, 9)] {
         let name = key(format!("long-{mebibytes}").as_bytes());
         let identity = RequestId { session: 4, sequence };
@@ -401,7 +402,8 @@ fn a_stream_with_an_identity_is_done_once() {
     assert_clean(&device, "streams that were repeated");
 }
 
-/// A stream and its result are one step: after every crash both are there or neither, and the repetition counts once.
+/// A stream and its result are one write batch: after every crash both are there or neither, and the repetition counts
+/// once.
 #[test]
 fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
     const BLOCKS: u64 = 5_120;
@@ -459,7 +461,7 @@ fn repetitions_at_the_same_time_join_the_first() {
     }
 }
 
-/// A step that needs more than half of the overlays waits for an apply that nothing else would have started.
+/// A batch that needs more than half of the overlays waits for an apply that no other write would have started.
 #[test]
 fn a_large_step_does_not_wait_for_ever() {
     common::within("a large step", || {

@@ -1,5 +1,6 @@
-//! Transactions (R22): what they read is of one moment, what they write is one step, a watched key that changed stops them; over
-//! tablets, crashes and clients that come between. The histories of several clients go through the check of serializability.
+//! Transactions (R22): their reads are of one moment, their writes are one batch, and a watched key that changed stops
+//! them; over tablets, crashes and other clients' writes. The histories of several clients pass the check of
+//! serializability.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +72,7 @@ fn memory_store(background: bool) -> (Device, Store) {
     (device, store)
 }
 
-/// What a transaction gave, when it is durable; none where a watched key changed.
+/// The result of a transaction once it is durable; `None` if a watched key changed.
 fn transact<T>(
     store: &Store,
     keys: &[(ObjectKey, ReadLevel)],
@@ -93,19 +94,19 @@ fn transact<T>(
     }
 }
 
-/// Writes all of `keys` where no watched key changed; whether it did.
+/// Writes all of `keys` unless a watched key changed; returns true if it wrote.
 fn write_all(store: &Store, keys: &[ObjectKey], watches: &[Watch]) -> bool {
     let asked: Vec<_> = keys.iter().map(|key| (key.clone(), ReadLevel::Nothing)).collect();
     let decide = |_: &[Option<Object>]| Decision::Do(keys.iter().map(|_| put(vec![7; 30])).collect(), ());
     transact(store, &asked, watches, decide).unwrap().is_some()
 }
 
-/// Runs on a thread of its own: what is done there comes between.
+/// Runs `work` on a thread of its own: its writes come between those of the caller.
 fn elsewhere(work: impl FnOnce() + Send) {
     thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
 
-/// What all clients of a history share.
+/// The state that all clients of a history share.
 struct World {
     clock: AtomicU64,
     writes: AtomicU64,
@@ -131,7 +132,7 @@ fn change((key, new): (u8, Option<u64>)) -> Change {
     new.map_or(Change::Delete, |number| put(value(key, number).to_vec()))
 }
 
-/// Reads all keys as one transaction, and writes these; what was read.
+/// Reads all keys and writes `writes` as one transaction; returns what it read.
 fn all_keys(store: &Store, writes: &[(u8, Option<u64>)]) -> Result<Vec<(u8, Option<u64>)>> {
     let decide = |objects: &[Option<Object>]| {
         let reads = (0..KEYS).zip(objects).map(|(key, object)| (key, number_of(key, object.as_ref())));
@@ -141,7 +142,7 @@ fn all_keys(store: &Store, writes: &[(u8, Option<u64>)]) -> Result<Vec<(u8, Opti
     Ok(transact(store, &names(), &[], decide)?.expect("nothing is watched").0)
 }
 
-/// What a client does once: what it says of it, and how that ended; none: it did nothing.
+/// One action of a client: its description, and its result; `None`: it did nothing.
 fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transaction, Result<()>)> {
     let mut done = Transaction::default();
     let result = match dice.below(8) {
@@ -163,11 +164,11 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
             }
         }
         _ => {
-            // As a client of Redis does it: watch, read, decide, write where nothing changed.
+            // As a client of Redis does it: watch, read, decide, and write if nothing changed.
             done.writes = world.writes(dice, 2);
             let watched = [dice.below(u64::from(KEYS)) as u8, done.writes[0].0];
             let watches = watched.map(|number| block_on(store.watch(&name(number))));
-            // Before anything is done nothing is of unknown outcome.
+            // Before anything is done the outcome is known.
             let watches: Vec<Watch> = watches.into_iter().collect::<Result<_>>().ok()?;
             for number in watched {
                 let object = block_on(store.get(&name(number), ByteRange::ALL)).unwrap();
@@ -191,7 +192,7 @@ fn one(store: &Store, world: &World, dice: &SeededEntropy) -> Option<(Transactio
     }
 }
 
-/// One client: gives what it noted, until the store is read-only.
+/// One client: returns its history, until the store is read-only.
 fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Vec<Entry<Transaction>> {
     let mut entries = Vec::new();
     for _ in 0..TRANSACTIONS {
@@ -208,15 +209,15 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> Vec<En
     entries
 }
 
-/// Reads all keys, while nobody else is there.
+/// Reads all keys while no other client runs.
 fn known(store: &Store, world: &World) -> Entry<Transaction> {
     let called = world.now();
     let action = Transaction { reads: all_keys(store, &[]).unwrap(), ..Transaction::default() };
     Entry { client: CLIENTS, called, answered: Some(world.now()), action }
 }
 
-/// The lives of one store, each ended by flushes that fail and a power cut, the last one by a close. The history of a life ends with
-/// what the next one finds: what was not there then must not come later.
+/// The lives of one store, each ended by failing flushes and a power cut, the last one by a close. The history of a
+/// life ends with the state that the next one finds: a write that is not there then must not appear later.
 fn lives(seed: u64) -> Vec<History> {
     let dice = SeededEntropy::new(seed);
     let base = SimDevice::new(BLOCKS);
@@ -302,7 +303,7 @@ fn a_transaction_is_there_as_a_whole_or_not_at_all() {
     assert_eq!(tablets.len(), 2, "the keys lie in both tablets");
     for number in 1..=40_u64 {
         let next = |objects: &[Option<Object>]| {
-            // Each counts what it reads up, so one that was done in part would go on wrongly.
+            // Each write counts up what it read, so a transaction that was done in part would continue wrongly.
             let next = (0..KEYS).zip(objects).map(|(key, object)| {
                 (key, Some(number_of(key, object.as_ref()).map_or(1, |before| before + 1)))
             });
@@ -329,7 +330,7 @@ fn a_transaction_is_there_as_a_whole_or_not_at_all() {
     assert!(states > 400, "only {states} states were explored");
 }
 
-/// What was read is compared again, also where nothing is written, and whatever home the values have.
+/// The reads are compared again, also if nothing is written, and whatever home the values have.
 #[test]
 fn reads_are_of_one_moment() {
     for bytes in [10, 1_000, 6_000] {
@@ -377,7 +378,7 @@ fn a_watched_key_that_was_written_stops_a_transaction() {
     let done_after = |change: &dyn Fn()| {
         let watch = block_on(store.watch(&watched)).unwrap();
         change();
-        // Not told to others, and not by what others are told.
+        // The transaction and the watch itself agree.
         let done = write_all(&store, &other, std::slice::from_ref(&watch));
         assert_eq!(done, !watch.is_changed());
         done
@@ -396,16 +397,16 @@ fn a_watched_key_that_was_written_stops_a_transaction() {
         delete();
         block_on(store.close()).ok();
     };
-    // Its version, and what is there, are the same: nothing.
+    // The key is absent before and after, without a version: the watch sees both writes all the same.
     let watch = block_on(store.watch(&watched)).unwrap();
     plain(&store, &watched, b"value");
     delete();
     assert!(!write_all(&store, &other, &[watch]));
-    // Its own write counts, too, and so does what is in flight.
+    // Its own write counts, too, and so does a write in flight.
     let watch = block_on(store.watch(&watched)).unwrap();
     assert!(write_all(&store, std::slice::from_ref(&watched), std::slice::from_ref(&watch)));
     assert!(!write_all(&store, &other, std::slice::from_ref(&watch)));
-    // Two who watch: each from its own moment.
+    // Two watches of one key: each counts from its own beginning.
     let again = block_on(store.watch(&watched)).unwrap();
     assert!(watch.is_changed() && !again.is_changed());
     drop(watch);
@@ -415,7 +416,7 @@ fn a_watched_key_that_was_written_stops_a_transaction() {
     comes_and_goes();
 }
 
-/// A watch begins behind what was in flight: whoever reads then sees it, and does not overwrite it unseen.
+/// A watch begins after the writes in flight: a later read sees them, so a transaction does not overwrite them unseen.
 #[test]
 fn a_watch_waits_for_what_is_in_flight() {
     let (_device, store) = memory_store(true);
@@ -447,14 +448,14 @@ fn a_watched_key_changes_when_its_time_is_over() {
     assert!(write_all(&store, &[name(1)], std::slice::from_ref(&watch)));
     clock.advance(2_000);
     assert!(!write_all(&store, &[name(1)], &[watch]));
-    // One that was over before stays what it is: nothing, also when it is deleted for good.
+    // An object that had expired before is absent: deleting it for good is no change.
     let watch = block_on(store.watch(&name(0))).unwrap();
     let nothing = |_: &[Option<Object>]| Decision::Do(vec![Change::NoChange], ());
     assert!(transact(&store, &[(name(0), ReadLevel::Info)], &[], nothing).unwrap().is_some());
     assert!(write_all(&store, &[name(1)], std::slice::from_ref(&watch)));
     block_on(store.delete(&name(0), RejectRules::default())).unwrap();
     assert!(write_all(&store, &[name(1)], &[watch]));
-    // What is there when it is looked at is there when it is written, or it is looked at again.
+    // An object that exists when it is read exists when it is written, or the transaction reads it again.
     short_lived(now() + 1_000);
     let mut seen = Vec::new();
     let decide = |objects: &[Option<Object>]| {
@@ -482,7 +483,7 @@ fn nobody_comes_between_for_ever() {
                 if tries <= 6 {
                     writer.join().unwrap();
                 } else {
-                    // Nobody waits for it here: it waits for this.
+                    // The writer is not joined here: it waits for this transaction.
                     late.push(writer);
                 }
                 Decision::Do(vec![put(b"done".to_vec())], ())
@@ -566,11 +567,11 @@ fn what_is_too_much_is_refused_before_anything_is_done() {
         Decision::Do(vec![Change::NoChange; objects.len()], objects.iter().flatten().count())
     };
     assert_eq!(transact(&store, &asked, &[], found).unwrap().unwrap().0, 60);
-    // Nothing at all is fine, too.
+    // A transaction without keys is fine, too.
     transact(&store, &[], &[], |_| Decision::Do(Vec::new(), ())).unwrap().unwrap();
 }
 
-/// A transaction that is sent again is not done again, although it changed what it watches.
+/// A transaction that is sent again is not done again, although it changed the keys that it watches.
 #[test]
 fn a_transaction_with_an_identity_is_done_once() {
     let (_device, store) = memory_store(true);

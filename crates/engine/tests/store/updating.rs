@@ -1,4 +1,4 @@
-//! Updates, writes that are begun and waited for later, and time to live.
+//! Updates, writes that are queued and awaited later, and time to live.
 
 use std::sync::Arc;
 use std::thread;
@@ -32,7 +32,7 @@ fn count_up(object: Option<&Object>) -> (Change, u64) {
     (Change::Put { value, metadata: Metadata::default(), expiry: Expiry::Never }, before + 1)
 }
 
-/// A decision sees a value in memory: one that is too long for that is refused, as by a get, and nothing changes.
+/// A decision sees a value in memory: a value that is too long for that is refused, as by a get, and nothing changes.
 #[test]
 fn a_streamed_value_is_not_read_whole() {
     let store = common::open(&device(), tiny()).unwrap();
@@ -144,7 +144,7 @@ fn an_object_whose_time_is_over_does_not_exist() {
             block_on(store.put(name, b"value".to_vec().into(), options)).unwrap();
         }
         let store = if applied {
-            // A store that is opened and closed applies what its log holds.
+            // A store that is opened and closed applies its log.
             block_on(store.close()).unwrap();
             drop(store);
             open_at(&device, tiny(), &clock)
@@ -168,14 +168,14 @@ fn an_object_whose_time_is_over_does_not_exist() {
         assert!(there(&store));
         clock.advance(SECOND);
         assert!(!there(&store), "from its moment on");
-        // Conditions look at what exists.
+        // Conditions read the present state.
         let must_exist = RejectRules { if_missing: true, ..RejectRules::default() };
         let refused = block_on(store.delete(&name, must_exist));
         assert!(matches!(refused, Err(Error::ConditionFailed { current: None })), "{refused:?}");
         let options = PutOptions { rules: must_exist, ..PutOptions::default() };
         let refused = block_on(store.put(&name, b"new".to_vec().into(), options));
         assert!(matches!(refused, Err(Error::ConditionFailed { current: None })), "{refused:?}");
-        // The clock was set back while the store was closed: what was over stays over.
+        // The clock was set back while the store was closed: an expired object stays expired.
         block_on(store.put(&key(b"other"), b"v".to_vec().into(), PutOptions::default())).unwrap();
         block_on(store.delete(&key(b"other"), RejectRules::default())).unwrap();
         drop(store);
@@ -192,7 +192,7 @@ fn an_object_whose_time_is_over_does_not_exist() {
     }
 }
 
-/// Where no object has an end of its time, the reaper reads nothing after an opening; one such object is found.
+/// Without objects that have deadlines, the reaper reads nothing after an opening; one such object is found.
 #[test]
 fn the_reaper_reads_only_trees_that_have_something_for_it() {
     for with_end in [false, true] {
@@ -216,14 +216,14 @@ fn the_reaper_reads_only_trees_that_have_something_for_it() {
             }
         } else {
             thread::sleep(std::time::Duration::from_millis(500));
-            // There are about 70 leaves; what else begins with an opening reads a few blocks.
+            // There are about 70 leaves; the other work after an opening reads a few blocks.
             let reads = store.stat().device.reads - opened;
             assert!(reads < 20, "{reads} blocks were read");
         }
     }
 }
 
-/// The space of objects whose time is over comes back, those among them that a store found when it was opened.
+/// The space of expired objects comes back, also of those that a store found when it was opened.
 #[test]
 fn the_reaper_gives_space_back() {
     let (device, clock) = (device(), Arc::new(ManualClock::new(1_000 * SECOND)));

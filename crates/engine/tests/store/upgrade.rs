@@ -1,8 +1,9 @@
-//! A store of format version 2 becomes one of version 3 with the first opening for writing (`docs/operate/upgrade.md`), whatever
-//! interrupts it; what the superblock says of features is heeded.
+//! A store of format version 2 becomes one of version 3 with the first opening for writing (`docs/operate/upgrade.md`),
+//! whatever interrupts it; and the features in the superblock are heeded.
 //!
-//! A program that knows version 2 only passes over superblocks of version 3. So as long as the device may show it a valid one of
-//! version 2, nothing that such a program cannot read may be in the log: it would go on without it, and without a word.
+//! A program that knows version 2 only ignores superblocks of version 3. So as long as it could find a valid superblock
+//! of version 2 on the device, the log may hold nothing that such a program cannot read: it would continue without it,
+//! in silence.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
@@ -35,7 +36,7 @@ fn name(put: u64) -> Vec<u8> {
     format!("after-{put}").into_bytes()
 }
 
-/// What is wrong with the store after a crash at which `acknowledged` objects had been put.
+/// The problem of the store after a crash at which `acknowledged` objects had been put.
 fn wrong(image: Image, acknowledged: u64) -> Result<(), String> {
     let device = Device::new(SimDevice::from_image(image));
     let store = open(&device, tiny()).map_err(|error| format!("did not open: {error}"))?;
@@ -54,7 +55,7 @@ fn wrong(image: Image, acknowledged: u64) -> Result<(), String> {
     block_on(store.close()).map_err(|error| error.to_string())
 }
 
-/// All of it at every write, and once more where the upgrade after the crash is interrupted, too.
+/// All of it at every write, and once more with an interruption of the upgrade after the crash.
 #[test]
 fn every_crash_of_an_upgrade_recovers() {
     let old = image(2);

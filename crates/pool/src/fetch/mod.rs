@@ -1,10 +1,10 @@
-//! The ways to ask for units: what is there, one unit, several at once, and ahead of need.
+//! The ways to fetch: a resident unit, one unit, several at once, and ahead of need.
 //!
-//! A fetch that misses reads: under [`shoal_base::task::block_on`] the calling thread makes the system call itself, elsewhere
-//! the request is submitted and its completion wakes everybody who waits.
+//! A fetch that misses reads: under [`shoal_base::task::block_on`] the calling thread makes the system call itself;
+//! otherwise the request is submitted, and its completion wakes all waiters.
 //!
-//! The way of a fetch: [`Pool::get_hinted`] looks without a lock, [`Pool::fetch`] goes on under the shard's lock, frames come from
-//! `evict`, the read from [`read`].
+//! The path of a fetch: [`Pool::get_hinted`] looks without a lock, [`Pool::fetch`] continues under the shard's lock,
+//! frames come from `evict`, the read from [`read`].
 
 pub(crate) mod read;
 
@@ -30,20 +30,20 @@ const PREFETCH_SHARE: usize = 4;
 /// How an attempt to get a unit begins.
 pub(crate) enum Attempt<'a> {
     Hit(Pinned),
-    /// Somebody reads it already.
+    /// Another fetch reads it already.
     Joined(Wait<'a>),
     /// Ours to read.
     Ours(Wait<'a>, Part),
     /// Ours to read, but frames are needed first.
     FramesNeeded,
-    /// Somebody writes to it, or will: the slot to wait for.
+    /// A writer has it, or is about to; the slot to wait for.
     Latched(u32),
 }
 
-/// What the table says of a unit.
+/// The table's state of a unit.
 enum Seen {
     Hit(Pinned),
-    /// Somebody writes to it, or will, or reads it on its own thread: the slot to wait for.
+    /// A writer has it, or is about to, or another thread reads it itself; the slot to wait for.
     Latched(u32),
     Absent,
 }
@@ -52,11 +52,11 @@ enum Seen {
 enum Reserved {
     Hit(Pinned),
     Ours(Frames),
-    /// Somebody has it; the frames are of use if that fails.
+    /// Another fetch has it; the frames are useful if that one fails.
     Elsewhere(Frames),
 }
 
-/// What becomes of one unit of several.
+/// The state of one unit of several.
 enum Fate<'a> {
     Done(Result<Pinned, PoolError>),
     Waits(Wait<'a>),
@@ -65,21 +65,21 @@ enum Fate<'a> {
 }
 
 impl Pool {
-    /// The unit, where it is resident. Never waits; counts as a lookup.
+    /// The unit if it is resident. Never waits; counts as a lookup.
     #[inline]
     #[must_use]
     pub fn get(&self, unit: &Unit) -> Option<Pinned> {
         self.get_hinted(unit, Hint::Lookup)
     }
 
-    /// The unit, where it is resident. Never waits.
+    /// The unit if it is resident. Never waits.
     #[inline]
     #[must_use]
     pub fn get_hinted(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
         self.glance(unit, hint).or_else(|| self.get_locked(unit, hint))
     }
 
-    /// The unit, as far as can be seen without a lock: it may be missed while its chain changes.
+    /// The unit, looked up without a lock: it may be missed while its chain changes.
     #[inline]
     fn glance(&self, unit: &Unit, hint: Hint) -> Option<Pinned> {
         let index =
@@ -87,7 +87,7 @@ impl Pool {
         self.pin_as(index, unit, hint)
     }
 
-    /// Pins the slot if it (still) names `unit`.
+    /// Pins the slot if it still names `unit`.
     #[inline]
     fn pin_as(&self, index: u32, unit: &Unit, hint: Hint) -> Option<Pinned> {
         let pinned = self.residents().pin_hit(index)?;
@@ -113,8 +113,8 @@ impl Pool {
         }
     }
 
-    /// Looks for the unit under the lock. A slot that names it is looked at until it is pinned, or seen latched, or seen
-    /// vacant: to take one that was unlatched meanwhile for absent would make a second copy of the unit.
+    /// Looks the unit up under the lock. Repeats for a slot that names it until the slot is pinned, latched or vacant:
+    /// taking a unit that was unlatched meanwhile for absent would make a second copy of it.
     fn look(&self, unit: &Unit, hint: Hint, guard: &ShardGuard<'_>) -> Seen {
         let shared = self.shared();
         for index in shared.table.chain(unit.id.block, guard) {
@@ -133,12 +133,12 @@ impl Pool {
         Seen::Absent
     }
 
-    /// The unit, read and verified where it is not resident. Concurrent fetches of one unit share one read. Dropping
-    /// the future leaves the read to itself.
+    /// The unit; reads and verifies it if it is not resident. Concurrent fetches of one unit share one read. If the
+    /// future is dropped, the read completes by itself.
     ///
     /// # Errors
     /// [`PoolError::Device`], [`PoolError::Corrupt`]: every fetch that shared the read gets it, and nothing stays.
-    /// [`PoolError::Exhausted`] where no frame came free for the time that the options give, [`PoolError::Invalid`].
+    /// [`PoolError::Exhausted`] if no frame became free in the time of the options, [`PoolError::Invalid`].
     pub async fn fetch(&self, unit: Unit, hint: Hint) -> Result<Pinned, PoolError> {
         unit.validate()?;
         if let Some(pinned) = self.glance(&unit, hint) {
@@ -185,9 +185,9 @@ impl Pool {
         }
     }
 
-    /// The units in their order, those that are not resident read in one batch; neighbours share a request.
+    /// The units in their order. Units that are not resident are read in one batch; neighbours share a request.
     ///
-    /// All of them are pinned at the end, so they have to fit the pool together: what does not gives
+    /// All units are pinned at the end, so they must fit in the pool at once: those that do not fit give
     /// [`PoolError::Exhausted`].
     pub async fn fetch_all(&self, units: &[Unit], hint: Hint) -> Vec<Result<Pinned, PoolError>> {
         let mut parts = Vec::new();
@@ -226,8 +226,8 @@ impl Pool {
         }
     }
 
-    /// Starts reading what is not resident, in the background, as far as frames can be had at once; nobody waits, and
-    /// errors are left to whoever fetches. Units on their way take at most a quarter of the pool.
+    /// Starts reading the units that are not resident, in the background, as far as frames are available at once. Never
+    /// waits, and leaves errors to the fetches. Prefetched units in flight take at most a quarter of the pool.
     pub fn prefetch(&self, units: &[Unit], hint: Hint) {
         let mut parts = Vec::new();
         for unit in units {
@@ -246,7 +246,7 @@ impl Pool {
         self.start_reads(parts, true);
     }
 
-    /// Whether the unit is resident or on its way.
+    /// Returns true if the unit is resident or in flight.
     pub(crate) fn is_there(&self, unit: &Unit) -> bool {
         let shared = self.shared();
         let guard = shared.table.lock(unit.id.block);
@@ -265,7 +265,7 @@ impl Pool {
         }
     }
 
-    /// Looks again under the lock, and where nobody has the unit takes it on with `frames`.
+    /// Looks again under the lock; if no other fetch has the unit, starts its load with `frames`.
     fn begin(&self, unit: &Unit, hint: Hint, frames: Option<Frames>, is_prefetch: bool) -> Attempt<'_> {
         let shared = self.shared();
         let mut guard = shared.table.lock(unit.id.block);
@@ -300,7 +300,7 @@ impl Pool {
         Attempt::Ours(wait, (load, frames))
     }
 
-    /// Looks again under the lock, and where nobody has the unit takes it on: who else wants it waits for the slot.
+    /// Looks again under the lock; if no other fetch has the unit, reserves it: other fetches wait for the slot.
     fn reserve(&self, unit: &Unit, hint: Hint, frames: Frames) -> Reserved {
         let shared = self.shared();
         let mut guard = shared.table.lock(unit.id.block);
@@ -331,8 +331,8 @@ impl Pool {
         residents.latches.wait(index, || residents.slot(index).word.tell_when_unlatched()).await;
     }
 
-    /// A page for a scan that reads for itself, on this thread, which may block; `own` is what it read last, whose frame is
-    /// used again, and then this page, where it had to be read. `None` where it is to be fetched as any other.
+    /// A page for a scan that reads on this thread, which may block. `own` is the page that the scan read last, whose
+    /// frame is reused; it becomes this page if that had to be read. `None` if the page must be fetched like any other.
     pub(crate) fn read_in_place(
         &self,
         unit: &Unit,
@@ -377,7 +377,8 @@ impl Pool {
         }
     }
 
-    /// The frame of what a scan read before, written first where it was changed; whether it counts as the scans'.
+    /// The frame of a page that a scan read before, written first if it is dirty; true says that it counts as the
+    /// scans'.
     fn reclaim(&self, entry: Scanned) -> Option<(Frames, bool)> {
         if let Some(page) = self.pin_dirty(entry.index()) {
             self.write_here(page);

@@ -19,17 +19,17 @@ use crate::shared::Shared;
 use crate::table::load::{Ending, Load};
 use crate::unit::{Hint, Unit};
 
-/// A load and the frames that it goes to.
+/// A load with its frames.
 pub(crate) type Part = (Arc<Load>, Frames);
 
-/// One request to the device, for one unit or for several that are adjacent on it. Its completion verifies and publishes whether
-/// anybody still waits or not.
+/// One request to the device, for one unit or for several adjacent ones. Its completion verifies and publishes them,
+/// with or without waiters.
 pub(crate) struct Read {
     shared: Arc<Shared>,
     loads: SmallVec<[Arc<Load>; 1]>,
-    /// When it began, where it is timed.
+    /// The beginning of the read, if it is timed.
     began: Option<Instant>,
-    /// Woken when it has ended.
+    /// Woken at the end of the read.
     then: Option<Waker>,
 }
 
@@ -51,7 +51,7 @@ impl Read {
     fn read(&self, load: &Arc<Load>, frames: Frames) {
         let (offset, bytes) = load.unit.extent();
         let verified = load.unit.verify(frames.chunks(offset, bytes));
-        // A read that everybody left may find its block reused: that is no damage.
+        // The block of a read without waiters may be reused meanwhile: that is no damage.
         if verified.is_err() && load.is_wanted() {
             self.shared.stats.corrupt.add(1);
         }
@@ -81,7 +81,7 @@ impl Purpose<ReadFrames> for Read {
 }
 
 impl Shared {
-    /// A load that begins. Counted until it [ends](Self::loaded).
+    /// Starts a load. It counts until it [ends](Self::loaded).
     pub(super) fn load(&self, unit: &Unit, hint: Hint, is_prefetch: bool) -> Arc<Load> {
         self.stats.misses.add(1);
         if is_prefetch {
@@ -96,8 +96,8 @@ impl Shared {
 }
 
 impl Pool {
-    /// Reads a reserved unit on this thread, which may block, without anything that a hand-off needs. Gives the frames
-    /// with the verified bytes, to be published.
+    /// Reads a reserved unit on this thread, which may block, without the cost of a hand-off. Returns the frames with
+    /// the verified bytes, to be published.
     pub(super) fn read_here(&self, unit: &Unit, frames: Frames) -> Result<Frames, PoolError> {
         let shared = self.shared();
         shared.stats.misses.add(1);

@@ -1,10 +1,10 @@
 //! Pages that change in place: read and write guards, new and deleted pages, flushes.
 //!
-//! The engine's pages never change in place: this is for other users of the pool. Reads ahead of scans: [`Stream`].
+//! The engine's pages never change in place: this serves other users of the pool. Reads ahead of scans: [`Stream`].
 //!
 //! A read guard is a pin ([`Pinned`]), which is also the shared latch; a write guard ([`PageWrite`]) is the only pin.
-//! Writers come first: once a page is latched nobody pins it anew. What the pool guarantees: a read gives the bytes of
-//! the last write guard that was dropped before it began, whether they are on the device, on their way or in the pool.
+//! Writers come first: a latched page gets no new pins. The pool guarantees that a read returns the bytes of the last
+//! write guard that was dropped before it began, whether they are on the device, in flight or in the pool.
 //!
 //! Nothing here is durable before the device is flushed.
 
@@ -37,8 +37,8 @@ impl Pool {
         self.fetch(Unit::mutable(block), hint).await
     }
 
-    /// The page at `block`, to be changed. Waits for its readers, and for a write of it that is under way. A caller that
-    /// has it pinned waits for ever.
+    /// The page at `block`, to be changed. Waits for its readers and for a write of it in flight. A caller that has it
+    /// pinned waits for ever.
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch).
@@ -52,8 +52,8 @@ impl Pool {
         }
     }
 
-    /// Latches what is pinned. `None` where somebody else has the latch: then it was waited for, and the page is to be
-    /// looked for again.
+    /// Latches a pinned page. `None` if another writer had the latch: this has waited for it, and the caller must look
+    /// the page up again.
     pub(crate) async fn latched(&self, pinned: Pinned) -> Option<PageWrite> {
         match PageWrite::latch(pinned) {
             Ok(draining) => Some(draining.drained().await),
@@ -66,7 +66,7 @@ impl Pool {
         }
     }
 
-    /// A new page of zeros at `block`, which is not read from the device; what it held there is of no interest.
+    /// A new page of zeros at `block`. It is not read from the device; its old contents do not matter.
     ///
     /// # Errors
     /// [`PoolError::Exhausted`].
@@ -76,7 +76,7 @@ impl Pool {
             let frames = self.take(1, hint).await?;
             let pinned = match self.install(&unit, hint, frames) {
                 Some(pinned) => pinned,
-                // It is there, or on its way: that one is cleared.
+                // The page is resident or in flight: it is cleared.
                 None => self.fetch(unit, hint).await?,
             };
             if let Some(mut page) = self.latched(pinned).await {
@@ -86,11 +86,11 @@ impl Pool {
         }
     }
 
-    /// Forgets the page at `block` without writing it, after its readers and a write under way. The block may then be
-    /// used for something else.
+    /// Forgets the page at `block` without writing it, after its readers and a write in flight. The block may then be
+    /// reused.
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch), where it is being read from the device.
+    /// As [`fetch`](Self::fetch), if it is being read from the device.
     pub async fn delete(&self, block: u64) -> Result<(), PoolError> {
         let unit = Unit::mutable(block);
         loop {
@@ -110,7 +110,7 @@ impl Pool {
         }
     }
 
-    /// Writes the page at `block` where it is dirty, and waits for that.
+    /// Writes the page at `block` if it is dirty, and waits for the write.
     ///
     /// # Errors
     /// The device's.
@@ -125,7 +125,7 @@ impl Pool {
                     let requests = self.write_back(vec![pinned], After::Stay, may_block(), None);
                     self.until(|| requests.iter().all(|request| request.purpose.is_over())).await;
                     let failed = requests.iter().find_map(|request| request.purpose.error());
-                    // What is told here need not be told by the next flush.
+                    // An error that is returned here must not be returned by the next flush.
                     failed.iter().for_each(|_| drop(self.take_write_error()));
                     return failed.map_or(Ok(()), Err);
                 }
@@ -148,22 +148,22 @@ impl Pool {
         }
     }
 
-    /// Writes every page that is dirty now, and waits for these and all other writes. `Ok` says that everything that was dirty at
-    /// the call has been written; a device with a cache of its own is to be flushed then. It does not answer for earlier writes: a page
-    /// whose write failed stays dirty and is written again here, and only how that ends counts. For a shutdown nobody may write
-    /// meanwhile.
+    /// Writes every page that is dirty now, and waits for these and all other writes. `Ok` says that every page that
+    /// was dirty at the call has been written; a device with a cache must be flushed then. The result does not include
+    /// earlier writes: a page whose write failed stays dirty and is written again here, and only the result of that
+    /// counts. For a shutdown no thread may write meanwhile.
     ///
     /// # Errors
-    /// The device's, where a write of this call failed: then something is still dirty, and the next call tries it again. An
-    /// error that was given once is not given again.
+    /// The device's, if a write of this call failed: then some page is still dirty, and the next call tries it again.
+    /// Each error is returned once.
     pub async fn flush_all(&self) -> Result<(), PoolError> {
         let residents = self.residents();
-        // Of writes before this call: what they did not write is still dirty.
+        // Errors of writes before this call: their pages are still dirty.
         drop(self.take_write_error());
         loop {
             self.written().await;
             let (mut pages, mut is_whole) = (Vec::new(), true);
-            // First: a fetch of such a page makes it dirty, in a frame that may have been looked at.
+            // Done first: a fetch of such a page makes it dirty, perhaps in a frame that was checked already.
             self.retry_images(|_| true);
             for index in 0..residents.memory.free.touched() {
                 // Latched pages are waited for; the others are only pinned.
@@ -217,8 +217,8 @@ impl Pool {
         .await;
     }
 
-    /// Makes `frames`, zeroed, the page that changes in place, pinned and dirty; `None` where it is there already or on its
-    /// way.
+    /// Makes `frames`, zeroed, the page that changes in place, pinned and dirty; `None` if it is resident already or in
+    /// flight.
     fn install(&self, unit: &Unit, hint: Hint, mut frames: Frames) -> Option<Pinned> {
         let shared = self.shared();
         frames.first_mut().fill(0);
@@ -230,7 +230,7 @@ impl Pool {
         }
         shared.enter(&frames, unit, hint, &guard);
         let pinned = shared.residents.publish_one(frames);
-        // Pinned it cannot be taken before it is dirty.
+        // A pinned page cannot be evicted before it is dirty.
         pinned.slot().word.soil();
         drop(guard);
         Some(pinned)

@@ -12,14 +12,14 @@ use crate::resident::pin::Pinned;
 use crate::resident::word::Word;
 use crate::shared::Shared;
 
-/// The right to write to a unit that changes in place. Dropped, it leaves the unit dirty; it is written some time
-/// before its frame is used for something else, or when it is flushed.
+/// The right to write to a unit that changes in place. Dropping it leaves the unit dirty; the unit is written before
+/// its frame is reused, or by a flush.
 pub struct PageWrite {
     pinned: ManuallyDrop<Pinned>,
 }
 
 impl PageWrite {
-    /// Latches what is pinned; gives the pin back where somebody else has the latch.
+    /// Latches a pinned page; returns the pin if another writer has the latch.
     pub(crate) fn latch(pinned: Pinned) -> Result<Draining, Pinned> {
         assert!(pinned.unit().is_mutable(), "only a mutable page is written to in place");
         if pinned.slot().word.latch() { Ok(Draining(Some(pinned))) } else { Err(pinned) }
@@ -47,14 +47,14 @@ impl Deref for PageWrite {
     type Target = [u8; BLOCK_BYTES];
 
     fn deref(&self) -> &Self::Target {
-        // SAFETY: the frame is initialised; the latch is ours and every other pin is gone, so nobody writes.
+        // SAFETY: the frame is initialised; this guard holds the latch and the only pin, so no thread writes.
         unsafe { &*self.address().cast() }
     }
 }
 
 impl DerefMut for PageWrite {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        // SAFETY: as in `deref`; and nobody else reads, because no pin can be had while it is latched.
+        // SAFETY: as in `deref`; and no thread reads, because a latched page gets no pins.
         unsafe { &mut *self.address().cast() }
     }
 }
@@ -63,7 +63,7 @@ impl Drop for PageWrite {
     #[inline]
     fn drop(&mut self) {
         let word: *const Word = &raw const self.pinned.slot().word;
-        // SAFETY: the pin keeps the word alive until it is given back, which is the last thing that this does with it.
+        // SAFETY: the pin keeps the word alive until it is given back, which is the last use of the word here.
         if !unsafe { (*word).unlatch_and_unpin() } {
             // SAFETY: taken once, here; the field is not used afterwards.
             let pinned = unsafe { ManuallyDrop::take(&mut self.pinned) };

@@ -1,5 +1,5 @@
-//! How many pages a stream asks for at once: tried out, because devices differ. A device that is faster in sequence may be so
-//! for a few pages only, others are the faster the more one request asks for.
+//! The number of pages of one request of a stream. It is found by trial, because devices differ: some are faster in
+//! sequence for a few pages only, others are faster the more one request reads.
 
 use std::time::Instant;
 
@@ -11,10 +11,10 @@ const RUNS: [u64; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32];
 /// Requests after which another length is tried anew: the device may have changed.
 const TRIED_REQUESTS: u32 = 512;
 
-/// What requests of each length gave.
+/// The throughput of requests of each length.
 #[derive(Default)]
 pub(crate) struct ReadLength {
-    /// Pages a second; 0 is not known.
+    /// Pages a second; 0 is unknown.
     rates: [f64; RUNS.len()],
     requests: u32,
     /// When the request under way began, and its pages.
@@ -35,17 +35,17 @@ impl ReadLength {
         best.map_or(1, |(&run, _)| run)
     }
 
-    /// A request for so many pages begins.
+    /// Notes the beginning of a request for `pages` pages.
     pub(crate) fn began(&mut self, pages: u64) {
         self.began = Some((latency::moment(), pages));
     }
 
-    /// One begins whose time says nothing.
+    /// Notes the beginning of a request whose time does not count.
     pub(crate) fn began_others(&mut self) {
         self.began = None;
     }
 
-    /// It ended.
+    /// Notes the end of the request.
     pub(crate) fn ended(&mut self) {
         let Some((began, pages)) = self.began.take() else { return };
         let Some(index) = RUNS.iter().position(|&run| run == pages) else { return };

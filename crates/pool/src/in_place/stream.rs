@@ -1,15 +1,15 @@
-//! Read-ahead for one scan: the pages behind the one that is looked at are on their way, or there and pinned.
+//! Read-ahead for one scan: the pages after the current one are in flight, or resident and pinned.
 //!
-//! - One request of a stream is under way at a time, for several adjacent pages; its completion begins the next one.
-//!   A device that is faster in sequence sees the sequence.
-//! - How many pages a request reads is tried out: as many as gave the most pages a second.
-//! - The window (pages on their way or not yet looked at) doubles whenever the scan has to wait, up to the stream's part
-//!   of the scans' share; it starts anew when pages were read in vain.
-//! - On a fast device there is no read-ahead: the stream is dormant, and the scan reads for itself, into the frame of the
-//!   page that it read before.
-//! - Pages that the scan changed are written behind it, neighbours together. Such a stream reads its window with one request,
-//!   which begins when the window before it was looked at and its write began: so it holds no more frames than two windows, and
-//!   of one where the pages go to side buffers.
+//! - One request of a stream is in flight at a time, for several adjacent pages; its completion begins the next one. A
+//!   device that is faster in sequence sees the sequence.
+//! - The number of pages of a request is found by trial: the number with the most pages a second.
+//! - The window (pages in flight or not yet read by the scan) doubles whenever the scan has to wait, up to the stream's
+//!   part of the scans' share; it starts anew after pages were read in vain.
+//! - On a fast device there is no read-ahead: the stream is dormant, and the scan itself reads each page into the frame
+//!   of the last one.
+//! - Pages that the scan changed are written after it has passed them, neighbours with one request. Such a stream reads
+//!   its window with one request, which begins when the last window was read by the scan and its write began. So it
+//!   holds no more frames than two windows, or one window if the pages go to side buffers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -46,7 +46,7 @@ enum Entry {
 }
 
 struct State {
-    /// `None` when the stream is gone.
+    /// `None` once the stream is dropped.
     pool: Option<Pool>,
     /// The pages from `next - entries.len()` to before `next`.
     entries: VecDeque<Entry>,
@@ -55,18 +55,18 @@ struct State {
     window: u64,
     requests: usize,
     read_length: ReadLength,
-    /// Somebody is about to begin a request.
+    /// A thread is about to begin a request.
     issuing: bool,
-    /// Nothing is ahead nor on its way, and no request is to begin.
+    /// No page is prefetched or in flight, and no request must begin.
     dormant: bool,
-    /// A window is read when the one before it was looked at: what is looked at is changed, and goes.
+    /// A window is read when the scan has read the last one: its pages are changed, and leave.
     bursts: bool,
 }
 
-/// What a stream shares with its requests.
+/// The state that a stream shares with its requests.
 struct Ahead(Mutex<State>);
 
-/// Wakes a stream for its next request where a read of its own ended.
+/// Wakes a stream for its next request when one of its own reads has ended.
 struct ReadEnded(Arc<Ahead>);
 
 /// A scan over adjacent pages that change in place. One at a time looks at them, in any order; ascending is fast.
@@ -75,14 +75,14 @@ pub struct Stream {
     ahead: Arc<Ahead>,
     /// Pages that were changed and are to be written.
     changed: Vec<u64>,
-    /// What `State` says, too: only the scan changes it.
+    /// A copy of the field in `State`: only the scan changes it.
     dormant: bool,
-    /// What a dormant stream read last.
+    /// The page that a dormant stream read last.
     own: Option<Scanned>,
 }
 
 impl Pool {
-    /// A scan over the pages of `run`, which is as far as it reads ahead.
+    /// A scan over the pages of `run`; it reads ahead within `run`.
     #[must_use]
     pub fn stream(&self, run: Run) -> Stream {
         self.shared().streams.fetch_add(1, Ordering::Relaxed);
@@ -175,14 +175,14 @@ impl Stream {
         self.dormant = dormant;
     }
 
-    /// What it read last may go as what other scans read.
+    /// Gives the page read last to the scans' queue.
     fn give_back(&mut self) {
         if let Some(entry) = self.own.take() {
             self.pool.shared().policy.queue(entry);
         }
     }
 
-    /// Begins to write what was changed, where it is enough for a request or nothing else is to be done.
+    /// Begins to write the changed pages if they fill a request, or if there is nothing else to do.
     fn write_behind(&mut self) {
         if self.changed.is_empty() {
             return;
@@ -235,7 +235,7 @@ impl fmt::Debug for Stream {
 }
 
 impl Ahead {
-    /// The page that the scan wants, where it was read ahead; has the ones behind it read.
+    /// The page that the scan wants if it was prefetched; prefetches the pages after it.
     fn entry(self: &Arc<Self>, pool: &Pool, block: u64) -> Option<Entry> {
         let slow = pool.shared().latency.is_slow();
         let mut state = self.0.lock();
@@ -285,7 +285,7 @@ impl Ahead {
         self.issue();
     }
 
-    /// Begins the next request, where none is under way and the window has room for one.
+    /// Begins the next request if none is in flight and the window has room for it.
     fn issue(self: &Arc<Self>) {
         let Some((pool, first, count)) = self.0.lock().next_request() else { return };
         let mut parts = Vec::new();
@@ -310,7 +310,7 @@ impl Ahead {
             // Not comparable.
             _ => state.read_length.began_others(),
         }
-        // The stream went elsewhere, or away, meanwhile: what is on its way is read and may be found.
+        // The stream moved or was dropped meanwhile: the pages in flight are read and may be found.
         let vain = if state.next == first && state.pool.is_some() {
             state.next += entries.len() as u64;
             state.entries.append(&mut entries);
@@ -341,7 +341,7 @@ impl Wake for ReadEnded {
 }
 
 impl State {
-    /// Forgets the pages before `block`, or all where it is not among them; gives them to be dropped.
+    /// Removes the pages before `block`, or all if it is not among them; returns them to be dropped.
     fn pass_to(&mut self, block: u64) -> VecDeque<Entry> {
         let first = self.next - self.entries.len() as u64;
         if block == first {

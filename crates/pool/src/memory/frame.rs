@@ -22,25 +22,25 @@ use crate::counters::{Alone, CELLS, cell};
 /// Size of a huge page on the machines that we know; the region begins at such a border.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A region of at most so many frames is I/O memory that was used before, where there is some. Mapping and unmapping interrupts
-/// the other cores of the process: two threads that open small stores all day (the laboratory's) were slower by a third.
+/// A region of at most this many frames reuses I/O memory if there is some. Mapping and unmapping interrupt the other
+/// cores of the process: two threads that open small stores all day (the laboratory's) were slower by a third.
 const RECYCLED_FRAMES_MAX: u32 = 256;
 
-/// One aligned piece of memory. What is in it at first is zero or left over from an earlier use.
+/// One aligned piece of memory. Its first contents are zero or left over from an earlier use.
 struct Region {
     start: NonNull<u8>,
     memory: Memory,
 }
 
-/// Who owns a region's memory.
+/// The owner of a region's memory.
 enum Memory {
     Mapped { map: NonNull<u8>, bytes: usize },
     Recycled { _buf: IoBuf },
 }
 
-// SAFETY: the region is plain memory; who may touch which frame is decided by `Frames` and by the pins.
+// SAFETY: the region is plain memory; `Frames` and the pins decide which thread may touch which frame.
 unsafe impl Send for Region {}
-// SAFETY: as above. Nobody uses the buffer itself until it is dropped with the region.
+// SAFETY: as above. The buffer itself is not used until it is dropped with the region.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -74,7 +74,7 @@ impl Drop for Region {
 fn map_memory(bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new anonymous mapping at an address that the kernel chooses touches nothing that exists.
+    // SAFETY: a new anonymous mapping at an address that the kernel chooses does not touch existing memory.
     let map = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if map == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -119,7 +119,7 @@ fn unmap_memory(map: NonNull<u8>, bytes: usize) {
 #[cfg(miri)]
 fn advise_huge(_start: NonNull<u8>, _bytes: usize) {}
 
-/// All frames: their memory, which of them are free, and who waits for one.
+/// All frames: their memory, the free ones, and the requests that wait for one.
 pub(crate) struct Store {
     region: Region,
     pub(crate) free: FreeList,
@@ -163,12 +163,12 @@ impl Stores {
         Ok(Self { store, lanes })
     }
 
-    /// Takes `count` free frames, or none at all. What is in them is left over from earlier uses.
+    /// Takes `count` free frames, or none at all. Their contents are left over from earlier uses.
     pub(crate) fn take(&self, count: usize) -> Option<Frames> {
         self.store.free.take(count).map(|list| Frames { lane: self.lanes[cell()].clone(), list })
     }
 
-    /// The right to frames that nobody has.
+    /// The right to frames without an owner.
     ///
     /// # Safety
     /// `list` is a list of this store that no `Frames`, no pin and no free list holds, nor will hold.
@@ -250,7 +250,7 @@ impl Frames {
         Arc::ptr_eq(&self.lane.0, &stores.store)
     }
 
-    /// Gives the right up without giving the frames back: a resident unit holds them from now on.
+    /// Gives the right up without freeing the frames: a resident unit holds them from now on.
     pub(crate) fn into_list(self) -> List {
         let list = self.list;
         let mut frames = std::mem::ManuallyDrop::new(self);
@@ -261,7 +261,7 @@ impl Frames {
 
     /// `bytes` bytes from `skip` on.
     pub(crate) fn chunks(&self, skip: usize, bytes: usize) -> impl Iterator<Item = &[u8]> {
-        // SAFETY: the region is initialised, and nobody else has a right to these frames while `self` is borrowed.
+        // SAFETY: the region is initialised, and no other right to these frames exists while `self` is borrowed.
         self.store()
             .pieces(self.list, skip, bytes)
             .map(|(start, bytes)| unsafe { std::slice::from_raw_parts(start, bytes) })
@@ -303,14 +303,14 @@ impl Drop for Frames {
 /// The memory of a read request: the frames of one unit, or of several that are adjacent on the device.
 pub(crate) struct ReadFrames(pub(crate) SmallVec<[Frames; 1]>);
 
-// SAFETY: frames do not move and are block-aligned; the right to them is owned, so nobody else writes.
+// SAFETY: frames do not move and are block-aligned; the right to them is owned, so no other code writes.
 unsafe impl IoMemory for ReadFrames {
     fn segments(&self, each: &mut dyn FnMut(*mut u8, usize)) {
         self.0.iter().for_each(|frames| frames.segments(each));
     }
 }
 
-// SAFETY: the right is exclusive, so nobody else reads either.
+// SAFETY: the right is exclusive, so no other code reads either.
 unsafe impl ReadMemory for ReadFrames {}
 
 /// The memory of a write request: filled frames that are only read, in the order of their blocks.
@@ -408,7 +408,7 @@ mod unit_tests {
         let store = Stores::new(2).unwrap();
         let list = store.take(2).unwrap().into_list();
         assert!(store.take(1).is_none(), "a given-up right keeps the frames");
-        // SAFETY: the right was given up above, and nobody else has the list.
+        // SAFETY: the right was given up above, and no other owner has the list.
         drop(unsafe { store.claim(list) });
         assert!(store.take(2).is_some());
         assert!(store.lanes.iter().all(|lane| Arc::strong_count(lane) == 1), "no right leaks the store");

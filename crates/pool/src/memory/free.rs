@@ -54,7 +54,7 @@ impl FreeList {
         (self.touched() as usize).saturating_sub(self.stacked.load(Ordering::Relaxed))
     }
 
-    /// The frame behind `frame` in its list.
+    /// The frame after `frame` in its list.
     pub(crate) fn next(&self, frame: u32) -> u32 {
         self.links[frame as usize].load(Ordering::Relaxed)
     }
@@ -79,8 +79,8 @@ impl FreeList {
     }
 
     fn pop(&self) -> Option<u32> {
-        // SeqCst, because a starving request first announces itself and then looks here, and whoever gives frames back
-        // first does so and then looks for starving requests: one of the two must see the other.
+        // SeqCst: a starving request first announces itself and then looks here; a thread that frees frames first frees
+        // them and then looks for starving requests. One of the two must see the other.
         let mut top = self.top.load(Ordering::SeqCst);
         while top as u32 != NONE {
             match self.pop_seen(top) {
@@ -91,10 +91,11 @@ impl FreeList {
         self.pop_fresh()
     }
 
-    /// Takes the top frame if the stack was not popped since it was seen as `top`; else gives how it is now.
+    /// Takes the top frame if the stack was not popped since it was seen as `top`; otherwise returns the present top.
     pub(crate) fn pop_seen(&self, top: u64) -> Result<u32, u64> {
         let frame = top as u32;
-        // Somebody else may have popped the frame meanwhile: then its link is anything, and the tag makes us try again.
+        // Another thread may have popped the frame meanwhile: then its link is arbitrary, and the tag makes this try
+        // again.
         let next = self.next(frame);
         let tag = ((top >> 32) as u32).wrapping_add(1);
         self.top.compare_exchange_weak(top, pack(tag, next), Ordering::SeqCst, Ordering::SeqCst)?;
@@ -108,7 +109,7 @@ impl FreeList {
         self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fresh).ok()
     }
 
-    /// Gives a list back. The caller owned it and must not use its frames afterwards.
+    /// Frees a list. The caller owned it and must not use its frames afterwards.
     pub(crate) fn give(&self, list: List) {
         let mut tail = list.head;
         for _ in 1..list.count {

@@ -1,4 +1,4 @@
-//! The memory of the pool: frames, which of them are free, and who waits for one.
+//! The memory of the pool: frames, the list of free ones, and the requests that wait for one.
 
 pub(crate) mod frame;
 pub(crate) mod free;

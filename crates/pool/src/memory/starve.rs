@@ -1,9 +1,9 @@
 //! Requests that wait for a frame because every frame is pinned or under I/O.
 //!
-//! They are woken by whoever lets a frame go, and by a watchdog thread that lives only while somebody waits. The
-//! watchdog bounds the wait, whatever runtime the waiters run on: after so many of its ticks they give up.
+//! A thread that frees a frame wakes them, and so does a watchdog thread, which lives only while a request waits. The
+//! watchdog bounds the wait, whatever runtime the requests run on: after a number of its ticks they give up.
 //!
-//! Potential weakness: everybody is woken for each frame. Starvation is rare and the waiters are few (each holds a
+//! Potential weakness: each free frame wakes all of them. Starvation is rare and the waiters are few (each holds a
 //! request of its own), so fairness and thundering were not worth a queue.
 
 use std::sync::Arc;
@@ -32,12 +32,12 @@ struct State {
 }
 
 impl Starving {
-    /// Announces a request that waits; `None` where the watchdog cannot be started, so nothing would bound the wait.
+    /// Announces a request that waits; `None` if the watchdog cannot be started, so that nothing would bound the wait.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<Waiting> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let waiting = Waiting { starving: self.clone(), start: self.ticks.load(Ordering::Relaxed) };
         let mut state = self.state.lock();
-        // Schedules have no time: there a waiter that nobody wakes is a deadlock, and found.
+        // Schedules have no time: a waiter that is never woken is a deadlock there, and found.
         if !state.watched && !cfg!(shoal_shuttle) {
             let starving = self.clone();
             let watchdog = thread::Builder::new().name("pool-watchdog".into());
@@ -93,7 +93,7 @@ impl Waiting {
         }
     }
 
-    /// Ticks since it began to wait.
+    /// Ticks since the request began to wait.
     pub(crate) fn ticks(&self) -> u64 {
         self.starving.ticks.load(Ordering::Relaxed).wrapping_sub(self.start)
     }

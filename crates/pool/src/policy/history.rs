@@ -1,18 +1,19 @@
-//! When evicted units were accessed, so that a unit that comes back is not taken for a new one.
+//! The accesses of evicted units, so that a unit that comes back is not taken for a new one.
 //!
-//! Without it LRU-K is little better than FIFO where the pool is much smaller than what is used (`shared/bufferpool.md`,
-//! section 3). The table is bounded and set-associative: of the four entries of a set the one that was accessed
-//! longest ago gives way. Scans leave nothing here.
+//! Without it LRU-K is little better than FIFO if the pool is much smaller than the working set. The table is bounded
+//! and set-associative: of the four entries of a set the one with the oldest access gives way. Scans leave nothing
+//! here.
 
 use shoal_base::sync::{Mutex, stripes};
 use smallvec::SmallVec;
 
 use crate::unit::UnitId;
 
-/// Units of time by which an access may be later than the moment that a search or a history knows: others go on meanwhile.
+/// Units of time by which an access may be later than the present time of a search or a history: other threads continue
+/// meanwhile.
 const LATER_MAX: u32 = 1 << 24;
 
-/// The longer ago the access was, the more; least where it came after `now` was read. (Time goes around after 2^32 units.)
+/// The age of an access; the least for one after `now` was read. (Time wraps around after 2^32 units.)
 pub(super) fn age(now: u32, stamp: u32) -> u32 {
     now.wrapping_add(LATER_MAX).wrapping_sub(stamp)
 }
@@ -45,7 +46,7 @@ struct Stripe {
 }
 
 impl History {
-    /// A table of about `entries` entries; 0 is none.
+    /// A table of about `entries` entries; 0 means none.
     pub(crate) fn new(entries: usize, k: usize) -> Self {
         assert!((1..=K_MAX).contains(&k));
         let sets = entries.div_ceil(STRIPES * WAYS);

@@ -1,15 +1,16 @@
 //! LRU-K by backward k-distance, kept so that a hit takes no lock and moves no list.
 //!
-//! - Order of eviction: units with fewer than k accesses by their last one, then the others by their k-th last one; within each,
-//!   the longest ago first. (Units that only scans touched go before all of them: see [`super`].) The seed takes the first access of
-//!   those with few: then what was read k - 1 times up to now goes before what was read once, and later. The paper (O'Neil and others,
-//!   1993) leaves the choice among them to a second policy, such as LRU.
+//! - Order of eviction: units with fewer than k accesses by their last one, then the others by their k-th last one;
+//!   within each, the oldest first. (Units that only scans touched go before all of them: see [`super`].) The policy of
+//!   CMU 15-445 (`docs/sources.md`) takes the first access of units with few accesses: then a unit that was read k - 1
+//!   times up to now goes before one that was read once, and later. The paper (O'Neil and others, 1993) leaves the
+//!   choice among them to a second policy, such as LRU.
 //! - Concurrent accesses of one unit may record one of them: the history orders evictions, nothing else.
-//! - Evicted units keep their history in [`History`] for a while. Scans neither read nor write it. (Without a history, k
-//!   16 and 64 frames this is the course's policy.)
+//! - Evicted units keep their history in [`History`] for a while. Scans neither read nor write it. (Without a history,
+//!   k 16 and 64 frames this is the course's policy.)
 //! - Pools of up to [`EXACT_FRAMES_MAX`] frames are searched as a whole; in larger ones the worst of [`SAMPLE`] random
-//!   candidates goes. No lock is held while choosing. What decides lies in one dense array, so that a search does not
-//!   touch the slots, whose lines travel between the cores at every hit.
+//!   candidates goes. No lock is held while choosing. The keys of all slots lie in one dense array, so that a search
+//!   does not touch the slots, whose lines travel between the cores at every hit.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -32,8 +33,8 @@ const SAMPLE: usize = 16;
 /// Units that are looked at for them: some are pinned.
 const SAMPLE_DRAWS: usize = 64;
 
-/// Slots that are looked at from the one that was drawn on: of a unit's frames only the first one has a key, and where they lie
-/// together, the next unit begins behind so many.
+/// Slots that are checked from the drawn one on: only the first of a unit's frames has a key, and if the frames are
+/// adjacent, the next unit begins after this many.
 const SAMPLE_WALK: usize = UNIT_BLOCKS_MAX;
 
 /// Marks of a key: the slot is the policy's, and the unit has fewer than k accesses. Below them the time that decides.
@@ -52,7 +53,7 @@ fn insert(worst: &mut [u64; WORST], rank: u64) {
 
 pub(crate) struct LruK {
     k: u32,
-    /// What decides about each slot; 0 where it is not the policy's.
+    /// The key of each slot; 0 if the slot is not the policy's.
     keys: Box<[AtomicU64]>,
     /// The last `k` accesses of each slot; access number n is at n modulo k.
     stamps: Box<[AtomicU32]>,
@@ -79,9 +80,9 @@ impl LruK {
         self.decide(index, kept.len() as u32);
     }
 
-    /// Sets the key of a slot with so many accesses.
+    /// Sets the key of a slot with `count` accesses.
     fn decide(&self, index: u32, count: u32) {
-        // Of fewer than k accesses the last one decides, else the k-th last, which is where the next one will go.
+        // With fewer than k accesses the last one decides, else the k-th last, in whose place the next access will go.
         let (mark, access) =
             if count < self.k { (OURS | FEW, count.saturating_sub(1)) } else { (OURS, count) };
         let stamp = self.stamp(index, access).load(Ordering::Relaxed);
@@ -95,14 +96,14 @@ impl LruK {
         (from..count).map(|access| self.stamp(index, access).load(Ordering::Relaxed)).collect()
     }
 
-    /// How much sooner than others the unit should go: the higher, the sooner; below [`OURS`] not at all.
+    /// The rank for eviction: the higher, the sooner; below [`OURS`] not at all.
     fn rank(&self, index: u32, now: u32) -> u64 {
         let key = self.keys[index as usize].load(Ordering::Relaxed);
         key & (OURS | FEW) | u64::from(age(now, key as u32))
     }
 
-    /// The worst that can go. Threads that lost their core in the middle of an access keep what they pinned while it ages, so
-    /// the worst of all often cannot go: each pass finds the next [`WORST`].
+    /// The worst unit that can go. Threads that lost their core in the middle of an access keep their units pinned
+    /// while these age, so the worst of all often cannot go: each pass finds the next [`WORST`].
     fn exact(&self, search: &Search<'_>) -> Option<u32> {
         let mut bound = u64::MAX;
         loop {
@@ -153,9 +154,9 @@ impl LruK {
     }
 }
 
-/// What the pool tells and asks. All calls may come from several threads at once.
+/// The pool's calls. They may come from several threads at once.
 impl LruK {
-    /// A unit that more than scans want is in this slot now.
+    /// Notes that the slot has a unit now that not only scans want.
     pub(super) fn entered(&self, slot: &Slot, index: u32, now: u32, hint: Hint) {
         let mut stamps = self.history.take(slot.id());
         stamps.push(now);
@@ -165,7 +166,7 @@ impl LruK {
         self.remember(slot, index, &stamps);
     }
 
-    /// It was used. Called at most once a unit of time, with the unit pinned.
+    /// Notes an access. Called at most once a unit of time, with the unit pinned.
     pub(super) fn accessed(&self, slot: &Slot, index: u32, now: u32) {
         let count = slot.count.load(Ordering::Relaxed);
         // Stays between k and 2k, so that it never overflows and says which stamp is the oldest.
@@ -175,7 +176,7 @@ impl LruK {
         self.decide(index, next);
     }
 
-    /// It leaves the pool; `remember` it for its return.
+    /// Notes that the unit leaves the pool; with `remember` its history is kept for its return.
     pub(super) fn left(&self, slot: &Slot, index: u32, now: u32, remember: bool) {
         self.keys[index as usize].store(0, Ordering::Relaxed);
         if remember {
@@ -220,7 +221,7 @@ mod unit_tests {
         assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(2));
     }
 
-    /// What is read all the time, though not k times yet, stays longer than what came later and was read once.
+    /// A unit that is read all the time, though not k times yet, stays longer than a newer unit that was read once.
     #[test]
     fn of_few_accesses_the_last_one_decides() {
         let slots = slots(4);
@@ -245,7 +246,7 @@ mod unit_tests {
         policy.entered(&slots[1], 1, Hint::Lookup);
         policy.entered(&slots[2], 2, Hint::Lookup);
         policy.touched(&slots[1], 1, Hint::Lookup);
-        // 0: one time, because nothing entered meanwhile. 1: two.
+        // Unit 0 has age one, because no unit entered meanwhile; unit 1 has age two.
         assert_eq!(order(&policy, &slots), [0, 2, 1]);
     }
 
@@ -267,7 +268,7 @@ mod unit_tests {
         assert_eq!(policy.victim(&slots, count, &Default::default(), false), None);
     }
 
-    /// Its age was 2^32 - 1: what was used just now went first.
+    /// A regression: the age was 2^32 - 1, so the unit used last went first.
     #[test]
     fn what_is_used_after_the_search_began_is_young() {
         let slots = slots(3);
@@ -288,8 +289,8 @@ mod unit_tests {
         assert!(ages.is_sorted(), "{ages:?}");
     }
 
-    /// It once drew slots: among units of 17 frames two of a hundred searches found none, and others only one, which was used
-    /// just now.
+    /// A regression: the search drew slots. Among units of 17 frames two of a hundred searches found none, and others
+    /// only one, which was used just before.
     #[test]
     fn long_units_are_chosen_as_short_ones_are() {
         const UNITS: u32 = 400;

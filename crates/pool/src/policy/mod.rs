@@ -1,11 +1,11 @@
-//! What to keep: a class for scans, and [`lru_k`] for everything else.
+//! The choice of units to keep: a class for scans, and [`lru_k`] for everything else.
 //!
-//! - Time is the number of units that entered the pool (of those that a scan reads into its own frame some). A hit tells the policy at most once a unit of time: accesses that
-//!   close together are one event (the correlated references of LRU-K), and while everything is resident a hit writes
-//!   nothing but its pin.
-//! - Units that only scans touched are no policy's business: they wait in a queue, oldest first. Every request for frames
-//!   looks there first; a scan that has reached its share takes from there before it takes a free frame. A scan that reads
-//!   for itself keeps the page that it read last out of the queue, and reuses its frame.
+//! - Time is the number of units that entered the pool; of the units that a scan reads into its own frame only some
+//!   count. A hit tells the policy at most once a unit of time: accesses that close together are one event (the
+//!   correlated references of LRU-K), and while everything is resident a hit writes nothing but its pin.
+//! - Units that only scans touched do not belong to the policy: they wait in a queue, oldest first. Every request for
+//!   frames looks there first; a scan that has reached its share takes from there before it takes a free frame. A scan
+//!   that reads for itself keeps the page that it read last out of the queue, and reuses its frame.
 
 mod draw;
 mod history;
@@ -34,7 +34,7 @@ pub(crate) struct Search<'a> {
     /// Slots that were ever used.
     pub(crate) touched: u32,
     pub(crate) draw: &'a Draw,
-    /// Only what can go without being written first.
+    /// True if only clean units may go.
     pub(crate) clean_only: bool,
     pub(crate) now: u32,
 }
@@ -106,8 +106,8 @@ impl Policy {
         self.lru_k.entered(slot, index, now, hint);
     }
 
-    /// A unit enters the pool in this slot for a scan, which is to [queue](Self::queue) it when it goes on. `counted`
-    /// where the scans' frames hold it already.
+    /// Notes that a unit enters the pool in this slot for a scan, which [queues](Self::queue) it when it moves on.
+    /// `counted` says that the scans' frames include it already.
     pub(crate) fn entered_for(&self, slot: &Slot, index: u32, counted: bool) -> Scanned {
         let generation = Self::renew(slot);
         if generation.is_multiple_of(SCANNED_A_TICK) {
@@ -129,12 +129,13 @@ impl Policy {
         generation
     }
 
-    /// Whether the slot still holds this unit, and only scans touched it.
+    /// Returns true if the slot still holds this unit, and only scans touched it.
     pub(crate) fn is_scanned(slot: &Slot, entry: Scanned) -> bool {
         slot.scanned.load(Ordering::Relaxed) && slot.generation.load(Ordering::Relaxed) == entry.generation
     }
 
-    /// A scan reuses the frame of a unit that only it touched, claimed by the caller: the frame stays counted.
+    /// Notes that a scan reuses the frame of a unit that only it touched, claimed by the caller: the frame stays
+    /// counted.
     pub(crate) fn left_to_scan(slot: &Slot) {
         slot.scanned.store(false, Ordering::Relaxed);
     }
@@ -155,8 +156,8 @@ impl Policy {
 
     fn accessed(&self, slot: &Slot, index: u32, now: u32) {
         slot.last.store(now, Ordering::Relaxed);
-        // Once for several threads: a read keeps the line shared where there is nothing to change.
-        // Acquire: what `let_go` added is there before it is taken away.
+        // Once for several threads: a load keeps the line shared if nothing changes. Acquire: the count that `let_go`
+        // added is there before it is subtracted.
         if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Acquire) {
             self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
             self.lru_k.entered(slot, index, now, Hint::Lookup);
@@ -165,7 +166,8 @@ impl Policy {
         }
     }
 
-    /// A unit leaves the pool; `remember` it for its return. Only for the owner of its frames, or of its doom.
+    /// Notes that a unit leaves the pool; with `remember` its history is kept. Only the owner of its frames, or of its
+    /// doom, calls this.
     pub(crate) fn left(&self, slot: &Slot, index: u32, remember: bool) {
         if slot.scanned.load(Ordering::Relaxed) && slot.scanned.swap(false, Ordering::Acquire) {
             self.scan_frames.fetch_sub(slot.unit().blocks(), Ordering::Relaxed);
@@ -174,21 +176,22 @@ impl Policy {
         }
     }
 
-    /// The unit in slot `to` replaces the resident one in `from` (which the caller pinned): it takes over its history. The
-    /// old one keeps it too, as long as it is read: see [`Self::let_go`].
+    /// The unit in slot `to` replaces the resident one in `from`, which the caller pinned: it takes over its history.
+    /// The old one keeps it, too, as long as it is read: see [`Self::let_go`].
     pub(crate) fn inherit(&self, from: (&Slot, u32), to: (&Slot, u32)) {
         if !from.0.scanned.load(Ordering::Relaxed) {
             self.lru_k.inherit(from, to);
         }
     }
 
-    /// Nobody new asks for the unit in this slot (which the caller pinned): it goes as soon as room is needed.
+    /// No new reader needs the unit in this slot, which the caller pinned: it goes as soon as frames are needed.
     pub(crate) fn let_go(&self, slot: &Slot, index: u32) {
         if slot.scanned.load(Ordering::Relaxed) {
             return;
         }
         self.lru_k.left(slot, index, self.now(), false);
-        // Counted before it says so: whoever reads it meanwhile takes it from the scans, and out of the count, at once.
+        // Counted before the flag is set: a reader that sees the flag takes the unit from the scans, and out of the
+        // count, at once.
         let blocks = slot.unit().blocks();
         self.scan_frames.fetch_add(blocks, Ordering::Relaxed);
         if slot.scanned.swap(true, Ordering::Release) {
@@ -203,7 +206,7 @@ impl Policy {
         self.lru_k.victim(&Search { slots, touched, draw, clean_only, now: self.now() })
     }
 
-    /// Whether a scan that wants `frames` more has to give some back first.
+    /// Returns true if a scan that wants `frames` more frames has to give some back first.
     pub(crate) fn scan_share_used(&self, frames: usize) -> bool {
         self.scan_frames.load(Ordering::Relaxed) + frames > self.scan_frames_max
     }
@@ -296,7 +299,8 @@ pub(crate) mod tests {
         assert!(policy.next_scanned(&slots).is_none());
     }
 
-    /// Whoever reads a unit at the moment in which it is let go does not take it out of a count that it is not in yet.
+    /// A reader of a unit at the moment at which it is let go does not take it out of a count that does not include it
+    /// yet.
     #[test]
     fn what_is_let_go_while_it_is_read_stays_counted() {
         let slots = slots(1);

@@ -1,7 +1,8 @@
-//! Who waits for a latch: wakers in a few buckets by slot, so that a slot needs no room for them.
+//! The waiters for latches: wakers in a few buckets by slot, so that a slot needs no room for them.
 //!
-//! The word says that somebody waits (set under the bucket's lock); whoever ends the reason clears that and wakes
-//! everybody of the slot, who then look again. A bucket's lock is taken last, and no waker is called under it.
+//! The word says that a task waits; the flag is set under the bucket's lock. The thread that ends the reason clears the
+//! flag and wakes all waiters of the slot, which then look again. A bucket's lock is taken last, and no waker is called
+//! under it.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -42,7 +43,7 @@ impl Latches {
         .await;
     }
 
-    /// Wakes everybody who waits for this slot.
+    /// Wakes all waiters for this slot.
     pub(crate) fn wake(&self, slot: u32) {
         let woken: Vec<_> = self.bucket(slot).lock().extract_if(.., |(other, _)| *other == slot).collect();
         woken.into_iter().for_each(|(_, waker)| waker.wake());

@@ -1,4 +1,4 @@
-//! What is resident: the slots that describe units, the word that protects one, pins, and the lists of who waits for a latch.
+//! Resident units: the slots that describe them, the word that protects one, pins, and the waiters for latches.
 
 pub(crate) mod latch;
 pub(crate) mod pin;

@@ -1,10 +1,10 @@
 //! [`Pinned`]: a reader's hold on a resident unit. A hit is one compare-and-swap in and one out.
 //!
 //! Invariants:
-//! 1. A pin is taken from zero only on behalf of a caller that holds a [`crate::Pool`]. So pins only fall after the last handle
-//!    was dropped, and [`close`] can leave one reference of the memory to each slot that is still pinned: the last unpin drops
-//!    it. That keeps the reference count, which all threads share, out of the way of a hit.
-//! 2. An unpin that has nothing to do for others touches nothing after its compare-and-swap: the memory may be gone.
+//! 1. A pin is taken from zero only on behalf of a caller that holds a [`crate::Pool`]. So pins only fall after the
+//!    last handle was dropped, and [`close`] can leave one reference of the memory to each slot that is still pinned:
+//!    the last unpin drops it. So a hit does not touch the reference count, which all threads share.
+//! 2. An unpin without a duty for others touches nothing after its compare-and-swap: the memory may be gone.
 
 #![allow(unsafe_code)]
 
@@ -23,13 +23,13 @@ use crate::memory::free::List;
 use crate::unit::{Check, Unit};
 
 impl Residents {
-    /// Pins the unit of this slot and counts a hit, where there is one.
+    /// Pins the unit of this slot and counts a hit, if there is one.
     #[inline]
     pub(crate) fn pin_hit(self: &Arc<Self>, index: u32) -> Option<Pinned> {
         self.slot(index).word.pin(true).then(|| self.pinned(index))
     }
 
-    /// Pins the unit of this slot, where there is one.
+    /// Pins the unit of this slot, if there is one.
     pub(crate) fn pin(self: &Arc<Self>, index: u32) -> Option<Pinned> {
         self.slot(index).word.pin(false).then(|| self.pinned(index))
     }
@@ -57,30 +57,30 @@ impl Residents {
     }
 }
 
-/// Called when the last handle of the pool goes: whatever is still pinned keeps the memory alive from here on.
+/// Called when the last handle of the pool is dropped: pinned units keep the memory alive from here on.
 pub(crate) fn close(residents: &Arc<Residents>) {
-    // Nothing is pinned anew any more (invariant 1).
+    // No unit is pinned anew any more (invariant 1).
     for slot in residents.slots.iter().filter(|slot| slot.word.is_pinned()) {
         // For the pins; dropped by the last of them.
         let reference = Arc::into_raw(residents.clone());
         if !slot.word.close_at_unpin() {
-            // SAFETY: just made, and the last unpin came before the flag: it did not see it.
+            // SAFETY: just made, and the last unpin came before the flag, so it did not see it.
             drop(unsafe { Arc::from_raw(reference) });
         }
     }
 }
 
-/// A hold on a resident unit: while it lives, the unit's bytes stay where they are and do not change. (A writer of a page that
-/// changes in place waits for it.)
+/// A pin on a resident unit: while it lives, the unit's bytes stay in their place and do not change. (A writer of a
+/// page that changes in place waits for it.)
 ///
-/// Cheap to clone and to drop, from any thread; it does not borrow the pool and may outlive it. Give it back soon
-/// where that is possible: a pinned frame cannot be used for anything else.
+/// Cheap to clone and to drop, from any thread; it does not borrow the pool and may outlive it. Drop it soon if
+/// possible: a pinned frame cannot be reused.
 pub struct Pinned {
     residents: *const Residents,
     slot: u32,
 }
 
-// SAFETY: a pin is a count in an atomic word, and what it protects is only read.
+// SAFETY: a pin is a count in an atomic word, and the bytes that it protects are only read.
 unsafe impl Send for Pinned {}
 // SAFETY: as above.
 unsafe impl Sync for Pinned {}
@@ -117,7 +117,7 @@ impl Pinned {
         self.residents().memory.pieces(List { head: self.slot, count: unit.blocks() as u32 }, offset, bytes)
     }
 
-    /// The unit's bytes in order, cut to where they begin and end; frames that are adjacent in memory are one chunk.
+    /// The unit's bytes in order, cut to its offset and length; frames that are adjacent in memory are one chunk.
     pub fn chunks(&self) -> Chunks<'_> {
         Chunks(self.pieces())
     }
@@ -125,7 +125,7 @@ impl Pinned {
     /// The page.
     ///
     /// # Panics
-    /// Where the unit is no page.
+    /// If the unit is no page.
     #[must_use]
     pub fn page(&self) -> &[u8; BLOCK_BYTES] {
         assert!(!matches!(self.unit().check, Check::Bytes { .. }), "not a page");
@@ -185,7 +185,7 @@ impl Drop for Pinned {
     #[inline]
     fn drop(&mut self) {
         let word: *const Word = &raw const self.slot().word;
-        // SAFETY: the pin keeps the word alive until it is given back, which is the last thing that this does with it.
+        // SAFETY: the pin keeps the word alive until it is given back, which is the last use of the word here.
         if !unsafe { (*word).unpin() } {
             self.unpin_for_others();
         }

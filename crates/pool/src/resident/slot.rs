@@ -2,8 +2,8 @@
 //!
 //! Each unit is described by the slot of its first frame; the slot's [`Word`] protects it.
 //!
-//! Invariant: frames of a resident or doomed unit belong to its word; `Frames` for them are made only here, for a caller that
-//! brought the word to vacant.
+//! Invariant: the frames of a resident or doomed unit belong to its word. Only this file makes `Frames` for them, for a
+//! caller that brought the word to vacant.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ use crate::memory::frame::{Frames, Stores};
 use crate::memory::free::{List, NONE};
 use crate::unit::{Unit, UnitId};
 
-/// What is known of the unit whose first frame has the slot's index. One cache line, so that a hit touches one.
+/// The description of the unit whose first frame has the slot's index. One cache line, so that a hit touches one.
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) word: Word,
@@ -28,8 +28,8 @@ pub(crate) struct Slot {
     check: AtomicU64,
     /// The next slot in the table's chain.
     pub(crate) chain: AtomicU32,
-    /// The policy's: time of the last access, number of accesses, which use of the slot this is, and whether only scans
-    /// touched it.
+    /// The policy's fields: time of the last access, number of accesses, the number of this use of the slot, and
+    /// whether only scans touched it.
     pub(crate) last: AtomicU32,
     pub(crate) count: AtomicU32,
     pub(crate) generation: AtomicU32,
@@ -81,7 +81,7 @@ impl Slot {
     }
 }
 
-/// All slots, and the memory of the units that they describe: what a pin refers to.
+/// All slots, and the memory of the units that they describe: a pin refers to it.
 pub(crate) struct Residents {
     pub(crate) slots: Arc<[Slot]>,
     pub(crate) memory: Stores,
@@ -110,7 +110,8 @@ impl Residents {
         &self.slots[..self.memory.free.touched() as usize]
     }
 
-    /// Gives the frames to the word of their slot, which [names](Slot::name) the unit and has `pins` pins then; the slot.
+    /// Gives the frames to the word of their slot, which [names](Slot::name) the unit and then has `pins` pins; returns
+    /// the slot.
     pub(crate) fn hand_over(&self, frames: Frames, pins: u32) -> u32 {
         let index = frames.list().head;
         let slot = self.slot(index);
@@ -130,8 +131,8 @@ impl Residents {
         Some(unsafe { self.frames_of(index) })
     }
 
-    /// Gives one pin back, and does what was left to the last pin. Whether the caller is to drop a reference that
-    /// [`close`](super::pin::close) left.
+    /// Gives one pin back, and performs the duties of the last pin. Returns true if the caller must drop a reference
+    /// that [`close`](super::pin::close) left.
     pub(crate) fn unpin_for_others(&self, index: u32) -> bool {
         let duties = self.slot(index).word.unpin_for_others();
         if duties.free {

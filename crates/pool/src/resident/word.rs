@@ -1,19 +1,19 @@
-//! The word that protects the frames of a unit: pins, state, and who else waits for the last unpin.
+//! The word that protects the frames of a unit: pins, state, and the waiters for the last unpin.
 //!
-//! | word | meaning | who may change it, and how |
+//! | word | meaning | who may change it |
 //! |---|---|---|
 //! | no flag, no pins | no unit, or one that is being loaded or evicted: a `Frames` owns the frames | the owner: publish |
-//! | resident | the unit is whole and may be read | anybody: pin, unpin; without pins: claim |
-//! | doomed, pinned | taken out of the table while it was read | readers: the last unpin frees the frames |
+//! | resident | the unit is whole and may be read | any thread: pin, unpin; without pins: claim |
+//! | doomed, pinned | removed from the table while it was read | readers: the last unpin frees the frames |
 //! | latched, not resident | a thread reads it; a `Frames` owns the frames | the owner: publish, unreserve |
-//! | resident, latched | one of the pins is to write; nobody pins it anew | the holder: unlatch |
-//! | resident, dirty | the device holds an older image | who wrote that image and still pins it: clean |
+//! | resident, latched | one of the pins will write; no new pins | the holder: unlatch |
+//! | resident, dirty | the device holds an older image | the thread that wrote that image and still pins it: clean |
 //!
-//! A pin is also the shared latch: bytes are written to only while the unit is latched and its only pin is the
-//! holder's. What is dirty cannot be claimed, so a unit is read from the device only after its last write ended.
+//! A pin is also the shared latch: bytes are written only while the unit is latched and its only pin is the holder's. A
+//! dirty unit cannot be claimed, so it is read from the device only after its last write ended.
 //!
-//! Frames of a resident or doomed unit belong to its word: only who brings it to "no flag, no pins" gets them. The
-//! word also counts hits, so that a hit needs no second atomic operation.
+//! The frames of a resident or doomed unit belong to its word: the thread that brings it to "no flag, no pins" gets
+//! them. The word also counts hits, so that a hit needs no second atomic operation.
 
 use super::sync::{AtomicU64, Ordering};
 
@@ -25,13 +25,13 @@ pub(crate) const RESIDENT: u64 = 1 << 24;
 const DOOMED: u64 = 1 << 25;
 /// The pins own a reference of the pool; the last unpin drops it.
 const CLOSING: u64 = 1 << 26;
-/// Somebody waits for a frame; the last unpin tells.
+/// A request waits for a frame; the last unpin wakes it.
 const WAKE: u64 = 1 << 27;
-/// Somebody has the right to write, or will have it when all other pins are gone.
+/// A writer has the right to write, or will have it once all other pins are gone.
 const LATCHED: u64 = 1 << 28;
 /// Must be written to the device before its frames can be taken.
 const DIRTY: u64 = 1 << 29;
-/// Somebody waits for the latch, or for the other pins to go.
+/// A task waits for the latch, or for the other pins to go.
 const AWAITED: u64 = 1 << 30;
 const FOR_OTHERS: u64 = DOOMED | CLOSING | WAKE | AWAITED;
 /// One hit. The count has 33 bits; it is collected long before it overflows.
@@ -42,21 +42,21 @@ pub(crate) const HITS_HIGH: u64 = 1 << 63;
 #[derive(Default)]
 pub(crate) struct Word(pub(crate) AtomicU64);
 
-/// What the last unpin has to do for others. All `false` where other pins are left.
+/// The duties of the last unpin. All `false` if other pins are left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Duties {
     /// Free the frames, which are the caller's now.
     pub(crate) free: bool,
-    /// Wake who waits for frames.
+    /// Wake the requests that wait for frames.
     pub(crate) wake: bool,
-    /// Drop the reference of the pool that closing it left.
+    /// Drop the reference of the pool that its close left.
     pub(crate) close: bool,
-    /// Wake who waits for the latch. Also where one pin is left: it may be the one that waits.
+    /// Wake the waiters for the latch. Also set if one pin is left, which may be the waiting one.
     pub(crate) unlatched: bool,
 }
 
 impl Word {
-    /// Whether a `Frames` owns the frames.
+    /// Returns true if a `Frames` owns the frames.
     pub(crate) fn is_vacant(&self) -> bool {
         self.0.load(Ordering::Relaxed) & !WAKE == 0
     }
@@ -65,12 +65,12 @@ impl Word {
         self.0.load(Ordering::Acquire) & RESIDENT != 0
     }
 
-    /// Resident, not pinned, and the device has it.
+    /// Returns true if the unit is resident, not pinned and clean.
     pub(crate) fn is_evictable(&self) -> bool {
         self.0.load(Ordering::Acquire) & (RESIDENT | PINS | DIRTY) == RESIDENT
     }
 
-    /// Resident and not pinned: it could go, at once or when it is written.
+    /// Returns true if the unit is resident and not pinned: it can be evicted, at once or after its write.
     pub(crate) fn is_idle(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (RESIDENT | PINS) == RESIDENT
     }
@@ -88,21 +88,21 @@ impl Word {
         self.0.load(Ordering::Acquire) & (RESIDENT | LATCHED) != 0
     }
 
-    /// Latches what the caller has pinned; `false` where it is latched already, or doomed. The right to write begins when
-    /// [`is_drained`](Self::is_drained).
+    /// Latches a unit that the caller has pinned; `false` if it is latched already, or doomed. The right to write
+    /// begins when [`is_drained`](Self::is_drained).
     pub(crate) fn latch(&self) -> bool {
         let latch = |word| if word & (LATCHED | DOOMED) == 0 { Some(word | LATCHED) } else { None };
         // Acquire pairs with the release of the holder before.
         self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, latch).is_ok()
     }
 
-    /// Whether the only pin is that of the caller, who has the latch.
+    /// Returns true if the only pin is the caller's, which has the latch.
     pub(crate) fn is_drained(&self) -> bool {
         // Acquire pairs with the release of the last other unpin: its reads are over.
         self.0.load(Ordering::Acquire) & PINS == 1
     }
 
-    /// Gives the latch back, not the pin. Says whether somebody waits for it.
+    /// Gives the latch back, not the pin. Returns true if a task waits for it.
     pub(crate) fn unlatch(&self, dirty: bool) -> bool {
         let set = if dirty { DIRTY } else { 0 };
         let unlatch = |word| Some((word & !(LATCHED | AWAITED)) | set);
@@ -111,7 +111,7 @@ impl Word {
         word & AWAITED != 0
     }
 
-    /// Gives latch and pin back where nothing is to be done for others; the caller wrote. As [`unpin`](Self::unpin).
+    /// Gives latch and pin back if there are no duties for others; the caller wrote. As [`unpin`](Self::unpin).
     #[inline]
     pub(crate) fn unlatch_and_unpin(&self) -> bool {
         let alone = |word| (word & FOR_OTHERS == 0).then_some(((word - 1) & !LATCHED) | DIRTY);
@@ -124,25 +124,25 @@ impl Word {
         assert!(word & PINS != 0, "cleaned what is not pinned");
     }
 
-    /// The caller, who has it pinned, filled it with something that the device does not have.
+    /// Marks a unit dirty that the caller has pinned and filled with bytes that the device does not have.
     pub(crate) fn soil(&self) {
         self.0.fetch_or(DIRTY, Ordering::Release);
     }
 
-    /// Has whoever gives the latch back tell. `false` where it is not latched.
+    /// Asks the holder of the latch to wake the waiters. `false` if it is not latched.
     pub(crate) fn tell_when_unlatched(&self) -> bool {
         let flag = |word| if word & LATCHED != 0 { Some(word | AWAITED) } else { None };
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
     }
 
-    /// Has the last other pin tell. `false` where the caller's is the only one.
+    /// Asks the last other pin to wake the waiters. `false` if the caller's pin is the only one.
     pub(crate) fn tell_when_drained(&self) -> bool {
         let flag = |word| if word & PINS > 1 { Some(word | AWAITED) } else { None };
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
     }
 
     pub(crate) fn is_pinned(&self) -> bool {
-        // Acquire pairs with the release of the last unpin: who sees none may free what was pinned.
+        // Acquire pairs with the release of the last unpin: a thread that sees no pins may free the frames.
         self.0.load(Ordering::Acquire) & PINS != 0
     }
 
@@ -151,7 +151,7 @@ impl Word {
         self.0.load(Ordering::Relaxed) >> HIT_SHIFT
     }
 
-    /// Whether the hits should be collected soon.
+    /// Returns true if the hits should be collected soon.
     pub(crate) fn is_full_of_hits(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= HITS_HIGH
     }
@@ -166,24 +166,24 @@ impl Word {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| word.checked_sub(HIT));
     }
 
-    /// The owner of the frames hands them over: resident, and pinned `pins` times by the caller. Says whether somebody
-    /// waits since it was [reserved](Self::reserve).
+    /// Publishes the owner's frames: resident, and pinned `pins` times by the caller. Returns true if a task waits
+    /// since the unit was [reserved](Self::reserve).
     pub(crate) fn publish(&self, pins: u32) -> bool {
         assert!(u64::from(pins) < PINS_MAX);
-        // Release pairs with the acquire of `pin`: the unit's name and bytes are visible to who pins it.
+        // Release pairs with the acquire of `pin`: a thread that pins the unit sees its name and bytes.
         let publish = |word| Some(RESIDENT | u64::from(pins) | (word & WAKE));
         let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, publish).unwrap_or_default();
         assert_eq!(before & (PINS | RESIDENT | DOOMED), 0, "a word in use was published");
         before & AWAITED != 0
     }
 
-    /// The owner of the frames is about to read the unit itself: who wants it waits as for a latch.
+    /// Reserves the frames for a read by their owner: other fetches wait as for a latch.
     pub(crate) fn reserve(&self) {
         let before = self.0.swap(LATCHED, Ordering::Relaxed);
         assert_eq!(before & !WAKE, 0, "a word in use was reserved");
     }
 
-    /// The read failed. Says whether somebody waits.
+    /// Ends a reservation after a failed read. Returns true if a task waits.
     pub(crate) fn unreserve(&self) -> bool {
         self.0.swap(0, Ordering::AcqRel) & AWAITED != 0
     }
@@ -204,15 +204,15 @@ impl Word {
         false
     }
 
-    /// Pins what the caller has pinned already.
+    /// Adds a pin to a unit that the caller has pinned already.
     pub(crate) fn pin_again(&self) {
-        // Relaxed: the first pin keeps the unit, and whoever gets the second one gets it from its owner.
+        // Relaxed: the first pin keeps the unit, and the second one is handed over by its owner.
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         assert!(before & PINS < PINS_MAX, "too many pins of one unit");
     }
 
-    /// Unpins where nothing has to be done for others afterwards. On `true` the caller's right to the word has ended:
-    /// it may not exist any more.
+    /// Unpins if there are no duties for others afterwards. On `true` the caller's right to the word has ended: the
+    /// word may not exist any more.
     #[inline]
     pub(crate) fn unpin(&self) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Word {
         false
     }
 
-    /// Unpins, and says what is to be done for others.
+    /// Unpins, and returns the duties for others.
     pub(crate) fn unpin_for_others(&self) -> Duties {
         let unpin = |word: u64| match word & PINS {
             0 => None,
@@ -245,14 +245,15 @@ impl Word {
         Duties { free: word & DOOMED != 0, wake: word & WAKE != 0, close: word & CLOSING != 0, unlatched }
     }
 
-    /// Takes the frames of a resident unit that is not pinned; gives its hits.
+    /// Claims the frames of a resident unit that is not pinned; returns its hits.
     pub(crate) fn claim(&self) -> Option<u64> {
         let vacate = |word| if word & (RESIDENT | PINS | DIRTY) == RESIDENT { Some(0) } else { None };
         let word = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, vacate).ok()?;
         Some(word >> HIT_SHIFT)
     }
 
-    /// Ends a resident unit that the caller pinned: it cannot be pinned anew, and the last unpin frees it. Gives its hits.
+    /// Ends a resident unit that the caller pinned: it gets no new pins, and the last unpin frees its frames. Returns
+    /// its hits.
     pub(crate) fn doom(&self) -> u64 {
         let doom = |word| Some((word & (PINS | CLOSING | WAKE | AWAITED)) | DOOMED);
         let word = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, doom).unwrap_or_default();
@@ -260,19 +261,19 @@ impl Word {
         word >> HIT_SHIFT
     }
 
-    /// Has the last unpin wake who waits for frames, also that of a unit which a thread is reading. `false` where nothing is
-    /// pinned or read.
+    /// Asks the last unpin to wake the requests that wait for frames, also that of a unit which a thread is reading.
+    /// `false` if the unit is neither pinned nor being read.
     pub(crate) fn wake_at_unpin(&self) -> bool {
         let flag = |word| if word & (PINS | LATCHED) != 0 { Some(word | WAKE) } else { None };
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()
     }
 
-    /// The last unpin need not wake who waits for frames: what it would find is of no use.
+    /// Withdraws [`wake_at_unpin`](Self::wake_at_unpin): the frames of this unit would not help.
     pub(crate) fn let_sleep(&self) {
         self.0.fetch_and(!WAKE, Ordering::Relaxed);
     }
 
-    /// Leaves the last unpin a reference of the pool to drop. `false` where nothing is pinned any more.
+    /// Leaves the last unpin a reference of the pool to drop. `false` if the unit is not pinned any more.
     pub(crate) fn close_at_unpin(&self) -> bool {
         let flag = |word| if word & PINS != 0 { Some(word | CLOSING) } else { None };
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, flag).is_ok()

@@ -1,7 +1,7 @@
-//! [`Load`]: a unit on its way into the pool, and [`Wait`], which waits for it.
+//! [`Load`]: a unit that is being read into the pool, and [`Wait`], which waits for it.
 //!
-//! A load stands in the table from before its read begins until it is published or failed. A fetch that comes meanwhile joins
-//! it and is woken, so one read serves all. Dropping the fetch that began the read strands nobody.
+//! A load stands in the table from before its read begins until it is published or failed. A later fetch joins it and
+//! is woken, so one read serves all. The fetch that began the read may be dropped: the others still get the unit.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ use crate::PoolError;
 use crate::resident::pin::Pinned;
 use crate::unit::{Hint, Unit};
 
-/// How a load ended for those who wait.
+/// The end of a load for its waiters.
 pub(crate) enum Ending {
     /// One pin for each of them.
     Loaded(SmallVec<[Pinned; 2]>),
@@ -48,8 +48,8 @@ impl Load {
         Arc::new(Self { unit, is_scan: hint == Hint::Scan, is_prefetch, state: Mutex::new(state) })
     }
 
-    /// Waits for it, as long as `_pool` is borrowed. To be called under the lock of the shard, where the load still stands in
-    /// the table.
+    /// Waits for the load, as long as `_pool` is borrowed. Call it under the lock of the shard, while the load stands
+    /// in the table.
     pub(crate) fn join<'a, P>(self: &Arc<Self>, _pool: &'a P, hint: Hint) -> Wait<'a> {
         let mut state = self.state.lock();
         assert!(state.ending.is_none(), "a load that ended stood in the table");
@@ -60,13 +60,13 @@ impl Load {
         Wait { load: self.clone(), _pool: PhantomData, joined: true }
     }
 
-    /// Whether somebody waits for it.
+    /// Returns true if a fetch waits for the load.
     pub(crate) fn is_wanted(&self) -> bool {
         self.state.lock().waiting > 0
     }
 
-    /// Ends it with what `ending` makes of the strongest hint and the number of those that wait, whose wakers this gives. To be
-    /// called under the lock of the shard, when the load does not stand in the table any more.
+    /// Ends the load. `ending` gets the strongest hint and the number of waiters; the result has their wakers. Call it
+    /// under the lock of the shard, when the load does not stand in the table any more.
     pub(crate) fn end(&self, ending: impl FnOnce(Hint, u32) -> Ending) -> SmallVec<[Waker; 2]> {
         let mut state = self.state.lock();
         assert!(state.ending.is_none(), "a load ended twice");
@@ -79,7 +79,7 @@ impl Load {
 pub(crate) struct Wait<'a> {
     load: Arc<Load>,
     _pool: PhantomData<&'a ()>,
-    /// Whether it still counts among those that wait.
+    /// True while this counts among the waiters.
     joined: bool,
 }
 
@@ -90,14 +90,14 @@ impl Wait<'_> {
         Wait { load: self.load.clone(), _pool: PhantomData, joined }
     }
 
-    /// Whether it would be ready at once.
+    /// Returns true if the wait would end at once.
     pub(crate) fn is_over(&self) -> bool {
         self.load.state.lock().ending.is_some()
     }
 }
 
 impl Future for Wait<'_> {
-    /// `None` means: ask again.
+    /// `None` means: look the unit up again.
     type Output = Option<Result<Pinned, PoolError>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

@@ -1,11 +1,11 @@
-//! Where a unit is: a hash table of chains through the slots.
+//! The places of units: a hash table of chains through the slots.
 //!
-//! A chain is followed without a lock on a hit, and changed only under the lock of its shard. Slots are never freed, so
-//! a reader that follows a chain while it changes sees some slot, perhaps of another chain: it may miss the unit (then
-//! it asks again under the lock), it never finds a wrong one (pins first, compares again).
+//! A hit follows a chain without a lock; a chain changes only under the lock of its shard. Slots are never freed, so a
+//! reader that follows a chain while it changes sees some slot, perhaps of another chain. It may miss the unit (then it
+//! looks again under the lock), but it never returns a wrong one: it pins first and compares again.
 //!
-//! Invariant: a slot is in the chain of the block that it names from before its load begins until after its frames
-//! were claimed, and in no other. Whoever claims the frames takes it out before giving them to anybody.
+//! Invariant: a slot is in the chain of the block that it names from before its load begins until after its frames were
+//! claimed, and in no other. The thread that claims the frames removes the slot before it hands the frames on.
 
 pub(crate) mod load;
 
@@ -23,10 +23,10 @@ use load::Load;
 /// Locks of the table. Many more than threads, so that two misses hardly ever meet.
 const SHARDS: usize = stripes(128);
 
-/// Chains a slot: twice as many keep most chains at one slot.
+/// Chains for each slot: twice as many keep most chains at one slot.
 const CHAINS_PER_SLOT: usize = 2;
 
-/// Slots that are followed without a lock; behind that the chain may have been changed under our feet.
+/// Slots that are followed without a lock; beyond that the chain may have changed meanwhile.
 const CHAIN_MAX: usize = 64;
 
 pub(crate) struct Table {
@@ -44,11 +44,11 @@ struct Shard(Mutex<InFlight>);
 pub(crate) struct Image {
     pub(crate) block: u64,
     pub(crate) bytes: Arc<Frames>,
-    /// Its write failed, and none is under way.
+    /// True if its write failed, and none is in flight.
     pub(crate) failed: bool,
 }
 
-/// What is in flight in the chains of one shard.
+/// Units in flight in the chains of one shard.
 #[derive(Default)]
 pub(crate) struct InFlight {
     /// Units that are being read.
@@ -58,7 +58,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Whether the unit is being read.
+    /// Returns true if the unit is being read.
     pub(crate) fn is_loading(&self, unit: &Unit) -> bool {
         self.loads.iter().any(|load| load.unit == *unit)
     }
@@ -114,7 +114,7 @@ impl Table {
         let slot = &self.slots[index as usize];
         let chain = &self.chains[self.chain_of(slot.block())];
         slot.chain.store(chain.load(Ordering::Relaxed), Ordering::Relaxed);
-        // Release pairs with `glance`: the name is visible to whoever finds the slot.
+        // Release pairs with `glance`: a reader that finds the slot sees its name.
         chain.store(index, Ordering::Release);
     }
 

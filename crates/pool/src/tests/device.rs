@@ -65,7 +65,7 @@ impl TestDevice {
         self.core.state.lock().delay = delay;
     }
 
-    /// Whether reads that touch `block` fail.
+    /// Makes reads that touch `block` fail, or succeed again.
     pub(crate) fn fail_reads(&self, block: u64, fail: bool) {
         let bad = &mut self.core.state.lock().bad_reads;
         if fail {
@@ -75,7 +75,7 @@ impl TestDevice {
         };
     }
 
-    /// Whether writes that touch `block` fail.
+    /// Makes writes that touch `block` fail, or succeed again.
     pub(crate) fn fail_writes(&self, block: u64, fail: bool) {
         let bad = &mut self.core.state.lock().bad_writes;
         if fail {
@@ -134,7 +134,7 @@ impl Core {
         for segment in ticket.segments() {
             let disk = &mut bytes[at..at + segment.bytes];
             match ticket.op() {
-                // SAFETY: the ticket's memory is valid and ours alone until it is completed.
+                // SAFETY: the ticket's memory is valid and exclusively this device's until it is completed.
                 Op::Read => unsafe { segment.start.copy_from_nonoverlapping(disk.as_ptr(), segment.bytes) },
                 // SAFETY: the ticket's memory is valid and not written to until it is completed.
                 Op::Write => unsafe {

@@ -1,4 +1,4 @@
-//! Pages that change in place: what a read sees, what reaches the device, and who waits for whom.
+//! Pages that change in place: the bytes that reads see and the device gets, and the waiting for each other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(super) fn slow_down(pool: &Pool, device: &TestDevice) {
     panic!("{:?}", pool.counters());
 }
 
-/// Both found the page before either latched it.
+/// Both threads found the page before either latched it.
 #[test]
 fn of_two_that_have_a_page_pinned_one_latches_it() {
     let (pool, _device) = zeroed(4, 8);
@@ -102,7 +102,8 @@ fn a_change_is_seen_and_reaches_the_device_before_its_frame_is_used() {
     assert_eq!(number(block_on(pool.read(1, Hint::Lookup)).unwrap().page()), 7);
 }
 
-/// The device failed once and is well again: a flush that leaves nothing dirty gave the old error all the same.
+/// A regression: the device failed once and recovered, and a flush that left nothing dirty still returned the old
+/// error.
 #[test]
 fn a_flush_answers_for_its_own_writes_only() {
     let (pool, device) = zeroed(4, 8);
@@ -150,8 +151,8 @@ fn a_flush_writes_neighbours_in_one_request_and_says_what_failed() {
     assert_eq!(on_device(&device, 2), 99);
 }
 
-/// A request that found nothing but dirty pages began to write them, was woken by the failures, began again: the device
-/// was asked without a pause until the time was over, and the error said that every frame is in use.
+/// A regression: a request that found only dirty pages began to write them, was woken by the failures, and began again.
+/// The device was asked without a pause until the time was over, and the error said that every frame is in use.
 #[test]
 fn who_waits_for_pages_that_cannot_be_written_pauses_and_gets_the_error() {
     for inline in [false, true] {
@@ -267,7 +268,7 @@ fn a_stream_reads_ahead_on_a_slow_device_only() {
     }
     let counters = pool.counters();
     assert!(counters.ahead_used >= 30, "{counters:?}");
-    // Elsewhere: what was read in vain is let go.
+    // The stream moves: the prefetched pages are dropped.
     drop(block_on(stream.read(60)).unwrap());
     drop(stream);
     block_on(pool.flush_all()).unwrap();
@@ -368,8 +369,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    /// Against a map: a read gives what was last written, whatever was evicted, flushed or failed in between. A page
-    /// that was deleted holds what the device has, which is one of its former images.
+    /// Against a map: a read returns the last written bytes, whatever was evicted, flushed or failed in between. A
+    /// deleted page has the device's bytes, which are one of its former images.
     #[test]
     fn is_a_map(steps in steps(), frames in 4_usize..9, side_buffers in 0_usize..4, inline: bool) {
         let options = PoolOptions { pin_wait_ms: 30, side_buffers, ..PoolOptions::new(frames) };

@@ -5,7 +5,7 @@
 
 use crate::resident::word::Word;
 
-/// The page that the word protects, and who uses it.
+/// The page that the word protects, and its users.
 #[derive(Default)]
 struct World {
     word: Word,
@@ -35,18 +35,18 @@ enum Role {
     Evictor,
 }
 
-/// A thread: its role, the step that comes next, and what it remembers.
+/// A thread: its role, its next step, and its memory.
 struct Thread {
     role: Role,
     step: u32,
     saw: u32,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(PartialEq, Eq)]
 enum Turn {
     Went,
-    /// It waits for others.
+    /// The thread waits for others.
     Blocked,
     Ended,
 }
@@ -144,7 +144,8 @@ impl Thread {
     }
 }
 
-/// Runs the threads by `schedule`, one entry a choice among those that can go; then how many there were at each choice.
+/// Runs the threads by `schedule`, which has one choice among the runnable threads for each step; returns the number of
+/// choices at each step.
 fn run(roles: &[Role], schedule: &[usize]) -> (Vec<usize>, World) {
     let mut world = World::default();
     world.word.publish(0);
@@ -172,14 +173,15 @@ fn run(roles: &[Role], schedule: &[usize]) -> (Vec<usize>, World) {
         ready.sort_unstable();
     }
     for thread in blocked {
-        // A write-back of what nobody changed, or an eviction of what stays dirty, has nothing to do; nobody else waits.
+        // A write-back of an unchanged page, or an eviction of a page that stays dirty, has nothing to do; no other
+        // role waits.
         let role = threads[thread].role;
         assert!(matches!(role, Role::WriteBack | Role::Evictor), "{role:?} waits for ever: {schedule:?}");
     }
     (choices, world)
 }
 
-/// Every schedule, depth first; gives their number and that of the evictions in all of them.
+/// Runs every schedule, depth first; returns their number and that of the evictions in all of them.
 fn explore(roles: &[Role]) -> (usize, u32) {
     let (mut schedule, mut count, mut evictions) = (Vec::new(), 0, 0);
     loop {

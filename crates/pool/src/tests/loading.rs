@@ -210,7 +210,7 @@ fn another_identity_or_check_is_another_unit() {
     assert!(pool.get(&page_unit(5, 1)).is_none(), "R11: the old bytes are not served for the new identity");
     let pinned = block_on(pool.fetch(page_unit(5, 1), Hint::Lookup)).unwrap();
     assert_eq!(pinned.page()[..], content(5, 1)[..]);
-    // A value whose LSN happens to be the page's checksum.
+    // A value whose LSN equals the page's checksum.
     let (mut value, data) = bytes_unit(&device, 5, 0, 4096);
     value.id = page_unit(5, 1).id;
     assert!(pool.get(&value).is_none());
@@ -248,7 +248,7 @@ fn several_units_go_out_in_one_batch_and_neighbours_in_one_read() {
     }
 }
 
-/// The same where a thread that may block reads for itself, and others wait for what it reads.
+/// The same if a thread that may block reads for itself, and others wait for its read.
 #[test]
 fn an_error_of_a_read_in_place_reaches_who_waited_for_it() {
     let (pool, device) = pool_of(8, 20);
@@ -263,7 +263,7 @@ fn an_error_of_a_read_in_place_reaches_who_waited_for_it() {
     assert!(poll_once(&mut waiting).is_pending());
     device.release();
     assert!(matches!(reader.join().unwrap(), Err(PoolError::Device(_))));
-    // It is woken, and fails by a read of its own.
+    // The waiter is woken, and fails by a read of its own.
     assert!(matches!(run(waiting), Err(PoolError::Device(_))));
     assert_eq!((pool.counters().frames_used, pool.counters().read_errors), (0, 2));
 }

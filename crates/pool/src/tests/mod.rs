@@ -88,7 +88,7 @@ pub(crate) fn run<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls once, with a waker that wakes nobody.
+/// Polls once, with a waker that does nothing.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }

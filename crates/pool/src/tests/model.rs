@@ -11,7 +11,7 @@ use super::*;
 use crate::{Hint, Keep, PoolError, WriterOptions};
 
 const PAGES: u64 = 48;
-/// Behind the pages: blocks of values, which never change.
+/// After the pages: blocks of values, which never change.
 const VALUES: u64 = 32;
 
 #[derive(Clone, Debug)]
@@ -135,7 +135,7 @@ impl Model {
             Step::Write(pages, finish) => self.write(pages, finish),
             Step::Forget(block, blocks) => {
                 let run = Run::new(block, blocks);
-                // What is on its way is not forgotten.
+                // A load in flight is not forgotten.
                 eventually(|| pool.shared().prefetching.load(Ordering::Relaxed) == 0);
                 pool.forget(run);
                 (run.block..run.end().min(PAGES))
@@ -148,8 +148,8 @@ impl Model {
         assert!(pool.counters().frames_used <= pool.counters().frames);
     }
 
-    /// Writes each block at most once a writer, as an apply does. Without `finish` the writer is dropped: what was not
-    /// handed to the device is lost, which the model repairs.
+    /// Writes each block at most once a writer, as an apply does. Without `finish` the writer is dropped: pages that
+    /// were not handed to the device are lost, which the model repairs.
     fn write(&mut self, mut pages: Vec<(u64, u8)>, finish: bool) {
         pages.sort_unstable();
         pages.dedup_by_key(|(block, _)| *block);

@@ -1,6 +1,6 @@
-//! What threads can do to each other, by the rules of the memory model: loom runs every schedule of a few threads on the
-//! real pin word and the real free list, with every value that a load may legally see, and checks that each access of
-//! the bytes that they protect happens after the one before.
+//! Models of the threads, by the rules of the memory model: loom runs every schedule of a few threads on the real pin
+//! word and the real free list, with every value that a load may legally see, and checks that each access of the
+//! protected bytes happens after the one before.
 
 #![allow(unsafe_code)]
 #![allow(clippy::duplicate_mod, reason = "with other atomics")]
@@ -39,7 +39,7 @@ impl Page {
         Arc::new(page)
     }
 
-    /// The bytes. loom panics where they may be written to at the same time.
+    /// The bytes. loom panics if another thread may write them at the same time.
     fn read(&self) -> u32 {
         // SAFETY: loom checks it.
         self.bytes.with(|bytes| unsafe { *bytes })
@@ -61,14 +61,15 @@ impl Page {
         self.device.with(|device| unsafe { *device })
     }
 
-    /// Gives a pin back as `Pinned` does. Who gets the frames writes to them, as the next read into them will.
+    /// Gives a pin back as `Pinned` does. A thread that gets the frames writes to them, as the next read into them
+    /// will.
     fn unpin(&self) {
         if !self.word.unpin() && self.word.unpin_for_others().free {
             self.change(|_| 77);
         }
     }
 
-    /// A reader: what it saw does not change while it looks.
+    /// A reader: the bytes do not change while it reads them.
     fn look(&self) -> Option<u32> {
         self.word.pin(true).then(|| {
             let seen = self.read();
@@ -78,7 +79,7 @@ impl Page {
         })
     }
 
-    /// A writer, as `PageWrite`: adds 1. `false` where somebody else has the latch or the page is gone.
+    /// A writer, as `PageWrite`: adds 1. `false` if another writer has the latch or the page is gone.
     fn add_one(&self) -> bool {
         if !self.word.pin(true) {
             return false;
@@ -195,7 +196,7 @@ fn the_last_reader_of_a_retired_page_frees_it() {
     );
 }
 
-/// Who waits for a latch is told, whenever it is given back: else this would end in a deadlock.
+/// A task that waits for a latch is woken, whenever the latch is given back; otherwise this would deadlock.
 #[test]
 fn whoever_waits_for_a_latch_is_woken() {
     loom::model(|| {
@@ -229,7 +230,7 @@ fn whoever_waits_for_a_latch_is_woken() {
     });
 }
 
-/// A page that a thread reads into its frame, for itself: who waits sees the bytes.
+/// A page that a thread reads into its frame for itself: the waiters see the bytes.
 #[test]
 fn a_reserved_page_is_seen_when_it_is_published() {
     loom::model(|| {
@@ -249,7 +250,7 @@ fn a_reserved_page_is_seen_when_it_is_published() {
     });
 }
 
-/// A page, and the image of it that is aside, under the lock of its shard.
+/// A page, and its image in a side buffer, under the lock of its shard.
 struct Sided {
     page: Arc<Page>,
     image: Mutex<Option<u32>>,
@@ -291,8 +292,8 @@ impl Sided {
     }
 }
 
-/// Whoever sets a page aside, whoever has it leave and come back meanwhile: no image is lost, and the device's is never older
-/// than one that it had.
+/// Threads move a page to a side buffer, evict it and bring it back: no image is lost, and the device's image never
+/// becomes older.
 #[test]
 fn an_image_that_is_aside_is_the_page() {
     let mut few_switches = loom::model::Builder::new();

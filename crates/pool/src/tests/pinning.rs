@@ -235,7 +235,7 @@ fn pins_race_with_the_end_of_the_pool() {
         drop(pool);
         first.join().unwrap();
         second.join().unwrap();
-        // The device's thread may still hold the request that it completed.
+        // The device's thread may still hold the completed request.
         eventually(|| memory.strong_count() == 0);
     }
 }

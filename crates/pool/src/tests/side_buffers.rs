@@ -1,4 +1,4 @@
-//! Side buffers: who has a frame at once, what is served meanwhile, which image the device gets.
+//! Side buffers: the request that gets a frame at once, the pages served meanwhile, and the image that the device gets.
 
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -58,7 +58,7 @@ fn what_comes_back_is_not_read_and_the_newest_image_wins() {
     let (pool, device) = two_dirty(1);
     drop(poll_once(&mut Box::pin(pool.create(7, Hint::Lookup))));
     let aside = (0..2).find(|&block| !pool.is_resident(&crate::Unit::mutable(block).id)).unwrap();
-    // Its frame: that of page 7, which is dirty, too, and has no side buffer; but it can be deleted.
+    // Its frame is that of page 7, which is dirty, too, and has no side buffer; but it can be deleted.
     drop(poll_once(&mut Box::pin(pool.delete(7))));
     let Poll::Ready(back) = poll_once(&mut Box::pin(pool.write(aside, Hint::Lookup))) else {
         panic!("it waits for the device")

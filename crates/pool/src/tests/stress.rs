@@ -1,4 +1,4 @@
-//! Many threads on a tiny pool: every byte is checked, nothing leaks, nobody hangs.
+//! Many threads on a tiny pool: every byte is checked, nothing leaks, no thread hangs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// A version may be overwritten on the device while it is read: then it is an error, never wrong bytes.
+    /// A version may be overwritten on the device while it is read: that gives an error, never wrong bytes.
     fn read_changing(&self, index: u64, wait: impl Fn(Unit) -> Result<Pinned, PoolError>) {
         let version = self.versions[index as usize].load(Ordering::Acquire);
         let block = place(index, version);

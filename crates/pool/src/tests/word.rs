@@ -39,7 +39,8 @@ fn the_doomed_are_freed_by_their_last_reader() {
     assert!(word.is_vacant() && !word.close_at_unpin());
 }
 
-/// The flag was lost: who waited for a frame learned from the watchdog only that a unit read meanwhile was left.
+/// A regression: the flag was lost, so that a request that waited for a frame learned only from the watchdog that a
+/// unit read meanwhile was released.
 #[test]
 fn the_reader_of_a_unit_that_is_being_read_wakes_who_waits() {
     let word = Word::default();
@@ -87,7 +88,7 @@ fn frames_have_one_owner() {
                     if round % 3 == 0 {
                         word.wake_at_unpin();
                     }
-                    // One thread dooms, so that nothing is doomed twice.
+                    // One thread dooms, so that no unit is doomed twice.
                     if thread == 0 && round % 5 == 0 && word.is_resident() {
                         word.doom();
                     }

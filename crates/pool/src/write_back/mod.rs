@@ -1,15 +1,15 @@
-//! Writing pages that change in place, behind their writers' backs.
+//! Writes pages that change in place, in the background.
 //!
-//! - A page is written from its frame, pinned: readers find it as always, who wants to write to it waits. So at most one
-//!   image of a page is on its way, the newest one, and a page is read from the device only after its last write.
-//! - On a slow device victims are written before their frames are needed, so that free frames, or clean ones, are ready
-//!   when a page is missed: [`Pool::replenish`]. On a fast one whoever needs the frame writes the page itself.
-//! - Where side buffers are free, a page is copied into one and leaves its frame at once: [`side`].
-//! - Pages that scans left and that are adjacent on the device go out in one request.
+//! - A page is written from its frame, pinned: readers find it as always, and writers wait. So at most one image of a
+//!   page is in flight, the newest one, and a page is read from the device only after its last write.
+//! - On a slow device victims are written before their frames are needed, so that free or clean frames are ready when a
+//!   page is missed: [`Pool::replenish`]. On a fast one the thread that needs the frame writes the page itself.
+//! - If a side buffer is free, a page is copied into it and leaves its frame at once: [`side`].
+//! - Pages that scans left and that are adjacent on the device are written with one request.
 //!
-//! A write that failed leaves the page dirty. It is tried again at a flush, which also tells the error, and where frames are
-//! wanted: not at once by who waits for one, which nobody wakes for it, but at the next tick of the watchdog; when its time
-//! is over it gets the error.
+//! A failed write leaves the page dirty. A flush tries it again and returns the error, and so does a request for
+//! frames: such a request does not retry at once, because nothing wakes it for that, but at the next tick of the
+//! watchdog; when its time is over it gets the error.
 
 mod side;
 
@@ -29,9 +29,9 @@ use crate::shared::Shared;
 
 pub(crate) use side::ImageState;
 
-/// Writes under way for frames that are wanted, at most, where not more frames are to be ready. One more for each request that
-/// waits, because a device may be fast at reading and slow at writing; but not more than half of the frames, and two at least:
-/// one that fails again and again must not keep the other pages from being written.
+/// Writes in flight for wanted frames at most, unless more frames must be ready. Each waiting request adds one, because
+/// a device may be fast at reading and slow at writing; but they take no more than half of the frames, and two at
+/// least: a write that fails again and again must not keep the other pages from being written.
 const WRITING_MIN: usize = 8;
 
 /// Writes that one miss begins at most.
@@ -40,33 +40,33 @@ const REPLENISHED: usize = 2;
 /// Pages that one request writes at most: 256 KiB.
 pub(crate) const WRITE_PAGES_MAX: usize = 64;
 
-/// What becomes of the pages when they are written.
+/// The fate of the pages after their write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     Stay,
-    /// They go, where nobody wants them meanwhile.
+    /// They are evicted, unless a reader wants them meanwhile.
     Evict,
 }
 
 impl Pool {
-    /// Whether the caller should do by itself what it needs done now.
+    /// Returns true if the caller should do its own work now.
     pub(crate) fn does_it_itself(&self) -> bool {
         may_block() && !self.shared().latency.is_slow()
     }
 
-    /// Pins the page where it is dirty and idle, to be written.
+    /// Pins the page if it is dirty and idle, to be written.
     pub(crate) fn pin_dirty(&self, index: u32) -> Option<Pinned> {
         let word = &self.residents().slot(index).word;
         if !word.is_dirty() || !word.is_idle() {
             return None;
         }
-        // Pinned it cannot become clean by anybody but a write of its image, and not be written to.
+        // Only a write of its image can make a pinned page clean, and no thread can write to it.
         let pinned = self.residents().pin(index).filter(|pinned| pinned.slot().word.is_dirty());
         pinned.filter(|pinned| self.may_be_written(pinned))
     }
 
-    /// Writes a page that the caller pinned, on this thread, which may block; without anything that a hand-off needs. The
-    /// pin keeps everybody from changing it, and from taking its frame.
+    /// Writes a page that the caller pinned, on this thread, which may block; without the cost of a hand-off. The pin
+    /// prevents changes of the page and the eviction of its frame.
     pub(crate) fn write_here(&self, page: Pinned) {
         let outcome = self.device().write_now(page.slot().block(), WriteFrames(smallvec![page]));
         self.shared().wrote(&outcome.result, 1);
@@ -96,7 +96,7 @@ impl Pool {
         start(self.device(), !here, requests)
     }
 
-    /// Copies the pages into side buffers, as far as there are, and evicts and writes these; gives the others back.
+    /// Copies pages into side buffers as far as these suffice, then evicts and writes them; returns the other pages.
     fn move_to_side(&self, pages: Vec<Pinned>, then: Option<&Waker>) -> Vec<Pinned> {
         let (mut leaving, mut others) = (Vec::new(), Vec::new());
         for page in pages {
@@ -113,15 +113,15 @@ impl Pool {
         others
     }
 
-    /// Whether frames enough are free, or will be when their write ends.
+    /// Returns true if enough frames are free, or will be when their writes end.
     fn is_ready(&self) -> bool {
         let writes = &self.shared().writes;
         let free = self.frames().saturating_sub(self.residents().memory.free.used());
         free + writes.from_frames.load(Ordering::Relaxed) >= writes.ready_frames
     }
 
-    /// Begins to write a dirty page whose frame is wanted soon, unless enough is being written: who waits for a frame must
-    /// not have all pages written and evicted that are used often.
+    /// Begins to write a dirty page whose frame is wanted soon, unless enough are being written: a request that waits
+    /// for a frame must not cause all often used pages to be written and evicted.
     pub(crate) fn begin_write(&self, index: u32) {
         let writes = &self.shared().writes;
         let wanted = writes.ready_frames.max(WRITING_MIN) + self.residents().memory.starving.waiting();
@@ -145,7 +145,7 @@ impl Pool {
             }
             match self.shared().worst(false) {
                 Some(index) if self.residents().slot(index).word.is_dirty() => self.begin_write(index),
-                // What goes next is clean: it can be taken when it is needed.
+                // The next victim is clean: it can be evicted when needed.
                 _ => return,
             }
         }
@@ -161,7 +161,7 @@ impl Shared {
         }
     }
 
-    /// Wakes whoever waits for the end of such writes.
+    /// Wakes the waiters for the end of such writes.
     fn tell_of_write(&self, succeeded: bool) {
         self.writes.waiting.notify();
         if succeeded {
@@ -184,11 +184,11 @@ fn written(page: &Pinned, done: bool) {
 pub(crate) struct WriteBack {
     shared: Arc<Shared>,
     after: After,
-    /// Woken when it has ended: a stream that waits for frames.
+    /// Woken at the end of the write: a stream that waits for frames.
     then: Option<Waker>,
-    /// It ended, and its pages are given back.
+    /// True once the write ended, and its pages are given back.
     over: AtomicBool,
-    /// Why it failed. The pool's own note is taken by the first flush.
+    /// The error of the write. The first flush takes the pool's own note.
     failed: OnceLock<DeviceError>,
 }
 
@@ -197,7 +197,7 @@ impl WriteBack {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Why it failed, once it is over.
+    /// The error of the write, once it has ended.
     pub(crate) fn error(&self) -> Option<PoolError> {
         self.failed.get().cloned().map(PoolError::from)
     }
@@ -209,7 +209,7 @@ impl Purpose<WriteFrames> for WriteBack {
         let (shared, count) = (&self.shared, pages.len());
         shared.wrote(&result, count);
         if let Err(error) = &result {
-            // It ends once.
+            // The write ends once.
             let _ = self.failed.set(error.clone());
         }
         for page in pages {

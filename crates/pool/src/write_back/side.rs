@@ -1,14 +1,14 @@
-//! Side buffers: images of pages that change in place, on their way to the device while their frames are used for something
-//! else.
+//! Side buffers: images of pages that change in place, in flight to the device while their frames are reused.
 //!
-//! - Whoever has a dirty page written for its frame copies it into a side buffer, where one is free: the frame can be had at
-//!   once, and nobody who wants to change the page waits for the device. Where none is free the page is written from its frame.
-//! - An image stands in the shard of its block from before the page can leave until the device has it. A page that comes back
-//!   meanwhile is copied from there, without a read.
-//! - One image of a page is on its way at a time: a page that was changed meanwhile is not written before that ended
-//!   ([`Pool::may_be_written`]). So the newest image is the last one to be written.
-//! - An image whose write failed stays, and is the page: who fetches it gets it back, dirty, and the buffer is free again; a newer
-//!   one takes its place; a flush tries again.
+//! - A thread that writes a dirty page for its frame copies it into a side buffer if one is free: the frame is
+//!   available at once, and a writer of the page does not wait for the device. Otherwise the page is written from its
+//!   frame.
+//! - An image stands in the shard of its block from before the page can leave until the device has it. A page that
+//!   comes back meanwhile is copied from there, without a read.
+//! - One image of a page is in flight at a time: a page that was changed meanwhile is not written before that write
+//!   ended ([`Pool::may_be_written`]). So the newest image is written last.
+//! - An image whose write failed stays, and is the page: a fetch gets it back, dirty, and the buffer is free again; a
+//!   newer image takes its place; a flush tries again.
 //!
 //! Side buffers count beside the frames. Their memory is a second store of frames, so that this file needs no unsafe code.
 
@@ -28,21 +28,21 @@ use crate::shared::Shared;
 use crate::table::{Image, ShardGuard};
 use crate::unit::{Hint, Unit};
 
-/// What is known of the image of a page.
+/// The state of the image of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImageState {
     InFlight,
     Failed,
 }
 
-/// An image whose write is to begin.
+/// An image whose write is about to begin.
 pub(crate) struct Leaving {
     block: u64,
     bytes: Arc<Frames>,
 }
 
 impl Pool {
-    /// What is known of the image of this block, where there is one.
+    /// The state of the image of this block, if there is one.
     pub(crate) fn image_state(&self, block: u64) -> Option<ImageState> {
         self.shared().writes.side.as_ref()?;
         let guard = self.shared().table.lock(block);
@@ -50,7 +50,7 @@ impl Pool {
         Some(if image.failed { ImageState::Failed } else { ImageState::InFlight })
     }
 
-    /// Whether there is an image that could not be written.
+    /// Returns true if the write of some image failed.
     pub(crate) fn has_failed_image(&self) -> bool {
         let mut found = false;
         if self.shared().writes.side.is_some() {
@@ -59,13 +59,13 @@ impl Pool {
         found
     }
 
-    /// Forgets the image of this block, unless it is on its way.
+    /// Forgets the image of this block, unless it is in flight.
     pub(crate) fn forget_failed_image(&self, block: u64) {
         self.shared().table.lock(block).images.retain(|image| image.block != block || !image.failed);
     }
 
-    /// Whether a write of this page, which the caller pinned while it was dirty, may begin. Forgets an older image that
-    /// could not be written.
+    /// Returns true if a write of this page, which the caller pinned while it was dirty, may begin. Forgets an older
+    /// image whose write failed.
     pub(crate) fn may_be_written(&self, page: &Pinned) -> bool {
         if self.shared().writes.side.is_none() {
             return true;
@@ -76,8 +76,8 @@ impl Pool {
         !images.iter().any(|image| image.block == block)
     }
 
-    /// Copies the page, which the caller pinned while it was dirty, into a side buffer; it is clean then and may leave. Gives the
-    /// page back where no buffer is free; nothing where another thread does so meanwhile.
+    /// Copies the page, which the caller pinned while it was dirty, into a side buffer; then it is clean and may leave.
+    /// Returns the page if no buffer is free, and `None` if another thread copies it meanwhile.
     pub(crate) fn copy_to_side(&self, page: Pinned) -> Result<Option<Leaving>, Pinned> {
         let shared = self.shared();
         let Some(mut frames) = shared.writes.side.as_ref().and_then(|side| side.take(1)) else {
@@ -94,13 +94,13 @@ impl Pool {
         guard.images.push(Image { block, bytes: bytes.clone(), failed: false });
         shared.writes.from_side.fetch_add(1, Ordering::SeqCst);
         drop(guard);
-        // From here on the page may leave: who misses it finds the image.
+        // From here on the page may leave: a fetch that misses it finds the image.
         page.slot().word.clean();
         shared.stats.set_aside.add(1);
         Ok(Some(Leaving { block, bytes }))
     }
 
-    /// Takes the frame of a dirty page that nobody uses, where a side buffer is free for it.
+    /// Takes the frame of an idle dirty page if a side buffer is free for it.
     pub(crate) fn take_frame_to_side(&self, index: u32) -> Option<Frames> {
         self.shared().writes.side.as_ref()?;
         let leaving = self.copy_to_side(self.pin_dirty(index)?).ok()??;
@@ -125,7 +125,7 @@ impl Pool {
         }
     }
 
-    /// Tries once more to write the images whose writes failed.
+    /// Retries the writes of images that failed.
     pub(crate) fn retry_images(&self, mut wanted: impl FnMut(u64) -> bool) {
         if self.shared().writes.side.is_none() {
             return;
@@ -143,8 +143,8 @@ impl Pool {
 }
 
 impl Shared {
-    /// Makes `frames` the page whose image is in a side buffer, pinned, under the lock of its shard. Gives the frames back where
-    /// there is no image.
+    /// Makes `frames` the page whose image is in a side buffer, pinned, under the lock of its shard. Returns the frames
+    /// if there is no image.
     pub(crate) fn restore(
         self: &Arc<Self>,
         unit: &Unit,
@@ -162,7 +162,7 @@ impl Shared {
         self.enter(&frames, unit, hint, guard);
         let pinned = self.residents.publish_one(frames);
         if failed {
-            // Pinned it cannot be taken before it is dirty.
+            // A pinned page cannot be evicted before it is dirty.
             pinned.slot().word.soil();
         }
         self.stats.queue_hits.add(1);

@@ -1,7 +1,7 @@
 //! The body of an answer: bytes where they lie, in pieces, then the trailers.
 //!
-//! A value's chunks (frames of the pool, a record of the log) go to HTTP/2 as they are, many in one piece of the body: no
-//! byte of a value is copied here. What an answer holds of the budget, and of the pool, is held until the body was
+//! A value's chunks (frames of the pool, a record of the log) go to HTTP/2 as they are, many in one piece of the body:
+//! no byte of a value is copied here. An answer's share of the budget, and of the pool, is held until the body is
 //! dropped.
 
 use std::pin::Pin;
@@ -23,7 +23,7 @@ use crate::flow::sending::Ticket;
 use crate::flow::{Idle, MemoryPermit};
 use crate::wire::take_front;
 
-/// An answer is handed to HTTP/2 in pieces of at most so many bytes, for what it was handed is no longer counted here.
+/// Bytes of an answer that HTTP/2 gets at a time, at most: they are no longer counted here.
 pub(crate) const PIECE_BYTES_MAX: usize = 128 << 10;
 
 /// Where the rest of an answer comes from.
@@ -60,7 +60,7 @@ pub(crate) struct ResponseBody {
     held: Option<Held>,
     /// The rest of a message that is handed over in pieces.
     rest: Option<Box<Buffer>>,
-    /// When the call's time is over: it ends then, whatever is missing.
+    /// The deadline of the call, which ends then, whatever is missing.
     deadline: Option<Pin<Box<Sleep>>>,
     /// When its caller may not have it any more: it ends then, too.
     revoked: Option<Revoked>,
@@ -101,7 +101,7 @@ impl ResponseBody {
         self.rest.as_ref().map_or(0, |rest| rest.len())
     }
 
-    /// Notes whose turn it is.
+    /// Notes whether it is this answer's turn.
     fn turn(&mut self, is_ours: bool) {
         self.idle = match (&self.held, is_ours && self.is_open_ended) {
             (Some(held), true) => match self.idle.take() {

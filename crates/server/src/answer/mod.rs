@@ -1,4 +1,4 @@
-//! Answers: their bodies, in pieces and in turn, and what messages are put together from.
+//! Answers: their bodies, in pieces and in turn, and the assembly of messages.
 
 pub(crate) mod assembly;
 pub(crate) mod body;

@@ -1,6 +1,7 @@
-//! Compressed answers, for who asks for them: the messages of an answer, each by itself.
+//! Compressed answers, for clients that accept them: each message of an answer is compressed by itself.
 //!
-//! Short messages stay as they are, and so does what does not become shorter: each message says whether it is packed.
+//! Short messages stay as they are, and so do those that would not become shorter: each message says whether it is
+//! packed.
 
 use std::io::Write;
 
@@ -11,14 +12,14 @@ use shoal_buffer::Buffer;
 
 use crate::wire::{PREFIX_BYTES, put_prefix};
 
-/// Shorter messages, with their prefix, are not packed: their headers on the way are longer than what is saved.
+/// Shorter messages, with their prefix, are not packed: the saved bytes would be fewer than those of their headers.
 const PACKED_BYTES_MIN: usize = 1 << 10;
 
-/// How a client says what it can unpack, and how an answer says that its messages may be packed.
+/// The header in which a client names the encodings that it can unpack, and an answer the one of its messages.
 const ACCEPT_HEADER: &str = "grpc-accept-encoding";
 const ENCODING_HEADER: &str = "grpc-encoding";
 
-/// Says what requests may be packed with, to who packed one otherwise.
+/// Announces the encodings of requests to a client that used another one.
 pub(crate) fn announce_accepted(headers: &mut HeaderMap, gzip: bool) {
     let accepted = if gzip { "identity,gzip" } else { "identity" };
     headers.insert(ACCEPT_HEADER, HeaderValue::from_static(accepted));

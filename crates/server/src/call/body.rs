@@ -20,7 +20,7 @@ use crate::flow::MemoryPermit;
 /// The body of a request, watched.
 pub(crate) struct RequestBody {
     body: Incoming,
-    /// Counts what arrives; none for a stream, whose messages are counted by who reads them.
+    /// Counts the arriving bytes; `None` for a stream, whose messages are counted by their reader.
     intake: Option<Intake>,
     /// The frame that came and may not go on yet.
     held: Option<Bytes>,
@@ -31,7 +31,7 @@ pub(crate) struct RequestBody {
 }
 
 impl RequestBody {
-    /// The body of a request whose bytes `permit` counts; where there is no room for them they wait at most `room_wait_max`.
+    /// The body of a request whose bytes `permit` counts. Bytes without room wait at most `room_wait_max`.
     pub(crate) fn new(
         body: Incoming,
         permit: Arc<MemoryPermit>,
@@ -115,7 +115,7 @@ impl http_body::Body for RequestBody {
                     if let Some(watch) = &mut this.watch {
                         watch.came(arrived).map_err(|slow| Failure::too_slow(slow).into_status())?;
                     }
-                    // A slow sender is not one who does not take its answers.
+                    // A slow sender is not a peer that does not take its answers.
                     if let Some(intake) = &this.intake {
                         intake.note_moved();
                     }

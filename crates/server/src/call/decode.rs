@@ -1,8 +1,9 @@
-//! Requests in another dress than plain gRPC: base64 text (gRPC-Web), and messages that are compressed. Both are taken
-//! off here, so that nobody behind it knows of them.
+//! Decodes requests in other encodings than plain gRPC: base64 text (gRPC-Web), and compressed messages. Later stages
+//! see plain gRPC only.
 //!
-//! A compressed message is held until it is whole, and unpacked up to the limit of a message and no further: what it
-//! claims to become does not matter. One is unpacked at a time, when its reader wants it: a frame may have many of them.
+//! A compressed message is held until it is whole, and unpacked up to the limit of a message: the length that it
+//! announces does not matter. One message is unpacked at a time, when its reader wants it: a frame may have many of
+//! them.
 
 use std::io::Read;
 
@@ -80,7 +81,7 @@ impl Decoders {
     }
 }
 
-/// The bytes that `frame` stands for, with what was left before it. Padding may stand behind any quad: senders encode
+/// The decoded bytes of `frame`, after the rest of the previous one. Padding may stand after any quad: senders encode
 /// each of their messages by itself.
 fn from_text(left: &mut BytesMut, frame: Bytes) -> Result<Bytes, Status> {
     left.extend_from_slice(&frame);
@@ -126,8 +127,8 @@ impl Gzip {
 
     fn unpack(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
         let mut plain = Vec::new();
-        // One byte more than is allowed tells that there is more.
-        // A message may have several members, one behind the other; what is behind them must be nothing.
+        // One byte more than is allowed shows that there are more. A message may have several members, one after the
+        // other, and nothing after them.
         let mut unpacking = MultiGzDecoder::new(message).take(self.message_bytes_max as u64 + 1);
         unpacking
             .read_to_end(&mut plain)
@@ -214,7 +215,7 @@ mod tests {
         }
     }
 
-    /// A frame of many packed messages: each is unpacked when it is asked for, so that only one is in memory.
+    /// A frame of many packed messages: each is unpacked when it is read, so that only one is in memory.
     #[test]
     fn one_message_is_unpacked_at_a_time() {
         let frame = framed(1, &packed(&[7; 100_000])).repeat(30);
@@ -238,7 +239,7 @@ mod tests {
             let error = decode(&[&members[..], behind].concat()).unwrap_err();
             assert_eq!(error.code(), tonic::Code::Internal, "{behind:?}");
         }
-        // All of them together are one message.
+        // All members make one message.
         let half = packed(&vec![0; MESSAGE_BYTES_MAX / 2 + 1]);
         let error = decode(&[&half[..], &half].concat()).unwrap_err();
         assert_eq!(error.code(), tonic::Code::ResourceExhausted);

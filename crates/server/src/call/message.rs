@@ -15,8 +15,8 @@ use tonic::Status;
 
 use crate::wire::{PREFIX_BYTES, length, put_prefix, take_front};
 
-/// Frames shorter than this are copied: each refers to the buffer that its connection was read into, up to 32 KiB, and would
-/// keep all of it, which nobody counts. So a request holds at most four times what its permit says.
+/// Shorter frames are copied. Each refers to the buffer of up to 32 KiB that its connection was read into, and would
+/// keep all of it, uncounted. So a request holds at most four times the bytes of its permit.
 pub(crate) const KEPT_BYTES_MIN: usize = 8 << 10;
 
 /// A method with one request, and where its values are.
@@ -133,7 +133,7 @@ fn split<M: Valued>(mut message: Buffer) -> Result<Parted<M::Request>, Status> {
     Ok(parted)
 }
 
-/// The answer with its prefix: a head of what is short, and the value's chunks behind it.
+/// The answer with its prefix: a head with the short fields, followed by the value's chunks.
 pub(super) fn encode<T: prost::Message>(value_out: Option<u32>, answer: Parted<T>) -> Box<Buffer> {
     let Parted { message, value } = answer;
     let mut answer = Box::new(Buffer::new());

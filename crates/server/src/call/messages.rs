@@ -21,15 +21,15 @@ pub(crate) struct Messages<B> {
     message_bytes_max: usize,
     /// The bytes that came and were not given.
     received: Buffer,
-    /// None in tests of what is taken apart here.
+    /// `None` in tests of the framing.
     account: Option<Account>,
 }
 
-/// The share of a stream's messages in the bytes in flight: they count as they come, until the next one is asked for.
+/// The share of a stream's messages in the bytes in flight: they count as they arrive, until the next one is read.
 struct Account {
     permit: Arc<MemoryPermit>,
     room_wait_max: Duration,
-    /// Bytes of the frame and of the message that is begun.
+    /// Bytes of the frame and of the incomplete message.
     held: usize,
     /// Bytes of the message that was given last.
     given: usize,
@@ -85,7 +85,8 @@ impl<B: FrameBody> Messages<B> {
         Self { body, message_bytes_max, received: Buffer::new(), account: None }
     }
 
-    /// As [`Self::new`]; what comes counts for `permit`. A message that finds no room waits for it at most `room_wait_max`.
+    /// As [`Self::new`]; arriving bytes count for `permit`. A message that finds no room waits for it at most
+    /// `room_wait_max`.
     pub(crate) fn counted(
         body: B,
         message_bytes_max: usize,

@@ -1,4 +1,4 @@
-//! Calls by the shape of their method, from the frames of HTTP/2 to messages and back: what stands between `dispatch` and an
+//! Calls by the shape of their method, from the frames of HTTP/2 to messages and back, between `dispatch` and an
 //! operation.
 //!
 //! An operation is given an [`Authenticated`] message, never less: there is no other way to register one.
@@ -30,7 +30,7 @@ use crate::wire::into_contiguous;
 /// The longest message of a stream of a caller, in bytes: a chunk or a header, and framing.
 pub(crate) const PART_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
 
-/// A request that was admitted, and what it holds.
+/// A request that was admitted, with its memory.
 pub(crate) struct Call {
     pub(crate) request: Authenticated<http::Request<RequestBody>>,
     pub(crate) flow: Arc<ConnectionFlow>,
@@ -77,8 +77,8 @@ where
     respond_one(answer, permit, has_written)
 }
 
-/// Answers `call`, whose message and answer have many parts, with `operation`: it takes the message apart, and puts the answer
-/// together, without a structure for each part.
+/// Answers `call`, whose message and answer have many parts, with `operation`. The operation takes the message apart
+/// and assembles the answer, without a structure for each part.
 pub(crate) async fn whole<F>(
     call: Call,
     has_written: bool,
@@ -130,7 +130,7 @@ where
     respond(ResponseBody::messages(answers, permit).open_ended())
 }
 
-/// Answers a method whose caller streams with `operation`.
+/// Answers a client-streaming method with `operation`.
 pub(crate) async fn client_streaming<M: ClientStreaming, F>(
     call: Call,
     limits: StreamLimits,

@@ -1,7 +1,7 @@
-//! A cork for a socket: while it is in, what is written leaves in full segments only.
+//! A cork for a socket: while it is set, writes leave in full segments only.
 //!
-//! A long answer is several frames, and HTTP/2 writes each of them by itself. Without a cork each write is a segment, which the
-//! system takes through its layers, and the other side's, by itself, and for which it wakes the other side.
+//! A long answer is several frames, and HTTP/2 writes each of them by itself. Without a cork each write is a segment:
+//! the system takes each segment through its layers, and the peer's, and wakes the peer for it.
 
 use std::os::fd::{AsFd, OwnedFd};
 

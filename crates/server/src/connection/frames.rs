@@ -1,8 +1,8 @@
-//! Where the frames of HTTP/2 that a peer sends begin and end, and how long one may take.
+//! Finds the borders of the HTTP/2 frames that a peer sends, and limits the time of one.
 //!
-//! A client that sends a byte of its headers now and then would hold a connection, and what was decoded of them: HTTP/2 itself
-//! waits for the rest as long as the peer answers pings, or twenty seconds and twenty more where it does not. What belongs to the body
-//! of a request has a pace of its own, in `min_rate`.
+//! A client that sends a byte of its headers now and then would hold a connection, and the headers decoded so far:
+//! HTTP/2 itself waits for the rest as long as the peer answers pings, or twenty seconds and twenty more if it does
+//! not. The body of a request has its own minimum rate, in `min_rate`.
 
 const HEAD_BYTES: usize = 9;
 
@@ -26,7 +26,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Goes over what came; says whether something that was awaited is through.
+    /// Reads arriving bytes; returns true if an awaited frame is complete.
     pub(crate) fn take(&mut self, mut bytes: &[u8]) -> bool {
         let mut is_through = false;
         while !bytes.is_empty() {
@@ -89,7 +89,7 @@ mod tests {
         assert!(!frames.take(&body[..8]) && frames.is_awaited(), "nobody knows yet what it is");
         assert!(!frames.take(&body[8..9]) && !frames.is_awaited());
         assert!(!frames.take(&body[9..12]) && !frames.is_awaited());
-        // One is through and the next begun: that one has its own time.
+        // One frame is complete and the next one has begun: that one has its own time.
         assert!(frames.take(&[&body[12..], &frame(6, 0, 8)[..12]].concat()) && frames.is_awaited());
     }
 

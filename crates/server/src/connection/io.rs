@@ -14,7 +14,7 @@ use tokio::time::{Sleep, sleep};
 use super::frames::Frames;
 use crate::flow::ConnectionFlow;
 
-/// A stream whose first bytes were read already, which says where it takes no more, and which fails where headers do not end.
+/// A stream whose first bytes were read already. It notes when the peer takes no more, and fails if headers do not end.
 pub(super) struct Rewound<S> {
     greeting: Bytes,
     stream: S,
@@ -40,7 +40,7 @@ impl<S> Rewound<S> {
         Self { greeting, stream, flow, frames, greeting_max, late: None }
     }
 
-    /// Looks at what came; or at how long the rest takes, where nothing did.
+    /// Checks arriving bytes; if there are none, checks how long the rest takes.
     fn look(&mut self, came: Option<&[u8]>, context: &mut Context<'_>) -> io::Result<()> {
         let Some(frames) = &mut self.frames else { return Ok(()) };
         let Some(bytes) = came else {

@@ -36,13 +36,13 @@ use crate::wire::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES}
 /// Headers of one request, in bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 
-/// A peer that does not answer pings is gone: how often it is asked, and how long it may take.
+/// The interval and the timeout of pings: a peer that does not answer them is gone.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// How a client of HTTP/2 begins.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Streams that a client opened and reset before anybody looked at them ("rapid reset"); with more, the connection ends.
+/// Streams that a client opened and reset before they were served ("rapid reset"); with more, the connection ends.
 const RESETS_WAITING_MAX: usize = 32;
 
 /// Streams that were reset for a client's errors; with more, the connection ends.
@@ -177,7 +177,7 @@ impl Bounds<'_> {
                 () = stalled.as_mut() => return Ended::Stalled,
                 () = cut.as_mut() => return Ended::Expired,
                 () = expired.as_mut(), if !draining => draining = true,
-                // A client that only comes too late sees that nothing of its was begun.
+                // A client that is only too late learns that none of its requests began.
                 () = overdue.as_mut(), if !draining => draining = true,
                 _ = self.drain.wait_for(|drain| *drain), if !draining => draining = true,
             }

@@ -1,9 +1,9 @@
 //! The requests of one connection, run by the connection's own task.
 //!
-//! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores, a way
-//! to another one; and the writes of requests that came together would reach the committer one by one. Here the task that
-//! reads the connection runs its requests too, and hands the writes of a turn to the committer together. So a connection is
-//! the work of one core at a time; clients that want more of the server open several.
+//! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores,
+//! a way to another one; and the writes of requests that arrived at once would reach the committer one by one. Here the
+//! task that reads the connection runs its requests, too, and hands the writes of a turn to the committer at once. So a
+//! connection is the work of one core at a time; clients that want more of the server open several.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::flow::ConnectionFlow;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Takes tasks from hyper. Clones share what they took.
+/// Takes tasks from hyper. Clones share the tasks.
 #[derive(Clone, Default)]
 pub(crate) struct Spawner(Arc<Mutex<Vec<Task>>>);
 
@@ -34,8 +34,8 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner
     }
 }
 
-/// A connection with its requests: ends with the connection. What is left of its requests then is dropped, as nobody can be
-/// answered any more.
+/// A connection with its requests. At its end the remaining requests are dropped, because they cannot be answered any
+/// more.
 pub(crate) struct WithTasks<C> {
     connection: C,
     gate: Gate,
@@ -46,7 +46,7 @@ pub(crate) struct WithTasks<C> {
 }
 
 impl<C: Future + Unpin> WithTasks<C> {
-    /// `connection`, whose executor is `spawner`, before the store of `gate`; `flow` and `cork` are its own.
+    /// `connection`, whose executor is `spawner`, on the store of `gate`; `flow` and `cork` belong to the connection.
     pub(crate) fn new(
         connection: C,
         spawner: Spawner,
@@ -93,8 +93,8 @@ impl<C: Future + Unpin> WithTasks<C> {
 }
 
 impl<C> Drop for WithTasks<C> {
-    /// The tasks that the connection began in its last look were not taken yet; each task holds the spawner, so nobody else would free
-    /// them.
+    /// The tasks that the connection began in its last poll were not taken yet. Each task holds the spawner, so only
+    /// this frees them.
     fn drop(&mut self) {
         drop(self.spawner.take());
     }

@@ -75,9 +75,9 @@ const TIMEOUT_HEADER: &str = "grpc-timeout";
 pub(crate) struct Dispatch {
     pub(crate) gate: Gate,
     pub(crate) security: Security,
-    /// The bucket of the service of the seed programs.
+    /// The bucket of `io.grpc.KeyValueService`.
     pub(crate) kv_bucket: String,
-    /// Whether requests may be compressed, and whether answers are for who asks for it.
+    /// Whether requests may be compressed, and whether answers are compressed for clients that accept it.
     pub(crate) gzip: bool,
     pub(crate) gzip_answers: bool,
     pub(crate) origins: Origins,
@@ -172,7 +172,7 @@ impl Dispatch {
             authorization: authorization.as_ref().map(http::HeaderValue::as_bytes),
         };
         let admitted = self.gate.admit(caller, request).map_err(|denied| {
-            // The operator hears of who tries; how often a cause is logged is bounded by the program's log.
+            // The operator learns of refused callers; the program's log bounds how often a cause is logged.
             tracing::warn!(peer = %peer.address, "refused: {denied}");
             match denied {
                 Denied::Address(_) => Failure::denied(denied.to_string()),
@@ -194,7 +194,7 @@ impl Dispatch {
         Ok(async move { Ok(self.route_watched(path.path(), call, revoked).await) })
     }
 
-    /// As [`Self::route`], where `revoked` ends a stream whose caller may not have it any more.
+    /// As [`Self::route`]; `revoked` ends a stream whose caller may not have it any more.
     fn route_watched<'a>(
         &'a self,
         path: &'a str,
@@ -329,15 +329,15 @@ fn parse_timeout(text: &[u8]) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// The size of what a function of this shape gives, in bytes.
+    /// The size of the result of a function of this shape, in bytes.
     fn size_given<'a, R>(
         _: impl FnOnce(&'a Dispatch, &'a Peer, Arc<ConnectionFlow>, http::Request<Incoming>) -> R,
     ) -> usize {
         size_of::<R>()
     }
 
-    /// Every request's task is copied to its place, whatever its method: it once had 27 KiB, a seventh of the time of a get of
-    /// 64 KiB.
+    /// Every request's task is copied to its place, whatever its method. A regression: it had 27 KiB, a seventh of the
+    /// time of a get of 64 KiB.
     #[test]
     fn the_task_of_a_request_is_small() {
         let bytes = size_given(Dispatch::answer);

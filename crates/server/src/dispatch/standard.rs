@@ -60,7 +60,7 @@ impl Standard {
         }
     }
 
-    /// Ends the streams of those who watch the health; without that they would hold up the end of the server.
+    /// Ends the streams of the clients that watch the health; otherwise they would delay the end of the server.
     pub(crate) async fn end_watches(&self) {
         for service in SERVICES {
             self.reporter.clone().clear_service_status(service).await;

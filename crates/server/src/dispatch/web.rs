@@ -1,7 +1,8 @@
-//! gRPC-Web: gRPC for browsers, which know no trailers. The same messages over HTTP/1.1 or HTTP/2, the trailers as a last
-//! message, as bytes or as base64; and the rules by which a browser lets a page of one origin call a server of another.
+//! gRPC-Web: gRPC for browsers, which know no trailers. The same messages over HTTP/1.1 or HTTP/2, the trailers as a
+//! last message, as bytes or as base64; and the rules by which a browser lets a page of one origin call a server of
+//! another.
 //!
-//! A page may call only where the operator named its origin. Who sends no origin is no page.
+//! A page may call only if the operator named its origin. A client that sends no origin is no page.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -38,7 +39,7 @@ impl Dialect {
     pub(crate) fn of<B>(request: &Request<B>) -> Option<Self> {
         let content_type = request.headers().get(CONTENT_TYPE)?.as_bytes();
         let is_post = request.method() == Method::POST;
-        // The messages are protobuf: whoever writes them otherwise ("+json") is told so, and not misread.
+        // The messages are protobuf: a client that encodes them otherwise ("+json") gets an error, and is not misread.
         let named = |name: &[u8]| {
             let rest = content_type.strip_prefix(name)?;
             let rest = rest.strip_prefix(b"+proto").unwrap_or(rest);

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::line::OLDEST_BYTES;
 
-/// Of the bytes in flight one of so many is kept for answers and for short requests: puts that wait for a device that stands still
-/// must not stop reads of what is in memory.
+/// One of this many parts of the bytes in flight is kept for answers and for short requests: puts that wait for a
+/// hanging device must not stop reads from memory.
 pub(super) const KEPT_SHARE: usize = 8;
 
 /// How many bytes are taken, of how many.
@@ -25,14 +25,14 @@ impl Budget {
 
     /// Whether `bytes` more stay within `max` now.
     pub(super) fn has_room(&self, bytes: usize, max: usize) -> bool {
-        // With `give`: who waits sees what was given back.
+        // Pairs with `give`: a waiter sees the bytes that were given back.
         self.used.load(Ordering::SeqCst).checked_add(bytes).is_some_and(|sum| sum <= max)
     }
 
     /// Takes `bytes`, where the sum stays within `max`.
     pub(super) fn take(&self, bytes: usize, max: usize) -> bool {
         let room = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= max);
-        // The load is as in `has_room`; nothing is read or written on the strength of what is stored.
+        // The load is as in `has_room`; no memory access depends on the stored value.
         self.used.fetch_update(Ordering::Relaxed, Ordering::SeqCst, room).is_ok()
     }
 
@@ -47,7 +47,7 @@ impl Budget {
     }
 
     pub(super) fn give(&self, bytes: usize) {
-        // With `Line::wake`: who waits sees this, or is seen.
+        // Pairs with `Line::wake`: a waiter sees this, or is seen.
         let before = self.used.fetch_sub(bytes, Ordering::SeqCst);
         assert!(before >= bytes, "{bytes} bytes were given back of {before}");
     }
@@ -56,8 +56,8 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// For answers and short requests: all but what is kept for a message that must end. Where there is little in all, that comes on
-    /// top.
+    /// The limit for answers and short requests: everything but the share that is kept for a message that must end. If
+    /// the total is small, that share comes on top.
     pub(super) fn short_max(&self) -> usize {
         if self.max >= KEPT_SHARE * OLDEST_BYTES { self.max - OLDEST_BYTES } else { self.max }
     }
@@ -72,7 +72,7 @@ impl Budget {
         if bytes > self.long_max() { self.max } else { self.long_max() }
     }
 
-    /// Whether there is no more than `max`, for who looks again and again until there is.
+    /// Returns true if no more than `max` is in use, for callers that check repeatedly.
     pub(super) fn is_within(&self, max: usize) -> bool {
         self.used.load(Ordering::SeqCst) <= max
     }

@@ -1,11 +1,11 @@
-//! The line of messages for which there is no room: the oldest one may take in more, so that one message can always end.
+//! The line of messages without room: the oldest one may take in more, so that one message can always end.
 //!
-//! A message is counted as its bytes come, and not before: who says much and sends nothing takes nothing from others. So many may have
-//! come in half when the budget is used up. They wait then, each with one frame and what HTTP/2's window holds of it, and a part of the
-//! budget that nobody else may use takes in the rest of the one that waits for longest. When the store is through with that it is the next
-//! one's turn. Messages of streams and unary requests wait in the same line. What HTTP/2 holds of a connection's waiting messages may
-//! not fill the window that the oldest one needs, so their number is bounded. The model below goes through all orders in which that
-//! can happen.
+//! A message is counted as its bytes arrive, and not before: a client that announces much and sends nothing takes
+//! nothing from others. So many messages may have arrived in half when the budget is used up. They wait then, each with
+//! one frame and its bytes in HTTP/2's window. A part of the budget that only the longest waiting message may use takes
+//! in its rest; when the store is done with that, the next one has its turn. Messages of streams and unary requests
+//! wait in the same line. The bytes of a connection's waiting messages in HTTP/2 may not fill the window that the
+//! oldest one needs, so their number is bounded. The model below goes through all orders in which that can happen.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ use std::task::Waker;
 
 use crate::wire::CONNECTION_WINDOW_BYTES;
 
-/// Bytes of a connection's waiting messages that HTTP/2 may hold together. The rest of the connection's window stays with the
-/// others: the oldest message, short requests, and messages that have their room.
+/// Bytes of a connection's waiting messages in HTTP/2 at most. The rest of the connection's window stays with the
+/// others: the oldest message, short requests, and messages with room.
 pub(crate) const WAITING_BYTES_MAX: usize = CONNECTION_WINDOW_BYTES as usize - (4 << 20);
 
 /// Bytes that the message that waits for longest may hold where there is no room: more than any message has.
@@ -24,7 +24,7 @@ pub(crate) const OLDEST_BYTES: usize = 8 << 20;
 /// A place in the line.
 pub(crate) type Number = u64;
 
-/// Those who wait or have waited and have not ended, in the order in which they came, each with a `W`.
+/// The messages that wait or have waited and have not ended, in the order of their arrival, each with a `W`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Order<W> {
     next: Number,
@@ -50,7 +50,8 @@ impl<W> Order<W> {
     }
 }
 
-/// Whether a message of which `held` is there may take in a `frame` more. `oldest`: what the first of the line may hold.
+/// Returns true if a message of which `held` bytes have arrived may take in a `frame` more. `oldest` is the limit of
+/// the first message of the line.
 fn may_go_on(has_room: bool, is_first: bool, held: usize, frame: usize, oldest: usize) -> bool {
     has_room || (is_first && held + frame <= oldest)
 }
@@ -59,7 +60,7 @@ fn may_go_on(has_room: bool, is_first: bool, held: usize, frame: usize, oldest: 
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     order: Mutex<Order<Option<Waker>>>,
-    /// Those in the line: most of the time there is none, and nobody takes the lock.
+    /// The number of messages in the line: usually zero, and then no thread takes the lock.
     count: AtomicUsize,
 }
 
@@ -68,8 +69,8 @@ impl Line {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody gave something back. To be called after it was, with a sequentially consistent write: either who waits sees that,
-    /// or this sees who waits.
+    /// Wakes waiters after bytes were given back. Call it after that, with a sequentially consistent write: either a
+    /// waiter sees the bytes, or this sees the waiter.
     pub(crate) fn wake(&self) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
@@ -103,7 +104,7 @@ impl Place {
         has_room: impl FnOnce() -> bool,
     ) -> bool {
         let mut order = self.line.lock();
-        // Before the look at the budget: who gives back after that wakes.
+        // Before the budget is checked: a thread that gives back later wakes.
         if let Some(place) = order.line.get_mut(&self.number) {
             *place = Some(waker.clone());
         }
@@ -296,10 +297,10 @@ mod tests {
         whole_waits: false,
     };
 
-    /// The oldest one may have a frame more than a message has: where it is whole it is asked once more.
+    /// The oldest message may have a frame more than a message has: when it is whole, it is checked once more.
     const UNARY: Rules = Rules { oldest: 4, whole_waits: true, ..RULES };
 
-    /// Every step takes something away from what is left to do, so that a world in which nothing is stuck comes to its end.
+    /// Every step reduces the remaining work, so that a world in which nothing is stuck comes to its end.
     #[test]
     fn in_all_orders_all_messages_end() {
         for messages in [

@@ -1,12 +1,12 @@
-//! Bounds on the bytes of requests and answers that are in memory, and on how long a peer may leave its answers untaken (`min_rate` watches
-//! what it sends).
+//! Bounds on the bytes of requests and answers in memory, and on the time for which a peer may leave its answers
+//! untaken (`min_rate` watches the bytes that it sends).
 //!
-//! Every request holds a [`MemoryPermit`] from its first frame to the end of its answer. A unary request's permit grows with the
-//! frames that arrive, then stands for the answer's length; that of a stream that its caller sends grows with what came of a message.
-//! A long message waits where there is no room for the rest of it ([`Turn`], `line`); a short one, and an answer, is refused.
-//! A message says at its beginning how long it is: one that never fits is refused then, and one that does not fit now waits then,
-//! and not when most of it was carried here. The room that it still needs is kept of its connection's share only, so that who
-//! announces much and sends nothing is in nobody's way but its own.
+//! Every request holds a [`MemoryPermit`] from its first frame to the end of its answer. A unary request's permit grows
+//! with the frames that arrive, then stands for the answer's length; the permit of a client's stream grows with the
+//! bytes of a message. A long message waits if there is no room for the rest of it ([`Turn`], `line`); a short one, and
+//! an answer, is refused. A message says at its beginning how long it is: one that never fits is refused then, and one
+//! that does not fit now waits then, and not when most of it has arrived. The missing room is reserved in its
+//! connection's share only, so a client that announces much and sends nothing delays only itself.
 
 mod budget;
 mod line;
@@ -27,7 +27,7 @@ use self::turn::Waits;
 use crate::failure::Failure;
 use crate::wire::{FRAME_BYTES_MAX, PREFIX_BYTES};
 
-/// Bytes that an answer in pieces may hold: the chunk in work, and what was read of the next.
+/// Bytes that an answer in pieces may hold: the chunk in work, and the part of the next one that was read.
 pub(crate) const STREAM_PERMIT_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
 
 /// A request of up to so many bytes is a short one: most that put nothing are.
@@ -45,7 +45,7 @@ pub(crate) fn deadline_after(timeout: Duration) -> Instant {
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     pub(crate) count: AtomicU64,
-    /// Microseconds from their headers to the refusal, of all together.
+    /// Microseconds from their headers to the refusal, summed over all refused requests.
     pub(crate) after_us: AtomicU64,
     /// The longest of these times.
     pub(crate) after_us_max: AtomicU64,
@@ -145,7 +145,8 @@ impl ConnectionFlow {
         self.own.is_within(self.own.max) && self.server.is_within(self.server.long_max())
     }
 
-    /// Where it is the client's turn to take what the connection holds: how much it has taken so far.
+    /// If the client must take bytes of the connection before it continues: the number of bytes that it has taken so
+    /// far.
     pub(crate) fn waits_at(&self) -> Option<u64> {
         let is_taken = self.own.used() <= self.idle.load(Ordering::Relaxed);
         let waits = !is_taken && self.working.load(Ordering::Relaxed) == 0;
@@ -161,7 +162,7 @@ impl Drop for Working {
     }
 }
 
-/// A stream that has nothing to send: what it holds does not wait for its client.
+/// A stream without anything to send: its memory does not wait for its client.
 pub(crate) struct Idle {
     flow: Arc<ConnectionFlow>,
     bytes: usize,
@@ -206,8 +207,8 @@ impl MemoryPermit {
         Ok(())
     }
 
-    /// Says that the request, a long one, will have `bytes` in all; keeps room for what has not arrived where there is room for it now.
-    /// Only one thread at a time may call this.
+    /// Announces that the request, a long one, will have `bytes` bytes; reserves room for the missing ones if there is
+    /// room now. Only one thread at a time may call this.
     pub(crate) fn announce(&self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes.load(Ordering::Relaxed));
         let flow = &self.flow;
@@ -231,7 +232,7 @@ impl MemoryPermit {
         Ok(())
     }
 
-    /// Whether more of a request may come in whose connection keeps the room for it.
+    /// Returns true if more may arrive of a request whose connection reserves the room for it.
     pub(crate) fn server_has_room(&self) -> bool {
         self.flow.server.is_within(self.flow.server.long_max())
     }
@@ -284,7 +285,7 @@ impl MemoryPermit {
         self.shrink(bytes);
     }
 
-    /// Whether there was room for what it has.
+    /// Returns true if there was room for the bytes that it holds.
     pub(crate) fn has_room(&self) -> bool {
         self.flow.has_room()
     }
@@ -307,7 +308,7 @@ impl MemoryPermit {
         }
     }
 
-    /// Says that there is nothing to take of what it holds, which does not change until what this gives is dropped.
+    /// Says that the client has nothing to take, until the result is dropped. The held bytes must not change meanwhile.
     pub(crate) fn idle(&self) -> Idle {
         let bytes = self.bytes.load(Ordering::Relaxed);
         self.flow.idle.fetch_add(bytes, Ordering::Relaxed);
@@ -353,7 +354,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// After any steps of requests, both sums are those of the permits, and neither passes its bound.
+        /// After any steps of requests, both sums are those of the permits, and neither exceeds its bound.
         #[test]
         fn the_sums_are_those_of_the_permits(
             steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..5_u8, 0..70_usize), 1..60)
@@ -361,7 +362,7 @@ mod tests {
             // So small that all requests are short: they may take all there is.
             let flow = Flow::new(100, 60);
             let connections = [flow.connection(), flow.connection()];
-            // Each with what it holds, and what is kept for it.
+            // Each permit with the bytes that it holds, and those reserved for it.
             let mut permits: Vec<(usize, Arc<MemoryPermit>, usize, usize)> = Vec::new();
             let mut has_forced = false;
             for (connection, permit, action, bytes) in steps {
@@ -397,7 +398,7 @@ mod tests {
         }
     }
 
-    /// Puts that waited for a device that stood still once took all there was, and gets of what is in memory were refused.
+    /// A regression: puts that waited for a hanging device took all of the budget, and gets from memory were refused.
     #[test]
     fn long_requests_leave_room_for_reads() {
         let flow = Flow::new(800_000, 800_000);
@@ -459,7 +460,7 @@ mod tests {
         assert_eq!([flow.bytes(), flow.budget.on_top.load(Ordering::Relaxed)], [10 * FRAME, 0]);
     }
 
-    /// HTTP/2's window of a connection is left to those who may go on.
+    /// HTTP/2's window of a connection is left to the messages that may continue.
     #[test]
     fn those_who_wait_leave_a_part_of_the_window() {
         let flow = Flow::new(1 << 30, 1 << 30);
@@ -491,7 +492,7 @@ mod tests {
         assert_eq!(flow.waits_at(), None);
         drop(working);
         assert_eq!(flow.waits_at(), Some(0));
-        // A stream that has nothing to send: it waits for nobody, and others wait as before.
+        // A stream without anything to send: it waits for no client, and others wait as before.
         let idle = permit.idle();
         assert_eq!(flow.waits_at(), None);
         let other = flow.permit();

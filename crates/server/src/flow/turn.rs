@@ -14,7 +14,7 @@ use super::{ConnectionFlow, MemoryPermit, Working};
 use crate::failure::Failure;
 use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 
-/// A message's place in the line of those who wait for room, from when it first waited until its bytes were given back.
+/// A message's place in the line, from its first wait until its bytes are given back.
 #[derive(Debug)]
 pub(crate) struct Waits {
     place: Place,
@@ -26,8 +26,8 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// None where HTTP/2 holds so much of the connection's waiting messages that with this one nothing else might come, or where those
-    /// who wait hold much although there was no room.
+    /// `None` if HTTP/2 holds so many bytes of the connection's waiting messages that with this one no other message
+    /// might arrive, or if the waiting messages hold much although there was no room.
     pub(super) fn join(flow: &Arc<ConnectionFlow>, unsent: usize) -> Option<Self> {
         let server = &flow.server;
         if server.on_top.load(Ordering::Relaxed) > OLDEST_BYTES + server.max / KEPT_SHARE {

@@ -18,7 +18,7 @@ pub(crate) async fn delete(
     Ok(v1::DeleteResponse { deleted, version: done.version.0 }.into())
 }
 
-/// Deletes an object, once where its sender says who the write is.
+/// Deletes an object; once if the request has an identity.
 pub(crate) async fn remove(
     admitted: &Authenticated<()>,
     key: &ObjectKey,

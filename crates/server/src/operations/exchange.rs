@@ -1,13 +1,14 @@
 //! Many small operations over one stream, each answered by its number when it has ended.
 //!
-//! Everything of a stream happens in the one task that hands its answers to HTTP/2: it is polled when a message came, when the
-//! store is through with something, and when the connection takes bytes. A turn starts what there is room for, hands its writes
-//! to the committer together, and answers in one message what has ended by then, without waiting for more. So under load
-//! messages and batches of the log grow by themselves.
+//! Everything of a stream happens in the one task that hands its answers to HTTP/2: it is polled when a message
+//! arrives, when the store completes an operation, and when the connection takes bytes. A turn starts as many
+//! operations as there is room for, hands its writes to the committer at once, and answers in one message all
+//! operations that have ended by then, without waiting for more. So under load messages and log batches grow by
+//! themselves.
 //!
-//! A stream reads no further message while it holds as much as it may: then HTTP/2's window closes, and its client waits. An
-//! operation that was begun is answered before the stream ends, whatever ends it; so what has no answer on a stream that the
-//! server ended was not done. There is no order among operations that are under way, and nothing here keeps one.
+//! A stream at its memory limit reads no further message: then HTTP/2's window closes, and its client waits. An
+//! operation that has begun is answered before the stream ends, whatever ends it. So an operation without an answer on
+//! a stream that the server ended was not done. Operations in flight have no order, and nothing here keeps one.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -35,13 +36,13 @@ use crate::read_cache::CachedReads;
 /// Operations of one stream under way at the same time.
 const UNDER_WAY_MAX: usize = 1024;
 
-/// Bytes of keys and values of the requests under way, beyond which no further one is begun.
+/// Bytes of keys and values of the operations in flight, beyond which no further one begins.
 const UNDER_WAY_BYTES_MAX: usize = 1 << 20;
 
 /// Reads of one stream that wait for the device: each may bring in a value.
 const READS_MAX: usize = 32;
 
-/// Bytes of answers that are ready, beyond which they leave before anything else is begun.
+/// Bytes of ready answers, beyond which they leave before another operation begins.
 const READY_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of an operation besides its key and value, request or answer.
@@ -50,11 +51,11 @@ const OPERATION_BYTES: usize = 32;
 /// The memory that an answer begins with, in bytes.
 const ANSWER_BYTES_GUESS: usize = 4 << 10;
 
-/// Bytes under way and answered count in steps of so many bytes, so that a short operation changes no count that others look at.
+/// Bytes in flight and answered count in steps of this size, so that a short operation changes no shared count.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Does what the messages of `request` ask for; ends early, but in order, when `draining` becomes true or its
-/// caller is `revoked`.
+/// Performs the operations in the messages of `request`. Ends early, but completes what has begun, when `draining`
+/// becomes true or its caller is `revoked`.
 pub(crate) fn exchange<B: FrameBody + Send + 'static>(
     request: Authenticated<Messages<B>>,
     permit: Arc<MemoryPermit>,
@@ -135,7 +136,7 @@ struct Operations<B> {
     revoked: Revoked,
     /// The message in work.
     requests: Batch<Numbered>,
-    /// Operations of it that were begun.
+    /// Operations of the message that have begun.
     taken: usize,
     running: FuturesUnordered<Running>,
     /// Writes in their order, which is the order in which they become durable: waiting for the first one is enough.
@@ -145,7 +146,7 @@ struct Operations<B> {
     held_bytes: usize,
     /// The results since the last answer; none: there are none.
     ready: Option<Assembly>,
-    /// Of the answer that was given last, until the next one is asked for.
+    /// Bytes of the last answer, until the next one is taken.
     answer_bytes: usize,
     permit: Arc<MemoryPermit>,
     /// Bytes of all this that count for the permit; those of messages are counted where they are taken apart.
@@ -160,7 +161,7 @@ impl<B: FrameBody> Operations<B> {
         polled
     }
 
-    /// Counts what it holds: only memory that is there.
+    /// Counts the memory that it holds now.
     fn count(&mut self) {
         let ready_bytes = self.ready.as_ref().map_or(0, Assembly::len);
         let read_bytes = self.reads * OPERATION_VALUE_BYTES_MAX;
@@ -215,7 +216,7 @@ impl<B: FrameBody> Operations<B> {
             && !self.is_full()
     }
 
-    /// Whether what is ready has to leave first.
+    /// Returns true if the ready answers have to leave first.
     fn is_full(&self) -> bool {
         self.ready.as_ref().is_some_and(|ready| ready.len() >= READY_BYTES_MAX)
     }
@@ -250,7 +251,7 @@ impl<B: FrameBody> Operations<B> {
         true
     }
 
-    /// Begins no more; what was begun is answered still.
+    /// Begins no more operations; those in flight are still answered.
     fn refuse(&mut self, failure: Failure) {
         (self.requests, self.taken) = (Batch::default(), 0);
         self.input = Input::Refused(failure);

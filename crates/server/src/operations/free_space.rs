@@ -1,4 +1,4 @@
-//! The free runs of the store's space: what a map or a dump of it is made from.
+//! The free runs of the store's space, for a map or a dump of it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 /// Runs in one message: less than 1 MiB of varints.
 const RUNS_MAX: usize = 1 << 16;
-/// Readers at the same time: what each of them reads from is in memory outside of the flow's account.
+/// Readers at the same time: the flow does not count the memory from which each of them reads.
 pub(crate) const READERS_MAX: usize = 1;
 
 /// The free runs as they are now, a message at a time.

@@ -38,7 +38,7 @@ pub(crate) async fn get(
     Ok(Parted { message, value: object.value })
 }
 
-/// Whether the object has the version that was asked for.
+/// Checks that the object has the requested version.
 pub(crate) fn check_version(info: &ObjectInfo, wanted: Option<u64>) -> Result<(), Failure> {
     match wanted {
         Some(wanted) if wanted != info.version.0 => Err(Failure::changed(info.version)),
@@ -55,8 +55,8 @@ mod tests {
     use crate::testing::calls::{admitted, permit};
     use crate::testing::store;
 
-    /// It once was refused when it had been read: what a client asked for too much of kept the device busy, and lay in memory
-    /// uncounted.
+    /// A regression: a get without room for its answer was refused after the read, which kept the device busy, and the
+    /// bytes lay in memory uncounted.
     #[test]
     fn what_there_is_no_room_for_is_not_read() {
         let store = store();

@@ -1,7 +1,9 @@
-//! The service of the seed programs (`io.grpc.KeyValueService`): four verbs on the objects of one bucket.
+//! The service of the gRPC blog series (`io.grpc.KeyValueService`, source 4 in `docs/sources.md`): four verbs on the
+//! objects of one bucket.
 //!
-//! Its races are those of its interface, not of the server: each verb is one step. A create rejects where the object
-//! exists, an update where it does not, and both are decided at the place of the write in the order of writes.
+//! Its races are those of its interface, not of the server: each verb is one write batch. A create rejects if the
+//! object exists, an update if it does not, and the rules are evaluated when the write takes its place in the order of
+//! writes.
 
 use std::sync::Arc;
 
@@ -70,7 +72,7 @@ pub(crate) async fn delete(
     Ok(DeleteResponse {}.into())
 }
 
-/// Stores `value`; what the rules say is apart from what else may go wrong.
+/// Stores `value`; a rejection by the rules is separate from other errors.
 async fn write(
     admitted: &Authenticated<()>,
     key: &ObjectKey,

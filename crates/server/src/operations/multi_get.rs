@@ -17,8 +17,8 @@ use crate::convert;
 use crate::failure::Failure;
 use crate::read_cache::CachedReads;
 
-/// Reads at the same time of one request: enough to keep a device busy, few enough that what they bring in for nothing
-/// (where the answer is full) stays small.
+/// Reads of one request at the same time: enough to keep a device busy, few enough that useless reads (once the answer
+/// is full) stay few.
 const WAVE_KEYS: usize = 16;
 
 /// Bytes of one answer, results with all that is in them.
@@ -68,8 +68,8 @@ impl Answer {
         self.read_bytes >= ANSWER_BYTES_MAX
     }
 
-    /// Adds the results of items whose objects can be told without waiting, up to the first that cannot; gives the items from
-    /// that one on.
+    /// Adds the results of items that memory answers, up to the first that must wait; returns the items from that one
+    /// on.
     fn add_cached<'a>(
         &mut self,
         cache: &mut CachedReads<'_>,

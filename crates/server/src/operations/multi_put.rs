@@ -99,7 +99,7 @@ fn whole(batch: &Batch<()>, item: &Item<()>) -> Result<v1::MultiPutItem, Failure
     batch.whole(item)
 }
 
-/// Places the puts of short values at the start of `items` together, where there are several.
+/// Queues the puts of short values at the start of `items` at once, if there are several.
 fn place_short(store: &Store, batch: &Batch<()>, items: &[Item<()>]) -> Option<Pending> {
     let short = items.iter().take(SHORT_PUTS_MAX).map_while(|item| {
         let key = batch.key(item).ok().filter(|_| !item.says_more)?;

@@ -30,7 +30,7 @@ pub(crate) async fn put(
     }
 }
 
-/// Stores `value`, once where its sender says who the write is.
+/// Stores `value`; once if the request has an identity.
 pub(crate) async fn store(
     admitted: &Authenticated<()>,
     key: &ObjectKey,
@@ -53,7 +53,7 @@ async fn create_or_get(
     if rules != (RejectRules { if_exists: true, ..RejectRules::default() }) {
         return Err(Failure::invalid("return_existing needs the rule if_exists, and no other"));
     }
-    // A clone of the value shares what was received: keeping it for another attempt copies little.
+    // A clone of the value shares its memory: keeping it for another attempt copies little.
     let mut refused = Failure::busy("the object is created and deleted all the time");
     for _ in 0..ATTEMPTS_MAX {
         match store(admitted, key, value.clone(), options.clone()).await {

@@ -1,4 +1,4 @@
-//! Values that travel in pieces: put and get for what is longer than a message should be.
+//! Values that travel in pieces: put and get of values that are longer than a message should be.
 
 use bytes::Bytes;
 use futures_util::future::poll_fn;
@@ -19,8 +19,8 @@ use crate::convert;
 use crate::failure::Failure;
 use crate::wire::take_front;
 
-/// Stores one object. Whatever ends before the end message has come leaves nothing behind: dropping the store's stream
-/// unfinished gives its space back.
+/// Stores one object. A stream that ends before its end message leaves nothing: dropping the store's stream unfinished
+/// frees its space.
 pub(crate) async fn put_stream(
     request: Authenticated<Messages<impl FrameBody>>,
     mut revoked: Revoked,
@@ -39,7 +39,7 @@ pub(crate) async fn put_stream(
     let rules = options.rules;
     let failed = |error: Error| Failure::of_write(&error, &rules);
     let mut value = admitted.store().put_stream(&key, options).map_err(failed)?.once(admitted.identity());
-    // Nothing is cut once the end has come: then it is stored.
+    // Nothing is cut once the end message has arrived: then the object is stored.
     let announced = tokio::select! {
         received = receive(&mut parts, &mut value, failed) => received?,
         denied = &mut revoked => return Err(Failure::revoked(&denied)),

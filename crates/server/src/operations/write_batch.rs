@@ -66,10 +66,10 @@ fn not_repeated() -> Failure {
     Failure::invalid("another write had this session and sequence: a repetition must be the same write")
 }
 
-/// The outcome of a step of puts, as it is kept for a repetition (`docs/format/object.md`).
+/// The outcome of a write batch of puts, as it is kept for a repetition (`docs/format/object.md`).
 struct Verdict {
     items: usize,
-    /// The first item whose condition did not hold, and the version that was found of its object.
+    /// The first item whose condition did not hold, and the present version of its object.
     rejected: Option<(usize, Option<Lsn>)>,
 }
 

@@ -8,7 +8,7 @@ use shoal_frontend::Security;
 use crate::auth::{Authenticated, Caller, Gate};
 use crate::flow::{Flow, MemoryPermit};
 
-/// `request`, let in as anybody's.
+/// `request`, admitted without credentials.
 pub(crate) fn admitted<T>(store: &Store, request: T) -> Authenticated<T> {
     let caller = Caller { address: "::1".parse().unwrap(), certificate: None, authorization: None };
     Gate::new(store.clone(), false, Security::default()).admit(caller, request).unwrap()

@@ -1,5 +1,5 @@
-//! Requests that are wrong in every way, or too long: each is refused or taken, and nothing else happens. T21 of
-//! `docs/reliability.md`; what stands before it, HTTP/2, is attacked in `tests/serve/hostile.rs`.
+//! Requests that are wrong in every way, or too long: each is refused or answered, and has no other effect. T21 of
+//! `docs/reliability.md`; `tests/serve/hostile.rs` attacks HTTP/2, which stands before it.
 
 use bytes::Bytes;
 use futures_util::Stream;

@@ -1,4 +1,4 @@
-//! The service of the seed programs, as a client of its schema sees it.
+//! `io.grpc.KeyValueService`, as a client of its schema sees it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ async fn keys_and_values_are_bounded() {
         assert_eq!(update(&channel, &key, "v".into()).await, Err(Code::InvalidArgument));
         assert_eq!(delete(&channel, &key).await, Err(Code::InvalidArgument));
     }
-    // The seed's sizes, its rare ones too, and the ends.
+    // The sizes of the gRPC series' own client (docs/sources.md), its rare ones too, and the limits.
     let sizes = [0, 1, 100, 511, 512, 513, 4096, 65_536, 65_537, 453 << 10, 905 << 10, 3 * MIB, 4 * MIB];
     for (bytes, n) in sizes.into_iter().zip(0..) {
         let key = Bytes::from(vec![n; 1024]);

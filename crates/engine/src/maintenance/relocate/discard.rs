@@ -1,9 +1,9 @@
-//! Giving whole free groups back to the device (`OpenOptions::discard`): a file gets holes, a raw device learns what holds
-//! nothing.
+//! Gives whole free groups back to the device (`OpenOptions::discard`): a file gets holes, a raw device learns which
+//! blocks hold nothing.
 //!
-//! A piece is taken out of the allocator, discarded, and given back: nobody writes it meanwhile, and what may be
-//! handed out may be lost as well (R9: no state that is published or could be recovered refers to it). Only memory knows what
-//! was discarded; after a restart everything is discarded once more.
+//! A piece is taken out of the allocator, discarded, and given back: no write uses it meanwhile. Blocks that may be
+//! allocated may also be lost (R9: no published or recoverable state refers to them). Only memory knows the discarded
+//! groups; after a restart everything is discarded once more.
 
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES_U64, Run};
@@ -12,28 +12,28 @@ use super::Progress;
 use crate::common::error::Result;
 use crate::store::Inner;
 
-/// Blocks that are discarded at a time: 64 MiB, so that a write under way does not miss much room.
+/// Blocks that are discarded at a time: 64 MiB, so that writes in flight do not miss much space.
 const PIECE_BLOCKS: u64 = 16_384;
 
 impl Inner {
-    /// Discards the next whole free group that was not discarded since it was last used, where that is asked for.
+    /// Discards the next whole free group that was used since it was last discarded, if the store discards.
     ///
     /// # Errors
-    /// None: a device that fails at this is not asked again until the next start.
+    /// None: after a failure the device is not used for this again until the next start.
     pub(crate) async fn discard_some(&self) -> Result<Progress> {
         if !self.maintenance.discard || self.space.discarded.failed.load(Ordering::Relaxed) {
             return Ok(Progress::Idle);
         }
         let Some(group) = self.next_to_discard() else { return Ok(Progress::Idle) };
         let group_blocks = u64::from(self.layout.group_blocks);
-        // Beforehand: what is freed in it from now on counts.
+        // Set before the discard: blocks freed in the group from now on clear it.
         self.space.discarded.insert(group);
         let (mut at, end) = (group * group_blocks, (group + 1) * group_blocks);
         while at < end {
             let blocks = (end - at).min(PIECE_BLOCKS);
             let piece = Run::new(at, blocks as u32);
             at += blocks;
-            // Taken by somebody meanwhile, or it would be missed: another time.
+            // A write took the piece meanwhile, or space is too short for it: try another time.
             if self.space.available() < 4 * blocks || self.space.allocator().take(piece).is_err() {
                 return Ok(Progress::Idle);
             }
@@ -54,7 +54,7 @@ impl Inner {
         Ok(Progress::Worked)
     }
 
-    /// The next group that is wholly free and was not discarded.
+    /// The next group that is wholly free and not discarded.
     fn next_to_discard(&self) -> Option<u64> {
         let group_blocks = u64::from(self.layout.group_blocks);
         let first = self.layout.data_first().div_ceil(group_blocks);

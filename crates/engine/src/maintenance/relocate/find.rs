@@ -1,5 +1,5 @@
-//! What of a tablet lies in groups that are being emptied, found by one walk over its tree for all of them
-//! (`docs/adr/2026-11-21-relocation.md`): values with extents of their own, packed runs by their accounting, pages by the
+//! Finds the contents of a tablet in the groups that are being emptied, by one walk over its tree for all of them
+//! (`docs/adr/2026-11-21-relocation.md`): values with extents of their own, packed runs by their liveness, pages by the
 //! walk itself.
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use crate::value::packed::is_reserved;
 use crate::value::prepare::manifest_blocks;
 use crate::value::read::Located;
 
-/// Leaves that one step looks at, at most: it has the applier's turn meanwhile.
+/// Leaves that one step reads at most: it holds the applier's token meanwhile.
 const LEAVES_MAX: usize = 512;
 
 /// A value with runs of its own, some of which lie in a group that is being emptied.
@@ -31,13 +31,13 @@ struct Placed {
     located: Located,
 }
 
-/// What a part of the walk found.
+/// The result of a part of the walk.
 #[derive(Default)]
 pub(crate) struct Found {
     values: Vec<Placed>,
     runs: Vec<Victim>,
     touches: Vec<Bytes>,
-    /// Where the walk goes on; none at the end of the tree.
+    /// The key at which the walk continues; `None` at the end of the tree.
     pub next: Option<Vec<u8>>,
     bytes: u64,
 }
@@ -47,7 +47,7 @@ impl Found {
         self.values.is_empty() && self.runs.is_empty() && self.touches.is_empty()
     }
 
-    /// Blocks that moving all of it takes, before what it leaves comes free.
+    /// Blocks that moving all of it takes, before the old places become free.
     fn blocks(&self) -> u64 {
         let own = |value: &Placed| {
             let stored = value.entry.stored_bytes();
@@ -71,7 +71,7 @@ impl Inner {
     /// Looks at the base of `trees` from `position` on, until `bytes_max` bytes to move were found or enough was seen.
     ///
     /// # Errors
-    /// As the device. Damage is left to others.
+    /// As the device. Damage is skipped.
     pub(crate) async fn find_in_groups(
         &self,
         tablet: &Tablet,
@@ -89,7 +89,7 @@ impl Inner {
             let (key, entry) = match cursor.next().await {
                 Ok(Some(item)) => (Bytes::copy_from_slice(item.key), item.found()),
                 Ok(None) => return Ok(found),
-                // The cursor goes on behind a damaged page.
+                // The cursor continues after a damaged page.
                 Err(Error::Corrupt { .. }) => continue,
                 Err(error) => return Err(error),
             };
@@ -118,7 +118,7 @@ impl Inner {
         }
     }
 
-    /// The value of a leaf's entry, where runs of its own lie in the groups and a hole may hold it.
+    /// The value of a leaf's entry, if it has runs of its own in the groups and a hole may hold it.
     async fn placed_in(&self, key: &Bytes, leaf_entry: &[u8], groups: &[Run]) -> Result<Option<Placed>> {
         let Ok((version, entry)) = decode_leaf_entry(leaf_entry) else { return Ok(None) };
         let (runs, has_manifest) = match &entry.home {
@@ -127,7 +127,7 @@ impl Inner {
             Home::Manifest { runs, .. } => (runs, true),
         };
         let is_inside = runs.iter().any(|&run| lies_in(run, groups));
-        // Longer ones stay: a group that holds a part of one is not emptied.
+        // Longer values stay: a group that holds a part of one is not emptied.
         if blocks_for(entry.stored_bytes()) > u64::from(HOLE_BLOCKS_MAX) || !(is_inside || has_manifest) {
             return Ok(None);
         }
@@ -140,7 +140,8 @@ impl Inner {
         }
     }
 
-    /// Reads what was found, as an apply takes it; none where there is no room to move it (`short`: leave less).
+    /// Reads the found values and runs, as an apply takes them. Finds none if there is no space to move them (`short`
+    /// leaves less).
     pub(crate) async fn read_found(
         &self,
         tablet: &Tablet,
@@ -161,7 +162,7 @@ impl Inner {
         Some(moves)
     }
 
-    /// Reads whole values, all with one submission. What cannot be read, or is damaged, is left where it is.
+    /// Reads whole values, all with one submission. Values that are damaged or cannot be read stay in their places.
     async fn read_placed(&self, values: Vec<Placed>) -> Vec<LiveValue> {
         let mut batch = self.device.batch();
         let mut reads = Vec::with_capacity(values.len());
@@ -190,7 +191,7 @@ impl Inner {
 }
 
 impl Placed {
-    /// The value with what its runs hold; none where that is damaged.
+    /// The value with the bytes of its runs; `None` if it is damaged.
     fn with_bytes(self, parts: Vec<Bytes>) -> Option<LiveValue> {
         let bytes = match <[Bytes; 1]>::try_from(parts) {
             Ok([only]) => only,

@@ -1,14 +1,15 @@
-//! Moving without stopping: a small reserve of whole free groups, kept by emptying the group with the least in it into holes
+//! Relocation without a pause: keeps a small reserve of whole free groups, by emptying the emptiest groups into holes
 //! elsewhere (`docs/adr/2026-11-21-relocation.md`).
 //!
-//! A *round* closes some groups to the allocator and walks over the tablets' trees once. Each *step* of it has the applier's
-//! turn, finds some of what lies in these groups, reads and verifies it and rewrites it by an apply (R13); so values,
-//! packed runs and pages move by the same publish as everything else, and newer entries win. In the end the groups are
-//! opened, wholly free unless something in them could not move.
+//! A *round* closes some groups to the allocator and walks over the tablets' trees once. Each *step* of it holds the
+//! applier's token, finds a part of the contents of these groups, reads and verifies it and rewrites it by an apply
+//! (R13). So values, packed runs and pages move by the same publish as everything else, and newer entries win. At the
+//! end the groups are opened, wholly free unless something in them could not move.
 //!
-//! The tidying of packed runs on a calm store is done by the same thread, at the same rate, and stops with the same switch.
+//! The same thread tidies the packed runs of a calm store, at the same rate; the same switch pauses both.
 //!
-//! Reading order: this file (what is due), [`find`] (what lies in a group), [`closed`](crate::space::closed), [`rate`](crate::store::rate), [`discard`].
+//! Reading order: this file (the choice of work), [`find`] (the contents of a group), [`closed`](crate::space::closed),
+//! [`rate`](crate::store::rate), [`discard`].
 
 mod discard;
 mod find;
@@ -23,45 +24,45 @@ use crate::log::driver::uninterrupted;
 use crate::store::relocation::Round;
 use crate::store::{Inner, Store};
 
-/// Longest hole that moved values may go into: longer ones are what the reserve is for.
+/// Longest hole for moved values, in blocks: longer free runs belong to the reserve.
 pub(crate) const HOLE_BLOCKS_MAX: u32 = 1023;
 /// Groups that one round empties: the larger the store, the more share the cost of a walk.
 const GROUPS_AT_ONCE: std::ops::RangeInclusive<u64> = 4..=512;
-/// A group is not emptied where more than so many thousandths of it are in use; where values are in splinters, not even
-/// then above the second.
+/// A group is not emptied if more than this many thousandths of it are in use; the second limit holds while values are
+/// in splinters.
 const USED_PERMILLE_MAX: [u64; 2] = [960, 985];
-/// For so long a splintered value makes moving urgent.
+/// A splintered value makes relocation urgent for this time.
 const URGENT_NS: u64 = 10_000_000_000;
-/// For so long readers may hold what has moved before the round ends without it.
+/// Readers may hold moved values for this time before the round ends without their space.
 const DRAIN_NS: u64 = 5_000_000_000;
-/// A group that could not be emptied is left alone for so long.
+/// A group that could not be emptied is left alone for this time.
 const AVOID_NS: u64 = 60_000_000_000;
-/// Groups that are remembered for that.
+/// Groups of that kind that are remembered at most.
 const AVOIDED_MAX: usize = 1024;
-/// Below this share of their limit in the overlays nobody is in a hurry: packed runs are tidied.
+/// Below this fill of the overlays, in thousandths, the store is calm: packed runs are tidied.
 const CALM_PERMILLE: usize = 100;
 /// More operations than these in a tenth of a second are load.
 const IDLE_OPERATIONS: u64 = 10;
 const LOOK_NS: u64 = 100_000_000;
 
-/// What a call did.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Nothing is due.
     Idle,
-    /// Something was done, or waits for somebody else.
+    /// Some work was done, or waits for readers or other threads.
     Worked,
 }
 
 impl Store {
-    /// Stops moving values and tidying packed runs in the background, until it is resumed; a step under way ends first. A
-    /// write that finds no room still makes some.
+    /// Stops moving values and tidying packed runs in the background until it is resumed; a step in progress ends
+    /// first. A write that lacks space still makes some.
     pub fn pause_relocation(&self) {
         self.0.maintenance.relocation.paused.store(true, Ordering::Release);
         self.0.space.open_closed();
     }
 
-    /// Lets values be moved again.
+    /// Resumes relocation.
     pub fn resume_relocation(&self) {
         self.0.maintenance.relocation.paused.store(false, Ordering::Release);
         if let Some(worker) = &self.0.maintenance.worker {
@@ -69,8 +70,8 @@ impl Store {
         }
     }
 
-    /// Does one bounded step of what is due: emptying groups, tidying packed runs, discarding; at no particular rate, and
-    /// not while paused. False where nothing is due. For a store without threads of its own, whose owner has time.
+    /// Does one bounded step of due work: emptying groups, tidying packed runs, discarding; without a rate limit, and
+    /// not while paused. Returns false if nothing is due. For a store without threads of its own, whose owner has time.
     ///
     /// # Errors
     /// As the device. A failed write poisons the store.
@@ -82,7 +83,7 @@ impl Store {
 }
 
 impl Inner {
-    /// Nanoseconds until more may move.
+    /// Nanoseconds until more may be moved.
     pub(crate) fn relocation_wait_ns(&self) -> u64 {
         let now_ns = self.now_ns();
         if self.space.take_splintered() {
@@ -101,7 +102,7 @@ impl Inner {
         self.maintenance.relocation.rate.lock().wait_ns(now_ns, bytes_per_s)
     }
 
-    /// Whether others use the store, as seen over the last tenth of a second.
+    /// Returns true if requests used the store over the last tenth of a second.
     fn is_busy(&self, now_ns: u64) -> bool {
         let mut load = self.maintenance.relocation.load.lock();
         if now_ns.saturating_sub(load.last_ns) >= LOOK_NS {
@@ -114,7 +115,7 @@ impl Inner {
         load.is_busy
     }
 
-    /// One bounded step of what is due.
+    /// Does one bounded step of due work.
     ///
     /// # Errors
     /// As an apply.
@@ -149,14 +150,14 @@ impl Inner {
         self.discard_some().await
     }
 
-    /// How many groups are to be whole and free that are not.
+    /// The number of groups that should be whole and free and are not.
     pub(crate) fn groups_wanted(&self) -> u64 {
         let there = self.device.blocks().min(self.layout.blocks_max) / u64::from(self.layout.group_blocks);
         let kept = (there * u64::from(self.tuning.reserve_permille)).div_ceil(1000);
         kept.saturating_sub(self.space.allocator().whole_groups() as u64)
     }
 
-    /// Closes groups to be emptied, where there are too few whole free ones.
+    /// Closes groups to be emptied if there are too few whole free ones.
     async fn begin_round(&self) -> Result<Option<Round>> {
         let wanted = self.groups_wanted();
         let now_ns = self.now_ns();
@@ -171,7 +172,7 @@ impl Inner {
         let at_once = (groups / 128).clamp(*GROUPS_AT_ONCE.start(), *GROUPS_AT_ONCE.end()).min(wanted);
         let except = self.not_to_be_emptied().await;
         let used_max = USED_PERMILLE_MAX[usize::from(self.maintenance.relocation.is_urgent(now_ns))];
-        // What is closed serves nobody, and what is in it needs room elsewhere.
+        // Closed groups serve no writes, and their contents need space elsewhere.
         let mut room = self.space.available() / 8 * 7;
         for _ in 0..at_once {
             let closed = self.space.closed.close(self.space.allocator(), &except, |victim| {
@@ -188,12 +189,12 @@ impl Inner {
         if self.space.closed.groups().is_empty() {
             return Ok(None);
         }
-        // What the overlays hold has its place already: the walk shall meet it in the trees.
+        // Values in the overlays have their places already: the walk must meet them in the trees.
         self.apply_all().await?;
         Ok(Some(Round::Walk { tablet: 0, position: Vec::new() }))
     }
 
-    /// What lies outside of the data, what is not there yet, and groups that could not be emptied a moment ago.
+    /// Blocks outside of the data, blocks beyond the present size, and groups that could not be emptied recently.
     async fn not_to_be_emptied(&self) -> Vec<Run> {
         let group = u64::from(self.layout.group_blocks);
         let there = self.publisher.take().await.device_blocks / group * group;
@@ -212,10 +213,10 @@ impl Inner {
         except
     }
 
-    /// One step of the walk.
+    /// Takes one step of the walk.
     async fn walk_on(&self, tablet: usize, position: Vec<u8>) -> Result<Option<Round>> {
         let groups: Vec<Run> = self.space.closed.groups().iter().map(|victim| victim.group).collect();
-        // Somebody needed their room, or moving was paused: the round is over.
+        // A write needed their space, or relocation was paused: the round is over.
         let Some(of_tablet) = self.tablets.all().get(tablet).filter(|_| !groups.is_empty()) else {
             return Ok(self.end_walk().await);
         };
@@ -223,7 +224,7 @@ impl Inner {
         self.log.poison.check()?;
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };
-        // An apply that failed comes first.
+        // An earlier apply failed: its overlay comes first.
         if view.frozen.is_some() {
             drop(turn);
             self.apply_tablet(of_tablet).await?;
@@ -265,7 +266,7 @@ impl Inner {
         self.drain(self.now_ns().saturating_add(DRAIN_NS))
     }
 
-    /// Waits for readers of what moved; at the end of its time the round is over.
+    /// Waits for readers of the old places; at the end of its time the round is over.
     fn drain(&self, until_ns: u64) -> Option<Round> {
         self.space.reclaim(self.log.committer.named_superblock());
         self.open_emptied();
@@ -277,7 +278,7 @@ impl Inner {
         let until_ns = now_ns.saturating_add(AVOID_NS);
         let whole = self.space.allocator().whole_groups() as u64;
         let emptied = self.maintenance.relocation.groups_emptied.load(Ordering::Relaxed);
-        // Under load, writers take what was emptied at once: that was not for nothing.
+        // Under load, writers take emptied groups at once: the round still was useful.
         let served = self.is_busy(now_ns)
             && emptied > self.maintenance.relocation.emptied_before.load(Ordering::Relaxed);
         if whole <= self.maintenance.relocation.whole_before.load(Ordering::Relaxed) && !served {
@@ -290,7 +291,7 @@ impl Inner {
         None
     }
 
-    /// Groups that are wholly free serve again at once.
+    /// Opens the groups that are wholly free.
     fn open_emptied(&self) {
         let space = self.space.allocator();
         let emptied = self.space.closed.open(space, |victim| space.used_blocks(victim.group) == 0);
@@ -311,7 +312,7 @@ mod tests {
     use crate::testing::fixtures::Fixture;
     use crate::{Error, block_on};
 
-    /// A step that fails ends its round: the groups that were to be emptied serve again.
+    /// A failed step ends its round: the groups that were to be emptied are open again.
     #[test]
     fn a_round_that_fails_opens_its_groups() {
         let mut made = Fixture::with_blocks(8_192);

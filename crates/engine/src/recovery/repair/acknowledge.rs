@@ -1,8 +1,8 @@
-//! What `shoal check --acknowledge` does: what the trees lost is absent for good, and no mark says any more that nobody knows.
+//! `shoal check --acknowledge`: lost keys are absent for good, and no mark says that their state is unknown.
 //!
-//! Each tablet gets an apply of its own that changes nothing but damage: leaves marked "base lost" become ordinary ones with what
-//! they hold, pages that cannot be read leave their parents. It is published as every apply is, so a crash leaves the tablet as it was
-//! or as it is to be.
+//! Each tablet gets an apply that changes only damage: leaves marked "base lost" become ordinary leaves with the
+//! entries that they have, and pages that cannot be read are removed from their parents. It is published like every
+//! apply, so a crash leaves the tablet in the old or in the new state.
 
 use shoal_pool::Pool;
 
@@ -18,7 +18,7 @@ use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::Tablet;
 
-/// Every damaged range of a tree, of encoded keys, the store's own ones among them; neighbours each for itself.
+/// All damaged ranges of a tree, of encoded keys, those of reserved keys included. Neighbours are not joined.
 ///
 /// # Errors
 /// As the device, where it fails otherwise than with a read.
@@ -34,10 +34,11 @@ pub(crate) async fn damaged_ranges(pool: &Pool, tree: Tree, trees: &Trees) -> Re
 }
 
 impl Inner {
-    /// Gives up what the tablet's tree lost, durably; gives the ranges. Everything is applied.
+    /// Gives up the keys that the tablet's tree lost, durably, and returns their ranges. The overlays must have been
+    /// applied.
     ///
     /// # Errors
-    /// [`Error::Full`] where there is no room for the new pages; as an apply.
+    /// [`Error::Full`] if there is no space for the new pages; as an apply.
     pub(crate) async fn acknowledge(&self, tablet: &Tablet) -> Result<Vec<DamagedRange>> {
         let _turn = self.maintenance.applier.take().await;
         self.log.poison.check()?;

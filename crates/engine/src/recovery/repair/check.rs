@@ -1,6 +1,6 @@
-//! `shoal check`: walks everything - every page, every object's bytes, every block owned exactly once, free space
-//! equal to what nobody owns - and can rebuild what can be rebuilt: the free space from the trees, the accounting of packed
-//! runs from what is alive, objects that a tree lost from the log (`tree_salvage.rs`). For users: `docs/repair.md`.
+//! `shoal check` walks everything: every page, every object's bytes, the owner of every block, and the free space,
+//! which must be the blocks without an owner. It can rebuild the free space from the trees, the liveness of packed runs
+//! from the live values, and objects that a tree lost from the log (`tree_salvage.rs`). For users: `docs/repair.md`.
 
 use shoal_base::{Lsn, TabletId};
 use shoal_device::Device;
@@ -28,11 +28,11 @@ use crate::value::packed::{Footer, Totals, read_footers};
 /// Footers of packed runs that are read at a time.
 const FOOTERS_AT_A_TIME: usize = 64;
 
-/// Checks the store on `device`, which nobody else has open. Without `repair` nothing is written.
+/// Checks the store on `device`, which no other process or store may have open. Writes nothing without `repair`.
 ///
 /// # Errors
-/// [`Error::Unopenable`] where there is no store; as the device. Damage is in the report, and so is a repair that did not get to
-/// its end.
+/// [`Error::Unopenable`] if there is no store; as the device. The report has the damage, and says if a repair did not
+/// complete.
 pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     let cache_bytes = if options.cache_bytes == 0 { 64 << 20 } else { options.cache_bytes };
     let open =
@@ -65,7 +65,7 @@ pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport
         }
         check_packed(pool, (tree, &trees), &count, is_whole, tablet.totals, &mut report).await;
     }
-    // The published image describes the trees alone: what the log's records own is added at every recovery.
+    // The published image describes the trees alone: every recovery adds the runs that the log's records own.
     owners.sort();
     owners.report_overlaps(&mut report);
     owners.compare(&recovery.image, superblock, &mut report);
@@ -93,8 +93,8 @@ async fn name_lost(pool: &Pool, (tree, trees): (Tree, &Trees), footer: &Footer, 
     }
 }
 
-/// Compares the accounting of a tablet's packed runs with what its tree names, and reads the runs' footers. Where the
-/// tree is not whole, they say which objects may be lost.
+/// Compares the liveness of a tablet's packed runs with the values that its tree names, and reads the runs' footers. If
+/// the tree is not whole, the footers say which objects may be lost.
 async fn check_packed(
     pool: &Pool,
     (tree, trees): (Tree, &Trees),
@@ -131,7 +131,7 @@ async fn check_packed(
                         name_lost(pool, (tree, trees), &footer, report).await;
                     }
                 }
-                // A run that a repair found without its accounting has none that could be found.
+                // A repair found this run without its liveness; the place of its footer is unknown.
                 _ if entry.fixed => {}
                 _ => report.problem(format!("the footer of the packed run {run} cannot be read"), run.block),
             }
@@ -139,7 +139,7 @@ async fn check_packed(
     }
 }
 
-/// Verifies the values that only the log names, those of a batch together.
+/// Verifies the values that only the log names, all values of a batch at once.
 async fn check_log(recovery: &Recovery, options: &CheckOptions, report: &mut CheckReport) {
     let Recovery { device, pool, superblock, log, .. } = recovery;
     for batch in &log.batches {

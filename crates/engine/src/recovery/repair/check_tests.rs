@@ -1,4 +1,4 @@
-//! What a check says, word by word, of trees and logs that nobody wrote.
+//! The exact words of a check about trees and logs that no writer makes.
 
 use std::sync::{Arc, Mutex};
 
@@ -36,14 +36,15 @@ fn said(report: &CheckReport) -> Vec<(&str, u64)> {
     report.problems.iter().map(|problem| (&problem.what[..], problem.block)).collect()
 }
 
-/// One leaf of an object that is right and of everything that is not; its block, and that of a run without a footer.
+/// One leaf with a sound object and with every kind of bad entry. Returns its block, and the block of a run without a
+/// footer.
 fn strange() -> (Fixture, u64, u64) {
     let mut made = Fixture::new();
     let (leaf, fixed) = (made.block(), made.blocks(2).block);
     let mut cut = inline(&[7; 200]);
     cut.truncate(cut.len() - 197);
     let (inside, behind) = (run_key(fixed), run_key(BLOCKS - 2));
-    // Nobody can find the footer of a run that a repair found: it is no problem.
+    // The footer of a run that a repair found cannot be located: that is no problem.
     let run = RunEntry { blocks: 2, fixed: true, ..RunEntry::default() };
     let items = [
         (key(1).encoded().to_vec(), inline(b"abc")),
@@ -80,7 +81,7 @@ fn entries_and_runs_that_mean_nothing_are_named() {
     assert_eq!((report.objects, report.value_bytes), (2, 3));
 }
 
-/// A repair counts around what it cannot read, trusts nothing of it, and leaves the rest alone.
+/// A repair recounts around entries that cannot be read, trusts none of them, and keeps the rest.
 #[test]
 fn a_repair_of_what_means_nothing_keeps_the_rest() {
     let (made, leaf, _) = strange();
@@ -170,13 +171,13 @@ fn more_than_a_report_lists_is_counted() {
     assert_eq!(report.notes.len(), NOT_RESTORED_MAX);
 }
 
-/// A record that the log holds and nobody can read: its checksum is right.
+/// A record of the log that cannot be decoded, although its checksum is right.
 #[test]
 fn a_record_that_cannot_be_read_is_named() {
     let mut made = Fixture::new();
     made.publish();
     made.batch(&[encode_record(RecordKind::Put, TabletId(0), key(1).encoded(), &[&[9]], false)]);
-    // The last batch is dropped where it is not complete: this one is not the last.
+    // The last batch would be dropped if it is not complete: this batch is not the last.
     made.batch(&[encode_record(RecordKind::Delete, TabletId(0), key(2).encoded(), &[], false)]);
     let report = made.check(false);
     assert_eq!(said(&report), [("record 1 of default/0001 cannot be read", 0)]);
@@ -190,7 +191,7 @@ fn a_record_that_cannot_be_read_is_named() {
     );
 }
 
-/// A parent that says something else of its children than they hold, although every checksum matches.
+/// A parent with other counts than its children have, although every checksum matches.
 #[test]
 fn a_count_that_is_wrong_is_named() {
     let mut made = Fixture::new();

@@ -1,19 +1,21 @@
-//! What the log has behind a damaged batch: for `shoal check --repair`.
+//! Salvage of the log's batches after damage: for `shoal check --repair`.
 //!
-//! An opening reads the log up to the damage and cuts it there. What was written later may still lie in the ring, and its newest
-//! part can be trusted: the batches that are linked, each by its checksum in the next, to the last one of this epoch. Every record
-//! of a key in that part is newer than all that the opening finds, and the newest of them is the newest that there is.
-//! So the repair does these steps again, the newest first, each as a whole or not at all (R22): a step of which one value cannot be
-//! read is left out, and its objects are named. A tablet whose tree already holds a record does not get it again.
+//! An opening reads the log up to the damage and cuts it there. Later batches may still lie in the ring, and their
+//! newest part can be trusted: the batches that are linked to the last one of this epoch, each by its checksum in the
+//! next. Every record of a key in that part is newer than all records that the opening finds, and the newest of them is
+//! the key's newest record. So the repair writes these write batches again, each as a whole or not at all (R22). A
+//! write batch with an unreadable value is left out, and its objects are named. A tablet whose tree already holds a
+//! record does not get it again.
 //!
-//! What lies between the damage and that part is lost: whoever was written there and not later is as an older record left it. The
-//! report says which numbers that concerns; names are not known.
+//! The records between the damage and that part are lost: an object written there, and not later, stays as an older
+//! record left it. The report has the numbers of these records; the names of their objects are unknown.
 //!
-//! Steps that are between two damaged places are linked to nothing. A batch of an older life could be among them, so
-//! they are not believed.
+//! Batches between two damaged places are linked to nothing. A batch of an older pass of the ring could be among them,
+//! so they are not trusted.
 //!
-//! Where the newest superblock is lost with an opening that it published, the log goes on in an epoch of which the one before knows
-//! nothing. These batches are behind the damage, too: no older life can have an epoch above the superblock's.
+//! If the newest superblock is lost together with an opening that it published, the log continues in an epoch that the
+//! older superblock does not know. These batches come after the damage, too: no older batch has an epoch above the
+//! superblock's.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -38,37 +40,37 @@ use crate::write::change::Change;
 use crate::write::change::ReadLevel;
 use crate::write::transact::{Decision, TransactOptions};
 
-/// Objects whose newest record could not be done again, by encoded key; whether that record deletes.
+/// Objects whose newest record could not be written again, by encoded key; true if that record deletes.
 pub(crate) type NotDone = BTreeMap<Vec<u8>, bool>;
 
-/// Objects of a step and what becomes of them, in the order of its records.
+/// The objects of a write batch and their changes, in the order of its records.
 type Changes = Vec<(ObjectKey, Change)>;
 
-/// What can be done again.
+/// The write batches to write again.
 #[derive(Default)]
-pub(crate) struct Behind {
-    /// The newest first.
+pub(crate) struct LogSalvage {
+    /// The write batches, the newest first.
     steps: Vec<Changes>,
     bytes: usize,
-    /// Numbers of the records that are lost: where the log was cut, and promised ones behind its newest whole batch.
+    /// Number ranges of the lost records: at the cut of the log, and promised ones after its newest whole batch.
     pub lost: Vec<Range<u64>>,
-    /// Whether more could have been held.
+    /// True if memory was full before all batches were read.
     pub is_full: bool,
-    /// Headers of these batches, the newest first: what they say of time counts (R18).
+    /// Headers of these batches, the newest first: their clocks count (R18).
     pub headers: Vec<BatchHeader>,
-    /// The newest epoch and the largest number of a record in all of the ring: both were given, and are not given again (R1, R5).
+    /// The newest epoch and the largest record number in the whole ring: neither is given again (R1, R5).
     pub given: (u64, Lsn),
-    /// Objects whose newest record cannot be done again, whether it deletes, and why; the newest first.
+    /// Objects whose newest record cannot be written again, true if it deletes, and the reason; the newest first.
     left_out: Vec<(Vec<u8>, bool, &'static str)>,
 }
 
-/// Reads what lies behind the cut of the log, up to `bytes_max` bytes of keys and values.
-pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max: usize) -> Behind {
+/// Reads the batches after the cut of the log, up to `bytes_max` bytes of keys and values.
+pub(crate) async fn read_log_salvage(recovery: &Recovery, found: &Batches, bytes_max: usize) -> LogSalvage {
     let Recovery { device, superblock, log, .. } = recovery;
     let ring = superblock.layout.ring();
-    let mut behind = Behind { given: given(found), ..Behind::default() };
+    let mut salvage = LogSalvage { given: given(found), ..LogSalvage::default() };
     if !recovery.is_cut {
-        return behind;
+        return salvage;
     }
     let first = log.head.first_lsn.0;
     let mut newest = newest_batch(recovery, found, ring);
@@ -81,21 +83,21 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
         let lsns = batch.header.first_lsn.0..;
         let mut records: Vec<(Lsn, EncodedRecord)> = lsns.map(Lsn).zip(records).collect();
         while let Some(step) = last_step(&mut records) {
-            if behind.bytes > bytes_max {
-                behind.is_full = true;
+            if salvage.bytes > bytes_max {
+                salvage.is_full = true;
                 break;
             }
-            behind.add(recovery, &step, &mut decided).await;
+            salvage.add(recovery, &step, &mut decided).await;
             lost_to = step.first().map_or(lost_to, |(lsn, _)| lsn.0);
         }
-        if behind.is_full {
+        if salvage.is_full {
             break;
         }
         lost_to = batch.header.first_lsn.0;
-        behind.headers.push(batch.header);
+        salvage.headers.push(batch.header);
         let place = batch.header.place();
         if is_linked(place, log.head, ring) {
-            // An opening leaves out numbers: nothing is between these two.
+            // An opening skips numbers: there is no record between these two.
             lost_to = first;
             break;
         }
@@ -106,32 +108,32 @@ pub(crate) async fn read_behind(recovery: &Recovery, found: &Batches, bytes_max:
         }
     }
     let promised = log.promised.0 + 1;
-    // Where nothing between the two is whole they are one.
+    // Without a whole batch between them, the two ranges are one.
     let (lost, tail) =
         if lost_to == end { (first..promised.max(end), 0..0) } else { (first..lost_to, end..promised) };
-    // What every tree has taken over is not lost.
+    // Records that every tree holds are not lost.
     let applied = superblock.tablets.iter().map(|tablet| tablet.applied.0).min().unwrap_or(0);
     let unapplied = |range: Range<u64>| range.start.max(applied + 1)..range.end;
-    behind.lost = [lost, tail].into_iter().map(unapplied).filter(|range| !range.is_empty()).collect();
-    behind
+    salvage.lost = [lost, tail].into_iter().map(unapplied).filter(|range| !range.is_empty()).collect();
+    salvage
 }
 
-/// The newest epoch and the largest number in the ring.
+/// The newest epoch and the largest record number in the ring.
 fn given(found: &Batches) -> (u64, Lsn) {
     let headers = || found.values().flatten().map(|batch| &batch.header);
     let last = headers().map(|header| header.next_lsn().0).max();
     (headers().map(|header| header.epoch).max().unwrap_or(0), Lsn(last.unwrap_or(0).saturating_sub(1)))
 }
 
-/// Whether the batch at `place` was written right behind what the opening found last.
+/// Returns true if the batch at `place` was written directly after the last batch that the opening found.
 fn is_linked(place: LogPlace, head: LogPlace, ring: Ring) -> bool {
     place.chain == head.chain
         && (place.position == head.position || place.position == ring.turn(head.position))
 }
 
-/// The last batch behind the damage of the newest epoch; the one that this epoch began behind, where it has none yet.
+/// The last batch after the damage of the newest epoch. If that epoch has no batch yet, the batch after which it began.
 ///
-/// There is no upper bound: where the newest superblock is lost, the log has gone on further than the one before allows.
+/// There is no upper bound: if the newest superblock is lost, the log has continued further than the older one allows.
 fn newest_batch<'a>(recovery: &Recovery, found: &'a Batches, ring: Ring) -> Option<&'a Found> {
     let Recovery { superblock, log, .. } = recovery;
     let behind = |batch: &&Found| batch.header.position >= log.head.position;
@@ -139,7 +141,7 @@ fn newest_batch<'a>(recovery: &Recovery, found: &'a Batches, ring: Ring) -> Opti
     let ours = all().filter(|batch| {
         batch.header.epoch == superblock.epoch && batch.header.position >= superblock.epoch_position
     });
-    // Not across an epoch that was left out: there records are missing (`open.rs`).
+    // Not across an omitted epoch: records are missing there (`open.rs`).
     let before = all().filter(|batch| {
         let end = batch.header.end();
         let meets = end == superblock.epoch_position || ring.turn(end) == superblock.epoch_position;
@@ -152,7 +154,7 @@ fn newest_batch<'a>(recovery: &Recovery, found: &'a Batches, ring: Ring) -> Opti
         .or_else(|| before.max_by_key(|batch| batch.header.position))
 }
 
-/// Takes the last step off `records`, which end with one.
+/// Removes the last write batch from the end of `records`.
 fn last_step(records: &mut Vec<(Lsn, EncodedRecord)>) -> Option<Vec<(Lsn, EncodedRecord)>> {
     let before = records.len().checked_sub(1)?;
     let start =
@@ -160,18 +162,19 @@ fn last_step(records: &mut Vec<(Lsn, EncodedRecord)>) -> Option<Vec<(Lsn, Encode
     Some(records.split_off(start))
 }
 
-impl Behind {
-    /// Whether there is anything to be done again.
+impl LogSalvage {
+    /// Returns true if there is a write batch to write again.
     pub(crate) fn has_steps(&self) -> bool {
         !self.steps.is_empty()
     }
 
-    /// MiB that are held.
+    /// MiB of held keys and values.
     pub(crate) fn held_mib(&self) -> usize {
         self.bytes >> 20
     }
 
-    /// Takes a step, without what a newer one or a tree has already; as a whole or not at all. `decided`: the keys of newer ones.
+    /// Adds a write batch, as a whole or not at all, without records that a newer batch or a tree has already.
+    /// `decided` has the keys of newer batches.
     async fn add(
         &mut self,
         recovery: &Recovery,
@@ -214,7 +217,7 @@ impl Behind {
     }
 }
 
-/// What the record did, its value in memory.
+/// The change that the record made, with its value in memory.
 async fn change(
     recovery: &Recovery,
     lsn: Lsn,
@@ -239,13 +242,13 @@ async fn change(
 }
 
 impl Store {
-    /// Does again what the log has behind the damage, the oldest step first, and says in `report` what was done and what is lost; gives
-    /// the objects whose newest record was not done again.
+    /// Writes the batches from after the damage again, the oldest first. Reports the written and the lost ones, and
+    /// returns the objects whose newest record was not written again.
     ///
     /// # Errors
     /// [`Error::Poisoned`], once the device failed.
-    pub(crate) async fn do_again(&self, behind: Behind, report: &mut CheckReport) -> Result<NotDone> {
-        for lost in &behind.lost {
+    pub(crate) async fn do_again(&self, salvage: LogSalvage, report: &mut CheckReport) -> Result<NotDone> {
+        for lost in &salvage.lost {
             report.notes.push(format!(
                 "repair: the log's records {} to {} are lost: an object that was written there, and not later, is as it was \
                  before, or missing, where its tree had not taken it over yet; nobody knows the names",
@@ -253,19 +256,19 @@ impl Store {
                 lost.end - 1
             ));
         }
-        if behind.is_full {
+        if salvage.is_full {
             report.notes.push(format!(
                 "repair: {} MiB of values behind the damage were held, all that memory allows: records in front of them are \
                  among the lost (repair a copy again with more --cache)",
-                behind.held_mib()
+                salvage.held_mib()
             ));
         }
         let (mut again, mut not_done) = (0, NotDone::new());
-        for (key, deletes, why) in behind.left_out {
+        for (key, deletes, why) in salvage.left_out {
             report.was_not_done_again(&name(&key), why);
             not_done.entry(key).or_insert(deletes);
         }
-        for changes in behind.steps.into_iter().rev() {
+        for changes in salvage.steps.into_iter().rev() {
             match self.do_step(&changes).await {
                 Ok(()) => {
                     again += 1;
@@ -290,7 +293,7 @@ impl Store {
         Ok(not_done)
     }
 
-    /// Says in `report` what became of the objects of `not_done`, as they are now, and remembers it.
+    /// Reports the present states of the objects of `not_done`, and adds them to the superblock's losses.
     ///
     /// # Errors
     /// As the device; then the store is poisoned.
@@ -310,7 +313,7 @@ impl Store {
             }
         }
         if report.losses != before {
-            // The superblock tells of the records already.
+            // The superblock counts the lost records already.
             let more = Losses { lost: report.losses.lost - before.lost, ..report.losses };
             self.0.publish(Published { losses: Some(more), ..Published::default() }).await?;
         }

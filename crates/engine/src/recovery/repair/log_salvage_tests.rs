@@ -1,4 +1,4 @@
-//! Every batch of a log is damaged, alone, and what a repair does again is compared with a model; what it must not do again.
+//! Damages every batch of a log, one at a time, and compares the batches that a repair writes again with a model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::{
     ByteRange, CheckOptions, DeleteResult, Environment, FormatOptions, OpenOptions, block_on, check,
 };
 
-/// So large that nothing is applied unasked.
+/// Large enough that no apply starts by itself.
 const BLOCKS: u64 = 2048;
 const LOG_BLOCKS: u32 = 256;
 
@@ -64,7 +64,7 @@ fn value(seed: u32, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at as u32 * 7 + seed * 31) as u8).collect()
 }
 
-/// What a step does to each of its objects: a value, or its end.
+/// The changes of a write batch: a value for each object, or its deletion.
 type Step = Vec<(u32, Option<Vec<u8>>)>;
 
 fn perform(store: &Store, step: &Step) {
@@ -82,7 +82,7 @@ fn perform(store: &Store, step: &Step) {
     block_on(done.durable()).unwrap();
 }
 
-/// Where the next batch begins.
+/// The position of the next batch.
 fn head(store: &Store) -> u64 {
     store.0.log.committer.place_of(Lsn(u64::MAX)).position
 }
@@ -120,8 +120,8 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// Each batch is damaged, alone: what it held is lost and nothing else, neither an object nor a part of a step; `applied` is the
-/// step before which one tablet is applied.
+/// Damages each batch, one at a time: only its contents are lost, no other object and no part of another write batch.
+/// Before the batch `applied` one tablet is applied.
 fn each_batch_damaged(applied: Option<usize>) {
     let (sim, device) = formatted();
     let store = open(&device);
@@ -197,7 +197,8 @@ fn what_a_tree_has_already_is_not_done_again() {
     each_batch_damaged(Some(12));
 }
 
-/// A second damage: what lies between the two is linked to nothing, and only what follows the later one is done again.
+/// With a second damage, the batches between the two are linked to nothing: only the batches after the later damage are
+/// written again.
 #[test]
 fn only_what_is_linked_to_the_newest_batch_is_believed() {
     let (sim, device, places) = batches_of_one(6);
@@ -211,7 +212,8 @@ fn only_what_is_linked_to_the_newest_batch_is_believed() {
     assert!(report.notes.iter().any(|note| note.contains("records 2 to 4 are lost")), "{report:?}");
 }
 
-/// A value that cannot be read: nothing of its step is done again, its objects are named, and what is older counts.
+/// If one value cannot be read, no record of its write batch is written again, its objects are named, and older records
+/// count.
 #[test]
 fn a_step_is_done_again_as_a_whole_or_not_at_all() {
     let (sim, device) = formatted();
@@ -230,11 +232,11 @@ fn a_step_is_done_again_as_a_whole_or_not_at_all() {
     let (sim, device) = on(image.clone());
     sim.corrupt(ring(&device).block(damaged), 90, 0x40);
     sim.corrupt(block, 2_000, 1);
-    // What is left out is held, too: by name.
+    // The names of the omitted objects count as held memory, too.
     let (_, recovery) = read(&device);
     let found = block_on(crate::recovery::repair::tree_salvage::read_ring(&recovery));
-    let behind = block_on(read_behind(&recovery, &found, usize::MAX));
-    assert_eq!(behind.bytes, 3 * 50 + 6 * key(0).encoded().len());
+    let salvage = block_on(read_log_salvage(&recovery, &found, usize::MAX));
+    assert_eq!(salvage.bytes, 3 * 50 + 6 * key(0).encoded().len());
     let report = repair(&device);
     let expected = [0, 2, 3, 5].map(|which| (which, value(which, 50)));
     assert_eq!(state(&device), BTreeMap::from(expected), "{report:?}");
@@ -248,11 +250,11 @@ fn a_step_is_done_again_as_a_whole_or_not_at_all() {
     assert_eq!(named, BTreeSet::from(names), "{report:?}");
 }
 
-/// What a write's answer was comes back with the write: sent again, it is not done twice (R17).
+/// A salvaged write keeps its outcome: a client that sends it again does not write twice (R17).
 #[test]
 fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
     let (sim, device) = formatted();
-    // A result has its time, by the clock that the repair has, too.
+    // The outcome has a deadline, by the clock that the repair uses, too.
     let store = open_in(&device, Environment::default());
     let damaged = head(&store);
     perform(&store, &vec![(1, Some(value(1, 50)))]);
@@ -277,7 +279,7 @@ fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
     assert_eq!(object.value.to_vec(), value(5, 50));
 }
 
-/// No more is held than memory allows, and the report says where that ended.
+/// The repair holds no more than memory allows, and the report says where that ended.
 #[test]
 fn what_memory_has_no_room_for_is_said_to_be_lost() {
     let (sim, device) = formatted();
@@ -289,17 +291,17 @@ fn what_memory_has_no_room_for_is_said_to_be_lost() {
     drop(store);
     sim.corrupt(ring(&device).block(damaged), 90, 0x40);
     let options = OpenOptions { accept_damaged_log: true, background: false, ..OpenOptions::default() };
-    let behind = block_on(async {
+    let salvage = block_on(async {
         let recovery = Recovery::read(device, &options).await.unwrap();
         let found = crate::recovery::repair::tree_salvage::read_ring(&recovery).await;
-        read_behind(&recovery, &found, 2_500).await
+        read_log_salvage(&recovery, &found, 2_500).await
     });
-    assert_eq!((behind.steps.len(), behind.is_full), (3, true));
-    assert_eq!(behind.lost, std::slice::from_ref(&(1..6)));
+    assert_eq!((salvage.steps.len(), salvage.is_full), (3, true));
+    assert_eq!(salvage.lost, std::slice::from_ref(&(1..6)));
     let (_, device) = formatted();
     let store = open(&device);
     let mut report = CheckReport::default();
-    block_on(store.do_again(behind, &mut report)).unwrap();
+    block_on(store.do_again(salvage, &mut report)).unwrap();
     assert!(report.notes.iter().any(|note| note.contains("all that memory allows")), "{report:?}");
     assert_eq!(report.restored_count, 3);
 }
@@ -314,7 +316,7 @@ fn is_same(one: &Image, other: &Image) -> bool {
     one.blocks() == other.blocks() && (0..one.blocks()).all(|block| one.block(block) == other.block(block))
 }
 
-/// Where memory has no room for all of it, nothing is written unless that is asked for.
+/// If memory cannot hold everything, nothing is written without the option for it.
 #[test]
 fn a_repair_that_would_lose_what_can_be_read_writes_nothing() {
     let (sim, device) = formatted();
@@ -347,7 +349,7 @@ fn a_repair_that_would_lose_what_can_be_read_writes_nothing() {
     assert_eq!(repair(true).restored_count, 3);
 }
 
-/// Once it writes, what lies behind the damage is in memory only: that is said while the device is as it was.
+/// Once the repair writes, the batches after the damage are in memory only: the warning comes before the first write.
 #[test]
 fn that_a_repair_cannot_be_repeated_is_said_before_it_writes() {
     let (sim, device) = formatted();
@@ -376,7 +378,7 @@ fn that_a_repair_cannot_be_repeated_is_said_before_it_writes() {
     assert!(said[0].0.contains("only be repeated on a copy") && said[0].1, "{said:?}");
 }
 
-/// What was promised behind the newest batch that is whole is lost, too, and its numbers are named.
+/// Promised records after the newest whole batch are lost, too, and their numbers are named.
 #[test]
 fn promised_records_behind_the_newest_batch_are_named() {
     let (sim, device) = formatted();
@@ -399,7 +401,7 @@ fn promised_records_behind_the_newest_batch_are_named() {
     }
 }
 
-/// The store was opened, and nothing written since: the epoch before is the newest that has batches.
+/// The store was opened and not written since: the previous epoch is the newest that has batches.
 #[test]
 fn an_epoch_without_batches_hides_nothing() {
     let (sim, device, places) = batches_of_one(4);
@@ -411,7 +413,8 @@ fn an_epoch_without_batches_hides_nothing() {
     assert!(report.notes.iter().any(|note| note.contains("records 2 to 2 are lost")), "{report:?}");
 }
 
-/// With the newest superblock the log's true tail is lost, and the log has gone on further than a ring behind the tail that is left.
+/// With the newest superblock the log's current tail is lost: the log has continued more than a ring beyond the older
+/// tail.
 #[test]
 fn batches_further_than_a_ring_behind_the_tail_are_seen() {
     let (sim, device) = formatted();
@@ -440,11 +443,11 @@ fn batches_further_than_a_ring_behind_the_tail_are_seen() {
     assert!(recovery.is_cut && recovery.log.head.position > u64::from(LOG_BLOCKS));
     recovery.superblock.log_tail.position = 0;
     let found = block_on(crate::recovery::repair::tree_salvage::read_ring(&recovery));
-    let behind = block_on(read_behind(&recovery, &found, usize::MAX));
-    assert_eq!(behind.steps.len(), 2);
+    let salvage = block_on(read_log_salvage(&recovery, &found, usize::MAX));
+    assert_eq!(salvage.steps.len(), 2);
 }
 
-/// What a durable batch saw expired stays expired, though an opening did not see the batch (R18).
+/// An object that a durable batch saw expired stays expired, even if the opening did not see that batch (R18).
 #[test]
 fn the_clock_of_expiry_is_taken_over_from_behind_the_damage() {
     const LATE_NS: u64 = 1 << 62;
@@ -462,7 +465,7 @@ fn the_clock_of_expiry_is_taken_over_from_behind_the_damage() {
     let (_, recovery) = read(&device);
     let clock = &recovery.superblock.clock;
     assert!(clock.store_ns >= LATE_NS, "{clock:?}");
-    // The machine's clock, by which the repair went on, is behind it.
+    // The machine's clock, which the repair used, is behind the batch's clock.
     assert!(clock.marks.iter().any(|mark| mark.wall_ns >= LATE_NS), "{clock:?}");
 }
 
@@ -477,7 +480,7 @@ fn steps_are_taken_from_the_end() {
     assert_eq!([numbers(), numbers(), numbers()], [Some(vec![2, 3, 4]), Some(vec![1]), None]);
 }
 
-/// Records that no writer makes, right in every checksum: their step is left out, and the objects beside them are named.
+/// Records that no writer makes, with valid checksums: their write batch is left out, and its other objects are named.
 #[test]
 fn what_no_step_can_have_is_left_out_with_its_reason() {
     let (_sim, device) = formatted();
@@ -501,30 +504,30 @@ fn what_no_step_can_have_is_left_out_with_its_reason() {
         (cut, "its record cannot be understood", vec![key(2), key(3)]),
     ];
     for (record, expected, names) in cases {
-        let mut behind = Behind::default();
+        let mut salvage = LogSalvage::default();
         let step = [(Lsn(5), delete(0, key(2).encoded())), (Lsn(6), record)];
         let mut decided = HashSet::new();
-        block_on(behind.add(&recovery, &step, &mut decided));
+        block_on(salvage.add(&recovery, &step, &mut decided));
         assert!(
-            !behind.has_steps() && decided.is_empty(),
+            !salvage.has_steps() && decided.is_empty(),
             "{expected}: an older step may still have the keys"
         );
-        assert!(behind.left_out.iter().all(|(.., why)| *why == expected), "{:?}", behind.left_out);
-        let left_out: Vec<&[u8]> = behind.left_out.iter().map(|(key, ..)| &key[..]).collect();
+        assert!(salvage.left_out.iter().all(|(.., why)| *why == expected), "{:?}", salvage.left_out);
+        let left_out: Vec<&[u8]> = salvage.left_out.iter().map(|(key, ..)| &key[..]).collect();
         assert!(names.iter().all(|name| left_out.contains(&name.encoded())), "{expected}: {left_out:?}");
     }
 }
 
-/// A step that does not succeed is said, and does not end the others; a store that is read-only ends all.
+/// A batch that cannot be written is reported and does not stop the others; a read-only store stops all.
 #[test]
 fn a_step_that_fails_is_named_and_the_next_one_follows() {
     let put = |which, bytes| {
         (key(which), Change::PutWith { value: vec![1; bytes].into(), options: Box::default() })
     };
-    let both = || Behind {
-        // The newest first: two values that are larger than the store, together, and a small one.
+    let both = || LogSalvage {
+        // The newest first: two values that together are larger than the store, and a small one.
         steps: vec![vec![put(3, 50)], vec![put(1, 4 << 20), put(2, 4 << 20)]],
-        ..Behind::default()
+        ..LogSalvage::default()
     };
     let (_sim, device) = formatted();
     let store = open(&device);

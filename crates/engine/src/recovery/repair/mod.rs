@@ -1,5 +1,6 @@
-//! What `shoal check --repair` does with a store: free space and accounting anew from the trees, the log's records into them,
-//! what the log has behind damage (`log_salvage.rs`), and what the trees lost out of the log (`tree_salvage.rs`). It goes on where one part fails, and says so.
+//! `shoal check --repair` makes the free space and the liveness of packed runs anew from the trees and applies the
+//! log's records. It writes batches from after damage in the log again (`log_salvage.rs`), and restores objects that
+//! the trees lost from the log (`tree_salvage.rs`). If one part fails, the repair says so and continues.
 
 pub(crate) mod acknowledge;
 pub(crate) mod check;
@@ -14,7 +15,7 @@ use crate::common::options::{Environment, OpenOptions};
 use crate::recovery::owners::Completeness;
 use crate::recovery::read::Recovery;
 use crate::recovery::rebuild::rebuild_image;
-use crate::recovery::repair::log_salvage::{Behind, read_behind};
+use crate::recovery::repair::log_salvage::{LogSalvage, read_log_salvage};
 use crate::recovery::repair::tree_salvage::{Known, held_bytes_max, read_known, read_ring};
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::store::losses::Losses;
@@ -22,15 +23,17 @@ use crate::store::{Store, copies};
 use crate::tablet::damage;
 use crate::testing::injected_bug::{Bug, injected};
 
-/// What is said before the first write where the log is cut: what lies behind the damage is then in memory only.
+/// The warning before the first write to a store with a cut log: from then on the batches after the damage are in
+/// memory only.
 const NOT_TWICE: &str = "repair: it begins to write now; do not interrupt it: what the log has behind the damage is held in memory and \
                          written anew, and a repair that was interrupted can only be repeated on a copy that was made before";
 
-/// Makes the store consistent again: a new image from the trees, and a new epoch behind what is left of the log. What the log has
-/// behind damage and memory has no room for ends it before anything is written, unless it was asked to go on.
+/// Makes the store consistent again: a new image from the trees, and a new epoch after the intact part of the log. If
+/// memory cannot hold the batches after the damage, it ends before it writes anything, unless the options say
+/// otherwise.
 ///
 /// # Errors
-/// As the device, and as opening; what was done until then is in the report.
+/// As the device, and as an opening; the report has what was done until then.
 pub(crate) async fn repair(
     device: Device,
     recovery: Recovery,
@@ -42,7 +45,7 @@ pub(crate) async fn repair(
     repair_holding(held, device, recovery, open, options, report).await
 }
 
-/// As [`repair`], holding no more than about `held` bytes of each kind.
+/// As [`repair`], holding at most about `held` bytes of each kind.
 pub(crate) async fn repair_holding(
     held: usize,
     device: Device,
@@ -51,29 +54,29 @@ pub(crate) async fn repair_holding(
     options: &CheckOptions,
     report: &mut CheckReport,
 ) -> Result<()> {
-    // Before anything is written: an opening overwrites the oldest of it.
+    // Read before anything is written: an opening overwrites the oldest batches.
     let found = read_ring(&recovery).await;
     let known = read_known(&recovery, &found, held).await;
-    let behind = read_behind(&recovery, &found, held).await;
+    let salvage = read_log_salvage(&recovery, &found, held).await;
     drop(found);
-    if behind.is_full && !options.in_part {
+    if salvage.is_full && !options.in_part {
         report.notes.push(format!(
             "repair: nothing was written: {} MiB of values behind the damage in the log are all that memory allows, and what is in \
              front of them would be lost: repeat it with more --cache, or with --in-part to give that up",
-            behind.held_mib()
+            salvage.held_mib()
         ));
         return Ok(());
     }
-    let cannot_be_repeated = recovery.is_cut && (behind.has_steps() || known.has_any());
+    let cannot_be_repeated = recovery.is_cut && (salvage.has_steps() || known.has_any());
     let announce = options.before_writing.as_deref().filter(|_| cannot_be_repeated);
-    // It consumes the recovery: its pool and its records are gone before the opening makes others.
-    behind.lost.iter().for_each(|records| report.were_lost(records));
+    // Consumes the recovery: its pool and its records are gone before the opening makes new ones.
+    salvage.lost.iter().for_each(|records| report.were_lost(records));
     if options.acknowledge && !report.remembered.is_none() {
         report.notes.push(format!("acknowledged: what repairs lost before ({})", report.remembered));
     }
-    rewrite_image(&device, recovery, &behind, announce, options.acknowledge, report).await?;
+    rewrite_image(&device, recovery, &salvage, announce, options.acknowledge, report).await?;
     let store = Store::open(device, open, Environment::default()).await?;
-    let mut restored = restore(&store, behind, known, report).await;
+    let mut restored = restore(&store, salvage, known, report).await;
     if restored.is_ok() && options.acknowledge {
         restored = acknowledge(&store, report).await;
     }
@@ -85,12 +88,12 @@ pub(crate) async fn repair_holding(
     restored.and(closed)
 }
 
-/// Publishes a new image from the trees, what batches behind the damage say of time and numbers, and what is lost with the log's
-/// damage: the opening that follows cuts the log. Where `acknowledges`, what was lost before is not remembered any more.
+/// Publishes a new image from the trees, the clocks and numbers of the batches after the damage, and the losses of the
+/// log's damage: the following opening cuts the log. With `acknowledges`, earlier losses are forgotten.
 async fn rewrite_image(
     device: &Device,
     recovery: Recovery,
-    behind: &Behind,
+    salvage: &LogSalvage,
     announce: Option<&(dyn Fn(&str) + Send + Sync)>,
     acknowledges: bool,
     report: &mut CheckReport,
@@ -104,10 +107,10 @@ async fn rewrite_image(
     }
     let mut time = superblock.time(is_older);
     log.batches.iter().for_each(|batch| time.note(&batch.header));
-    behind.headers.iter().rev().for_each(|header| time.note(header));
+    salvage.headers.iter().rev().for_each(|header| time.note(header));
     (superblock.clock, superblock.wall_high_ns) = time.into_parts();
-    superblock.epoch = superblock.epoch.max(behind.given.0);
-    superblock.lsn_ceiling = superblock.lsn_ceiling.max(behind.given.1);
+    superblock.epoch = superblock.epoch.max(salvage.given.0);
+    superblock.lsn_ceiling = superblock.lsn_ceiling.max(salvage.given.1);
     let before = superblock.number;
     superblock.number += 1;
     let remembered = if acknowledges { Losses::default() } else { superblock.losses };
@@ -125,11 +128,11 @@ async fn rewrite_image(
     Ok(())
 }
 
-/// Counts again, applies, and restores what the log knows. What fails for one part is noted, and the next one follows.
+/// Recounts, applies, and restores objects from the log. A failed part is noted, and the next one follows.
 ///
 /// # Errors
 /// [`Error::Poisoned`], once the device failed.
-async fn restore(store: &Store, behind: Behind, known: Known, report: &mut CheckReport) -> Result<()> {
+async fn restore(store: &Store, salvage: LogSalvage, known: Known, report: &mut CheckReport) -> Result<()> {
     let inner = &*store.0;
     // Before anything is applied: what an apply finds dead is counted out.
     let recounted = recount(store, report).await?;
@@ -152,7 +155,7 @@ async fn restore(store: &Store, behind: Behind, known: Known, report: &mut Check
     Ok(())
 }
 
-/// Gives up what is lost for good, tablet by tablet.
+/// Gives up lost keys for good, tablet by tablet.
 ///
 /// # Errors
 /// [`Error::Poisoned`](crate::Error::Poisoned), once the device failed.
@@ -193,7 +196,7 @@ async fn apply(store: &Store, report: &mut CheckReport) -> Result<()> {
     Ok(())
 }
 
-/// What `result` has; where it failed a note says so, and only a device that failed ends the repair.
+/// The value of `result`. A failure becomes a note; only a failed device ends the repair.
 fn noted<T: Default>(store: &Store, what: &str, result: Result<T>, report: &mut CheckReport) -> Result<T> {
     result.or_else(|error| {
         report.notes.push(format!("repair: {what}: {error}"));
@@ -207,7 +210,7 @@ mod tests {
     use crate::Error;
     use crate::testing::fixtures::Fixture;
 
-    /// One part that fails does not end the others; a device that failed does.
+    /// A failed part does not end the others; a failed device does.
     #[test]
     fn what_fails_is_noted_and_ends_the_repair_of_a_failed_device_only() {
         let mut made = Fixture::new();

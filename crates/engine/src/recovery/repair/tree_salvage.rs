@@ -1,13 +1,13 @@
-//! What the log still knows of objects that a tree cannot give any more: for `shoal check --repair`.
+//! Salvage of objects that a tree lost from the log: for `shoal check --repair`.
 //!
-//! The log is a ring, and what was applied stays in it until it is overwritten. Its batches form a chain that ends at the head,
-//! so what can be followed back from there is everything that was written last, without gaps: the newest record of a
-//! key among them is the newest that there is. A cut log has a gap. So a tablet whose tree holds more than what is left of the
-//! log gets nothing from it, and an opening that cuts the log leaves an epoch out (`open.rs`): nobody walks back across that.
-//! Where an entry can still be read, its record is the one of its version, or none.
+//! The log is a ring, and applied records stay in it until they are overwritten. Its batches form a chain that ends at
+//! the head, so the batches that can be followed back from there are the last ones written, without gaps: the newest
+//! record of a key among them is the newest one at all. A cut log has a gap. So a tablet whose tree holds more than the
+//! rest of the log gets nothing from it, and an opening that cuts the log omits an epoch (`open.rs`), across which the
+//! chain is not followed. If an entry can still be read, only the record of its version may restore it.
 //!
-//! Records that carry their value restore the object; of a larger value only the place is known, which the tree knew as well.
-//! Nothing else is believed: older copies of pages may be stale.
+//! Records that carry their value restore the object; of a larger value the log has only the place, which the tree had
+//! as well. No other source is trusted: older copies of pages may be stale.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,11 +28,11 @@ use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::value::entry::{Entry, Home, Meta, decode_metadata, split_leaf_entry};
 use crate::value::verify::verify_direct;
 
-/// Bytes of keys and records that are held for a repair, at most, where the cache is not larger. What is older is not restored, and
-/// the report says so.
+/// Bytes of keys and records that a repair holds at most, unless the cache is larger. Older records are not restored,
+/// and the report says so.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// What a repair may hold in memory with a cache of so many bytes.
+/// Bytes that a repair with a cache of `cache_bytes` bytes may hold.
 pub(crate) fn held_bytes_max(cache_bytes: usize) -> usize {
     cache_bytes.max(HELD_BYTES_MAX)
 }
@@ -43,17 +43,17 @@ struct Held {
     record: EncodedRecord,
 }
 
-/// What the log knows of keys that the trees lost, by encoded key.
+/// The log's records of keys that the trees lost, by encoded key.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// None: the newest record of the key restores nothing, and hides the older ones.
+    /// `None`: the newest record of the key restores nothing, and hides the older ones.
     keys: BTreeMap<Vec<u8>, Option<Held>>,
     bytes: usize,
-    /// Whether older records were left out, because no more may be held.
+    /// True if older records were left out because no more may be held.
     is_full: bool,
 }
 
-/// A batch that lies in the ring, whole.
+/// A whole batch in the ring.
 pub(crate) struct Found {
     block: u64,
     pub header: BatchHeader,
@@ -69,8 +69,8 @@ pub(crate) async fn read_ring(recovery: &Recovery) -> Batches {
     find_batches(device, superblock.log_seed, ring).await
 }
 
-/// Follows the ring's batches back from the log's head, as far as they are there and no more than `bytes_max` bytes are held. What
-/// cannot be read is left out.
+/// Follows the ring's batches back from the log's head as far as they exist, holding at most `bytes_max` bytes. Skips
+/// batches that cannot be read.
 pub(crate) async fn read_known(recovery: &Recovery, found: &Batches, bytes_max: usize) -> Known {
     let Recovery { device, superblock, log, .. } = recovery;
     let ring = superblock.layout.ring();
@@ -94,8 +94,8 @@ pub(crate) async fn read_known(recovery: &Recovery, found: &Batches, bytes_max: 
     known
 }
 
-/// The batch in front of `place`, which the opening of number `epoch` wrote on: its checksum is the chain there, it ends there or
-/// where the ring turned, and no opening between the two is missing.
+/// The batch before `place`, after which the opening of number `epoch` continued: its checksum is the chain there, it
+/// ends there or where the ring turned, and no opening between the two is missing.
 pub(crate) fn batch_before(found: &Batches, place: LogPlace, epoch: u64, ring: Ring) -> Option<&Found> {
     found.get(&place.chain)?.iter().find(|batch| {
         let header = &batch.header;
@@ -132,22 +132,23 @@ pub(crate) async fn read_batch(device: &Device, seed: u64, batch: &Found) -> Opt
 }
 
 impl Known {
-    /// Whether there is anything to be restored.
+    /// Returns true if there is an object to restore.
     pub(crate) fn has_any(&self) -> bool {
         self.keys.values().any(Option::is_some)
     }
 
-    /// Holds the record where it is the newest of its key and the object cannot be read without it. Newer ones come first.
+    /// Holds the record if it is the newest of its key and the object cannot be read without it. Newer records come
+    /// first.
     async fn consider(&mut self, recovery: &Recovery, lsn: Lsn, record: EncodedRecord) {
         let Recovery { superblock, log, .. } = recovery;
         let Some(tablet) = superblock.tablets.get(usize::from(record.tablet.0)) else { return };
         let key = record.key().to_vec();
-        // A tree that is ahead of the log may have held something newer.
+        // A tree that is ahead of the log may have held a newer entry.
         if tablet.applied >= log.head.first_lsn || self.keys.contains_key(&key) {
             return;
         }
         let held = if lsn > tablet.applied {
-            // The opening brings it back.
+            // The opening replays the record.
             None
         } else if !is_lost(recovery, &key, lsn, &record).await {
             return;
@@ -192,7 +193,7 @@ fn carries_value(record: &EncodedRecord) -> bool {
     Entry::decode(record.body_bytes()).is_ok_and(|(entry, _)| entry.home == Home::Inline)
 }
 
-/// The value of an entry whose stored bytes are `stored`, and what was said about it.
+/// The value of an entry whose stored bytes are `stored`, and its options.
 pub(crate) fn contents(
     entry: &Entry,
     stored: &[u8],
@@ -212,8 +213,8 @@ pub(crate) fn contents(
 }
 
 impl Store {
-    /// Writes anew what cannot be read and the log still had, under new versions, and says in `report` what was restored and
-    /// what could not be.
+    /// Writes objects again that cannot be read and that the log still had, with new versions. Reports the restored
+    /// objects and the others.
     ///
     /// # Errors
     /// [`Error::Poisoned`], once the device failed.
@@ -243,7 +244,7 @@ impl Store {
         Ok(())
     }
 
-    /// Does again what the record did, where the object cannot be read and was not written since; says whether it did.
+    /// Repeats the record's change if the object cannot be read and was not written since. Returns true if it did.
     async fn restore(&self, key: &ObjectKey, held: &Held) -> Result<bool> {
         if !self.0.is_lost_since(key, held.lsn).await? {
             return Ok(false);
@@ -261,7 +262,7 @@ impl Store {
 }
 
 impl Inner {
-    /// Whether the object cannot be read, and may be as the record `lsn` left it.
+    /// Returns true if the object cannot be read, and may be in the state that the record `lsn` left.
     async fn is_lost_since(&self, key: &ObjectKey, lsn: Lsn) -> Result<bool> {
         let view = self.tablets.of(key).view();
         let found = match self.find(&view, key.encoded()).await {

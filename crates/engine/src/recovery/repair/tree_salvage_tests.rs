@@ -1,4 +1,4 @@
-//! What a repair restores of objects that a tree lost, and what it leaves alone.
+//! The objects lost by a tree that a repair restores, and those that it leaves alone.
 
 use std::sync::Arc;
 
@@ -58,8 +58,8 @@ fn get(device: &Device, key: &ObjectKey) -> Result<Option<Vec<u8>>> {
     object.map(|object| object.map(|object| object.value.to_vec()))
 }
 
-/// A store whose second tablet is ahead of what is left of the log: the log has the old value of the key, the tree the new one,
-/// and the record of the new one is damaged.
+/// A store whose second tablet is ahead of the rest of the log: the log has the old value of the key, the tree the new
+/// one, and the record of the new one is damaged.
 fn cut() -> (Arc<SimDevice>, Device, ObjectKey) {
     let (sim, device) = formatted();
     let store = open(&device);
@@ -67,7 +67,7 @@ fn cut() -> (Arc<SimDevice>, Device, ObjectKey) {
     let apply = || block_on(store.0.apply_tablet(store.0.tablets.of(&key))).unwrap();
     put(&store, &key, b"old");
     apply();
-    // Keeps the log's tail in front of what follows.
+    // Keeps the log's tail before the next record.
     put(&store, &other, b"other");
     let place = store.0.log.committer.place_of(Lsn(u64::MAX));
     put(&store, &key, b"new");
@@ -158,7 +158,7 @@ fn held(lsn: u64, kind: RecordKind, body: &[u8]) -> Option<Held> {
     Some(Held { lsn: Lsn(lsn), record: encode_record(kind, TabletId(1), b"", &[body], false) })
 }
 
-/// What was written since, or can be read after all, or is not there any more, is left as it is.
+/// An object that was written since, can be read after all, or does not exist any more is left alone.
 #[test]
 fn what_is_not_lost_any_more_is_left_alone() {
     let (_sim, device) = formatted();
@@ -182,7 +182,7 @@ fn what_is_not_lost_any_more_is_left_alone() {
     assert_eq!((object.value.to_vec(), object.info.version), (vec![7; 50], put.version));
 }
 
-/// A delete that a tree lost is a delete again: the key is known to be absent.
+/// A delete that a tree lost is restored as a delete: the key is known to be absent.
 #[test]
 fn a_delete_is_restored_as_one() {
     let (sim, device) = formatted();
@@ -206,7 +206,7 @@ fn a_delete_is_restored_as_one() {
     assert_eq!(get(&device, &other).unwrap().unwrap(), b"other");
 }
 
-/// Metadata that do not fit in the entry lie in front of the value, and come back with it.
+/// Metadata that do not fit in the entry lie before the value, and are restored with it.
 #[test]
 fn metadata_in_front_of_a_value_are_restored() {
     let (sim, device) = formatted();
@@ -226,7 +226,7 @@ fn metadata_in_front_of_a_value_are_restored() {
     assert_eq!((object.value.to_vec(), object.info.metadata), (vec![7; 60], metadata));
 }
 
-/// The newest records are held until memory is full; what is older stays lost, and the report says so.
+/// The newest records are held until memory is full; older ones stay lost, and the report says so.
 #[test]
 fn what_memory_has_no_room_for_is_said_to_stay_lost() {
     let (sim, device) = formatted();
@@ -260,7 +260,7 @@ fn what_memory_has_no_room_for_is_said_to_stay_lost() {
     assert!(report.notes[0].contains("MiB of records were held, all that memory allows"), "{report:?}");
 }
 
-/// An entry of the record's version that nobody can read is lost as its page would be.
+/// An unreadable entry with the record's version is lost, as if its page were.
 #[test]
 fn an_entry_that_cannot_be_read_is_lost() {
     use crate::testing::fixtures::Fixture;

@@ -1,8 +1,8 @@
-//! The keys of an overlay: by hash for who looks one up, in order only for who asks for that.
+//! The keys of an overlay: lookups find them by hash, scans in order.
 //!
-//! A write finds its key with one probe of a table and one comparison. Scans want the keys in order: what was added since the
-//! last one is put in order then, some at a time, so that the overlay's lock is never held for long. An apply sorts what is
-//! frozen once, without this. Keys are never taken out.
+//! A write finds its key with one probe of a table and one comparison. A scan needs the keys in order: it sorts the
+//! keys added since the last scan, some at a time, so that it never holds the overlay's lock for long. An apply sorts
+//! the frozen keys once, without this order. Keys are never removed.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 
 use crate::log::record::Record;
 
-/// The records of one key, oldest first; never empty. Most keys that are overwritten have two: a durable one and one in flight.
+/// The records of one key, oldest first; never empty. Most keys that are overwritten have two: a durable one and one in
+/// flight.
 pub(super) type Versions = SmallVec<[Arc<Record>; 2]>;
 
 /// Places of a new table.
@@ -20,19 +21,20 @@ const PLACES_LEAST: usize = 64;
 
 /// See the top of the file.
 pub(super) struct Keys {
-    /// In the order in which the keys came.
+    /// The records of each key, in the order in which the keys arrived.
     versions: Vec<Versions>,
-    /// For each place nothing (zero), or the upper half of a key's hash and behind it one more than the key's number. A key lies in
-    /// the place that the first bits of its hash say, or behind it where that is taken: so all are in the order of their hashes, but
-    /// for what lies behind, and a larger table is filled from one end to the other.
+    /// The hash table. A place is zero if it is empty; otherwise it has the upper half of a key's hash in its upper
+    /// half, and the key's number plus one in its lower half. The first bits of the hash choose the place; a key goes
+    /// into the next place if that one is taken. So the table is almost in the order of the hashes, and a larger table
+    /// is filled from one end to the other.
     places: Box<[u64]>,
-    /// Of the keys with a number below `ordered`.
+    /// The keys with a number below `ordered`, in order.
     order: BTreeMap<Box<[u8]>, u32>,
     ordered: usize,
 }
 
 impl Keys {
-    /// Room for about `count` keys.
+    /// A table for about `count` keys.
     pub(super) fn new(count: usize) -> Self {
         Self {
             versions: Vec::new(),
@@ -42,18 +44,18 @@ impl Keys {
         }
     }
 
-    /// How many there are.
+    /// The number of keys.
     pub(super) fn len(&self) -> usize {
         self.versions.len()
     }
 
-    /// The place where the search for a hash begins.
+    /// The place at which the search for a hash begins.
     fn first_place(&self, tag: u32) -> usize {
         // The number of places is a power of two, and at least two.
         (u64::from(tag) >> (32 - self.places.len().trailing_zeros())) as usize
     }
 
-    /// The place of a key, or the one that it would get.
+    /// The place of a key and its number, or the place that the key would get.
     fn place_of(&self, hash: u64, key: &[u8]) -> (usize, Option<usize>) {
         let tag = (hash >> 32) as u32;
         let mut at = self.first_place(tag);
@@ -74,7 +76,8 @@ impl Keys {
         self.place_of(hash, key).1.map(|number| &self.versions[number])
     }
 
-    /// The records of a key; where there are none, `record` is its first, and there is nothing more to do with it.
+    /// The records of `record`'s key, and `record` for the caller to add. For a new key, `record` becomes its first,
+    /// and the result is `None`.
     pub(super) fn entry(&mut self, hash: u64, record: Arc<Record>) -> Option<(&mut Versions, Arc<Record>)> {
         let (at, found) = self.place_of(hash, record.key());
         if let Some(number) = found {
@@ -102,7 +105,7 @@ impl Keys {
         }
     }
 
-    /// The records of the keys with these numbers.
+    /// The records of up to `count` keys from number `first` on.
     pub(super) fn of_numbers(&self, first: usize, count: usize) -> &[Versions] {
         let end = (first + count).min(self.versions.len());
         &self.versions[first.min(end)..end]
@@ -112,7 +115,7 @@ impl Keys {
         self.versions.iter_mut()
     }
 
-    /// Puts up to `limit` more keys in order; says whether the first `wanted` are.
+    /// Puts up to `limit` more keys in order. Returns true if the first `wanted` keys are in order.
     pub(super) fn order_some(&mut self, limit: usize, wanted: usize) -> bool {
         for versions in self.versions.iter().skip(self.ordered).take(limit) {
             self.order.insert(versions[0].key().into(), self.ordered as u32);
@@ -121,7 +124,7 @@ impl Keys {
         self.ordered >= wanted.min(self.versions.len())
     }
 
-    /// The records of keys from `start` on, in order. Only once [all are](Self::order_some).
+    /// The records of the keys from `start` on, in order. All keys must [be in order](Self::order_some).
     pub(super) fn range(&self, start: Bound<&[u8]>) -> impl Iterator<Item = &Versions> {
         assert_eq!(self.ordered, self.versions.len(), "all keys are in order");
         let range = self.order.range::<[u8], _>((start, Bound::Unbounded));
@@ -136,7 +139,7 @@ pub(super) fn sort_by_key(records: &mut Vec<Arc<Record>>) {
         let both = first.key()[..shared].iter().zip(record.key());
         both.take_while(|(a, b)| a == b).count()
     });
-    // Most keys differ in the eight bytes behind what all share: those are compared without looking the key up.
+    // Most keys differ in the eight bytes after their common prefix: comparing those needs no access to the key.
     let mut numbers: Vec<(u64, u32)> =
         (0..).zip(&*records).map(|(number, record)| (word_at(record.key(), shared), number)).collect();
     let key = |number: u32| records[number as usize].key();
@@ -145,8 +148,8 @@ pub(super) fn sort_by_key(records: &mut Vec<Arc<Record>>) {
     records.extend(numbers.iter().filter_map(|&(_, number)| unsorted[number as usize].take()));
 }
 
-/// Eight bytes of a key from `at` on, so that they compare as the bytes do; zeros behind the key's end, where equal words say
-/// nothing.
+/// Eight bytes of a key from `at` on, as a number that compares as the bytes do. Zeros stand after the key's end, so
+/// equal numbers do not mean equal keys.
 fn word_at(key: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     let bytes = &key[at..key.len().min(at + 8)];
@@ -167,7 +170,8 @@ mod tests {
         Arc::new(Record::recovered(encoded, Lsn(lsn)))
     }
 
-    /// Short keys with shared beginnings, so that one is the beginning of another, and so that words of eight bytes are equal.
+    /// Short keys with shared beginnings, so that one is the beginning of another, and so that words of eight bytes are
+    /// equal.
     fn keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let byte = prop_oneof![Just(0_u8), Just(b'a'), Just(0xFF)];
         proptest::collection::vec(proptest::collection::vec(byte, 1..14), 0..300)
@@ -176,7 +180,7 @@ mod tests {
     proptest! {
         #[test]
         fn finds_and_orders_as_a_map(keys in keys(), few_hashes in any::<bool>(), ordered in 0_usize..8) {
-            // Few hashes: long rows of places that are taken, also behind the table's end.
+            // Few hashes, so that long rows of places are taken, also across the end of the table.
             let hash = |key: &[u8]| match few_hashes {
                 true => (u64::MAX - (key.len() as u64 & 3)) << 32,
                 false => shoal_base::hash::hash64(key),

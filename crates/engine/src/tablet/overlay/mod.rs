@@ -1,8 +1,8 @@
-//! A tablet's overlay: what the log holds and the tree does not yet.
+//! A tablet's overlay: the records that the log holds and the tree does not yet.
 //!
-//! Writers put a record in and push it to the committer's queue under one lock (R4). A record is *in flight* until the
-//! batch that holds it was flushed; readers skip it until then. Newest durable and in-flight records of a key are kept,
-//! older ones are dropped and their extents noted for the next apply to free.
+//! A writer inserts a record and pushes it into the committer's queue under one lock (R4). A record is *in flight*
+//! until its log batch is flushed; readers skip it until then. The overlay keeps the newest durable record of a key and
+//! the records in flight. It drops older records, and notes their extents so that the next apply frees them.
 
 mod keys;
 
@@ -19,19 +19,19 @@ use shoal_base::sync::{Mutex, MutexGuard};
 use crate::log::record::Record;
 use keys::{Keys, Versions, sort_by_key};
 
-/// What a key costs besides its records and its bytes, roughly: its records' place, two places of the table, and its place in the
-/// order.
+/// Bytes that a key costs besides its records and its own bytes, roughly: the list of its records, two places of the
+/// table, and its place in the order.
 pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 144;
 
-/// Keys that are put in order, or looked at, under one taking of the lock.
+/// Keys that are put in order, or read, during one hold of the lock.
 const KEYS_AT_A_TIME: usize = 256;
 
-/// The hash of a key by which an overlay finds it.
+/// The hash by which an overlay finds a key.
 pub(crate) fn hash_of(key: &[u8]) -> u64 {
     hash64_secret(key)
 }
 
-/// Records of one tablet.
+/// The records of one tablet.
 pub(crate) struct Overlay {
     inner: Mutex<Inner>,
     filter: Filter,
@@ -43,7 +43,8 @@ pub(crate) struct Inner {
     frozen: bool,
     first: Option<Arc<Record>>,
     size: Size,
-    /// Superseded before they reached a tree, and owners of extents; the next apply of this overlay frees their extents.
+    /// Records that own extents and were superseded before they reached a tree. The next apply of this overlay frees
+    /// their extents.
     dropped: Vec<Arc<Record>>,
 }
 
@@ -52,21 +53,21 @@ pub(crate) struct Inner {
 pub(crate) struct Size {
     pub records: usize,
     pub bytes: usize,
-    /// Blocks promised to the apply.
+    /// Blocks reserved for the apply.
     pub promised: u64,
 }
 
-/// The change of the overlay's size by an insertion.
+/// The change of an overlay's size by an insertion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Growth {
-    /// The record that came.
+    /// Bytes of the inserted record.
     pub bytes: usize,
-    /// What went: records that a newer durable one superseded, and that own nothing.
+    /// Records that a newer durable one superseded and that own no extents.
     pub dropped: Size,
 }
 
 impl Growth {
-    /// This insertion and another one.
+    /// The sum of two insertions' growth.
     pub(crate) fn and(self, other: Self) -> Self {
         let (a, b) = (self.dropped, other.dropped);
         let dropped = Size {
@@ -79,7 +80,7 @@ impl Growth {
 }
 
 impl Overlay {
-    /// An overlay that will probably have about `keys` keys.
+    /// An overlay with a table for about `keys` keys.
     pub(crate) fn new(filter_bits: usize, keys: usize) -> Self {
         let inner = Inner {
             keys: Keys::new(keys),
@@ -91,12 +92,12 @@ impl Overlay {
         Self { inner: Mutex::new(inner), filter: Filter::new(filter_bits) }
     }
 
-    /// The lock under which a write decides and takes its place.
+    /// The lock under which a write decides and inserts its record.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
 
-    /// Inserts under the lock that `inner` holds. `hash` is the key's ([`hash_of`]).
+    /// Inserts a record under the lock that `inner` holds. `hash` is the key's ([`hash_of`]).
     pub(crate) fn insert(&self, inner: &mut Inner, record: Arc<Record>, hash: u64, durable: Lsn) -> Growth {
         assert!(!inner.frozen, "a frozen overlay takes no records");
         self.filter.add(hash);
@@ -121,10 +122,10 @@ impl Overlay {
         growth
     }
 
-    /// The newest record of `key` that is durable, and whether it is settled: nothing of the key is in flight.
+    /// The newest durable record of `key`; true says that the key is settled: no record of it is in flight.
     ///
-    /// `durable` is asked under the lock: an answer from before could be older than what a writer meanwhile dropped older
-    /// records by, and the key would seem to have none.
+    /// `durable` is called under the lock. With an older answer a key could seem to have no record: a writer may have
+    /// dropped its older records because a newer one became durable.
     pub(crate) fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> (Option<Arc<Record>>, bool) {
         let hash = hash_of(key);
         if !self.filter.may_contain(hash) {
@@ -137,7 +138,7 @@ impl Overlay {
         (newest_durable(versions, durable).cloned(), is_settled)
     }
 
-    /// The newest record of `key`, in flight or not.
+    /// The newest record of `key`, durable or in flight.
     pub(crate) fn newest(&self, key: &[u8]) -> Option<Arc<Record>> {
         let hash = hash_of(key);
         if !self.filter.may_contain(hash) {
@@ -146,8 +147,8 @@ impl Overlay {
         self.inner.lock().newest_of(hash, key).cloned()
     }
 
-    /// Puts the keys in order that there are now: for [`range`](Self::range), which then finds few that are not. Others have their
-    /// turn every some keys (R23).
+    /// Puts the present keys in order, so that the next [`range`](Self::range) finds few that are not. Yields after
+    /// every [`KEYS_AT_A_TIME`] keys, so that other tasks run (R23).
     pub(crate) async fn order(&self) {
         let count = self.lock().keys.len();
         while !self.lock().keys.order_some(KEYS_AT_A_TIME, count) {
@@ -163,8 +164,8 @@ impl Overlay {
         }
     }
 
-    /// Up to `limit` keys from `start` on with their newest durable record, in order. Where it gives fewer, there are
-    /// no more. `durable` is asked under the lock, as in [`get`](Self::get).
+    /// Up to `limit` keys from `start` on with their newest durable records, in order. A shorter result is the end.
+    /// `durable` is called under the lock, as in [`get`](Self::get).
     pub(crate) fn range(
         &self,
         start: Bound<&[u8]>,
@@ -184,7 +185,8 @@ impl Overlay {
         }
     }
 
-    /// The newest records of all keys, in order of the keys. Only of a frozen overlay, once everything in it is durable.
+    /// The newest records of all keys, in the order of the keys. The overlay must be frozen, and everything in it
+    /// durable.
     pub(crate) fn sorted(&self) -> Vec<Arc<Record>> {
         let mut records = Vec::with_capacity(self.lock().keys.len());
         loop {
@@ -200,19 +202,19 @@ impl Overlay {
         records
     }
 
-    /// The number of the first record, [`UNNUMBERED`] where it has none yet; none in an empty overlay.
+    /// The number of the first record, [`UNNUMBERED`] if it has none yet; `None` for an empty overlay.
     pub(crate) fn first_lsn(&self) -> Option<u64> {
         self.inner.lock().first.as_ref().map(|record| record.lsn_raw())
     }
 
-    /// Its contents.
+    /// The size of the contents.
     pub(crate) fn size(&self) -> Size {
         self.inner.lock().size
     }
 }
 
 impl Inner {
-    /// How many keys it has.
+    /// The number of keys.
     pub(crate) fn key_count(&self) -> usize {
         self.keys.len()
     }
@@ -229,7 +231,7 @@ impl Inner {
         self.frozen = true;
     }
 
-    /// The newest record of `key`, in flight or not.
+    /// The newest record of `key`, durable or in flight.
     pub(crate) fn newest(&self, key: &[u8]) -> Option<&Arc<Record>> {
         self.newest_of(hash_of(key), key)
     }
@@ -238,13 +240,13 @@ impl Inner {
         self.keys.get(hash, key).and_then(|versions| versions.last())
     }
 
-    /// What [`crate::testing::injected_bug::Bug::DroppedFreedAtOnce`] frees.
+    /// Takes the records that [`crate::testing::injected_bug::Bug::DroppedFreedAtOnce`] frees.
     pub(crate) fn take_superseded(&mut self) -> Vec<Arc<Record>> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Takes what an apply frees although it never was in the tree: of each key all but the newest record. Only once
-    /// everything in the frozen overlay is durable.
+    /// Takes the records that an apply frees although they never reached the tree: of each key all but the newest. The
+    /// overlay must be frozen, and everything in it durable.
     pub(crate) fn take_dropped(&mut self) -> Vec<Arc<Record>> {
         assert!(self.frozen, "only a frozen overlay is applied");
         let mut dropped = std::mem::take(&mut self.dropped);
@@ -261,9 +263,9 @@ fn newest_durable(versions: &[Arc<Record>], durable: Lsn) -> Option<&Arc<Record>
     versions.iter().rev().find(|record| record.is_durable(durable))
 }
 
-/// Drops what a newer durable record supersedes, and gives what that took; only what owns extents leaves something to be freed,
-/// and still counts. A reader that found the dropped record holds the view, so its extents stay until the apply of this
-/// overlay and longer (R16).
+/// Drops records that a newer durable record supersedes, and returns their size. Superseded records that own extents
+/// still count: they go to `dropped`, for the apply to free. A reader that found a dropped record holds the view, so
+/// its extents stay at least until the apply of this overlay (R16).
 fn prune(versions: &mut Versions, durable: Lsn, dropped: &mut Vec<Arc<Record>>) -> Size {
     let mut gone = Size::default();
     if let Some(newest) = versions.iter().rposition(|record| record.is_durable(durable)) {
@@ -280,7 +282,7 @@ fn prune(versions: &mut Versions, durable: Lsn, dropped: &mut Vec<Arc<Record>>) 
     gone
 }
 
-/// Tells most absent keys at the cost of two memory reads: most gets must not pay for an ordered lookup.
+/// Recognises most absent keys with two memory reads: most gets must not pay for a lookup under the lock.
 struct Filter {
     words: Box<[AtomicU64]>,
 }
@@ -300,14 +302,15 @@ impl Filter {
 
     fn add(&self, hash: u64) {
         for (word, bit) in self.places(hash) {
-            // Where the bit is set, whoever set it did so under the same lock: looking costs less than writing.
+            // A set bit was set under the same lock: a load costs less than a write.
             if self.words[word].load(Ordering::Relaxed) & bit == 0 {
                 self.words[word].fetch_or(bit, Ordering::Release);
             }
         }
     }
 
-    /// Pairs with `add`, which comes before the record can become durable: a reader that must see it does.
+    /// Pairs with `add`, which comes before the record can become durable: a reader that must see the record sees the
+    /// bits.
     fn may_contain(&self, hash: u64) -> bool {
         self.places(hash).iter().all(|&(word, bit)| self.words[word].load(Ordering::Acquire) & bit != 0)
     }
@@ -333,7 +336,8 @@ mod tests {
         overlay.insert(&mut overlay.lock(), record(lsn), hash_of(KEY), Lsn(durable));
     }
 
-    /// A reader asks what is durable. Meanwhile the next record becomes durable, and a writer drops what it supersedes.
+    /// Overwrites a key while a reader looks at it: after the reader calls `durable`, the next record becomes durable,
+    /// and a writer drops the record that it supersedes.
     fn read_while_overwritten(read: impl FnOnce(&Overlay, &mut dyn FnMut() -> Lsn) -> Option<Arc<Record>>) {
         let overlay = Overlay::new(64, 0);
         insert(&overlay, 1, 0);
@@ -346,7 +350,7 @@ mod tests {
                     insert(overlay, 3, 2);
                     let _ = done.send(());
                 });
-                // Under the lock the writer cannot be through; without it, it is soon.
+                // The writer cannot be done while the reader holds the lock; without the lock it is done soon.
                 let _ = written.recv_timeout(Duration::from_millis(50));
                 Lsn(1)
             });

@@ -111,7 +111,7 @@ impl Builder {
         }
     }
 
-    // ---- what comes in
+    // ---- input
 
     /// Announces the items of the old page `page`, which covers keys from `low` on. Returns old pages that are
     /// certainly not in the new tree.
@@ -243,7 +243,7 @@ impl Builder {
         part
     }
 
-    // ---- what goes out
+    // ---- output
 
     /// Cuts two waiting pages so that they are about equally full. Called once before the level is closed. With
     /// `at_end` nothing follows in the whole tree and the first page stays full: keys that only grow would otherwise

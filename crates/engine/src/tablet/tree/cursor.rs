@@ -326,7 +326,7 @@ impl<S: PageSource> Cursor<S> {
                 .parse(&step.page, at, level)
                 .and_then(|view| view.child_of(key).and_then(|child| Ok((child, view.child(child)?))));
             let Ok((child, target)) = found else {
-                // Nothing under a page whose items cannot be read.
+                // No child of such a page can be reached: the scan continues after it.
                 step.next = step.count;
                 self.forget_below(depth + 1);
                 return Err(self.damaged(depth, Damage("the items of an inner page cannot be read").at(at)));
@@ -341,21 +341,21 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// Forgets what lies under the first `depth` inner pages.
+    /// Forgets the pages under the first `depth` inner pages of the path.
     fn forget_below(&mut self, depth: usize) {
         self.path.truncate(depth);
         self.leaf = None;
     }
 
-    /// Puts an inner page on the way.
+    /// Adds an inner page to the path.
     fn enter_inner(&mut self, at: PageRef, level: u8, page: S::Page) -> Result<()> {
         let count = self.tree.view(&page, at, level)?.count();
         self.path.push(Step { page, at, level, count, next: 0, ahead: 0 });
         Ok(())
     }
 
-    /// Makes the page the leaf under the cursor, from its first item not below `from`. One that is marked "base lost", where the
-    /// scanned range meets what was lost, is damage, and the leaf under the cursor all the same.
+    /// Makes the page the leaf under the cursor, from its first item not below `from`. A leaf marked "base lost"
+    /// becomes it, too; if the scan meets its lost range, the result is damage.
     fn enter_leaf(&mut self, at: PageRef, page: S::Page, from: Option<&[u8]>) -> Result<()> {
         let entered = self.open_leaf(at, page, from);
         let lost = entered.map_err(|error| self.damaged(self.path.len(), error))?;
@@ -367,7 +367,8 @@ impl<S: PageSource> Cursor<S> {
         Err(LOST.at(at))
     }
 
-    /// Gives the range of keys that was lost with the leaf's base.
+    /// Like [`enter_leaf`](Self::enter_leaf); returns the range of keys lost with the leaf's base, if the scan meets
+    /// it.
     fn open_leaf(&mut self, at: PageRef, page: S::Page, from: Option<&[u8]>) -> Result<Option<KeyRange>> {
         let view = self.tree.view(&page, at, 0)?;
         let next = match from {
@@ -384,7 +385,7 @@ impl<S: PageSource> Cursor<S> {
         Ok(lost)
     }
 
-    /// Goes to the first leaf behind the last one.
+    /// Moves to the first leaf after the last one.
     async fn next_leaf(&mut self) -> Result<()> {
         loop {
             while self.path.last().is_some_and(|step| step.next >= step.count) {
@@ -405,14 +406,14 @@ impl<S: PageSource> Cursor<S> {
                     return Ok(());
                 }
                 Err(damage) => {
-                    // Which child it is cannot be said: all under the page that holds the item.
+                    // The child is unknown: all keys under the page that holds the item are hidden.
                     let above = self.path.len() - 1;
                     self.skip_child();
                     return Err(self.damaged(above, damage.at(at)));
                 }
             };
             self.ask_ahead(false);
-            // Before the child is read: its bounds are those of the child before the next one.
+            // Done before the child is read: its bounds are those of the child before the next one.
             self.skip_child();
             let depth = self.path.len();
             let entered = match self.source.page(child, level - 1, ReadHint::Scan).await {
@@ -422,7 +423,7 @@ impl<S: PageSource> Cursor<S> {
                 Err(error) => Err(error),
             };
             match entered {
-                // The inner page is on the way now, behind its parent.
+                // The inner page is on the path now, after its parent.
                 Ok(()) if level > 1 => {}
                 Ok(()) => return Ok(()),
                 Err(error @ Error::Corrupt { .. }) if level > 1 => return Err(self.damaged(depth, error)),
@@ -447,7 +448,7 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// Whether all keys under child `index` lie behind the range.
+    /// Returns true if all keys under child `index` lie after the end of the scan.
     fn is_behind_end(&self, view: &PageView<'_>, index: usize) -> std::result::Result<bool, Damage> {
         match &self.end {
             Some(end) if index > 0 => Ok(view.compare(index, end)? != Ordering::Less),
@@ -455,7 +456,8 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
-    /// Asks for the leaf about to be read and those that follow it. A leaf `from_within` is read from some key on.
+    /// Prefetches the leaf about to be read and the leaves after it. With `from_within` that leaf is read from some key
+    /// on.
     fn ask_ahead(&mut self, from_within: bool) {
         let Some(step) = self.path.last() else { return };
         let first = if from_within { step.next.saturating_sub(1) } else { step.next };
@@ -488,6 +490,18 @@ impl<S: PageSource> Cursor<S> {
         self.window = (self.window * 2).min(READ_AHEAD_MAX);
         if let Some(step) = self.path.last_mut() {
             step.ahead = asked;
+        }
+    }
+}
+
+impl Tree {
+    /// The range of keys hidden by the damage that a lookup of `key` meets; `None` if it meets none now.
+    pub(crate) async fn gap_at<S: PageSource>(&self, source: S, root: Root, key: &[u8]) -> Option<Gap> {
+        let behind = [key, &[0]].concat();
+        let mut cursor = Cursor::new(*self, source, root, key, Some(&behind));
+        match cursor.next().await {
+            Err(Error::Corrupt { .. }) => cursor.take_gap(),
+            _ => None,
         }
     }
 }

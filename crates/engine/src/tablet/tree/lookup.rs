@@ -9,8 +9,8 @@ use shoal_base::BLOCK_BYTES;
 use super::filter::Probe;
 use super::format::{Damage, PageRef};
 use super::pages::{PageSource, ReadHint};
-use super::{Cursor, Gap, Root, Tree};
-use crate::common::error::{Error, Result};
+use super::{Root, Tree};
+use crate::common::error::Result;
 use crate::testing::injected_bug::{Bug, injected};
 
 /// The bytes of an entry in their page: nothing is copied, and the page stays pinned as long as this value lives.
@@ -167,18 +167,6 @@ impl Tree {
         match view.lost().map_err(damaged)? {
             Some(bounds) if bounds.contains(key) && !injected(Bug::LostIsAbsent) => Err(LOST.at(at)),
             _ => Ok(Step::Absent),
-        }
-    }
-}
-
-impl Tree {
-    /// The range of keys that the damage hides which a lookup of `key` met; none where it meets none now.
-    pub(crate) async fn gap_at<S: PageSource>(&self, source: S, root: Root, key: &[u8]) -> Option<Gap> {
-        let behind = [key, &[0]].concat();
-        let mut cursor = Cursor::new(*self, source, root, key, Some(&behind));
-        match cursor.next().await {
-            Err(Error::Corrupt { .. }) => cursor.take_gap(),
-            _ => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An inner page, right in every checksum, that names a child where no page can lie.
+//! An inner page with valid checksums that names a child where no page can lie.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
@@ -31,7 +31,7 @@ fn subject() -> (Image, Superblock) {
     (sim.image(), *superblock)
 }
 
-/// The image with the last child of the root at block `wrong`, and every checksum above it put right.
+/// The image with the last child of the root at block `wrong`, and every checksum above it corrected.
 fn with_child_at(image: &Image, superblock: &Superblock, wrong: u64) -> Image {
     let (mut image, mut superblock) = (image.clone(), superblock.clone());
     let root = superblock.tablets[0].root.page.as_mut().expect("there are objects");
@@ -80,7 +80,7 @@ fn a_child_lies_where_pages_may_lie() {
             }
         }
         assert!(lost > 0 && lost < COUNT, "{wrong}: {lost} are lost");
-        // The apply replaces the lost leaf; its block is not freed. Twice: what was freed is handed out again.
+        // The apply replaces the lost leaf; its block is not freed. Twice: freed blocks are allocated again.
         for turn in 1..3_u8 {
             for which in 0..COUNT {
                 let value = vec![which as u8 ^ turn; 80];

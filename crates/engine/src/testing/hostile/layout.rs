@@ -1,7 +1,7 @@
-//! Where the pieces of an input go, and their checksums.
+//! The places of an input's pieces, and their checksums.
 //!
-//! A piece is a length (two bytes), a byte that says which fields are put right, and so many bytes; each begins at the next
-//! block border. So inputs stay short, and a fuzzer need not guess what only a writer can know.
+//! A piece is a length (two bytes), a byte that says which fields to correct, and that many bytes; each begins at the
+//! next block border. So inputs stay short, and a fuzzer need not guess values that only a writer can know.
 
 use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
@@ -18,7 +18,7 @@ pub(super) struct Piece {
     bytes: Vec<u8>,
 }
 
-/// The pieces of `input`, as far as `blocks` blocks have room for them.
+/// The pieces of `input` that fit in `blocks` blocks.
 pub(super) fn pieces(input: &[u8], mut blocks: usize) -> Vec<Piece> {
     let (mut reader, mut pieces) = (Reader::new(input), Vec::new());
     while let (Ok(length), Ok(how)) = (reader.u16(), reader.u8()) {
@@ -85,7 +85,7 @@ pub(super) fn space_area(pieces: Vec<Piece>) -> Vec<u8> {
             bytes[..4].copy_from_slice(&crc.to_le_bytes());
         }
         area.extend_from_slice(&bytes);
-        // The next one lies where the one behind a whole piece of a snapshot would.
+        // The next piece lies where the one after a whole piece of a snapshot would.
         if how & 1 != 0 {
             let whole = area.len().next_multiple_of(shoal_space::image::SNAPSHOT_PIECE_BYTES_MAX);
             area.resize(whole, 0);
@@ -94,7 +94,7 @@ pub(super) fn space_area(pieces: Vec<Piece>) -> Vec<u8> {
     area
 }
 
-/// Writes `bytes` from block `first` on; what lies behind the device's end is left out.
+/// Writes `bytes` from block `first` on; bytes beyond the device's end are left out.
 pub(super) fn write(image: &mut Image, first: u64, bytes: &[u8]) {
     for (block, bytes) in (first..image.blocks()).zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
         image.write(block, bytes);

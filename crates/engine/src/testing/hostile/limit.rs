@@ -1,13 +1,14 @@
-//! Memory that one allocation may have while hostile contents are read: more is taken for what was only announced.
+//! The size of one allocation while hostile contents are read: a larger one is memory for something that was only
+//! announced.
 //!
-//! The allocator of unit tests and fuzzers. What is refused ends the process with a line that says how much was asked for. It
-//! keeps no account of what is taken in all: the fuzzer does that.
+//! The allocator of unit tests and fuzzers. A refused allocation ends the process with a line that has its size. The
+//! allocator does not count the total: the fuzzer does that.
 
 #![allow(unsafe_code)] // An allocator is an unsafe trait.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Bytes of one allocation, at most.
+/// Bytes of one allocation at most.
 pub(super) const ALLOCATION_BYTES_MAX: usize = 256 << 20;
 
 struct Limited;

@@ -1,9 +1,10 @@
-//! Hostile contents of each structure on the device (T13): what a fuzzer or a replayed corpus calls, one function a format.
+//! Hostile contents of each structure on the device (T13): the functions that fuzzers and replayed corpora call, one
+//! for each format.
 //!
-//! An input is laid where the structure lies, its checksums are put right (behind a checksum a fuzzer finds nothing), and
-//! everything that reads the structure reads it: nothing panics, hangs or takes memory for what is only announced, and what
-//! was understood says the same when it is written again. Built for tests and with `--cfg fuzzing` only; the live path has
-//! nothing of this.
+//! An input is put in the place of the structure, its checksums are corrected (behind a checksum a fuzzer finds
+//! nothing), and every reader of the structure reads it. Nothing may panic, hang or take memory for something that is
+//! only announced, and a structure that was decoded must be the same when it is encoded again. Built for tests and with
+//! `--cfg fuzzing` only; the product has none of it.
 
 #![allow(missing_docs)] // The names say it, and nobody but fuzzers calls them.
 
@@ -31,10 +32,10 @@ use crate::{
     Store, block_on,
 };
 
-/// A structure, and what is done with hostile bytes of it.
+/// The name of a structure, and the function that tries hostile bytes of it.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All of them; each has a libFuzzer target of its name in `fuzz/`, and a corpus there.
+/// All targets; each has a libFuzzer target of its name in `fuzz/`, and a corpus there.
 pub const TARGETS: [Target; 6] = [
     ("superblock", superblock),
     ("page", page),
@@ -44,7 +45,7 @@ pub const TARGETS: [Target; 6] = [
     ("value_header", value_header),
 ];
 
-/// Blocks of the store that hostile structures are put into.
+/// Blocks of the store that takes the hostile structures.
 const BLOCKS: u64 = 192;
 const SUPERBLOCK_CRC_AT: usize = BLOCK_BYTES - 4;
 /// Objects of that store.
@@ -96,9 +97,9 @@ fn key(which: u64) -> crate::Result<ObjectKey> {
     ObjectKey::new("default", format!("object-{which}").as_bytes())
 }
 
-/// Everything that reads what is stored, before and after a repair, and writes to it where a check finds nothing wrong: errors
-/// are fine, panics are not. Where trees and space image contradict each other under the right checksums, the allocator
-/// stops the process rather than hand a block out twice; no device does that, and a check says so.
+/// Runs every reader of stored data, before and after a repair, and writes if a check finds no problem. Errors are
+/// fine, panics are not. If trees and space image contradict each other under valid checksums, the allocator stops the
+/// process rather than allocate a block twice; no device does that, and a check reports it.
 fn use_store(image: &Image) {
     for repair in [false, true] {
         let device = Device::new(SimDevice::with_options(image.clone(), quiet()));
@@ -160,7 +161,7 @@ pub fn page(input: &[u8]) {
 /// Batches of the log, one piece each (see [`layout`]).
 pub fn log(input: &[u8]) {
     let (mut image, base) = (BASE.0.clone(), &BASE.1);
-    // A ring that nobody wrote before: numbers go on behind what the trees hold.
+    // A ring without earlier batches: numbers continue after those in the trees.
     let first_lsn = Lsn(base.lsn_ceiling.0 + 1);
     let superblock = Superblock {
         number: base.number + 2,
@@ -176,7 +177,7 @@ pub fn log(input: &[u8]) {
     use_store(&image);
 }
 
-/// Where the space image lies (four bytes), then its pieces and deltas (see [`layout`]).
+/// The place of the space image (four bytes), then its pieces and deltas (see [`layout`]).
 pub fn space_image(input: &[u8]) {
     let Some((place, input)) = input.split_first_chunk::<4>() else { return };
     let (mut image, base) = (BASE.0.clone(), &BASE.1);
@@ -200,12 +201,12 @@ pub fn space_image(input: &[u8]) {
     use_store(&image);
 }
 
-/// The end of a packed run's memory, or its entry in the accounting.
+/// The end of a packed run's memory, or its entry.
 pub fn packed_run(input: &[u8]) {
     values::packed_run(input);
 }
 
-/// What a leaf or a log record says about an object, its metadata, or a manifest.
+/// The entry of an object in a leaf or a log record, its metadata, or a manifest.
 pub fn value_header(input: &[u8]) {
     values::header(input);
 }

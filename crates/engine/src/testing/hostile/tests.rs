@@ -1,4 +1,5 @@
-//! The stored corpora and mutants of them, with checksums put right: what fuzzers found stays found, without a fuzzer.
+//! The stored corpora and mutants of them, with corrected checksums: every find of a fuzzer is tested again, without a
+//! fuzzer.
 //!
 //! `HOSTILE_SEEDS=FOLDER` writes the seeds, one folder a target, as fuzzers start from them.
 
@@ -25,7 +26,7 @@ use crate::value::packed::{Owner, RunEntry, put_footer, put_item};
 /// An input that takes longer hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(100);
 
-/// How long each target is attacked with mutants: `LAB_HOSTILE_MS`, or a moment.
+/// The time for which each target is attacked with mutants: `LAB_HOSTILE_MS`, or a moment.
 fn mutants_for() -> Duration {
     let text = std::env::var("LAB_HOSTILE_MS").unwrap_or_else(|_| "250".into());
     Duration::from_millis(text.parse().expect("LAB_HOSTILE_MS is a number"))
@@ -119,7 +120,7 @@ fn logs() -> Vec<Vec<u8>> {
     vec![piece(0, &batch(&deletes)), both]
 }
 
-/// As it is, of the version before, and with everything that is zero in a new store.
+/// The superblock as it is, of the previous version, and with all fields set that are zero in a new store.
 fn superblock_seeds() -> Vec<Vec<u8>> {
     let base = &BASE.1;
     let older = Superblock { version: 2, ..base.clone() };
@@ -175,7 +176,7 @@ fn value_headers() -> Vec<Vec<u8>> {
     let user = vec![("name".to_owned(), b"value".to_vec().into())];
     all.push(encode_metadata(&Metadata { content_type: "text/plain".into(), user }).unwrap());
     all.push(Manifest { runs: vec![Run::new(9, 16), Run::new(40, 2)], checksums: vec![1, 2] }.encode().0);
-    // A length that overflows where the metadata in front is counted in.
+    // A length that overflows when the metadata before it are added.
     let huge = Entry { value_bytes: u64::MAX, meta: Meta::InFront(300), ..entries().swap_remove(2) };
     all.push(body(&huge));
     all
@@ -261,7 +262,7 @@ fn attack(target: &str) {
     );
 }
 
-/// Targets that are not the engine's.
+/// Targets outside of the engine.
 const OTHERS: [&str; 1] = ["resp_requests"];
 
 #[test]

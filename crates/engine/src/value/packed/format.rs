@@ -1,5 +1,5 @@
-//! The bytes of packed runs: the reserved keys and entries of their accounting, and the footer (`docs/format/packed.md`).
-//! The only place that encodes or decodes them.
+//! The bytes of packed runs: the reserved keys and entries of their liveness, and the footer (`docs/format/packed.md`).
+//! No other file encodes or decodes them.
 
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::{BLOCK_BYTES, Crc32c, Lsn, Run, TabletId};
@@ -7,64 +7,64 @@ use shoal_device::{Device, IoBuf, IoFuture, Outcome};
 
 use crate::common::error::{Error, Result};
 
-/// First byte of the keys that the engine keeps for itself: behind every bucket's name, so they are merged last.
+/// First byte of the keys that the engine reserves: they sort behind every bucket's name, so they are merged last.
 pub(crate) const RESERVED: u8 = 0xFF;
 /// Second byte of the keys of packed runs.
 const RUN_KEYS: u8 = b'r';
 /// Bytes of a packed run's key.
 pub(crate) const RUN_KEY_BYTES: usize = 10;
 
-/// Blocks of a packed run, at most: 1 MiB.
+/// Blocks of a packed run at most: 1 MiB.
 pub(crate) const RUN_BLOCKS_MAX: u32 = 256;
 
 /// Bytes of a footer besides its items.
 pub(crate) const TAIL_BYTES: usize = 40;
 const FOOTER_MAGIC: u32 = 0x464B_5053; // "SPKF"
 
-/// Blocks at the end of a run that are read for its footer at first: 4 KiB values fill a run with items of two blocks.
+/// Blocks at the end of a run that are read first for its footer: 4 KiB values fill a run with items of two blocks.
 const FOOTER_BLOCKS_GUESSED: u32 = 4;
 
-/// The count is not trusted: the run is neither freed nor moved until a repair has counted it again.
+/// The liveness is not trusted: the run is neither freed nor moved until a repair recounts it.
 const UNCERTAIN: u8 = 1;
-/// The footer or a live value is damaged: the run is not moved, and freed when nothing in it is alive.
+/// The footer or a live value is damaged: the run is not moved, and is freed when none of its values is alive.
 const FIXED: u8 = 2;
 
-/// Whether a key of a tree is the engine's own.
+/// Returns true if a key of a tree is reserved for the engine.
 pub(crate) fn is_reserved(key: &[u8]) -> bool {
     key.first() == Some(&RESERVED)
 }
 
-/// The key of the run that begins at `block`, in order of blocks.
+/// The key of the run that begins at `block`; keys sort in the order of blocks.
 pub(crate) fn run_key(block: u64) -> [u8; RUN_KEY_BYTES] {
     let mut key = [RESERVED, RUN_KEYS, 0, 0, 0, 0, 0, 0, 0, 0];
     key[2..].copy_from_slice(&block.to_be_bytes());
     key
 }
 
-/// The first key behind those of packed runs.
+/// The first key after those of packed runs.
 pub(crate) const fn run_keys_end() -> [u8; 2] {
     [RESERVED, RUN_KEYS + 1]
 }
 
-/// The first block of the run whose key this is.
+/// The first block of the run that has this key.
 pub(crate) fn block_of_run_key(key: &[u8]) -> Option<u64> {
     let block = key.strip_prefix(&[RESERVED, RUN_KEYS])?;
     Some(u64::from_be_bytes(block.try_into().ok()?))
 }
 
-/// What the tree says about a packed run.
+/// A packed run's entry in the tree: its liveness.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunEntry {
     pub blocks: u32,
-    /// Values that were put into it, and their stored bytes.
+    /// Values that the run was written with, and their stored bytes.
     pub values: u32,
     pub value_bytes: u32,
-    /// How many of them the tree still names, and their stored bytes.
+    /// Values that the tree still names, and their stored bytes.
     pub live_values: u32,
     pub live_bytes: u32,
-    /// The count is not trusted.
+    /// The liveness is not trusted.
     pub uncertain: bool,
-    /// It cannot be rewritten.
+    /// The run cannot be rewritten.
     pub fixed: bool,
 }
 
@@ -80,7 +80,7 @@ impl RunEntry {
     /// The entry in `bytes`.
     ///
     /// # Errors
-    /// [`Truncated`] where it is none, or its figures cannot be true.
+    /// [`Truncated`] if it is none, or if its numbers are impossible.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Truncated> {
         let mut reader = Reader::new(bytes);
         let flags = reader.u8()?;
@@ -104,46 +104,46 @@ impl RunEntry {
         Ok(entry)
     }
 
-    /// Bytes of its blocks.
+    /// Bytes of the run's blocks.
     pub(crate) fn bytes(&self) -> u32 {
         self.blocks * BLOCK_BYTES as u32
     }
 
-    /// Its blocks, from `block` on.
+    /// The run's blocks, from `block` on.
     pub(crate) fn run(&self, block: u64) -> Run {
         Run::new(block, self.blocks)
     }
 }
 
-/// What a tablet holds in all: a part of its record in the superblock.
+/// The contents of a tablet: a part of its record in the superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// Packed runs.
     pub runs: u64,
-    /// Their blocks.
+    /// Blocks of the packed runs.
     pub packed_blocks: u64,
-    /// Stored bytes of the values in them that are alive.
+    /// Stored bytes of the live values in packed runs.
     pub packed_live_bytes: u64,
-    /// Bytes of all values of the tree, wherever they lie.
+    /// Bytes of all values of the tree, in any place.
     pub value_bytes: u64,
-    /// Objects of the tree that have an end of their time; none where that was not counted, as in stores of earlier builds.
+    /// Objects of the tree with a deadline; `None` if they were not counted, as in stores of earlier builds.
     pub expiring: Option<u64>,
 }
 
 impl Totals {
-    /// Whether no object of the tree has an end of its time, for sure.
+    /// Returns true if certainly no object of the tree has a deadline.
     pub(crate) fn is_for_ever(&self) -> bool {
         self.expiring == Some(0)
     }
 
-    /// Counts a run in.
+    /// Adds a run to the totals.
     pub(crate) fn add_run(&mut self, entry: &RunEntry) {
         self.runs += 1;
         self.packed_blocks += u64::from(entry.blocks);
         self.packed_live_bytes += u64::from(entry.live_bytes);
     }
 
-    /// Counts a run out. Saturating: after damage the totals may be short of what is there, until a repair.
+    /// Removes a run from the totals. Saturating: after damage the totals may be too small, until a repair.
     pub(crate) fn remove_run(&mut self, entry: &RunEntry) {
         self.runs = self.runs.saturating_sub(1);
         self.packed_blocks = self.packed_blocks.saturating_sub(u64::from(entry.blocks));
@@ -161,7 +161,7 @@ impl Totals {
 pub(crate) struct FooterItem<'a> {
     pub key: &'a [u8],
     pub version: Lsn,
-    /// Where it begins in the run, and its stored bytes.
+    /// The start of the value in the run, and its stored bytes.
     pub at: u32,
     pub bytes: u32,
 }
@@ -179,7 +179,7 @@ pub(crate) fn put_item(out: &mut Vec<u8>, key: &[u8], version: Lsn, stored: usiz
     put_varint(out, stored as u64);
 }
 
-/// Writes items and tail to the end of a run's memory; zeros between the values, which end at `values_end`, and them.
+/// Writes items and tail to the end of a run's memory, and zeros after the values, which end at `values_end`.
 pub(crate) fn put_footer(memory: &mut [u8], values_end: usize, items: &[u8], values: u32, owner: Owner) {
     let tail_at = memory.len() - TAIL_BYTES;
     let items_at = tail_at - items.len();
@@ -200,7 +200,7 @@ pub(crate) fn put_footer(memory: &mut [u8], values_end: usize, items: &[u8], val
     memory[tail_at..tail_at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The checksum of the items, and then of the tail behind the checksum itself.
+/// The checksum of the items, followed by the tail after the checksum itself.
 fn footer_crc(items: &[u8], tail: &[u8]) -> u32 {
     let mut crc = Crc32c::new();
     crc.update(items);
@@ -208,7 +208,7 @@ fn footer_crc(items: &[u8], tail: &[u8]) -> u32 {
     crc.finish()
 }
 
-/// Whose run it is, and where it begins.
+/// The owner of a run, and the run's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub device: u64,
@@ -224,10 +224,10 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// The footer at the end of `memory`, which ends where the run of `owner` ends.
+    /// The footer at the end of `memory`, which ends with the run of `owner`.
     ///
     /// # Errors
-    /// [`Truncated`] where it is damaged, or another run's. With less memory than it needs, too.
+    /// [`Truncated`] if it is damaged, belongs to another run, or is longer than `memory`.
     pub(crate) fn decode(memory: &[u8], owner: Owner) -> std::result::Result<Self, Truncated> {
         let (items_bytes, values, values_end, crc) = decode_tail(memory, owner)?;
         let (front, tail) = memory.split_at(memory.len() - TAIL_BYTES);
@@ -246,7 +246,7 @@ impl Footer {
         if end != values_end || count != values { Err(Truncated) } else { Ok(footer) }
     }
 
-    /// Its values, in order of key and place.
+    /// The values, in the order of key and place.
     pub(crate) fn items(&self) -> impl Iterator<Item = std::result::Result<FooterItem<'_>, Truncated>> {
         let mut reader = Reader::new(&self.items);
         let mut at = 0_u32;
@@ -264,7 +264,7 @@ impl Footer {
         })
     }
 
-    /// Whether it has as many values, and as many bytes of them, as the accounting says.
+    /// Returns true if the footer has the number and the bytes of values that `entry` has.
     pub(crate) fn fits(&self, entry: &RunEntry) -> bool {
         (self.values, self.values_end) == (entry.values, entry.value_bytes)
     }
@@ -280,7 +280,7 @@ fn item<'a>(reader: &mut Reader<'a>, at: u32, end: u32) -> std::result::Result<F
     Ok(FooterItem { key, version, at, bytes })
 }
 
-/// Bytes of the items, number and end of the values, and the checksum.
+/// Bytes of the items, number of values and their end, and the checksum.
 fn decode_tail(memory: &[u8], owner: Owner) -> std::result::Result<(usize, u32, u32, u32), Truncated> {
     let tail = memory.get(memory.len().checked_sub(TAIL_BYTES).ok_or(Truncated)?..).ok_or(Truncated)?;
     let mut reader = Reader::new(tail);
@@ -295,7 +295,8 @@ fn decode_tail(memory: &[u8], owner: Owner) -> std::result::Result<(usize, u32, 
     Ok((items as usize, values, end, crc))
 }
 
-/// Reads the footers of runs and their owners, with one submission: of each its last blocks, which mostly have all of it.
+/// Reads the footers of runs and their owners with one submission: the last blocks of each run, which usually hold the
+/// whole footer.
 pub(crate) async fn read_footers(device: &Device, runs: &[(Owner, Run)]) -> Vec<Result<Footer>> {
     let mut batch = device.batch();
     let read = |(_, run): &(Owner, Run)| batch.add(read_end(device, *run, FOOTER_BLOCKS_GUESSED));
@@ -314,12 +315,12 @@ fn read_end(device: &Device, run: Run, blocks: u32) -> IoFuture<IoBuf> {
     device.read(run.end() - u64::from(blocks), IoBuf::unfilled(blocks as usize))
 }
 
-/// The footer in the end of a run that was read; reads again where it is longer.
+/// Decodes the footer from the blocks read at the end of a run; reads again if the footer is longer.
 async fn decode_footer(device: &Device, owner: Owner, run: Run, read: Outcome<IoBuf>) -> Result<Footer> {
     let damaged = |_| Error::Corrupt { what: "the footer of a packed run".into(), block: run.block };
     let mut end = match read.ok() {
         Ok(end) => end,
-        // A block that is not the footer's may be the one that cannot be read.
+        // A block that is not the footer's may be the unreadable one.
         Err(_) => read_end(device, run, 1).await.ok()?,
     };
     let (items, ..) = decode_tail(&end, owner).map_err(damaged)?;
@@ -399,7 +400,7 @@ mod tests {
         assert!(footer.fits(&entry) && !footer.fits(&RunEntry { values: 3, ..entry }));
         assert_eq!(items[0], FooterItem { key: b"default\0a", version: Lsn(7), at: 0, bytes: 1_000 });
         assert_eq!((items[1].version, items[1].at, items[1].bytes), (Lsn(u64::MAX), 1_000, 4_000));
-        // What the values leave is zero, and nothing of it is the footer's.
+        // The space after the values is zero, up to the footer.
         assert!(memory[5_000..memory.len() - 400].iter().all(|&byte| byte == 0));
         let other = Owner { block: 5, ..owner() };
         assert!(Footer::decode(&memory, other).is_err(), "another run's");

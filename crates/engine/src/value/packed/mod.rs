@@ -1,13 +1,13 @@
 //! Packed runs: small values that rode in the log lie side by side, byte by byte, in runs of up to 1 MiB
 //! (`docs/format/packed.md`, `docs/adr/2026-11-21-packed-runs.md`).
 //!
-//! A run belongs to one tablet. How much of it is alive stands in the tablet's own tree, under reserved keys behind all
-//! objects, and is changed by the same publish that kills or moves the values: so it is exact after every crash. A run in which
-//! nothing is alive is freed like anything else that an apply frees (R9, R10); one in which too little is alive is
-//! rewritten by an apply (R13).
+//! A run belongs to one tablet. The tablet's own tree holds the run's liveness, under reserved keys behind all objects.
+//! The publish that kills or moves values also changes the liveness, so it is exact after every crash. A run without
+//! live values is freed like all space that an apply frees (R9, R10); a run with too few live bytes is rewritten by an
+//! apply (R13).
 //!
-//! Reading order: [`format`](mod@format) (the bytes), [`pack`] (from values to runs), `checkpoint/liveness.rs` (what is alive),
-//! `checkpoint/compact.rs` (which runs are rewritten, and what of them), `recovery/recount.rs` (check and repair).
+//! Reading order: [`format`](mod@format) (the bytes), [`pack`] (from values to runs), `checkpoint/liveness.rs` (the
+//! live values), `checkpoint/compact.rs` (the choice of runs to rewrite), `recovery/recount.rs` (check and repair).
 
 mod format;
 mod pack;

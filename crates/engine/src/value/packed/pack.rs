@@ -1,7 +1,8 @@
-//! From values to packed runs: which values are packed, and how a group of them, sorted by key, fills a run.
+//! From values to packed runs: the choice of values to pack, and the filling of a run with a group of them, sorted by
+//! key.
 //!
-//! Invariant (R3): a run never takes more blocks than its values would take with extents of their own, which is what was
-//! promised to the apply when they were admitted.
+//! Invariant (R3): a run never takes more blocks than its values would take with extents of their own. Their writes
+//! reserved that many blocks for the apply.
 
 use bytes::Bytes;
 use shoal_base::limits::VALUE_UNIT_BYTES;
@@ -12,27 +13,27 @@ use super::format::{Owner, RUN_BLOCKS_MAX, RunEntry, TAIL_BYTES, item_bytes, put
 use crate::common::options::Tuning;
 use crate::value::entry::{Entry, Home};
 
-/// A value is packed only where it would waste more than this share of its length in blocks of its own: a packed run loses
-/// as much to footers and dead values, and has to be counted and rewritten.
+/// A value is packed only if blocks of its own would waste more than this share of its length: a packed run loses as
+/// much to footers and dead values, and has to be counted and rewritten.
 const WASTE_SHARE_MIN: usize = 32;
 
-/// Whether a value of so many stored bytes goes into a packed run, and not to extents of its own.
+/// Returns true if a value of this many stored bytes goes into a packed run instead of extents of its own.
 pub(crate) fn packs(key_bytes: usize, stored: usize) -> bool {
     let waste = stored.next_multiple_of(BLOCK_BYTES) - stored;
     (1..=VALUE_UNIT_BYTES).contains(&stored)
         && waste >= item_bytes(key_bytes, stored) + (stored / WASTE_SHARE_MIN).max(TAIL_BYTES)
 }
 
-/// Most blocks of a run on a store that holds `reserve` blocks back from values: a few runs must fit into the reserve, so
-/// that they can be rewritten when the store is full.
+/// The longest run, in blocks, on a store that withholds `reserve` blocks from values: a few runs must fit into the
+/// reserve, so that they can be rewritten when the store is full.
 pub(crate) fn run_blocks_max(tuning: &Tuning, reserve: u64) -> u32 {
     let configured = (tuning.packed_run_bytes_max / BLOCK_BYTES) as u64;
     configured.min(reserve / 4).clamp(4, u64::from(RUN_BLOCKS_MAX)) as u32
 }
 
-/// A value on its way into a run.
+/// A value that waits for its run.
 pub(crate) struct Pending {
-    /// Which operation of the apply it belongs to.
+    /// The index of its operation in the apply.
     pub op: usize,
     pub entry: Entry,
     pub key: Bytes,
@@ -48,7 +49,7 @@ impl Pending {
     }
 }
 
-/// Values that wait for their run, in order of keys.
+/// Values that wait for their run, in the order of their keys.
 pub(crate) struct Packer {
     pending: Vec<Pending>,
     bytes: usize,
@@ -68,12 +69,12 @@ impl Packer {
         Self { pending: Vec::new(), bytes: TAIL_BYTES, bytes_max: run_blocks_max as usize * BLOCK_BYTES }
     }
 
-    /// Whether the value fits behind those that wait; otherwise they have to be taken out first.
+    /// Returns true if the value fits behind the waiting ones; otherwise they must be packed first.
     pub(crate) fn has_room_for(&self, pending: &Pending) -> bool {
         self.bytes + pending.stored.len() + pending.footer_bytes() <= self.bytes_max
     }
 
-    /// Adds a value. Its key must be behind those that wait.
+    /// Adds a value. Its key must be above those of the waiting values.
     pub(crate) fn push(&mut self, pending: Pending) {
         assert!(
             self.pending.last().is_none_or(|last| last.key < pending.key),
@@ -83,17 +84,17 @@ impl Packer {
         self.pending.push(pending);
     }
 
-    /// Values that wait.
+    /// The number of waiting values.
     pub(crate) fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Blocks that a run of all of them takes.
+    /// Blocks of a run of all waiting values.
     pub(crate) fn blocks(&self) -> u32 {
         blocks_for(self.bytes as u64) as u32
     }
 
-    /// How many of them, from the first on, fit in so many blocks, and the blocks that those need.
+    /// The number of waiting values, from the first on, that fit in `blocks` blocks, and the blocks that they need.
     pub(crate) fn fits(&self, blocks: u32) -> (usize, u32) {
         let mut bytes = TAIL_BYTES;
         let mut count = 0;
@@ -108,7 +109,7 @@ impl Packer {
         (count, blocks_for(bytes as u64) as u32)
     }
 
-    /// Takes the first one out; none where nothing waits.
+    /// Removes the first waiting value; `None` if there is none.
     pub(crate) fn pop_first(&mut self) -> Option<Pending> {
         if self.pending.is_empty() {
             return None;
@@ -118,7 +119,7 @@ impl Packer {
         Some(first)
     }
 
-    /// Packs the first `count` into `run`, which has room for them.
+    /// Packs the first `count` waiting values into `run`, in which they must fit.
     pub(crate) fn pack(&mut self, count: usize, run: Run, owner: Owner) -> PackedRun {
         assert!(count > 0 && run.block == owner.block, "a run of values has an owner");
         let mut memory = IoBuf::unfilled(run.blocks as usize);
@@ -190,7 +191,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is packed takes no more blocks than it would alone (R3), is where the entries say, and in the footer.
+        /// A packed run takes no more blocks than its values would alone (R3), and its values are where entries and
+        /// footer say.
         #[test]
         fn runs_hold_what_they_say(sizes in prop::collection::vec((1_usize..1_088, 1_usize..20_000), 1..60)) {
             let owner = |block| Owner { device: 1, tablet: TabletId(2), block };

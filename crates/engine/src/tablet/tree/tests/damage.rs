@@ -105,7 +105,7 @@ fn a_damaged_leaf_loses_its_keys_and_no_others() {
     for (key, _) in outside.iter().step_by(50) {
         assert_eq!(tree.lookup(key).unwrap(), None);
     }
-    // And keys outside of what was lost find a place again.
+    // Keys outside of the lost range find a place again.
     tree.apply(outside.into_iter().step_by(9).map(|(key, _)| (key, Some(vec![6; 40]))));
     verify_with_lost(&tree, &lost, &range);
 }

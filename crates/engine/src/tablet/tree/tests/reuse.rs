@@ -58,7 +58,7 @@ fn only_pages_that_operations_meet_are_read_and_in_batches() {
 fn operations_without_effect_write_nothing() {
     let mut tree = big_tree();
     let root = tree.root;
-    // Deletes of what is not there, and puts of what is; alone, in each leaf, and in the last one.
+    // Deletes of absent keys, and puts of equal entries; alone, in each leaf, and in the last one.
     let mut keep_equal = Plain { keep_equal: true, ..Plain::default() };
     for ops in [
         vec![(key(5), None)],

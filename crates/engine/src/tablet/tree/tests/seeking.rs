@@ -103,7 +103,7 @@ fn reads_ahead_only_what_the_range_may_need() {
     let (reads, prefetched) = tree.memory.take_reads();
     assert!(reads.len() <= 4 && prefetched.len() <= 1, "{} {}", reads.len(), prefetched.len());
 
-    // A page of a listing: the leaves for what was announced are asked for at once, and hardly one more.
+    // A page of a listing: the leaves of the announced entries are prefetched at once, and hardly one more.
     let mut cursor = Cursor::new(TREE, &tree.memory, tree.root, b"", None).with_expected(500);
     block_on(async {
         for _ in 0..500 {
