@@ -140,7 +140,7 @@ async fn restore(store: &Store, salvage: LogSalvage, known: Known, report: &mut 
         report.notes.push(format!("repair: what is alive in {recounted} packed run(s) was counted again"));
     }
     // Before older records are looked at: an object that was written again needs none.
-    let mut not_done = store.do_again(behind, report).await?;
+    let mut not_done = store.do_again(salvage, report).await?;
     not_done.extend(inner.not_replayed.iter().map(|key| (key.clone(), false)));
     apply(store, report).await?;
     store.salvage(known, report).await?;
