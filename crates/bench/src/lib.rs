@@ -1,8 +1,8 @@
 //! The measurements of `shoal bench`, and the parts that the experiments share with them.
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
-//! figure depends on), [`cores`] (where clients and servers run), [`report`] (table or JSON lines), [`select()`] (names of
-//! cases), then the benchmarks: [`store`], [`grpc`], [`redis`] and [`amplification`].
+//! figure depends on), [`cores`] (where clients and servers run), [`report`] (table or JSON lines), [`mod@plot`] (charts),
+//! [`select()`] (names of cases), then the benchmarks: [`store`], [`grpc`], [`redis`] and [`amplification`].
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
@@ -14,6 +14,7 @@ pub mod grpc;
 pub mod histogram;
 pub mod machine;
 pub mod payload;
+pub mod plot;
 pub mod redis;
 pub mod report;
 mod select;
