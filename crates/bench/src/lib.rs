@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
 //! figure depends on), [`disk`] (the kernel's counters), [`cores`] (where clients and servers run), [`report`] (table or lines),
-//! [`mod@plot`] (charts), [`select()`] (names of cases), then the benchmarks: [`store`], [`grpc`], [`redis`] and [`amplification`].
+//! [`mod@plot`] (charts), [`select()`] (names of cases), then the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`] and [`scale`].
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
@@ -18,6 +18,7 @@ pub mod payload;
 pub mod plot;
 pub mod redis;
 pub mod report;
+pub mod scale;
 mod select;
 pub mod settle;
 pub mod store;
