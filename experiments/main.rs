@@ -1,7 +1,7 @@
 //! `experiments`: the studies that reproduce the sources of Shoal's design, a folder each.
 //!
-//! Every folder has a `README.md`: the question, the source, the command, the result and what it means for Shoal. `args` and
-//! `plot` are what the studies share; histograms, reports, machines and loads come from the crate `shoal-bench`. The product
+//! Every folder has a `README.md`: the question, the source, the command, the result and what it means for Shoal. `args` is
+//! what the studies share; histograms, reports, charts, machines and loads come from the crate `shoal-bench`. The product
 //! knows nothing of this program.
 
 mod allocators;
@@ -14,7 +14,6 @@ mod clusterperf;
 mod key_value_service;
 #[path = "message-buffer/mod.rs"]
 mod message_buffer;
-mod plot;
 #[path = "ramcloud-lessons/mod.rs"]
 mod ramcloud_lessons;
 mod thresholds;

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use shoal_bench::plot::{Axis, BarChart, LineChart, Mark};
+
 use super::cases::ALLOCATORS;
 use super::figures::{Figures, Point};
-use crate::plot::{Axis, BarChart, LineChart, Mark};
 
 /// A row of the table.
 pub(crate) struct Row {

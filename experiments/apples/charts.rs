@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use shoal_bench::plot::{Axis, LineChart, Mark};
+
 use super::choice::{Choice, Orchard, Supply};
 use super::law::{Law, expected_maximum};
 use super::simulate::{Round, Way, figures, on_all_cores, play};
 use super::walk::{pools_mean, turnovers_law};
 use super::{Answer, ApplesOptions, Progress, WALK_DEVICES, Walked};
-use crate::plot::{Axis, LineChart, Mark};
 
 /// Bins of a distribution.
 const BINS: usize = 40;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::Result;
+use shoal_bench::plot::{Axis, BarChart, LineChart, Mark};
 
 use super::METRICS;
-use crate::plot::{Axis, BarChart, LineChart, Mark};
 
 /// The figures of one case and variant.
 pub(crate) struct Row {

@@ -16,10 +16,10 @@ use clap::Args;
 use shoal_device::IoMode;
 
 use crate::args::{io_mode, seconds};
-use crate::plot::{Axis, LineChart, Mark};
 use shoal_bench::cores::Cores;
 use shoal_bench::histogram::Histogram;
 use shoal_bench::machine;
+use shoal_bench::plot::{Axis, LineChart, Mark};
 use shoal_bench::redis::{Bed, Place, Row};
 use shoal_bench::report::{Metric, Report};
 use shoal_bench::select;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use shoal_bench::grpc::{CASES, Row};
+use shoal_bench::plot::{Axis, BarChart};
 
 use super::VARIANTS;
-use crate::plot::{Axis, BarChart};
 
 /// Writes the charts for which there are figures to `directory`.
 ///

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use shoal_bench::plot::{Axis, BarChart};
 
 use super::cases::{IMPLEMENTATIONS, Row};
-use crate::plot::{Axis, BarChart};
 
 /// The tests that stand for the others: more names than these have no room below their bars.
 const DRAWN: [&str; 7] =

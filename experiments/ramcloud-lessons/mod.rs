@@ -16,8 +16,8 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::args::seconds;
-use crate::plot::{Axis, BarChart};
 use shoal_bench::machine;
+use shoal_bench::plot::{Axis, BarChart};
 use shoal_bench::report::{Metric, Report};
 use shoal_bench::select;
 

@@ -20,11 +20,11 @@ use shoal_device::{Device, IoMode};
 use shoal_engine::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 
 use crate::args::{io_mode, seconds};
-use crate::plot::{Axis, LineChart, Mark};
 use shoal_bench::data_file::NewFile;
 use shoal_bench::enough::Enough;
 use shoal_bench::histogram::Histogram;
 use shoal_bench::machine;
+use shoal_bench::plot::{Axis, LineChart, Mark};
 use shoal_bench::report::{Metric, Report};
 use shoal_bench::select;
 use shoal_bench::settle::settle;

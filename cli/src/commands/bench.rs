@@ -1,5 +1,6 @@
 //! `shoal bench`: measures this program on this machine. The crate `shoal-bench` has the measurements.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,6 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use shoal_bench::grpc::Servers;
+use shoal_bench::report::Format;
+use shoal_bench::scale::{ChildOptions, Killer, Order, ScaleOptions};
 
 use crate::failure::Usage;
 use crate::logging;
@@ -20,6 +23,7 @@ Examples:
   shoal bench store --data /dev/nvme1n1              a blank device, instead of a temporary file in this folder
   shoal bench store --json > figures.jsonl
   shoal bench redis --server 127.0.0.1:7412          a running server
+  shoal bench scale --quick --plot scale.svg         what becomes of a store as it grows
 
 Figures mean something only from a release build on a machine that does nothing else.";
 
@@ -42,6 +46,12 @@ enum Bench {
     Redis(RedisArguments),
     /// Allocated over live bytes of a store, after puts and after deletes, and the bytes written for them.
     Amplification(AmplificationArguments),
+    /// Durable puts into a store that grows: their rate, stalls and bytes written by kind along the way; then gets, listings,
+    /// overwriting, opening after kill -9, check.
+    Scale(ScaleArguments),
+    /// A process that `bench scale` kills.
+    #[command(hide = true)]
+    ScaleChild(ScaleChildArguments),
 }
 
 #[derive(Args)]
@@ -245,6 +255,106 @@ fn run_amplification(arguments: AmplificationArguments) -> anyhow::Result<()> {
     shoal_bench::amplification::run(&options, &mut std::io::stdout().lock())
 }
 
+const SCALE_EXAMPLES: &str = "\
+Examples:
+  shoal bench scale --quick                                       20,000 objects, some seconds
+  shoal bench scale --data /mnt/disk/new.data --plot scale.svg    10 million objects in random order
+  shoal bench scale --order random --order content --objects 50000000 --json > scale.jsonl
+
+Figures mean something only from a release build on a machine that does nothing else.";
+
+#[derive(Args)]
+#[command(after_help = SCALE_EXAMPLES)]
+struct ScaleArguments {
+    /// 20,000 objects and fewer questions.
+    #[arg(long)]
+    quick: bool,
+    /// The order of keys: random (hashes), sequential, zipf (few are put again and again) or content (64 digits of a hash, put
+    /// where there is none; a fifth are duplicates); may be given again, each gets a store of its own [default: random].
+    #[arg(long = "order", value_name = "ORDER")]
+    orders: Vec<Order>,
+    /// Objects that are put [default: 10000000, with --quick 20000].
+    #[arg(long, value_name = "N")]
+    objects: Option<u64>,
+    /// Bytes of a value.
+    #[arg(long, value_name = "SIZE", default_value = "100")]
+    value: Size,
+    /// Puts of a batch, which are durable together [default: 1000, with --quick 100].
+    #[arg(long, value_name = "N")]
+    batch: Option<u64>,
+    /// Memory for cached pages and values.
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    cache: Size,
+    /// How large the data file may grow; the log is in proportion.
+    #[arg(long, value_name = "SIZE", default_value = "64G")]
+    size: Size,
+    /// The data file: it must not exist, and is removed at the end [default: a temporary file in this folder].
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Draw puts a second against objects into this SVG file.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// How to drive the device.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
+}
+
+fn run_scale(arguments: ScaleArguments) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let (quick_objects, quick_batch) = if arguments.quick { (20_000, 100) } else { (10_000_000, 1_000) };
+    let format = match arguments.json {
+        true => Format::Json,
+        false if std::io::stdout().is_terminal() => Format::Table,
+        false => Format::Lines,
+    };
+    let orders = if arguments.orders.is_empty() { vec![Order::Random] } else { arguments.orders };
+    let options = ScaleOptions {
+        version: env!("CARGO_PKG_VERSION").into(),
+        format,
+        orders,
+        objects: arguments.objects.unwrap_or(quick_objects),
+        value_bytes: arguments.value.0,
+        batch: arguments.batch.unwrap_or(quick_batch),
+        cache: arguments.cache.0,
+        size: arguments.size.0,
+        data: arguments.data,
+        plot: arguments.plot,
+        quick: arguments.quick,
+        io: arguments.io.into(),
+        killer: Some(Killer { program, first: &["bench", "scale-child"] }),
+    };
+    options.check().map_err(Usage)?;
+    shoal_bench::scale::run(&options, &mut std::io::stdout().lock())
+}
+
+#[derive(Args)]
+struct ScaleChildArguments {
+    #[arg(long, value_name = "FILE")]
+    data: PathBuf,
+    #[arg(long, value_name = "SIZE")]
+    cache: Size,
+    #[arg(long, value_name = "BYTES")]
+    value: u32,
+    #[arg(long, value_name = "N")]
+    batch: u64,
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    io: Io,
+}
+
+fn run_scale_child(arguments: ScaleChildArguments) -> anyhow::Result<()> {
+    let options = ChildOptions {
+        data: arguments.data,
+        cache: arguments.cache.0,
+        value_bytes: arguments.value,
+        batch: arguments.batch,
+        io: arguments.io.into(),
+    };
+    shoal_bench::scale::put_until_killed(&options, &mut std::io::stdout().lock())
+}
+
 fn seconds(number: Option<f64>) -> anyhow::Result<Option<Duration>> {
     let wrong = |_| Usage("--seconds is a number of seconds above 0".into());
     Ok(number.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?)
@@ -259,6 +369,8 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
         Bench::GrpcServer(arguments) => return run_grpc_server(arguments),
         Bench::Redis(arguments) => return run_redis(arguments),
         Bench::Amplification(arguments) => return run_amplification(arguments),
+        Bench::Scale(arguments) => return run_scale(arguments),
+        Bench::ScaleChild(arguments) => return run_scale_child(arguments),
     };
     let time = seconds(arguments.seconds)?;
     let options = shoal_bench::store::StoreOptions {

@@ -25,6 +25,12 @@ impl NewFile {
         let device = device.with_context(|| format!("cannot make the data file {}", path.display()))?;
         Ok((device, Self(path)))
     }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
 }
 
 impl Drop for NewFile {

@@ -1,21 +1,24 @@
 //! The measurements of `shoal bench`, and the parts that the experiments share with them.
 //!
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (what a
-//! figure depends on), [`cores`] (where clients and servers run), [`report`] (table or JSON lines), [`select()`] (names of
-//! cases), then the benchmarks: [`store`], [`grpc`], [`redis`] and [`amplification`].
+//! figure depends on), [`disk`] (the kernel's counters), [`cores`] (where clients and servers run), [`report`] (table or lines),
+//! [`mod@plot`] (charts), [`select()`] (names of cases), then the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`] and [`scale`].
 //!
 //! Figures mean something from the `release` profile only. Nothing here decides whether a figure is good.
 
 pub mod amplification;
 pub mod cores;
 pub mod data_file;
+pub mod disk;
 pub mod enough;
 pub mod grpc;
 pub mod histogram;
 pub mod machine;
 pub mod payload;
+pub mod plot;
 pub mod redis;
 pub mod report;
+pub mod scale;
 mod select;
 pub mod settle;
 pub mod store;

@@ -1,4 +1,5 @@
-//! The surroundings of a figure: the machine, other work on it, and the processor time of this process.
+//! The surroundings of a figure: the machine, other work on it, and what this process takes of it: processor time, memory, and
+//! bytes that it writes.
 
 use std::fs;
 use std::time::Duration;
@@ -10,12 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let memory = read("/proc/meminfo");
-    let kib = memory
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.split_whitespace().next())
-        .and_then(|number| number.parse::<u64>().ok())
-        .unwrap_or_default();
+    let kib = figure(&memory, "MemTotal:").unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease");
     format!("{cores} cores, {:.1} GiB, Linux {}", kib as f64 / f64::from(1 << 20), kernel.trim())
 }
@@ -33,6 +29,37 @@ pub fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap_or_default(), time.tv_nsec.try_into().unwrap_or_default())
 }
 
+/// Memory of this process, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// All that is resident: also the pages of files that are mapped.
+    pub resident: u64,
+    /// The resident part that belongs to no file.
+    pub anonymous: u64,
+}
+
+impl Memory {
+    /// The memory now; zeros where the kernel does not tell.
+    #[must_use]
+    pub fn now() -> Self {
+        let status = read("/proc/self/status");
+        let bytes = |name| figure(&status, name).unwrap_or_default() << 10;
+        Self { resident: bytes("VmRSS:"), anonymous: bytes("RssAnon:") }
+    }
+}
+
+/// Bytes that this process has written to block devices or handed to the kernel for that; none where the kernel does not tell.
+#[must_use]
+pub fn written_bytes() -> Option<u64> {
+    figure(&read("/proc/self/io"), "write_bytes:")
+}
+
+/// The number behind `name` in lines of a name and a number.
+fn figure(lines: &str, name: &str) -> Option<u64> {
+    let rest = lines.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -48,5 +75,16 @@ mod tests {
         let before = cpu_time();
         assert!((0..1_000_000_u64).map(std::hint::black_box).sum::<u64>() > 0);
         assert!(cpu_time() > before);
+    }
+
+    #[test]
+    fn memory_that_is_used_is_counted() {
+        let before = Memory::now();
+        let memory = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let now = Memory::now();
+        assert!(now.anonymous >= before.anonymous + (32 << 20), "{before:?} {now:?}");
+        assert!(now.resident >= now.anonymous && memory.len() == 64 << 20);
+        assert_eq!(figure("a: 1\nwrite_bytes: 23 B\n", "write_bytes:"), Some(23));
+        assert_eq!(figure("a: 1\n", "write_bytes:"), None);
     }
 }

@@ -153,7 +153,7 @@ pub fn salt(seed: u64, name: &str) -> u64 {
 }
 
 /// A number that looks random and depends on both.
-fn mix(a: u64, b: u64) -> u64 {
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
     SeededEntropy::new(a ^ b.wrapping_mul(0xD6E8_FEB8_6659_FD93)).next_u64()
 }
 

@@ -1,4 +1,4 @@
-//! How figures are printed: a table for people, or one JSON object a line for programs.
+//! How figures are printed: a table for people, plain lines for pipes, or one JSON object a line for programs.
 //!
 //! Every row is printed as soon as it is there. What a case does not measure is a dash, or no line.
 
@@ -16,8 +16,19 @@ pub struct Metric {
     pub name: &'static str,
     /// Its unit there.
     pub unit: &'static str,
-    /// The column's head in the table.
+    /// The column's head in the table; empty: the table leaves it out.
     pub head: &'static str,
+}
+
+/// The readers of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// People: a table.
+    Table,
+    /// Tools that work by lines: case, variant, name, value and unit of a figure on each.
+    Lines,
+    /// Programs: one JSON object a line.
+    Json,
 }
 
 /// Prints the figures of one benchmark.
@@ -25,14 +36,24 @@ pub struct Report<'a> {
     out: &'a mut dyn Write,
     bench: &'static str,
     metrics: &'static [Metric],
-    json: bool,
+    format: Format,
     has_heads: bool,
 }
 
 impl<'a> Report<'a> {
     /// A report of `bench`, with a column for each of `metrics`.
     pub fn new(out: &'a mut dyn Write, bench: &'static str, metrics: &'static [Metric], json: bool) -> Self {
-        Self { out, bench, metrics, json, has_heads: false }
+        Self::formatted(out, bench, metrics, if json { Format::Json } else { Format::Table })
+    }
+
+    /// The same in any format.
+    pub fn formatted(
+        out: &'a mut dyn Write,
+        bench: &'static str,
+        metrics: &'static [Metric],
+        format: Format,
+    ) -> Self {
+        Self { out, bench, metrics, format, has_heads: false }
     }
 
     /// A fact about the run as a whole: machine, load, version, parameters, seed.
@@ -40,7 +61,7 @@ impl<'a> Report<'a> {
     /// # Errors
     /// As the output.
     pub fn fact(&mut self, name: &str, value: &str) -> io::Result<()> {
-        if self.json {
+        if self.format == Format::Json {
             writeln!(self.out, "{}", json!({ "bench": self.bench, "header": name, "value": value }))?;
         } else {
             writeln!(self.out, "# {name}: {value}")?;
@@ -54,9 +75,13 @@ impl<'a> Report<'a> {
     /// As the output.
     pub fn row(&mut self, case: &str, variant: &str, figures: &[Option<f64>]) -> io::Result<()> {
         assert_eq!(figures.len(), self.metrics.len(), "a row has a place for every metric");
-        if self.json {
+        if self.format != Format::Table {
             for (metric, figure) in self.metrics.iter().zip(figures) {
                 let Some(value) = figure else { continue };
+                if self.format == Format::Lines {
+                    writeln!(self.out, "{case} {variant} {} {value} {}", metric.name, metric.unit)?;
+                    continue;
+                }
                 let line: Value = json!({
                     "bench": self.bench, "case": case, "variant": variant,
                     "metric": metric.name, "value": value, "unit": metric.unit,
@@ -68,14 +93,16 @@ impl<'a> Report<'a> {
         if !self.has_heads {
             self.has_heads = true;
             write!(self.out, "\n{:21} {:14}", "case", "variant")?;
-            for metric in self.metrics {
+            for metric in self.metrics.iter().filter(|metric| !metric.head.is_empty()) {
                 write!(self.out, " {:>WIDTH$}", metric.head)?;
             }
             writeln!(self.out)?;
         }
         write!(self.out, "{case:21} {variant:14}")?;
-        for figure in figures {
-            write!(self.out, " {:>WIDTH$}", shown(*figure))?;
+        for (metric, figure) in self.metrics.iter().zip(figures) {
+            if !metric.head.is_empty() {
+                write!(self.out, " {:>WIDTH$}", shown(*figure))?;
+            }
         }
         writeln!(self.out)?;
         self.out.flush()
@@ -115,6 +142,23 @@ mod tests {
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(lines.contains(&vec!["c1", "v", "1234", "-"]), "{text}");
         assert!(lines.contains(&vec!["c2", "v", "0.0512", "12.3"]), "{text}");
+    }
+
+    #[test]
+    fn lines_have_five_words_and_a_table_leaves_out_what_has_no_head() {
+        const METRICS: &[Metric] = &[
+            Metric { name: "ops_per_s", unit: "1/s", head: "ops/s" },
+            Metric { name: "total_bytes", unit: "B", head: "" },
+        ];
+        let print = |format| {
+            let mut out = Vec::new();
+            let mut report = Report::formatted(&mut out, "b", METRICS, format);
+            report.row("c", "v", &[Some(12.34), Some(7.0)]).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(print(Format::Lines), "c v ops_per_s 12.34 1/s\nc v total_bytes 7 B\n");
+        let table = print(Format::Table);
+        assert!(table.contains("12.3") && !table.contains("7") && !table.contains("total"), "{table}");
     }
 
     #[test]

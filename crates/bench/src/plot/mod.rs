@@ -34,12 +34,18 @@ const BARS_SHARE: f64 = 0.8;
 const FONT: &str = "sans-serif";
 /// Radius of a point.
 const POINT: i32 = 3;
+/// A legend beside the plane: its width, its first line, and the way to the next one, in pixels.
+const BESIDE_WIDTH: u32 = 150;
+/// See `BESIDE_WIDTH`.
+const BESIDE_TOP: i32 = 56;
+/// See `BESIDE_WIDTH`.
+const BESIDE_STEP: usize = 22;
 /// A dash and the gap behind it.
 const DASH: (i32, i32) = (6, 4);
 
 /// One axis: what it shows, and in which unit.
 #[derive(Clone, Debug)]
-pub(crate) struct Axis {
+pub struct Axis {
     title: String,
     is_log: bool,
     from_zero: bool,
@@ -48,21 +54,21 @@ pub(crate) struct Axis {
 impl Axis {
     /// A linear axis of `what`, in `unit` (none where it is empty).
     #[must_use]
-    pub(crate) fn new(what: &str, unit: &str) -> Self {
+    pub fn new(what: &str, unit: &str) -> Self {
         let title = if unit.is_empty() { what.to_owned() } else { format!("{what} [{unit}]") };
         Self { title, is_log: false, from_zero: false }
     }
 
     /// Makes it logarithmic: equal ratios are equally long.
     #[must_use]
-    pub(crate) fn log(mut self) -> Self {
+    pub fn log(mut self) -> Self {
         self.is_log = true;
         self
     }
 
     /// Makes a linear axis begin at 0.
     #[must_use]
-    pub(crate) fn with_zero(mut self) -> Self {
+    pub fn with_zero(mut self) -> Self {
         self.from_zero = true;
         self
     }
@@ -74,7 +80,7 @@ impl Axis {
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub enum Mark {
     /// A line through its values.
     Line,
     /// A dashed line through its values.
@@ -91,41 +97,58 @@ struct Series {
 }
 
 /// A chart of lines and points.
-pub(crate) struct LineChart {
+pub struct LineChart {
     title: String,
     x: Axis,
     y: Axis,
     series: Vec<Series>,
-    legend: SeriesLabelPosition,
+    legend: LegendPlace,
+}
+
+/// Where the names of the series stand.
+#[derive(Clone)]
+enum LegendPlace {
+    /// In a corner of the plane.
+    Corner(SeriesLabelPosition),
+    /// Right of the plane, where no line can be.
+    Beside,
 }
 
 impl LineChart {
     /// A chart without series.
     #[must_use]
-    pub(crate) fn new(title: &str, x: Axis, y: Axis) -> Self {
-        Self { title: title.to_owned(), x, y, series: Vec::new(), legend: SeriesLabelPosition::UpperRight }
+    pub fn new(title: &str, x: Axis, y: Axis) -> Self {
+        let legend = LegendPlace::Corner(SeriesLabelPosition::UpperRight);
+        Self { title: title.to_owned(), x, y, series: Vec::new(), legend }
     }
 
     /// Puts the legend on the left (it is on the right otherwise) or at the bottom (at the top otherwise).
     #[must_use]
-    pub(crate) fn legend(mut self, is_left: bool, is_bottom: bool) -> Self {
-        self.legend = match (is_left, is_bottom) {
+    pub fn legend(mut self, is_left: bool, is_bottom: bool) -> Self {
+        self.legend = LegendPlace::Corner(match (is_left, is_bottom) {
             (false, false) => SeriesLabelPosition::UpperRight,
             (false, true) => SeriesLabelPosition::LowerRight,
             (true, false) => SeriesLabelPosition::UpperLeft,
             (true, true) => SeriesLabelPosition::LowerLeft,
-        };
+        });
+        self
+    }
+
+    /// Puts the legend right of the plane: it covers no line.
+    #[must_use]
+    pub fn legend_beside(mut self) -> Self {
+        self.legend = LegendPlace::Beside;
         self
     }
 
     /// Adds a series in a colour of its own. Without a name it is not in the legend.
-    pub(crate) fn add(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
+    pub fn add(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
         let colour = self.series.last().map_or(0, |last| last.colour + 1);
         self.push(name, mark, colour, values);
     }
 
     /// Adds a series in the colour of the last one: a measurement beside its formula.
-    pub(crate) fn add_alike(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
+    pub fn add_alike(&mut self, name: &str, mark: Mark, values: impl IntoIterator<Item = (f64, f64)>) {
         let colour = self.series.last().map_or(0, |last| last.colour);
         self.push(name, mark, colour, values);
     }
@@ -139,13 +162,18 @@ impl LineChart {
     ///
     /// # Errors
     /// Where it cannot be drawn.
-    pub(crate) fn svg(&self) -> anyhow::Result<String> {
+    pub fn svg(&self) -> anyhow::Result<String> {
         let all = || self.series.iter().flat_map(|series| series.values.iter());
         let x = self.x.scale(all().map(|value| value.0));
         let y = self.y.scale(all().map(|value| value.1));
         let frame = Frame { title: &self.title, x_title: &self.x.title, y_title: &self.y.title, x, y };
         let has_names = self.series.iter().any(|series| !series.name.is_empty());
-        frame.svg(has_names.then_some(self.legend.clone()), |chart, frame| {
+        let legend = match self.legend.clone() {
+            _ if !has_names => Legend::None,
+            LegendPlace::Corner(position) => Legend::Corner(position),
+            LegendPlace::Beside => Legend::Beside(&self.series),
+        };
+        frame.svg(legend, |chart, frame| {
             for series in &self.series {
                 draw_series(chart, frame, series)?;
             }
@@ -157,13 +185,13 @@ impl LineChart {
     ///
     /// # Errors
     /// Where it cannot be drawn or written.
-    pub(crate) fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    pub fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
         write(directory, name, &self.svg()?)
     }
 }
 
 /// A chart of bars: for each category, one bar of each series.
-pub(crate) struct BarChart {
+pub struct BarChart {
     title: String,
     x_title: String,
     y: Axis,
@@ -175,7 +203,7 @@ impl BarChart {
     /// A chart without series; `x_title` says what the categories are. Bars begin at 0, or at the bottom of a
     /// logarithmic axis.
     #[must_use]
-    pub(crate) fn new(title: &str, x_title: &str, y: Axis, categories: &[&str]) -> Self {
+    pub fn new(title: &str, x_title: &str, y: Axis, categories: &[&str]) -> Self {
         let categories = categories.iter().map(|&name| name.to_owned()).collect();
         Self {
             title: title.to_owned(),
@@ -190,7 +218,7 @@ impl BarChart {
     ///
     /// # Panics
     /// Where there are more or fewer values than categories.
-    pub(crate) fn add(&mut self, name: &str, values: impl IntoIterator<Item = Option<f64>>) {
+    pub fn add(&mut self, name: &str, values: impl IntoIterator<Item = Option<f64>>) {
         let values: Vec<Option<f64>> = values.into_iter().collect();
         assert_eq!(values.len(), self.categories.len(), "series {name} has a value for every category");
         self.series.push((name.to_owned(), values));
@@ -200,12 +228,15 @@ impl BarChart {
     ///
     /// # Errors
     /// Where it cannot be drawn.
-    pub(crate) fn svg(&self) -> anyhow::Result<String> {
+    pub fn svg(&self) -> anyhow::Result<String> {
         let y = self.y.scale(self.series.iter().flat_map(|(_, values)| values.iter().flatten().copied()));
         let x = Scale::Categories(self.categories.clone());
         let frame = Frame { title: &self.title, x_title: &self.x_title, y_title: &self.y.title, x, y };
         let width = BARS_SHARE / self.series.len().max(1) as f64;
-        let legend = (self.series.len() > 1).then_some(SeriesLabelPosition::UpperRight);
+        let legend = match self.series.len() {
+            0 | 1 => Legend::None,
+            _ => Legend::Corner(SeriesLabelPosition::UpperRight),
+        };
         frame.svg(legend, |chart, frame| {
             for (index, (name, values)) in self.series.iter().enumerate() {
                 let style = COLOURS[index % COLOURS.len()].filled();
@@ -229,7 +260,7 @@ impl BarChart {
     ///
     /// # Errors
     /// Where it cannot be drawn or written.
-    pub(crate) fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    pub fn write(&self, directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
         write(directory, name, &self.svg()?)
     }
 }
@@ -240,6 +271,14 @@ fn write(directory: &Path, name: &str, svg: &str) -> anyhow::Result<PathBuf> {
     let path = directory.join(format!("{name}.svg"));
     fs::write(&path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
+}
+
+/// The legend of one chart.
+enum Legend<'a> {
+    None,
+    Corner(SeriesLabelPosition),
+    /// The names and marks of these, right of the plane.
+    Beside(&'a [Series]),
 }
 
 /// The frame around the series.
@@ -257,7 +296,7 @@ type Drawn = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 impl Frame<'_> {
     fn svg(
         &self,
-        legend: Option<SeriesLabelPosition>,
+        legend: Legend<'_>,
         draw: impl FnOnce(&mut Plane<'_>, &Self) -> Drawn,
     ) -> anyhow::Result<String> {
         let mut text = String::new();
@@ -269,12 +308,20 @@ impl Frame<'_> {
     fn draw(
         &self,
         text: &mut String,
-        legend: Option<SeriesLabelPosition>,
+        legend: Legend<'_>,
         draw: impl FnOnce(&mut Plane<'_>, &Self) -> Drawn,
     ) -> Drawn {
         let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
+        let plane = match legend {
+            Legend::Beside(series) => {
+                let (plane, side) = area.split_horizontally(SIZE.0 - BESIDE_WIDTH);
+                draw_names(&side, series)?;
+                plane
+            }
+            _ => area.clone(),
+        };
+        let mut chart = ChartBuilder::on(&plane)
             .caption(self.title, (FONT, 19))
             .margin(12)
             .margin_right(24)
@@ -293,7 +340,7 @@ impl Frame<'_> {
             .y_label_formatter(&|value| plotters::coord::ranged1d::ValueFormatter::format_ext(&self.y, value))
             .draw()?;
         draw(&mut chart, self)?;
-        if let Some(position) = legend {
+        if let Legend::Corner(position) = legend {
             chart
                 .configure_series_labels()
                 .position(position)
@@ -305,6 +352,22 @@ impl Frame<'_> {
         area.present()?;
         Ok(())
     }
+}
+
+/// Draws the names of `series`, each behind its mark, one below the other.
+fn draw_names(side: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, series: &[Series]) -> Drawn {
+    let named = series.iter().filter(|series| !series.name.is_empty());
+    for (series, y) in named.zip((BESIDE_TOP..).step_by(BESIDE_STEP)) {
+        let colour = COLOURS[series.colour % COLOURS.len()];
+        let style = colour.stroke_width(2);
+        match series.mark {
+            Mark::Line => side.draw(&PathElement::new([(0, y), (18, y)], style))?,
+            Mark::Dashed => side.draw(&PathElement::new([(0, y), (7, y)], style))?,
+            Mark::Points => side.draw(&Circle::new((9, y), POINT, colour.filled()))?,
+        }
+        side.draw(&Text::new(series.name.clone(), (24, y - 7), (FONT, 13)))?;
+    }
+    Ok(())
 }
 
 fn draw_series(chart: &mut Plane<'_>, frame: &Frame<'_>, series: &Series) -> Drawn {

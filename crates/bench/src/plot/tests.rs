@@ -63,6 +63,20 @@ fn values_are_at_their_places() {
 }
 
 #[test]
+fn a_legend_beside_the_plane_covers_no_line() {
+    let mut chart = LineChart::new("t", Axis::new("x", ""), Axis::new("y", "")).legend_beside();
+    chart.add("first store", Mark::Line, [(1.0, 1.0), (2.0, 2.0)]);
+    chart.add("second store", Mark::Points, [(1.0, 2.0), (2.0, 1.0)]);
+    let svg = chart.svg().unwrap();
+    let texts = || svg.split("<text ").skip(1);
+    let name = texts().find(|text| text.contains("first store")).expect("the legend names it");
+    let name_x: i32 = attributes(&format!("<text {name}").replace("/svg", "/text"), "x")[0].parse().unwrap();
+    let lines = attributes(&svg, "points");
+    let farthest = lines.iter().flat_map(|points| line(points)).map(|(x, _)| x).filter(|&x| x < name_x - 40);
+    assert!(svg.contains("second store") && farthest.max().unwrap() < name_x - 40, "{svg}");
+}
+
+#[test]
 fn what_has_no_place_is_left_out() {
     let mut chart = LineChart::new("t", Axis::new("x", "").log(), Axis::new("y", "").log());
     let values =

@@ -1,0 +1,151 @@
+//! Putting a load into a store that grows, and the time that it takes, from mark to mark. Any store can be the target.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::load::{Batch, Load};
+use crate::histogram::Histogram;
+
+/// A store that a load goes into.
+pub trait Target {
+    /// Stores a batch; it is durable when this returns.
+    ///
+    /// # Errors
+    /// The store failed.
+    fn put(&mut self, batch: &Batch) -> Result<()>;
+}
+
+/// The puts since the last mark.
+#[derive(Clone, Debug, Default)]
+pub struct Interval {
+    /// Puts.
+    pub puts: u64,
+    /// The time that they took, the making of keys included.
+    pub time: Duration,
+    /// How long the batches took.
+    pub batches: Histogram,
+    /// The longest time between the ends of two batches.
+    pub longest_gap: Duration,
+    /// Seconds of the run's clock in which no batch ended.
+    pub seconds_without_commit: u64,
+}
+
+impl Interval {
+    /// Puts a second.
+    #[must_use]
+    pub fn puts_per_s(&self) -> f64 {
+        self.puts as f64 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+/// The numbers of puts at which figures are taken: tenths and hundredths of all, 19 in all, each a whole number of batches.
+#[must_use]
+pub fn marks(puts: u64, batch: u64) -> Vec<u64> {
+    let batch = batch.max(1);
+    let hundredths = (1..=10).chain((20..=100).step_by(10));
+    let whole = |hundredth: u64| (puts as u128 * u128::from(hundredth) / 100) as u64 / batch * batch;
+    let mut marks: Vec<u64> = hundredths.map(whole).filter(|&mark| mark > 0).collect();
+    marks.dedup();
+    marks
+}
+
+/// Puts `load` into `target` by batches of `batch`, up to the last of `marks`, and calls `at_mark` at each of them. The time that
+/// `at_mark` takes counts nowhere.
+///
+/// # Errors
+/// As the target and `at_mark`.
+pub fn climb(
+    load: &mut Load,
+    target: &mut dyn Target,
+    marks: &[u64],
+    batch: u64,
+    at_mark: &mut dyn FnMut(&Load, &Interval) -> Result<()>,
+) -> Result<()> {
+    let mut commits = Commits::default();
+    // Time of the run so far, without that of the marks.
+    let mut before = Duration::ZERO;
+    for &mark in marks {
+        let (began, mut interval) = (Instant::now(), Interval::default());
+        while load.puts() < mark {
+            let puts = load.batch(batch.min(mark - load.puts()));
+            let put_at = Instant::now();
+            target.put(&puts)?;
+            interval.batches.record(put_at.elapsed());
+            interval.puts += puts.puts.len() as u64;
+            commits.end(before + began.elapsed(), &mut interval);
+        }
+        interval.time = began.elapsed();
+        before += interval.time;
+        at_mark(load, &interval)?;
+    }
+    Ok(())
+}
+
+/// When batches ended, as time since the run began.
+#[derive(Default)]
+struct Commits {
+    last: Duration,
+}
+
+impl Commits {
+    /// A batch ended at `now`.
+    fn end(&mut self, now: Duration, interval: &mut Interval) {
+        interval.longest_gap = interval.longest_gap.max(now.saturating_sub(self.last));
+        interval.seconds_without_commit += now.as_secs().saturating_sub(self.last.as_secs() + 1);
+        self.last = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::scale::load::Order;
+
+    #[test]
+    fn marks_are_about_twenty_and_end_with_the_last_put() {
+        let of = marks(10_000_000, 1000);
+        assert_eq!(of.len(), 19);
+        assert_eq!((of[0], of[9], of[10], of[18]), (100_000, 1_000_000, 2_000_000, 10_000_000));
+        assert_eq!(marks(1000, 1000), [1000]);
+        assert_eq!(marks(5, 1000), [0_u64; 0]);
+        assert!(marks(u64::MAX, 1).is_sorted());
+    }
+
+    #[test]
+    fn a_second_without_an_end_is_a_stall() {
+        let (mut commits, mut interval) = (Commits::default(), Interval::default());
+        for millis in [100, 1_900, 2_000, 4_999, 5_000] {
+            commits.end(Duration::from_millis(millis), &mut interval);
+        }
+        // Of seconds 0 to 5 only that from 3.0 to 4.0 has no end of a batch.
+        assert_eq!(interval.seconds_without_commit, 1);
+        assert_eq!(interval.longest_gap, Duration::from_millis(2_999));
+    }
+
+    #[test]
+    fn a_climb_puts_everything_once() {
+        #[derive(Default)]
+        struct Map(HashMap<Vec<u8>, usize>, Vec<usize>);
+        impl Target for Map {
+            fn put(&mut self, batch: &Batch) -> Result<()> {
+                self.1.push(batch.puts.len());
+                self.0.extend(batch.puts.iter().map(|put| (put.key.clone(), put.value.len())));
+                Ok(())
+            }
+        }
+        let (mut load, mut map) = (Load::new(Order::Random, 7, 1000, 0), Map::default());
+        let mut seen = Vec::new();
+        climb(&mut load, &mut map, &[300, 1000], 128, &mut |load, interval| {
+            seen.push((load.puts(), interval.puts, interval.batches.count()));
+            assert!(interval.puts_per_s() > 0.0 && interval.longest_gap <= interval.time);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, [(300, 300, 3), (1000, 700, 6)]);
+        assert_eq!((map.0.len(), map.1[2]), (1000, 44));
+        assert!(map.0.values().all(|&bytes| bytes == 7));
+    }
+}

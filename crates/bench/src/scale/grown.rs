@@ -1,0 +1,252 @@
+//! The questions to a store that has grown: gets, listings, overwriting, opening after a kill, check.
+//!
+//! Each gives one row. An object that does not come back as it was put is an error, and so is damage.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use shoal_base::{BLOCK_BYTES_U64, SeededEntropy};
+use shoal_device::IoMode;
+use shoal_engine::{ByteRange, CheckOptions, ListRequest, ObjectKey, Store, block_on, check};
+
+use super::climb::Target;
+use super::load::{Batch, Load, Put, SEED};
+use super::shoal::{BUCKET, Shoal, device};
+use super::{Sizes, killed};
+use crate::data_file::NewFile;
+use crate::histogram::Histogram;
+use crate::report::{Metric, Report};
+use crate::settle::settle;
+
+/// Keys of a page of a long listing.
+const PAGE_KEYS: usize = 1000;
+/// Keys of a short listing.
+const SHORT_KEYS: usize = 100;
+/// How long one question is asked at most.
+const ASKED_MAX: Duration = Duration::from_secs(30);
+/// A tenth of the objects is overwritten.
+const OVERWRITTEN_SHARE: u64 = 10;
+
+pub(super) const METRICS: &[Metric] = &[
+    Metric { name: "operations", unit: "1", head: "ops" },
+    Metric { name: "ops_per_s", unit: "1/s", head: "ops/s" },
+    Metric { name: "p50_us", unit: "us", head: "p50 us" },
+    Metric { name: "p99_us", unit: "us", head: "p99 us" },
+    Metric { name: "device_reads_per_op", unit: "1", head: "reads/op" },
+    Metric { name: "written_bytes_per_op", unit: "B", head: "B/op" },
+    Metric { name: "seconds", unit: "s", head: "s" },
+    Metric { name: "free_mib", unit: "MiB", head: "free MiB" },
+    Metric { name: "pending_mib", unit: "MiB", head: "pend MiB" },
+    Metric { name: "allocated_mib", unit: "MiB", head: "data MiB" },
+];
+
+/// The figures of a row; none where the question has no such figure.
+#[derive(Default)]
+struct Row {
+    operations: Option<u64>,
+    latencies: Option<Histogram>,
+    reads: Option<u64>,
+    written_bytes: Option<u64>,
+    time: Option<Duration>,
+    /// Free, pending and allocated blocks.
+    blocks: Option<[u64; 3]>,
+}
+
+impl Row {
+    fn figures(&self) -> Vec<Option<f64>> {
+        let operations = self.operations.map(|count| count as f64);
+        let per_operation = |count: Option<u64>| Some(count? as f64 / operations?.max(1.0));
+        let quantile = |permille| self.latencies.as_ref().map(|latencies| latencies.quantile_us(permille));
+        let seconds = self.time.map(|time| time.as_secs_f64());
+        let mib = |place: usize| Some((self.blocks?[place] * BLOCK_BYTES_U64) as f64 / f64::from(1 << 20));
+        vec![
+            operations,
+            operations.zip(seconds).map(|(count, seconds)| count / seconds.max(1e-9)),
+            quantile(500),
+            quantile(990),
+            per_operation(self.reads),
+            per_operation(self.written_bytes),
+            seconds,
+            mib(0),
+            mib(1),
+            mib(2),
+        ]
+    }
+
+    fn of_space(store: &Store) -> Self {
+        let stat = store.stat();
+        Self {
+            blocks: Some([stat.free_blocks, stat.pending_blocks, stat.allocated_blocks]),
+            ..Self::default()
+        }
+    }
+}
+
+/// A store that has grown, and what was put into it.
+pub(super) struct Grown<'a> {
+    pub(super) case: String,
+    pub(super) load: &'a Load,
+    pub(super) file: &'a NewFile,
+    pub(super) sizes: &'a Sizes,
+    pub(super) io: IoMode,
+}
+
+impl Grown<'_> {
+    /// Asks everything, one question after the other; `shoal` is the store as the load left it.
+    pub(super) fn ask(&self, mut shoal: Shoal, report: &mut Report<'_>) -> Result<()> {
+        let mut tell = |name: &str, row: &Row| report.row(&self.case, name, &row.figures());
+        settle(shoal.store());
+        tell("get", &self.gets(shoal.store(), false)?)?;
+        tell("get-absent", &self.gets(shoal.store(), true)?)?;
+        tell("list-long-warm", &self.list_long(shoal.store())?)?;
+        tell("before-overwriting", &Row::of_space(shoal.store()))?;
+        tell("overwrite-10th", &self.overwrite(&mut shoal)?)?;
+        settle(shoal.store());
+        tell("overwritten", &Row::of_space(shoal.store()))?;
+        shoal.close()?;
+        let kill = self.sizes.killer.as_ref();
+        let killed =
+            kill.map(|killer| killed::put_and_kill(killer, self.file.path(), self.sizes)).transpose()?;
+        let began = Instant::now();
+        let shoal = Shoal::open(device(self.file.path(), self.io)?, self.sizes.cache)?;
+        let opened =
+            Row { operations: killed, latencies: None, time: Some(began.elapsed()), ..Row::default() };
+        tell(if killed.is_some() { "open-after-kill" } else { "open" }, &opened)?;
+        if let Some(puts) = killed {
+            killed::verify(shoal.store(), self.sizes, puts)?;
+        }
+        tell("list-100-cold", &self.list_short(shoal.store())?)?;
+        shoal.close()?;
+        tell("check", &self.check()?)?;
+        Ok(())
+    }
+
+    /// Random objects that are there, each compared with what was put; or keys that are not.
+    fn gets(&self, store: &Store, absent: bool) -> Result<Row> {
+        let random = SeededEntropy::new(SEED + u64::from(absent));
+        let mut latencies = Histogram::default();
+        let (reads, began) = (store.stat().device.reads, Instant::now());
+        while latencies.count() < self.sizes.gets && began.elapsed() < ASKED_MAX {
+            let number = self.load.stored(&random);
+            let key = if absent { self.load.absent_key(&random) } else { self.load.key(number) };
+            let key = ObjectKey::new(BUCKET, &key)?;
+            let asked = Instant::now();
+            let object = block_on(store.get(&key, ByteRange::ALL))?;
+            latencies.record(asked.elapsed());
+            let is_right = match object {
+                None => absent,
+                Some(object) => !absent && object.value.to_vec() == self.load.value(number),
+            };
+            ensure!(
+                is_right,
+                "object {} did not come back as it was put",
+                String::from_utf8_lossy(key.key())
+            );
+        }
+        Ok(Row {
+            operations: Some(latencies.count()),
+            reads: Some(store.stat().device.reads - reads),
+            time: Some(began.elapsed()),
+            latencies: Some(latencies),
+            ..Row::default()
+        })
+    }
+
+    /// Keys in order by pages, for the second time.
+    fn list_long(&self, store: &Store) -> Result<Row> {
+        self.list_once(store)?;
+        self.list_once(store)
+    }
+
+    fn list_once(&self, store: &Store) -> Result<Row> {
+        let (mut keys, mut after, mut latencies) = (0, Vec::new(), Histogram::default());
+        let (reads, began) = (store.stat().device.reads, Instant::now());
+        while keys < self.sizes.listed && began.elapsed() < ASKED_MAX {
+            let asked = Instant::now();
+            let page = block_on(store.list(&request(after, PAGE_KEYS)))?;
+            latencies.record(asked.elapsed());
+            keys += page.entries.len() as u64;
+            match page.next {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+        ensure!(
+            keys >= self.load.objects().min(self.sizes.listed) || began.elapsed() >= ASKED_MAX,
+            "a listing lacks keys"
+        );
+        Ok(Row {
+            operations: Some(keys),
+            reads: Some(store.stat().device.reads - reads),
+            time: Some(began.elapsed()),
+            latencies: Some(latencies),
+            ..Row::default()
+        })
+    }
+
+    /// Short listings from random places on: the store was just opened.
+    fn list_short(&self, store: &Store) -> Result<Row> {
+        let random = SeededEntropy::new(SEED + 2);
+        let mut latencies = Histogram::default();
+        let (reads, began) = (store.stat().device.reads, Instant::now());
+        while latencies.count() < self.sizes.short_listings && began.elapsed() < ASKED_MAX {
+            let after = self.load.key(self.load.stored(&random));
+            let asked = Instant::now();
+            block_on(store.list(&request(after, SHORT_KEYS)))?;
+            latencies.record(asked.elapsed());
+        }
+        Ok(Row {
+            operations: Some(latencies.count()),
+            reads: Some(store.stat().device.reads - reads),
+            time: Some(began.elapsed()),
+            latencies: Some(latencies),
+            ..Row::default()
+        })
+    }
+
+    /// Puts a tenth of the objects again, random ones; the figures of space are those right behind the last batch.
+    fn overwrite(&self, shoal: &mut Shoal) -> Result<Row> {
+        let random = SeededEntropy::new(SEED + 3);
+        let before = shoal.store().stat().device.blocks_written;
+        let (mut left, mut latencies) =
+            (self.load.objects().div_ceil(OVERWRITTEN_SHARE), Histogram::default());
+        let (operations, began) = (left, Instant::now());
+        while left > 0 {
+            let count = left.min(self.sizes.batch);
+            let put = |_| {
+                let number = self.load.stored(&random);
+                Put { key: self.load.key(number), value: self.load.value(number) }
+            };
+            let batch = Batch { puts: (0..count).map(put).collect(), if_absent: false };
+            let asked = Instant::now();
+            shoal.put(&batch)?;
+            latencies.record(asked.elapsed());
+            left -= count;
+        }
+        let time = began.elapsed();
+        let written = shoal.store().stat().device.blocks_written - before;
+        Ok(Row {
+            operations: Some(operations),
+            latencies: Some(latencies),
+            written_bytes: Some(written * BLOCK_BYTES_U64),
+            time: Some(time),
+            ..Row::of_space(shoal.store())
+        })
+    }
+
+    fn check(&self) -> Result<Row> {
+        let cache_bytes = usize::try_from(self.sizes.cache)?;
+        let began = Instant::now();
+        let options = CheckOptions { cache_bytes, ..CheckOptions::default() };
+        let report =
+            block_on(check(device(self.file.path(), self.io)?, &options)).context("the check failed")?;
+        if !report.is_clean() {
+            bail!("the check found {} problem(s): {:?}", report.problem_count, report.problems.first());
+        }
+        Ok(Row { operations: Some(report.objects), time: Some(began.elapsed()), ..Row::default() })
+    }
+}
+
+fn request(start_after: Vec<u8>, limit: usize) -> ListRequest {
+    ListRequest { bucket: BUCKET.into(), start_after, limit, ..ListRequest::default() }
+}

@@ -1,0 +1,159 @@
+//! Shoal as a target: a store in this process, on a file that grows as it fills.
+
+use std::future::poll_fn;
+use std::path::Path;
+use std::pin::pin;
+
+use anyhow::Result;
+use shoal_base::BLOCK_BYTES_U64;
+use shoal_buffer::Buffer;
+use shoal_device::{Device, FileOptions, IoMode};
+use shoal_engine::{
+    Environment, Error, FormatOptions, ObjectKey, OpenOptions, Pending, PutOptions, RejectRules,
+    SHORT_PUTS_MAX, Store, Write, block_on,
+};
+
+use super::climb::Target;
+use super::load::{Batch, Put};
+
+/// The bucket of the objects.
+pub(super) const BUCKET: &str = "bench";
+
+/// A store, and the way to put into it: all puts of a batch are with it before one of them is waited for, so that they share a
+/// flush.
+pub struct Shoal {
+    store: Store,
+}
+
+impl Shoal {
+    /// Lays a store that may grow to `size` bytes out on `device`, and opens it with `cache` bytes of cache.
+    ///
+    /// # Errors
+    /// As the store.
+    pub fn create(device: Device, size: u64, cache: u64) -> Result<Self> {
+        let layout = FormatOptions::for_blocks(size / BLOCK_BYTES_U64);
+        block_on(Store::format(&device, &layout, &Environment::default()))?;
+        Self::open(device, cache)
+    }
+
+    /// Opens the store on `device`.
+    ///
+    /// # Errors
+    /// As the store.
+    pub fn open(device: Device, cache: u64) -> Result<Self> {
+        let mut options = OpenOptions { cache_bytes: usize::try_from(cache)?, ..OpenOptions::default() };
+        // Its reads are not those of the gets beside it.
+        options.tuning.scrub_bytes_per_s = 0;
+        Ok(Self { store: block_on(Store::open(device, options, Environment::default()))? })
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Closes it in order.
+    ///
+    /// # Errors
+    /// As the store.
+    pub fn close(self) -> Result<()> {
+        Ok(block_on(self.store.close())?)
+    }
+}
+
+/// Opens the file at `path`, which holds a store.
+///
+/// # Errors
+/// As the device.
+pub(super) fn device(path: &Path, io: IoMode) -> Result<Device> {
+    Ok(shoal_device::open(path, &FileOptions { io, ..FileOptions::default() })?)
+}
+
+impl Target for Shoal {
+    fn put(&mut self, batch: &Batch) -> Result<()> {
+        block_on(put_all(&self.store, batch))
+    }
+}
+
+async fn put_all(store: &Store, batch: &Batch) -> Result<()> {
+    let mut puts = Vec::with_capacity(batch.puts.len());
+    for Put { key, value } in &batch.puts {
+        puts.push((ObjectKey::new(BUCKET, key)?, &value[..]));
+    }
+    let mut waiting = Vec::new();
+    {
+        let mut begin = pin!(begin_all(store, batch.if_absent, &puts, &mut waiting));
+        poll_fn(|context| store.gather(|| begin.as_mut().poll(context))).await?;
+    }
+    for pending in waiting {
+        poll_fn(|context| pending.poll_durable(context)).await?;
+    }
+    Ok(())
+}
+
+/// Gives all puts their places in the order of writes, short ones many at a time.
+async fn begin_all(
+    store: &Store,
+    if_absent: bool,
+    puts: &[(ObjectKey, &[u8])],
+    waiting: &mut Vec<Pending>,
+) -> Result<()> {
+    let rules = RejectRules { if_exists: if_absent, ..RejectRules::default() };
+    let options = PutOptions { rules, ..PutOptions::default() };
+    // Where several found no place, each of them is put alone.
+    let (mut at, mut alone_until) = (0, 0);
+    while let Some((key, value)) = puts.get(at) {
+        let group = &puts[at..puts.len().min(at + SHORT_PUTS_MAX)];
+        if !if_absent && at >= alone_until {
+            if let Some(pending) = store.try_write(group) {
+                waiting.push(pending);
+                at += group.len();
+                continue;
+            }
+            alone_until = at + group.len();
+        }
+        let mut buffer = Buffer::new();
+        buffer.append(bytes::Bytes::copy_from_slice(value));
+        match store.write(Write::put(key, &buffer, &options)).await {
+            Ok(pending) => waiting.push(pending),
+            // A duplicate: the object is there.
+            Err(Error::ConditionFailed { .. }) if if_absent => {}
+            Err(error) => return Err(error.into()),
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shoal_device::MemDevice;
+    use shoal_engine::ByteRange;
+
+    use super::*;
+    use crate::scale::load::{Load, ORDERS};
+
+    #[test]
+    fn batches_of_all_orders_and_sizes_are_stored() {
+        for (order, value_bytes) in ORDERS.into_iter().flat_map(|order| [(order, 100), (order, 20_000)]) {
+            let device = Device::new(Arc::new(MemDevice::new(32_768)));
+            let mut shoal = Shoal::create(device, 128 << 20, 16 << 20).unwrap();
+            let mut load = Load::new(order, value_bytes, 400, 0);
+            let mut puts = Vec::new();
+            for _ in 0..4 {
+                let batch = load.batch(100);
+                shoal.put(&batch).unwrap();
+                puts.extend(batch.puts);
+            }
+            for put in puts {
+                let key = ObjectKey::new(BUCKET, &put.key).unwrap();
+                let object = block_on(shoal.store().get(&key, ByteRange::ALL)).unwrap().unwrap();
+                assert_eq!(object.value.to_vec(), put.value, "{order}");
+            }
+            shoal.close().unwrap();
+        }
+    }
+}
