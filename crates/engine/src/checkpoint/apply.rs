@@ -108,10 +108,10 @@ impl Inner {
 
     /// The same without merges; gives the bytes of the overlay that was applied.
     async fn apply_alone(&self, tablet: &Tablet) -> Result<u64> {
+        self.make_room_for_a_layer(tablet).await?;
         let _turn = self.maintenance.applier.take().await;
         self.log.poison.check()?;
         self.space.reclaim(self.log.committer.named_superblock());
-        self.make_room_for_a_layer(tablet).await?;
         let Some(marker) = tablet.freeze(|marker| self.log.committer.push(Item::Marker(marker))) else {
             return Ok(0);
         };
@@ -231,6 +231,15 @@ impl Inner {
         if !injected(Bug::DroppedNeverFreed) {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
+        tracing::debug!(
+            "tablet {}: applied {} records to the base and {} to a layer; {} layers of {} entries above {} of the base",
+            tablet.id,
+            direct.len(),
+            layered.len(),
+            new.trees.layers.list.len(),
+            new.trees.layers.entries(),
+            new.trees.base.entries,
+        );
         self.publish_tree(tablet, new).await?;
         if let Some(frozen) = frozen {
             let size = frozen.size();

@@ -22,7 +22,7 @@ use crate::store::{Inner, OperationCounters};
 use crate::tablet::damage::Unread;
 use crate::tablet::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone};
 use crate::tablet::tree::{Change, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};
-use crate::tablet::tree_io::{PoolPages, PoolSink, is_of_medium, tree_of};
+use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, is_of_medium, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
 use crate::tablet::view::{Tablet, View};
 use crate::testing::injected_bug::{Bug, injected};
@@ -32,6 +32,12 @@ use crate::value::packed::is_reserved;
 const TRY_AGAIN_NS: u64 = 600_000_000_000;
 /// Bytes of entries that are merged for each byte of an overlay that is applied.
 const MERGED_PER_FRESH: u64 = 2;
+
+/// Layers of about one size that become one.
+const LAYERS_A_TIER: usize = 8;
+/// Entries of the largest layers of the lowest tier but one; each tier has eight times as many.
+const TIER_ENTRIES: u64 = 1024;
+const TIERS_MAX: u32 = 12;
 
 /// An entry of a layer on its way into the base; none: the key does not exist.
 struct MergeOp {
@@ -88,25 +94,58 @@ pub(crate) enum Merged {
     All(u64),
 }
 
+/// A step of a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// So many of the newest layers become one.
+    Newest(usize),
+    /// A slice of the oldest ones goes into the base.
+    Base,
+}
+
+/// How many of the newest layers are to become one: so many of one size are expensive to search, and cheap to merge.
+fn full_tier(list: &[Root]) -> Option<usize> {
+    let tier_of = |root: &Root| (root.entries / TIER_ENTRIES).max(1).ilog(LAYERS_A_TIER as u64);
+    (0..TIERS_MAX).find_map(|tier| {
+        let leading = list.iter().take_while(|root| tier_of(root) <= tier).count();
+        let full = list[..leading].iter().filter(|root| tier_of(root) == tier).count();
+        (full >= LAYERS_A_TIER).then_some(leading)
+    })
+}
+
 /// Why layers are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// There are many.
     BySize,
-    /// Their pages are in the way.
-    ByRelocation,
+    /// Their pages are in the way, or no more of them may be.
+    ByForce,
 }
 
 impl Inner {
-    /// Whether the layers of a tablet are many enough to be merged, or a merge is under way.
+    /// Whether layers of a tablet are to be merged.
     pub(crate) fn wants_merge(&self, tablet: &Tablet) -> bool {
-        let trees = tablet.view().trees.clone();
+        self.next_merge(tablet, &tablet.view().trees).is_some()
+    }
+
+    /// The next step of the merges of a tablet.
+    fn next_merge(&self, tablet: &Tablet, trees: &Trees) -> Option<Step> {
         let layers = &*trees.layers;
-        if self.is_blocked(tablet, layers) {
-            return layers.list.len() >= LAYERS_MAX / 2 && readable_above(tablet, layers) > 1;
+        let mut free = &layers.list[..layers.list.len() - layers.merging];
+        let is_blocked = self.is_blocked(tablet, layers);
+        if is_blocked {
+            free = &free[..free.len().min(readable_above(tablet, layers))];
         }
-        let heavy = layers.entries() * 1000 >= trees.base.entries * self.tuning.merge_permille;
-        layers.merging > 0 || !layers.list.is_empty() && (heavy || layers.list.len() >= LAYERS_MAX / 2)
+        if let Some(count) = full_tier(free) {
+            return Some(Step::Newest(count));
+        }
+        if is_blocked {
+            return (layers.list.len() >= LAYERS_MAX / 2 && free.len() > 1)
+                .then_some(Step::Newest(free.len()));
+        }
+        let is_heavy = layers.entries() * 1000 >= trees.base.entries * self.tuning.merge_permille;
+        let is_due = layers.merging > 0 || is_heavy || layers.list.len() >= LAYERS_MAX * 3 / 4;
+        (is_due && !layers.list.is_empty()).then_some(Step::Base)
     }
 
     /// Whether a merge of these layers would meet one that could not be read a short time ago.
@@ -121,6 +160,10 @@ impl Inner {
     /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-32). What
     /// fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they are.
     pub(crate) async fn merge_after(&self, fresh: u64) {
+        if let Some(worker) = &self.maintenance.worker {
+            worker.wake_merge();
+            return;
+        }
         let mut credit = fresh.saturating_mul(MERGED_PER_FRESH);
         while credit > 0 && self.check_open().is_ok() && !self.gives_up {
             let wanting = self.tablets.all().iter().filter(|tablet| self.wants_merge(tablet));
@@ -143,11 +186,12 @@ impl Inner {
     /// # Errors
     /// As an apply.
     pub(crate) async fn merge_idle(&self) -> Result<bool> {
-        let wanting = self.tablets.all().iter().find(|tablet| self.wants_merge(tablet));
-        match wanting {
-            Some(tablet) => Ok(self.merge_some(tablet, Wanted::BySize).await? != Merged::Nothing),
-            None => Ok(false),
+        for tablet in self.tablets.all() {
+            if self.merge_some(tablet, Wanted::BySize).await? != Merged::Nothing {
+                return Ok(true);
+            }
         }
+        Ok(false)
     }
 
     /// One step of the merge of a tablet's layers, waiting for its turn.
@@ -155,11 +199,15 @@ impl Inner {
     /// # Errors
     /// As an apply.
     pub(crate) async fn merge_some(&self, tablet: &Tablet, wanted: Wanted) -> Result<Merged> {
+        self.log.poison.check()?;
+        let view = tablet.view();
+        match self.next_merge(tablet, &view.trees) {
+            Some(Step::Newest(count)) => return self.merge_newest(tablet, &view, count).await,
+            None if wanted == Wanted::BySize => return Ok(Merged::Nothing),
+            Some(Step::Base) | None => {}
+        }
         let _turn = self.maintenance.applier.take().await;
         self.log.poison.check()?;
-        if wanted == Wanted::BySize && !self.wants_merge(tablet) {
-            return Ok(Merged::Nothing);
-        }
         match self.merge_slice(tablet, self.unread(), false).await {
             // Nothing waits for a merge: it leaves pages alone that may be readable later.
             Err(Error::Io(error)) if is_of_medium(&error) => {
@@ -187,18 +235,13 @@ impl Inner {
         Ok(given_up)
     }
 
-    /// Merges until another layer may come (INV-32). The caller has the applier's turn.
+    /// Merges until another layer may come (INV-32).
     ///
     /// # Errors
-    /// As an apply; [`Error::Busy`] where damaged layers leave nothing that could be merged.
+    /// As an apply; [`Error::Busy`] if damaged layers leave nothing that could be merged.
     pub(crate) async fn make_room_for_a_layer(&self, tablet: &Tablet) -> Result<()> {
         while tablet.view().trees.layers.list.len() >= LAYERS_MAX {
-            if tablet.view().frozen.is_some() {
-                break;
-            }
-            // Only now do pages of the base count as lost that cannot be read.
-            let unread = if self.answers().await { Unread::IsLost } else { self.unread() };
-            if self.merge_slice(tablet, unread, false).await? == Merged::Nothing {
+            if self.merge_some(tablet, Wanted::ByForce).await? == Merged::Nothing {
                 return Err(Error::Busy(
                     "too many layers of its trees are damaged: `shoal check --repair` gives them up",
                 ));
@@ -215,7 +258,7 @@ impl Inner {
             return Ok(Merged::Nothing);
         }
         if self.is_blocked(tablet, &view.trees.layers) && !gives_up {
-            return self.merge_above(tablet, &view).await;
+            return Ok(Merged::Nothing);
         }
         let mut layers = (*view.trees.layers).clone();
         if layers.merging == 0 {
@@ -243,6 +286,8 @@ impl Inner {
             pages.push(written);
         }
         let is_last = slice.next.is_none();
+        let pages_written: u64 =
+            pages.iter().flat_map(|pages: &Pages<'_>| &pages.taken).map(|run| u64::from(run.blocks)).sum();
         let mut freed = Vec::new();
         if let Some(frontier) = slice.next {
             layers.frontier =
@@ -258,6 +303,11 @@ impl Inner {
         let trees = Trees { base, layers: Arc::new(layers) };
         let new = NewTree::new(trees, view.applied, view.totals);
         self.publish_tree(tablet, NewTree { pages, freed, ..new }).await?;
+        tracing::debug!(
+            "tablet {}: merged {bytes} bytes of layers, {} pages of the base written; last slice: {is_last}",
+            tablet.id,
+            pages_written
+        );
         OperationCounters::add(&self.counters.merged_bytes, bytes);
         self.log.committer.moved.notify();
         Ok(if is_last { Merged::All(bytes) } else { Merged::Some(bytes) })
@@ -278,6 +328,9 @@ impl Inner {
             let records = slice.ops.len() as u64;
             // What the new pages replace comes free with the publish. No more than all of the base is written, and what came.
             let needed = (records * TREE_BLOCKS_PER_RECORD).min(base.entries / 4 + records / 2 + 8);
+            if self.space.missing(needed) > 0 {
+                self.grow_for(needed).await?;
+            }
             if let Some(promise) = self.space.promise_moves(needed, false) {
                 return Ok(Some((slice, promise)));
             }
@@ -371,52 +424,65 @@ impl Inner {
         self.tablets.met.note(&range);
     }
 
-    /// Merges the layers above the one that cannot be read into one.
-    async fn merge_above(&self, tablet: &Tablet, view: &View) -> Result<Merged> {
-        let layers = &*view.trees.layers;
-        let count = readable_above(tablet, layers);
-        if count < 2 {
-            return Ok(Merged::Nothing);
-        }
-        let upper = layers.list[..count].to_vec();
-        let mut cursor = self.cursor_over(tablet, Layers { list: upper.clone(), ..Layers::default() });
-        cursor.approach(&[]);
-        let tree = tree_of(self.identity, tablet.id);
+    /// Makes one layer of the `count` newest ones of `view`. Applies go on meanwhile: layers never change, and only the publish needs
+    /// the applier's turn.
+    async fn merge_newest(&self, tablet: &Tablet, view: &View, count: usize) -> Result<Merged> {
+        let newest = view.trees.layers.list[..count].to_vec();
         let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight).of_layer();
-        let mut bytes = 0;
-        let written = async {
-            let mut writer = TreeWriter::new(tree, view.applied, &mut sink);
-            while let Some((key, found)) = cursor.next_with_tombstones().await? {
-                bytes += (key.len() + found.len()) as u64;
-                writer.push(&key, &found).await?;
-            }
-            writer.finish().await
+        let written = self.write_merged(tablet, view, &newest, &mut sink).await;
+        // R8: also after an error the pages' blocks go back only when the writes on them have ended.
+        let finished = sink.finish().await;
+        let Some((root, bytes)) = written.map_err(|error| self.apply_failed(&error))? else {
+            *tablet.unreadable.lock() = newest.first().map(|&root| (root, self.now_ns()));
+            return Ok(Merged::Nothing);
         };
-        let root = match written.await {
-            Ok(root) if cursor.take_gaps().is_empty() => root,
-            outcome => {
-                // R8: the pages' blocks go back only when the writes on them have ended.
-                drop(sink.finish().await);
-                let Err(error) = outcome else {
-                    // One of these cannot be read either: the next try finds fewer above it.
-                    *tablet.unreadable.lock() = upper.first().map(|&root| (root, self.now_ns()));
-                    return Ok(Merged::Nothing);
-                };
-                return Err(self.apply_failed(&error));
-            }
+        let pages = finished.map_err(|error| self.apply_failed(&error))?;
+        let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();
+        OperationCounters::add(&self.counters.pages_written, written);
+        let freed = self.pages_of(tablet, &newest).await?;
+        let _turn = self.maintenance.applier.take().await;
+        self.log.poison.check()?;
+        let now = tablet.view();
+        let mut layers = (*now.trees.layers).clone();
+        let at = layers.list.windows(count).position(|some| some == newest);
+        // A merge into the base has begun with them, or an apply failed: the new layer is for nothing.
+        let Some(at) =
+            at.filter(|at| now.frozen.is_none() && at + count + layers.merging <= layers.list.len())
+        else {
+            return Ok(Merged::Some(bytes));
         };
-        let pages = sink.finish().await.map_err(|error| self.apply_failed(&error))?;
-        OperationCounters::add(
-            &self.counters.pages_written,
-            pages.taken.iter().map(|run| u64::from(run.blocks)).sum(),
-        );
-        let freed = self.pages_of(tablet, &upper).await?;
-        let mut after = layers.clone();
-        after.list.splice(..count, [root]);
-        let trees = Trees { layers: Arc::new(after), ..view.trees.clone() };
-        let new = NewTree::new(trees, view.applied, view.totals);
+        layers.list.splice(at..at + count, root.page.is_some().then_some(root));
+        let trees = Trees { layers: Arc::new(layers), ..now.trees.clone() };
+        let new = NewTree::new(trees, now.applied, now.totals);
         self.publish_tree(tablet, NewTree { pages: vec![pages], freed, ..new }).await?;
-        Ok(Merged::All(bytes))
+        tracing::debug!("tablet {}: {count} layers became one of {} entries", tablet.id, root.entries);
+        OperationCounters::add(&self.counters.merged_bytes, bytes);
+        Ok(Merged::Some(bytes))
+    }
+
+    /// Writes the entries and tombstones of `newest` as one tree; none where damage hides some of them.
+    async fn write_merged(
+        &self,
+        tablet: &Tablet,
+        view: &View,
+        newest: &[Root],
+        sink: &mut PoolSink<'_>,
+    ) -> Result<Option<(Root, u64)>> {
+        let mut cursor = self.cursor_over(tablet, Layers { list: newest.to_vec(), ..Layers::default() });
+        cursor.approach(&[]);
+        let mut writer = TreeWriter::new(tree_of(self.identity, tablet.id), view.applied, sink);
+        let mut bytes = 0;
+        while let Some((key, found)) = cursor.next_with_tombstones().await? {
+            if is_tombstone(&found) && injected(Bug::TombstoneDropped) {
+                continue;
+            }
+            bytes += (key.len() + found.len()) as u64;
+            writer.push(&key, &found).await?;
+        }
+        if !cursor.take_gaps().is_empty() {
+            return Ok(None);
+        }
+        Ok(Some((writer.finish().await?, bytes)))
     }
 
     /// Takes the keys out of the trees below a damaged layer that it may have held: what they say is older, and what it named was

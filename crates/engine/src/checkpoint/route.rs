@@ -108,10 +108,13 @@ impl Inner {
         trees.base.entries >= self.tuning.layers_from && self.has_room_for_layer(ops)
     }
 
-    /// Whether the device has room to merge a layer of these operations later (INV-31). Without it as much as possible goes into the
-    /// base.
+    /// Whether the device has room to merge a layer of these operations later (INV-31), where it is a file, after it has grown.
+    /// Without room as much as possible goes into the base.
     fn has_room_for_layer(&self, ops: &[Op]) -> bool {
-        self.space.available() > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
+        let device = self.device.inner();
+        let growth =
+            if device.can_grow() { self.layout.blocks_max.saturating_sub(device.blocks()) } else { 0 };
+        self.space.available() + growth > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
     }
 
     async fn look_at_leaves(

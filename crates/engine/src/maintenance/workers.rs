@@ -22,6 +22,8 @@ use crate::store::{Inner, Store};
 
 /// The applier checks for work this often without a wake-up.
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
+/// How often the merger checks for work without being woken.
+const MERGER_PERIOD: Duration = Duration::from_millis(500);
 /// The overlays are applied after this time even if they are small: the space of deleted objects becomes free.
 const APPLY_AFTER_NS: u64 = 3_000_000_000;
 /// The mover checks for work this often.
@@ -48,9 +50,10 @@ type Work = fn(&Weak<Inner>, &Worker);
 /// # Errors
 /// As the system.
 pub(crate) fn start(worker: &Arc<Worker>, inner: &Arc<Inner>) -> std::io::Result<()> {
-    let works: [(&str, Duty, Work); 8] = [
+    let works: [(&str, Duty, Work); 9] = [
         ("shoal-commit", Duty::Commit, committer),
         ("shoal-apply", Duty::Apply, applier),
+        ("shoal-merge", Duty::Merge, merger),
         ("shoal-grow", Duty::Grow, grower),
         ("shoal-move", Duty::Move, mover),
         ("shoal-reap", Duty::Reap, reaper),
@@ -130,22 +133,34 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
     let mut last_full_ns = 0;
     rounds(Duty::Apply, store, worker, |inner| {
         let now_ns = inner.now_ns();
-        let mut is_merging = false;
         let result = if inner.wants_apply() {
             block_on(inner.apply_fullest())
         } else if now_ns.saturating_sub(last_full_ns) >= APPLY_AFTER_NS {
             last_full_ns = now_ns;
             block_on(inner.apply_all())
         } else {
-            block_on(inner.merge_idle()).map(|merged| is_merging = merged)
+            Ok(())
         };
         inner.tablets.held_streams.expire(inner.now_ns());
         inner.space.reclaim(inner.log.committer.named_superblock());
         // The superblock of an apply may need a seal.
         worker.wake_commit();
         Some(match later("an apply failed and will be tried again", result) {
-            Some(()) if is_merging || inner.wants_apply() => Duration::ZERO,
+            Some(()) if inner.wants_apply() => Duration::ZERO,
             Some(()) => APPLIER_PERIOD,
+            None => RETRY_AFTER,
+        })
+    });
+}
+
+/// Merges layers, step by step.
+fn merger(store: &Weak<Inner>, worker: &Worker) {
+    rounds(Duty::Merge, store, worker, |inner| {
+        let merged = block_on(inner.merge_idle());
+        worker.wake_commit();
+        Some(match later("layers could not be merged, which will be tried again", merged) {
+            Some(true) => Duration::ZERO,
+            Some(false) => MERGER_PERIOD,
             None => RETRY_AFTER,
         })
     });

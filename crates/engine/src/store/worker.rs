@@ -15,6 +15,8 @@ pub(crate) enum Duty {
     Commit,
     Apply,
     Grow,
+    /// Merges layers.
+    Merge,
     /// Saves which groups belong to which bucket.
     Own,
     Move,
@@ -70,6 +72,10 @@ impl Worker {
 
     pub(crate) fn wake_apply(&self) {
         self.ring(Duty::Apply);
+    }
+
+    pub(crate) fn wake_merge(&self) {
+        self.ring(Duty::Merge);
     }
 
     pub(crate) fn wake_grow(&self) {

@@ -140,6 +140,8 @@ pub(crate) enum Bug {
     DirectBesideLayer,
     /// INV-26: what a record of a layer replaces is not freed.
     NotSettled,
+    /// INV-30: layers that become one lose their tombstones.
+    TombstoneDropped,
     /// INV-30: a delete that goes into a layer leaves no tombstone.
     TombstoneLeftOut,
     /// INV-27: layers that are being merged have a say below the frontier.

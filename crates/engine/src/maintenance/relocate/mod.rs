@@ -233,7 +233,7 @@ impl Inner {
         // Pages of layers do not move. Where nobody is in a hurry, the layers are merged first.
         if position.is_empty() && !view.trees.layers.list.is_empty() && !self.is_busy(self.now_ns()) {
             drop(turn);
-            let merged = self.merge_some(of_tablet, Wanted::ByRelocation).await?;
+            let merged = self.merge_some(of_tablet, Wanted::ByForce).await?;
             let position = if merged == Merged::Nothing { vec![0] } else { position };
             return Ok(Some(Round::Walk { tablet, position }));
         }
