@@ -242,8 +242,6 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
         run.sim.injected() > 0 && !struck
     };
     run.observe_all(&store, is_damage);
-    // The write hit what the next superblock needs: the store is read-only, and no batch promises the one that went astray.
-    let is_poisoned = store.stat().poisoned.is_some();
     let mut is_closed = false;
     if close {
         match block_on(store.close()) {
@@ -253,6 +251,8 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
             Err(error) => panic!("{what}: closing: {error}"),
         }
     }
+    // The write hit what the next superblock needs: the store is read-only, and no batch promises the one that went astray.
+    let is_poisoned = store.stat().poisoned.is_some();
     drop(store);
     run.sim.clear_faults();
     let store = match open(&device, tiny()) {
