@@ -242,16 +242,13 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
         run.sim.injected() > 0 && !struck
     };
     run.observe_all(&store, is_damage);
-    let mut is_closed = false;
     if close {
         match block_on(store.close()) {
-            Ok(()) => is_closed = true,
-            // What the write hit may be needed to apply what the log holds: then the log is read again, and its end was not promised.
-            Err(Error::Corrupt { .. } | Error::Poisoned(_)) => {}
+            Ok(()) | Err(Error::Corrupt { .. } | Error::Poisoned(_)) => {}
             Err(error) => panic!("{what}: closing: {error}"),
         }
     }
-    // The write hit what the next superblock needs: the store is read-only, and no batch promises the one that went astray.
+    // A write that hit the space image makes the store read-only: no later batch promises the one that went astray.
     let is_poisoned = store.stat().poisoned.is_some();
     drop(store);
     run.sim.clear_faults();
@@ -260,7 +257,7 @@ fn deceives(image: Image, fault: Fault, what: &str, close: bool) -> bool {
         Err(Error::Corrupt { .. } | Error::Unopenable(_)) => return struck,
         Err(error) => panic!("{what}: opening: {error}"),
     };
-    if (struck_late || is_poisoned) && !is_closed {
+    if struck_late && !close || is_poisoned {
         return struck;
     }
     let names: Vec<Vec<u8>> = run.model.keys().map(<[u8]>::to_vec).collect();
