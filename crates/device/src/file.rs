@@ -191,6 +191,10 @@ impl BlockDevice for FileDevice {
         self.storage.lengthen(blocks, true)
     }
 
+    fn allocates(&self) -> bool {
+        self.storage.allocates()
+    }
+
     fn extend(&self, blocks: u64) -> io::Result<()> {
         self.storage.lengthen(blocks, false)
     }

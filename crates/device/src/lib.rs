@@ -137,6 +137,12 @@ pub trait BlockDevice: Send + Sync {
     /// The system's error; a raw device that is shorter gives one too.
     fn grow(&self, blocks: u64) -> io::Result<()>;
 
+    /// Whether [`grow`](Self::grow) takes the room of what is new at once, which then reads as zeros until it is written: nothing
+    /// needs to be written there before it is used.
+    fn allocates(&self) -> bool {
+        false
+    }
+
     /// As [`grow`](Self::grow), but the file system need not have room for what is new before it is written.
     ///
     /// # Errors

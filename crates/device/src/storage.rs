@@ -43,6 +43,8 @@ pub(crate) struct Storage {
     /// Growers wait for each other, nobody else for them.
     growing: Mutex<()>,
     /// Whether `RWF_DSYNC` works here, as far as is known. A figure: any order will do.
+    /// Whether the file system allocated all that the file grew by.
+    allocates: AtomicBool,
     dsync: AtomicBool,
     counters: Counters,
 }
@@ -70,6 +72,7 @@ impl Storage {
             blocks: AtomicU64::new(bytes / BLOCK_BYTES_U64),
             growing: Mutex::new(()),
             dsync: AtomicBool::new(true),
+            allocates: AtomicBool::new(true),
             counters: Counters::default(),
         }
     }
@@ -200,7 +203,10 @@ impl Storage {
         let length = self.file.metadata()?.len();
         let allocated = || sys::allocate(&self.file, old_bytes, bytes - old_bytes);
         match if allocates { allocated() } else { self.file.set_len(bytes) } {
-            Err(error) if is_unsupported(&error) => self.file.set_len(bytes)?,
+            Err(error) if is_unsupported(&error) => {
+                self.allocates.store(false, Ordering::Release);
+                self.file.set_len(bytes)?;
+            }
             Err(error) => {
                 // A file system that is full may have allocated a part: it goes back to whoever else writes there.
                 if let Err(kept) = self.file.set_len(length) {
@@ -212,6 +218,11 @@ impl Storage {
         }
         self.blocks.store(blocks, Ordering::Release);
         Ok(())
+    }
+
+    /// See [`crate::BlockDevice::allocates`]. A file system that once could not is not relied on any more.
+    pub(crate) fn allocates(&self) -> bool {
+        self.kind != Kind::Raw && self.allocates.load(Ordering::Acquire)
     }
 
     /// See [`crate::BlockDevice::shrink`].

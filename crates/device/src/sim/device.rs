@@ -60,13 +60,15 @@ pub struct SimOptions {
     pub parallel: usize,
     /// Whether it can grow, as a file can.
     pub growable: bool,
+    /// Whether what it grows by reads as zeros until it is written.
+    pub allocates: bool,
     /// Whether it records its history, which holds every block ever written.
     pub record: bool,
 }
 
 impl Default for SimOptions {
     fn default() -> Self {
-        Self { latency: Latency::default(), parallel: 32, growable: false, record: true }
+        Self { latency: Latency::default(), parallel: 32, growable: false, allocates: false, record: true }
     }
 }
 
@@ -360,6 +362,10 @@ impl BlockDevice for SimDevice {
 
     fn describe(&self) -> String {
         format!("{} simulated blocks", self.blocks())
+    }
+
+    fn allocates(&self) -> bool {
+        self.core.options.allocates
     }
 
     fn can_grow(&self) -> bool {
