@@ -1,11 +1,11 @@
 //! Merging the layers of a tablet into its base, slice by slice in the order of the keys.
 //!
 //! A slice takes the entries of all layers that are being merged from the frontier on, applies them to the base as an apply does, and
-//! is published with the new frontier (INV-27): a crash loses the work of one slice at most. What an entry shadowed was freed
-//! when its layer was written (INV-26), so a merge frees pages only: those of the base that it replaces, and at the end those of
+//! is published with the new frontier (INV-28): a crash loses the work of one slice at most. What an entry shadowed was freed
+//! when its layer was written (INV-27), so a merge frees pages only: those of the base that it replaces, and at the end those of
 //! the layers. Applies come between slices, and the layers that they write wait for the next merge.
 //!
-//! A layer that cannot be read is a barrier (INV-33): what lies below it may be older than what it held. It stays, and answers with
+//! A layer that cannot be read is a barrier (INV-34): what lies below it may be older than what it held. It stays, and answers with
 //! errors where it is damaged, until a repair gives it up. The layers above it are merged with each other, so their number
 //! stays bounded.
 
@@ -60,7 +60,7 @@ impl Merge for TakeEntries {
         if let Old::Present(old) = old {
             assert!(
                 version_of(old) <= version_of(entry),
-                "a layer holds an older version than the base (INV-25)"
+                "a layer holds an older version than the base (INV-26)"
             );
         }
         new.extend_from_slice(entry);
@@ -73,7 +73,7 @@ fn version_of(entry: &[u8]) -> u64 {
     entry.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// What a slice takes.
+/// The entries that a slice takes.
 struct Slice {
     ops: Vec<MergeOp>,
     bytes: u64,
@@ -83,7 +83,7 @@ struct Slice {
     gaps: Vec<Gap>,
 }
 
-/// What came of a step of a merge.
+/// The outcome of a step of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merged {
     /// Nothing is to be merged now.
@@ -157,7 +157,7 @@ impl Inner {
         unreadable.is_some_and(|(root, _)| layers.list.contains(&root))
     }
 
-    /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-32). What
+    /// Merges as an apply of `fresh` bytes calls for, so that a merge ends before its layers are as many again (INV-33). What
     /// fails is tried again later: nothing waits for it. A store that is being closed or repaired leaves its layers as they are.
     pub(crate) async fn merge_after(&self, fresh: u64) {
         if let Some(worker) = &self.maintenance.worker {
@@ -235,7 +235,7 @@ impl Inner {
         Ok(given_up)
     }
 
-    /// Merges until another layer may come (INV-32).
+    /// Merges until another layer may come (INV-33).
     ///
     /// # Errors
     /// As an apply; [`Error::Busy`] if damaged layers leave nothing that could be merged.
@@ -313,7 +313,7 @@ impl Inner {
         Ok(if is_last { Merged::All(bytes) } else { Merged::Some(bytes) })
     }
 
-    /// A slice, and a promise of the blocks that the base may take for it (INV-31); a short one where the device is nearly full, none
+    /// A slice, and a promise of the blocks that the base may take for it (INV-32); a short one where the device is nearly full, none
     /// where it has no room for that.
     async fn take_slice_with_room(
         &self,

@@ -30,7 +30,7 @@ pub(crate) struct TabletChange {
     pub has_filters: bool,
 }
 
-/// What a new superblock changes.
+/// The changes of a new superblock.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     /// The new trees of a tablet.

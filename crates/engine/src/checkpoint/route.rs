@@ -1,7 +1,7 @@
 //! Which records of an apply go into the base, and which into a new layer.
 //!
 //! A leaf of the base that meets many records is rewritten: each record costs a fraction of a page. Records that fall thinly would
-//! cost a page each, so they become a layer. A record goes into the base only if no layer holds its key (INV-29): an entry of a
+//! cost a page each, so they become a layer. A record goes into the base only if no layer holds its key (INV-30): an entry of a
 //! layer would shadow it. The filters say so, and the same look at them finds the leaves that may hold what a record replaces:
 //! mostly none, so a new key costs no read.
 
@@ -50,7 +50,7 @@ pub(crate) struct Routed {
     pub layered: Vec<Layered>,
 }
 
-/// What became of a layer.
+/// A layer that is written, and not published yet.
 pub(crate) struct NewLayer<'a> {
     pub root: Root,
     pub pages: Pages<'a>,
@@ -108,7 +108,7 @@ impl Inner {
         trees.base.entries >= self.tuning.layers_from && self.has_room_for_layer(ops)
     }
 
-    /// Whether the device has room to merge a layer of these operations later (INV-31), where it is a file, after it has grown.
+    /// Whether the device has room to merge a layer of these operations later (INV-32), where it is a file, after it has grown.
     /// Without room as much as possible goes into the base.
     fn has_room_for_layer(&self, ops: &[Op]) -> bool {
         let device = self.device.inner();

@@ -12,8 +12,9 @@ use crate::store::features::Features;
 use crate::store::layout::{Layout, Places};
 use crate::store::losses::Losses;
 use crate::store::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Superblock};
-use crate::tablet::layers::LayersRef;
-use crate::tablet::tree::{PageRef, Root};
+use crate::tablet::layers::{LAYERS_MAX, Layers, LayersRef, tombstone};
+use crate::tablet::layers_page;
+use crate::tablet::tree::{PageRef, Root, Tree};
 use crate::tablet::view::TabletRecord;
 use crate::value::manifest::Manifest;
 use crate::value::packed::{Footer, Owner, RunEntry, Totals, put_footer, put_item, run_key};
@@ -242,6 +243,57 @@ fn no_flipped_bit_of_a_superblock_passes() {
         assert_eq!(Superblock::decode(&block), None, "bit {bit}");
         block[bit / 8] ^= 1 << (bit % 8);
     }
+}
+
+/// The list of a tablet's layers, and a tombstone.
+#[test]
+fn layers_lie_where_the_document_says() {
+    let doc = include_str!("../../../../docs/format/layers.md");
+    let (rows, item) = (table(doc, "layers"), table(doc, "layer"));
+    let root = |block, crc, height, entries| Root { page: Some(PageRef { block, crc }), height, entries };
+    let layers = Layers {
+        list: vec![root(5001, 71, 3, 90_000), root(5002, 72, 2, 4_000), root(5003, 73, 1, 11)],
+        merging: 2,
+        frontier: b"default\0photos/17".to_vec(),
+        live: 1 << 40,
+        stored: None,
+    };
+    let tree = Tree { device: 1_004, tablet: TabletId(3) };
+    let (page, crc) = layers_page::encode(tree, &layers, Lsn(1_005), 6_000);
+    let magic = u64::from(u16::from_le_bytes(*b"Sc"));
+    let header = [
+        ("crc", u64::from(crc)),
+        ("magic", magic),
+        ("version", 1),
+        ("count", 3),
+        ("tablet", 3),
+        ("frontier_bytes", 17),
+        ("merging", 2),
+        ("block", 6_000),
+        ("lsn", 1_005),
+        ("device", 1_004),
+        ("live", 1 << 40),
+    ];
+    for (field, expected) in header {
+        assert_eq!(number(&page, rows[field]), expected, "{field}");
+    }
+    let end =
+        |rows: &BTreeMap<String, (usize, usize)>| rows.values().map(|(at, bytes)| at + bytes).max().unwrap();
+    let (header, bytes) = (end(&rows), end(&item));
+    let items = [(5001, 71, 3, 90_000), (5002, 72, 2, 4_000), (5003, 73, 1, 11)];
+    for (at, (block, crc, height, entries)) in items.into_iter().enumerate() {
+        let written = &page[header + at * bytes..];
+        let fields =
+            [("root.block", block), ("root.crc", crc), ("root.height", height), ("entries", entries)];
+        for (field, expected) in fields {
+            assert_eq!(number(written, item[field]), expected, "{field} of layer {at}");
+        }
+    }
+    let frontier = header + 3 * bytes;
+    assert_eq!(page[frontier..][..17], *b"default\0photos/17");
+    assert!(page[frontier + 17..].iter().all(|&byte| byte == 0));
+    assert!(doc.contains(&format!("at most {LAYERS_MAX} |")) && doc.contains("exactly 8 bytes"));
+    assert_eq!(tombstone(Lsn(9)), 9_u64.to_le_bytes());
 }
 
 #[test]

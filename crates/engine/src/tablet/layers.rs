@@ -2,11 +2,11 @@
 //!
 //! An apply whose records fall too thinly on the leaves of the base writes them as a new layer: a small tree with full pages (a
 //! *sorted run* in the words of log-structured stores). Later the layers are merged into the base, slice by slice
-//! (`checkpoint/merge.rs`). For each key the newest tree that has an entry decides (INV-25); an entry without a body is a
+//! (`checkpoint/merge.rs`). For each key the newest tree that has an entry decides (INV-26); an entry without a body is a
 //! tombstone: the key does not exist, whatever lies below. An apply frees the value that an entry shadows in the same publish
-//! (INV-26), so blocks in use are those of deciding entries, and a merge frees pages only.
+//! (INV-27), so blocks in use are those of deciding entries, and a merge frees pages only.
 //!
-//! While layers are merged, they have no say for keys below the frontier: the base has their entries there (INV-27).
+//! While layers are merged, they have no say for keys below the frontier: the base has their entries there (INV-28).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::common::error::{Error, Result};
 use crate::tablet::tree::{Found, Gap, NextPage, PageSource, Probe, Root, Step, Tree};
 use crate::testing::injected_bug::{Bug, injected};
 
-/// Layers that a tablet has at most (INV-32).
+/// Layers that a tablet has at most (INV-33).
 pub(crate) const LAYERS_MAX: usize = 40;
 
 /// Bytes of a tombstone in a layer: the version of the delete, and no body.
@@ -92,7 +92,7 @@ pub(crate) struct Place {
     pub next: NextPage,
 }
 
-/// What memory says of a key.
+/// The answer of memory for a key.
 pub(crate) enum Searched<P> {
     /// This entry decides.
     Found(Found<P>),
@@ -189,7 +189,7 @@ impl Trees {
     /// The entry that decides for `key`; from `place` on, where the search has come so far.
     ///
     /// # Errors
-    /// As [`Tree::lookup`]: where a newer tree cannot be read at the key, no older one is asked (INV-33).
+    /// As [`Tree::lookup`]: where a newer tree cannot be read at the key, no older one is asked (INV-34).
     pub(crate) async fn find<S: PageSource>(
         &self,
         tree: Tree,

@@ -48,7 +48,7 @@ pub(crate) fn encode(tree: Tree, layers: &Layers, lsn: Lsn, block: u64) -> (IoBu
     (memory, crc)
 }
 
-/// What `bytes` say; none where they are not the page that `stored` refers to.
+/// The layers that `bytes` list; none where they are not the page that `stored` refers to.
 pub(crate) fn decode(tree: Tree, stored: LayersRef, bytes: &[u8]) -> Option<Layers> {
     let is_whole = bytes.len() == BLOCK_BYTES && crc32c(&bytes[4..]) == stored.crc;
     is_whole.then(|| decode_fields(tree, stored, bytes).ok().flatten()).flatten()

@@ -140,7 +140,7 @@ pub(crate) struct PoolSink<'a> {
     writer: Writer,
     /// The rest of the run in which pages are placed.
     rest: Option<Run>,
-    /// What becomes of leaves that replace none.
+    /// The place in the pool of leaves that replace none.
     new_leaves: Keep,
     pages: Pages<'a>,
 }

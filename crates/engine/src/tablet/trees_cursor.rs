@@ -2,7 +2,7 @@
 //!
 //! Each tree has a cursor of its own; of equal keys the newest tree's entry wins. While the winner's keys stay below those of all
 //! others it goes on alone, so a long stretch of one tree costs one comparison a key. Where a layer is damaged, nothing older is
-//! given of the keys that it may hold there (INV-33).
+//! given of the keys that it may hold there (INV-34).
 
 use std::sync::Arc;
 

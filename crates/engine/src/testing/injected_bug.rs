@@ -132,23 +132,23 @@ pub(crate) enum Bug {
     LostNotNamed,
     /// A repair reports its losses, and the store does not remember them.
     LossesForgotten,
-    /// INV-34: entries that a newer tree shadows count as owners.
+    /// INV-35: entries that a newer tree shadows count as owners.
     ShadowedOwn,
-    /// INV-27: the frontier is published beyond what a slice merged.
+    /// INV-28: the frontier is published beyond what a slice merged.
     FrontierTooFar,
-    /// INV-29: a record goes into the base although a layer holds its key.
+    /// INV-30: a record goes into the base although a layer holds its key.
     DirectBesideLayer,
-    /// INV-26: what a record of a layer replaces is not freed.
+    /// INV-27: what a record of a layer replaces is not freed.
     NotSettled,
-    /// INV-30: layers that become one lose their tombstones.
+    /// INV-31: layers that become one lose their tombstones.
     TombstoneDropped,
-    /// INV-30: a delete that goes into a layer leaves no tombstone.
+    /// INV-31: a delete that goes into a layer leaves no tombstone.
     TombstoneLeftOut,
-    /// INV-27: layers that are being merged have a say below the frontier.
+    /// INV-28: layers that are being merged have a say below the frontier.
     FrontierForgotten,
-    /// INV-33: where a layer is damaged, the trees below it are asked.
+    /// INV-34: where a layer is damaged, the trees below it are asked.
     DamagedLayerSkipped,
-    /// INV-28: the filter of a leaf lacks the leaf's first key.
+    /// INV-29: the filter of a leaf lacks the leaf's first key.
     KeyNotInFilter,
 }
 

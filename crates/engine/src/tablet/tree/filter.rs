@@ -2,7 +2,7 @@
 //!
 //! An inner page of level 1 holds, behind each child, a Bloom filter of the leaf's keys: ten bits a key, six probes, so about one
 //! absent key in a hundred passes. The filter lies in the item that also has the leaf's checksum, and an apply makes both anew
-//! whenever it writes the leaf; so a filter never denies a key that its leaf holds (INV-28). A leaf without a filter may hold
+//! whenever it writes the leaf; so a filter never denies a key that its leaf holds (INV-29). A leaf without a filter may hold
 //! anything.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -6,7 +6,7 @@ use super::pages::{PageSource, ReadHint};
 use super::{Root, Tree};
 use crate::common::error::{Error, Result};
 
-/// What the pages above the leaves say of a key.
+/// The answer of the pages above the leaves for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LeafPlace {
     /// The tree is empty.
