@@ -73,8 +73,12 @@ impl Committer {
     /// # Errors
     /// [`crate::Error::Unknown`] where the store was poisoned before.
     pub(crate) async fn drive_until(&self, record: &Record) -> Result<Lsn> {
-        self.drive_while(|| !self.is_settled(record));
+        self.drive_record(record);
         self.wait_durable(record).await
+    }
+
+    fn drive_record(&self, record: &Record) {
+        self.drive_while(|| !self.is_settled(record));
     }
 
     /// Sees to it that all that is queued is committed: here, where this thread may block and nobody else does it.
@@ -177,6 +181,8 @@ impl Committer {
 ///
 /// A caller's future may be dropped wherever it waits. Dropped in the middle of these it would leave a batch numbered and never
 /// written, or writes under way on blocks that are handed out again (R8).
+///
+/// It is called in plain functions, not in a caller's future: each crate that awaits a put would compile the apply anew.
 pub(crate) fn uninterrupted<F: Future>(work: F) -> F::Output {
     block_on(work)
 }

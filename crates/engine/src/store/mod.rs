@@ -149,20 +149,23 @@ impl Inner {
         // One makes room for all: whoever waited for the turn asks again first.
         let _turn = self.maintenance.room.take().await;
         let mut claimed = attempt();
-        for step in 0..2 {
+        for step in 0.. {
             let Err(shortage) = &claimed else { break };
-            if step == 0 {
-                uninterrupted(self.free_what_is_dead())?;
-            } else {
-                uninterrupted(self.grow_for(shortage.needed))?;
+            if !self.make_room(step, shortage)? {
+                break;
             }
             claimed = attempt();
         }
-        // The last resort: what is dead in packed runs.
-        while claimed.is_err() && uninterrupted(self.tidy_for_room())? {
-            claimed = attempt();
-        }
         claimed.map_err(Error::from)
+    }
+
+    /// One step after another until there is enough room; false where the last resort, what is dead in packed runs, gives none.
+    fn make_room(&self, step: u32, shortage: &Shortage) -> Result<bool> {
+        match step {
+            0 => uninterrupted(self.free_what_is_dead()).map(|()| true),
+            1 => uninterrupted(self.grow_for(shortage.needed)).map(|()| true),
+            _ => uninterrupted(self.tidy_for_room()),
+        }
     }
 
     /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.

@@ -2,6 +2,7 @@
 //! equal to what nobody owns - and can rebuild what can be rebuilt: the free space from the trees, the accounting of packed
 //! runs from what is alive, objects that a tree lost from the log (`tree_salvage.rs`). For users: `docs/repair.md`.
 
+use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
 use shoal_device::Device;
 use shoal_pool::Pool;
@@ -33,7 +34,11 @@ const FOOTERS_AT_A_TIME: usize = 64;
 /// # Errors
 /// [`Error::Unopenable`] where there is no store; as the device. Damage is in the report, and so is a repair that did not get to
 /// its end.
-pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport> {
+pub fn check(device: Device, options: &CheckOptions) -> Boxed<'_, Result<CheckReport>> {
+    Box::pin(run(device, options))
+}
+
+async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     let cache_bytes = if options.cache_bytes == 0 { 64 << 20 } else { options.cache_bytes };
     let open =
         OpenOptions { cache_bytes, background: false, accept_damaged_log: true, ..OpenOptions::default() };
