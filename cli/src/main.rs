@@ -26,6 +26,7 @@ mod store_file;
 mod target;
 mod tree;
 
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -57,8 +58,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the threads of the runtime")?;
-    let result = runtime.block_on(dispatch(cli));
-    // A read of standard input that no task awaits any more must not keep the program alive.
+    // In a box, or the runtime would be compiled around it in several places.
+    let work: Pin<Box<dyn Future<Output = anyhow::Result<()>>>> = Box::pin(dispatch(cli));
+    let result = runtime.block_on(work);
+    // A read of standard input that nobody waits for any more must not keep the program alive.
     runtime.shutdown_background();
     result
 }

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::pin::Pin;
 
 #[cfg(not(shoal_shuttle))]
 use self::parked::{pass_on_wakes, run};
@@ -22,6 +23,12 @@ thread_local! {
 pub fn may_block() -> bool {
     MAY_BLOCK.with(Cell::get)
 }
+
+/// A future behind a plain function: the crate of that function compiles it, once.
+///
+/// The code of an `async fn` is compiled by each crate that awaits it, with all that it awaits. Work off the hot paths is given out in
+/// such a box instead.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 struct Restore(bool);
 

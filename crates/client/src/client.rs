@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use shoal_base::task::Boxed;
+
 use crate::error::Result;
 use crate::options::ConnectOptions;
 use crate::request_id::{RequestId, RequestIds};
@@ -25,12 +27,17 @@ impl Client {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for the address, [`Error::Unavailable`](crate::Error::Unavailable) where
     /// no server answers.
-    pub async fn connect(options: impl Into<ConnectOptions>) -> Result<Self> {
-        let options = options.into();
-        options.check()?;
-        let transport = Transport::connect(&options).await?;
-        let request_ids = options.dedup.then(Arc::default);
-        Ok(Self { transport: Arc::new(transport), retry: Retry::new(options.attempts), request_ids })
+    pub fn connect(options: impl Into<ConnectOptions>) -> Boxed<'static, Result<Self>> {
+        Self::connect_to(options.into())
+    }
+
+    fn connect_to(options: ConnectOptions) -> Boxed<'static, Result<Self>> {
+        Box::pin(async move {
+            options.check()?;
+            let transport = Transport::connect(&options).await?;
+            let request_ids = options.dedup.then(Arc::default);
+            Ok(Self { transport: Arc::new(transport), retry: Retry::new(options.attempts), request_ids })
+        })
     }
 
     /// Sends a write again where that is safe: one with an id like a read, others only where they were not applied.

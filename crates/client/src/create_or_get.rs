@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use shoal_api::v1;
+use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -27,29 +28,31 @@ impl Client {
     /// # Errors
     /// As [`Client::put`] and [`Client::get`]; [`Error::Changed`] where others create and delete a value over 4 MiB all the
     /// time.
-    pub async fn create_or_get(
-        &self,
-        bucket: &str,
-        key: &[u8],
+    pub fn create_or_get<'a>(
+        &'a self,
+        bucket: &'a str,
+        key: &'a [u8],
         value: Bytes,
         options: PutOptions,
-    ) -> Result<CreateOrGet> {
-        let rules = RejectRules { if_exists: true, ..RejectRules::default() };
-        let request = put::request(bucket, key, value, PutOptions { rules, ..options });
-        let request = v1::PutRequest { return_existing: true, ..request };
-        for _ in 0..ATTEMPTS_MAX {
-            let answer = self.put_message(&request).await?;
-            let Some(existing) = answer.existing else {
-                return Ok(CreateOrGet::Created(PutResult { version: Lsn(answer.version) }));
-            };
-            if !answer.value_omitted {
-                let info = wire::info(Some(existing)).map_err(|failed| failed.error)?;
-                return Ok(CreateOrGet::Existing(Object { info, value: answer.value }));
+    ) -> Boxed<'a, Result<CreateOrGet>> {
+        Box::pin(async move {
+            let rules = RejectRules { if_exists: true, ..RejectRules::default() };
+            let request = put::request(bucket, key, value, PutOptions { rules, ..options });
+            let request = v1::PutRequest { return_existing: true, ..request };
+            for _ in 0..ATTEMPTS_MAX {
+                let answer = self.put_message(&request).await?;
+                let Some(existing) = answer.existing else {
+                    return Ok(CreateOrGet::Created(PutResult { version: Lsn(answer.version) }));
+                };
+                if !answer.value_omitted {
+                    let info = wire::info(Some(existing)).map_err(|failed| failed.error)?;
+                    return Ok(CreateOrGet::Existing(Object { info, value: answer.value }));
+                }
+                if let Some(object) = self.get(bucket, key, ByteRange::ALL).await? {
+                    return Ok(CreateOrGet::Existing(object));
+                }
             }
-            if let Some(object) = self.get(bucket, key, ByteRange::ALL).await? {
-                return Ok(CreateOrGet::Existing(object));
-            }
-        }
-        Err(Error::Changed)
+            Err(Error::Changed)
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use shoal_api::v1;
+use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::Result;
@@ -13,10 +14,17 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub async fn delete(&self, bucket: &str, key: &[u8], rules: RejectRules) -> Result<DeleteResult> {
-        let key = Bytes::copy_from_slice(key);
-        let request = v1::DeleteRequest { bucket: bucket.into(), key, rules: wire::rules(rules) };
-        let answer = self.write(|id| self.transport.call_as::<v1::Delete>(id, request.clone())).await?;
-        Ok(DeleteResult { deleted: answer.deleted.map(Lsn), version: Lsn(answer.version) })
+    pub fn delete<'a>(
+        &'a self,
+        bucket: &'a str,
+        key: &'a [u8],
+        rules: RejectRules,
+    ) -> Boxed<'a, Result<DeleteResult>> {
+        Box::pin(async move {
+            let key = Bytes::copy_from_slice(key);
+            let request = v1::DeleteRequest { bucket: bucket.into(), key, rules: wire::rules(rules) };
+            let answer = self.write(|id| self.transport.call_as::<v1::Delete>(id, request.clone())).await?;
+            Ok(DeleteResult { deleted: answer.deleted.map(Lsn), version: Lsn(answer.version) })
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use shoal_api::v1;
 pub use shoal_base::Run;
+use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::Result;
@@ -31,25 +32,27 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Busy`](crate::Error::Busy) while another caller reads
     /// them, [`Error::Denied`](crate::Error::Denied).
-    pub async fn free_space(&self) -> Result<FreeSpace> {
-        let open = || async {
-            let mut parts = self.transport.receive::<v1::FreeSpace>(v1::FreeSpaceRequest {}).await?;
-            let first = parts.next(&self.transport).await?;
-            Ok((parts, first.ok_or_else(|| wire::protocol("the stream is empty"))?))
-        };
-        let (parts, first) = self.retry.read(open).await?;
-        let v1::FreeSpaceResponse { block_bytes, blocks, group_blocks, gaps_and_blocks } = first;
-        if block_bytes == 0 || group_blocks == 0 {
-            return Err(wire::protocol("it has groups or blocks of no size").error);
-        }
-        Ok(FreeSpace {
-            client: self.clone(),
-            parts,
-            block_bytes,
-            blocks,
-            group_blocks,
-            first: gaps_and_blocks,
-            end: 0,
+    pub fn free_space(&self) -> Boxed<'_, Result<FreeSpace>> {
+        Box::pin(async move {
+            let open = || async {
+                let mut parts = self.transport.receive::<v1::FreeSpace>(v1::FreeSpaceRequest {}).await?;
+                let first = parts.next(&self.transport).await?;
+                Ok((parts, first.ok_or_else(|| wire::protocol("the stream is empty"))?))
+            };
+            let (parts, first) = self.retry.read(open).await?;
+            let v1::FreeSpaceResponse { block_bytes, blocks, group_blocks, gaps_and_blocks } = first;
+            if block_bytes == 0 || group_blocks == 0 {
+                return Err(wire::protocol("it has groups or blocks of no size").error);
+            }
+            Ok(FreeSpace {
+                client: self.clone(),
+                parts,
+                block_bytes,
+                blocks,
+                group_blocks,
+                first: gaps_and_blocks,
+                end: 0,
+            })
         })
     }
 }

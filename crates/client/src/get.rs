@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use shoal_api::{CHUNK_BYTES_MAX, v1};
+use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -22,14 +23,21 @@ impl Client {
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Device`], [`Error::Invalid`], [`Error::Busy`], [`Error::Unavailable`];
     /// [`Error::Changed`] where the object changed again and again while it was read.
-    pub async fn get(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<Object>> {
-        let mut changes = 0;
-        loop {
-            match self.get_once(bucket, key, range).await {
-                Err(Error::Changed) if changes < CHANGES_MAX => changes += 1,
-                result => return result,
+    pub fn get<'a>(
+        &'a self,
+        bucket: &'a str,
+        key: &'a [u8],
+        range: ByteRange,
+    ) -> Boxed<'a, Result<Option<Object>>> {
+        Box::pin(async move {
+            let mut changes = 0;
+            loop {
+                match self.get_once(bucket, key, range).await {
+                    Err(Error::Changed) if changes < CHANGES_MAX => changes += 1,
+                    result => return result,
+                }
             }
-        }
+        })
     }
 
     async fn get_once(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<Object>> {

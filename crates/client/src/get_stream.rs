@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use shoal_api::v1;
+use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -31,8 +32,13 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub async fn get_stream(&self, bucket: &str, key: &[u8], range: ByteRange) -> Result<Option<GetStream>> {
-        self.get_version(bucket, key, range, None).await
+    pub fn get_stream<'a>(
+        &'a self,
+        bucket: &'a str,
+        key: &'a [u8],
+        range: ByteRange,
+    ) -> Boxed<'a, Result<Option<GetStream>>> {
+        Box::pin(async move { self.get_version(bucket, key, range, None).await })
     }
 
     /// As [`Self::get_stream`], with [`Error::Changed`] where the object has another version.
@@ -96,21 +102,27 @@ impl GetStream {
     /// # Errors
     /// As [`Client::get`].
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
-        let mut attempt = 1;
-        while self.rest_bytes > 0 {
-            match self.piece().await {
-                Ok(piece) if piece.is_empty() => {}
-                Ok(piece) => return self.take(piece).map(Some),
-                Err(failed)
-                    if failed.outcome != Outcome::Refused && self.client.retry.pause(attempt).await =>
-                {
-                    attempt += 1;
-                    self.reopen().await?;
+        self.next_piece().await
+    }
+
+    fn next_piece(&mut self) -> Boxed<'_, Result<Option<Bytes>>> {
+        Box::pin(async move {
+            let mut attempt = 1;
+            while self.rest_bytes > 0 {
+                match self.piece().await {
+                    Ok(piece) if piece.is_empty() => {}
+                    Ok(piece) => return self.take(piece).map(Some),
+                    Err(failed)
+                        if failed.outcome != Outcome::Refused && self.client.retry.pause(attempt).await =>
+                    {
+                        attempt += 1;
+                        self.reopen().await?;
+                    }
+                    Err(failed) => return Err(failed.error),
                 }
-                Err(failed) => return Err(failed.error),
             }
-        }
-        Ok(None)
+            Ok(None)
+        })
     }
 
     async fn piece(&mut self) -> Result<Bytes, Failed> {

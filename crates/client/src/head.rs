@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use shoal_api::v1;
+use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::Result;
@@ -13,15 +14,17 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub async fn head(&self, bucket: &str, key: &[u8]) -> Result<Option<ObjectInfo>> {
-        let request = v1::HeadRequest { bucket: bucket.into(), key: Bytes::copy_from_slice(key) };
-        self.retry
-            .read(|| async {
-                match wire::found(self.transport.call::<v1::Head>(request.clone()).await)? {
-                    Some(answer) => wire::info(answer.info).map(Some),
-                    None => Ok(None),
-                }
-            })
-            .await
+    pub fn head<'a>(&'a self, bucket: &'a str, key: &'a [u8]) -> Boxed<'a, Result<Option<ObjectInfo>>> {
+        Box::pin(async move {
+            let request = v1::HeadRequest { bucket: bucket.into(), key: Bytes::copy_from_slice(key) };
+            self.retry
+                .read(|| async {
+                    match wire::found(self.transport.call::<v1::Head>(request.clone()).await)? {
+                        Some(answer) => wire::info(answer.info).map(Some),
+                        None => Ok(None),
+                    }
+                })
+                .await
+        })
     }
 }

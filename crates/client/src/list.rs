@@ -1,6 +1,7 @@
 //! Lists the keys of a bucket.
 
 use shoal_api::v1;
+use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -12,27 +13,30 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub async fn list(&self, request: &ListRequest) -> Result<ListPage> {
-        let request = v1::ListRequest {
-            bucket: request.bucket.clone(),
-            prefix: request.prefix.clone(),
-            delimiter: request.delimiter.clone(),
-            start_after: request.start_after.clone(),
-            page_size: request.page_size,
-        };
-        self.retry
-            .read(|| async {
-                let answer = self.transport.call::<v1::List>(request.clone()).await?;
-                let entry =
-                    |entry: v1::ListEntry| Ok(ListEntry { key: entry.key, info: wire::info(entry.info)? });
-                Ok(ListPage {
-                    entries: answer.entries.into_iter().map(entry).collect::<Result<_, _>>()?,
-                    common_prefixes: answer.common_prefixes,
-                    next: answer.next_start_after,
-                    damaged: answer.damaged.into_iter().map(damaged).collect(),
+    pub fn list<'a>(&'a self, request: &'a ListRequest) -> Boxed<'a, Result<ListPage>> {
+        Box::pin(async move {
+            let request = v1::ListRequest {
+                bucket: request.bucket.clone(),
+                prefix: request.prefix.clone(),
+                delimiter: request.delimiter.clone(),
+                start_after: request.start_after.clone(),
+                page_size: request.page_size,
+            };
+            self.retry
+                .read(|| async {
+                    let answer = self.transport.call::<v1::List>(request.clone()).await?;
+                    let entry = |entry: v1::ListEntry| {
+                        Ok(ListEntry { key: entry.key, info: wire::info(entry.info)? })
+                    };
+                    Ok(ListPage {
+                        entries: answer.entries.into_iter().map(entry).collect::<Result<_, _>>()?,
+                        common_prefixes: answer.common_prefixes,
+                        next: answer.next_start_after,
+                        damaged: answer.damaged.into_iter().map(damaged).collect(),
+                    })
                 })
-            })
-            .await
+                .await
+        })
     }
 
     /// All pages from `request` on, one after the other.

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use shoal_api::v1;
 use shoal_api::{CHUNK_BYTES_MAX, Code};
 use shoal_base::limits::{BATCH_KEYS_MAX, VALUE_BYTES_SINGLE_MAX};
+use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::Result;
@@ -70,18 +71,30 @@ fn message(item: &PutItem) -> v1::MultiPutItem {
 
 impl Client {
     /// Several objects; none where there is no such object. No common snapshot. In the order of `items`.
-    pub async fn multi_get(&self, bucket: &str, items: &[GetItem]) -> Vec<Result<Option<Object>>> {
-        let again = |outcome| outcome != Outcome::Refused;
-        let results = self.settle(items.len(), |_| 0, again, |batch| self.ask_gets(bucket, items, batch));
-        results.await.into_iter().map(|result| result.map_err(|failed| failed.error)).collect()
+    pub fn multi_get<'a>(
+        &'a self,
+        bucket: &'a str,
+        items: &'a [GetItem],
+    ) -> Boxed<'a, Vec<Result<Option<Object>>>> {
+        Box::pin(async move {
+            let again = |outcome| outcome != Outcome::Refused;
+            let results = self.settle(items.len(), |_| 0, again, |batch| self.ask_gets(bucket, items, batch));
+            results.await.into_iter().map(|result| result.map_err(|failed| failed.error)).collect()
+        })
     }
 
     /// Several puts at the same time; no order among them, and not all or nothing. In the order of `items`.
-    pub async fn multi_put(&self, bucket: &str, items: &[PutItem]) -> Vec<Result<PutResult>> {
-        let again = |outcome| outcome == Outcome::NotApplied;
-        let bytes = |index: usize| items.get(index).map_or(0, weight);
-        let results = self.settle(items.len(), bytes, again, |batch| self.ask_puts(bucket, items, batch));
-        results.await.into_iter().map(|result| result.map_err(Failed::of_write)).collect()
+    pub fn multi_put<'a>(
+        &'a self,
+        bucket: &'a str,
+        items: &'a [PutItem],
+    ) -> Boxed<'a, Vec<Result<PutResult>>> {
+        Box::pin(async move {
+            let again = |outcome| outcome == Outcome::NotApplied;
+            let bytes = |index: usize| items.get(index).map_or(0, weight);
+            let results = self.settle(items.len(), bytes, again, |batch| self.ask_puts(bucket, items, batch));
+            results.await.into_iter().map(|result| result.map_err(Failed::of_write)).collect()
+        })
     }
 
     /// Several puts as one batch: where one condition does not hold none is done, and after a crash all of them are there or none.
@@ -89,24 +102,41 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::put`]: nothing was done, unless the outcome is unknown.
-    pub async fn put_batch(&self, bucket: &str, items: &[PutItem]) -> Result<Vec<PutResult>> {
-        let items: Vec<_> = items.iter().map(message).collect();
-        let request = &v1::MultiPutRequest { bucket: bucket.into(), items, atomic: true };
-        self.write(|id| async move {
-            let answer = self.transport.call_as::<v1::MultiPut>(id, request.clone()).await?;
-            if answer.results.len() != request.items.len() {
-                return Err(wire::protocol("it has another number of results"));
-            }
-            Ok(answer.results.into_iter().map(|result| PutResult { version: Lsn(result.version) }).collect())
+    pub fn put_batch<'a>(
+        &'a self,
+        bucket: &'a str,
+        items: &'a [PutItem],
+    ) -> Boxed<'a, Result<Vec<PutResult>>> {
+        Box::pin(async move {
+            let items: Vec<_> = items.iter().map(message).collect();
+            let request = &v1::MultiPutRequest { bucket: bucket.into(), items, atomic: true };
+            self.write(|id| async move {
+                let answer = self.transport.call_as::<v1::MultiPut>(id, request.clone()).await?;
+                if answer.results.len() != request.items.len() {
+                    return Err(wire::protocol("it has another number of results"));
+                }
+                Ok(answer
+                    .results
+                    .into_iter()
+                    .map(|result| PutResult { version: Lsn(result.version) })
+                    .collect())
+            })
+            .await
         })
-        .await
     }
 
     /// Several deletes, as [`Self::multi_put`].
-    pub async fn multi_delete(&self, bucket: &str, items: &[DeleteItem]) -> Vec<Result<DeleteResult>> {
-        let again = |outcome| outcome == Outcome::NotApplied;
-        let results = self.settle(items.len(), |_| 0, again, |batch| self.ask_deletes(bucket, items, batch));
-        results.await.into_iter().map(|result| result.map_err(Failed::of_write)).collect()
+    pub fn multi_delete<'a>(
+        &'a self,
+        bucket: &'a str,
+        items: &'a [DeleteItem],
+    ) -> Boxed<'a, Vec<Result<DeleteResult>>> {
+        Box::pin(async move {
+            let again = |outcome| outcome == Outcome::NotApplied;
+            let results =
+                self.settle(items.len(), |_| 0, again, |batch| self.ask_deletes(bucket, items, batch));
+            results.await.into_iter().map(|result| result.map_err(Failed::of_write)).collect()
+        })
     }
 
     async fn ask_gets(

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
+use shoal_base::task::Boxed;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::client::Client;
@@ -18,24 +19,26 @@ impl Client {
     /// # Errors
     /// [`Error::ConditionFailed`], [`Error::Invalid`], [`Error::Full`], [`Error::Busy`], [`Error::ReadOnly`],
     /// [`Error::Unavailable`], [`Error::Unknown`].
-    pub async fn put(
-        &self,
-        bucket: &str,
-        key: &[u8],
+    pub fn put<'a>(
+        &'a self,
+        bucket: &'a str,
+        key: &'a [u8],
         value: Bytes,
         options: PutOptions,
-    ) -> Result<PutResult> {
-        if value.len() <= CHUNK_BYTES_MAX {
-            let answer = self.put_message(&request(bucket, key, value, options)).await?;
-            return Ok(PutResult { version: Lsn(answer.version) });
-        }
-        self.retry
-            .write(|| async {
-                let mut stream = self.put_stream(bucket, key, options.clone());
-                stream.send(value.clone()).await?;
-                stream.end().await
-            })
-            .await
+    ) -> Boxed<'a, Result<PutResult>> {
+        Box::pin(async move {
+            if value.len() <= CHUNK_BYTES_MAX {
+                let answer = self.put_message(&request(bucket, key, value, options)).await?;
+                return Ok(PutResult { version: Lsn(answer.version) });
+            }
+            self.retry
+                .write(|| async {
+                    let mut stream = self.put_stream(bucket, key, options.clone());
+                    stream.send(value.clone()).await?;
+                    stream.end().await
+                })
+                .await
+        })
     }
 
     /// Stores what `reader` gives up to its end, in constant memory: up to 5 GiB.

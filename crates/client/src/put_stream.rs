@@ -11,6 +11,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream;
 use shoal_api::v1::put_stream_request::Part;
 use shoal_api::{CHUNK_BYTES_MAX, v1};
+use shoal_base::task::Boxed;
 use tokio::sync::mpsc;
 
 use crate::client::Client;
@@ -70,16 +71,16 @@ impl PutStream {
     ///
     /// # Errors
     /// As [`Client::put`], but never [`Error::Unknown`](crate::Error::Unknown): nothing is stored yet.
-    pub async fn write(&mut self, bytes: Bytes) -> Result<()> {
-        self.send(bytes).await.map_err(|failed| failed.error)
+    pub fn write(&mut self, bytes: Bytes) -> Boxed<'_, Result<()>> {
+        Box::pin(async move { self.send(bytes).await.map_err(|failed| failed.error) })
     }
 
     /// The value is complete: makes it durable and visible.
     ///
     /// # Errors
     /// As [`Client::put`].
-    pub async fn finish(self) -> Result<PutResult> {
-        self.end().await.map_err(Failed::of_write)
+    pub fn finish(self) -> Boxed<'static, Result<PutResult>> {
+        Box::pin(async move { self.end().await.map_err(Failed::of_write) })
     }
 
     pub(crate) async fn send(&mut self, mut bytes: Bytes) -> Result<(), Failed> {

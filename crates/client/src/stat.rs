@@ -1,6 +1,7 @@
 //! Figures about the store and the server.
 
 use shoal_api::v1;
+use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::Result;
@@ -11,36 +12,43 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::stat`].
-    pub async fn pause_relocation(&self, pause: bool) -> Result<()> {
-        self.retry
-            .read(|| async {
-                self.transport.call::<v1::Moving>(v1::MovingRequest { pause }).await?;
-                Ok(())
-            })
-            .await
+    pub fn pause_relocation(&self, pause: bool) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            self.retry
+                .read(|| async {
+                    self.transport.call::<v1::Moving>(v1::MovingRequest { pause }).await?;
+                    Ok(())
+                })
+                .await
+        })
     }
 
     /// Figures about the store and the server.
     ///
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Denied`](crate::Error::Denied).
-    pub async fn stat(&self) -> Result<Stat> {
-        self.retry
-            .read(|| async {
-                let stat = self.transport.call::<v1::Stat>(v1::StatRequest {}).await?;
-                let figure =
-                    |figure: v1::Figure| Figure { name: figure.name, unit: figure.unit, value: figure.value };
-                Ok(Stat {
-                    server_version: stat.server_version,
-                    read_only: Some(stat.read_only_reason).filter(|reason| !reason.is_empty()),
-                    uptime_ns: stat.uptime_ns,
-                    block_bytes: stat.block_bytes,
-                    objects: stat.objects,
-                    blocks: stat.blocks,
-                    free_blocks: stat.free_blocks,
-                    figures: stat.figures.into_iter().map(figure).collect(),
+    pub fn stat(&self) -> Boxed<'_, Result<Stat>> {
+        Box::pin(async move {
+            self.retry
+                .read(|| async {
+                    let stat = self.transport.call::<v1::Stat>(v1::StatRequest {}).await?;
+                    let figure = |figure: v1::Figure| Figure {
+                        name: figure.name,
+                        unit: figure.unit,
+                        value: figure.value,
+                    };
+                    Ok(Stat {
+                        server_version: stat.server_version,
+                        read_only: Some(stat.read_only_reason).filter(|reason| !reason.is_empty()),
+                        uptime_ns: stat.uptime_ns,
+                        block_bytes: stat.block_bytes,
+                        objects: stat.objects,
+                        blocks: stat.blocks,
+                        free_blocks: stat.free_blocks,
+                        figures: stat.figures.into_iter().map(figure).collect(),
+                    })
                 })
-            })
-            .await
+                .await
+        })
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use shoal_base::task::Boxed;
 use shoal_engine::{Store, check_bucket};
 use shoal_frontend::{ListenError, listen};
 use tokio::net::{TcpListener, TcpStream};
@@ -89,7 +90,19 @@ impl Server {
     ///
     /// # Errors
     /// [`ServeError::Reflection`].
-    pub async fn run(self, store: Store, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+    pub fn run<'a>(
+        self,
+        store: Store,
+        shutdown: impl Future<Output = ()> + Send + 'a,
+    ) -> Boxed<'a, Result<(), ServeError>> {
+        self.run_until(store, Box::pin(shutdown))
+    }
+
+    fn run_until(self, store: Store, shutdown: Boxed<'_, ()>) -> Boxed<'_, Result<(), ServeError>> {
+        Box::pin(self.serve(store, shutdown))
+    }
+
+    async fn serve(self, store: Store, shutdown: Boxed<'_, ()>) -> Result<(), ServeError> {
         let Self { listener, options, .. } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, gzip_answers, .. } = options;
         let ServerOptions { web_origins, limits, .. } = options;

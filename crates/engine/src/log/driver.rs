@@ -74,11 +74,15 @@ impl Committer {
     /// # Errors
     /// [`crate::Error::Unknown`] if the store was poisoned before.
     pub(crate) async fn drive_until(&self, record: &Record) -> Result<Lsn> {
-        self.drive_while(|| !self.is_settled(record));
+        self.drive_record(record);
         self.wait_durable(record).await
     }
 
-    /// Ensures that all queued records are committed: on this thread if it may block and no other thread commits.
+    fn drive_record(&self, record: &Record) {
+        self.drive_while(|| !self.is_settled(record));
+    }
+
+    /// Sees to it that all that is queued is committed: here, where this thread may block and nobody else does it.
     pub(crate) fn drive(&self) {
         self.drive_while(|| self.has_work());
     }
@@ -178,8 +182,10 @@ impl Committer {
 
 /// Runs a commit, an apply or a growth of a caller to its end, on this thread.
 ///
-/// A caller's future may be dropped wherever it waits. Dropped in the middle of such work it would leave a numbered
-/// batch that is never written, or writes in flight on blocks that are allocated again (R8).
+/// A caller's future may be dropped wherever it waits. Dropped in the middle of these it would leave a batch numbered and never
+/// written, or writes under way on blocks that are handed out again (R8).
+///
+/// It is called in plain functions, not in a caller's future: each crate that awaits a put would compile the apply anew.
 pub(crate) fn uninterrupted<F: Future>(work: F) -> F::Output {
     block_on(work)
 }

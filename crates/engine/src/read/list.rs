@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use shoal_base::limits::LIST_PAGE_MAX;
+use shoal_base::task::Boxed;
 
 use crate::common::damaged_range::DamagedRange;
 use crate::common::error::{Error, Result};
@@ -40,15 +41,17 @@ impl Store {
     /// One page of the keys of a bucket, in order, and the damaged ranges among them.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Closed`]; [`Error::Io`] for failures of the device that are not reads.
-    pub async fn list(&self, request: &ListRequest) -> Result<ListPage> {
-        let inner = &*self.0;
-        inner.check_open()?;
-        check_bucket(&request.bucket)?;
-        if !(1..=LIST_PAGE_MAX).contains(&request.limit) {
-            return Err(Error::Invalid(format!("a page of a listing has 1 to {LIST_PAGE_MAX} entries")));
-        }
-        Lister::new(inner, request).run().await
+    /// [`Error::Invalid`], [`Error::Closed`]; [`Error::Io`] where the device failed otherwise than with a read.
+    pub fn list<'a>(&'a self, request: &'a ListRequest) -> Boxed<'a, Result<ListPage>> {
+        Box::pin(async {
+            let inner = &*self.0;
+            inner.check_open()?;
+            check_bucket(&request.bucket)?;
+            if !(1..=LIST_PAGE_MAX).contains(&request.limit) {
+                return Err(Error::Invalid(format!("a page of a listing has 1 to {LIST_PAGE_MAX} entries")));
+            }
+            Lister::new(inner, request).run().await
+        })
     }
 }
 

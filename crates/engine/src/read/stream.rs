@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use shoal_base::Lsn;
 use shoal_base::sync::Mutex;
+use shoal_base::task::Boxed;
 use shoal_buffer::Buffer;
 use shoal_pool::Hint;
 
@@ -82,36 +83,42 @@ impl GetStream {
     /// [`Error::Corrupt`], [`Error::Io`]; [`Error::Changed`] if the object was overwritten or deleted and the reader
     /// took longer than the space of old versions is held (30 s).
     pub async fn next(&mut self) -> Result<Option<Buffer>> {
-        if self.left == 0 {
-            return Ok(None);
-        }
-        let inner = &*self.store.0;
-        inner.check_open()?;
-        inner.tablets.held_streams.expire(inner.now_ns());
-        let held = self.held.lock().clone();
-        let held = match held {
-            Some(held) => held,
-            None => {
-                let held = Arc::new(self.look_again().await?);
-                *self.held.lock() = Some(held.clone());
-                held
+        self.read_piece().await
+    }
+
+    fn read_piece(&mut self) -> Boxed<'_, Result<Option<Buffer>>> {
+        Box::pin(async move {
+            if self.left == 0 {
+                return Ok(None);
             }
-        };
-        // Pieces end at unit borders, so that no unit is loaded twice.
-        let to_border =
-            READ_PIECE_BYTES - (self.next + u64::from(held.found.entry.meta_in_front())) % READ_PIECE_BYTES;
-        let bytes = self.left.min(to_border);
-        let value = if held.found.entry.home == Home::Inline {
-            inner.read_object(&held.found, self.next, bytes).await?.value
-        } else {
-            let located =
-                Located::find(&inner.device, &inner.pool, &held.found.entry, held.found.version).await?;
-            let from = u64::from(held.found.entry.meta_in_front()) + self.next;
-            read::read(&inner.device, &inner.pool, &located, from, bytes, Hint::Scan).await?
-        };
-        self.next += bytes;
-        self.left -= bytes;
-        Ok(Some(value))
+            let inner = &*self.store.0;
+            inner.check_open()?;
+            inner.tablets.held_streams.expire(inner.now_ns());
+            let held = self.held.lock().clone();
+            let held = match held {
+                Some(held) => held,
+                None => {
+                    let held = Arc::new(self.look_again().await?);
+                    *self.held.lock() = Some(held.clone());
+                    held
+                }
+            };
+            // Pieces end at unit borders, so that no unit is loaded twice.
+            let to_border = READ_PIECE_BYTES
+                - (self.next + u64::from(held.found.entry.meta_in_front())) % READ_PIECE_BYTES;
+            let bytes = self.left.min(to_border);
+            let value = if held.found.entry.home == Home::Inline {
+                inner.read_object(&held.found, self.next, bytes).await?.value
+            } else {
+                let located =
+                    Located::find(&inner.device, &inner.pool, &held.found.entry, held.found.version).await?;
+                let from = u64::from(held.found.entry.meta_in_front()) + self.next;
+                read::read(&inner.device, &inner.pool, &located, from, bytes, Hint::Scan).await?
+            };
+            self.next += bytes;
+            self.left -= bytes;
+            Ok(Some(value))
+        })
     }
 
     /// Finds the same version under a newer view.

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use shoal_base::sync::atomic::Ordering;
+use shoal_base::task::Boxed;
 
 use crate::common::error::{Error, Result};
 use crate::log::driver::uninterrupted;
@@ -101,9 +102,10 @@ impl Store {
     /// Finishes writes in flight, applies the log's records, seals the log and ends the store's threads. Every later
     /// call fails with [`Error::Closed`].
     ///
-    /// As the device. [`Error::Poisoned`] if a write of the close itself failed.
-    pub async fn close(&self) -> Result<()> {
-        self.close_within(None).await.map(|_| ())
+    /// # Errors
+    /// As the device. [`Error::Poisoned`] where a write of the close itself failed.
+    pub fn close(&self) -> Boxed<'_, Result<()>> {
+        Box::pin(async { self.finish(None).await.map(|_| ()) })
     }
 
     /// As [`close`](Self::close), within about `limit`: an apply that would take longer is given up, and its records
@@ -111,7 +113,11 @@ impl Store {
     ///
     /// # Errors
     /// As [`close`](Self::close).
-    pub async fn close_within(&self, limit: Option<Duration>) -> Result<Closed> {
+    pub fn close_within(&self, limit: Option<Duration>) -> Boxed<'_, Result<Closed>> {
+        Box::pin(self.finish(limit))
+    }
+
+    async fn finish(&self, limit: Option<Duration>) -> Result<Closed> {
         let inner = &*self.0;
         let was_poisoned = inner.log.poison.reason().is_some();
         inner.maintenance.closing.begin(inner.now_ns(), limit, inner.records_left());

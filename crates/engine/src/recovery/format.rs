@@ -2,6 +2,7 @@
 
 use shoal_base::Lsn;
 use shoal_base::slot::SLOT_COUNT;
+use shoal_base::task::Boxed;
 use shoal_device::Device;
 use shoal_device::blank::{DENSE_BLOCKS, look};
 
@@ -30,9 +31,9 @@ impl Store {
     /// Returns true if `device` holds a store, false if it holds only zeros.
     ///
     /// # Errors
-    /// [`Error::Unopenable`] if it holds foreign data or another version; as the device.
-    pub async fn probe(device: &Device) -> Result<bool> {
-        Ok(matches!(copies::read_newest(device).await?, Found::Newest(_)))
+    /// [`Error::Unopenable`] where it holds something foreign or of another version; as the device.
+    pub fn probe(device: &Device) -> Boxed<'_, Result<bool>> {
+        Box::pin(async { Ok(matches!(copies::read_newest(device).await?, Found::Newest(_))) })
     }
 
     /// Lays a new, empty store out on `device`, which must be blank. The store is durable on return.
@@ -41,9 +42,17 @@ impl Store {
     /// places of superblocks. [`FormatOptions::overwrite`] also formats a device that is not blank.
     ///
     /// # Errors
-    /// [`Error::NotBlank`] if the device holds data, with its name if it is known; [`Error::Invalid`] for an impossible
-    /// layout; [`Error::Unopenable`] if a file cannot be extended; as the device.
-    pub async fn format(device: &Device, options: &FormatOptions, environment: &Environment) -> Result<()> {
+    /// [`Error::NotBlank`] where the device holds something: the message names it; [`Error::Invalid`] for a layout that cannot be;
+    /// [`Error::Unopenable`] where a file cannot get its size; as the device.
+    pub fn format<'a>(
+        device: &'a Device,
+        options: &'a FormatOptions,
+        environment: &'a Environment,
+    ) -> Boxed<'a, Result<()>> {
+        Box::pin(Self::lay_out(device, options, environment))
+    }
+
+    async fn lay_out(device: &Device, options: &FormatOptions, environment: &Environment) -> Result<()> {
         if !(1..=TABLETS_MAX).contains(&options.tablets) {
             return Err(Error::Invalid(format!("a store has 1 to {TABLETS_MAX} tablets")));
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::sync::atomic::AtomicBool;
+use shoal_base::task::Boxed;
 use shoal_base::{Lsn, Run};
 use shoal_device::Device;
 use shoal_pool::Pool;
@@ -45,13 +46,19 @@ impl Store {
     /// device: each such opening replays the log in memory again.
     ///
     /// # Errors
-    /// [`Error::Unopenable`] if there is no store that this program can open; [`Error::Corrupt`] if promised data are
-    /// damaged; as the device.
-    pub async fn open(device: Device, options: OpenOptions, environment: Environment) -> Result<Self> {
-        let opened = Recovery::read(device, &options).await?;
-        let store = opened.start(options, environment).await?;
-        store.restore_own_space().await?;
-        Ok(store)
+    /// [`Error::Unopenable`] where there is no store that this program can open; [`Error::Corrupt`] where something that
+    /// was promised is damaged; as the device.
+    pub fn open(
+        device: Device,
+        options: OpenOptions,
+        environment: Environment,
+    ) -> Boxed<'static, Result<Self>> {
+        Box::pin(async move {
+            let opened = Recovery::read(device, &options).await?;
+            let store = opened.start(options, environment).await?;
+            store.restore_own_space().await?;
+            Ok(store)
+        })
     }
 }
 

@@ -153,23 +153,26 @@ impl Inner {
         // One writer makes space for all: each waiting writer tries again once it has the token.
         let _turn = self.maintenance.room.take().await;
         let mut claimed = attempt();
-        for step in 0..2 {
+        for step in 0.. {
             let Err(shortage) = &claimed else { break };
-            if step == 0 {
-                uninterrupted(self.free_what_is_dead())?;
-            } else {
-                uninterrupted(self.grow_for(shortage.needed))?;
+            if !self.make_room(step, shortage)? {
+                break;
             }
-            claimed = attempt();
-        }
-        // The last resort: dead values in packed runs.
-        while claimed.is_err() && uninterrupted(self.tidy_for_room())? {
             claimed = attempt();
         }
         claimed.map_err(Error::from)
     }
 
-    /// Applies the overlays, so that the space of overwritten and deleted objects is reusable at once.
+    /// One step after another until there is enough room; false where the last resort, what is dead in packed runs, gives none.
+    fn make_room(&self, step: u32, shortage: &Shortage) -> Result<bool> {
+        match step {
+            0 => uninterrupted(self.free_what_is_dead()).map(|()| true),
+            1 => uninterrupted(self.grow_for(shortage.needed)).map(|()| true),
+            _ => uninterrupted(self.tidy_for_room()),
+        }
+    }
+
+    /// Applies what the overlays hold, so that the space of what was overwritten and deleted is reusable at once.
     pub(crate) async fn free_what_is_dead(&self) -> Result<()> {
         self.apply_all().await?;
         self.make_freed_reusable().await;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use shoal_base::limits::VALUE_UNIT_BYTES;
+use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES, BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_device::{Device, IoBuf};
@@ -233,8 +234,12 @@ enum Loaded {
     Past(Bytes),
 }
 
-/// Reads units past the pool: one request for neighbours on the device, one submission for all.
-async fn read_past(device: &Device, units: &[Unit]) -> Result<Vec<Loaded>> {
+/// Reads units past the pool; neighbours on the device with one request, all with one submission.
+fn read_past<'a>(device: &'a Device, units: &'a [Unit]) -> Boxed<'a, Result<Vec<Loaded>>> {
+    Box::pin(read_neighbours(device, units))
+}
+
+async fn read_neighbours(device: &Device, units: &[Unit]) -> Result<Vec<Loaded>> {
     let mut batch = device.batch();
     let mut reads = Vec::new();
     let mut rest = units;

@@ -2,6 +2,7 @@
 
 use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated};
+use shoal_base::task::Boxed;
 
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
@@ -13,47 +14,53 @@ use crate::write::pending::Pending;
 use crate::write::transact::{Decision, Outcome, TransactOptions};
 
 impl Store {
-    /// Writes once, if `rules` accept. Returns the queued write, with the version before.
-    pub(crate) async fn write_once(
-        &self,
+    /// Writes where `rules` allow it, once; gives the place of the write, or the version that it had before.
+    ///
+    /// Apart from other writes, so that their futures are not as large as a transaction.
+    pub(crate) fn write_once<'a>(
+        &'a self,
         request: RequestId,
-        key: &ObjectKey,
+        key: &'a ObjectKey,
         rules: RejectRules,
         change: Change,
-    ) -> Result<Pending> {
-        let level = if rules.is_empty() { ReadLevel::Nothing } else { ReadLevel::Version };
-        let decide = |objects: &[Option<Object>]| {
-            let current = objects.first().and_then(Option::as_ref).map(|object| object.info.version);
-            let rejected = rules.reject(current);
-            let change = if rejected { Change::NoChange } else { change.clone() };
-            Decision::Do(vec![change], Verdict { rejected, current })
-        };
-        let options = TransactOptions { request: Some((request, &Verdict::encode)), ..Default::default() };
-        match self.transact(&[(key.clone(), level)], &options, decide).await? {
-            Outcome::Done(mut done) => {
-                let Verdict { rejected, current } = done.answer;
-                match done.pending.pop() {
-                    Some(written) if !rejected => Ok(written.with_before(current)),
-                    result => {
-                        // The rejection is kept, too.
-                        if let Some(result) = result {
-                            result.durable().await?;
+    ) -> Boxed<'a, Result<Pending>> {
+        Box::pin(async move {
+            let level = if rules.is_empty() { ReadLevel::Nothing } else { ReadLevel::Version };
+            let decide = |objects: &[Option<Object>]| {
+                let current = objects.first().and_then(Option::as_ref).map(|object| object.info.version);
+                let rejected = rules.reject(current);
+                let change = if rejected { Change::NoChange } else { change.clone() };
+                Decision::Do(vec![change], Verdict { rejected, current })
+            };
+            let options =
+                TransactOptions { request: Some((request, &Verdict::encode)), ..Default::default() };
+            match self.transact(&[(key.clone(), level)], &options, decide).await? {
+                Outcome::Done(mut done) => {
+                    let Verdict { rejected, current } = done.answer;
+                    match done.pending.pop() {
+                        Some(written) if !rejected => Ok(written.with_before(current)),
+                        result => {
+                            // That it was rejected is kept, too.
+                            if let Some(result) = result {
+                                result.durable().await?;
+                            }
+                            Err(Error::ConditionFailed { current })
                         }
-                        Err(Error::ConditionFailed { current })
                     }
                 }
-            }
-            Outcome::Before { version, answer } => {
-                let verdict = answer.and_then(|answer| Verdict::decode(&answer).ok());
-                let other = || Error::Invalid("another kind of write had this session and sequence".into());
-                let Verdict { rejected, current } = verdict.ok_or_else(other)?;
-                if rejected {
-                    return Err(Error::ConditionFailed { current });
+                Outcome::Before { version, answer } => {
+                    let verdict = answer.and_then(|answer| Verdict::decode(&answer).ok());
+                    let other =
+                        || Error::Invalid("another kind of write had this session and sequence".into());
+                    let Verdict { rejected, current } = verdict.ok_or_else(other)?;
+                    if rejected {
+                        return Err(Error::ConditionFailed { current });
+                    }
+                    Ok(Pending::done(self.clone(), version).with_before(current))
                 }
-                Ok(Pending::done(self.clone(), version).with_before(current))
+                Outcome::Left(_) | Outcome::Changed => unreachable!("nothing is watched, and nothing left"),
             }
-            Outcome::Left(_) | Outcome::Changed => unreachable!("nothing is watched, and nothing left"),
-        }
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shoal_base::limits::{VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
-use shoal_base::task::may_block;
+use shoal_base::task::{Boxed, may_block};
 use shoal_base::{Lsn, blocks_for};
 use shoal_buffer::Buffer;
 use smallvec::SmallVec;
@@ -120,8 +120,7 @@ impl Store {
     pub async fn write(&self, write: Write<'_>) -> Result<Pending> {
         if let Some(request) = write.request {
             let (key, rules) = (write.key, write.rules);
-            // Boxed, so that other writes are not as large as a transaction.
-            return Box::pin(self.write_once(request, key, rules, write.into_change())).await;
+            return self.write_once(request, key, rules, write.into_change()).await;
         }
         let (record, before) = self.0.queue_write(write).await?;
         self.0.log.committer.hand_over(1);
@@ -303,46 +302,47 @@ impl PreparedBatch<'_> {
         Ok(())
     }
 
-    /// Gives the value extents of its own, and writes it now. If this thread leads the commit, value and log are
-    /// written together instead.
-    async fn put_in_extents(
-        &mut self,
-        key: &ObjectKey,
+    /// The value gets extents of its own. It is written here and now, except where this thread leads the commit anyway: then
+    /// value and log are written together.
+    fn put_in_extents<'s>(
+        &'s mut self,
+        key: &'s ObjectKey,
         mut entry: Entry,
-        meta: &[u8],
-        value: Content<'_>,
+        meta: &'s [u8],
+        value: Content<'s>,
         part: Part,
-    ) -> Result<()> {
-        let inner = self.inner;
-        let front = if entry.meta_in_front() > 0 { meta } else { &[] };
-        let stored = entry.stored_bytes();
-        let mut last_error = None;
-        // A failed write of a value is repeated once in another place: nothing names the first place, which stays
-        // unused.
-        for _ in 0..2 {
-            let (extents, promise) = inner.claim_extents(key, stored).await?;
-            let (data, manifest) = (&extents[0], extents.get(1));
-            let laid = lay_out((&inner.device, &inner.pool), front, value, data, manifest);
-            OperationCounters::add(&inner.counters.value_bytes_copied, laid.copied as u64);
-            entry.home = laid.home;
-            let with_batch =
-                may_block() && stored <= WRITTEN_WITH_BATCH_BYTES_MAX && inner.log.committer.is_idle();
-            if with_batch {
-                self.writes.extend(laid.writes);
-            } else if let Err(error) = inner.write_values(laid.writes).await {
-                extents.iter().for_each(|extent| extent.keep());
-                last_error = Some(error);
-                continue;
+    ) -> Boxed<'s, Result<()>> {
+        Box::pin(async move {
+            let inner = self.inner;
+            let front = if entry.meta_in_front() > 0 { meta } else { &[] };
+            let stored = entry.stored_bytes();
+            let mut last_error = None;
+            // A failed write of a value is tried once elsewhere: nothing names the first place, which stays out of use.
+            for _ in 0..2 {
+                let (extents, promise) = inner.claim_extents(key, stored).await?;
+                let (data, manifest) = (&extents[0], extents.get(1));
+                let laid = lay_out((&inner.device, &inner.pool), front, value, data, manifest);
+                OperationCounters::add(&inner.counters.value_bytes_copied, laid.copied as u64);
+                entry.home = laid.home;
+                let with_batch =
+                    may_block() && stored <= WRITTEN_WITH_BATCH_BYTES_MAX && inner.log.committer.is_idle();
+                if with_batch {
+                    self.writes.extend(laid.writes);
+                } else if let Err(error) = inner.write_values(laid.writes).await {
+                    extents.iter().for_each(|extent| extent.keep());
+                    last_error = Some(error);
+                    continue;
+                }
+                let mut head = Vec::with_capacity(96);
+                entry.encode(&mut head);
+                self.add(RecordKind::Put, key, &[&head], promise, extents, part);
+                if let (Some(kept), Some(added)) = (laid.kept, self.records.last()) {
+                    self.kept.push((added.record.clone(), kept));
+                }
+                return Ok(());
             }
-            let mut head = Vec::with_capacity(96);
-            entry.encode(&mut head);
-            self.add(RecordKind::Put, key, &[&head], promise, extents, part);
-            if let (Some(kept), Some(added)) = (laid.kept, self.records.last()) {
-                self.kept.push((added.record.clone(), kept));
-            }
-            return Ok(());
-        }
-        Err(last_error.unwrap_or(Error::Busy("the device")))
+            Err(last_error.unwrap_or(Error::Busy("the device")))
+        })
     }
 
     /// Adds the record of a put whose value is on the device.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_BYTES_SINGLE_MAX, VALUE_UNIT_BYTES};
+use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES_U64, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_device::memory::Guarded;
@@ -97,8 +98,12 @@ impl PutStream {
     /// Completes the value: makes it durable and visible.
     ///
     /// # Errors
-    /// As [`Store::put`]; with a request id, as [`Store::write`].
-    pub async fn finish(mut self) -> Result<PutResult> {
+    /// As [`Store::put`], and as [`Store::write`] where it has a request.
+    pub fn finish(self) -> Boxed<'static, Result<PutResult>> {
+        Box::pin(self.put())
+    }
+
+    async fn put(mut self) -> Result<PutResult> {
         if !self.started && self.pending.len() as u64 <= VALUE_BYTES_SINGLE_MAX {
             let value = Buffer::from(std::mem::take(&mut self.pending));
             let write = Write::put(&self.key, &value, &self.options);
@@ -129,57 +134,61 @@ impl PutStream {
         self.store.write_durably(write.once(self.request)).await.map(|(done, _)| done)
     }
 
-    /// Writes the pending bytes to an extent of their own, in the background; at most one such write is in flight.
-    async fn write_piece(&mut self) -> Result<()> {
-        let store = self.store.clone();
-        let inner = &*store.0;
-        inner.check_writable()?;
-        if !self.started {
-            self.started = true;
-            // A repetition gets its earlier answer, whatever its rules say about the present state.
-            if self.request.is_none() {
-                inner.queue_by_rules(&self.key, self.options.rules, None).await?;
+    /// Writes what is pending to an extent of its own, in the background; at most one is under way.
+    fn write_piece(&mut self) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            let store = self.store.clone();
+            let inner = &*store.0;
+            inner.check_writable()?;
+            if !self.started {
+                self.started = true;
+                // A repetition of a write that was done gets its answer, whatever its rules say of what it left.
+                if self.request.is_none() {
+                    inner.queue_by_rules(&self.key, self.options.rules, None).await?;
+                }
+                let (entry, meta) = inner.new_entry(&self.key, &self.options, 0)?;
+                self.meta_in_front = entry.meta_in_front() as usize;
+                if self.meta_in_front > 0 {
+                    self.pending.splice(0..0, meta);
+                }
             }
-            let (entry, meta) = inner.new_entry(&self.key, &self.options, 0)?;
-            self.meta_in_front = entry.meta_in_front() as usize;
-            if self.meta_in_front > 0 {
-                self.pending.splice(0..0, meta);
+            // Whole units, so that no unit lies in two pieces; only the last piece may end within one.
+            let whole = self.pending.len() / VALUE_UNIT_BYTES * VALUE_UNIT_BYTES;
+            let take = if self.pending.len() >= PIECE_BYTES { whole } else { self.pending.len() };
+            let (extents, _) = {
+                let blocks = blocks_for(take as u64);
+                let owner = inner.own.owner_of(&self.key);
+                inner.claim(|| inner.space.claim_value(owner, blocks, 0)).await?
+            };
+            self.settle().await?;
+            let mut filler = Filler::new(extents.runs());
+            filler.take(&self.pending[..take]);
+            self.pending.drain(..take);
+            let (bufs, checksums) = filler.finish();
+            let mut batch = inner.device.batch();
+            for (run, memory) in extents.runs().iter().zip(bufs) {
+                let memory = WriteMemory::Own(memory);
+                let write = inner.device.write(run.block, Guarded { memory, guard: extents.clone() });
+                self.under_way.push(batch.add(write));
             }
-        }
-        // Whole units, so that no unit lies in two pieces; only the last piece may end within one.
-        let whole = self.pending.len() / VALUE_UNIT_BYTES * VALUE_UNIT_BYTES;
-        let take = if self.pending.len() >= PIECE_BYTES { whole } else { self.pending.len() };
-        let (extents, _) = {
-            let blocks = blocks_for(take as u64);
-            let owner = inner.own.owner_of(&self.key);
-            inner.claim(|| inner.space.claim_value(owner, blocks, 0)).await?
-        };
-        self.settle().await?;
-        let mut filler = Filler::new(extents.runs());
-        filler.take(&self.pending[..take]);
-        self.pending.drain(..take);
-        let (bufs, checksums) = filler.finish();
-        let mut batch = inner.device.batch();
-        for (run, memory) in extents.runs().iter().zip(bufs) {
-            let memory = WriteMemory::Own(memory);
-            let write = inner.device.write(run.block, Guarded { memory, guard: extents.clone() });
-            self.under_way.push(batch.add(write));
-        }
-        batch.start_in_background();
-        self.written += take as u64;
-        self.checksums.extend(checksums);
-        for &run in extents.runs() {
-            match self.runs.last_mut() {
-                Some(last) if last.end() == run.block && is_whole_units(*last) => last.blocks += run.blocks,
-                _ => self.runs.push(run),
+            batch.start_in_background();
+            self.written += take as u64;
+            self.checksums.extend(checksums);
+            for &run in extents.runs() {
+                match self.runs.last_mut() {
+                    Some(last) if last.end() == run.block && is_whole_units(*last) => {
+                        last.blocks += run.blocks
+                    }
+                    _ => self.runs.push(run),
+                }
             }
-        }
-        self.extents.push(extents);
-        if self.runs.len() > RUNS_MAX {
-            let needed = blocks_for(self.written);
-            return Err(Error::Full { needed, available: inner.space.available() });
-        }
-        Ok(())
+            self.extents.push(extents);
+            if self.runs.len() > RUNS_MAX {
+                let needed = blocks_for(self.written);
+                return Err(Error::Full { needed, available: inner.space.available() });
+            }
+            Ok(())
+        })
     }
 
     async fn settle(&mut self) -> Result<()> {

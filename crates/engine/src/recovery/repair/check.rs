@@ -2,6 +2,7 @@
 //! which must be the blocks without an owner. It can rebuild the free space from the trees, the liveness of packed runs
 //! from the live values, and objects that a tree lost from the log (`tree_salvage.rs`). For users: `docs/repair.md`.
 
+use shoal_base::task::Boxed;
 use shoal_base::{Lsn, TabletId};
 use shoal_device::Device;
 use shoal_pool::Pool;
@@ -31,9 +32,13 @@ const FOOTERS_AT_A_TIME: usize = 64;
 /// Checks the store on `device`, which no other process or store may have open. Writes nothing without `repair`.
 ///
 /// # Errors
-/// [`Error::Unopenable`] if there is no store; as the device. The report has the damage, and says if a repair did not
-/// complete.
-pub async fn check(device: Device, options: &CheckOptions) -> Result<CheckReport> {
+/// [`Error::Unopenable`] where there is no store; as the device. Damage is in the report, and so is a repair that did not get to
+/// its end.
+pub fn check(device: Device, options: &CheckOptions) -> Boxed<'_, Result<CheckReport>> {
+    Box::pin(run(device, options))
+}
+
+async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
     let cache_bytes = if options.cache_bytes == 0 { 64 << 20 } else { options.cache_bytes };
     let open =
         OpenOptions { cache_bytes, background: false, accept_damaged_log: true, ..OpenOptions::default() };
