@@ -206,7 +206,7 @@ fn grows_and_crashes() {
     crashes_while_growing(growable);
 }
 
-/// What was written into allocated blocks and not flushed may read as zeros after a crash.
+/// An unflushed write into allocated blocks may read as zeros after a crash.
 #[test]
 fn grows_without_zeros_and_crashes() {
     crashes_while_growing(allocating);
