@@ -20,6 +20,7 @@ use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHea
 use super::queue::{Item, Marker, QueuedBatch, ValueWrite};
 use super::ring::{BatchIndex, Ring};
 use super::ring_space::RingSpace;
+use super::waiters::Waiters;
 use crate::common::error::{Error, Result};
 use crate::common::event::{Bell, Event, Token, TokenGuard};
 use crate::log::expiry::{ExpiryClock, Newest};
@@ -65,6 +66,7 @@ pub(crate) struct Committer {
     epoch: u64,
     batch_bytes_max: usize,
     queue: Mutex<VecDeque<Item>>,
+    waiters: Arc<Waiters>,
     leader: Token<Leader>,
     /// Everything up to here is flushed. Release after the flush, acquire by whoever decides by it.
     durable: AtomicU64,
@@ -121,6 +123,7 @@ impl Committer {
                 .min(ring_bytes / 4)
                 .min(BATCH_BLOCKS_MAX as usize * BLOCK_BYTES / 2),
             queue: Mutex::default(),
+            waiters: Arc::default(),
             leader: Token::new(Leader { next_lsn }),
             durable: AtomicU64::new(last),
             assigned: AtomicU64::new(last),
@@ -226,18 +229,22 @@ impl Committer {
 
     /// As [`Self::wait_durable`], for who polls by itself.
     pub(crate) fn poll_durable(&self, record: &Record, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
-        for registered in [false, true] {
-            if record.is_durable(self.durable()) {
-                return Poll::Ready(Ok(record.lsn()));
-            }
-            if let Some(reason) = self.poison.reason() {
-                return Poll::Ready(Err(Error::Unknown(reason.to_owned())));
-            }
-            if !registered {
-                record.register(context.waker());
-            }
+        if let Some(outcome) = self.outcome(record) {
+            return Poll::Ready(outcome);
         }
-        Poll::Pending
+        self.waiters.register(record, context.waker());
+        let Some(outcome) = self.outcome(record) else { return Poll::Pending };
+        // Whoever made it durable may have been through before.
+        self.waiters.wake(record);
+        Poll::Ready(outcome)
+    }
+
+    /// What became of `record`, where that is known.
+    fn outcome(&self, record: &Record) -> Option<Result<Lsn>> {
+        if record.is_durable(self.durable()) {
+            return Some(Ok(record.lsn()));
+        }
+        self.poison.reason().map(|reason| Err(Error::Unknown(reason.to_owned())))
     }
 
     /// Waits until everything before `marker` is durable, and gives the last number before it.
@@ -290,7 +297,7 @@ impl Committer {
             self.sealed.store(true, Ordering::Release);
             return;
         }
-        let mut nothing = Drained::new(self.poison.clone());
+        let mut nothing = Drained::new(self);
         let written = self.write_batch(&mut leader, &mut nothing).await;
         nothing.is_left = false;
         if let Err(error) = written {
@@ -320,7 +327,7 @@ impl Committer {
         match result {
             Ok(()) => {
                 for record in &drained.records {
-                    record.wake();
+                    self.waiters.wake(record);
                 }
                 for (marker, lsn) in &drained.markers {
                     marker.reach(*lsn);
@@ -331,7 +338,7 @@ impl Committer {
             Err(error) => {
                 self.fail(&error);
                 for record in &drained.records {
-                    record.wake();
+                    self.waiters.wake(record);
                 }
             }
         }
@@ -343,7 +350,7 @@ impl Committer {
         let pending = std::mem::take(&mut *self.queue.lock());
         for item in &pending {
             if let Item::Writes { batch, .. } = item {
-                batch.records.iter().for_each(|record| record.wake());
+                batch.records.iter().for_each(|record| self.waiters.wake(record));
             }
         }
         self.moved.notify();
@@ -351,7 +358,7 @@ impl Committer {
 
     /// Takes what the next batch holds and numbers it.
     fn drain(&self, leader: &mut Leader) -> Drained {
-        let mut drained = Drained::new(self.poison.clone());
+        let mut drained = Drained::new(self);
         let head = self.index.lock().head().position;
         let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
         let mut bytes = BATCH_HEADER_BYTES;
@@ -520,12 +527,13 @@ struct Drained {
     reserved: u32,
     has_extents: bool,
     poison: Arc<Poison>,
+    waiters: Arc<Waiters>,
     /// Until it is known what became of the batch.
     is_left: bool,
 }
 
 impl Drained {
-    fn new(poison: Arc<Poison>) -> Self {
+    fn new(committer: &Committer) -> Self {
         Self {
             records: Vec::new(),
             markers: Vec::new(),
@@ -533,7 +541,8 @@ impl Drained {
             kept: Vec::new(),
             reserved: 0,
             has_extents: false,
-            poison,
+            poison: committer.poison.clone(),
+            waiters: committer.waiters.clone(),
             is_left: true,
         }
     }
@@ -545,7 +554,7 @@ impl Drop for Drained {
     fn drop(&mut self) {
         if self.is_left {
             self.poison.set("an error of the program while a batch was written".into());
-            self.records.iter().for_each(|record| record.wake());
+            self.records.iter().for_each(|record| self.waiters.wake(record));
         }
     }
 }

@@ -17,11 +17,10 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
 
 use crate::log::record::Record;
-use keys::{Keys, Versions, sort_by_key};
+use keys::{KEY_BYTES, Keys, Versions, sort_by_key};
 
-/// What a key costs besides its records and its bytes, roughly: its records' place, two places of the table, and its place in the
-/// order.
-pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 144;
+/// What a record takes in an overlay besides its own memory, at most: that of a key, or that of a key's second record.
+pub(crate) const ENTRY_BYTES: usize = KEY_BYTES + 64;
 
 /// Keys that are put in order, or looked at, under one taking of the lock.
 const KEYS_AT_A_TIME: usize = 256;
@@ -106,13 +105,14 @@ impl Overlay {
         if inner.first.is_none() {
             inner.first = Some(record.clone());
         }
-        let key_bytes = record.key().len();
         match inner.keys.entry(hash, record) {
             Some((versions, record)) => {
                 growth.dropped = prune(versions, durable, &mut inner.dropped);
-                versions.push(record);
+                if versions.push(record) {
+                    growth.bytes += Versions::several_bytes();
+                }
             }
-            None => growth.bytes += key_bytes + ENTRY_OVERHEAD_BYTES,
+            None => growth.bytes += KEY_BYTES,
         }
         inner.size.bytes += growth.bytes;
         inner.size.records -= growth.dropped.records;
@@ -249,9 +249,7 @@ impl Inner {
         assert!(self.frozen, "only a frozen overlay is applied");
         let mut dropped = std::mem::take(&mut self.dropped);
         for versions in self.keys.all_mut() {
-            while versions.len() > 1 {
-                dropped.push(versions.remove(0));
-            }
+            dropped.extend(versions.take_oldest(versions.len() - 1));
         }
         dropped
     }
@@ -267,7 +265,7 @@ fn newest_durable(versions: &[Arc<Record>], durable: Lsn) -> Option<&Arc<Record>
 fn prune(versions: &mut Versions, durable: Lsn, dropped: &mut Vec<Arc<Record>>) -> Size {
     let mut gone = Size::default();
     if let Some(newest) = versions.iter().rposition(|record| record.is_durable(durable)) {
-        for record in versions.drain(..newest) {
+        for record in versions.take_oldest(newest) {
             if record.owned().is_empty() {
                 gone.records += 1;
                 gone.bytes += record.memory_bytes();
@@ -321,12 +319,14 @@ mod tests {
     use shoal_base::TabletId;
 
     use super::*;
-    use crate::log::format::{RecordKind, encode_record};
+    use crate::log::format::RecordKind;
 
     const KEY: &[u8] = b"key";
 
     fn record(lsn: u64) -> Arc<Record> {
-        Arc::new(Record::recovered(encode_record(RecordKind::Put, TabletId(0), KEY, &[], false), Lsn(lsn)))
+        let record = Record::new(RecordKind::Put, TabletId(0), KEY, &[], false, 0);
+        record.number(Lsn(lsn));
+        record
     }
 
     fn insert(overlay: &Overlay, lsn: u64, durable: u64) {
