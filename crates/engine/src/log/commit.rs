@@ -234,12 +234,12 @@ impl Committer {
         }
         self.waiters.register(record, context.waker());
         let Some(outcome) = self.outcome(record) else { return Poll::Pending };
-        // Whoever made it durable may have been through before.
+        // The committer may have been through before.
         self.waiters.wake(record);
         Poll::Ready(outcome)
     }
 
-    /// What became of `record`, where that is known.
+    /// The outcome of `record`, where that is known.
     fn outcome(&self, record: &Record) -> Option<Result<Lsn>> {
         if record.is_durable(self.durable()) {
             return Some(Ok(record.lsn()));

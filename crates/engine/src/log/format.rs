@@ -283,7 +283,7 @@ pub(crate) fn encode_record(
     EncodedRecord { bytes: out.into(), kind, tablet, key: (body - key.len() as u32, body), body, continues }
 }
 
-/// What an encoded record does to its key.
+/// The kind of an encoded record.
 pub(crate) fn kind_of(record: &[u8]) -> RecordKind {
     match record.get(8) {
         Some(&KIND_DELETE) => RecordKind::Delete,

@@ -14,9 +14,13 @@ use shoal_base::{Lsn, Run, TabletId};
 use smallvec::SmallVec;
 
 use crate::log::format::{RecordKind, body_of, fill_record, key_of, kind_of, record_bytes};
+use crate::space::manager::Promise;
 
 /// The number of a record that the committer has not numbered yet.
 pub(crate) const UNNUMBERED: u64 = u64::MAX;
+
+/// A longer record adds less to its leaf: its value goes somewhere else.
+pub(crate) const LEAF_RECORD_BYTES_MAX: usize = 1_400;
 
 /// The bit of a record's state that says whether somebody waits for it; the others are its number, all set where it has none.
 const IS_AWAITED: u64 = 1 << 63;
@@ -97,9 +101,10 @@ impl Record {
         }
     }
 
-    /// Blocks that its apply was promised.
-    pub(crate) fn promised(&self) -> u64 {
-        u64::from(self.promised)
+    /// The promise to its apply.
+    pub(crate) fn promised(&self) -> Promise {
+        let leaf_bytes = self.encoded.len().min(LEAF_RECORD_BYTES_MAX) as u64;
+        Promise { blocks: u64::from(self.promised), records: 1, leaf_bytes }
     }
 
     /// Runs that the entry names.
@@ -199,7 +204,7 @@ mod tests {
             assert_eq!(size_of_val(&*record), (HEAD_BYTES + bytes).next_multiple_of(8));
             assert_eq!(align_of_val(&*record), align_of::<u64>());
             assert_eq!(record.memory_bytes(), allocated_bytes(COUNTS_BYTES + size_of_val(&*record)));
-            assert_eq!((record.lsn(), record.promised(), record.owned()), (Lsn(1), 2, &[][..]));
+            assert_eq!((record.lsn(), record.promised().blocks, record.owned()), (Lsn(1), 2, &[][..]));
             assert_eq!(record.bytes(), vec![1; bytes]);
         }
         let sizes = [1, 16, 17, 128, 129, 160, 161, 192, 256, 257, 320, 513, 1_024];

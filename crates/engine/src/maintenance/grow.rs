@@ -56,8 +56,11 @@ impl Inner {
 
     /// Whether the file should grow now: less is free than is to be free ahead of need.
     pub(crate) fn wants_growth(&self) -> bool {
+        // The overlays will be promised as much again as they were. Without room for it they would be applied early, again and
+        // again, for want of it.
+        let again = self.maintenance.growth.peak().saturating_sub(self.space.promised_now());
         self.device.inner().can_grow()
-            && self.space.available() < self.growth_ahead()
+            && self.space.available() < self.growth_ahead() + again
             && self.holds_anything()
             && self
                 .publisher
@@ -78,6 +81,7 @@ impl Inner {
             [&counters.extent_blocks_written, &counters.home_blocks_written, &counters.pages_written];
         let blocks = written.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
         self.maintenance.growth.note(self.now_ns(), blocks);
+        self.maintenance.growth.note_promise(self.space.promised_now());
     }
 
     /// Prepares the log for a step that reserves `blocks` blocks.
@@ -131,7 +135,12 @@ impl Inner {
     /// As the device.
     pub(crate) async fn grow_unless_freed(&self) -> Result<bool> {
         self.free_what_is_dead().await?;
-        if self.wants_growth() { Ok(self.grow(0).await? > 0) } else { Ok(true) }
+        while self.wants_growth() {
+            if self.grow(self.maintenance.growth.peak()).await? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Grows the file for a write that found no room for `blocks` blocks. A disk that is full under the file is to the caller a full

@@ -292,7 +292,7 @@ async fn replay(
                 block: run.block,
             })?;
         }
-        space.promise_recovered(promised);
+        space.promise_recovered(record.promised());
         let hash = hash_of(record.key());
         let mut active = view.active.lock();
         let growth = view.active.insert(&mut active, record, hash, lsn);

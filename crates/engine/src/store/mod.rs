@@ -149,6 +149,11 @@ impl Inner {
         // One makes room for all: whoever waited for the turn asks again first.
         let _turn = self.maintenance.room.take().await;
         let mut claimed = attempt();
+        if claimed.is_err() && !self.maintenance.grower.is_free() {
+            // The file is growing: that is sooner done than an apply of all that the overlays have gathered.
+            drop(self.maintenance.grower.take().await);
+            claimed = attempt();
+        }
         for step in 0..2 {
             let Err(shortage) = &claimed else { break };
             if step == 0 {

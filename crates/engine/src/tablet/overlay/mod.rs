@@ -17,9 +17,10 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
 
 use crate::log::record::Record;
+use crate::space::manager::Promise;
 use keys::{KEY_BYTES, Keys, Versions, sort_by_key};
 
-/// What a record takes in an overlay besides its own memory, at most: that of a key, or that of a key's second record.
+/// The memory of a record's place in an overlay, at most: that of a key, or that of a key's second record.
 pub(crate) const ENTRY_BYTES: usize = KEY_BYTES + 64;
 
 /// Keys that are put in order, or looked at, under one taking of the lock.
@@ -51,8 +52,8 @@ pub(crate) struct Inner {
 pub(crate) struct Size {
     pub records: usize,
     pub bytes: usize,
-    /// Blocks promised to the apply.
-    pub promised: u64,
+    /// The promise to its apply.
+    pub promised: Promise,
 }
 
 /// The change of the overlay's size by an insertion.
@@ -67,12 +68,10 @@ pub(crate) struct Growth {
 impl Growth {
     /// This insertion and another one.
     pub(crate) fn and(self, other: Self) -> Self {
-        let (a, b) = (self.dropped, other.dropped);
-        let dropped = Size {
-            records: a.records + b.records,
-            bytes: a.bytes + b.bytes,
-            promised: a.promised + b.promised,
-        };
+        let mut dropped = self.dropped;
+        dropped.records += other.dropped.records;
+        dropped.bytes += other.dropped.bytes;
+        dropped.promised += other.dropped.promised;
         Self { bytes: self.bytes + other.bytes, dropped }
     }
 }
