@@ -1,18 +1,23 @@
 //! Admission: overlays and log are bounded, so a write that finds them full waits for an apply.
 //!
-//! From half of the limit on applies run; at the limit a write waits. Weakness: that is a step, not yet the smooth
-//! throttle by the measured apply rate that `engine.md` asks for.
+//! Applies begin as late as the pace of those before allows ([`crate::common::pace`]); at the limit a write waits. Weakness: that is a step,
+//! not yet a smooth throttle.
 
 use std::sync::Arc;
 
 use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::common::pace::{Pace, WHOLE, may_not_fit};
 use crate::tablet::overlay::Growth;
 
 /// What the overlays of all tablets hold, against its limits.
 pub(crate) struct Admission {
     bytes: AtomicUsize,
     records: AtomicUsize,
+    /// Bytes of all records that came so far. A figure.
+    came: AtomicUsize,
+    /// When an apply is due.
+    pub pace: Pace,
     /// Batches of several records that found no room and wait for an apply.
     waiting: AtomicUsize,
     bytes_max: usize,
@@ -28,8 +33,8 @@ pub(crate) struct OverlayPermit {
 
 impl Admission {
     pub(crate) fn new(bytes_max: usize, records_max: usize) -> Arc<Self> {
-        let (bytes, records, waiting) = Default::default();
-        Arc::new(Self { bytes, records, waiting, bytes_max, records_max })
+        let (bytes, records, came, pace, waiting) = Default::default();
+        Arc::new(Self { bytes, records, came, pace, waiting, bytes_max, records_max })
     }
 
     /// Room for `records` records of `bytes` bytes together, if there is any now. What is larger than the limit is let in
@@ -67,6 +72,16 @@ impl Admission {
         bytes.max(records)
     }
 
+    /// Bytes of the records that came so far, in thousandths of the limit.
+    pub(crate) fn came_permille(&self) -> usize {
+        self.came.load(Ordering::Relaxed) / (self.bytes_max / WHOLE).max(1)
+    }
+
+    /// Whether a batch of so many bytes may find no room before an apply is due.
+    pub(crate) fn is_large(&self, records: usize, bytes: usize) -> bool {
+        may_not_fit(bytes, self.bytes_max) || may_not_fit(records, self.records_max)
+    }
+
     /// A batch of several records waits for room, until this is dropped.
     pub(crate) fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
@@ -97,6 +112,7 @@ impl OverlayPermit {
     /// The records are in overlays, which grew by so much; the overlays' applies release what they hold.
     pub(crate) fn keep(mut self, growth: &Growth) {
         assert!(growth.bytes <= self.bytes, "records take at most what was admitted");
+        self.admission.came.fetch_add(growth.bytes, Ordering::Relaxed);
         // The records stay counted; only the difference goes back, and what they superseded.
         let too_many = self.bytes - growth.bytes;
         self.admission.release(growth.dropped.records, too_many + growth.dropped.bytes);

@@ -6,6 +6,9 @@ use crate::log::driver::uninterrupted;
 use crate::store::Inner;
 use crate::tablet::admission::OverlayPermit;
 
+/// Without threads of the store the writer applies when overlays or log are so full, in thousandths.
+const ALONE_FROM: usize = 700;
+
 /// The right of a write batch to its share of overlays and log. Dropped before the batch is queued, it gives that back.
 pub(crate) struct Permit<'a> {
     // Dropped in this order: the second one notifies the writes that wait for a permit, which must find both.
@@ -58,8 +61,10 @@ impl Inner {
             }
             self.check_writable()?;
             if let Some(worker) = &self.maintenance.worker {
-                // One record never needs more than the other half.
-                let _waiting = (records > 1).then(|| self.tablets.admission.wait());
+                // A small record that finds no room finds it so full that an apply is due.
+                let is_large = self.tablets.admission.is_large(records, memory_bytes)
+                    || self.log.committer.ring.is_large(blocks);
+                let _waiting = (records > 1 || is_large).then(|| self.tablets.admission.wait());
                 worker.wake_apply();
                 worker.wake_grow();
                 let waited = self
@@ -86,12 +91,12 @@ impl Inner {
         }
     }
 
-    /// Begins an apply where overlays or log are half full; without threads of the store the writer applies, later.
+    /// Begins an apply where overlays or log are so full that one is due; without threads of the store the writer applies, later.
     pub(crate) fn apply_early(&self) -> Result<()> {
         match &self.maintenance.worker {
             _ if !self.wants_apply() => {}
             Some(worker) => worker.wake_apply(),
-            None if self.tablets.admission.fill_permille() >= 700 || self.log_fill_permille() >= 700 => {
+            None if self.tablets.admission.fill_permille().max(self.log_fill_permille()) >= ALONE_FROM => {
                 if self.wants_log() {
                     uninterrupted(self.prepare_log(0))?;
                 }
@@ -102,11 +107,25 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether an apply should run: overlays or log are half full, or a batch waits that may need more than the other half.
+    /// Whether an apply should run: overlays or log are so full that one is due, or a batch waits that may need more than is left then.
     pub(crate) fn wants_apply(&self) -> bool {
-        self.tablets.admission.is_waited_for()
-            || self.tablets.admission.fill_permille() >= 500
-            || self.log_fill_permille() >= 500
+        let admission = &self.tablets.admission;
+        admission.is_waited_for()
+            || admission.pace.is_due(admission.fill_permille())
+            || self.log.committer.ring.is_apply_due()
+    }
+
+    /// Applies what helps most, and learns what comes meanwhile.
+    pub(crate) async fn apply_in_time(&self) -> Result<()> {
+        let (admission, ring) = (&self.tablets.admission, &self.log.committer.ring);
+        let before = (admission.came_permille(), ring.came_permille(), ring.prepared());
+        self.apply_fullest().await?;
+        admission.pace.note(admission.came_permille().saturating_sub(before.0));
+        // A ring that is prepared further meanwhile has another measure.
+        if ring.prepared() == before.2 {
+            ring.pace.note(ring.came_permille().saturating_sub(before.1));
+        }
+        Ok(())
     }
 
     pub(crate) fn log_fill_permille(&self) -> usize {
