@@ -20,6 +20,7 @@ use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHea
 use super::queue::{Item, Marker, QueuedBatch, ValueWrite};
 use super::ring::{BatchIndex, Ring};
 use super::ring_space::RingSpace;
+use super::waiters::Waiters;
 use crate::common::error::{Error, Result};
 use crate::common::event::{Bell, Event, Token, TokenGuard};
 use crate::log::expiry::{ExpiryClock, Newest};
@@ -65,6 +66,7 @@ pub(crate) struct Committer {
     epoch: u64,
     batch_bytes_max: usize,
     queue: Mutex<VecDeque<Item>>,
+    waiters: Arc<Waiters>,
     leader: Token<Leader>,
     /// All records up to this one are flushed. Release after the flush, acquire by readers that decide by it.
     durable: AtomicU64,
@@ -121,6 +123,7 @@ impl Committer {
                 .min(ring_bytes / 4)
                 .min(BATCH_BLOCKS_MAX as usize * BLOCK_BYTES / 2),
             queue: Mutex::default(),
+            waiters: Arc::default(),
             leader: Token::new(Leader { next_lsn }),
             durable: AtomicU64::new(last),
             assigned: AtomicU64::new(last),
@@ -226,18 +229,22 @@ impl Committer {
 
     /// As [`Self::wait_durable`], for callers that poll.
     pub(crate) fn poll_durable(&self, record: &Record, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
-        for registered in [false, true] {
-            if record.is_durable(self.durable()) {
-                return Poll::Ready(Ok(record.lsn()));
-            }
-            if let Some(reason) = self.poison.reason() {
-                return Poll::Ready(Err(Error::Unknown(reason.to_owned())));
-            }
-            if !registered {
-                record.register(context.waker());
-            }
+        if let Some(outcome) = self.outcome(record) {
+            return Poll::Ready(outcome);
         }
-        Poll::Pending
+        self.waiters.register(record, context.waker());
+        let Some(outcome) = self.outcome(record) else { return Poll::Pending };
+        // The committer may have been through before.
+        self.waiters.wake(record);
+        Poll::Ready(outcome)
+    }
+
+    /// The outcome of `record`, where that is known.
+    fn outcome(&self, record: &Record) -> Option<Result<Lsn>> {
+        if record.is_durable(self.durable()) {
+            return Some(Ok(record.lsn()));
+        }
+        self.poison.reason().map(|reason| Err(Error::Unknown(reason.to_owned())))
     }
 
     /// Waits until everything before `marker` is durable; returns the last number before it.
@@ -290,7 +297,7 @@ impl Committer {
             self.sealed.store(true, Ordering::Release);
             return;
         }
-        let mut nothing = Drained::new(self.poison.clone());
+        let mut nothing = Drained::new(self);
         let written = self.write_batch(&mut leader, &mut nothing).await;
         nothing.is_left = false;
         if let Err(error) = written {
@@ -320,7 +327,7 @@ impl Committer {
         match result {
             Ok(()) => {
                 for record in &drained.records {
-                    record.wake();
+                    self.waiters.wake(record);
                 }
                 for (marker, lsn) in &drained.markers {
                     marker.reach(*lsn);
@@ -331,7 +338,7 @@ impl Committer {
             Err(error) => {
                 self.fail(&error);
                 for record in &drained.records {
-                    record.wake();
+                    self.waiters.wake(record);
                 }
             }
         }
@@ -343,7 +350,7 @@ impl Committer {
         let pending = std::mem::take(&mut *self.queue.lock());
         for item in &pending {
             if let Item::Writes { batch, .. } = item {
-                batch.records.iter().for_each(|record| record.wake());
+                batch.records.iter().for_each(|record| self.waiters.wake(record));
             }
         }
         self.moved.notify();
@@ -351,7 +358,7 @@ impl Committer {
 
     /// Takes the records of the next batch from the queue and numbers them.
     fn drain(&self, leader: &mut Leader) -> Drained {
-        let mut drained = Drained::new(self.poison.clone());
+        let mut drained = Drained::new(self);
         let head = self.index.lock().head().position;
         let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
         let mut bytes = BATCH_HEADER_BYTES;
@@ -521,12 +528,13 @@ struct Drained {
     reserved: u32,
     has_extents: bool,
     poison: Arc<Poison>,
-    /// True until the outcome of the batch is known.
+    waiters: Arc<Waiters>,
+    /// Until it is known what became of the batch.
     is_left: bool,
 }
 
 impl Drained {
-    fn new(poison: Arc<Poison>) -> Self {
+    fn new(committer: &Committer) -> Self {
         Self {
             records: Vec::new(),
             markers: Vec::new(),
@@ -534,7 +542,8 @@ impl Drained {
             kept: Vec::new(),
             reserved: 0,
             has_extents: false,
-            poison,
+            poison: committer.poison.clone(),
+            waiters: committer.waiters.clone(),
             is_left: true,
         }
     }
@@ -545,10 +554,8 @@ impl Drained {
 impl Drop for Drained {
     fn drop(&mut self) {
         if self.is_left {
-            let thread = std::thread::current();
-            let name = thread.name().unwrap_or("of a caller");
-            self.poison.set(format!("an error of the program in the thread {name} while it wrote a batch"));
-            self.records.iter().for_each(|record| record.wake());
+            self.poison.set("an error of the program while a batch was written".into());
+            self.records.iter().for_each(|record| self.waiters.wake(record));
         }
     }
 }

@@ -16,5 +16,6 @@ pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod ring_space;
+mod waiters;
 
 use crate::common::{event, sync};

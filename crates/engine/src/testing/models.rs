@@ -83,16 +83,37 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 struct Record {
     lsn: AtomicU64,
+    /// Whether anybody waits: a bit of the record's state.
+    awaited: AtomicU64,
     wakers: Mutex<Vec<Waker>>,
 }
 
 impl Record {
     fn new() -> Arc<Self> {
-        Arc::new(Self { lsn: AtomicU64::new(UNNUMBERED), wakers: Mutex::default() })
+        Arc::new(Self {
+            lsn: AtomicU64::new(UNNUMBERED),
+            awaited: AtomicU64::new(0),
+            wakers: Mutex::default(),
+        })
     }
 
+    /// As `Waiters::register`.
+    fn register(&self, waker: Waker) {
+        let mut wakers = self.wakers.lock();
+        self.awaited.fetch_or(1, Ordering::AcqRel);
+        wakers.push(waker);
+    }
+
+    /// As `Waiters::wake`.
     fn wake(&self) {
-        let wakers = std::mem::take(&mut *self.wakers.lock());
+        if self.awaited.fetch_and(0, Ordering::AcqRel) == 0 {
+            return;
+        }
+        let wakers = {
+            let mut wakers = self.wakers.lock();
+            self.awaited.fetch_and(0, Ordering::AcqRel);
+            std::mem::take(&mut *wakers)
+        };
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -246,7 +267,7 @@ impl Committer {
                     return Poll::Ready(None);
                 }
                 if !registered {
-                    record.wakers.lock().push(context.waker().clone());
+                    record.register(context.waker().clone());
                 }
             }
             Poll::Pending

@@ -8,7 +8,10 @@ use crate::log::driver::uninterrupted;
 use crate::store::Inner;
 use crate::tablet::admission::OverlayPermit;
 
-/// A write batch's share of overlays and log. Dropped before the batch is queued, it frees the share.
+/// Without threads of the store the writer applies when overlays or log are so full, in thousandths.
+const ALONE_FROM: usize = 700;
+
+/// The right of a write batch to its share of overlays and log. Dropped before the batch is queued, it gives that back.
 pub(crate) struct Permit<'a> {
     // Dropped in this order: the log's permit notifies the writers that wait for a permit, which must find both shares
     // free.
@@ -50,68 +53,54 @@ impl Inner {
     /// Waits for the permit of a write batch. All its records get room at once or wait: two batches that each hold what
     /// the other one needs would wait for ever.
     pub(crate) async fn admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Result<Permit<'_>> {
-        if self.log.committer.ring.suits(blocks)
-            && let Some(permit) = self.try_admit(records, memory_bytes, blocks)
-        {
-            self.apply_early()?;
-            return Ok(permit);
+        let attempt = || self.try_admit(records, memory_bytes, blocks);
+        if !self.log.committer.ring.suits(blocks) {
+            uninterrupted(self.prepare_for_step(blocks))?;
+        }
+        loop {
+            if let Some(permit) = attempt() {
+                self.apply_early()?;
+                return Ok(permit);
+            }
+            self.check_writable()?;
+            if let Some(worker) = &self.maintenance.worker {
+                // A small record that finds no room finds it so full that an apply is due.
+                let is_large = self.tablets.admission.is_large(records, memory_bytes)
+                    || self.log.committer.ring.is_large(blocks);
+                let _waiting = (records > 1 || is_large).then(|| self.tablets.admission.wait());
+                worker.wake_apply();
+                worker.wake_grow();
+                let waited = self
+                    .log
+                    .committer
+                    .moved
+                    .wait_until(|| self.check_writable().err().map(Err).or_else(|| attempt().map(Ok)));
+                return waited.await;
+            }
+            if self.wants_log() {
+                uninterrupted(self.prepare_log(0))?;
+            }
+            uninterrupted(self.apply_all())?;
+            // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
+            let is_applied = || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
+            let waited = self.log.committer.moved.wait_until(|| {
+                let permit = || attempt().map(|permit| Ok(Some(permit)));
+                let refused = self.check_writable().err().map(Err);
+                refused.or_else(permit).or_else(|| (!is_applied()).then_some(Ok(None)))
+            });
+            if let Some(permit) = waited.await? {
+                return Ok(permit);
+            }
         }
         self.wait_for_room(records, memory_bytes, blocks).await
     }
 
-    fn wait_for_room(
-        &self,
-        records: usize,
-        memory_bytes: usize,
-        blocks: u32,
-    ) -> Boxed<'_, Result<Permit<'_>>> {
-        Box::pin(async move {
-            let attempt = || self.try_admit(records, memory_bytes, blocks);
-            if !self.log.committer.ring.suits(blocks) {
-                uninterrupted(self.prepare_for_step(blocks))?;
-            }
-            loop {
-                if let Some(permit) = attempt() {
-                    self.apply_early()?;
-                    return Ok(permit);
-                }
-                self.check_writable()?;
-                if let Some(worker) = &self.maintenance.worker {
-                    // One record never needs more than the other half.
-                    let _waiting = (records > 1).then(|| self.tablets.admission.wait());
-                    worker.wake_apply();
-                    worker.wake_grow();
-                    let waited =
-                        self.log.committer.moved.wait_until(|| {
-                            self.check_writable().err().map(Err).or_else(|| attempt().map(Ok))
-                        });
-                    return waited.await;
-                }
-                if self.wants_log() {
-                    uninterrupted(self.prepare_log(0))?;
-                }
-                uninterrupted(self.apply_all())?;
-                // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
-                let is_applied =
-                    || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
-                let waited = self.log.committer.moved.wait_until(|| {
-                    let permit = || attempt().map(|permit| Ok(Some(permit)));
-                    let refused = self.check_writable().err().map(Err);
-                    refused.or_else(permit).or_else(|| (!is_applied()).then_some(Ok(None)))
-                });
-                if let Some(permit) = waited.await? {
-                    return Ok(permit);
-                }
-            }
-        })
-    }
-
-    /// Starts an apply if overlays or log are half full. In a store without threads the writer applies later.
+    /// Begins an apply where overlays or log are so full that one is due; without threads of the store the writer applies, later.
     pub(crate) fn apply_early(&self) -> Result<()> {
         match &self.maintenance.worker {
             _ if !self.wants_apply() => {}
             Some(worker) => worker.wake_apply(),
-            None if self.tablets.admission.fill_permille() >= 700 || self.log_fill_permille() >= 700 => {
+            None if self.tablets.admission.fill_permille().max(self.log_fill_permille()) >= ALONE_FROM => {
                 if self.wants_log() {
                     uninterrupted(self.prepare_log(0))?;
                 }
@@ -122,12 +111,25 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns true if an apply should run: overlays or log are half full, or a batch waits that may need more than the
-    /// other half.
+    /// Whether an apply should run: overlays or log are so full that one is due, or a batch waits that may need more than is left then.
     pub(crate) fn wants_apply(&self) -> bool {
-        self.tablets.admission.is_waited_for()
-            || self.tablets.admission.fill_permille() >= 500
-            || self.log_fill_permille() >= 500
+        let admission = &self.tablets.admission;
+        admission.is_waited_for()
+            || admission.pace.is_due(admission.fill_permille())
+            || self.log.committer.ring.is_apply_due()
+    }
+
+    /// Applies what helps most, and learns what comes meanwhile.
+    pub(crate) async fn apply_in_time(&self) -> Result<()> {
+        let (admission, ring) = (&self.tablets.admission, &self.log.committer.ring);
+        let before = (admission.came_permille(), ring.came_permille(), ring.prepared());
+        self.apply_fullest().await?;
+        admission.pace.note(admission.came_permille().saturating_sub(before.0));
+        // A ring that is prepared further meanwhile has another measure.
+        if ring.prepared() == before.2 {
+            ring.pace.note(ring.came_permille().saturating_sub(before.1));
+        }
+        Ok(())
     }
 
     pub(crate) fn log_fill_permille(&self) -> usize {
