@@ -22,6 +22,8 @@ use crate::store::{Inner, Store};
 
 /// The applier checks for work this often without a wake-up.
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
+/// The merger checks for work this often without a wake-up.
+const MERGER_PERIOD: Duration = Duration::from_millis(500);
 /// Where less than this comes between two applies of all overlays, in thousandths of their limit, the store is not in use.
 const LITTLE: usize = 1000 / 64;
 /// How often the mover looks around.

@@ -53,46 +53,62 @@ impl Inner {
     /// Waits for the permit of a write batch. All its records get room at once or wait: two batches that each hold what
     /// the other one needs would wait for ever.
     pub(crate) async fn admit(&self, records: usize, memory_bytes: usize, blocks: u32) -> Result<Permit<'_>> {
-        let attempt = || self.try_admit(records, memory_bytes, blocks);
-        if !self.log.committer.ring.suits(blocks) {
-            uninterrupted(self.prepare_for_step(blocks))?;
-        }
-        loop {
-            if let Some(permit) = attempt() {
-                self.apply_early()?;
-                return Ok(permit);
-            }
-            self.check_writable()?;
-            if let Some(worker) = &self.maintenance.worker {
-                // A small record that finds no room finds it so full that an apply is due.
-                let is_large = self.tablets.admission.is_large(records, memory_bytes)
-                    || self.log.committer.ring.is_large(blocks);
-                let _waiting = (records > 1 || is_large).then(|| self.tablets.admission.wait());
-                worker.wake_apply();
-                worker.wake_grow();
-                let waited = self
-                    .log
-                    .committer
-                    .moved
-                    .wait_until(|| self.check_writable().err().map(Err).or_else(|| attempt().map(Ok)));
-                return waited.await;
-            }
-            if self.wants_log() {
-                uninterrupted(self.prepare_log(0))?;
-            }
-            uninterrupted(self.apply_all())?;
-            // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
-            let is_applied = || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
-            let waited = self.log.committer.moved.wait_until(|| {
-                let permit = || attempt().map(|permit| Ok(Some(permit)));
-                let refused = self.check_writable().err().map(Err);
-                refused.or_else(permit).or_else(|| (!is_applied()).then_some(Ok(None)))
-            });
-            if let Some(permit) = waited.await? {
-                return Ok(permit);
-            }
+        if self.log.committer.ring.suits(blocks)
+            && let Some(permit) = self.try_admit(records, memory_bytes, blocks)
+        {
+            self.apply_early()?;
+            return Ok(permit);
         }
         self.wait_for_room(records, memory_bytes, blocks).await
+    }
+
+    fn wait_for_room(
+        &self,
+        records: usize,
+        memory_bytes: usize,
+        blocks: u32,
+    ) -> Boxed<'_, Result<Permit<'_>>> {
+        Box::pin(async move {
+            let attempt = || self.try_admit(records, memory_bytes, blocks);
+            if !self.log.committer.ring.suits(blocks) {
+                uninterrupted(self.prepare_for_step(blocks))?;
+            }
+            loop {
+                if let Some(permit) = attempt() {
+                    self.apply_early()?;
+                    return Ok(permit);
+                }
+                self.check_writable()?;
+                if let Some(worker) = &self.maintenance.worker {
+                    // A small record that finds no room finds it so full that an apply is due.
+                    let is_large = self.tablets.admission.is_large(records, memory_bytes)
+                        || self.log.committer.ring.is_large(blocks);
+                    let _waiting = (records > 1 || is_large).then(|| self.tablets.admission.wait());
+                    worker.wake_apply();
+                    worker.wake_grow();
+                    let waited =
+                        self.log.committer.moved.wait_until(|| {
+                            self.check_writable().err().map(Err).or_else(|| attempt().map(Ok))
+                        });
+                    return waited.await;
+                }
+                if self.wants_log() {
+                    uninterrupted(self.prepare_log(0))?;
+                }
+                uninterrupted(self.apply_all())?;
+                // Another thread holds what is missing now. It queues that, and then there is something to apply, or gives it back.
+                let is_applied =
+                    || self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
+                let waited = self.log.committer.moved.wait_until(|| {
+                    let permit = || attempt().map(|permit| Ok(Some(permit)));
+                    let refused = self.check_writable().err().map(Err);
+                    refused.or_else(permit).or_else(|| (!is_applied()).then_some(Ok(None)))
+                });
+                if let Some(permit) = waited.await? {
+                    return Ok(permit);
+                }
+            }
+        })
     }
 
     /// Begins an apply where overlays or log are so full that one is due; without threads of the store the writer applies, later.
