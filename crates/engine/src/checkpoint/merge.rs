@@ -502,7 +502,11 @@ impl Inner {
                 gaps.extend(cursor.take_gaps());
             }
             gaps.extend(cursor.take_gaps());
-            for gap in gaps {
+            for mut gap in gaps {
+                // Below the frontier the layer has no say, damaged or not.
+                if *gap.low < *layers.valid_from(index) {
+                    gap.low = layers.valid_from(index).to_vec();
+                }
                 let older = Trees {
                     base: view.trees.base,
                     layers: Arc::new(Layers { list: layers.list[index + 1..].to_vec(), ..layers.clone() }),

@@ -554,7 +554,9 @@ impl Drained {
 impl Drop for Drained {
     fn drop(&mut self) {
         if self.is_left {
-            self.poison.set("an error of the program while a batch was written".into());
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("of a caller");
+            self.poison.set(format!("an error of the program in the thread {name} while it wrote a batch"));
             self.records.iter().for_each(|record| self.waiters.wake(record));
         }
     }
