@@ -190,7 +190,11 @@ fn trial(image: &Image, versions: &Versions, blocks: &[u64], how: How) -> usize 
                 .unwrap_or_else(|error| panic!("{what}, {when}, pages of {limit}: {error}"))
         };
         let missing = judge(1_000);
-        assert!(judge(7).keys().eq(missing.keys()) && judge(1).keys().eq(missing.keys()), "{what}, {when}");
+        for missing_now in [judge(7), judge(1)] {
+            // A page that an apply wrote to an unreadable block is there as long as the cache keeps it.
+            let is_same = missing_now.len() == missing.len() || how == How::Unreadable;
+            assert!(is_same && missing.keys().all(|name| missing_now.contains_key(name)), "{what}, {when}");
+        }
         missing
     };
     let store = open(&device, tiny()).unwrap_or_else(|error| panic!("{what}: opening: {error}"));

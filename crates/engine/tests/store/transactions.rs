@@ -348,7 +348,8 @@ fn reads_are_of_one_moment() {
             Decision::Do(vec![Change::NoChange, Change::NoChange], firsts.collect::<Vec<u8>>())
         };
         let (read, _) = transact(&store, &asked, &[], read).unwrap().unwrap();
-        assert_eq!((read, looks), (vec![2, 2], 2), "{bytes} bytes");
+        // An apply that moves a value meanwhile makes it look once more.
+        assert!(read == [2, 2] && (2..=4).contains(&looks), "{bytes} bytes: {read:?} after {looks} looks");
     }
 }
 
