@@ -192,7 +192,7 @@ impl Inner {
     /// # Errors
     /// As an apply; [`Error::Busy`] where damaged layers leave nothing that could be merged.
     pub(crate) async fn make_room_for_a_layer(&self, tablet: &Tablet) -> Result<()> {
-        while tablet.view().trees.layers.list.len() >= LAYERS_MAX {
+        while !tablet.view().trees.has_place_for_a_layer() {
             if tablet.view().frozen.is_some() {
                 break;
             }
@@ -200,7 +200,7 @@ impl Inner {
             let unread = if self.answers().await { Unread::IsLost } else { self.unread() };
             if self.merge_slice(tablet, unread, false).await? == Merged::Nothing {
                 return Err(Error::Busy(
-                    "too many layers of its trees are damaged: `shoal check --repair` gives them up",
+                    "too many layers of its trees are damaged: `shoal check --acknowledge` gives them up",
                 ));
             }
         }

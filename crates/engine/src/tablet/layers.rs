@@ -138,6 +138,11 @@ impl Trees {
         Self { base, layers }
     }
 
+    /// Whether an apply may write another layer. One place stays free for the tombstones of an acknowledgement.
+    pub(crate) fn has_place_for_a_layer(&self) -> bool {
+        self.layers.list.len() + 1 < LAYERS_MAX
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.base.page.is_none() && self.layers.list.is_empty()
     }
