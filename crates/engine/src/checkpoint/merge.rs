@@ -379,7 +379,12 @@ impl Inner {
             return Ok(Merged::Nothing);
         }
         let upper = layers.list[..count].to_vec();
-        let mut cursor = self.cursor_over(tablet, Layers { list: upper.clone(), ..Layers::default() });
+        // Some of them may be a part of the merge that met the damage: these have no say below its frontier, and the layer
+        // that replaces them all has a say everywhere.
+        let merging = (count + layers.merging).saturating_sub(layers.list.len());
+        let of_upper =
+            Layers { list: upper.clone(), merging, frontier: layers.frontier.clone(), ..Layers::default() };
+        let mut cursor = self.cursor_over(tablet, of_upper);
         cursor.approach(&[]);
         let tree = tree_of(self.identity, tablet.id);
         let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight).of_layer();
@@ -413,6 +418,7 @@ impl Inner {
         let freed = self.pages_of(tablet, &upper).await?;
         let mut after = layers.clone();
         after.list.splice(..count, [root]);
+        after.merging -= merging;
         let trees = Trees { layers: Arc::new(after), ..view.trees.clone() };
         let new = NewTree::new(trees, view.applied, view.totals);
         self.publish_tree(tablet, NewTree { pages: vec![pages], freed, ..new }).await?;
