@@ -161,8 +161,8 @@ impl Inner {
         let _turn = self.maintenance.applier.take().await;
         self.log.poison.check()?;
         let view = tablet.view();
-        // An earlier apply failed: its overlay comes first.
-        if view.frozen.is_some() {
+        // An earlier apply failed: its overlay comes first. Values whose entries lie in layers move into a new one.
+        if view.frozen.is_some() || !view.trees.has_place_for_a_layer() {
             return Ok(false);
         }
         let moves = self.choose_moves(tablet, &view.trees, pressure).await;

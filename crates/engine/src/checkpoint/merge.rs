@@ -131,11 +131,11 @@ impl Inner {
     /// The next step of the merges of a tablet.
     fn next_merge(&self, tablet: &Tablet, trees: &Trees) -> Option<Step> {
         let layers = &*trees.layers;
-        let mut free = &layers.list[..layers.list.len() - layers.merging];
         let is_blocked = self.is_blocked(tablet, layers);
-        if is_blocked {
-            free = &free[..free.len().min(readable_above(tablet, layers))];
-        }
+        // A merge that met damage does not go on: its layers above the damage may be merged with each other, too.
+        let free =
+            if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.merging };
+        let free = &layers.list[..free];
         if let Some(count) = full_tier(free) {
             return Some(Step::Newest(count));
         }
@@ -240,10 +240,10 @@ impl Inner {
     /// # Errors
     /// As an apply; [`Error::Busy`] if damaged layers leave nothing that could be merged.
     pub(crate) async fn make_room_for_a_layer(&self, tablet: &Tablet) -> Result<()> {
-        while tablet.view().trees.layers.list.len() >= LAYERS_MAX {
+        while !tablet.view().trees.has_place_for_a_layer() {
             if self.merge_some(tablet, Wanted::ByForce).await? == Merged::Nothing {
                 return Err(Error::Busy(
-                    "too many layers of its trees are damaged: `shoal check --repair` gives them up",
+                    "too many layers of its trees are damaged: `shoal check --acknowledge` gives them up",
                 ));
             }
         }
@@ -427,9 +427,15 @@ impl Inner {
     /// Makes one layer of the `count` newest ones of `view`. Applies go on meanwhile: layers never change, and only the publish needs
     /// the applier's turn.
     async fn merge_newest(&self, tablet: &Tablet, view: &View, count: usize) -> Result<Merged> {
-        let newest = view.trees.layers.list[..count].to_vec();
+        let layers = &*view.trees.layers;
+        let newest = layers.list[..count].to_vec();
+        // Some of them may be a part of the merge that met damage: these have no say below its frontier, and the layer that replaces
+        // them all has a say everywhere.
+        let merging = (count + layers.merging).saturating_sub(layers.list.len());
+        let of_newest =
+            Layers { list: newest.clone(), merging, frontier: layers.frontier.clone(), ..Layers::default() };
         let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight).of_layer();
-        let written = self.write_merged(tablet, view, &newest, &mut sink).await;
+        let written = self.write_merged(tablet, view, of_newest, &mut sink).await;
         // R8: also after an error the pages' blocks go back only when the writes on them have ended.
         let finished = sink.finish().await;
         let Some((root, bytes)) = written.map_err(|error| self.apply_failed(&error))? else {
@@ -444,14 +450,17 @@ impl Inner {
         self.log.poison.check()?;
         let now = tablet.view();
         let mut layers = (*now.trees.layers).clone();
-        let at = layers.list.windows(count).position(|some| some == newest);
+        let at = layers.list.windows(count).position(|some| some == newest).filter(|at| {
+            let merging_now = (at + count + layers.merging).saturating_sub(layers.list.len());
+            let is_same_merge = merging == 0 || layers.frontier == view.trees.layers.frontier;
+            now.frozen.is_none() && merging_now == merging && is_same_merge
+        });
         // A merge into the base has begun with them, or an apply failed: the new layer is for nothing.
-        let Some(at) =
-            at.filter(|at| now.frozen.is_none() && at + count + layers.merging <= layers.list.len())
-        else {
+        let Some(at) = at else {
             return Ok(Merged::Some(bytes));
         };
         layers.list.splice(at..at + count, root.page.is_some().then_some(root));
+        layers.merging -= merging;
         let trees = Trees { layers: Arc::new(layers), ..now.trees.clone() };
         let new = NewTree::new(trees, now.applied, now.totals);
         self.publish_tree(tablet, NewTree { pages: vec![pages], freed, ..new }).await?;
@@ -465,10 +474,10 @@ impl Inner {
         &self,
         tablet: &Tablet,
         view: &View,
-        newest: &[Root],
+        newest: Layers,
         sink: &mut PoolSink<'_>,
     ) -> Result<Option<(Root, u64)>> {
-        let mut cursor = self.cursor_over(tablet, Layers { list: newest.to_vec(), ..Layers::default() });
+        let mut cursor = self.cursor_over(tablet, newest);
         cursor.approach(&[]);
         let mut writer = TreeWriter::new(tree_of(self.identity, tablet.id), view.applied, sink);
         let mut bytes = 0;

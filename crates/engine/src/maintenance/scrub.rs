@@ -23,6 +23,7 @@ use crate::common::problem::CheckProblem;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::store::{Inner, Store, copies, superblock};
 use crate::tablet::layers::{Trees, is_tombstone};
+use crate::tablet::layers_page;
 use crate::tablet::tree::{PageRef, PageSource, Problem, ReadHint, Tree, Visitor};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::value::entry::{Entry, decode_leaf_entry};
@@ -99,6 +100,9 @@ impl Inner {
                     return Ok(false);
                 };
                 let tree = tree_of(self.identity, tablet.id);
+                if place.trees == 0 && place.from.is_empty() {
+                    self.scrub_list(tree, &view.trees, report).await;
+                }
                 let trees = (tree, &view.trees, number);
                 let mut visitor = Piece::new(self, trees, std::mem::take(&mut place.from), report);
                 let from = visitor.last.clone();
@@ -124,6 +128,15 @@ impl Inner {
         self.counters.scrub_bytes.fetch_add(report.bytes - bytes_before, Ordering::Relaxed);
         self.counters.scrub_problems.fetch_add(report.problem_count - problems_before, Ordering::Relaxed);
         Ok(is_over)
+    }
+
+    /// All copies of the list of a tablet's layers.
+    async fn scrub_list(&self, tree: Tree, trees: &Trees, report: &mut ScrubReport) {
+        let Some(stored) = trees.layers.stored else { return };
+        for block in layers_page::read_copies(&self.device, tree, stored).await.1 {
+            report.problem(CheckProblem { what: layers_page::copy_problem(tree), block });
+        }
+        report.bytes += u64::from(stored.copies) * BLOCK_BYTES as u64;
     }
 
     /// Both copies of the newest superblock, and the space image that it names. No superblock is published meanwhile.

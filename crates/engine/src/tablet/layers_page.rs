@@ -113,6 +113,38 @@ pub(crate) async fn load(
     Ok((Layers { list: vec![unreadable], stored: Some(stored), ..Layers::default() }, false))
 }
 
+/// Reads all copies of a list: the bytes of one that is whole, and the blocks of the damaged ones. A block that cannot be read is a
+/// damaged one.
+pub(crate) async fn read_copies(device: &Device, tree: Tree, stored: LayersRef) -> (Option<IoBuf>, Vec<u64>) {
+    let (mut whole, mut damaged) = (None, Vec::new());
+    for block in stored.block..stored.block + u64::from(stored.copies) {
+        match device.read(block, IoBuf::unfilled(1)).await.ok() {
+            Ok(bytes) if decode(tree, stored, &bytes).is_some() => whole = Some(bytes),
+            _ => damaged.push(block),
+        }
+    }
+    (whole, damaged)
+}
+
+/// The words for a damaged copy of a list.
+pub(crate) fn copy_problem(tree: Tree) -> String {
+    format!("a copy of the list of the layers of tablet {} is damaged", tree.tablet)
+}
+
+/// Writes what a whole copy of a list has over the damaged ones. The caller flushes; a crash leaves them as they were.
+///
+/// # Errors
+/// As the device.
+pub(crate) async fn mend_copies(device: &Device, tree: Tree, stored: LayersRef) -> Result<()> {
+    let (Some(whole), damaged) = read_copies(device, tree, stored).await else { return Ok(()) };
+    for block in damaged {
+        let mut bytes = IoBuf::new(1);
+        bytes.copy_from_slice(&whole);
+        device.write(block, vec![bytes]).await.result.map_err(Error::Io)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use shoal_base::TabletId;

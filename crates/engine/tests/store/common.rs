@@ -58,12 +58,13 @@ pub(crate) fn long_life(seed: u64) -> Expiry {
 }
 
 /// Sizes so small that a handful of operations crosses freezes, applies, publishes and a turn of the log, layers and their merges:
-/// unless `LAB_LAYERS` is 0, when the trees have no layers, as those of small stores.
+/// unless the variable LAB_LAYERS is 0, when the trees have no layers, as those of small stores.
 pub(crate) fn tiny() -> OpenOptions {
     if lab_number("LAYERS", 1) == 0 { tiny_without_layers() } else { tiny_with_layers() }
 }
 
-fn tiny_with_layers() -> OpenOptions {
+/// Sizes so small that trees get layers at once, whatever LAB_LAYERS says.
+pub(crate) fn tiny_with_layers() -> OpenOptions {
     let mut options = tiny_without_layers();
     let tuning = &mut options.tuning;
     (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 4, 1);
@@ -71,7 +72,7 @@ fn tiny_with_layers() -> OpenOptions {
     options
 }
 
-/// The same, on a device that is too small for layers.
+/// The same for trees without layers, as those of small stores.
 pub(crate) fn tiny_without_layers() -> OpenOptions {
     OpenOptions {
         cache_bytes: 256 << 10,

@@ -3,7 +3,7 @@
 //!
 //! [`common`] is what the others share. What a store does: [`model`], [`listing`], [`updating`], [`clocks`], [`together`],
 //! [`transactions`], [`packed`],
-//! [`relocation`], [`full`], [`identity`]; what threads see of it: [`concurrency`], [`histories`], [`panics`]. What is left of it
+//! [`relocation`], [`layers`], [`full`], [`identity`]; what threads see of it: [`concurrency`], [`histories`], [`panics`]. What is left of it
 //! after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; with devices that fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`],
 //! [`past_damage`], [`hostile`], [`scrub`], [`repair`]; from other programs: [`golden`], [`upgrade`], [`format_refusal`]; from what
 //! cannot be written: [`read_only`].
@@ -26,6 +26,7 @@ mod golden;
 mod histories;
 mod hostile;
 mod identity;
+mod layers;
 mod listing;
 mod losses;
 mod model;

@@ -237,6 +237,11 @@ impl Inner {
             let position = if merged == Merged::Nothing { vec![0] } else { position };
             return Ok(Some(Round::Walk { tablet, position }));
         }
+        // Values whose entries lie in layers move into a new one.
+        if !view.trees.has_place_for_a_layer() {
+            drop(turn);
+            return Ok(self.end_walk().await);
+        }
         let budget = (self.tuning.move_bytes_max / 8) as u64;
         let found = self.find_in_groups(of_tablet, &view.trees, &groups, &position, budget).await?;
         let next = match &found.next {

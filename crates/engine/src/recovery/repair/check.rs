@@ -21,6 +21,7 @@ use crate::recovery::repair::repair;
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::tablet::damage;
 use crate::tablet::layers::Trees;
+use crate::tablet::layers_page;
 use crate::tablet::tree::Tree;
 use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
 use crate::value::entry::Entry;
@@ -69,6 +70,7 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
             }
         }
         check_packed(pool, (tree, &trees), &count, is_whole, tablet.totals, &mut report).await;
+        check_list(&device, (tree, &trees), &mut report).await;
     }
     // The published image describes the trees alone: every recovery adds the runs that the log's records own.
     owners.sort();
@@ -86,6 +88,16 @@ async fn run(device: Device, options: &CheckOptions) -> Result<CheckReport> {
         report.notes.push(format!("repair: it did not get to its end: {error}"));
     }
     Ok(report)
+}
+
+/// Names the damaged copies of the list of a tablet's layers; a list without a whole copy was reported before.
+async fn check_list(device: &Device, (tree, trees): (Tree, &Trees), report: &mut CheckReport) {
+    let Some(stored) = trees.layers.stored else { return };
+    if let (Some(_), damaged) = layers_page::read_copies(device, tree, stored).await {
+        for block in damaged {
+            report.problem(layers_page::copy_problem(tree), block);
+        }
+    }
 }
 
 /// Says which objects that a packed run names lie in the ranges that cannot be read.

@@ -7,6 +7,7 @@ pub(crate) mod check;
 mod log_salvage;
 mod tree_salvage;
 
+use shoal_base::TabletId;
 use shoal_device::Device;
 
 use crate::checkpoint::space_image;
@@ -20,7 +21,8 @@ use crate::recovery::repair::tree_salvage::{Known, held_bytes_max, read_known, r
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::store::losses::Losses;
 use crate::store::{Store, copies};
-use crate::tablet::damage;
+use crate::tablet::tree_io::tree_of;
+use crate::tablet::{damage, layers_page};
 use crate::testing::injected_bug::{Bug, injected};
 
 /// The warning before the first write to a store with a cut log: from then on the batches after the damage are in
@@ -118,6 +120,11 @@ async fn rewrite_image(
         superblock.losses = remembered.and(report.losses, superblock.number);
     }
     superblock.space = space_image::rewrite(device, &superblock, &image).await?;
+    for (id, layers) in (0_u16..).map(TabletId).zip(&layers) {
+        if let Some(stored) = layers.stored {
+            layers_page::mend_copies(device, tree_of(superblock.identity, id), stored).await?;
+        }
+    }
     device.flush().await.ok()?;
     copies::write(device, &superblock).await?;
     report.notes.push(format!(

@@ -7,6 +7,7 @@ use super::memory::*;
 use super::*;
 
 mod damage;
+mod layers;
 mod page;
 mod reuse;
 mod seeking;

@@ -1,0 +1,708 @@
+//! Layers above the base of a tablet's tree (`docs/format/layers.md`): whatever way a history is divided into layers, the store
+//! says the same; slow readers, many layers, full devices; damage in each kind of page.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use shoal_base::BLOCK_BYTES;
+use shoal_base::checksum::crc32c;
+use shoal_device::sim::{Image, SimDevice, SimOptions};
+use shoal_device::{Device, MemDevice};
+use shoal_engine::{
+    ByteRange, CheckOptions, CheckReport, Error, FormatOptions, OpenOptions, PutOptions, RejectRules, Store,
+    block_on, check,
+};
+use shoal_testkit::Value;
+
+use crate::common::{
+    assert_clean, environment, format, judge_listing, key, lab_number, open, tiny_format, tiny_with_layers,
+    tiny_without_layers, within,
+};
+
+const BLOCKS: u64 = 1_024;
+/// `LAYERS_MAX` of the engine.
+const LAYERS_MAX: usize = 40;
+/// The largest `merge_permille` of which the product with a store's entries is a number: layers are never merged for their size.
+const NEVER: u64 = u64::MAX / (1 << 32);
+
+/// A history of whole overlays: each opening applies its records in one go when it closes, and merges nothing.
+fn one_apply() -> OpenOptions {
+    let mut options = tiny_with_layers();
+    // A listing holds a page or two of each tree.
+    (options.cache_bytes, options.overlay_bytes) = (4 << 20, Some(160 << 10));
+    options.tuning.overlay_records_max = 256;
+    options.tuning.dense_records = 1 << 20;
+    options.tuning.merge_permille = NEVER;
+    options
+}
+
+fn name(which: u64) -> Vec<u8> {
+    format!("{}object-{which:04}", "folder/".repeat((which % 3) as usize)).into_bytes()
+}
+
+/// Long, so that few of them fill a leaf; every other one is the least key above the one before it.
+fn long_name(which: u64) -> Vec<u8> {
+    format!(
+        "{}object-{:04}{}{}",
+        "folder/".repeat((which / 2 % 3) as usize),
+        which / 2,
+        "-long".repeat(50),
+        ["", "\0"][(which % 2) as usize]
+    )
+    .into_bytes()
+}
+
+fn value(which: u64, seed: u64) -> Value {
+    // In leaves, packed, with blocks of their own.
+    let bytes = [0, 40, 90, 400, 1_500, 30, 60, 5_000][(seed % 8) as usize];
+    Value { key: which, seed, bytes }
+}
+
+fn put(store: &Store, which: u64, value: Value) -> u64 {
+    put_as(store, &name(which), value)
+}
+
+fn put_as(store: &Store, name: &[u8], value: Value) -> u64 {
+    let put = block_on(store.put(&key(name), value.to_vec().into(), PutOptions::default()));
+    put.unwrap_or_else(|error| panic!("put {}: {error}", value.key)).version.0
+}
+
+fn delete(store: &Store, which: u64) {
+    block_on(store.delete(&key(&name(which)), RejectRules::default()))
+        .unwrap_or_else(|error| panic!("delete {which}: {error}"));
+}
+
+fn quiet(image: &Image) -> (Arc<SimDevice>, Device) {
+    let options = SimOptions { record: false, ..SimOptions::default() };
+    let sim = SimDevice::with_options(image.clone(), options);
+    (sim.clone(), Device::new(sim))
+}
+
+fn blank(blocks: u64, seed: u64) -> (Arc<SimDevice>, Device) {
+    let (sim, device) = quiet(&Image::new(blocks));
+    format(&device, blocks, seed);
+    (sim, device)
+}
+
+/// The same with a log that takes some hundred records between two applies.
+fn roomy(seed: u64) -> (Arc<SimDevice>, Device) {
+    const BLOCKS: u64 = 4_096;
+    let (sim, device) = quiet(&Image::new(BLOCKS));
+    let options = FormatOptions { log_blocks: Some(160), ..tiny_format(BLOCKS) };
+    block_on(Store::format(&device, &options, &environment(seed))).unwrap();
+    (sim, device)
+}
+
+/// Each object with its version and value.
+type Objects = BTreeMap<u64, (u64, Value)>;
+
+/// Compares gets, heads and listings of all keys below `keys` with the objects that exist.
+fn conforms(store: &Store, objects: &Objects, keys: u64, what: &str) {
+    conforms_as(store, objects, keys, name, what);
+}
+
+fn conforms_as(store: &Store, objects: &Objects, keys: u64, name: fn(u64) -> Vec<u8>, what: &str) {
+    for which in 0..keys {
+        let got = block_on(store.get(&key(&name(which)), ByteRange::ALL))
+            .unwrap_or_else(|error| panic!("{what}: get {which}: {error}"));
+        let head = block_on(store.head(&key(&name(which))))
+            .unwrap_or_else(|error| panic!("{what}: head {which}: {error}"));
+        assert_eq!(got.as_ref().map(|object| object.info.version), head.as_ref().map(|info| info.version));
+        match (got, objects.get(&which)) {
+            (None, None) => {}
+            (Some(object), Some((version, value))) => {
+                assert_eq!(object.info.version.0, *version, "{what}: {which}");
+                value.check(&object.value.to_vec()).unwrap_or_else(|why| panic!("{what}: {which}: {why}"));
+            }
+            (got, held) => panic!("{what}: {which}: {:?}, not {held:?}", got.map(|object| object.info)),
+        }
+    }
+    let expected = objects.iter().map(|(&which, (version, _))| (name(which), Some(*version))).collect();
+    for limit in [1, 7, 1_000] {
+        let judged = judge_listing(store, &expected, limit).unwrap_or_else(|why| panic!("{what}: {why}"));
+        assert!(judged.missing.is_empty() && !judged.damaged, "{what}: {:?}", judged.missing);
+    }
+}
+
+// The layers on the device: docs/format/superblock.md and layers.md.
+
+const COPIES: [[u64; 2]; 2] = [[0, 32], [1, 33]];
+
+fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
+    let mut number = [0; 8];
+    number[..length].copy_from_slice(&bytes[at..at + length]);
+    u64::from_le_bytes(number)
+}
+
+/// The newest superblock.
+fn superblock(image: &Image) -> [u8; BLOCK_BYTES] {
+    let slots = [0, 1].map(|block| *image.block(block));
+    slots.into_iter().max_by_key(|bytes| number(bytes, 32, 8)).unwrap()
+}
+
+/// The list of one tablet's layers.
+#[derive(Clone, Debug)]
+pub(crate) struct List {
+    pub(crate) block: u64,
+    pub(crate) copies: u64,
+    /// Block and height of each layer's root, the newest first.
+    pub(crate) roots: Vec<(u64, u8)>,
+    pub(crate) merging: u64,
+}
+
+/// The lists of all tablets that have one.
+pub(crate) fn lists(image: &Image) -> Vec<List> {
+    let newest = superblock(image);
+    let tablets = number(&newest, 12, 4) as usize;
+    let records = newest[256..].chunks(96).take(tablets).filter(|record| number(record, 80, 8) != 0);
+    records
+        .map(|record| {
+            let (block, copies) = (number(record, 80, 8), number(record, 92, 2));
+            let page = image.block(block);
+            assert_eq!(page[4..6], *b"Sc");
+            let roots = page[48..].chunks(24).take(page[7].into());
+            let roots = roots.map(|item| (number(item, 0, 8), item[12])).collect();
+            List { block, copies, roots, merging: page[12].into() }
+        })
+        .collect()
+}
+
+/// The most layers that a tablet has.
+pub(crate) fn most_layers(image: &Image) -> usize {
+    lists(image).iter().map(|list| list.roots.len()).max().unwrap_or(0)
+}
+
+/// All pages of a tree, with their levels.
+fn pages(image: &Image, root: u64, height: u8) -> Vec<(u64, u8)> {
+    let mut found = vec![(root, height - 1)];
+    let mut at = 0;
+    while let Some(&(block, level)) = found.get(at) {
+        at += 1;
+        if level == 0 {
+            continue;
+        }
+        let page = image.block(block);
+        for slot in page[40..].chunks(2).take(number(page, 12, 2) as usize) {
+            let item = number(slot, 0, 2) as usize;
+            let length = |at: usize| match page[at] {
+                short if short < 128 => (usize::from(short), 1),
+                low => (usize::from(low & 127) | usize::from(page[at + 1]) << 7, 2),
+            };
+            let (suffix, first) = length(item);
+            let (_, second) = length(item + first);
+            found.push((number(page, item + first + second + suffix, 6), level - 1));
+        }
+    }
+    found
+}
+
+// Any division of a history into layers.
+
+#[derive(Clone, Debug)]
+enum Act {
+    Put(u64, u64),
+    Delete(u64),
+}
+
+/// The acts between two openings, and how their records are divided among the base and layers.
+#[derive(Clone, Debug)]
+struct Part {
+    acts: Vec<Act>,
+    layers_from: u64,
+    dense_records: usize,
+    overlay_records_max: usize,
+    merge_permille: u64,
+    merge_slice_bytes: usize,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => (0..KEYS, 0..1_000_u64).prop_map(|(which, seed)| Act::Put(which, seed)),
+        1 => (0..KEYS).prop_map(Act::Delete),
+    ]
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    (
+        prop::collection::vec(act(), 0..30),
+        prop_oneof![4 => Just(0), 1 => Just(u64::MAX)],
+        prop_oneof![Just(1), Just(2), Just(4), Just(1 << 20)],
+        prop_oneof![Just(1), Just(3), Just(8), Just(64)],
+        prop_oneof![Just(0), Just(700), Just(5_000), Just(NEVER)],
+        prop_oneof![Just(1), Just(200), Just(2_000), Just(1 << 20)],
+    )
+        .prop_map(
+            |(acts, layers_from, dense_records, overlay_records_max, merge_permille, merge_slice_bytes)| {
+                Part {
+                    acts,
+                    layers_from,
+                    dense_records,
+                    overlay_records_max,
+                    merge_permille,
+                    merge_slice_bytes,
+                }
+            },
+        )
+}
+
+const KEYS: u64 = 60;
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 300, ..ProptestConfig::with_cases(lab_number("DIVISIONS", 40) as u32) })]
+
+    /// Gets, heads, listings and counts do not depend on what is in a layer and what in the base, nor on how far a merge is.
+    #[test]
+    fn any_division_into_layers_reads_the_same(parts in prop::collection::vec(part(), 1..9)) {
+        let (_, device) = blank(BLOCKS, 5);
+        let mut objects = Objects::new();
+        for (at, part) in parts.iter().enumerate() {
+            let mut options = tiny_without_layers();
+            let tuning = &mut options.tuning;
+            (tuning.layers_from, tuning.layer_records_min) = (part.layers_from, 1);
+            (tuning.dense_records, tuning.overlay_records_max) = (part.dense_records, part.overlay_records_max);
+            (tuning.merge_permille, tuning.merge_slice_bytes) = (part.merge_permille, part.merge_slice_bytes);
+            let store = open(&device, options).unwrap();
+            for act in &part.acts {
+                match *act {
+                    Act::Put(which, seed) => {
+                        let value = value(which, seed);
+                        objects.insert(which, (put_as(&store, &long_name(which), value), value));
+                    }
+                    Act::Delete(which) => {
+                        block_on(store.delete(&key(&long_name(which)), RejectRules::default())).unwrap();
+                        objects.remove(&which);
+                    }
+                }
+            }
+            conforms_as(&store, &objects, KEYS, long_name, &format!("part {at}"));
+            block_on(store.close()).unwrap();
+            drop(store);
+            assert_clean(&device, &format!("part {at}"));
+            let store = open(&device, tiny_without_layers()).unwrap();
+            assert_eq!(store.stat().objects, objects.len() as u64, "part {at}: objects are counted exactly");
+            conforms_as(&store, &objects, KEYS, long_name, &format!("part {at}, opened again"));
+        }
+    }
+}
+
+/// A reader that began before three merges gets what it asked for, whatever became of the blocks meanwhile (R16).
+#[test]
+fn a_slow_reader_across_three_merges() {
+    let (sim, device) = blank(BLOCKS, 6);
+    let mut options = tiny_with_layers();
+    options.tuning.dense_records = 1 << 20;
+    options.tuning.merge_permille = 300;
+    let store = open(&device, options).unwrap();
+    let mut seed = 0;
+    for turn in 0..12_u64 {
+        for which in 0..40 {
+            seed += 1;
+            put(&store, which, value(which, seed));
+        }
+        let readers: Vec<_> = [turn, turn + 9, turn + 20]
+            .into_iter()
+            .map(|which| {
+                let written = value(which, seed - 39 + which);
+                (
+                    which,
+                    written,
+                    block_on(store.get_stream(&key(&name(which)), ByteRange::ALL)).unwrap().unwrap(),
+                )
+            })
+            .collect();
+        // A merge has ended where a tablet has fewer layers than before.
+        let (mut ended, mut before) = (0, most_layers(&sim.image()));
+        for round in 0.. {
+            assert!(round < 2_000, "turn {turn}: {ended} merges");
+            seed += 1;
+            put(&store, round % 40, value(round % 40, seed));
+            let now = most_layers(&sim.image());
+            ended += u64::from(now < before);
+            before = now;
+            if ended == 3 {
+                // The next round begins with the keys in order.
+                break;
+            }
+        }
+        for (which, written, mut reader) in readers {
+            let mut bytes = Vec::new();
+            while let Some(piece) =
+                block_on(reader.next()).unwrap_or_else(|error| panic!("turn {turn}, {which}: {error}"))
+            {
+                bytes.extend(piece.to_vec());
+            }
+            written.check(&bytes).unwrap_or_else(|why| panic!("turn {turn}, {which}: {why}"));
+        }
+    }
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, "after slow readers");
+}
+
+/// A store of so many layers that another one would be one too many: nothing merges them but the need.
+fn full_of_layers() -> (Arc<SimDevice>, Device, Objects) {
+    let (sim, device) = roomy(7);
+    let mut objects = Objects::new();
+    let mut counts = Vec::new();
+    for life in 0..LAYERS_MAX as u64 {
+        let store = open(&device, one_apply()).unwrap();
+        for which in 0..8 {
+            let which = (which * 7 + life * 3) % 50;
+            let value = value(which, life * 100 + which);
+            objects.insert(which, (put(&store, which, value), value));
+        }
+        if life > 4 {
+            delete(&store, life);
+            objects.remove(&life);
+        }
+        block_on(store.close()).unwrap();
+        counts.push(most_layers(&sim.image()));
+    }
+    assert!(*counts.iter().max().unwrap() == LAYERS_MAX - 1, "{counts:?}");
+    (sim, device, objects)
+}
+
+/// A tablet never has more than `LAYERS_MAX` layers: the apply that would write one more merges first (R33).
+#[test]
+fn the_number_of_layers_is_bounded() {
+    let (sim, device, mut objects) = full_of_layers();
+    let mut most = 0;
+    for life in 0..8_u64 {
+        let store = open(&device, one_apply()).unwrap();
+        for which in 0..8 {
+            let which = (which * 5 + life) % 50;
+            let value = value(which, life + 7 * which);
+            objects.insert(which, (put(&store, which, value), value));
+        }
+        conforms(&store, &objects, 60, &format!("life {life}"));
+        block_on(store.close()).unwrap();
+        drop(store);
+        most = most.max(most_layers(&sim.image()));
+        assert_clean(&device, &format!("life {life}"));
+    }
+    assert!(most < LAYERS_MAX, "{most} layers");
+    let store = open(&device, OpenOptions { cache_bytes: 4 << 20, ..tiny_with_layers() }).unwrap();
+    conforms(&store, &objects, 60, "at the end");
+}
+
+/// A full device whose objects lie in layers: deletes work, and all of its space comes back.
+#[test]
+fn a_full_device_of_layers_is_empty_again() {
+    const BLOCKS: u64 = 8_192;
+    within("a full device", || {
+        let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+        format(&device, BLOCKS, 8);
+        let mut options = tiny_with_layers();
+        options.cache_bytes = 4 << 20;
+        options.tuning.overlay_records_max = 128;
+        options.tuning.dense_records = 1 << 20;
+        let store = open(&device, options).unwrap();
+        let fill = || {
+            for which in 0_u64.. {
+                // Spread over all leaves.
+                let spread = which.wrapping_mul(0x9E37_79B9) % (1 << 20);
+                let bytes = Value { key: which, seed: which, bytes: 6_000 }.to_vec();
+                let name = key(format!("{spread:08}-{which}").as_bytes());
+                match block_on(store.put(&name, bytes.into(), PutOptions::default())) {
+                    Ok(_) => {}
+                    Err(Error::Full { .. }) => return which,
+                    Err(error) => panic!("filling: {error}"),
+                }
+            }
+            unreachable!("the device is never full")
+        };
+        let empty = |count: u64| {
+            for which in 0..count {
+                let spread = which.wrapping_mul(0x9E37_79B9) % (1 << 20);
+                let name = key(format!("{spread:08}-{which}").as_bytes());
+                block_on(store.delete(&name, RejectRules::default()))
+                    .unwrap_or_else(|error| panic!("deleting {which} of {count}: {error}"));
+            }
+        };
+        let count = fill();
+        assert!(count > 3_000, "full at {count} objects");
+        empty(count);
+        let again = fill();
+        assert!(again * 100 >= count * 97, "{count} objects at first, {again} after all were deleted");
+        empty(again);
+        block_on(store.close()).unwrap();
+        drop(store);
+        assert_clean(&device, "emptied");
+    });
+}
+
+// Damage.
+
+/// A closed store whose tablets have several layers, one of them of two levels, and what it holds.
+fn subject() -> (Image, Objects) {
+    let (sim, device) = roomy(9);
+    let mut objects = Objects::new();
+    let mut options = one_apply();
+    for life in 0..4_u64 {
+        // The first life fills the base, the others write a layer each.
+        options.tuning.layers_from = if life == 0 { u64::MAX } else { 0 };
+        options.tuning.overlay_records_max = if life == 0 { 8 } else { 256 };
+        let store = open(&device, options.clone()).unwrap();
+        let all: Vec<u64> = match life {
+            0 => (0..KEYS_OF_DAMAGE).collect(),
+            1 => (0..KEYS_OF_DAMAGE).filter(|which| which % 2 == 1).collect(),
+            _ => (0..KEYS_OF_DAMAGE).filter(|which| which % 11 == life).collect(),
+        };
+        for which in all {
+            // Long enough for several leaves.
+            let value = Value { key: which, seed: life, bytes: 60 + (which % 40) as usize };
+            objects.insert(which, (put(&store, which, value), value));
+        }
+        for which in (life..KEYS_OF_DAMAGE).step_by(29).take(if life == 0 { 0 } else { 9 }) {
+            delete(&store, which);
+            objects.remove(&which);
+        }
+        block_on(store.close()).unwrap();
+    }
+    (sim.image(), objects)
+}
+
+const KEYS_OF_DAMAGE: u64 = 240;
+
+fn checked(device: &Device, options: CheckOptions) -> CheckReport {
+    block_on(check(device.clone(), &options)).unwrap()
+}
+
+/// Uses a store whose `blocks` are damaged: every key says what it holds or `Corrupt`, writes work, and an acknowledgement gives up
+/// what answered with an error and no other key. Gives the number of these keys.
+fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize {
+    let (sim, device) = quiet(image);
+    blocks.iter().for_each(|&block| sim.corrupt(block, 1_000, 1));
+    let mut objects = objects.clone();
+    let judge = |store: &Store, objects: &Objects, when: &str| -> Vec<u64> {
+        let mut hidden = Vec::new();
+        for which in 0..KEYS_OF_DAMAGE {
+            match (block_on(store.get(&key(&name(which)), ByteRange::ALL)), objects.get(&which)) {
+                (Ok(None), None) => {}
+                (Ok(Some(object)), Some((version, value))) => {
+                    assert_eq!(object.info.version.0, *version, "{what}, {when}: {which}");
+                    value.check(&object.value.to_vec()).unwrap();
+                }
+                (Err(Error::Corrupt { .. }), _) => hidden.push(which),
+                (got, held) => panic!("{what}, {when}: {which}: {got:?}, not {held:?}"),
+            }
+        }
+        let expected = objects.iter().map(|(&which, (version, _))| (name(which), Some(*version))).collect();
+        let judged =
+            judge_listing(store, &expected, 50).unwrap_or_else(|why| panic!("{what}, {when}: {why}"));
+        let named = |which: &u64| judged.missing.contains_key(&name(*which)) || !objects.contains_key(which);
+        assert!(hidden.iter().all(named), "{what}, {when}: {hidden:?}");
+        assert!(judged.missing.len() <= hidden.len(), "{what}, {when}: a listing hides more than gets");
+        hidden
+    };
+    let report = checked(&device, CheckOptions::default());
+    let store = open(&device, tiny_with_layers()).unwrap_or_else(|error| panic!("{what}: opening: {error}"));
+    let hidden = judge(&store, &objects, "as it is");
+    assert_eq!(hidden.is_empty(), report.damaged_ranges.is_empty(), "{what}: {:?}", report.damaged_ranges);
+    assert!(!report.is_clean(), "{what}: check finds nothing");
+    // New writes work, of hidden keys and others, through applies and merges.
+    for which in (0..KEYS_OF_DAMAGE).filter(|which| which % 5 == 0) {
+        let value = Value { key: which, seed: 99, bytes: 50 };
+        objects.insert(which, (put(&store, which, value), value));
+    }
+    for &which in hidden.iter().filter(|which| *which % 5 == 1) {
+        delete(&store, which);
+        objects.remove(&which);
+    }
+    let left: Vec<u64> = hidden.iter().copied().filter(|which| which % 5 > 1).collect();
+    assert_eq!(judge(&store, &objects, "written to"), left, "{what}");
+    block_on(store.close()).unwrap_or_else(|error| panic!("{what}: closing: {error}"));
+    drop(store);
+    let store = open(&device, tiny_with_layers()).unwrap();
+    assert_eq!(judge(&store, &objects, "applied"), left, "{what}");
+    drop(store);
+    // What the log still has comes back, the rest is given up.
+    checked(&device, CheckOptions { acknowledge: true, ..CheckOptions::default() });
+    let report = checked(&device, CheckOptions::default());
+    assert!(report.is_clean(), "{what}: acknowledged: {:?}", report.problems);
+    let store = open(&device, tiny_with_layers()).unwrap();
+    for which in left {
+        match block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap() {
+            None => _ = objects.remove(&which),
+            Some(object) => {
+                let (version, value) = objects.get_mut(&which).unwrap_or_else(|| panic!("{what}: {which}"));
+                value.check(&object.value.to_vec()).unwrap_or_else(|why| panic!("{what}: {which}: {why}"));
+                *version = object.info.version.0;
+            }
+        }
+    }
+    assert_eq!(judge(&store, &objects, "acknowledged"), [], "{what}");
+    assert_eq!(store.stat().poisoned, None);
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_clean(&device, what);
+    hidden.len()
+}
+
+/// Every page of every layer, alone: leaves and inner pages. Only keys that the page may hold are hidden.
+#[test]
+fn damage_in_each_page_of_a_layer() {
+    let (image, objects) = subject();
+    let (mut leaves, mut inner, mut hidden) = (0, 0, 0);
+    for list in lists(&image) {
+        assert!(list.roots.len() >= 3, "{list:?}");
+        for (root, height) in list.roots {
+            for (block, level) in pages(&image, root, height) {
+                let count = trial(&image, &objects, &[block], &format!("block {block} of level {level}"));
+                *(if level == 0 { &mut leaves } else { &mut inner }) += 1;
+                assert!(count > 0, "block {block} of level {level} hides nothing");
+                assert!(
+                    level > 0 || height == 1 || count < 100,
+                    "a leaf hides {count} keys: its filter denies most"
+                );
+                hidden += count;
+            }
+        }
+    }
+    println!("{leaves} leaves, {inner} inner pages, {hidden} hidden keys");
+    assert!(leaves > 8 && inner >= 2, "{leaves} leaves, {inner} inner pages");
+}
+
+/// The list of the layers: one copy is enough; without both every key of the tablet answers with an error until it is written.
+#[test]
+fn damage_in_the_list_of_layers() {
+    let (image, objects) = subject();
+    for list in lists(&image) {
+        assert_eq!(list.copies, 2);
+        for copy in 0..2 {
+            let (sim, device) = quiet(&image);
+            sim.corrupt(list.block + copy, 1_000, 1);
+            let report = checked(&device, CheckOptions::default());
+            assert!(
+                report.damaged_ranges.is_empty() && !report.is_clean(),
+                "copy {copy}: {:?}",
+                report.problems
+            );
+            let store = open(&device, tiny_with_layers()).unwrap();
+            conforms(&store, &objects, KEYS_OF_DAMAGE, &format!("copy {copy}"));
+            let scrubbed = block_on(store.scrub()).unwrap();
+            assert_eq!(scrubbed.problem_count, 1, "copy {copy}: {:?}", scrubbed.problems);
+        }
+        let both = [list.block, list.block + 1];
+        let hidden = trial(&image, &objects, &both, "both copies of a list");
+        assert!(hidden as u64 > KEYS_OF_DAMAGE / 4, "{hidden} keys are hidden: all of one tablet");
+    }
+}
+
+/// Seen as a lost write: layers above one that is damaged are merged with each other, also those that a merge with a frontier had
+/// begun with; a layer that replaced them counted as one of that merge, so its entries below the frontier had no say.
+#[test]
+fn layers_above_damage_are_bounded() {
+    let (image, mut objects) = subject();
+    let mut written = std::collections::BTreeSet::new();
+    let list = lists(&image).remove(0);
+    let (root, height) = list.roots[1];
+    // The last leaf: a merge gets far before it meets the damage.
+    let leaf = pages(&image, root, height).into_iter().rfind(|&(_, level)| level == 0).unwrap().0;
+    let (sim, device) = quiet(&image);
+    sim.corrupt(leaf, 1_000, 1);
+    let (mut most, mut fewest) = (0, usize::MAX);
+    for life in 0..60_u64 {
+        let mut options = one_apply();
+        options.tuning.merge_permille = if life < 2 { 1 } else { NEVER };
+        let store = open(&device, options).unwrap();
+        for which in (life % 7..KEYS_OF_DAMAGE).step_by(37) {
+            let value = Value { key: which, seed: life, bytes: 40 };
+            objects.insert(which, (put(&store, which, value), value));
+            written.insert(which);
+        }
+        if life < 2 {
+            // Merges come after an apply that is not that of a closing store.
+            for which in 0..70 {
+                let value = Value { key: which, seed: 1_000 + life, bytes: 40 };
+                objects.insert(which, (put(&store, which, value), value));
+                written.insert(which);
+            }
+        }
+        for which in 0..KEYS_OF_DAMAGE {
+            match (block_on(store.get(&key(&name(which)), ByteRange::ALL)), objects.get(&which)) {
+                (Err(Error::Corrupt { .. }), _) => assert!(!written.contains(&which), "life {life}: {which}"),
+                (Ok(None), None) => {}
+                (Ok(Some(object)), Some((version, _))) => {
+                    assert_eq!(object.info.version.0, *version, "life {life}: {which}");
+                }
+                (got, held) => panic!("life {life}: {which}: {got:?}, not {held:?}"),
+            }
+        }
+        block_on(store.close()).unwrap();
+        drop(store);
+        let count = lists(&sim.image()).iter().map(|list| list.roots.len()).min().unwrap();
+        (most, fewest) =
+            (most.max(most_layers(&sim.image())), if life > 45 { fewest.min(count) } else { fewest });
+    }
+    assert!(most < LAYERS_MAX && fewest < LAYERS_MAX / 2, "{most} layers, then {fewest}");
+    checked(&device, CheckOptions { acknowledge: true, ..CheckOptions::default() });
+    assert_clean(&device, "acknowledged");
+    let store = open(&device, tiny_with_layers()).unwrap();
+    for which in 0..KEYS_OF_DAMAGE {
+        let object = block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap();
+        match (object, objects.get(&which)) {
+            (Some(object), Some((_, value))) => value.check(&object.value.to_vec()).unwrap(),
+            (None, _) => assert!(!written.contains(&which), "{which} is gone"),
+            (Some(object), None) => panic!("{which} is back: {:?}", object.info),
+        }
+    }
+}
+
+/// As many layers as applies may write, and the newest one is damaged: nothing can be merged, so writes that need an apply end with
+/// `Busy`; an acknowledgement makes room.
+#[test]
+fn damage_above_as_many_layers_as_there_may_be() {
+    let (sim, device, mut objects) = full_of_layers();
+    let list = lists(&sim.image()).into_iter().max_by_key(|list| list.roots.len()).unwrap();
+    sim.corrupt(list.roots[0].0, 1_000, 1);
+    checked(&device, CheckOptions { acknowledge: true, ..CheckOptions::default() });
+    let report = checked(&device, CheckOptions::default());
+    assert!(report.is_clean(), "{:?}", report.problems);
+    let store = open(&device, tiny_with_layers()).unwrap();
+    for which in 0..60 {
+        match (block_on(store.get(&key(&name(which)), ByteRange::ALL)).unwrap(), objects.get(&which)) {
+            (Some(object), Some((_, value))) => value.check(&object.value.to_vec()).unwrap(),
+            (None, _) => _ = objects.remove(&which),
+            (Some(object), None) => panic!("{which} is back: {:?}", object.info),
+        }
+    }
+    assert!(objects.len() > 20, "{} objects are left", objects.len());
+}
+
+// Compatibility.
+
+/// The first publish of a layer sets bit 0 of the incompatible features; a store without layers never has it. A program that does not
+/// know a bit refuses the store.
+#[test]
+fn a_store_with_layers_says_so() {
+    let incompatible = |image: &Image| number(&superblock(image), 172, 4);
+    let (sim, device) = blank(BLOCKS, 11);
+    let store = open(&device, tiny_without_layers()).unwrap();
+    (0..60).for_each(|which| _ = put(&store, which, value(which, which)));
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_eq!((incompatible(&sim.image()), most_layers(&sim.image())), (0, 0), "a small store");
+    let (image, objects) = subject();
+    assert_eq!(incompatible(&image), 1);
+    assert!(lists(&image).iter().all(|list| list.merging == 0));
+    let mut odd = image.clone();
+    for block in COPIES.concat() {
+        let mut bytes = *odd.block(block);
+        if bytes[..7] == *b"SHOALSB" {
+            bytes[172] |= 2;
+            let crc = crc32c(&bytes[..BLOCK_BYTES - 4]);
+            bytes[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+            odd.write(block, &bytes);
+        }
+    }
+    let (sim, device) = quiet(&odd);
+    let refused = open(&device, tiny_with_layers()).err().expect("it is refused").to_string();
+    assert!(refused.contains("does not have (bit 1)"), "{refused}");
+    assert_eq!(sim.image(), odd, "nothing was changed");
+    // A program that knows layers reads them whatever its own thresholds are.
+    let (_, device) = quiet(&image);
+    let store = open(&device, tiny_without_layers()).unwrap();
+    conforms(&store, &objects, KEYS_OF_DAMAGE, "with the thresholds of large stores");
+}
