@@ -408,8 +408,9 @@ impl Inner {
     async fn note_unreadable(&self, tablet: &Tablet, layers: &Layers, gap: &Gap) {
         let tree = tree_of(self.identity, tablet.id);
         let source = PoolPages::new(&self.pool).giving_up(true);
-        let mut unreadable = layers.of_merge().first().copied();
-        for &root in layers.of_merge() {
+        // Where none is found, the oldest: a merge of those above it finds out which of them cannot be read.
+        let mut unreadable = layers.of_merge().last().copied();
+        for &root in layers.of_merge().iter().rev() {
             let met = tree.gap_at(source, root, &gap.low).await;
             if met.is_some_and(|met| met.block == gap.block) {
                 unreadable = Some(root);
@@ -439,8 +440,9 @@ impl Inner {
         // R8: also after an error the pages' blocks go back only when the writes on them have ended.
         let finished = sink.finish().await;
         let Some((root, bytes)) = written.map_err(|error| self.apply_failed(&error))? else {
-            *tablet.unreadable.lock() = newest.first().map(|&root| (root, self.now_ns()));
-            return Ok(Merged::Nothing);
+            // The next try is with one layer less.
+            *tablet.unreadable.lock() = newest.last().map(|&root| (root, self.now_ns()));
+            return Ok(Merged::Some(0));
         };
         let pages = finished.map_err(|error| self.apply_failed(&error))?;
         let written = pages.taken.iter().map(|run| u64::from(run.blocks)).sum();

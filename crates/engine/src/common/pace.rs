@@ -7,13 +7,13 @@ use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 
 /// All of a limit, in thousandths.
 pub(crate) const WHOLE: usize = 1000;
-/// What is left for writers at least, and at most.
+/// The room that is left for writers, at least and at most.
 const MARGIN_MIN: usize = WHOLE / 8;
 const MARGIN_MAX: usize = WHOLE / 2;
 
 /// Where an apply begins, against one limit.
 pub(crate) struct Pace {
-    /// What is to be left when it begins, in thousandths of the limit. Relaxed: whoever misses a change begins a little later.
+    /// The room that is left when it begins, in thousandths of the limit. Relaxed: a reader that misses a change begins a little later.
     margin: AtomicUsize,
 }
 
