@@ -1,8 +1,8 @@
 //! The same puts into plain files with fsync, into SQLite with grouped commits, and into Shoal, embedded: on a new file and
-//! on a written one. In one run, alternating; of several rounds the medians are printed.
+//! on a written one. In one run, alternating; of several rounds the medians are printed. [`scale`] is another comparison: stores that grow.
 
-mod disk;
 mod peer;
+mod scale;
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use shoal_bench::disk::Disk;
 use shoal_bench::histogram::Histogram;
 use shoal_bench::machine;
 use shoal_bench::payload::{ObjectSet, Pool, Sizes};
 use shoal_bench::report::{Metric, Report};
 
-use crate::disk::Disk;
 use crate::peer::{Files, Peer, Shoal, Sqlite};
 
 #[global_allocator]
@@ -54,7 +54,10 @@ const METRICS: &[Metric] = &[
 
 /// The same puts into plain files, SQLite and Shoal.
 #[derive(Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -78,11 +81,21 @@ struct Arguments {
     json: bool,
 }
 
+/// The other comparisons.
+#[derive(Subcommand)]
+enum Other {
+    /// The same growing load into Shoal, RocksDB, SQLite, LMDB, redb and fjall.
+    Scale(scale::Arguments),
+}
+
 /// A case: its name, the values' sizes, the clients.
 type Case = (String, Sizes, usize);
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
+    if let Some(Other::Scale(arguments)) = &arguments.other {
+        return scale::run(arguments);
+    }
     if arguments.quick {
         (arguments.seconds, arguments.rounds) = (0.5, 1);
     }

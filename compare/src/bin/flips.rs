@@ -258,10 +258,7 @@ fn read_all(mut get: impl FnMut(&str) -> Result<Option<Vec<u8>>>) -> Seen {
 const REDB: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("objects");
 
 fn lmdb(folder: &Path) -> Result<heed::Env> {
-    let mut options = heed::EnvOpenOptions::new();
-    options.map_size(16 << 20).max_dbs(1);
-    // SAFETY: nobody else has these files open or changes them while they are mapped.
-    Ok(unsafe { options.open(folder) }?)
+    shoal_compare::lmdb::open(folder, 16 << 20)
 }
 
 fn fjall(folder: &Path) -> Result<(fjall::Database, fjall::Keyspace)> {

@@ -37,7 +37,7 @@ const POINT: i32 = 3;
 /// A legend beside the plane: its width, its first line, and the way to the next one, in pixels.
 const BESIDE_WIDTH: u32 = 150;
 /// See `BESIDE_WIDTH`.
-const BESIDE_TOP: i32 = 56;
+const BESIDE_TOP: i32 = 24;
 /// See `BESIDE_WIDTH`.
 const BESIDE_STEP: usize = 22;
 /// A dash and the gap behind it.
@@ -313,16 +313,21 @@ impl Frame<'_> {
     ) -> Drawn {
         let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
-        let plane = match legend {
+        let (plane, caption) = match legend {
             Legend::Beside(series) => {
-                let (plane, side) = area.split_horizontally(SIZE.0 - BESIDE_WIDTH);
+                // Over both: it may be longer than the plane is wide.
+                let below = area.titled(self.title, (FONT, 19))?;
+                let (plane, side) = below.split_horizontally(SIZE.0 - BESIDE_WIDTH);
                 draw_names(&side, series)?;
-                plane
+                (plane, None)
             }
-            _ => area.clone(),
+            Legend::None | Legend::Corner(_) => (area.clone(), Some(self.title)),
         };
-        let mut chart = ChartBuilder::on(&plane)
-            .caption(self.title, (FONT, 19))
+        let mut builder = ChartBuilder::on(&plane);
+        if let Some(caption) = caption {
+            builder.caption(caption, (FONT, 19));
+        }
+        let mut chart = builder
             .margin(12)
             .margin_right(24)
             .x_label_area_size(46)

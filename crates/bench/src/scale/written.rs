@@ -15,9 +15,10 @@ pub(crate) struct Written {
     /// Values at their places, both those that applies put there and those that puts wrote at once. Moves are in it.
     pub(crate) home: u64,
     pub(crate) pages: u64,
-    /// The space image, superblocks, and all else that has no counter of its own.
+    /// The space image, superblocks, and all else that has no counter of its own; also zeros until the growth that writes them is done,
+    /// which may lie behind the next mark.
     pub(crate) image: u64,
-    /// Zeros where the file grew.
+    /// Zeros where the file grew; counted when they are all written.
     pub(crate) growth: u64,
     /// The part of `home` that was there before.
     pub(crate) moves: u64,

@@ -1,0 +1,3 @@
+//! The parts that the programs of this workspace share.
+
+pub mod lmdb;
