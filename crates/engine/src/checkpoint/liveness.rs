@@ -119,7 +119,7 @@ impl Merge for Liveness {
                 "the liveness of the packed run at block {} is lost: it stays taken until `shoal check --repair`",
                 op.block
             );
-            return Ok(Change::NoChange);
+            return Ok(Change::Stay);
         };
         if let Some(before) = &before {
             self.totals.remove_run(before);

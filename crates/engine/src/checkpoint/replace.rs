@@ -153,14 +153,14 @@ impl Merge for ReplaceEntries<'_> {
                         self.liveness.kill(to, moved.entry.stored_bytes());
                     }
                     self.unplaced.extend_from_slice(&moved.own);
-                    return Ok(Change::NoChange);
+                    return Ok(Change::Stay);
                 }
                 self.moved_values += 1;
                 self.moved_bytes += moved.entry.stored_bytes();
                 (moved.version, op.body.as_deref().unwrap_or_default())
             }
             What::Touch(_) => {
-                let Old::Present(old) = old else { return Ok(Change::NoChange) };
+                let Old::Present(old) = old else { return Ok(Change::Stay) };
                 new.extend_from_slice(old);
                 return Ok(Change::Put);
             }

@@ -210,7 +210,7 @@ impl Inner {
                 };
                 new.clear();
                 match merge.merge(op, old, &mut new)? {
-                    Change::NoChange => {}
+                    Change::Stay => {}
                     Change::Put => {
                         added += u64::from(!matches!(old, Old::Present(_)));
                         writer.push(op.key(), &new).await?;

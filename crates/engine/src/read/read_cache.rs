@@ -5,8 +5,7 @@
 //! 1. [`WriteCounts`] counts every record, after it is in its overlay and under that overlay's lock, before it can become
 //!    durable.
 //! 2. A value is cached with the count from before its lookup, and only if no record of the key was in flight. It is
-//!    valid while the
-//! count is the same and its deadline has not passed.
+//!    valid while the count is the same and its deadline has not passed.
 //!
 //! A value is cached at its second lookup, so that a walk over many keys does not displace the values that are read
 //! often. Threads share only the counts.

@@ -40,7 +40,7 @@ pub(crate) enum Old<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     /// The tree's entry stays.
-    NoChange,
+    Stay,
     /// The entry becomes the content of the buffer, which is not empty. Entry and key have at most [`ENTRY_BYTES_MAX`]
     /// bytes.
     Put,
@@ -368,8 +368,8 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
             };
             self.new.clear();
             match (self.merge.merge(op, state, &mut self.new)?, entry) {
-                (Change::NoChange, Some(_)) => self.copy_items(old, index..index + 1).await?,
-                (Change::NoChange, None) => {}
+                (Change::Stay, Some(_)) => self.copy_items(old, index..index + 1).await?,
+                (Change::Stay, None) => {}
                 (Change::Put, _) => {
                     check_entry(key, &self.new)?;
                     self.levels.touch(0);

@@ -183,7 +183,7 @@ impl Merge for Plain {
         };
         self.seen.push((op.0.clone(), known));
         match &op.1 {
-            Some(entry) if self.keep_equal && old == Old::Present(entry) => Ok(Change::NoChange),
+            Some(entry) if self.keep_equal && old == Old::Present(entry) => Ok(Change::Stay),
             Some(entry) => {
                 new.extend_from_slice(entry);
                 Ok(Change::Put)
