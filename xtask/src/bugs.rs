@@ -104,6 +104,14 @@ const HUNTS: &[Hunt] = &[
     ("PageWithoutEnd", STORE, "model::conforms_with_background_threads"),
     ("LostNotNamed", STORE, "past_damage::many_blocks_together"),
     ("LossesForgotten", STORE, "losses::what_a_repair_loses_is_told_and_remembered"),
+    ("ShadowedOwn", STORE, "explore::crash_states"),
+    ("FrontierTooFar", STORE, "layers::any_division_into_layers_reads_the_same"),
+    ("DirectBesideLayer", STORE, "layers::any_division_into_layers_reads_the_same"),
+    ("NotSettled", STORE, "explore::crash_states"),
+    ("TombstoneLeftOut", STORE, "layers::any_division_into_layers_reads_the_same"),
+    ("FrontierForgotten", STORE, "layers::any_division_into_layers_reads_the_same"),
+    ("DamagedLayerSkipped", STORE, "layers::damage_in_each_page_of_a_layer"),
+    ("KeyNotInFilter", STORE, "past_damage::every_block_alone"),
 ];
 
 /// The options of the command line.

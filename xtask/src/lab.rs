@@ -30,6 +30,7 @@ struct Experiment {
     /// The row of `docs/reliability.md`.
     row: &'static str,
     place: Place,
+    /// Names, with spaces between, of which a test's has one in it.
     filter: &'static str,
     /// Variables, and their values in CI and in a night.
     sizes: Sizes,
@@ -123,7 +124,16 @@ const ABUSE: Sizes = &[
     ("HTTP2_S", 20, 600),
 ];
 
-const EXPERIMENTS: [Experiment; 19] = [
+const BASE: Sizes = &[
+    ("LAYERS", 0, 0),
+    ("SEQUENCES", 2_000, 20_000),
+    ("STATES", 40_000, 400_000),
+    ("FLIP_BITS", 200_000, 1_000_000),
+    ("FAULT_SWAPS", 100, 1_000),
+    ("FAULT_OPERATIONS", 60, 200),
+];
+
+const EXPERIMENTS: [Experiment; 21] = [
     engine("model", "T1", "model::", &[("SEQUENCES", 20_000, 1_000_000)]),
     engine("crash", "T2", "explore::crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore::every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
@@ -136,6 +146,9 @@ const EXPERIMENTS: [Experiment; 19] = [
     engine("threads", "R6", "concurrency::", &[]),
     engine("histories", "T11", "histories::", &[("HISTORIES", 700, 20_000)]),
     engine("transactions", "T11", "transactions::", &[("TRANSACTIONS", 400, 10_000)]),
+    engine("layers", "T29", "layers::", &[("DIVISIONS", 1_000, 50_000)]),
+    // The trees of small stores: without layers and filters.
+    engine("base", "T1 to T6", "model:: crash:: explore::crash_states damage:: faults:: flips::", BASE),
     Experiment {
         name: "schedules",
         row: "T10",
@@ -261,7 +274,7 @@ impl Experiment {
         };
         let list = |words: &[&str]| -> Result<Option<usize>> {
             let mut command = self.cargo()?;
-            let listed = command.args(words).arg(self.filter).stderr(output()?).output();
+            let listed = command.args(words).args(self.filter.split(' ')).stderr(output()?).output();
             let listed = listed.context("cannot start cargo")?;
             let count = count_tests(&String::from_utf8_lossy(&listed.stdout));
             Ok(listed.status.success().then_some(count))
@@ -271,7 +284,7 @@ impl Experiment {
             return Ok(false);
         }
         let mut command = self.cargo()?;
-        command.args(["--nocapture", self.filter]).env("LAB_SEED", options.seed.to_string());
+        command.arg("--nocapture").args(self.filter.split(' ')).env("LAB_SEED", options.seed.to_string());
         for (name, in_ci, in_a_night) in self.sizes {
             let size = if nightly { of_night(*in_ci, *in_a_night, options.part) } else { *in_ci };
             command.env(format!("LAB_{name}"), size.to_string());
@@ -283,7 +296,7 @@ impl Experiment {
 
 /// How much of an experiment a part of a night does.
 fn of_night(in_ci: u64, in_a_night: u64, part: u64) -> u64 {
-    if in_a_night / in_ci < DIVIDED_FROM { in_a_night } else { in_ci.max(in_a_night / part) }
+    if in_a_night < DIVIDED_FROM * in_ci.max(1) { in_a_night } else { in_ci.max(in_a_night / part) }
 }
 
 /// Whether tests run, of so many of which so many are ignored. What cannot be listed does not build: its run says so.
@@ -328,7 +341,7 @@ mod tests {
             [of_night(10, 1_000, 1), of_night(10, 1_000, 4), of_night(10, 1_000, 200)],
             [1_000, 250, 10]
         );
-        assert_eq!(of_night(3, 4, 8), 4);
+        assert_eq!((of_night(3, 4, 8), of_night(0, 0, 8)), (4, 0));
     }
 
     #[test]

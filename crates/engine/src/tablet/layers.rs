@@ -57,9 +57,9 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    /// Whether layer `index` has no say for `key`, because it is merged so far.
+    /// Whether the tree of number `index` is a layer that has no say for `key`, because it is merged so far.
     fn is_merged_at(&self, index: usize, key: &[u8]) -> bool {
-        index + self.merging >= self.list.len() && *key < *self.frontier
+        index < self.list.len() && index + self.merging >= self.list.len() && *key < *self.frontier
     }
 
     /// The first key for which layer `index` has a say.
@@ -154,11 +154,19 @@ impl Trees {
 
     /// The trees that have a say for `key`, newest first, with their numbers.
     pub(crate) fn at<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (usize, Root)> + 'a {
-        let layers = self.layers.list.iter().copied().enumerate();
-        let layers = layers.filter(move |&(index, _)| {
-            !self.layers.is_merged_at(index, key) || injected(Bug::FrontierForgotten)
-        });
-        layers.chain(std::iter::once((self.layers.list.len(), self.base)))
+        self.numbered().filter(move |&(number, _)| !self.layers.is_merged_at(number, key))
+    }
+
+    /// The trees that a reader of `key` asks.
+    fn asked<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (usize, Root)> + 'a {
+        let has_say =
+            move |number| !self.layers.is_merged_at(number, key) || injected(Bug::FrontierForgotten);
+        self.numbered().filter(move |&(number, _)| has_say(number))
+    }
+
+    /// All trees, newest first, with their numbers.
+    fn numbered(&self) -> impl Iterator<Item = (usize, Root)> + '_ {
+        self.layers.list.iter().copied().chain(std::iter::once(self.base)).enumerate()
     }
 
     pub(crate) fn probe<'k>(&self, tree: Tree, key: &'k [u8], number: usize) -> Probe<'k> {
@@ -179,7 +187,7 @@ impl Trees {
         source: &S,
         key: &[u8],
     ) -> Result<Searched<S::Page>> {
-        for (number, root) in self.at(key) {
+        for (number, root) in self.asked(key) {
             match tree.try_lookup(source, root, &self.probe(tree, key, number))? {
                 Step::Found(found) => {
                     return Ok(self.decide(number, found).map_or(Searched::Absent, Searched::Found));
@@ -202,7 +210,7 @@ impl Trees {
         place: Option<Place>,
         key: &[u8],
     ) -> Result<Option<Found<S::Page>>> {
-        for (number, root) in self.at(key) {
+        for (number, root) in self.asked(key) {
             let probe = self.probe(tree, key, number);
             let found = match place {
                 Some(place) if number < place.tree => continue,
@@ -255,5 +263,58 @@ impl Trees {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tablet::tree::PageRef;
+
+    fn root(block: u64, entries: u64) -> Root {
+        Root { page: Some(PageRef { block, crc: 1 }), height: 1, entries }
+    }
+
+    fn numbers(trees: &Trees, key: &[u8]) -> Vec<usize> {
+        trees.at(key).map(|(number, _)| number).collect()
+    }
+
+    /// INV-28: a layer that is being merged has no say below the frontier, and none above it loses its say.
+    #[test]
+    fn the_frontier_divides_the_say() {
+        let mut trees = Trees::only(root(1, 10));
+        for block in 2..5 {
+            trees = trees.with_layer(root(block, 5), 5, 0);
+        }
+        assert_eq!(trees.layers.list[0], root(4, 5), "the newest comes first");
+        assert_eq!(numbers(&trees, b"a"), [0, 1, 2, 3]);
+        let layers = Arc::make_mut(&mut trees.layers);
+        (layers.merging, layers.frontier) = (2, b"m".to_vec());
+        assert_eq!(layers.of_merge(), [root(3, 5), root(2, 5)]);
+        assert_eq!(
+            (layers.valid_from(0), layers.valid_from(1), layers.valid_from(2)),
+            (&b""[..], &b"m"[..], &b"m"[..])
+        );
+        assert_eq!((numbers(&trees, b"lz"), numbers(&trees, b"m")), (vec![0, 3], vec![0, 1, 2, 3]));
+        assert_eq!((trees.root(0), trees.root(3)), (root(4, 5), root(1, 10)));
+    }
+
+    /// INV-27: the number of keys is exact whatever way they go.
+    #[test]
+    fn keys_are_counted_through_layers() {
+        let base = Trees::only(root(1, 10));
+        assert_eq!(base.live(), 10);
+        let unchanged = base.clone().with_layer(Root::EMPTY, 0, 0);
+        assert!(unchanged.layers.list.is_empty() && unchanged.live() == 10, "an empty layer is none");
+        let layered = base.with_layer(root(2, 7), 4, 3);
+        assert_eq!((layered.live(), layered.layers.entries()), (11, 7));
+        assert_eq!(layered.with_base(root(3, 12)).live(), 13, "two keys more in the base");
+        assert_eq!(layered.with_live(9).live(), 9);
+    }
+
+    #[test]
+    fn a_tombstone_is_a_version_without_a_body() {
+        assert!(is_tombstone(&tombstone(Lsn(1 << 40))));
+        assert!(!is_tombstone(&[&tombstone(Lsn(3))[..], &[0]].concat()) && !is_tombstone(&[]));
     }
 }

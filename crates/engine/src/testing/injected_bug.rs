@@ -142,7 +142,7 @@ pub(crate) enum Bug {
     NotSettled,
     /// INV-31: a delete that goes into a layer leaves no tombstone.
     TombstoneLeftOut,
-    /// INV-28: layers that are being merged have a say below the frontier.
+    /// INV-28: a reader asks layers that are being merged for keys below the frontier.
     FrontierForgotten,
     /// INV-34: where a layer is damaged, the trees below it are asked.
     DamagedLayerSkipped,
