@@ -109,7 +109,6 @@ const HUNTS: &[Hunt] = &[
     ("DirectBesideLayer", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("NotSettled", STORE, "explore::crash_states"),
     ("TombstoneLeftOut", STORE, "layers::any_division_into_layers_reads_the_same"),
-    ("FrontierForgotten", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("DamagedLayerSkipped", STORE, "layers::damage_in_each_page_of_a_layer"),
     ("KeyNotInFilter", STORE, "past_damage::every_block_alone"),
 ];

@@ -484,9 +484,6 @@ impl Inner {
         let mut writer = TreeWriter::new(tree_of(self.identity, tablet.id), view.applied, sink);
         let mut bytes = 0;
         while let Some((key, found)) = cursor.next_with_tombstones().await? {
-            if is_tombstone(&found) && injected(Bug::TombstoneDropped) {
-                continue;
-            }
             bytes += (key.len() + found.len()) as u64;
             writer.push(&key, &found).await?;
         }

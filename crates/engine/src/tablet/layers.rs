@@ -157,13 +157,6 @@ impl Trees {
         self.numbered().filter(move |&(number, _)| !self.layers.is_merged_at(number, key))
     }
 
-    /// The trees that a reader of `key` asks.
-    fn asked<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (usize, Root)> + 'a {
-        let has_say =
-            move |number| !self.layers.is_merged_at(number, key) || injected(Bug::FrontierForgotten);
-        self.numbered().filter(move |&(number, _)| has_say(number))
-    }
-
     /// All trees, newest first, with their numbers.
     fn numbered(&self) -> impl Iterator<Item = (usize, Root)> + '_ {
         self.layers.list.iter().copied().chain(std::iter::once(self.base)).enumerate()
@@ -187,7 +180,7 @@ impl Trees {
         source: &S,
         key: &[u8],
     ) -> Result<Searched<S::Page>> {
-        for (number, root) in self.asked(key) {
+        for (number, root) in self.at(key) {
             match tree.try_lookup(source, root, &self.probe(tree, key, number))? {
                 Step::Found(found) => {
                     return Ok(self.decide(number, found).map_or(Searched::Absent, Searched::Found));
@@ -210,7 +203,7 @@ impl Trees {
         place: Option<Place>,
         key: &[u8],
     ) -> Result<Option<Found<S::Page>>> {
-        for (number, root) in self.asked(key) {
+        for (number, root) in self.at(key) {
             let probe = self.probe(tree, key, number);
             let found = match place {
                 Some(place) if number < place.tree => continue,

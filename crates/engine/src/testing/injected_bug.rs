@@ -140,12 +140,8 @@ pub(crate) enum Bug {
     DirectBesideLayer,
     /// INV-27: what a record of a layer replaces is not freed.
     NotSettled,
-    /// INV-31: layers that become one lose their tombstones.
-    TombstoneDropped,
     /// INV-31: a delete that goes into a layer leaves no tombstone.
     TombstoneLeftOut,
-    /// INV-28: a reader asks layers that are being merged for keys below the frontier.
-    FrontierForgotten,
     /// INV-34: where a layer is damaged, the trees below it are asked.
     DamagedLayerSkipped,
     /// INV-29: the filter of a leaf lacks the leaf's first key.
