@@ -116,7 +116,9 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     // With all that libraries say: much is dropped, and that is told.
     let log = log_of("debug");
     assert!(log.contains("lines of the log were dropped") && log.contains("PING"), "{} bytes", log.len());
-    assert!(log.contains("closing"), "what is said last is there");
+    // The last line may be one of the dropped ones, while the reader is behind: then the log ends with their number.
+    let tells = |line: &str| line.contains("closing") || line.contains("lines of the log were dropped");
+    assert!(log.lines().rev().take(3).any(tells), "what is said last is there, or its loss is");
 }
 
 /// Nobody reads, until the end: it ends all the same.
