@@ -75,7 +75,7 @@ const HUNTS: &[Hunt] = &[
     ("ValueNotChecked", STORE, "explore::crash_states"),
     ("ReplacedNotFreed", STORE, "explore::crash_states"),
     ("DeadStayCounted", STORE, "explore::crash_states"),
-    ("MovedBesideNewer", STORE, "moving::moving_races_with_writers"),
+    ("MovedBesideNewer", STORE, "relocation::moving_races_with_writers"),
     ("FreedBeforePublish", SCHEDULES, "readers::a_slow_reader_keeps_its_value"),
     ("DroppedFreedAtOnce", STORE, "crash::what_was_overwritten_is_not_used_again_before_its_apply"),
     ("DroppedNeverFreed", STORE, "full::what_was_overwritten_before_its_apply_is_free_again"),
