@@ -108,9 +108,9 @@ impl<'a> Work<'a> {
             self.ops.push(Op { what: What::Record(record), body: None, value_bytes });
             return Ok(());
         }
-        let shared = record.shared();
-        let stored = if inline.is_empty() { Bytes::new() } else { shared.slice_ref(inline) };
-        let key = shared.slice_ref(record.key());
+        let body = record.body();
+        let stored = if inline.is_empty() { Bytes::new() } else { body.slice_ref(inline) };
+        let key = record.bytes().slice_ref(record.key());
         let (version, checksum) = (record.lsn(), crc32c(&stored));
         self.ops.push(Op { what: What::Record(record), body: None, value_bytes });
         self.go_home(Pending { op, entry, key, version, stored, checksum }).await

@@ -8,7 +8,6 @@ mod event_tests;
 pub(crate) mod key;
 pub(crate) mod object;
 pub(crate) mod options;
-pub(crate) mod pace;
 pub(crate) mod problem;
 pub(crate) mod units;
 /// Locks under one name: the models of `testing/models.rs` replace them.

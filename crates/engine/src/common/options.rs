@@ -113,13 +113,13 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The limit on the overlays of all tablets together, in bytes, for a log ring of `log_blocks` blocks: what the
-    /// caller says, else an eighth of the cache but at least 16 MiB and at most 128 MiB; never above half of the log. The log's tail
-    /// follows the oldest record of all overlays, so it holds up to 1.6 times what they hold, in fewer bytes.
+    /// The limit on all tablets' overlays, in bytes, for a log ring of `log_blocks` blocks: the caller's value, else an
+    /// eighth of the cache but at least 16 MiB and at most 128 MiB; never above a third of the log, so that a frozen
+    /// and an active overlay and the batches' padding fit in it.
     #[must_use]
     pub fn overlay_bytes(&self, log_blocks: u32) -> usize {
         let wanted = self.overlay_bytes.unwrap_or((self.cache_bytes / 8).clamp(16 << 20, 128 << 20));
-        wanted.min(log_blocks as usize * BLOCK_BYTES / 2).max(BLOCK_BYTES)
+        wanted.min(log_blocks as usize * BLOCK_BYTES / 3).max(BLOCK_BYTES)
     }
 }
 
@@ -146,11 +146,7 @@ pub struct Tuning {
     pub batch_bytes_max: usize,
     /// Records in all overlays.
     pub overlay_records_max: usize,
-    /// Time after which all overlays are applied even if they hold little, in nanoseconds: space of what was deleted comes free.
-    pub apply_idle_ns: u64,
-    /// The same of a store in use, where more records in one apply cost less.
-    pub apply_busy_ns: u64,
-    /// Bytes of a run in which an apply packs such values, at most; 16 KiB to 1 MiB. A small store takes shorter ones.
+    /// Bytes of a packed run at most; 16 KiB to 1 MiB. A small store takes shorter runs.
     pub packed_run_bytes_max: usize,
     /// Bytes of packed runs that one apply reads to rewrite them at most; never more than an eighth of the cache.
     pub move_bytes_max: usize,
@@ -190,8 +186,6 @@ impl Default for Tuning {
             merge_slice_bytes: 4 << 20,
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
-            apply_idle_ns: 3_000_000_000,
-            apply_busy_ns: 15_000_000_000,
             scrub_bytes_per_s: 8 << 20,
             apply_bytes_in_flight: 1 << 20,
             growth_blocks: 65_536,

@@ -20,7 +20,6 @@ use super::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHea
 use super::queue::{Item, Marker, QueuedBatch, ValueWrite};
 use super::ring::{BatchIndex, Ring};
 use super::ring_space::RingSpace;
-use super::waiters::Waiters;
 use crate::common::error::{Error, Result};
 use crate::common::event::{Bell, Event, Token, TokenGuard};
 use crate::log::expiry::{ExpiryClock, Newest};
@@ -66,7 +65,6 @@ pub(crate) struct Committer {
     epoch: u64,
     batch_bytes_max: usize,
     queue: Mutex<VecDeque<Item>>,
-    waiters: Arc<Waiters>,
     leader: Token<Leader>,
     /// All records up to this one are flushed. Release after the flush, acquire by readers that decide by it.
     durable: AtomicU64,
@@ -123,7 +121,6 @@ impl Committer {
                 .min(ring_bytes / 4)
                 .min(BATCH_BLOCKS_MAX as usize * BLOCK_BYTES / 2),
             queue: Mutex::default(),
-            waiters: Arc::default(),
             leader: Token::new(Leader { next_lsn }),
             durable: AtomicU64::new(last),
             assigned: AtomicU64::new(last),
@@ -229,22 +226,18 @@ impl Committer {
 
     /// As [`Self::wait_durable`], for callers that poll.
     pub(crate) fn poll_durable(&self, record: &Record, context: &mut Context<'_>) -> Poll<Result<Lsn>> {
-        if let Some(outcome) = self.outcome(record) {
-            return Poll::Ready(outcome);
+        for registered in [false, true] {
+            if record.is_durable(self.durable()) {
+                return Poll::Ready(Ok(record.lsn()));
+            }
+            if let Some(reason) = self.poison.reason() {
+                return Poll::Ready(Err(Error::Unknown(reason.to_owned())));
+            }
+            if !registered {
+                record.register(context.waker());
+            }
         }
-        self.waiters.register(record, context.waker());
-        let Some(outcome) = self.outcome(record) else { return Poll::Pending };
-        // The committer may have been through before.
-        self.waiters.wake(record);
-        Poll::Ready(outcome)
-    }
-
-    /// The outcome of `record`, where that is known.
-    fn outcome(&self, record: &Record) -> Option<Result<Lsn>> {
-        if record.is_durable(self.durable()) {
-            return Some(Ok(record.lsn()));
-        }
-        self.poison.reason().map(|reason| Err(Error::Unknown(reason.to_owned())))
+        Poll::Pending
     }
 
     /// Waits until everything before `marker` is durable; returns the last number before it.
@@ -297,7 +290,7 @@ impl Committer {
             self.sealed.store(true, Ordering::Release);
             return;
         }
-        let mut nothing = Drained::new(self);
+        let mut nothing = Drained::new(self.poison.clone());
         let written = self.write_batch(&mut leader, &mut nothing).await;
         nothing.is_left = false;
         if let Err(error) = written {
@@ -327,7 +320,7 @@ impl Committer {
         match result {
             Ok(()) => {
                 for record in &drained.records {
-                    self.waiters.wake(record);
+                    record.wake();
                 }
                 for (marker, lsn) in &drained.markers {
                     marker.reach(*lsn);
@@ -338,7 +331,7 @@ impl Committer {
             Err(error) => {
                 self.fail(&error);
                 for record in &drained.records {
-                    self.waiters.wake(record);
+                    record.wake();
                 }
             }
         }
@@ -350,7 +343,7 @@ impl Committer {
         let pending = std::mem::take(&mut *self.queue.lock());
         for item in &pending {
             if let Item::Writes { batch, .. } = item {
-                batch.records.iter().for_each(|record| self.waiters.wake(record));
+                batch.records.iter().for_each(|record| record.wake());
             }
         }
         self.moved.notify();
@@ -358,7 +351,7 @@ impl Committer {
 
     /// Takes the records of the next batch from the queue and numbers them.
     fn drain(&self, leader: &mut Leader) -> Drained {
-        let mut drained = Drained::new(self);
+        let mut drained = Drained::new(self.poison.clone());
         let head = self.index.lock().head().position;
         let rest = self.ring.rest(head) as usize * BLOCK_BYTES;
         let mut bytes = BATCH_HEADER_BYTES;
@@ -528,13 +521,12 @@ struct Drained {
     reserved: u32,
     has_extents: bool,
     poison: Arc<Poison>,
-    waiters: Arc<Waiters>,
-    /// Until it is known what became of the batch.
+    /// True until the outcome of the batch is known.
     is_left: bool,
 }
 
 impl Drained {
-    fn new(committer: &Committer) -> Self {
+    fn new(poison: Arc<Poison>) -> Self {
         Self {
             records: Vec::new(),
             markers: Vec::new(),
@@ -542,8 +534,7 @@ impl Drained {
             kept: Vec::new(),
             reserved: 0,
             has_extents: false,
-            poison: committer.poison.clone(),
-            waiters: committer.waiters.clone(),
+            poison,
             is_left: true,
         }
     }
@@ -557,7 +548,7 @@ impl Drop for Drained {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("of a caller");
             self.poison.set(format!("an error of the program in the thread {name} while it wrote a batch"));
-            self.records.iter().for_each(|record| self.waiters.wake(record));
+            self.records.iter().for_each(|record| record.wake());
         }
     }
 }

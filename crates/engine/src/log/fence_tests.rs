@@ -13,7 +13,7 @@ use shoal_device::sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_device::{BlockDevice, Device, DeviceCounters, Op, Ticket};
 
 use crate::checkpoint::publish::Changes;
-use crate::log::format::RecordKind;
+use crate::log::format::{RecordKind, encode_record};
 use crate::log::queue::{Item, QueuedBatch};
 use crate::log::record::Record;
 use crate::{Environment, Error, FormatOptions, OpenOptions, Store, block_on};
@@ -104,7 +104,8 @@ fn opened(growable: bool) -> (Arc<Held>, Store) {
 
 /// Queues a record as a write does.
 fn queue(store: &Store) -> Arc<Record> {
-    let record = Record::new(RecordKind::Delete, TabletId(0), b"default\0key", &[], false, 0);
+    let encoded = encode_record(RecordKind::Delete, TabletId(0), b"default\0key", &[], false);
+    let record = Arc::new(Record::new(encoded));
     assert!(store.0.log.committer.ring.reserve(1), "there is room");
     let batch =
         QueuedBatch { records: smallvec::SmallVec::from_iter([record.clone()]), ..QueuedBatch::default() };

@@ -4,10 +4,9 @@ use crate::log::ring::LogPlace;
 use crate::testing::injected_bug::{Bug, injected};
 use bytes::Bytes;
 use shoal_base::checksum::{crc32c, crc32c_seeded};
-use shoal_base::codec::{Reader, Truncated, varint_bytes};
+use shoal_base::codec::{Reader, Truncated, put_prefixed, varint_bytes};
 use shoal_base::{BLOCK_BYTES, Lsn, TabletId};
 use shoal_device::IoBuf;
-use smallvec::SmallVec;
 
 /// Bytes of a batch's header.
 pub(crate) const BATCH_HEADER_BYTES: usize = 80;
@@ -222,7 +221,12 @@ impl EncodedRecord {
         self.bytes.get(start as usize..end as usize).unwrap_or(&[])
     }
 
-    /// The entry's body, empty for a delete.
+    /// The entry's body, empty for a delete; shares the record's memory.
+    pub(crate) fn body(&self) -> Bytes {
+        self.bytes.slice(self.body as usize..)
+    }
+
+    /// As [`body`](Self::body), borrowed.
     pub(crate) fn body_bytes(&self) -> &[u8] {
         self.bytes.get(self.body as usize..).unwrap_or(&[])
     }
@@ -233,43 +237,8 @@ pub(crate) fn record_bytes(key_bytes: usize, body_bytes: usize) -> usize {
     RECORD_FIXED_BYTES + varint_bytes(key_bytes as u64) + key_bytes + body_bytes
 }
 
-/// Encodes a record into `out`, which has just its [`record_bytes`] bytes; `body` is empty for a delete. `continues`: the record behind
-/// it belongs to the same step.
-pub(crate) fn fill_record(
-    out: &mut [u8],
-    kind: RecordKind,
-    tablet: TabletId,
-    key: &[u8],
-    body: &[&[u8]],
-    continues: bool,
-) {
-    let mut head = SmallVec::<[u8; RECORD_FIXED_BYTES + 10]>::new();
-    head.extend_from_slice(&((out.len() - 4) as u32).to_le_bytes());
-    head.extend_from_slice(&[0; 4]);
-    head.push(match kind {
-        RecordKind::Put => KIND_PUT,
-        RecordKind::Delete => KIND_DELETE,
-    });
-    head.push(if continues { CONTINUES } else { 0 });
-    head.extend_from_slice(&tablet.0.to_le_bytes());
-    let mut rest = key.len() as u64;
-    while rest >= 0x80 {
-        head.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    head.push(rest as u8);
-    let mut at = 0;
-    for part in [&head[..], key].iter().chain(body) {
-        out[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    assert_eq!(at, out.len(), "a record has the bytes that were announced");
-    let crc = crc32c(&out[8..]);
-    out[4..8].copy_from_slice(&crc.to_le_bytes());
-}
-
-/// Encodes a record as [`fill_record`] does, in memory of its own.
-#[cfg(test)]
+/// Encodes a record; `body` is empty for a delete. `continues` says that the next record belongs to the same write
+/// batch.
 pub(crate) fn encode_record(
     kind: RecordKind,
     tablet: TabletId,
@@ -278,38 +247,48 @@ pub(crate) fn encode_record(
     continues: bool,
 ) -> EncodedRecord {
     let body_bytes: usize = body.iter().map(|part| part.len()).sum();
-    let mut out = vec![0; record_bytes(key.len(), body_bytes)];
-    fill_record(&mut out, kind, tablet, key, body, continues);
-    let body = (out.len() - body_bytes) as u32;
-    EncodedRecord { bytes: out.into(), kind, tablet, key: (body - key.len() as u32, body), body, continues }
+    write_record(kind, tablet, key, body_bytes, continues, |out| {
+        body.iter().for_each(|part| out.extend_from_slice(part));
+    })
 }
 
-/// The kind of an encoded record.
-pub(crate) fn kind_of(record: &[u8]) -> RecordKind {
-    match record.get(8) {
-        Some(&KIND_DELETE) => RecordKind::Delete,
-        _ => RecordKind::Put,
+/// Encodes a record whose body `write_body` appends. The body has about `body_bytes` bytes and needs no memory besides
+/// the record's.
+pub(crate) fn write_record(
+    kind: RecordKind,
+    tablet: TabletId,
+    key: &[u8],
+    body_bytes: usize,
+    continues: bool,
+    write_body: impl FnOnce(&mut Vec<u8>),
+) -> EncodedRecord {
+    let key_start = RECORD_FIXED_BYTES + varint_bytes(key.len() as u64);
+    let mut out = Vec::with_capacity(key_start + key.len() + body_bytes);
+    out.extend_from_slice(&[0; 8]);
+    out.push(match kind {
+        RecordKind::Put => KIND_PUT,
+        RecordKind::Delete => KIND_DELETE,
+    });
+    out.push(if continues { CONTINUES } else { 0 });
+    out.extend_from_slice(&tablet.0.to_le_bytes());
+    put_prefixed(&mut out, key);
+    let body_start = out.len();
+    write_body(&mut out);
+    let bytes = (out.len() - 4) as u32;
+    out[..4].copy_from_slice(&bytes.to_le_bytes());
+    let crc = crc32c(&out[8..]);
+    out[4..8].copy_from_slice(&crc.to_le_bytes());
+    EncodedRecord {
+        bytes: out.into(),
+        kind,
+        tablet,
+        key: (key_start as u32, (key_start + key.len()) as u32),
+        body: body_start as u32,
+        continues,
     }
 }
 
-/// The key of an encoded record, and the body behind it.
-fn key_and_body(record: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut reader = Reader::new(record.get(RECORD_FIXED_BYTES..)?);
-    let key = reader.prefixed().ok()?;
-    Some((key, reader.rest()))
-}
-
-/// The key of an encoded record.
-pub(crate) fn key_of(record: &[u8]) -> &[u8] {
-    key_and_body(record).map_or(&[], |(key, _)| key)
-}
-
-/// The body of an encoded record, empty for a delete.
-pub(crate) fn body_of(record: &[u8]) -> &[u8] {
-    key_and_body(record).map_or(&[], |(_, body)| body)
-}
-
-/// Takes the next record off `records`.
+/// Takes the next record from `records`.
 ///
 /// # Errors
 /// [`Truncated`] if there is none, if its checksum does not match, or if its kind or a flag is unknown.

@@ -16,6 +16,5 @@ pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod ring_space;
-mod waiters;
 
 use crate::common::{event, sync};

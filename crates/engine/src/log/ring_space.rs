@@ -5,7 +5,6 @@ use shoal_base::{BLOCK_BYTES, blocks_for};
 
 use super::format::BATCH_HEADER_BYTES;
 use super::ring::Ring;
-use crate::common::pace::{Pace, WHOLE, may_not_fit};
 
 /// Blocks of the ring that admission leaves for seals and for the rest that is skipped at the ring's end.
 pub(crate) const LOG_MARGIN_BLOCKS: u32 = 10;
@@ -24,8 +23,6 @@ pub(crate) struct RingSpace {
     /// The position of the next batch, as in the index. Release by the leader before it frees reserved blocks; pairs
     /// with the acquire in `used_blocks`.
     head: AtomicU64,
-    /// When an apply is due.
-    pub(crate) pace: Pace,
     reserved: AtomicU64,
 }
 
@@ -36,7 +33,6 @@ impl RingSpace {
             tail: AtomicU64::new(tail),
             prepared: AtomicU32::new(prepared),
             head: AtomicU64::new(head),
-            pace: Pace::default(),
             reserved: AtomicU64::new(0),
         }
     }
@@ -94,33 +90,10 @@ impl RingSpace {
         room.saturating_sub(head.saturating_sub(tail))
     }
 
-    /// Blocks of what is prepared that no write reserves.
-    fn margin(&self) -> u64 {
-        u64::from(LOG_MARGIN_BLOCKS.min(self.prepared() / 2))
-    }
-
-    /// How full what is prepared of the ring is, in thousandths.
+    /// The fill of the prepared part of the ring, in thousandths.
     pub(crate) fn fill_permille(&self) -> usize {
-        self.fill_permille_of(u64::from(self.prepared()))
-    }
-
-    fn fill_permille_of(&self, blocks: u64) -> usize {
-        (u64::from(self.prepared()).saturating_sub(self.free_blocks()) * WHOLE as u64 / blocks) as usize
-    }
-
-    /// Whether an apply is due for the log's sake: against what writes may reserve, so that one that finds no room finds this.
-    pub(crate) fn is_apply_due(&self) -> bool {
-        self.pace.is_due(self.fill_permille_of(u64::from(self.prepared()) - self.margin()))
-    }
-
-    /// How far the head is, in thousandths of what is prepared.
-    pub(crate) fn came_permille(&self) -> usize {
-        (self.head.load(Ordering::Acquire) * WHOLE as u64 / u64::from(self.prepared())) as usize
-    }
-
-    /// Whether a reservation of so many blocks may find no room before an apply is due.
-    pub(crate) fn is_large(&self, blocks: u32) -> bool {
-        may_not_fit(blocks as usize, self.prepared() as usize - self.margin() as usize)
+        let prepared = u64::from(self.prepared());
+        (prepared.saturating_sub(self.free_blocks()) * 1000 / prepared) as usize
     }
 
     /// Blocks from `position` to the end of the prepared part.
@@ -155,7 +128,7 @@ impl RingSpace {
 
     /// Reserves blocks of the ring; returns false if too few are free.
     pub(crate) fn reserve(&self, blocks: u32) -> bool {
-        let margin = self.margin();
+        let margin = u64::from(LOG_MARGIN_BLOCKS.min(self.prepared() / 2));
         self.reserved
             .try_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
                 let wanted = reserved + u64::from(blocks);

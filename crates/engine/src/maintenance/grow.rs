@@ -58,11 +58,8 @@ impl Inner {
 
     /// Returns true if the file should grow now, because too few blocks are free ahead of need.
     pub(crate) fn wants_growth(&self) -> bool {
-        // The overlays will be promised as much again as they were. Without room for it they would be applied early, again and
-        // again, for want of it.
-        let again = self.maintenance.growth.peak().saturating_sub(self.space.promised_now());
         self.device.inner().can_grow()
-            && self.space.available() < self.growth_ahead() + again
+            && self.space.available() < self.growth_ahead()
             && self.holds_anything()
             && self
                 .publisher
@@ -83,7 +80,6 @@ impl Inner {
             [&counters.extent_blocks_written, &counters.home_blocks_written, &counters.pages_written];
         let blocks = written.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
         self.maintenance.growth.note(self.now_ns(), blocks);
-        self.maintenance.growth.note_promise(self.space.promised_now());
     }
 
     /// Prepares the log for a write batch that reserves `blocks` blocks.
@@ -137,12 +133,7 @@ impl Inner {
     /// As the device.
     pub(crate) async fn grow_unless_freed(&self) -> Result<bool> {
         self.free_what_is_dead().await?;
-        while self.wants_growth() {
-            if self.grow(self.maintenance.growth.peak()).await? == 0 {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        if self.wants_growth() { Ok(self.grow(0).await? > 0) } else { Ok(true) }
     }
 
     /// Grows the file for a write that lacks `blocks` blocks. If the disk under the file is full, the caller's error is

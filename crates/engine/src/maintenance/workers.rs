@@ -22,11 +22,11 @@ use crate::store::{Inner, Store};
 
 /// The applier checks for work this often without a wake-up.
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
-/// The merger checks for work this often without a wake-up.
+/// How often the merger checks for work without being woken.
 const MERGER_PERIOD: Duration = Duration::from_millis(500);
-/// Where less than this comes between two applies of all overlays, in thousandths of their limit, the store is not in use.
-const LITTLE: usize = 1000 / 64;
-/// How often the mover looks around.
+/// The overlays are applied after this time even if they are small: the space of deleted objects becomes free.
+const APPLY_AFTER_NS: u64 = 3_000_000_000;
+/// The mover checks for work this often.
 const MOVER_PERIOD: Duration = Duration::from_millis(100);
 /// The grower checks for work this often.
 const GROWER_PERIOD: Duration = Duration::from_millis(50);
@@ -130,16 +130,13 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
 }
 
 fn applier(store: &Weak<Inner>, worker: &Worker) {
-    // When all was applied last, and how much had come by then.
-    let mut last_full = (0, 0);
+    let mut last_full_ns = 0;
     rounds(Duty::Apply, store, worker, |inner| {
-        let (now_ns, came) = (inner.now_ns(), inner.tablets.admission.came_permille());
-        let is_idle = came.saturating_sub(last_full.1) < LITTLE;
-        let after_ns = if is_idle { inner.tuning.apply_idle_ns } else { inner.tuning.apply_busy_ns };
+        let now_ns = inner.now_ns();
         let result = if inner.wants_apply() {
-            block_on(inner.apply_in_time())
-        } else if now_ns.saturating_sub(last_full.0) >= after_ns {
-            last_full = (now_ns, came);
+            block_on(inner.apply_fullest())
+        } else if now_ns.saturating_sub(last_full_ns) >= APPLY_AFTER_NS {
+            last_full_ns = now_ns;
             block_on(inner.apply_all())
         } else {
             Ok(())

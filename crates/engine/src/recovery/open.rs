@@ -293,12 +293,14 @@ async fn replay(
         if lsn <= view.applied && !injected(Bug::ReplayedTwice) {
             continue;
         }
-        if injected(Bug::DeletesNotReplayed) && encoded.kind == RecordKind::Delete {
+        let mut record = Record::recovered(encoded, lsn);
+        if injected(Bug::DeletesNotReplayed) && record.kind() == RecordKind::Delete {
             continue;
         }
-        let (mut promised, mut owned) = (TREE_BLOCKS_PER_RECORD, Vec::new());
-        if encoded.kind == RecordKind::Put {
-            let (entry, inline) = Entry::decode(encoded.body_bytes())
+        let mut promised = TREE_BLOCKS_PER_RECORD;
+        if record.kind() == RecordKind::Put {
+            let body = record.body();
+            let (entry, inline) = Entry::decode(&body)
                 .map_err(|_| Error::Corrupt { what: format!("the body of record {lsn}"), block: 0 })?;
             if entry.home == Home::Inline {
                 let units = inline.len().div_ceil(VALUE_UNIT_BYTES);
@@ -308,11 +310,9 @@ async fn replay(
             if let Some(error) = damage {
                 tracing::warn!("recovery: the manifest of version {lsn} is damaged: {error}");
             }
-            owned = runs;
+            record.own(runs);
         }
-        let mut record = Record::recovered(&encoded.bytes, lsn, promised);
-        record.own(owned);
-        // Of groups whose image is damaged nothing is free, so there is nothing to take (R19).
+        // A group whose image is damaged has no free blocks, so none are taken from it (R19).
         let owned = if injected(Bug::ReplayTakesNothing) { &[] } else { record.owned() };
         let owned: Vec<Run> = owned.iter().flat_map(|&run| outside(run, unknown)).collect();
         if let Err((run, error)) = take_all(space, &owned) {
@@ -322,10 +322,11 @@ async fn replay(
             dropped.push(record.key().to_vec());
             continue;
         }
-        space.promise_recovered(record.promised());
+        space.promise_recovered(promised);
+        record.promise(promised);
         let hash = hash_of(record.key());
         let mut active = view.active.lock();
-        let growth = view.active.insert(&mut active, record, hash, lsn);
+        let growth = view.active.insert(&mut active, Arc::new(record), hash, lsn);
         tablets.admission.recovered(1, growth.bytes);
         tablets.admission.release(growth.dropped.records, growth.dropped.bytes);
         space.release_promise(growth.dropped.promised);

@@ -20,8 +20,6 @@ pub(crate) struct Growth {
     seen: Mutex<(u64, u64)>,
     /// Blocks that [`AHEAD_S`] seconds of writing take.
     ahead: AtomicU64,
-    /// Blocks that were promised at most of late.
-    peak: AtomicU64,
 }
 
 #[derive(Default)]
@@ -71,16 +69,6 @@ impl Growth {
         self.ahead.store(ahead.max(before - before / 8), Ordering::Relaxed);
     }
 
-    /// So many blocks are promised now. Asked for some times a second: half of a peak is forgotten after half a minute.
-    pub(crate) fn note_promise(&self, blocks: u64) {
-        let before = self.peak.load(Ordering::Relaxed);
-        self.peak.store(blocks.max(before - before.div_ceil(1024)), Ordering::Relaxed);
-    }
-
-    pub(crate) fn peak(&self) -> u64 {
-        self.peak.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn ahead_of_rate(&self) -> u64 {
         self.ahead.load(Ordering::Relaxed)
     }
@@ -125,16 +113,6 @@ mod tests {
         assert_eq!(growth.ahead_of_rate(), 4_000, "too soon to say");
         growth.note(2_000_000_000, 1_000);
         assert_eq!(growth.ahead_of_rate(), 3_500, "a pause");
-    }
-
-    #[test]
-    fn a_peak_of_promises_is_forgotten_slowly() {
-        let growth = Growth::default();
-        growth.note_promise(1_000);
-        growth.note_promise(10);
-        assert_eq!(growth.peak(), 999);
-        (0..10_000).for_each(|_| growth.note_promise(10));
-        assert_eq!(growth.peak(), 10);
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Weak;
 
+use shoal_base::Run;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_space::Space;
 use smallvec::SmallVec;
 
@@ -21,41 +21,10 @@ use crate::testing::injected_bug::{Bug, injected};
 /// A bucket's number with the allocator; 0 has no space of its own.
 pub(crate) type OwnerId = u16;
 
-/// Bytes of entries in a full leaf, at least: the largest entry did not fit behind them.
-const LEAF_BYTES: u64 = BLOCK_BYTES_U64 * 5 / 8;
-
 /// Blocks of the tree that a record may cost at its apply: its leaf, and its share of splits and inner pages.
 pub(crate) const TREE_BLOCKS_PER_RECORD: u64 = 2;
 
-/// The need of the applies of some records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Promise {
-    /// Blocks, as if each record met a leaf of its own: [`TREE_BLOCKS_PER_RECORD`] for each, and those of their values' homes.
-    pub blocks: u64,
-    pub records: u64,
-    /// Bytes that the records add to leaves, at most.
-    pub leaf_bytes: u64,
-}
-
-impl std::ops::AddAssign for Promise {
-    fn add_assign(&mut self, other: Self) {
-        self.blocks += other.blocks;
-        self.records += other.records;
-        self.leaf_bytes += other.leaf_bytes;
-    }
-}
-
-impl std::ops::SubAssign for Promise {
-    fn sub_assign(&mut self, other: Self) {
-        let is_less = other.records <= self.records && other.leaf_bytes <= self.leaf_bytes;
-        assert!(is_less && other.blocks <= self.blocks, "more is released than was promised");
-        self.blocks -= other.blocks;
-        self.records -= other.records;
-        self.leaf_bytes -= other.leaf_bytes;
-    }
-}
-
-/// Runs of one value.
+/// Runs of one value at most.
 pub(crate) const RUNS_MAX: usize = 4096;
 
 /// A value in more runs than these shows that free space is in pieces.
@@ -88,10 +57,7 @@ pub(crate) struct SpaceManager {
     /// Blocks that applies of the overlays' records may need. Changes acquire and release: a thread that sees a value's
     /// reservation gone also sees its blocks taken.
     promised: AtomicU64,
-    /// The part of `promised` that records in overlays have. A leaf among the locks.
-    held: Mutex<Promise>,
-    tablets: u64,
-    /// Held back from values, so that deletes and their applies work on a full device.
+    /// Blocks withheld from values, so that deletes and their applies work on a full device.
     reserve: u64,
     /// The blocks of data: from the end of the space image up to the published end of the device, which grows.
     data_first: u64,
@@ -131,8 +97,6 @@ impl SpaceManager {
             space,
             state: Mutex::new(State { pending, pending_blocks: 0 }),
             promised: AtomicU64::new(0),
-            held: Mutex::default(),
-            tablets: tablets as u64,
             reserve,
             data_first: data.start,
             data_end: AtomicU64::new(data.end),
@@ -155,35 +119,14 @@ impl SpaceManager {
 
     /// Blocks that are missing for a value of `blocks` blocks.
     pub(crate) fn missing(&self, blocks: u64) -> u64 {
-        (blocks + self.promised_now() + self.reserve).saturating_sub(self.space.free_blocks())
+        let promised = self.promised.load(Ordering::Acquire);
+        (blocks + promised + self.reserve).saturating_sub(self.space.free_blocks())
     }
 
     /// Blocks that values may take now.
     pub(crate) fn available(&self) -> u64 {
-        self.space.free_blocks().saturating_sub(self.promised_now() + self.reserve)
-    }
-
-    /// Blocks that are promised, of which records in overlays need no more than an apply of all of them could write.
-    ///
-    /// The builder makes at most two pages of one, and of what is added to leaves pages that are half full: so an apply writes no
-    /// more than twice the pages of its tree and that, however many records it has. All trees together have no more pages
-    /// than there are blocks in use (those that wait to be reusable are of no tree that is applied to). Applies come one after the other, and the pages that one replaced are free before the next
-    /// begins, but for those that a reader of the tree before holds, which ends: so with several tablets, among which the keys
-    /// are spread evenly, the pages of one twice are no more than those of all.
-    pub(crate) fn promised_now(&self) -> u64 {
-        // In this order: a block that becomes reusable meanwhile counts as in use, and not as both others.
-        let free = self.space.free_blocks();
-        let used = self.data_blocks().saturating_sub(free + self.pending_blocks());
-        let held = self.held.lock();
         let promised = self.promised.load(Ordering::Acquire);
-        let pages = held.records * TREE_BLOCKS_PER_RECORD;
-        let trees = if self.tablets == 1 { 2 * used } else { used };
-        promised - pages + pages.min(trees + held.leaf_bytes / (LEAF_BYTES / 2) + 1)
-    }
-
-    /// The records that claimed this are in an overlay.
-    pub(crate) fn hold(&self, promise: Promise) {
-        *self.held.lock() += promise;
+        self.space.free_blocks().saturating_sub(promised + self.reserve)
     }
 
     /// Reserved blocks.
@@ -235,7 +178,7 @@ impl SpaceManager {
             return Err(Shortage { needed: value_blocks + apply_blocks, available: self.available() });
         };
         promise.blocks = apply_blocks;
-        self.release_blocks(value_blocks);
+        self.release_promise(value_blocks);
         Ok((Extents::new(self.clone(), runs), promise))
     }
 
@@ -265,14 +208,8 @@ impl SpaceManager {
     /// before the check: of two that only one fits, the later one, or both, are refused.
     fn promise(self: &Arc<Self>, blocks: u64, kept: u64) -> Result<Reservation, Shortage> {
         let promise = self.promise_unchecked(blocks);
-        let available = |promised: u64| {
-            let others = promised.saturating_sub(blocks);
-            self.space.free_blocks().saturating_sub(others + kept)
-        };
-        if blocks <= available(self.promised.load(Ordering::Acquire)) {
-            return Ok(promise);
-        }
-        let available = available(self.promised_now());
+        let others = self.promised.load(Ordering::Acquire).saturating_sub(blocks);
+        let available = self.space.free_blocks().saturating_sub(others + kept);
         if blocks > available { Err(Shortage { needed: blocks, available }) } else { Ok(promise) }
     }
 
@@ -286,23 +223,15 @@ impl SpaceManager {
         self.reserve
     }
 
-    /// The apply of the records that this was promised to is through.
-    pub(crate) fn release_promise(&self, promise: Promise) {
-        // Under the lock: nobody sees one without the other.
-        let mut held = self.held.lock();
-        *held -= promise;
-        self.release_blocks(promise.blocks);
-    }
-
-    fn release_blocks(&self, blocks: u64) {
+    /// Releases the reservation of `blocks` blocks after its apply.
+    pub(crate) fn release_promise(&self, blocks: u64) {
         let before = self.promised.fetch_sub(blocks, Ordering::AcqRel);
         assert!(before >= blocks, "more promised blocks released than were promised");
     }
 
-    /// Promises blocks for records that recovery found.
-    pub(crate) fn promise_recovered(&self, promise: Promise) {
-        self.promised.fetch_add(promise.blocks, Ordering::AcqRel);
-        self.hold(promise);
+    /// Reserves blocks for records found by recovery.
+    pub(crate) fn promise_recovered(&self, blocks: u64) {
+        self.promised.fetch_add(blocks, Ordering::AcqRel);
     }
 
     /// Opens the groups that are being emptied; returns true if there were any.
@@ -487,50 +416,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.blocks > 0 {
-            self.space.release_blocks(self.blocks);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of_records(records: u64) -> Promise {
-        Promise { blocks: records * TREE_BLOCKS_PER_RECORD, records, leaf_bytes: records * 128 }
-    }
-
-    /// Symptom: a file with 130 MB of small objects grew to 1.2 GB, and overlays were applied a few thousand records at a time.
-    /// Cause: two blocks were promised to each record, however few pages all trees had. Fix: no more than those pages twice.
-    #[test]
-    fn many_records_are_promised_no_more_than_an_apply_can_write() {
-        for (tablets, pages) in [(1, 200), (4, 100)] {
-            let free = 100..10_000;
-            let mut image = shoal_space::FreeImage::new(10_000, 1_024);
-            image.free(Run::new(free.start, (free.end - free.start) as u32)).unwrap();
-            // A hundred blocks are in use.
-            let space = SpaceManager::new(Space::from_image(&image), tablets, 10_000, 0..10_000);
-            let all = space.available();
-            let few = space.claim_apply(of_records(10).blocks).ok().unwrap().keep();
-            space.hold(of_records(10));
-            assert_eq!(space.available(), all - few, "each meets a leaf of its own");
-            let more = of_records(4_000);
-            assert!(space.claim_apply(more.blocks).is_ok(), "and is dropped again");
-            assert_eq!(space.available(), all - few);
-            let _ = space.claim_apply(more.blocks).ok().unwrap().keep();
-            assert_eq!(space.available(), all - few - more.blocks, "in full until they are in an overlay");
-            space.hold(more);
-            let leaves = 4_010 * 128 / (LEAF_BYTES / 2) + 1;
-            assert_eq!(space.available(), all - pages - leaves);
-            // There is room for others again, and not for more than there is.
-            assert!(
-                space.claim_apply(space.available()).is_ok()
-                    && space.claim_apply(space.available() + 1).is_err()
-            );
-            space.release_promise(more);
-            assert_eq!(space.available(), all - few);
-            space.release_promise(of_records(10));
-            assert_eq!((space.available(), space.promised()), (all, 0));
+            self.space.release_promise(self.blocks);
         }
     }
 }

@@ -153,12 +153,7 @@ impl Inner {
         // One writer makes space for all: each waiting writer tries again once it has the token.
         let _turn = self.maintenance.room.take().await;
         let mut claimed = attempt();
-        if claimed.is_err() && !self.maintenance.grower.is_free() {
-            // The file is growing: that is sooner done than an apply of all that the overlays have gathered.
-            drop(self.maintenance.grower.take().await);
-            claimed = attempt();
-        }
-        for step in 0..2 {
+        for step in 0.. {
             let Err(shortage) = &claimed else { break };
             if !self.make_room(step, shortage)? {
                 break;

@@ -1,24 +1,19 @@
 //! Admission bounds the overlays of all tablets: a write that finds them full waits for an apply.
 //!
-//! Applies begin as late as the pace of those before allows ([`crate::common::pace`]); at the limit a write waits. Weakness: that is a step,
-//! not yet a smooth throttle.
+//! From half of the limit on, applies run; at the limit, writes wait. Weakness: this is a step, not a smooth throttle
+//! that follows the measured rate of applies.
 
 use std::sync::Arc;
 
 use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::pace::{Pace, WHOLE, may_not_fit};
 use crate::tablet::overlay::Growth;
 
 /// The contents of all tablets' overlays, with their limits.
 pub(crate) struct Admission {
     bytes: AtomicUsize,
     records: AtomicUsize,
-    /// Bytes of all records that came so far. A figure.
-    came: AtomicUsize,
-    /// When an apply is due.
-    pub pace: Pace,
-    /// Batches of several records that found no room and wait for an apply.
+    /// Batches of several records that wait for an apply to make room.
     waiting: AtomicUsize,
     bytes_max: usize,
     records_max: usize,
@@ -33,8 +28,8 @@ pub(crate) struct OverlayPermit {
 
 impl Admission {
     pub(crate) fn new(bytes_max: usize, records_max: usize) -> Arc<Self> {
-        let (bytes, records, came, pace, waiting) = Default::default();
-        Arc::new(Self { bytes, records, came, pace, waiting, bytes_max, records_max })
+        let (bytes, records, waiting) = Default::default();
+        Arc::new(Self { bytes, records, waiting, bytes_max, records_max })
     }
 
     /// Admits `records` records of `bytes` bytes in total, if they fit now. A batch above the limit is admitted only
@@ -72,17 +67,7 @@ impl Admission {
         bytes.max(records)
     }
 
-    /// Bytes of the records that came so far, in thousandths of the limit.
-    pub(crate) fn came_permille(&self) -> usize {
-        self.came.load(Ordering::Relaxed) / (self.bytes_max / WHOLE).max(1)
-    }
-
-    /// Whether a batch of so many bytes may find no room before an apply is due.
-    pub(crate) fn is_large(&self, records: usize, bytes: usize) -> bool {
-        may_not_fit(bytes, self.bytes_max) || may_not_fit(records, self.records_max)
-    }
-
-    /// A batch of several records waits for room, until this is dropped.
+    /// Notes that a batch of several records waits for room, until the result is dropped.
     pub(crate) fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         Waiting(&self.waiting)
@@ -114,8 +99,7 @@ impl OverlayPermit {
     /// share.
     pub(crate) fn keep(mut self, growth: &Growth) {
         assert!(growth.bytes <= self.bytes, "records take at most what was admitted");
-        self.admission.came.fetch_add(growth.bytes, Ordering::Relaxed);
-        // The records stay counted; only the difference goes back, and what they superseded.
+        // The records stay counted. The unused part of the permit and the superseded records are released.
         let too_many = self.bytes - growth.bytes;
         self.admission.release(growth.dropped.records, too_many + growth.dropped.bytes);
         self.bytes = usize::MAX;
@@ -145,7 +129,7 @@ mod tests {
         first.keep(&Growth { bytes: 50, ..Growth::default() });
         drop(second);
         assert_eq!(admission.held(), (1, 50));
-        let dropped = Size { records: 1, bytes: 50, ..Size::default() };
+        let dropped = Size { records: 1, bytes: 50, promised: 0 };
         admission.try_admit(1, 40).unwrap().keep(&Growth { bytes: 30, dropped });
         assert_eq!(admission.held(), (1, 30), "it superseded the first");
         admission.release(1, 30);

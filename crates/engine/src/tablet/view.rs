@@ -179,7 +179,7 @@ impl Tablet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::format::RecordKind;
+    use crate::log::format::{RecordKind, encode_record};
     use crate::log::record::Record;
     use crate::tablet::overlay::hash_of;
 
@@ -196,10 +196,10 @@ mod tests {
     }
 
     fn put(tablet: &Tablet, key: &[u8], lsn: u64) {
+        let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[], false);
         let view = tablet.view();
         let mut active = view.active.lock();
-        let record = Record::new(RecordKind::Put, TabletId(0), key, &[], false, 0);
-        record.number(Lsn(lsn));
+        let record = Arc::new(Record::recovered(encoded, Lsn(lsn)));
         view.active.insert(&mut active, record, hash_of(key), Lsn(lsn));
     }
 

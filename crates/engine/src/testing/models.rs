@@ -83,37 +83,16 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 struct Record {
     lsn: AtomicU64,
-    /// Whether anybody waits: a bit of the record's state.
-    awaited: AtomicU64,
     wakers: Mutex<Vec<Waker>>,
 }
 
 impl Record {
     fn new() -> Arc<Self> {
-        Arc::new(Self {
-            lsn: AtomicU64::new(UNNUMBERED),
-            awaited: AtomicU64::new(0),
-            wakers: Mutex::default(),
-        })
+        Arc::new(Self { lsn: AtomicU64::new(UNNUMBERED), wakers: Mutex::default() })
     }
 
-    /// As `Waiters::register`.
-    fn register(&self, waker: Waker) {
-        let mut wakers = self.wakers.lock();
-        self.awaited.fetch_or(1, Ordering::AcqRel);
-        wakers.push(waker);
-    }
-
-    /// As `Waiters::wake`.
     fn wake(&self) {
-        if self.awaited.fetch_and(0, Ordering::AcqRel) == 0 {
-            return;
-        }
-        let wakers = {
-            let mut wakers = self.wakers.lock();
-            self.awaited.fetch_and(0, Ordering::AcqRel);
-            std::mem::take(&mut *wakers)
-        };
+        let wakers = std::mem::take(&mut *self.wakers.lock());
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -267,7 +246,7 @@ impl Committer {
                     return Poll::Ready(None);
                 }
                 if !registered {
-                    record.register(context.waker().clone());
+                    record.wakers.lock().push(context.waker().clone());
                 }
             }
             Poll::Pending

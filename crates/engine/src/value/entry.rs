@@ -12,14 +12,12 @@ use smallvec::SmallVec;
 
 use crate::common::error::{Error, Result};
 use crate::common::object::{End, Metadata};
-use crate::log::record::LEAF_RECORD_BYTES_MAX;
 use crate::space::manager::RUNS_MAX;
 use crate::value::manifest::manifest_bytes;
 
 /// Key and entry together have at most this many bytes in a leaf: at least three fit in a page.
 pub(crate) const LEAF_ENTRY_BYTES_MAX: usize = 1300;
-const _: () = assert!(LEAF_ENTRY_BYTES_MAX <= LEAF_RECORD_BYTES_MAX);
-/// Metadata above this goes in front of the value.
+/// Encoded metadata of more bytes go in front of the value.
 const META_INLINE_BYTES_MAX: usize = 256;
 /// Runs, and checksums of units, that an entry itself may hold; with more, they go into a manifest.
 pub(crate) const INLINE_RUNS_MAX: usize = 4;

@@ -8,10 +8,7 @@ use crate::log::driver::uninterrupted;
 use crate::store::Inner;
 use crate::tablet::admission::OverlayPermit;
 
-/// Without threads of the store the writer applies when overlays or log are so full, in thousandths.
-const ALONE_FROM: usize = 700;
-
-/// The right of a write batch to its share of overlays and log. Dropped before the batch is queued, it gives that back.
+/// A write batch's share of overlays and log. Dropped before the batch is queued, it frees the share.
 pub(crate) struct Permit<'a> {
     // Dropped in this order: the log's permit notifies the writers that wait for a permit, which must find both shares
     // free.
@@ -80,10 +77,8 @@ impl Inner {
                 }
                 self.check_writable()?;
                 if let Some(worker) = &self.maintenance.worker {
-                    // A small record that finds no room finds it so full that an apply is due.
-                    let is_large = self.tablets.admission.is_large(records, memory_bytes)
-                        || self.log.committer.ring.is_large(blocks);
-                    let _waiting = (records > 1 || is_large).then(|| self.tablets.admission.wait());
+                    // One record never needs more than the other half.
+                    let _waiting = (records > 1).then(|| self.tablets.admission.wait());
                     worker.wake_apply();
                     worker.wake_grow();
                     let waited =
@@ -111,12 +106,12 @@ impl Inner {
         })
     }
 
-    /// Begins an apply where overlays or log are so full that one is due; without threads of the store the writer applies, later.
+    /// Starts an apply if overlays or log are half full. In a store without threads the writer applies later.
     pub(crate) fn apply_early(&self) -> Result<()> {
         match &self.maintenance.worker {
             _ if !self.wants_apply() => {}
             Some(worker) => worker.wake_apply(),
-            None if self.tablets.admission.fill_permille().max(self.log_fill_permille()) >= ALONE_FROM => {
+            None if self.tablets.admission.fill_permille() >= 700 || self.log_fill_permille() >= 700 => {
                 if self.wants_log() {
                     uninterrupted(self.prepare_log(0))?;
                 }
@@ -127,25 +122,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether an apply should run: overlays or log are so full that one is due, or a batch waits that may need more than is left then.
+    /// Returns true if an apply should run: overlays or log are half full, or a batch waits that may need more than the
+    /// other half.
     pub(crate) fn wants_apply(&self) -> bool {
-        let admission = &self.tablets.admission;
-        admission.is_waited_for()
-            || admission.pace.is_due(admission.fill_permille())
-            || self.log.committer.ring.is_apply_due()
-    }
-
-    /// Applies what helps most, and learns what comes meanwhile.
-    pub(crate) async fn apply_in_time(&self) -> Result<()> {
-        let (admission, ring) = (&self.tablets.admission, &self.log.committer.ring);
-        let before = (admission.came_permille(), ring.came_permille(), ring.prepared());
-        self.apply_fullest().await?;
-        admission.pace.note(admission.came_permille().saturating_sub(before.0));
-        // A ring that is prepared further meanwhile has another measure.
-        if ring.prepared() == before.2 {
-            ring.pace.note(ring.came_permille().saturating_sub(before.1));
-        }
-        Ok(())
+        self.tablets.admission.is_waited_for()
+            || self.tablets.admission.fill_permille() >= 500
+            || self.log_fill_permille() >= 500
     }
 
     pub(crate) fn log_fill_permille(&self) -> usize {

@@ -17,7 +17,7 @@ use crate::common::object::{End, RejectRules};
 use crate::log::format::RecordKind;
 use crate::log::queue::{Item, QueuedBatch};
 use crate::log::record::{Record, UNNUMBERED};
-use crate::space::manager::{Promise, Reservation};
+use crate::space::manager::Reservation;
 use crate::store::Inner;
 use crate::tablet::overlay::{self, Growth};
 use crate::tablet::view::{Tablet, View};
@@ -217,7 +217,7 @@ impl Inner {
     /// Puts the batch into overlays and queue under the overlays' locks; nothing else happens at that moment (R4).
     fn insert(&self, place: &mut Place<'_>, admitted: AdmittedBatch<'_>) {
         let AdmittedBatch { batch, permit } = admitted;
-        let (mut growth, mut promised) = (Growth::default(), Promise::default());
+        let (mut growth, mut promised) = (Growth::default(), 0);
         let mut queued = QueuedBatch {
             records: SmallVec::with_capacity(batch.records.len()),
             writes: batch.writes,
@@ -235,12 +235,11 @@ impl Inner {
             growth = growth.and(self.insert_record(view, active, record, hash));
         }
         let reserved = batch.reservation.map_or(0, Reservation::keep);
-        assert_eq!(reserved, promised.blocks, "records know what their apply was promised");
+        assert_eq!(reserved, promised, "records know what their apply was promised");
         batch.extents.iter().for_each(|extents| extents.keep());
         // Before the batch is queued: a write that waits for room is woken when the batch is written.
         permit.overlays.keep(&growth);
-        self.space.hold(promised);
-        if growth.dropped.records > 0 {
+        if growth.dropped.promised > 0 {
             self.space.release_promise(growth.dropped.promised);
         }
         self.log.committer.push(Item::Writes { batch: queued, reserved: permit.log.keep() });

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::common::error::{Error, Result};
 use crate::common::key::ObjectKey;
 use crate::common::object::{Metadata, PutOptions};
-use crate::log::format::{RecordKind, record_bytes};
+use crate::log::format::{RecordKind, encode_record, record_bytes};
 use crate::log::kept::Kept;
 use crate::log::queue::ValueWrite;
 use crate::log::record::Record;
@@ -87,9 +87,9 @@ impl<'a> PreparedBatch<'a> {
         part: Part,
     ) {
         let tablet = self.inner.tablets.of(key).id;
-        let promised = reservation.blocks();
-        let mut record = Record::new(kind, tablet, key.encoded(), body, part.continues, promised);
+        let mut record = Record::new(encode_record(kind, tablet, key.encoded(), body, part.continues));
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
+        record.promise(reservation.blocks());
         self.reservation = Some(reservation.and(self.reservation.take()));
         if self.extents.is_empty() {
             self.extents = extents;
@@ -99,9 +99,9 @@ impl<'a> PreparedBatch<'a> {
         self.add_record(key, record);
     }
 
-    /// Adds a record that was encoded; the batch's reservation has its share already.
-    pub(crate) fn add_record(&mut self, key: &ObjectKey, record: Arc<Record>) {
-        let (tablet, hash) = (self.inner.tablets.of(key), hash_of(key.encoded()));
+    /// Adds an encoded record, whose share the batch's reservation includes already.
+    pub(crate) fn add_record(&mut self, key: &ObjectKey, record: Record) {
+        let (tablet, hash, record) = (self.inner.tablets.of(key), hash_of(key.encoded()), Arc::new(record));
         self.records.push(PreparedRecord { tablet, hash, record });
     }
 
@@ -144,7 +144,7 @@ fn too_large(objects: usize, bytes: usize, bytes_max: usize) -> Error {
 
 /// Bytes of memory of a record and its place in an overlay at most.
 fn memory_bytes(record: &Record) -> usize {
-    record.memory_bytes() + overlay::ENTRY_BYTES
+    record.memory_bytes() + record.key().len() + overlay::ENTRY_OVERHEAD_BYTES
 }
 
 impl Inner {

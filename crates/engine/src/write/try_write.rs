@@ -4,12 +4,12 @@
 //! and one place in the committer's queue. Their numbers are consecutive, and they become durable together.
 
 use std::borrow::Borrow;
-use std::sync::Arc;
 
+use shoal_base::codec::varint_bytes;
 use smallvec::SmallVec;
 
 use crate::common::key::ObjectKey;
-use crate::log::format::RecordKind;
+use crate::log::format::{RecordKind, write_record};
 use crate::log::record::Record;
 use crate::space::manager::TREE_BLOCKS_PER_RECORD;
 use crate::store::{Inner, OperationCounters, Store};
@@ -19,7 +19,11 @@ use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{AdmittedBatch, PreparedBatch};
 use crate::write::pending::Pending;
 
-/// Short puts that are placed as one, at most: so long are the overlays' locks held.
+/// Bytes of an entry with an inline value and without metadata, besides the value and its length: flags, time, length
+/// of the metadata.
+const ENTRY_BYTES: usize = 1 + 8 + 1;
+
+/// Short puts of one call at most: the overlays' locks are held for all of them.
 pub const SHORT_PUTS_MAX: usize = 64;
 
 impl Store {
@@ -50,11 +54,8 @@ impl Store {
         let modified_ns = inner.environment.clock.wall_ns();
         let mut batch = PreparedBatch { reservation: Some(promised), ..PreparedBatch::new(inner) };
         batch.records.reserve_exact(puts.len());
-        // The memory of the entries' heads, one after the other.
-        let mut head = Vec::new();
         for (key, value) in puts {
-            let record = inner.short_record(key.borrow(), value, modified_ns, &mut head);
-            batch.add_record(key.borrow(), record);
+            batch.add_record(key.borrow(), inner.short_record(key.borrow(), value, modified_ns));
         }
         let (memory, blocks) = batch.needs().ok()?;
         let permit = inner.try_admit(puts.len(), memory, blocks)?;
@@ -73,13 +74,7 @@ impl Store {
 }
 
 impl Inner {
-    fn short_record(
-        &self,
-        key: &ObjectKey,
-        value: &[u8],
-        modified_ns: u64,
-        head: &mut Vec<u8>,
-    ) -> Arc<Record> {
+    fn short_record(&self, key: &ObjectKey, value: &[u8], modified_ns: u64) -> Record {
         let entry = Entry {
             modified_ns,
             end: None,
@@ -87,10 +82,16 @@ impl Inner {
             meta: Meta::Inline(SmallVec::new()),
             home: Home::Inline,
         };
-        head.clear();
-        entry.encode(head);
-        let (tablet, body) = (self.tablets.of(key).id, [&head[..], value]);
-        Record::new(RecordKind::Put, tablet, key.encoded(), &body, false, TREE_BLOCKS_PER_RECORD)
+        // The exact size: a record shorter than its memory needs another allocation.
+        let body_bytes = ENTRY_BYTES + varint_bytes(value.len() as u64) + value.len();
+        let record =
+            write_record(RecordKind::Put, self.tablets.of(key).id, key.encoded(), body_bytes, false, |out| {
+                entry.encode(out);
+                out.extend_from_slice(value);
+            });
+        let mut record = Record::new(record);
+        record.promise(TREE_BLOCKS_PER_RECORD);
+        record
     }
 }
 

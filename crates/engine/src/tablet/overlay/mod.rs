@@ -17,11 +17,11 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
 
 use crate::log::record::Record;
-use crate::space::manager::Promise;
-use keys::{KEY_BYTES, Keys, Versions, sort_by_key};
+use keys::{Keys, Versions, sort_by_key};
 
-/// The memory of a record's place in an overlay, at most: that of a key, or that of a key's second record.
-pub(crate) const ENTRY_BYTES: usize = KEY_BYTES + 64;
+/// Bytes that a key costs besides its records and its own bytes, roughly: the list of its records, two places of the
+/// table, and its place in the order.
+pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 144;
 
 /// Keys that are put in order, or read, during one hold of the lock.
 const KEYS_AT_A_TIME: usize = 256;
@@ -53,8 +53,8 @@ pub(crate) struct Inner {
 pub(crate) struct Size {
     pub records: usize,
     pub bytes: usize,
-    /// The promise to its apply.
-    pub promised: Promise,
+    /// Blocks reserved for the apply.
+    pub promised: u64,
 }
 
 /// The change of an overlay's size by an insertion.
@@ -69,10 +69,12 @@ pub(crate) struct Growth {
 impl Growth {
     /// The sum of two insertions' growth.
     pub(crate) fn and(self, other: Self) -> Self {
-        let mut dropped = self.dropped;
-        dropped.records += other.dropped.records;
-        dropped.bytes += other.dropped.bytes;
-        dropped.promised += other.dropped.promised;
+        let (a, b) = (self.dropped, other.dropped);
+        let dropped = Size {
+            records: a.records + b.records,
+            bytes: a.bytes + b.bytes,
+            promised: a.promised + b.promised,
+        };
         Self { bytes: self.bytes + other.bytes, dropped }
     }
 }
@@ -105,14 +107,13 @@ impl Overlay {
         if inner.first.is_none() {
             inner.first = Some(record.clone());
         }
+        let key_bytes = record.key().len();
         match inner.keys.entry(hash, record) {
             Some((versions, record)) => {
                 growth.dropped = prune(versions, durable, &mut inner.dropped);
-                if versions.push(record) {
-                    growth.bytes += Versions::several_bytes();
-                }
+                versions.push(record);
             }
-            None => growth.bytes += KEY_BYTES,
+            None => growth.bytes += key_bytes + ENTRY_OVERHEAD_BYTES,
         }
         inner.size.bytes += growth.bytes;
         inner.size.records -= growth.dropped.records;
@@ -250,7 +251,9 @@ impl Inner {
         assert!(self.frozen, "only a frozen overlay is applied");
         let mut dropped = std::mem::take(&mut self.dropped);
         for versions in self.keys.all_mut() {
-            dropped.extend(versions.take_oldest(versions.len() - 1));
+            while versions.len() > 1 {
+                dropped.push(versions.remove(0));
+            }
         }
         dropped
     }
@@ -266,7 +269,7 @@ fn newest_durable(versions: &[Arc<Record>], durable: Lsn) -> Option<&Arc<Record>
 fn prune(versions: &mut Versions, durable: Lsn, dropped: &mut Vec<Arc<Record>>) -> Size {
     let mut gone = Size::default();
     if let Some(newest) = versions.iter().rposition(|record| record.is_durable(durable)) {
-        for record in versions.take_oldest(newest) {
+        for record in versions.drain(..newest) {
             if record.owned().is_empty() {
                 gone.records += 1;
                 gone.bytes += record.memory_bytes();
@@ -321,14 +324,12 @@ mod tests {
     use shoal_base::TabletId;
 
     use super::*;
-    use crate::log::format::RecordKind;
+    use crate::log::format::{RecordKind, encode_record};
 
     const KEY: &[u8] = b"key";
 
     fn record(lsn: u64) -> Arc<Record> {
-        let record = Record::new(RecordKind::Put, TabletId(0), KEY, &[], false, 0);
-        record.number(Lsn(lsn));
-        record
+        Arc::new(Record::recovered(encode_record(RecordKind::Put, TabletId(0), KEY, &[], false), Lsn(lsn)))
     }
 
     fn insert(overlay: &Overlay, lsn: u64, durable: u64) {
