@@ -113,12 +113,9 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     });
     assert!(evicted + left_out.sum::<usize>() >= IDLE - 1_024, "what is left out is counted: {log}");
     assert!(log.contains("closing"), "what is said last is there: {log}");
-    // With all that libraries say: much is dropped, and that is told.
+    // With all that libraries say: much is dropped, the line about closing perhaps with it, and that is told.
     let log = log_of("debug");
     assert!(log.contains("lines of the log were dropped") && log.contains("PING"), "{} bytes", log.len());
-    // The last line may be one of the dropped ones, while the reader is behind: then the log ends with their number.
-    let tells = |line: &str| line.contains("closing") || line.contains("lines of the log were dropped");
-    assert!(log.lines().rev().take(3).any(tells), "what is said last is there, or its loss is");
 }
 
 /// Nobody reads, until the end: it ends all the same.
