@@ -22,8 +22,11 @@ use crate::tablet::tree_io::{Pages, PoolPages, PoolSink};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
 
-/// Operations whose old leaves are asked for together.
-const SETTLED_AT_A_TIME: usize = 64;
+/// Operations whose old leaves are asked for together: of new keys one in some twenty has any, by an error of the filters, and a device
+/// is as fast as it has requests.
+const SETTLED_AT_A_TIME: usize = 2_048;
+/// The same where the pool has room for few pages.
+const SETTLED_AT_LEAST: usize = 64;
 
 /// An operation for a new layer, and where the entry lies that it replaces, if there is one.
 pub(crate) struct Layered {
@@ -196,7 +199,8 @@ impl Inner {
         let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
         let mut writer = TreeWriter::new(tree, lsn, sink);
         let (mut added, mut removed, mut new) = (0, 0, Vec::new());
-        for some in layered.chunks(SETTLED_AT_A_TIME) {
+        let at_a_time = source.ahead_max().clamp(SETTLED_AT_LEAST, SETTLED_AT_A_TIME);
+        for some in layered.chunks(at_a_time) {
             let leaves: Vec<PageRef> = some.iter().flat_map(Layered::leaves).collect();
             if !leaves.is_empty() {
                 source.prefetch(&leaves, 0, ReadHint::Apply);
