@@ -105,6 +105,7 @@ const HUNTS: &[Hunt] = &[
     ("LostNotNamed", STORE, "past_damage::many_blocks_together"),
     ("LossesForgotten", STORE, "losses::what_a_repair_loses_is_told_and_remembered"),
     ("ShadowedOwn", STORE, "explore::crash_states"),
+    ("FrontierForgotten", STORE, "layers::what_is_written_below_the_frontier_decides"),
     ("FrontierTooFar", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("DirectBesideLayer", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("NotSettled", STORE, "explore::crash_states"),

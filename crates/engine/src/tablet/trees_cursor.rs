@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::common::error::{Error, Result};
 use crate::tablet::layers::{Layers, Trees, is_tombstone};
 use crate::tablet::tree::{Cursor, Found, Gap, LeafFinder, LeafPlace, PageSource, Probe, Root, Tree};
+use crate::testing::injected_bug::{Bug, injected};
 
 /// An entry and its key.
 type Item<P> = (Vec<u8>, Found<P>);
@@ -84,8 +85,8 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     pub(crate) fn approach(&mut self, start: &[u8]) {
         (self.winner, self.is_primed) = (None, false);
         for (index, source) in self.sources.iter_mut().enumerate() {
-            let is_layer = index < self.layers.list.len();
-            let from = if is_layer { start.max(self.layers.valid_from(index)) } else { start };
+            let is_bounded = index < self.layers.list.len() && !injected(Bug::FrontierForgotten);
+            let from = if is_bounded { start.max(self.layers.valid_from(index)) } else { start };
             source.head = None;
             source.hides.clear();
             source.finder = None;

@@ -136,6 +136,8 @@ pub(crate) enum Bug {
     ShadowedOwn,
     /// INV-28: the frontier is published beyond what a slice merged.
     FrontierTooFar,
+    /// INV-28: a listing takes what a layer holds below the frontier.
+    FrontierForgotten,
     /// INV-30: a record goes into the base although a layer holds its key.
     DirectBesideLayer,
     /// INV-27: what a record of a layer replaces is not freed.

@@ -340,6 +340,46 @@ fn a_slow_reader_across_three_merges() {
     assert_clean(&device, "after slow readers");
 }
 
+/// A merge stands still in the middle. What is written below its frontier goes into the base, and is newer than what the layers still
+/// hold there (INV-28).
+#[test]
+fn what_is_written_below_the_frontier_decides() {
+    const KEYS: u64 = 400;
+    let (sim, device) = roomy(8);
+    let mut objects = Objects::new();
+    let mut write = |options: &OpenOptions, all: &mut dyn Iterator<Item = u64>, seed: u64| {
+        let store = open(&device, options.clone()).unwrap();
+        for which in all {
+            let value = Value { key: which, seed, bytes: 60 };
+            objects.insert(which, (put(&store, which, value), value));
+        }
+        conforms(&store, &objects, KEYS, &format!("seed {seed}"));
+        block_on(store.close()).unwrap();
+        drop(store);
+        let store = open(&device, options.clone()).unwrap();
+        conforms(&store, &objects, KEYS, &format!("seed {seed}, applied"));
+    };
+    let mut options = one_apply();
+    options.tuning.layers_from = u64::MAX;
+    write(&options, &mut (0..KEYS), 1);
+    options.tuning.layers_from = 0;
+    // A layer of all keys, and one apply with merges behind it, which take as many bytes as it had twice.
+    options.tuning.overlay_records_max = 1_000;
+    write(&options, &mut (0..KEYS), 2);
+    (options.tuning.merge_permille, options.tuning.merge_slice_bytes) = (1, 200);
+    options.tuning.overlay_records_max = 4;
+    write(&options, &mut (0..4), 3);
+    let merging = lists(&sim.image()).iter().filter(|list| list.merging > 0).count();
+    assert!(merging > 0, "no merge stands in the middle: {:?}", lists(&sim.image()));
+    // Each key is dense enough for the base. These are the first ones in order, and few, so that they are applied as the store closes,
+    // when nothing is merged.
+    options.tuning.dense_records = 1;
+    options.tuning.overlay_records_max = 1_000;
+    write(&options, &mut (2..KEYS).step_by(3).take(16), 4);
+    assert!(lists(&sim.image()).iter().any(|list| list.merging > 0));
+    assert_clean(&device, "below the frontier");
+}
+
 /// A store of so many layers that another one would be one too many: nothing merges them but the need.
 fn full_of_layers() -> (Arc<SimDevice>, Device, Objects) {
     let (sim, device) = roomy(7);
