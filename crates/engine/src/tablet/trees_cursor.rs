@@ -123,6 +123,10 @@ impl<S: PageSource + Clone> TreesCursor<S> {
 
     /// The next entry that decides, and its tree's number.
     async fn step(&mut self) -> Result<Option<(usize, Vec<u8>, Found<S::Page>)>> {
+        // The base alone has nobody to be compared with.
+        if let [_] = &self.sources[..] {
+            return Ok(self.following(0).await?.map(|(key, found)| (0, key, found)));
+        }
         if !self.is_primed {
             for index in 0..self.sources.len() {
                 self.pull(index).await?;
@@ -185,12 +189,17 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     }
 
     async fn pull(&mut self, index: usize) -> Result<()> {
+        self.sources[index].head = self.following(index).await?;
+        Ok(())
+    }
+
+    /// The next entry of a tree, past damage, which is noted.
+    async fn following(&mut self, index: usize) -> Result<Option<Item<S::Page>>> {
         let source = &mut self.sources[index];
         loop {
             match source.cursor.next().await {
                 Ok(item) => {
-                    source.head = item.map(|item| (item.key.to_vec(), item.found()));
-                    return Ok(());
+                    return Ok(item.map(|item| (item.key.to_vec(), item.found())));
                 }
                 Err(error @ Error::Corrupt { .. }) => {
                     let mut gap = source.cursor.take_gap().ok_or(error)?;
