@@ -30,9 +30,8 @@ const GROWER_PERIOD: Duration = Duration::from_millis(50);
 const REAPER_PERIOD: Duration = Duration::from_millis(100);
 /// The reaper walks over all objects again after so many rounds, where it forgot some.
 const REAPER_ROUNDS: u32 = 600;
-/// The first scrub of a store begins so long after it was opened, and the next one so long after the one before.
+/// The first scrub of a store begins so long after it was opened, at the latest: a store that is opened every day is scrubbed, too.
 const SCRUB_FIRST_NS: u64 = 600_000_000_000;
-const SCRUB_AGAIN_NS: u64 = 7 * 24 * 3_600_000_000_000;
 /// How often the scrubber looks around.
 const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
 /// Wait after an apply that failed: the device may recover.
@@ -238,8 +237,9 @@ fn watcher(store: &Weak<Inner>, worker: &Worker) {
 fn scrubber(store: &Weak<Inner>, worker: &Worker) {
     let (mut place, mut due_ns) = (ScrubPlace::default(), None);
     rounds(Duty::Scrub, store, worker, |inner| {
-        let (now_ns, rate) = (inner.now_ns(), inner.tuning.scrub_bytes_per_s);
-        let due = *due_ns.get_or_insert(now_ns.saturating_add(SCRUB_FIRST_NS));
+        let (now_ns, rate, every_ns) =
+            (inner.now_ns(), inner.tuning.scrub_bytes_per_s, inner.tuning.scrub_every_ns);
+        let due = *due_ns.get_or_insert(now_ns.saturating_add(SCRUB_FIRST_NS.min(every_ns)));
         if rate == 0 || now_ns < due {
             return Some(SCRUBBER_PERIOD);
         }
@@ -247,7 +247,7 @@ fn scrubber(store: &Weak<Inner>, worker: &Worker) {
         let scrubbed = block_on(inner.scrub_some(&mut place, &mut report));
         Some(match later("a scrub was interrupted and goes on later", scrubbed) {
             Some(true) => {
-                due_ns = Some(now_ns.saturating_add(SCRUB_AGAIN_NS));
+                due_ns = Some(now_ns.saturating_add(every_ns));
                 SCRUBBER_PERIOD
             }
             Some(false) => Duration::from_secs_f64(report.bytes as f64 / rate as f64),
