@@ -32,6 +32,7 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
+use crate::logging::LogFormat;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -67,7 +68,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
     match &cli.command {
         // It has a configuration file that may say what is logged.
         Command::Serve(_) => {}
-        Command::Space(_) => logging::start_server(cli.log.as_deref().unwrap_or("warn"))?,
+        Command::Space(_) => logging::start_server(cli.log.as_deref().unwrap_or("warn"), LogFormat::Text)?,
         _ => logging::start(cli.log.as_deref().unwrap_or(DEFAULT_LOG))?,
     }
     match cli.command {
