@@ -3,7 +3,7 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
-//! [`space_map`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
+//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: what it does, programs can do through `shoal-client` or `shoal-engine`.
 
@@ -23,6 +23,7 @@ mod size;
 mod space_map;
 mod stopping;
 mod store_file;
+mod summary;
 mod target;
 mod tree;
 
