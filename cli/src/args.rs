@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, cp, export, format, get, import, ls, put, relocation, rm, serve, space, stat,
+    bench, check, completions, cp, export, format, get, import, ls, put, relocation, rm, serve,
+    space, stat, top,
 };
 
 const EXAMPLES: &str = "\
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     Rm(rm::Arguments),
     /// Show what is known about an object, or about the whole store.
     Stat(stat::Arguments),
+    /// Show a running server's requests, rates and percentiles, live.
+    Top(top::Arguments),
     /// Copy an object to another key, with its metadata.
     Cp(cp::Arguments),
     /// Store a folder with everything in it.

@@ -15,6 +15,7 @@ pub(crate) mod rm;
 pub(crate) mod serve;
 pub(crate) mod space;
 pub(crate) mod stat;
+pub(crate) mod top;
 
 use std::sync::Arc;
 
