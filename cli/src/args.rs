@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, cp, export, format, get, import, ls, put, relocation, rm, serve,
+    bench, check, completions, cp, export, format, get, import, ls, put, relocation, report, rm, serve,
     space, stat, top,
 };
 
@@ -64,6 +64,8 @@ pub(crate) enum Command {
     Check(check::Arguments),
     /// Stop the relocation of values in a running server, or let it go on.
     Relocation(relocation::Arguments),
+    /// Write an archive with what a support case needs.
+    Report(report::Arguments),
     /// Hand out disk space to other processes.
     Space(space::Arguments),
     /// Measure this program on this machine.

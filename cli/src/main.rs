@@ -81,6 +81,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Rm(arguments) => commands::rm::run(arguments).await,
         Command::Stat(arguments) => commands::stat::run(arguments).await,
         Command::Top(arguments) => commands::top::run(arguments).await,
+        Command::Report(arguments) => commands::report::run(arguments).await,
         Command::Cp(arguments) => commands::cp::run(arguments).await,
         Command::Import(arguments) => commands::import::run(arguments).await,
         Command::Export(arguments) => commands::export::run(arguments).await,

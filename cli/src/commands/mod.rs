@@ -11,6 +11,7 @@ pub(crate) mod import;
 pub(crate) mod ls;
 pub(crate) mod put;
 pub(crate) mod relocation;
+pub(crate) mod report;
 pub(crate) mod rm;
 pub(crate) mod serve;
 pub(crate) mod space;
