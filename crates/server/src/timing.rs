@@ -3,10 +3,10 @@
 //!
 //! The clock is read once for all requests that begin in a turn of their connection, and once for each answer.
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use http::HeaderMap;
 use shoal_api::{Method, key_value as kv, v1};
@@ -18,20 +18,28 @@ use tonic::Status;
 use crate::call::HttpResponse;
 use crate::flow::ConnectionFlow;
 
-/// What the metrics call a method.
-pub(crate) fn operation_of(path: &str) -> Operation {
-    match path {
-        v1::Get::PATH | kv::Retrieve::PATH | v1::GetStream::PATH => Operation::Get,
-        v1::Head::PATH => Operation::Head,
-        v1::Put::PATH | kv::Create::PATH | v1::PutStream::PATH => Operation::Put,
-        v1::Delete::PATH | kv::Delete::PATH => Operation::Delete,
-        kv::Update::PATH => Operation::Update,
-        v1::List::PATH => Operation::List,
-        v1::MultiGet::PATH => Operation::MultiGet,
-        v1::MultiPut::PATH => Operation::MultiPut,
-        v1::MultiDelete::PATH => Operation::MultiDelete,
-        _ => Operation::Other,
-    }
+/// What the metrics call a method, and its path.
+pub(crate) fn operation_of(path: &str) -> (Operation, &'static str) {
+    const KNOWN: [(Operation, &str); 17] = [
+        (Operation::Get, v1::Get::PATH),
+        (Operation::Put, v1::Put::PATH),
+        (Operation::Other, v1::Operations::PATH),
+        (Operation::Head, v1::Head::PATH),
+        (Operation::Delete, v1::Delete::PATH),
+        (Operation::Get, v1::GetStream::PATH),
+        (Operation::Put, v1::PutStream::PATH),
+        (Operation::List, v1::List::PATH),
+        (Operation::MultiGet, v1::MultiGet::PATH),
+        (Operation::MultiPut, v1::MultiPut::PATH),
+        (Operation::MultiDelete, v1::MultiDelete::PATH),
+        (Operation::Get, kv::Retrieve::PATH),
+        (Operation::Put, kv::Create::PATH),
+        (Operation::Update, kv::Update::PATH),
+        (Operation::Delete, kv::Delete::PATH),
+        (Operation::Other, v1::Stat::PATH),
+        (Operation::Other, v1::FreeSpace::PATH),
+    ];
+    KNOWN.into_iter().find(|(_, known)| *known == path).unwrap_or((Operation::Other, "(another method)"))
 }
 
 /// How a call with this status ended.
@@ -57,9 +65,10 @@ pub(crate) fn result_of(headers: &HeaderMap) -> RequestResult {
 /// The time of one request. Where it is dropped before its end, the request was cancelled.
 pub(crate) struct Timer {
     metrics: Arc<Metrics>,
-    /// The method's path behind the service; none where the request is counted by its parts.
+    /// None where it was counted, or is counted by its parts.
     operation: Option<Operation>,
-    path: http::Uri,
+    /// The method's path.
+    path: &'static str,
     peer: SocketAddr,
     marks: Marks,
     key: Option<Vec<u8>>,
@@ -82,26 +91,29 @@ impl Timer {
             wants_key: grpc.logs_access(),
             ..Marks::default()
         };
-        let operation = Some(operation_of(path.path()));
-        Some(Self { metrics: Arc::clone(metrics), operation, path: path.clone(), peer, marks, key: None })
+        let (operation, path) = operation_of(path.path());
+        Some(Self { metrics: Arc::clone(metrics), operation: Some(operation), path, peer, marks, key: None })
     }
 
-    /// Runs the handler of the request, which may set its marks.
-    pub(crate) async fn run<T>(&mut self, flow: &ConnectionFlow, handler: impl Future<Output = T>) -> T {
-        let mut handler = pin!(handler);
-        poll_fn(|context| {
-            let (polled, key) = with_marks(&mut self.marks, || handler.as_mut().poll(context));
-            self.marks.settle(|| flow.turn_ns(|| self.metrics.grpc().now_ns()));
-            self.key = key.or(self.key.take());
-            polled
-        })
-        .await
+    /// Goes on with the handler of the request, which may set its marks.
+    pub(crate) fn poll<F: Future>(
+        &mut self,
+        flow: &ConnectionFlow,
+        handler: Pin<&mut F>,
+        context: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        let (polled, key) = with_marks(&mut self.marks, || handler.poll(context));
+        self.marks.settle(|| flow.turn_ns(|| self.metrics.grpc().now_ns()));
+        if key.is_some() {
+            self.key = key;
+        }
+        polled
     }
 
     /// The answer is there; a stream takes the timer along to its end. Operations of a stream count each for itself.
     pub(crate) fn answered(mut self, answer: HttpResponse) -> HttpResponse {
         let result = result_of(answer.headers());
-        if self.path.path() == v1::Operations::PATH && result == RequestResult::Ok {
+        if self.path == v1::Operations::PATH && result == RequestResult::Ok {
             self.operation = None;
         } else if result == RequestResult::Ok && answer.body().is_stream() {
             return answer.map(|body| body.timed(self));
@@ -124,7 +136,7 @@ impl Timer {
 
     #[cold]
     fn say(&self, result: RequestResult, ended_ns: u64) {
-        let method = self.path.path().rsplit('/').next().unwrap_or_default();
+        let method = self.path.rsplit('/').next().unwrap_or_default();
         self.metrics.grpc().say(&SlowRequest {
             operation: method,
             key: self.key.as_deref(),
@@ -211,8 +223,8 @@ mod tests {
 
     #[test]
     fn methods_and_statuses_have_words() {
-        assert_eq!(operation_of(v1::MultiPut::PATH), Operation::MultiPut);
-        assert_eq!(operation_of("/nonsense"), Operation::Other);
+        assert_eq!(operation_of(v1::MultiPut::PATH), (Operation::MultiPut, v1::MultiPut::PATH));
+        assert_eq!(operation_of("/nonsense").0, Operation::Other);
         assert_eq!(result_of(&HeaderMap::new()), RequestResult::Ok);
         for (code, result) in [
             ("0", RequestResult::Ok),

@@ -3,7 +3,9 @@
 pub(crate) mod standard;
 pub(crate) mod web;
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -142,11 +144,17 @@ impl Dispatch {
         request: http::Request<Incoming>,
         dialect: Dialect,
     ) -> HttpResponse {
-        let Some(mut timer) = Timer::begin(&self.metrics, &flow, request.uri(), peer.address) else {
-            return self.in_time(peer, flow, request, dialect).await.unwrap_or_else(refuse);
-        };
-        let answer = timer.run(&flow, self.in_time(peer, Arc::clone(&flow), request, dialect)).await;
-        timer.answered(answer.unwrap_or_else(refuse))
+        let mut timer = Timer::begin(&self.metrics, &flow, request.uri(), peer.address);
+        let mut handler = pin!(self.in_time(peer, Arc::clone(&flow), request, dialect));
+        let answer = poll_fn(|context| match &mut timer {
+            Some(timer) => timer.poll(&flow, handler.as_mut(), context),
+            None => handler.as_mut().poll(context),
+        });
+        let answer = answer.await.unwrap_or_else(refuse);
+        match timer {
+            Some(timer) => timer.answered(answer),
+            None => answer,
+        }
     }
 
     /// Answers a request before its deadline, where it has one. A handler that is late is dropped with all that it holds.
