@@ -71,7 +71,8 @@ pub(crate) struct Timer {
     path: &'static str,
     peer: SocketAddr,
     marks: Marks,
-    key: Option<Vec<u8>>,
+    was_polled: bool,
+    key: Option<Box<[u8]>>,
 }
 
 impl Timer {
@@ -92,20 +93,30 @@ impl Timer {
             ..Marks::default()
         };
         let (operation, path) = operation_of(path.path());
-        Some(Self { metrics: Arc::clone(metrics), operation: Some(operation), path, peer, marks, key: None })
+        Some(Self {
+            metrics: Arc::clone(metrics),
+            operation: Some(operation),
+            path,
+            peer,
+            marks,
+            was_polled: false,
+            key: None,
+        })
     }
 
     /// Goes on with the handler of the request, which may set its marks.
     pub(crate) fn poll<F: Future>(
         &mut self,
-        flow: &ConnectionFlow,
         handler: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<F::Output> {
+        let is_first = !std::mem::replace(&mut self.was_polled, true);
         let (polled, key) = with_marks(&mut self.marks, || handler.poll(context));
-        self.marks.settle(|| flow.turn_ns(|| self.metrics.grpc().now_ns()));
-        if key.is_some() {
-            self.key = key;
+        // A part that begins in the turn in which the request came begins with it.
+        let began_ns = self.marks.began_ns;
+        self.marks.settle(|| if is_first { began_ns } else { self.metrics.grpc().now_ns() });
+        if let Some(key) = key {
+            self.key = Some(key.into());
         }
         polled
     }

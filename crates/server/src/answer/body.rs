@@ -72,7 +72,7 @@ pub(crate) struct ResponseBody {
     /// Held while that is so.
     idle: Option<Idle>,
     /// The time of the request, where it goes on to the end of this.
-    timer: Option<Timer>,
+    timer: Option<Box<Timer>>,
 }
 
 impl ResponseBody {
@@ -107,7 +107,7 @@ impl ResponseBody {
 
     /// Its request has ended when it has.
     pub(crate) fn timed(self, timer: Timer) -> Self {
-        Self { timer: Some(timer), ..self }
+        Self { timer: Some(Box::new(timer)), ..self }
     }
 
     fn rest_bytes(&self) -> usize {
