@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 pub use shoal_base::Lsn;
+pub use shoal_base::histogram::Durations;
 pub use shoal_base::object::*;
 
 /// The bucket that is meant where none is named.
@@ -159,6 +160,36 @@ pub struct Stat {
     pub free_blocks: u64,
     /// Everything else, by name.
     pub figures: Vec<Figure>,
+    /// How long requests took, by frontend; none where no server was asked.
+    pub frontends: Vec<FrontendFigures>,
+}
+
+impl Stat {
+    /// The figure with this name; 0 where there is none.
+    #[must_use]
+    pub fn figure(&self, name: &str) -> u64 {
+        self.figures.iter().find(|figure| figure.name == name).map_or(0, |figure| figure.value)
+    }
+}
+
+/// What a frontend counted since the server started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FrontendFigures {
+    /// `grpc` or `redis`.
+    pub name: String,
+    /// By operation and result, where there were any.
+    pub requests: Vec<RequestFigures>,
+}
+
+/// Requests of one operation and result.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestFigures {
+    /// As `get`.
+    pub operation: String,
+    /// As `ok`.
+    pub result: String,
+    /// How long they took.
+    pub durations: Durations,
 }
 
 /// One figure about the store or the server.

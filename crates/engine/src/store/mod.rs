@@ -14,6 +14,8 @@ pub(crate) mod maintenance;
 pub(crate) mod rate;
 pub(crate) mod relocation;
 pub(crate) mod stat;
+#[cfg(test)]
+mod stat_tests;
 pub(crate) mod superblock;
 pub(crate) mod worker;
 
@@ -107,6 +109,8 @@ pub(crate) struct OperationCounters {
     pub scrub_passes: AtomicU64,
     pub scrub_bytes: AtomicU64,
     pub scrub_problems: AtomicU64,
+    /// When the last pass ended, in nanoseconds of the Unix epoch; 0: none has.
+    pub scrub_ended_ns: AtomicU64,
 }
 
 impl OperationCounters {

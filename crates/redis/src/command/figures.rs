@@ -1,0 +1,83 @@
+//! Figures of INFO: what the frontend counted, and how the store is. `shoal stat` and the metrics tell the same.
+
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+use shoal_base::BLOCK_BYTES_U64;
+use shoal_base::histogram::Durations;
+use shoal_metrics::{Operation, RequestResult};
+
+use super::call::Call;
+
+pub(super) fn about_stats(call: &Call) -> String {
+    let frontend = &call.frontend;
+    let (_, connections) = frontend.clients.counts();
+    let commands = frontend.commands.load(Ordering::Relaxed);
+    let (refused, evicted) = (frontend.clients.refused(), frontend.clients.evicted());
+    let overdue = frontend.clients.overdue();
+    let (received, sent) = frontend.metrics().bytes();
+    let requests = frontend.metrics().requests();
+    let gets = |result| {
+        let is_get = requests.iter().find(|it| it.operation == Operation::Get && it.result == result);
+        is_get.map_or(0, |it| it.durations.count())
+    };
+    let stat = frontend.store.stat();
+    format!(
+        "# Stats\r\ntotal_connections_received:{connections}\r\ntotal_commands_processed:{commands}\r\n\
+         total_net_input_bytes:{received}\r\ntotal_net_output_bytes:{sent}\r\n\
+         rejected_connections:{refused}\r\nevicted_connections:{evicted}\r\noverdue_connections:{overdue}\r\n\
+         expired_keys:{}\r\nevicted_keys:0\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n",
+        stat.expired,
+        gets(RequestResult::Ok),
+        gets(RequestResult::NotFound),
+    )
+}
+
+/// Percentiles of commands by what they ask for, in the form that Redis gives those of each command.
+pub(super) fn about_latency(call: &Call) -> String {
+    let mut text = "# Latencystats\r\n".to_owned();
+    let requests = call.frontend.metrics().requests();
+    for &operation in Operation::ALL {
+        let mut durations = Durations::default();
+        let its = requests.iter().filter(|counts| counts.operation == operation);
+        its.for_each(|counts| durations.merge(&counts.durations));
+        let us = |permille| durations.quantile_ns(permille).map(|ns| ns as f64 / 1e3);
+        if let (Some(half), Some(most), Some(nearly_all)) = (us(500), us(990), us(999)) {
+            let word = operation.word();
+            let _ = write!(
+                text,
+                "latency_percentiles_usec_{word}:p50={half:.3},p99={most:.3},p99.9={nearly_all:.3}\r\n"
+            );
+        }
+    }
+    text
+}
+
+/// How the store is, that of all its buckets and frontends.
+pub(super) fn about_store(call: &Call) -> String {
+    let stat = call.frontend.store.stat();
+    let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_BYTES_U64);
+    let room = stat.free_blocks + stat.blocks_max.saturating_sub(stat.device_blocks);
+    let us = |permille| stat.commit_times.quantile_ns(permille).unwrap_or(0) / 1_000;
+    let figures = [
+        ("objects", stat.objects_with_log()),
+        ("cap_bytes", bytes(stat.blocks_max)),
+        ("room_bytes", bytes(room)),
+        ("value_bytes", stat.live_value_bytes),
+        ("log_bytes", bytes(stat.log_blocks)),
+        ("log_used_bytes", bytes(stat.log_used_blocks)),
+        ("unapplied_records", stat.overlay_records),
+        ("commits", stat.batches),
+        ("commit_us_p50", us(500)),
+        ("commit_us_p99", us(990)),
+        ("checkpoints", stat.applies),
+        ("cache_hits", stat.pool.hits + stat.pool.queue_hits),
+        ("cache_misses", stat.pool.misses + stat.pool.coalesced),
+        ("read_only", u64::from(stat.poisoned.is_some())),
+        ("scrub_passes", stat.scrub_passes),
+        ("scrub_problems", stat.scrub_problems),
+        ("scrub_ended", stat.scrub_ended_ns / 1_000_000_000),
+    ];
+    let lines = figures.iter().map(|(name, value)| format!("shoal_{name}:{value}\r\n"));
+    format!("# Shoal\r\n{}", lines.collect::<String>())
+}
