@@ -1,22 +1,22 @@
-//! How long things took, counted in buckets: ten buckets a decade from a microsecond to ten seconds.
+//! Histograms of durations: ten buckets a decade from a microsecond to ten seconds.
 //!
-//! [`Histogram`] is what many threads count in; [`Durations`] is what it held at one moment, which can be added to others, and
-//! tells quantiles. A quantile is the upper bound of a bucket, so it is less than a third too large.
+//! Many threads count in a [`Histogram`]; [`Durations`] is its content at one moment, which can be added to others and
+//! has quantiles. A quantile is the upper bound of a bucket, so it is less than a third too large.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bounds in a decade, in tenths of its begin: powers of the tenth root of ten, as exact decimals.
+/// Bounds in a decade, in hundredths of its begin: powers of the tenth root of ten, as exact decimals.
 const STEPS: [u64; 10] = [100, 125, 160, 200, 250, 315, 400, 500, 630, 800];
 /// Decades from a microsecond on.
 const DECADES: usize = 7;
 /// Bounds of buckets.
 const BOUNDS: usize = STEPS.len() * DECADES + 1;
-/// Buckets: one below each bound, and one for all that took longer.
+/// Buckets: one below each bound, and one for longer durations.
 pub const BUCKETS: usize = BOUNDS + 1;
 
-/// The upper bounds of the buckets but the last, in nanoseconds; what took exactly so long is in the bucket.
+/// The upper bounds of the buckets but the last, in nanoseconds; a bound belongs to its bucket.
 pub const BOUNDS_NS: [u64; BOUNDS] = bounds();
-/// For each count of leading zeros the first bucket that may hold such a duration.
+/// The first bucket for each number of leading zeros of a duration.
 const FIRST: [u8; 65] = first();
 
 const fn bounds() -> [u64; BOUNDS] {
@@ -54,7 +54,7 @@ pub fn bucket_of(ns: u64) -> usize {
     at
 }
 
-/// Durations, as threads count them.
+/// Durations that threads count in.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
@@ -68,16 +68,16 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts `times` things that took `ns` each.
+    /// Counts `times` durations of `ns` each.
     pub fn add(&self, ns: u64, times: u64) {
-        // Relaxed: nothing is decided by these counts.
+        // Relaxed: no decision depends on these counts.
         if let Some(bucket) = self.buckets.get(bucket_of(ns)) {
             bucket.fetch_add(times, Ordering::Relaxed);
         }
         self.sum_ns.fetch_add(ns.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// Adds what was counted to `durations`.
+    /// Adds the counts to `durations`.
     pub fn read(&self, durations: &mut Durations) {
         for (sum, bucket) in durations.buckets.iter_mut().zip(&self.buckets) {
             *sum += bucket.load(Ordering::Relaxed);
@@ -86,12 +86,12 @@ impl Histogram {
     }
 }
 
-/// Durations that were counted up to one moment.
+/// The content of a histogram at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Durations {
-    /// How many there are in each bucket.
+    /// The number of durations in each bucket.
     pub buckets: [u64; BUCKETS],
-    /// All of them together, in nanoseconds.
+    /// Their sum in nanoseconds.
     pub sum_ns: u64,
 }
 
@@ -112,7 +112,7 @@ impl Durations {
         durations
     }
 
-    /// How many there are.
+    /// The number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, &count| sum.saturating_add(count))
@@ -126,7 +126,7 @@ impl Durations {
         self.sum_ns = self.sum_ns.wrapping_add(others.sum_ns);
     }
 
-    /// Those that were counted since `before`, which was read earlier from the same histogram.
+    /// The durations since `before`, which was read earlier from the same histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut durations = self.clone();
@@ -137,8 +137,8 @@ impl Durations {
         durations
     }
 
-    /// The duration, in nanoseconds, that so many thousandths of all did not exceed; none where there are none. What took longer
-    /// than the last bound counts as that bound.
+    /// The duration, in nanoseconds, that `permille` thousandths of all durations do not exceed; none if there are none.
+    /// A duration above the last bound counts as that bound.
     #[must_use]
     pub fn quantile_ns(&self, permille: u64) -> Option<u64> {
         let wanted = (u128::from(self.count()) * u128::from(permille)).div_ceil(1000).max(1);
@@ -152,7 +152,7 @@ impl Durations {
         None
     }
 
-    /// The mean in nanoseconds; none where there are none.
+    /// The mean in nanoseconds; none without durations.
     #[must_use]
     pub fn mean_ns(&self) -> Option<u64> {
         self.sum_ns.checked_div(self.count())

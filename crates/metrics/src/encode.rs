@@ -1,10 +1,9 @@
-//! A scrape: takes the figures of one moment and writes them in the text format that Prometheus reads.
+//! The text of a scrape: the figures of one moment in the text format that Prometheus reads.
 //!
-//! `prometheus-client` writes OpenMetrics. A reader that does not ask for that gets the older text format, which differs in the
-//! comments only: there a counter has `_total` in its name, and units have no lines.
+//! `prometheus-client` writes OpenMetrics. A reader that does not ask for OpenMetrics gets the older text format, which
+//! differs in its comments only: a counter's comments have `_total` in the name, and units have no lines.
 
 use std::fmt::{self, Write};
-use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -14,16 +13,13 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use shoal_base::histogram::{BOUNDS_NS, Durations};
-use shoal_engine::{Store, StoreStat};
 
 use crate::catalog::{CATALOG, Kind, Metric, Samples, Value};
-use crate::frontend::{Connections, FrontendMetrics, Metrics};
-use crate::process::Usage;
-use crate::request::RefusalCause;
-use crate::requests::RequestCounts;
+use crate::snapshot::{Snapshot, Source};
 
-/// Of the bounds of durations, these are told: one, two and a half, five, from 10 microseconds to 10 seconds.
-fn is_told(bound_ns: u64) -> bool {
+/// Whether a bound of durations is written: one, two and a half and five of each decade from 10 microseconds to 10
+/// seconds are.
+fn is_written(bound_ns: u64) -> bool {
     let mut leading = bound_ns;
     while leading >= 100 && leading.is_multiple_of(10) {
         leading /= 10;
@@ -31,65 +27,10 @@ fn is_told(bound_ns: u64) -> bool {
     bound_ns >= 10_000 && matches!(leading, 10 | 25 | 50)
 }
 
-/// What one frontend counted, at one moment.
-pub(crate) struct FrontendSnapshot {
-    pub(crate) name: &'static str,
-    pub(crate) requests: Vec<RequestCounts>,
-    pub(crate) bytes: (u64, u64),
-    pub(crate) connections: Connections,
-    pub(crate) refusals: Vec<(RefusalCause, u64)>,
-}
-
-/// The figures of one moment.
-pub(crate) struct Snapshot {
-    pub(crate) is_ready: bool,
-    pub(crate) frontends: Vec<FrontendSnapshot>,
-    stat: Option<Box<StoreStat>>,
-    pub(crate) process: Usage,
-}
-
-impl Snapshot {
-    /// Shows the store's figures to `look`, where the store is open.
-    pub(crate) fn stat(&self, look: impl FnOnce(&StoreStat)) {
-        if let Some(stat) = self.stat.as_deref() {
-            look(stat);
-        }
-    }
-}
-
-/// Where the figures of a scrape come from.
-#[derive(Clone)]
-pub struct Source {
-    /// What the frontends count.
-    pub metrics: Arc<Metrics>,
-    /// The store, where it is open.
-    pub store: Option<Store>,
-    /// Whether the server takes requests.
-    pub is_ready: bool,
-}
-
-impl Source {
-    fn now(&self) -> Snapshot {
-        let frontend = |frontend: &FrontendMetrics| FrontendSnapshot {
-            name: frontend.name(),
-            requests: frontend.requests(),
-            bytes: frontend.bytes(),
-            connections: frontend.connections().unwrap_or_default(),
-            refusals: frontend.refusals(),
-        };
-        Snapshot {
-            is_ready: self.is_ready,
-            frontends: self.metrics.serving().map(frontend).collect(),
-            stat: self.store.as_ref().map(|store| Box::new(store.stat())),
-            process: Usage::now(),
-        }
-    }
-}
-
-/// The figures of now as text: OpenMetrics, or the older text format.
+/// The current figures as text: OpenMetrics, or the older text format.
 ///
 /// # Errors
-/// Never, as text has room for everything.
+/// None: a string takes every character.
 pub fn render(source: &Source, open_metrics: bool) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape(source.now())));
@@ -98,7 +39,7 @@ pub fn render(source: &Source, open_metrics: bool) -> Result<String, fmt::Error>
     if open_metrics { Ok(text) } else { older(&text) }
 }
 
-/// The older text format of a text in OpenMetrics.
+/// Translates a text in OpenMetrics to the older text format.
 fn older(text: &str) -> Result<String, fmt::Error> {
     let mut lines = String::with_capacity(text.len());
     let is_counter = |name: &str| {
@@ -185,25 +126,25 @@ fn write_value(encoder: &mut MetricEncoder<'_>, kind: Kind, value: Value) -> fmt
         Value::Number(number) => encoder.encode_gauge(&number),
         Value::Durations(durations) => {
             let (sum, count) = (durations.sum_ns as f64 / 1e9, durations.count());
-            encoder.encode_histogram::<NoLabelSet>(sum, count, &told(&durations), None)
+            encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets_of(&durations), None)
         }
     }
 }
 
-/// The counts of the buckets that are told, each between the told bound before and its own.
-fn told(durations: &Durations) -> Vec<(f64, u64)> {
-    let (mut told, mut count) = (Vec::new(), 0);
+/// The bounds that are written, each with the count of durations above the written bound before it.
+fn buckets_of(durations: &Durations) -> Vec<(f64, u64)> {
+    let (mut written, mut count) = (Vec::new(), 0);
     for (at, &bucket) in durations.buckets.iter().enumerate() {
         count += bucket;
         match BOUNDS_NS.get(at) {
-            Some(&bound_ns) if is_told(bound_ns) => {
-                told.push((bound_ns as f64 / 1e9, std::mem::take(&mut count)));
+            Some(&bound_ns) if is_written(bound_ns) => {
+                written.push((bound_ns as f64 / 1e9, std::mem::take(&mut count)));
             }
             Some(_) => {}
-            None => told.push((f64::INFINITY, count)),
+            None => written.push((f64::INFINITY, count)),
         }
     }
-    told
+    written
 }
 
 #[cfg(test)]
@@ -211,9 +152,13 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
+    use std::sync::Arc;
+
+    use shoal_engine::Store;
 
     use super::*;
-    use crate::request::{Operation, RequestResult};
+    use crate::frontend::{Connections, Metrics};
+    use crate::request::{Operation, RefusalCause, RequestResult};
 
     fn store() -> Store {
         use shoal_device::{Device, MemDevice};
@@ -238,10 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_is_told_with_its_labels() {
+    fn every_metric_is_written_with_its_labels() {
         let text = render(&source(), false).unwrap();
         for metric in CATALOG.iter().copied().flatten() {
-            // Of a new store nothing is known yet.
+            // A new store has no value for it yet.
             if metric.help.contains("left out") && !text.contains(metric.name) {
                 continue;
             }
@@ -293,9 +238,9 @@ mod tests {
         );
     }
 
-    /// The dashboard, the alerts and their tests ask for metrics that there are.
+    /// The dashboard, the alerts and their tests ask for metrics of the catalog.
     #[test]
-    fn what_is_deployed_names_metrics_of_the_catalog() {
+    fn deployed_files_name_metrics_of_the_catalog() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
         for file in
             ["grafana/shoal.json", "prometheus/alerts.yml", "prometheus/alerts_test.yml", "prometheus/try"]
@@ -320,7 +265,7 @@ mod tests {
         }
     }
 
-    /// The page has the metrics of the catalog, in its order, with what it says of them, and no others.
+    /// The page has the metrics of the catalog with their help, in its order, and no others.
     #[test]
     fn the_page_lists_the_catalog() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/metrics.md");

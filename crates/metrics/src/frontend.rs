@@ -1,4 +1,4 @@
-//! What one frontend counts, and both of them together.
+//! The counts of one frontend, and of both together.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,31 +13,31 @@ use crate::slow::SlowRequest;
 /// The connections of a frontend at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// Those that are open.
+    /// Open connections.
     pub open: u64,
-    /// All that there ever were.
+    /// All connections since the start.
     pub opened: u64,
-    /// Those that found no room ([`RefusalCause::Connections`]).
+    /// Refused for want of room ([`RefusalCause::Connections`]).
     pub refused: u64,
-    /// Those that made room ([`RefusalCause::Evicted`]).
+    /// Closed to make room ([`RefusalCause::Evicted`]).
     pub evicted: u64,
-    /// Those that showed no credentials in time ([`RefusalCause::Overdue`]).
+    /// Closed without credentials in time ([`RefusalCause::Overdue`]).
     pub overdue: u64,
-    /// Requests that found no memory ([`RefusalCause::Memory`]), besides those that are counted one by one.
+    /// Requests refused for want of memory ([`RefusalCause::Memory`]).
     pub memory_refusals: u64,
     /// Bytes of requests and answers in memory.
     pub memory_bytes: u64,
 }
 
-/// Tells the connections, when somebody asks.
+/// Reads the current connections.
 type ConnectionsNow = Box<dyn Fn() -> Connections + Send + Sync>;
 
-/// What one frontend counts.
+/// The counts of one frontend.
 pub struct FrontendMetrics {
     /// `grpc` or `redis`.
     name: &'static str,
     is_on: bool,
-    /// Requests that take so long are told of in the log; none: none are.
+    /// A request of this duration or longer is slow and gets a line in the log; `u64::MAX`: none is.
     slow_ns: u64,
     logs_access: bool,
     clock: SystemClock,
@@ -76,7 +76,7 @@ impl FrontendMetrics {
         self.name
     }
 
-    /// Whether requests are timed at all: where nobody counts and nobody wants slow ones, no clock is read.
+    /// Whether requests are timed: without counts, slow requests and an access log, no clock is read.
     #[must_use]
     pub fn is_timing(&self) -> bool {
         self.is_on || self.slow_ns < u64::MAX || self.logs_access
@@ -94,7 +94,7 @@ impl FrontendMetrics {
         self.clock.monotonic_ns()
     }
 
-    /// Counts `times` requests that took `ns` each; says whether they are slow ([`Self::say`] tells of them).
+    /// Counts `times` requests that took `ns` each. Returns true if they are slow: the caller then calls [`Self::say`].
     #[must_use]
     pub fn add(&self, operation: Operation, result: RequestResult, ns: u64, times: u64) -> bool {
         if self.is_on {
@@ -103,7 +103,7 @@ impl FrontendMetrics {
         ns >= self.slow_ns
     }
 
-    /// Tells the operator of a request: where each one is told of, and where it was slow.
+    /// Writes a request to the log: every one with an access log, and slow ones.
     pub fn say(&self, request: &SlowRequest<'_>) {
         if self.logs_access {
             request.say_access(self.name);
@@ -127,19 +127,19 @@ impl FrontendMetrics {
         }
     }
 
-    /// Counts a refusal; those of connections the frontend's [`Connections`] tell.
+    /// Counts a refusal. The causes that [`Connections`] has are counted there.
     pub fn add_refusal(&self, cause: RefusalCause) {
         if let Some(count) = self.refusals.get(cause as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// From now on `now` tells the connections. The first call counts.
+    /// Sets the reader of the connections; a second call has no effect.
     pub fn watch_connections(&self, now: impl Fn() -> Connections + Send + Sync + 'static) {
         let _ = self.connections.set(Box::new(now));
     }
 
-    /// The connections; none where the frontend does not serve yet.
+    /// The connections; none before the frontend serves.
     #[must_use]
     pub fn connections(&self) -> Option<Connections> {
         self.connections.get().map(|now| now())
@@ -176,7 +176,7 @@ impl FrontendMetrics {
     }
 }
 
-/// What a server counts: its frontends, each for itself.
+/// The counts of a server: one set for each frontend.
 #[derive(Debug)]
 pub struct Metrics {
     is_on: bool,
@@ -186,14 +186,14 @@ pub struct Metrics {
 }
 
 impl Default for Metrics {
-    /// Everything is counted, and nothing is said.
+    /// Everything is counted, and nothing is logged.
     fn default() -> Self {
         Self::new(true, None, false)
     }
 }
 
 impl Metrics {
-    /// Counts where `is_on`; requests that take `slow` or longer are told of in the log, and all of them where `logs_access`.
+    /// Counts if `is_on`. Requests of `slow` or longer get a line in the log; with `logs_access` every request does.
     #[must_use]
     pub fn new(is_on: bool, slow: Option<Duration>, logs_access: bool) -> Self {
         let slow_ns = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_switched_off_is_not_counted() {
+    fn switched_off_metrics_count_nothing() {
         let off = Metrics::new(false, None, false);
         let frontend = off.redis();
         assert!(!frontend.is_timing());
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_connections_are_told_by_the_frontend() {
+    fn refusals_of_connections_come_from_the_frontend() {
         let metrics = Metrics::default();
         assert_eq!(metrics.serving().count(), 0);
         metrics.redis().watch_connections(|| Connections { overdue: 3, ..Connections::default() });

@@ -1,7 +1,7 @@
-//! The listener of `--metrics`: `/metrics`, `/livez` and `/readyz` over HTTP/1.1, for who watches the server.
+//! The listener of `--metrics`: `/metrics`, `/livez` and `/readyz` over HTTP/1.1, for a monitoring system.
 //!
-//! It asks for no credentials and tells nothing of keys or values. It has few connections, each with a limit of time, so that
-//! it costs the server nothing that matters whatever is sent to it.
+//! The listener asks for no credentials and shows no keys or values. It takes few connections, each with a limit of
+//! time, so that its cost stays small whatever a peer sends.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,17 +21,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use crate::encode::{Source, render};
+use crate::encode::render;
 use crate::frontend::Metrics;
+use crate::snapshot::Source;
 
 /// The paths that are answered.
 pub const PATHS: [&str; 3] = ["/metrics", "/livez", "/readyz"];
 
 /// Connections at the same time; further ones wait in the system's queue.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a request may take to come, and a connection may be idle.
+/// The longest wait for the head of a request, on an idle connection too.
 const HEADERS_MAX: Duration = Duration::from_secs(10);
-/// How long a connection may last. A Prometheus server opens another one then.
+/// The longest life of a connection. A Prometheus server opens another one then.
 const CONNECTION_MAX: Duration = Duration::from_secs(600);
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -42,7 +43,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// How far the server is.
+/// The stages in the life of a server.
 #[derive(Clone, Default)]
 enum Stage {
     /// The store is being opened.
@@ -54,7 +55,7 @@ enum Stage {
     Stopping,
 }
 
-/// What the listener knows of the server. Clones share it.
+/// The server's stage, as the listener answers it. Clones share it.
 #[derive(Clone, Default)]
 pub struct Health(Arc<Mutex<Stage>>);
 
@@ -83,10 +84,10 @@ impl Health {
         }
     }
 
-    /// Whether requests of all kinds are taken.
+    /// Whether the server takes requests of all kinds.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it does not.
     pub fn ready(&self) -> Result<(), String> {
         let stage = self.0.lock().clone();
         match stage {
@@ -123,10 +124,10 @@ impl Listener {
         self.address
     }
 
-    /// Answers until it is dropped. Never ends.
+    /// Answers until the future is dropped; it never ends by itself.
     pub async fn run(self, metrics: Arc<Metrics>, health: Health) {
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        // They end with this.
+        // The connections end with this future.
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
@@ -204,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// What one request over a connection of its own is answered.
+    /// The answer to one request over a connection of its own.
     async fn ask(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_answers_who_watches_and_nobody_else() {
+    async fn it_answers_gets_of_its_paths_only() {
         let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
         let (address, health) = (listener.address(), Health::default());
         let running = tokio::spawn(listener.run(Arc::default(), health.clone()));

@@ -1,9 +1,9 @@
-//! Memory, processor time and files of the process, as the system tells them.
+//! Memory, processor time and files of the process, as the system reports them.
 
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-/// Time on a core in seconds, memory in bytes, files and threads. Zero where the system does not tell.
+/// Time on a core in seconds, memory in bytes, files and threads. Zero for a figure that the system does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     /// Time in the program.
@@ -12,17 +12,17 @@ pub struct Usage {
     pub system_seconds: f64,
     /// Memory now.
     pub resident_bytes: u64,
-    /// The most memory that it ever had.
+    /// The peak of its memory.
     pub resident_most_bytes: u64,
     /// Address space.
     pub virtual_bytes: u64,
     /// Threads.
     pub threads: u64,
-    /// When it began, in seconds of the Unix epoch.
+    /// The moment of its start, in seconds of the Unix epoch.
     pub started_s: f64,
     /// Open file descriptors.
     pub open_files: u64,
-    /// How many there may be; none: as many as it likes.
+    /// The limit of open file descriptors; none: there is no limit.
     pub open_files_max: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ impl Usage {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
         let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         Self {
-            // One of them is that of the folder that is read.
+            // One of them is the folder that is being read.
             open_files: (files as u64).saturating_sub(1),
             open_files_max: getrlimit(Resource::Nofile).current,
             ..Self::parse(

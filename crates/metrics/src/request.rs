@@ -1,5 +1,5 @@
-//! What a request asks for and how it ends, in words that both frontends share. Each list is short and closed: it bounds how
-//! many time series there are.
+//! Operations, results and causes of refusals, in words that both frontends share. Each list is short and closed: it
+//! bounds the number of time series.
 
 /// Makes an enumeration whose variants have a word each, in the order of their numbers.
 macro_rules! words {
@@ -26,17 +26,17 @@ macro_rules! words {
 }
 
 words! {
-    /// What a request asks for.
+    /// The request's operation.
     Operation {
         /// Reads one value, or a part of one.
         Get = "get",
-        /// Reads what is known about an object, its value left out.
+        /// Reads an object's attributes without its value.
         Head = "head",
-        /// Stores one value, whatever was there.
+        /// Stores one value, or replaces it.
         Put = "put",
         /// Deletes one object.
         Delete = "delete",
-        /// Changes an object by what it was.
+        /// Changes an object on the basis of its old value.
         Update = "update",
         /// Lists or counts keys.
         List = "list",
@@ -48,13 +48,13 @@ words! {
         MultiDelete = "multi_delete",
         /// Does several things as one step.
         Transaction = "transaction",
-        /// Anything else: about the connection, or the server.
+        /// Anything else: calls about the connection or the server.
         Other = "other",
     }
 }
 
 words! {
-    /// How a request ended.
+    /// The end of a request.
     RequestResult {
         /// It was done.
         Ok = "ok",
@@ -66,7 +66,7 @@ words! {
         Invalid = "invalid",
         /// The caller showed no credentials, or wrong ones.
         Denied = "denied",
-        /// There is no room: of memory, of space, of time.
+        /// The server lacks memory or space, or cannot take it now.
         Refused = "refused",
         /// Its deadline passed, or its caller gave up.
         Cancelled = "cancelled",
@@ -76,7 +76,7 @@ words! {
 }
 
 words! {
-    /// Why a frontend refused or closed something.
+    /// The cause of a refusal.
     RefusalCause {
         /// A connection found no room among those that have shown credentials.
         Connections = "connections",

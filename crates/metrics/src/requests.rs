@@ -1,7 +1,7 @@
 //! Durations of requests by operation and result.
 //!
-//! There is a set of cells for each of several threads, so that threads on different cores hardly ever write to the same cache line.
-//! The cells of an operation and a result are there from the first such request on.
+//! Each of several threads has a set of cells, so that threads on different cores rarely write to the same cache line.
+//! The first request of an operation and a result allocates their cell.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -61,7 +61,7 @@ impl Requests {
         }
     }
 
-    /// What was counted, by operation and result, where there was any.
+    /// The counts by operation and result, without empty ones.
     #[must_use]
     pub fn read(&self) -> Vec<RequestCounts> {
         let mut all = Vec::new();
@@ -83,11 +83,11 @@ impl Requests {
 /// Requests of one operation and result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestCounts {
-    /// What they asked for.
+    /// Their operation.
     pub operation: Operation,
-    /// How they ended.
+    /// Their result.
     pub result: RequestResult,
-    /// How many there were, and how long they took.
+    /// Their number and durations.
     pub durations: Durations,
 }
 

@@ -1,8 +1,8 @@
-//! Where the time of a request went, for the line that the log has of a slow one.
+//! The parts of a request's time, for the log's line of a slow request.
 //!
-//! A frontend that runs a request as a future passes [`Marks`] along with it: while the future runs they lie in a cell of the
-//! thread, and whatever runs inside of it may [`mark`] that it came to the next part. So nothing of a request grows, and only
-//! where a mark was set the clock may have to be read for it.
+//! A frontend that runs a request as a future passes [`Marks`] along with it: while the future runs, they lie in a cell
+//! of the thread, and the code inside may [`mark`] the begin of the next part. So a request does not grow, and the clock
+//! is read for a mark only if one was set.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use std::time::Duration;
 /// Bytes of a key that the log shows.
 const KEY_BYTES_SHOWN: usize = 256;
 
-/// Moments in the life of a request, in nanoseconds of its frontend's clock; 0: it has not come so far.
+/// Moments in the life of a request, in nanoseconds of its frontend's clock; 0: not reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The request was there.
+    /// The request had arrived.
     pub began_ns: u64,
     /// Its work began: all of its message was there, and no earlier request held it up.
     pub started_ns: u64,
@@ -25,11 +25,11 @@ pub struct Marks {
     pub wants_key: bool,
 }
 
-/// A mark that was set and has no time yet.
+/// The value of a mark that is set and has no time yet.
 const NOW: u64 = u64::MAX;
 
 impl Marks {
-    /// Gives those that were set since the last time the time that `now_ns` tells, where there are any.
+    /// Gives marks without a time that of `now_ns`, which is called only if there are any.
     pub fn settle(&mut self, now_ns: impl FnOnce() -> u64) {
         if self.started_ns == NOW || self.placed_ns == NOW {
             let now_ns = now_ns();
@@ -41,7 +41,7 @@ impl Marks {
     }
 }
 
-/// The next part that a request comes to.
+/// The begin of a part of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// [`Marks::started_ns`].
@@ -55,7 +55,7 @@ thread_local! {
     static KEY: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
 }
 
-/// Runs `work` with the marks of its request, which it may set; gives its key, too, where that was noted.
+/// Runs `work` with the marks of its request, which it may set; returns the key that it noted, too.
 pub fn with_marks<T>(marks: &mut Marks, work: impl FnOnce() -> T) -> (T, Option<Vec<u8>>) {
     // A request inside of another has marks of its own: the outer one's are there again afterwards.
     let before = MARKS.replace(Some(*marks));
@@ -67,7 +67,7 @@ pub fn with_marks<T>(marks: &mut Marks, work: impl FnOnce() -> T) -> (T, Option<
     (result, key)
 }
 
-/// The request that runs now came to `part`; the first call of each counts. Its time is told by [`Marks::settle`].
+/// Marks that the running request reached `part`; the first call of each counts. [`Marks::settle`] adds the time.
 pub fn mark(part: Mark) {
     let Some(mut marks) = MARKS.get() else { return };
     let place = match part {
@@ -80,37 +80,37 @@ pub fn mark(part: Mark) {
     }
 }
 
-/// The request that runs now is about this key; the last call counts.
+/// Notes the key of the running request; the last call counts.
 pub fn note_key(key: &[u8]) {
     if MARKS.get().is_some_and(|marks| marks.wants_key) {
         KEY.set(Some(key.get(..KEY_BYTES_SHOWN).unwrap_or(key).to_vec()));
     }
 }
 
-/// A request that took long.
+/// A request for a line of the log.
 #[derive(Clone, Copy)]
 pub struct SlowRequest<'a> {
-    /// What it asked for, in the words of its protocol.
+    /// The operation, in the words of its protocol.
     pub operation: &'a str,
-    /// The key, or its beginning, where it is known.
+    /// The key, or its beginning, if it is known.
     pub key: Option<&'a [u8]>,
-    /// How many requests of this kind the times are of.
+    /// The number of requests with these times.
     pub times: u64,
-    /// How it ended.
+    /// Its result.
     pub result: &'static str,
-    /// The other side.
+    /// The peer.
     pub peer: &'a dyn std::fmt::Display,
     /// Its moments.
     pub marks: Marks,
-    /// When its answer had left, or could not leave for its client.
+    /// The moment at which its answer had left, or waited only for its client.
     pub ended_ns: u64,
 }
 
 impl SlowRequest<'_> {
-    /// How long it took in its parts: until its work began, in the store, until it was durable, and until its answer had left.
+    /// Its parts: the wait for its work to begin, the work in the store, the commit, and the sending of the answer.
     fn parts(&self) -> [Duration; 4] {
         let Marks { began_ns, started_ns, placed_ns, done_ns, .. } = self.marks;
-        // A part that was not noted is a part of the one before it.
+        // A part without a mark belongs to the one before it.
         let mut at = began_ns;
         let mut part = |until_ns: u64| {
             let took_ns = until_ns.saturating_sub(at);

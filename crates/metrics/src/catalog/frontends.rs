@@ -1,4 +1,4 @@
-//! What the frontends count.
+//! The metrics of the frontends: requests, bytes, connections, refusals.
 
 use super::{Kind, Metric};
 
@@ -23,7 +23,9 @@ pub(super) const METRICS: &[Metric] = &[
         labels: &["frontend"],
         help: "Bytes of requests as the protocol has them, without those of TLS",
         read: |now, samples| {
-            now.frontends.iter().for_each(|frontend| samples.with([frontend.name], frontend.bytes.0 as f64));
+            now.frontends
+                .iter()
+                .for_each(|frontend| samples.with([frontend.name], frontend.received_bytes as f64));
         },
     },
     Metric {
@@ -32,7 +34,9 @@ pub(super) const METRICS: &[Metric] = &[
         labels: &["frontend"],
         help: "Bytes of answers as the protocol has them, without those of TLS",
         read: |now, samples| {
-            now.frontends.iter().for_each(|frontend| samples.with([frontend.name], frontend.bytes.1 as f64));
+            now.frontends
+                .iter()
+                .for_each(|frontend| samples.with([frontend.name], frontend.sent_bytes as f64));
         },
     },
     Metric {

@@ -1,7 +1,7 @@
-//! Every metric: its name, kind, labels and meaning, and where its value comes from, in one place.
+//! Every metric: its name, type, labels, meaning and the source of its value, in one place.
 //!
 //! Names follow the conventions of Prometheus: the prefix `shoal_` (`process_` where every process has the figure), base
-//! units, `_total` behind what only grows. Each label has few values, which the code knows.
+//! units, `_total` at the end of a counter. Each label has few values, all of them named in the code.
 
 mod frontends;
 mod process;
@@ -9,9 +9,9 @@ mod store;
 
 use shoal_base::histogram::Durations;
 
-use crate::encode::Snapshot;
+use crate::snapshot::Snapshot;
 
-/// What a metric is to Prometheus.
+/// The type of a metric in Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It only grows, from 0 at the start of the server.
@@ -38,18 +38,18 @@ impl Kind {
 pub struct Metric {
     /// Its name, with its unit and, for a counter, `_total`.
     pub name: &'static str,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it tells.
+    /// Its meaning, in one line.
     pub help: &'static str,
-    /// Its values now.
+    /// Adds its values of a moment.
     pub(crate) read: fn(&Snapshot, &mut Samples),
 }
 
 impl Metric {
-    /// Its unit; none where it is a number of things.
+    /// Its unit; none if it is a plain number.
     #[must_use]
     pub fn unit(&self) -> Option<&'static str> {
         let name = self.stem();
@@ -90,11 +90,11 @@ impl Samples {
         self.0.push((labels.map(str::to_owned).into(), Value::Number(value)));
     }
 
-    /// The same of durations.
+    /// A time series of durations with these values of its labels.
     pub(crate) fn durations<const LABELS: usize>(&mut self, labels: [&str; LABELS], durations: &Durations) {
         self.0.push((labels.map(str::to_owned).into(), Value::Durations(Box::new(durations.clone()))));
     }
 }
 
-/// All metrics, in the order in which they are told.
+/// All metrics, in the order of the text.
 pub const CATALOG: &[&[Metric]] = &[frontends::METRICS, store::METRICS, process::METRICS];

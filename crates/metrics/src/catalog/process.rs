@@ -1,4 +1,4 @@
-//! What is known about the process, under the names that all programs use, and whether the server is ready.
+//! The metrics of the process, under the names that all programs use, and the server's readiness.
 
 use super::{Kind, Metric};
 

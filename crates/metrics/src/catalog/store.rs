@@ -1,4 +1,4 @@
-//! What the store says of itself, at the moment of a scrape.
+//! The metrics of the store, from its figures at a scrape.
 
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_engine::StoreStat;
