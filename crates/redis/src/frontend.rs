@@ -59,7 +59,7 @@ impl Frontend {
             options,
             commands: AtomicU64::new(0),
         });
-        // The metrics outlive the frontend: they must not keep it.
+        // The metrics outlive the frontend and must not keep it.
         let clients = Arc::downgrade(&frontend.clients);
         frontend.metrics().watch_connections(move || {
             clients.upgrade().map_or_else(Connections::default, |clients| connections(&clients))
@@ -72,7 +72,7 @@ impl Frontend {
         Ok(self.bucket.key(key)?)
     }
 
-    /// What the frontend counts.
+    /// The counts of the frontend.
     pub(crate) fn metrics(&self) -> &FrontendMetrics {
         self.options.metrics.redis()
     }

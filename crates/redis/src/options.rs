@@ -39,7 +39,7 @@ pub struct RedisOptions {
     pub threads: Option<usize>,
     /// How long a thread looks for more after work before it sleeps. Zero: it sleeps at once.
     pub poll: Duration,
-    /// What is counted.
+    /// The counts of the commands.
     pub metrics: Arc<Metrics>,
     /// Bounds.
     pub limits: Limits,

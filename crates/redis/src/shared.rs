@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// Memory of the cache that answers keep which were not taken or wait for others, and how much it may be.
     pub pinned: usize,
     pub pinned_max: usize,
-    /// What was done in this turn.
+    /// The figures of this turn.
     pub figures: TurnFigures,
     /// Commands since the counter was last added to.
     pub commands: u64,

@@ -1,8 +1,8 @@
-//! How long commands take, counted at the end of the turn in which they are answered.
+//! Durations of commands, counted at the end of the turn in which they are answered.
 //!
-//! The clock is read when a turn begins, and once more when its answers have left: all commands of a turn share these two. So a
-//! command costs an entry of a list, and hundreds of commands of one kind share one. A command's time begins when its last byte
-//! was received, and not while the client still sends it.
+//! The clock is read when a turn begins, and once more when its answers have left: all commands of a turn share these
+//! two readings. So a command costs an entry of a list, and commands of one kind in a row share one. A command's time
+//! begins when its last byte was received, not while the client still sends it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,42 +10,36 @@ use std::sync::Arc;
 use shoal_metrics::{FrontendMetrics, Marks, Operation, RequestResult, SlowRequest};
 
 use crate::answer::Answer;
-use crate::command::call::Command;
-use crate::command::table;
 
 /// Bytes of a key that the log shows.
 const KEY_BYTES_SHOWN: usize = 256;
 
-/// A command from its arrival on.
+/// The times of a command, from its arrival on.
 #[derive(Clone, Default)]
 pub(crate) struct Timed {
-    /// None: what came was no command.
-    pub command: Option<&'static Command>,
+    /// The command's name in the table of commands; none if the request was no command.
+    pub name: Option<&'static str>,
     pub operation: Option<Operation>,
     pub marks: Marks,
-    /// Its first key, where the log tells each command.
+    /// Its first key, for the access log.
     pub key: Option<Arc<[u8]>>,
 }
 
 impl Timed {
-    /// A command that came then and begins now; `words` is how many it has.
-    pub(crate) fn new(command: &'static Command, words: usize, came_ns: u64, now_ns: u64) -> Self {
+    /// The command `name` of the table, which arrived at `came_ns` and begins now.
+    pub(crate) fn new(name: &'static str, operation: Operation, came_ns: u64, now_ns: u64) -> Self {
         let marks = Marks { began_ns: came_ns, started_ns: now_ns, ..Marks::default() };
-        Self {
-            command: Some(command),
-            operation: Some(table::operation_of(command, words)),
-            marks,
-            key: None,
-        }
+        Self { name: Some(name), operation: Some(operation), marks, key: None }
     }
 
-    /// Whether commands so timed count together.
+    /// Whether both count together.
     fn is_same(&self, other: &Self) -> bool {
-        let same_command = match (self.command, other.command) {
+        // A name stands once in the table, so that its address is enough.
+        let is_same_name = match (self.name, other.name) {
             (Some(one), Some(other)) => std::ptr::eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
-        same_command
+        is_same_name
             && self.operation == other.operation
             && self.marks == other.marks
             && self.key.is_none()
@@ -58,7 +52,7 @@ pub(crate) fn shown_key(key: &[u8]) -> Arc<[u8]> {
     key.get(..KEY_BYTES_SHOWN).unwrap_or(key).into()
 }
 
-/// Commands that were answered in this turn.
+/// Commands of one kind that were answered in this turn.
 pub(crate) struct Finished {
     timed: Timed,
     result: RequestResult,
@@ -70,7 +64,7 @@ pub(crate) struct Finished {
 pub(crate) struct FinishedCommands(Vec<Finished>);
 
 impl FinishedCommands {
-    /// `times` commands of one kind were answered so.
+    /// Adds `times` commands with this result.
     pub(crate) fn add(&mut self, timed: Timed, result: RequestResult, times: u64) {
         if let Some(last) = self.0.last_mut()
             && last.result == result
@@ -83,7 +77,7 @@ impl FinishedCommands {
     }
 }
 
-/// What the connections of a thread did in this turn.
+/// The figures of a thread's connections in this turn.
 #[derive(Default)]
 pub(crate) struct TurnFigures {
     finished: Vec<(SocketAddr, Finished)>,
@@ -92,12 +86,12 @@ pub(crate) struct TurnFigures {
 }
 
 impl TurnFigures {
-    /// Takes the commands that `peer` was answered.
+    /// Takes the commands of `peer`.
     pub(crate) fn take(&mut self, peer: SocketAddr, commands: &mut FinishedCommands) {
         self.finished.extend(commands.0.drain(..).map(|finished| (peer, finished)));
     }
 
-    /// The answers of the turn have left: counts it.
+    /// Counts the turn, whose answers have left.
     pub(crate) fn settle(&mut self, metrics: &FrontendMetrics, now_ns: impl FnOnce() -> u64) {
         metrics.add_received(std::mem::take(&mut self.received_bytes));
         metrics.add_sent(std::mem::take(&mut self.sent_bytes));
@@ -115,7 +109,7 @@ impl TurnFigures {
     }
 }
 
-/// Tells the operator of commands: each one on request, and slow ones.
+/// Writes commands to the log: slow ones, and every one with an access log.
 #[cold]
 fn say(
     metrics: &FrontendMetrics,
@@ -125,7 +119,7 @@ fn say(
     ended_ns: u64,
 ) {
     let request = SlowRequest {
-        operation: timed.command.map_or("(unknown)", |command| command.name),
+        operation: timed.name.unwrap_or("(unknown)"),
         key: timed.key.as_deref(),
         times,
         result: result.word(),
@@ -136,7 +130,7 @@ fn say(
     metrics.say(&request);
 }
 
-/// How a command ended, as its answer tells.
+/// The result of a command, by its answer.
 pub(crate) fn result_of(answer: &Answer, operation: Option<Operation>) -> RequestResult {
     match (answer, operation) {
         (Answer::Error(text), _) => result_of_error(text),
@@ -185,12 +179,12 @@ mod tests {
     fn commands_of_one_kind_are_counted_together() {
         let (metrics, mut turn, mut commands) =
             (Metrics::default(), TurnFigures::default(), FinishedCommands::default());
-        let timed = |command, came_ns| Timed::new(command, 2, came_ns, 1_000);
+        let get = |came_ns| Timed::new("get", Operation::Get, came_ns, 1_000);
         for _ in 0..3 {
-            commands.add(timed(table::get(), 500), RequestResult::Ok, 1);
+            commands.add(get(500), RequestResult::Ok, 1);
         }
-        commands.add(timed(table::get(), 600), RequestResult::Ok, 1);
-        commands.add(timed(table::set(), 600), RequestResult::Ok, 5);
+        commands.add(get(600), RequestResult::Ok, 1);
+        commands.add(Timed::new("set", Operation::Put, 600, 1_000), RequestResult::Ok, 5);
         assert_eq!(commands.0.len(), 3);
         turn.take(([127, 0, 0, 1], 1).into(), &mut commands);
         turn.settle(metrics.redis(), || 2_500);

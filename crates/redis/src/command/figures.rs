@@ -1,4 +1,4 @@
-//! Figures of INFO: what the frontend counted, and how the store is. `shoal stat` and the metrics tell the same.
+//! Figures of INFO: the frontend's counts and the store's state. `shoal stat` and the metrics have the same.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ pub(super) fn about_stats(call: &Call) -> String {
     )
 }
 
-/// Percentiles of commands by what they ask for, in the form that Redis gives those of each command.
+/// Percentiles by operation, in the form of Redis's percentiles by command.
 pub(super) fn about_latency(call: &Call) -> String {
     let mut text = "# Latencystats\r\n".to_owned();
     let requests = call.frontend.metrics().requests();
@@ -53,31 +53,31 @@ pub(super) fn about_latency(call: &Call) -> String {
     text
 }
 
-/// How the store is, that of all its buckets and frontends.
+/// The state of the store, with all its buckets and frontends.
 pub(super) fn about_store(call: &Call) -> String {
     let stat = call.frontend.store.stat();
     let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_BYTES_U64);
     let room = stat.free_blocks + stat.blocks_max.saturating_sub(stat.device_blocks);
     let us = |permille| stat.commit_times.quantile_ns(permille).unwrap_or(0) / 1_000;
     let figures = [
-        ("objects", stat.objects_with_log()),
-        ("cap_bytes", bytes(stat.blocks_max)),
-        ("room_bytes", bytes(room)),
-        ("value_bytes", stat.live_value_bytes),
-        ("log_bytes", bytes(stat.log_blocks)),
-        ("log_used_bytes", bytes(stat.log_used_blocks)),
-        ("unapplied_records", stat.overlay_records),
-        ("commits", stat.batches),
-        ("commit_us_p50", us(500)),
-        ("commit_us_p99", us(990)),
-        ("checkpoints", stat.applies),
-        ("cache_hits", stat.pool.hits + stat.pool.queue_hits),
-        ("cache_misses", stat.pool.misses + stat.pool.coalesced),
-        ("read_only", u64::from(stat.poisoned.is_some())),
-        ("scrub_passes", stat.scrub_passes),
-        ("scrub_problems", stat.scrub_problems),
-        ("scrub_ended", stat.scrub_ended_ns / 1_000_000_000),
+        ("shoal_objects", stat.objects_with_log()),
+        ("shoal_cap_bytes", bytes(stat.blocks_max)),
+        ("shoal_room_bytes", bytes(room)),
+        ("shoal_value_bytes", stat.live_value_bytes),
+        ("shoal_log_bytes", bytes(stat.log_blocks)),
+        ("shoal_log_used_bytes", bytes(stat.log_used_blocks)),
+        ("shoal_unapplied_records", stat.overlay_records),
+        ("shoal_commits", stat.batches),
+        ("shoal_commit_us_p50", us(500)),
+        ("shoal_commit_us_p99", us(990)),
+        ("shoal_checkpoints", stat.applies),
+        ("shoal_cache_hits", stat.pool.hits + stat.pool.queue_hits),
+        ("shoal_cache_misses", stat.pool.misses + stat.pool.coalesced),
+        ("shoal_read_only", u64::from(stat.poisoned.is_some())),
+        ("shoal_scrub_passes", stat.scrub_passes),
+        ("shoal_scrub_problems", stat.scrub_problems),
+        ("shoal_scrub_ended", stat.scrub_ended_ns / 1_000_000_000),
     ];
-    let lines = figures.iter().map(|(name, value)| format!("shoal_{name}:{value}\r\n"));
+    let lines = figures.iter().map(|(name, value)| format!("{name}:{value}\r\n"));
     format!("# Shoal\r\n{}", lines.collect::<String>())
 }

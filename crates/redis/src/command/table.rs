@@ -161,7 +161,7 @@ pub(crate) fn number_of(command: &'static Command, part: usize) -> usize {
     (from_start / size_of::<Command>() + 1) | (part << PART_SHIFT)
 }
 
-/// What a command of so many words asks for, in the words of the metrics.
+/// The metrics' operation of a command with this number of words.
 pub(crate) fn operation_of(command: &'static Command, words: usize) -> Operation {
     static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| COMMANDS.iter().map(look_up).collect());
     match OPERATIONS.get(number_of(command, 0) - 1) {
@@ -171,7 +171,7 @@ pub(crate) fn operation_of(command: &'static Command, words: usize) -> Operation
     }
 }
 
-/// The same of a command of one key, by its name.
+/// The operation of a command with one key, by its name.
 fn look_up(command: &Command) -> Operation {
     match command.name {
         "get" | "getrange" | "substr" | "getbit" | "bitcount" | "bitpos" | "bitfield_ro" | "shoal.getv" => {

@@ -104,7 +104,7 @@ impl Connection {
         {
             return false;
         }
-        let timed = |command, words| Timed::new(command, words, self.came_ns, shared.now_ns);
+        let timed = |command, words| timed(command, words, self.came_ns, shared.now_ns);
         let (get, set) = (timed(table::get(), 2), timed(table::set(), 3));
         let (mut found, mut not_found) = (0, 0);
         let chunk = self.input.received.first_chunk();
@@ -275,9 +275,9 @@ impl Connection {
         }
     }
 
-    /// A command that begins now.
+    /// The times of a command that begins now.
     fn timed(&self, shared: &Shared, words: &[Bytes], command: &'static Command) -> Timed {
-        let mut timed = Timed::new(command, words.len(), self.came_ns, shared.now_ns);
+        let mut timed = timed(command, words.len(), self.came_ns, shared.now_ns);
         if shared.frontend.metrics().logs_access() {
             timed.key = command.keys.of(words).next().map(|key| shown_key(key));
         }
@@ -362,6 +362,11 @@ impl Connection {
             self.queue.wait(answer.into());
         }
     }
+}
+
+/// The times of a command of so many words, which arrived at `came_ns` and begins now.
+fn timed(command: &'static Command, words: usize, came_ns: u64, now_ns: u64) -> Timed {
+    Timed::new(command.name, table::operation_of(command, words), came_ns, now_ns)
 }
 
 /// Whether this is a SET whose value could have been received into the memory that goes to the device.

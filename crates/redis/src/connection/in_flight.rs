@@ -65,7 +65,7 @@ struct Entry {
 /// A command whose answer may leave, or several.
 pub(super) struct Popped {
     pub answer: Answer,
-    /// How many commands are answered so.
+    /// The number of commands with this answer.
     pub times: usize,
     pub is_answered: bool,
     pub timed: Timed,
@@ -100,7 +100,7 @@ pub(super) struct InFlight {
     is_muted: bool,
     /// The command that begins now.
     pub now: Timed,
-    /// When the turn of the thread began.
+    /// The begin of the thread's turn.
     pub turn_ns: u64,
 }
 

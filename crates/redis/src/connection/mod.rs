@@ -51,7 +51,7 @@ pub(crate) struct Connection {
     is_listened_to: bool,
     /// Its last command, and which of its parts.
     last: Option<(&'static Command, usize)>,
-    /// When the last byte came of what is not begun, and whether all of it was begun since.
+    /// The arrival of the last byte of commands that have not begun, and whether all of them have begun since.
     came_ns: u64,
     has_begun_all: bool,
     /// Commands that were answered in this turn.
@@ -154,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// Gives the commands that were answered in this turn to the thread's.
+    /// Adds the commands that were answered in this turn to the figures of the thread.
     pub(crate) fn tell_finished(&mut self, shared: &mut Shared) {
         shared.figures.take(self.session.client.addresses.peer, &mut self.finished);
     }

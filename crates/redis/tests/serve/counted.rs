@@ -1,4 +1,4 @@
-//! What the frontend counts: every command once, by what it asks for and how it ends.
+//! The counts of the frontend: every command once, by operation and result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
