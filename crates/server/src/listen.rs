@@ -171,9 +171,9 @@ async fn tell_health(dispatch: &Dispatch, store: &Store) {
     std::future::pending().await
 }
 
-/// Lets the metrics ask for the connections.
+/// Gives the metrics a reader of the connections.
 fn watch_connections(dispatch: &Arc<Dispatch>) {
-    // The metrics outlive the server: they must not keep it.
+    // The metrics outlive the server and must not keep it.
     let watched = Arc::downgrade(dispatch);
     dispatch.metrics.grpc().watch_connections(move || {
         let Some(dispatch) = watched.upgrade() else { return shoal_metrics::Connections::default() };

@@ -27,11 +27,11 @@ pub struct ServerOptions {
     pub gzip_answers: bool,
     /// The origins, as `https://example.com`, whose pages may call by gRPC-Web; `*` stands for all.
     pub web_origins: Vec<String>,
-    /// What is counted.
+    /// The counts of the requests.
     pub metrics: Arc<Metrics>,
-    /// What a support case is told besides figures.
+    /// The texts of a report for a support case.
     pub report: ReportSource,
-    /// Whether the health of the server is told to callers without credentials.
+    /// Whether health checks need no credentials.
     pub open_health: bool,
     /// Bounds.
     pub limits: Limits,

@@ -1,5 +1,5 @@
-//! How long requests take: from when a connection's turn found them to when their answer is there, or was sent where it is a
-//! stream.
+//! Durations of requests: from the turn of the connection that received them until their answer is complete, which is,
+//! for a stream, after its last message was sent.
 //!
 //! The clock is read once for all requests that begin in a turn of their connection, and once for each answer.
 
@@ -15,10 +15,9 @@ use shoal_metrics::{
 };
 use tonic::Status;
 
-use crate::call::HttpResponse;
 use crate::flow::ConnectionFlow;
 
-/// What the metrics call a method, and its path.
+/// The metrics' operation of the method at `path`, and the path as a constant.
 pub(crate) fn operation_of(path: &str) -> (Operation, &'static str) {
     const KNOWN: [(Operation, &str); 17] = [
         (Operation::Get, v1::Get::PATH),
@@ -42,7 +41,7 @@ pub(crate) fn operation_of(path: &str) -> (Operation, &'static str) {
     KNOWN.into_iter().find(|(_, known)| *known == path).unwrap_or((Operation::Other, "(another method)"))
 }
 
-/// How a call with this status ended.
+/// The result of a call with this status code.
 pub(crate) fn result_of_code(code: i32) -> RequestResult {
     match code {
         0 => RequestResult::Ok,
@@ -56,16 +55,16 @@ pub(crate) fn result_of_code(code: i32) -> RequestResult {
     }
 }
 
-/// How a call with these headers or trailers ended: it succeeded where they have no status.
+/// The result of a call with these headers or trailers: without a status it succeeded.
 pub(crate) fn result_of(headers: &HeaderMap) -> RequestResult {
     let status = headers.get(Status::GRPC_STATUS).and_then(|value| value.to_str().ok());
     result_of_code(status.map_or(0, |status| status.parse().unwrap_or(i32::MAX)))
 }
 
-/// The time of one request. Where it is dropped before its end, the request was cancelled.
+/// The time of one request. A timer that is dropped before its end counts a cancelled request.
 pub(crate) struct Timer {
     metrics: Arc<Metrics>,
-    /// None where it was counted, or is counted by its parts.
+    /// None if the request was counted already, or its parts are counted instead.
     operation: Option<Operation>,
     /// The method's path.
     path: &'static str,
@@ -76,7 +75,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Of a request that begins now; none where nobody wants to know.
+    /// The timer of a request that begins now; none if requests are not timed.
     pub(crate) fn begin(
         metrics: &Arc<Metrics>,
         flow: &ConnectionFlow,
@@ -104,7 +103,7 @@ impl Timer {
         })
     }
 
-    /// Goes on with the handler of the request, which may set its marks.
+    /// Polls the handler of the request, which may set its marks.
     pub(crate) fn poll<F: Future>(
         &mut self,
         handler: Pin<&mut F>,
@@ -112,7 +111,7 @@ impl Timer {
     ) -> Poll<F::Output> {
         let is_first = !std::mem::replace(&mut self.was_polled, true);
         let (polled, key) = with_marks(&mut self.marks, || handler.poll(context));
-        // A part that begins in the turn in which the request came begins with it.
+        // The first poll is in the turn in which the request came, so that a part that begins then begins with it.
         let began_ns = self.marks.began_ns;
         self.marks.settle(|| if is_first { began_ns } else { self.metrics.grpc().now_ns() });
         if let Some(key) = key {
@@ -121,19 +120,20 @@ impl Timer {
         polled
     }
 
-    /// The answer is there; a stream takes the timer along to its end. Operations of a stream count each for itself.
-    pub(crate) fn answered(mut self, answer: HttpResponse) -> HttpResponse {
-        let result = result_of(answer.headers());
-        if self.path == v1::Operations::PATH && result == RequestResult::Ok {
+    /// Notes the head of the answer. Returns the timer if the request goes on until the end of the answer's body, which
+    /// is a stream if `is_stream`. A stream of operations is not counted itself: its [`StreamTimer`] counts each of them.
+    pub(crate) fn answered(mut self, head: &HeaderMap, is_stream: bool) -> Option<Self> {
+        let result = result_of(head);
+        if result == RequestResult::Ok && self.path == v1::Operations::PATH {
             self.operation = None;
-        } else if result == RequestResult::Ok && answer.body().is_stream() {
-            return answer.map(|body| body.timed(self));
+        } else if result == RequestResult::Ok && is_stream {
+            return Some(self);
         }
         self.end(result);
-        answer
+        None
     }
 
-    /// The request ended so.
+    /// Counts the request, which ended with this result.
     pub(crate) fn end(&mut self, result: RequestResult) {
         let Some(operation) = self.operation.take() else { return };
         let grpc = self.metrics.grpc();
@@ -176,9 +176,9 @@ fn count_refusal(grpc: &FrontendMetrics, result: RequestResult) {
 pub(crate) struct StreamTimer {
     metrics: Arc<Metrics>,
     peer: SocketAddr,
-    /// When the message in work came.
+    /// The arrival of the current message.
     pub(crate) message_ns: u64,
-    /// Operations that ended in this turn, with when they came and how many of a kind.
+    /// Operations that ended in this turn: kind, result, arrival and number.
     ended: Vec<(Operation, RequestResult, u64, u64)>,
 }
 
@@ -187,7 +187,7 @@ impl StreamTimer {
         Self { metrics, peer, message_ns: 0, ended: Vec::new() }
     }
 
-    /// A message came.
+    /// Notes the arrival of a message.
     pub(crate) fn message(&mut self) {
         let grpc = self.metrics.grpc();
         if grpc.is_timing() {
@@ -195,7 +195,7 @@ impl StreamTimer {
         }
     }
 
-    /// An operation that came at `came_ns` has its result.
+    /// Notes the result of an operation that came at `came_ns`.
     pub(crate) fn ended(&mut self, operation: Operation, result: RequestResult, came_ns: u64) {
         match self.ended.last_mut() {
             Some((last, its, came, times)) if (*last, *its, *came) == (operation, result, came_ns) => {
@@ -205,7 +205,7 @@ impl StreamTimer {
         }
     }
 
-    /// The turn is over: counts what ended in it.
+    /// Counts the operations that ended in this turn.
     pub(crate) fn settle(&mut self) {
         let grpc = self.metrics.grpc();
         if self.ended.is_empty() || !grpc.is_timing() {

@@ -71,7 +71,7 @@ pub(crate) struct ResponseBody {
     is_open_ended: bool,
     /// Held while that is so.
     idle: Option<Idle>,
-    /// The time of the request, where it goes on to the end of this.
+    /// The time of the request, if it goes on until the end of this body.
     timer: Option<Box<Timer>>,
 }
 
@@ -100,12 +100,12 @@ impl ResponseBody {
         Self { is_open_ended: true, ..self }
     }
 
-    /// Whether more messages come than the one that is here.
+    /// Whether it has a stream of messages.
     pub(crate) fn is_stream(&self) -> bool {
         matches!(self.source, Source::Messages(_))
     }
 
-    /// Its request has ended when it has.
+    /// Ends the request's time with the body.
     pub(crate) fn timed(self, timer: Timer) -> Self {
         Self { timer: Some(Box::new(timer)), ..self }
     }

@@ -26,7 +26,7 @@ pub(super) struct Rewound<S> {
     greeting_max: Duration,
     /// Runs while the rest of them is awaited.
     late: Option<Pin<Box<Sleep>>>,
-    /// Counts its bytes.
+    /// The counters of its bytes.
     metrics: Arc<Metrics>,
 }
 

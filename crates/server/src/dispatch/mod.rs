@@ -33,7 +33,7 @@ use crate::call::{self, Call, HttpResponse, PART_BYTES_MAX, StreamLimits, refuse
 use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Flow, MemoryPermit, deadline_after};
 use crate::operations::report::ReportSource;
-use crate::operations::stat::{Counters, stat};
+use crate::operations::stat::{Counters, ServerFigures, stat};
 use crate::operations::{
     delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get, multi_put, put,
     relocation, stream,
@@ -99,7 +99,7 @@ pub(crate) struct Dispatch {
     pub(crate) draining: watch::Receiver<bool>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) report: ReportSource,
-    /// Whether the health is told to everybody.
+    /// Whether health checks need no credentials.
     pub(crate) open_health: bool,
 }
 
@@ -127,7 +127,7 @@ impl Dispatch {
         let encoding = Encoding::of(request.headers(), self.gzip);
         let mut timer = Timer::begin(&self.metrics, &flow, request.uri(), peer.address);
         let mut answer = {
-            // Once, and in this task: it is as large as all the rest.
+            // Pinned here and once: the handler is as large as the rest of the task.
             let mut handler = pin!(self.in_time(peer, flow, request, dialect));
             poll_fn(|context| match &mut timer {
                 Some(timer) => timer.poll(handler.as_mut(), context),
@@ -136,8 +136,9 @@ impl Dispatch {
             .await
             .unwrap_or_else(refuse)
         };
-        if let Some(timer) = timer {
-            answer = timer.answered(answer);
+        let is_stream = answer.body().is_stream();
+        if let Some(timer) = timer.and_then(|timer| timer.answered(answer.headers(), is_stream)) {
+            answer = answer.map(|body| body.timed(timer));
         }
         if encoding == Encoding::Other {
             pack::announce_accepted(answer.headers_mut(), self.gzip);
@@ -194,7 +195,7 @@ impl Dispatch {
             authorization: authorization.as_ref().map(http::HeaderValue::as_bytes),
         };
         if self.open_health && path.path() == standard::HEALTH_CHECK {
-            // On the heap: it is rare, and its task would be as large as all the rest.
+            // On the heap: it is rare, and would make the task of every request twice as large.
             return Ok(Either::Left(self.tell_health(request, permit).boxed()));
         }
         let admitted = self.gate.admit(caller, request).map_err(|denied| {
@@ -220,7 +221,7 @@ impl Dispatch {
         Ok(Either::Right(async move { Ok(self.route_watched(path.path(), call, revoked, peer).await) }))
     }
 
-    /// Answers a look at the health, whoever asks: the connection stays one that has shown nothing.
+    /// Answers a health check without credentials; the connection still counts as one that showed none.
     async fn tell_health(
         &self,
         request: http::Request<RequestBody>,
@@ -294,8 +295,9 @@ impl Dispatch {
                 server_streaming::<v1::GetStream, _, _, _>(call, stream::get_stream).boxed()
             }
             v1::Stat::PATH => {
-                let figures = async |request| Ok(stat(&request, self));
-                unary::<v1::Stat, _, _>(call, figures).boxed()
+                let Self { counters, admission, flow, metrics, .. } = self;
+                let server = ServerFigures { counters, admission, flow, metrics };
+                unary::<v1::Stat, _, _>(call, async move |request| Ok(stat(&request, &server))).boxed()
             }
             v1::Report::PATH => unary::<v1::Report, _, _>(call, async |_| Ok(self.report.report())).boxed(),
             v1::Moving::PATH => {

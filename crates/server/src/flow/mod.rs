@@ -116,7 +116,7 @@ pub(crate) struct ConnectionFlow {
     /// Bytes that streams hold which have nothing to send.
     idle: AtomicUsize,
     sending: Sending,
-    /// When its turn began, on the clock of the metrics; 0: nobody has asked yet.
+    /// The begin of its turn, on the clock of the metrics; 0: not read yet.
     turn_ns: AtomicU64,
 }
 
@@ -126,12 +126,12 @@ impl ConnectionFlow {
         &self.sending
     }
 
-    /// Another turn begins.
+    /// Begins a turn.
     pub(crate) fn begin_turn(&self) {
         self.turn_ns.store(0, Ordering::Relaxed);
     }
 
-    /// When the turn began: `now_ns` is asked once in a turn.
+    /// The begin of the turn: `now_ns` is called once in a turn.
     pub(crate) fn turn_ns(&self, now_ns: impl FnOnce() -> u64) -> u64 {
         // Relaxed: one task runs the turns of a connection.
         match self.turn_ns.load(Ordering::Relaxed) {

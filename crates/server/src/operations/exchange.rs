@@ -402,7 +402,7 @@ impl<B: FrameBody> Operations<B> {
     }
 }
 
-/// What the metrics call an operation of a stream.
+/// The metrics' operation of a stream's action.
 fn operation_of(action: Action) -> shoal_metrics::Operation {
     match action {
         Action::Get => shoal_metrics::Operation::Get,
@@ -413,7 +413,7 @@ fn operation_of(action: Action) -> shoal_metrics::Operation {
     }
 }
 
-/// How an operation ended.
+/// The result of an operation.
 fn result_of(result: &v1::OperationResult) -> shoal_metrics::RequestResult {
     result_of_code(result.status.as_ref().map_or(0, |status| status.code))
 }

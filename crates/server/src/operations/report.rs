@@ -1,22 +1,22 @@
-//! Gives what a support case needs: texts that the program that runs the server has.
+//! The texts of a report for a support case, which the program that runs the server provides.
 
 use std::sync::Arc;
 
 use shoal_api::v1;
 
-/// Gives texts with their names, without secrets, when somebody asks.
+/// Makes texts with their names, without secrets, for a report.
 #[derive(Clone)]
 pub struct ReportSource(Arc<dyn Fn() -> Vec<(String, String)> + Send + Sync>);
 
 impl Default for ReportSource {
-    /// There is nothing to tell.
+    /// No texts.
     fn default() -> Self {
         Self::new(Vec::new)
     }
 }
 
 impl ReportSource {
-    /// Asks `texts` each time.
+    /// Calls `texts` for each report.
     pub fn new(texts: impl Fn() -> Vec<(String, String)> + Send + Sync + 'static) -> Self {
         Self(Arc::new(texts))
     }

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use shoal_api::v1;
 use shoal_base::BLOCK_BYTES;
-use shoal_metrics::{FrontendMetrics, RequestCounts};
+use shoal_metrics::{FrontendMetrics, Metrics, RequestCounts};
 
+use crate::admission::Admission;
 use crate::auth::Authenticated;
 use crate::call::message::Parted;
-use crate::dispatch::Dispatch;
+use crate::flow::Flow;
 
 /// The server's counters.
 pub(crate) struct Counters {
@@ -23,11 +24,19 @@ impl Counters {
     }
 }
 
+/// The parts of the server that have figures.
+pub(crate) struct ServerFigures<'a> {
+    pub(crate) counters: &'a Counters,
+    pub(crate) admission: &'a Admission,
+    pub(crate) flow: &'a Flow,
+    pub(crate) metrics: &'a Metrics,
+}
+
 pub(crate) fn stat(
     request: &Authenticated<Parted<v1::StatRequest>>,
-    dispatch: &Dispatch,
+    server: &ServerFigures<'_>,
 ) -> v1::StatResponse {
-    let Dispatch { counters, admission, flow, metrics, .. } = dispatch;
+    let ServerFigures { counters, admission, flow, metrics } = server;
     let (store, refused) = (request.store().stat(), flow.refused());
     let engine = store.figures().into_iter().map(|(name, unit, value)| figure(name, unit, value));
     v1::StatResponse {

@@ -1,4 +1,4 @@
-//! What the server counts: each call once, by what it asks for and how it ends; and its health for everybody.
+//! The counts of the server: every call once, by operation and result; and health checks without credentials.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
