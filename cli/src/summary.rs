@@ -1,4 +1,4 @@
-//! What the figures of a store come to, in a few lines for people: `shoal stat` prints them, and `shoal top` shows them live.
+//! The figures of a store in a few lines for people: `shoal stat` prints them, and `shoal top` shows them live.
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ pub(crate) struct Summary<'a> {
 pub(crate) struct RequestRow {
     pub(crate) frontend: String,
     pub(crate) operation: String,
-    /// A second.
+    /// Requests a second.
     pub(crate) rate: f64,
-    /// Of these requests the ones that were neither done nor about objects that do not exist, a second.
+    /// Requests a second that failed; a get of an object that does not exist succeeded.
     pub(crate) failed_rate: f64,
     pub(crate) durations: Durations,
 }
 
 impl<'a> Summary<'a> {
-    /// Of one moment: rates are those since the start of the server.
+    /// A summary of one moment: its rates are means since the start of the server.
     pub(crate) fn new(now: &'a Stat) -> Self {
         Self { now, before: None }
     }
 
-    /// Of the time between two moments that lie `apart`.
+    /// A summary of the time between two moments that lie `apart`.
     pub(crate) fn between(before: &'a Stat, now: &'a Stat, apart: Duration) -> Self {
         // After a restart of the server there is nothing to compare with.
         let is_same_run = now.uptime_ns >= before.uptime_ns && !apart.is_zero();
@@ -42,13 +42,13 @@ impl<'a> Summary<'a> {
         self.before.map_or(self.now.uptime_ns as f64 / 1e9, |(_, apart)| apart.as_secs_f64())
     }
 
-    /// How much a figure grew.
+    /// The growth of a figure.
     pub(crate) fn growth(&self, name: &str) -> u64 {
         let before = self.before.map_or(0, |(before, _)| before.figure(name));
         self.now.figure(name).saturating_sub(before)
     }
 
-    /// How much it grew a second.
+    /// The growth of a figure a second.
     pub(crate) fn rate(&self, name: &str) -> f64 {
         if self.seconds() > 0.0 { self.growth(name) as f64 / self.seconds() } else { 0.0 }
     }
@@ -90,7 +90,7 @@ impl<'a> Summary<'a> {
         rows
     }
 
-    /// Lines of a name and what is to be said of it.
+    /// Lines, each with a name and a text.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![
             ("objects", self.objects()),
@@ -120,7 +120,7 @@ impl<'a> Summary<'a> {
         format!("{about}{}, {} of values", show_count(self.now.objects), Size(values))
     }
 
-    /// What is left of the cap, and of what the file system has for it.
+    /// The rest of the cap.
     fn room(&self) -> String {
         let cap = self.bytes(self.now.figure("space.device_max"));
         let grown = self.bytes(self.now.blocks);
@@ -140,7 +140,7 @@ impl<'a> Summary<'a> {
         )
     }
 
-    /// How long it takes to make writes durable, since the store was opened.
+    /// The times of commits since the store was opened.
     fn commits(&self) -> String {
         let time = |name: &str| show_ns(Some(self.now.figure(name) * 1_000));
         match self.now.figure("log.batches") {
@@ -245,17 +245,17 @@ pub(crate) fn percent(part: u64, all: u64) -> String {
         return "0".into();
     }
     let percent = (part as f64 / all as f64 * 100.0).min(100.0);
-    // 100 is said of the whole only.
+    // Only the whole is 100 %.
     let shown = if part < all { percent.min(99.9) } else { percent };
     if shown < 10.0 || shown > 99.0 && shown < 100.0 { format!("{shown:.1}") } else { format!("{shown:.0}") }
 }
 
-/// A rate in as many digits as say something.
+/// A rate with one decimal if it is small.
 pub(crate) fn show_rate(rate: f64) -> String {
     if rate > 0.0 && rate < 10.0 { format!("{rate:.1}") } else { show_count(rate.round().max(0.0) as u64) }
 }
 
-/// A duration in the unit that people read; a dash where there is none.
+/// A duration in the largest unit that fits; a dash if there is none.
 pub(crate) fn show_ns(ns: Option<u64>) -> String {
     match ns {
         None | Some(0) => "-".into(),
@@ -307,7 +307,7 @@ mod tests {
         let rows = summary.requests();
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].rate, rows[0].failed_rate, rows[0].durations.count()), (110.0, 10.0, 220));
-        // The server was started anew: all that it tells is new.
+        // After a restart of the server everything is new.
         let summary = Summary::between(&now, &before, Duration::from_secs(2));
         assert_eq!(summary.requests()[0].rate, 11.0);
         assert_eq!(Summary::new(&now).all_requests(), "redis 28 a second (2.5 not done), since the start");

@@ -168,7 +168,7 @@ impl Objects {
         }
     }
 
-    /// What a support case needs of a server; nothing where there is none.
+    /// The server's texts for a support case; none without a server.
     pub(crate) async fn report(&self) -> Result<Vec<(String, String)>> {
         match self {
             Self::Remote(client) => client.report().await,

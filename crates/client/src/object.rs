@@ -160,24 +160,24 @@ pub struct Stat {
     pub free_blocks: u64,
     /// Everything else, by name.
     pub figures: Vec<Figure>,
-    /// How long requests took, by frontend; none where no server was asked.
+    /// Requests by frontend; none of a store without a server.
     pub frontends: Vec<FrontendFigures>,
 }
 
 impl Stat {
-    /// The figure with this name; 0 where there is none.
+    /// The figure with this name, or 0.
     #[must_use]
     pub fn figure(&self, name: &str) -> u64 {
         self.figures.iter().find(|figure| figure.name == name).map_or(0, |figure| figure.value)
     }
 }
 
-/// What a frontend counted since the server started.
+/// The counts of a frontend since the start of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrontendFigures {
     /// `grpc` or `redis`.
     pub name: String,
-    /// By operation and result, where there were any.
+    /// Requests by operation and result, without empty ones.
     pub requests: Vec<RequestFigures>,
 }
 
@@ -188,7 +188,7 @@ pub struct RequestFigures {
     pub operation: String,
     /// As `ok`.
     pub result: String,
-    /// How long they took.
+    /// Their durations.
     pub durations: Durations,
 }
 

@@ -24,17 +24,19 @@ impl Client {
         })
     }
 
-    /// What a support case needs: texts with their names, as the server has them.
+    /// The server's texts for a support case, with their names: configuration and log, without secrets.
     ///
     /// # Errors
     /// As [`Self::stat`].
-    pub async fn report(&self) -> Result<Vec<(String, String)>> {
-        self.retry
-            .read(|| async {
-                let report = self.transport.call::<v1::Report>(v1::ReportRequest {}).await?;
-                Ok(report.parts.into_iter().map(|part| (part.name, part.text)).collect())
-            })
-            .await
+    pub fn report(&self) -> Boxed<'_, Result<Vec<(String, String)>>> {
+        Box::pin(async move {
+            self.retry
+                .read(|| async {
+                    let report = self.transport.call::<v1::Report>(v1::ReportRequest {}).await?;
+                    Ok(report.parts.into_iter().map(|part| (part.name, part.text)).collect())
+                })
+                .await
+        })
     }
 
     /// Figures about the store and the server.

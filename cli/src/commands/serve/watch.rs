@@ -1,4 +1,4 @@
-//! How a server is watched: what it counts, and the listener of `--metrics`.
+//! The server's counters and the listener of `--metrics`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,26 +12,26 @@ use crate::logging;
 
 pub(super) const DEFAULT_METRICS: &str = "127.0.0.1:7415";
 
-/// What is counted, and where it is told.
+/// The settings of counters and logs of requests.
 #[derive(Default)]
 pub(super) struct WatchSettings {
     /// The address of the metrics as it was given; none: the default.
     pub(super) address: Option<String>,
-    /// Requests that take so long are told of.
+    /// Requests of this duration or longer get a line in the log.
     pub(super) slow: Option<Duration>,
-    /// Every request is told of.
+    /// Whether every request gets a line in the log.
     pub(super) logs_access: bool,
-    /// The options that were given, for a report.
+    /// The given options, without secrets, for a report.
     pub(super) configuration: String,
 }
 
 impl WatchSettings {
-    /// What the server counts.
+    /// The counters of the server.
     pub(super) fn metrics(&self) -> Arc<Metrics> {
         Arc::new(Metrics::new(!self.is_off(), self.slow, self.logs_access))
     }
 
-    /// What a support case is told of the configuration and the log.
+    /// The texts of a report: the configuration and the last lines of the log.
     pub(super) fn report(&self) -> ReportSource {
         let configuration = self.configuration.clone();
         ReportSource::new(move || {
@@ -46,10 +46,10 @@ impl WatchSettings {
         self.address.as_deref() == Some("off")
     }
 
-    /// Takes the address of the metrics; none where there are none, or the default address is taken.
+    /// Binds the address of the metrics. Returns none if they are off, or if the default address is taken.
     ///
     /// # Errors
-    /// An address that was given is not to be had.
+    /// A given address cannot be bound.
     pub(super) async fn bind(&self) -> anyhow::Result<Option<Listener>> {
         if self.is_off() {
             return Ok(None);
@@ -79,14 +79,14 @@ impl WatchSettings {
     }
 }
 
-/// The listener that answers who watches, as long as this lives.
+/// The running listener of the metrics, which ends when this is dropped.
 pub(super) struct Watching {
     health: Health,
     task: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Watching {
-    /// Answers from now on; the store is not open yet.
+    /// Starts the listener; the store is not open yet.
     pub(super) fn start(listener: Option<Listener>, metrics: &Arc<Metrics>) -> Self {
         let health = Health::default();
         let task = listener.map(|listener| tokio::spawn(listener.run(Arc::clone(metrics), health.clone())));
@@ -100,7 +100,7 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        // The store can be closed only when nobody has it any more.
+        // The store can be closed only when no clone of it is left.
         self.health.stops();
         if let Some(task) = &self.task {
             task.abort();

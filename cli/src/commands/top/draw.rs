@@ -1,4 +1,4 @@
-//! The picture of `shoal top`: the lines of the summary, a table of requests, and what the store does.
+//! The picture of `shoal top`: the lines of the summary, a table of requests, and the store's rates.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use shoal_client::Stat;
 use crate::size::Size;
 use crate::summary::{RequestRow, Summary, show_ns, show_rate};
 
-/// Rates of the past that the curve shows.
+/// Rates that the curve shows, one for each answer.
 const HISTORY: usize = 200;
 
-/// Figures that are older than this and than three periods are said to be old.
+/// Figures older than this and than three periods get a warning.
 const OLD: Duration = Duration::from_secs(5);
 
-/// What is drawn: the last two answers of the server, and the rates of those before.
+/// The content of the picture: the last two answers of the server, and the rates of earlier ones.
 pub(super) struct View {
     before: Option<Stat>,
     now: Stat,
@@ -43,15 +43,15 @@ impl View {
         }
     }
 
-    /// The server answered.
+    /// Takes an answer of the server.
     pub(super) fn take(&mut self, stat: Stat) {
         self.error = None;
         if self.is_held {
-            // The picture is old because somebody wants it so.
+            // The picture is held, so its age is no news.
             self.came = Instant::now();
             return;
         }
-        // The server's own clock says best how far its answers are apart.
+        // The server's own clock tells the time between its answers best.
         let apart_ns = stat.uptime_ns.saturating_sub(self.now.uptime_ns);
         self.apart = if apart_ns > 0 { Duration::from_nanos(apart_ns) } else { self.came.elapsed() };
         self.came = Instant::now();
@@ -63,7 +63,7 @@ impl View {
         }
     }
 
-    /// It did not.
+    /// Notes that the server did not answer.
     pub(super) fn fail(&mut self, error: String) {
         self.error = Some(error);
     }
@@ -169,7 +169,7 @@ fn draw_requests(frame: &mut Frame<'_>, area: Rect, rows: Vec<RequestRow>) {
     frame.render_widget(Table::new(rows, widths).header(head).block(titled("requests")), area);
 }
 
-/// What the store does besides: two lines of rates.
+/// The store's rates, two lines.
 fn store_lines(summary: &Summary<'_>) -> Vec<Line<'static>> {
     let rate = |name: &str| show_rate(summary.rate(name));
     let bytes = |name: &str| Size((summary.rate(name) * 4096.0) as u64);

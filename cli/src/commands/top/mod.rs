@@ -1,7 +1,8 @@
 //! `shoal top`: the figures of a running server, live: requests, rates and percentiles by frontend.
 //!
-//! It asks the server for its figures once in a while, and draws what came; a server that does not answer is said so, and asked
-//! again. `q`, Escape and Ctrl-C end it. Where standard output is no terminal, or with `--once`, it prints one picture as text.
+//! It asks the server for its figures in a fixed period and draws them; if the server does not answer, the picture says
+//! so and the next period asks again. `q`, Escape and Ctrl-C end it. With `--once`, and if standard output is no
+//! terminal, it prints one picture as text.
 
 mod draw;
 
@@ -33,9 +34,9 @@ Examples:
 
 Keys: q ends it, space holds the picture.";
 
-/// How often keys are looked for.
+/// Time between two looks for keys.
 const KEY_PERIOD: Duration = Duration::from_millis(100);
-/// Size of a picture that is printed as text.
+/// Columns and lines of a picture that is printed as text.
 const TEXT_SIZE: (u16, u16) = (100, 40);
 
 #[derive(Args)]
@@ -88,7 +89,7 @@ async fn print_once(objects: &Objects, first: Stat, every: Duration) -> anyhow::
     output.finish()
 }
 
-/// The picture in lines, without colours and what is empty at the end.
+/// The picture in lines, without colours and without empty lines at the end.
 fn as_text(view: &View) -> Vec<String> {
     let (width, height) = TEXT_SIZE;
     let mut buffer = Buffer::empty(ratatui::layout::Rect::new(0, 0, width, height));
@@ -108,7 +109,7 @@ fn as_text(view: &View) -> Vec<String> {
     lines
 }
 
-/// Asks for the figures again and again; ends when nobody takes them any more.
+/// Asks for the figures in each period, until the receiver is dropped.
 async fn ask(objects: Objects, every: Duration, sender: mpsc::Sender<Result<Stat, String>>) {
     loop {
         sleep(every).await;
@@ -119,7 +120,7 @@ async fn ask(objects: Objects, every: Duration, sender: mpsc::Sender<Result<Stat
     }
 }
 
-/// Draws until somebody ends it. The terminal is as it was afterwards, whatever happens.
+/// Draws until a key ends it, and then restores the terminal, after an error too.
 fn show(first: Stat, mut figures: mpsc::Receiver<Result<Stat, String>>) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("this terminal cannot be drawn on")?;
     let mut view = View::new(first);
@@ -184,7 +185,7 @@ mod tests {
         assert!(as_text(&view).join("\n").contains("it is gone"));
         view.hold();
         assert!(as_text(&view).join("\n").contains("held"));
-        // Nothing is known but an empty answer, and the terminal is tiny.
+        // An empty answer on a tiny terminal is drawn, too.
         let mut terminal = Terminal::new(TestBackend::new(10, 3)).unwrap();
         terminal.draw(|frame| draw(frame, &View::new(Stat::default()))).unwrap();
     }

@@ -85,7 +85,7 @@ pub(crate) struct Committer {
     pub(crate) moved: Event,
     poison: Arc<Poison>,
     counters: Mutex<CommitCounters>,
-    /// How long batches took, written and flushed.
+    /// The times of batches, each from the write to the end of its flush.
     times: Histogram,
 }
 

@@ -109,7 +109,7 @@ pub(crate) struct OperationCounters {
     pub scrub_passes: AtomicU64,
     pub scrub_bytes: AtomicU64,
     pub scrub_problems: AtomicU64,
-    /// When the last pass ended, in nanoseconds of the Unix epoch; 0: none has.
+    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended.
     pub scrub_ended_ns: AtomicU64,
 }
 

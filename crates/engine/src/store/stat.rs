@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::store::losses::Losses;
 use crate::value::packed::Totals;
 
-/// Keys of an overlay that are looked at to tell how many it writes and how many it deletes: its lock is held so long.
+/// Keys of an overlay whose kinds are counted to estimate the numbers of puts and deletes; its lock is held meanwhile.
 const KEYS_SAMPLED: usize = 1024;
 
 /// Figures about a running store.
@@ -128,9 +128,9 @@ pub struct StoreStat {
     pub scrub_bytes: u64,
     /// See `scrub_passes`.
     pub scrub_problems: u64,
-    /// When the last pass ended, in nanoseconds of the Unix epoch; 0: none has since it was opened.
+    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended since the opening.
     pub scrub_ended_ns: u64,
-    /// Damaged ranges of keys that reads and listings met since it was opened.
+    /// Damaged ranges of keys that reads and listings met since the opening.
     pub damaged_ranges: u64,
     /// The device's counts.
     pub device: DeviceCounters,
@@ -242,7 +242,7 @@ impl StoreStat {
 }
 
 impl Store {
-    /// Why the store takes no writes any more, where the device failed one or it was opened read-only.
+    /// The reason why the store takes no writes any more: the device failed one, or the store was opened read-only.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.0.log.poison.reason().map(str::to_owned)

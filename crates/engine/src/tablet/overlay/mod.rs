@@ -213,7 +213,8 @@ impl Overlay {
         self.inner.lock().size
     }
 
-    /// About how many of its keys it writes, and how many it deletes: exact up to `sample` keys, and beyond in their proportion.
+    /// The numbers of keys that it writes and that it deletes: exact up to `sample` keys, beyond that in the proportion
+    /// of the first `sample` ones.
     pub(crate) fn puts_and_deletes(&self, sample: usize) -> (u64, u64) {
         let inner = self.inner.lock();
         let looked_at = inner.keys.of_numbers(0, sample);
