@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 
 pub(crate) const USAGE: &str = "\
 Usage: cargo x lab [--seed N] [--only NAME]
+       cargo x lab --no-run
        cargo x nightly [--seed N] [--only NAME] [--part N]
 
 Runs the reliability laboratory: crash states, crashes during recovery, damage, failing devices, histories. `lab` does what
@@ -19,6 +20,7 @@ a change has to pass, in some minutes; `nightly` about fifty times as much, ever
 
   --seed N     another part of the same space [default: 1]
   --only NAME  only the experiments that begin with NAME, or with one of several, with commas between
+  --no-run     build what this and `cargo x bugs` run, and run nothing
   --part N     a night of an Nth of its length (not shorter than in CI; what only grows a little is done whole) [default: 1]";
 
 /// An experiment that does at least this many times as much in a night as in CI is done in part in a part of a night.
@@ -196,6 +198,23 @@ impl Options {
     fn wants(&self, name: &str) -> bool {
         self.only.split(',').any(|only| name.starts_with(only))
     }
+}
+
+/// Builds the tests in folders of their own that [`run`] and [`super::bugs::run`] need: the engine's and the schedules.
+pub(crate) fn build() -> Result<()> {
+    let (mut engine, mut schedules) = (Command::new("cargo"), Command::new("cargo"));
+    for command in [&mut engine, &mut schedules] {
+        command.args(["test", "--no-run", "--quiet"]).current_dir(super::root()?);
+    }
+    of_engine(&mut engine)?;
+    engine.args(["--lib", "--test", "store"]);
+    of_schedules(&mut schedules)?;
+    for mut command in [engine, schedules] {
+        if !command.status().context("cannot start cargo")?.success() {
+            bail!("the tests of the laboratory do not build");
+        }
+    }
+    Ok(())
 }
 
 /// Runs the experiments, in order, all of them even where one fails.

@@ -72,6 +72,7 @@ fn main() -> ExitCode {
             told(coverage::Options::parse(&words[1..]), coverage::USAGE, |options| coverage::run(&options))
         }
         ["miri"] => miri(),
+        ["lab", "--no-run"] => lab::build(),
         ["lab", ..] => {
             told(lab::Options::parse(&words[1..]), lab::USAGE, |options| lab::run(&options, false))
         }

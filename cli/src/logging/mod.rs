@@ -7,6 +7,7 @@
 mod limit;
 mod queue;
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,10 +15,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::fmt;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::failure::Usage;
 use crate::logging::limit::Limit;
@@ -98,7 +100,7 @@ pub(crate) fn finish() {
     }
 }
 
-fn init<W>(filter: EnvFilter, limit: Arc<Limit>, format: LogFormat, writer: W)
+fn init<W>(filter: Targets, limit: Arc<Limit>, format: LogFormat, writer: W)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -116,14 +118,20 @@ where
     }
 }
 
-fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
-    EnvFilter::try_new(with_libraries(filter)).map_err(|error| {
-        Usage(format!("--log {filter:?}: {error}; write error, warn, info, debug or trace")).into()
-    })
+fn parse(filter: &str) -> anyhow::Result<Targets> {
+    let wrong = |why: &dyn Display| {
+        Usage(format!("--log {filter:?}: {why}; write error, warn, info, debug or trace")).into()
+    };
+    let full = with_libraries(filter);
+    let parts: Vec<&str> = full.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    if let Some(part) = parts.iter().find(|part| part.starts_with('=') || part.contains('[')) {
+        return Err(wrong(&format_args!("{part:?} names no module")));
+    }
+    parts.join(",").parse().map_err(|error: ParseError| wrong(&error))
 }
 
-/// `filter` about this program only: a level alone is that of Shoal's own modules, and the libraries' lines are left out but for
-/// errors, unless the filter names the library. `off` is off for all.
+/// `filter` for this program only: a level alone is that of Shoal's own modules, and libraries log errors only, unless
+/// the filter names the library. `off` is off for all.
 fn with_libraries(filter: &str) -> String {
     // Of two parts for one module the later one counts.
     let quiet = LIBRARIES.map(|library| format!("{library}=error")).join(",");
@@ -155,6 +163,10 @@ mod tests {
             shown("h2=trace,debug").contains("h2=trace") && !shown("h2=trace,debug").contains("h2=error")
         );
         assert!(shown("warn,shoal_engine=debug").contains("h2=error"));
-        assert!(parse("info,=").is_err() || parse("x=loud").is_err());
+        assert!(shown("info, trace").contains("shoal=trace"), "{}", shown("info, trace"));
+        assert_eq!(shown("off,,"), "off");
+        for wrong in ["info,=", "=info", "x=loud", "info,[span]=debug"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 }
