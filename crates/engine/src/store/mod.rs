@@ -99,6 +99,9 @@ pub(crate) struct OperationCounters {
     pub value_bytes_copied: AtomicU64,
     pub applies: AtomicU64,
     pub pages_written: AtomicU64,
+    /// Merges of layers that ended: into the base with their last slice, or among layers.
+    pub merges: AtomicU64,
+    /// Bytes of entries that merges of layers took, slices included.
     pub merged_bytes: AtomicU64,
     pub home_blocks_written: AtomicU64,
     pub extent_blocks_written: AtomicU64,

@@ -66,6 +66,16 @@ pub struct StoreStat {
     pub log_blocks_written: u64,
     /// The times of the log's batches, each from the write to the end of its flush.
     pub commit_times: Durations,
+    /// Layers of all tablets, and the entries in them, tombstones included.
+    pub layers: u64,
+    /// See `layers`.
+    pub layer_entries: u64,
+    /// The largest number of layers of one tablet.
+    pub layers_most: u64,
+    /// Merges of layers that ended, and the bytes of entries that merges took.
+    pub merges: u64,
+    /// See `merges`.
+    pub merged_bytes: u64,
     /// Applies, and the blocks of pages and of values that they wrote.
     pub applies: u64,
     /// See `applies`.
@@ -186,6 +196,11 @@ impl StoreStat {
             ("operations.value_bytes_written", "bytes", self.value_bytes_written),
             ("operations.value_bytes_read", "bytes", self.value_bytes_read),
             ("operations.value_bytes_copied", "bytes", self.value_bytes_copied),
+            ("layers", "count", self.layers),
+            ("layers.entries", "count", self.layer_entries),
+            ("layers.most", "count", self.layers_most),
+            ("layers.merges", "count", self.merges),
+            ("layers.merged", "bytes", self.merged_bytes),
             ("applies", "count", self.applies),
             ("written.log", "blocks", self.log_blocks_written),
             ("written.pages", "blocks", self.page_blocks_written),
@@ -260,8 +275,13 @@ impl Store {
         let free_blocks = inner.space.allocator().free_blocks();
         let (mut objects, mut totals) = (0, Totals::default());
         let (mut log_puts, mut log_deletes) = (0, 0);
+        let (mut layers, mut layer_entries, mut layers_most) = (0, 0, 0);
         for view in inner.tablets.all().iter().map(|tablet| tablet.view()) {
             objects += view.trees.live().saturating_sub(view.totals.runs);
+            let its_layers = view.trees.layers.list.len() as u64;
+            layers += its_layers;
+            layers_most = layers_most.max(its_layers);
+            layer_entries += view.trees.layers.entries();
             for overlay in view.frozen.iter().chain([&view.active]) {
                 let (puts, deletes) = overlay.puts_and_deletes(KEYS_SAMPLED);
                 log_puts += puts;
@@ -302,6 +322,11 @@ impl Store {
             records: commits.records,
             log_blocks_written: commits.log_blocks,
             commit_times: inner.log.committer.times(),
+            layers,
+            layer_entries,
+            layers_most,
+            merges: get(&counters.merges),
+            merged_bytes: get(&counters.merged_bytes),
             applies: get(&counters.applies),
             page_blocks_written: get(&counters.pages_written),
             home_blocks_written: get(&counters.home_blocks_written),

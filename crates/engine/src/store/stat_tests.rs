@@ -14,7 +14,8 @@ const BLOCKS: u64 = 8192;
 fn store(tuning: Tuning, background: bool) -> Store {
     let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
     block_on(async {
-        Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &Environment::default()).await.unwrap();
+        let format = FormatOptions { tablets: 1, ..FormatOptions::for_blocks(BLOCKS) };
+        Store::format(&device, &format, &Environment::default()).await.unwrap();
         let options = OpenOptions { cache_bytes: 8 << 20, background, tuning, ..OpenOptions::default() };
         Store::open(device, options, Environment::default()).await.unwrap()
     })
@@ -48,6 +49,29 @@ fn objects_count_from_their_put_on() {
     assert_eq!(stat.commit_times.count(), stat.batches, "every batch was timed");
     assert!(stat.commit_times.quantile_ns(500).is_some());
     assert!(store.read_only_reason().is_none());
+}
+
+#[test]
+fn layers_and_their_merges_are_counted() {
+    let store =
+        store(Tuning { layers_from: 0, dense_records: 8, layer_records_min: 1, ..Tuning::default() }, false);
+    put(&store, 0..4000);
+    block_on(store.0.apply_all()).unwrap();
+    let stat = store.stat();
+    assert_eq!((stat.layers, stat.layer_entries, stat.merges, stat.merged_bytes), (0, 0, 0, 0));
+    (0..4000).step_by(50).for_each(|which| put(&store, which..which + 1));
+    block_on(store.0.apply_all()).unwrap();
+    let stat = store.stat();
+    assert_eq!((stat.layers, stat.layers_most, stat.layer_entries, stat.merges), (1, 1, 80, 0));
+    assert_eq!(stat.objects, 4000);
+    // Eight layers of one size become one.
+    for round in 1..8 {
+        (round..4000).step_by(50).for_each(|which| put(&store, which..which + 1));
+        block_on(store.0.apply_all()).unwrap();
+    }
+    let stat = store.stat();
+    assert!(stat.layers < 8 && stat.merges >= 1 && stat.merged_bytes > 0, "{stat:?}");
+    assert_eq!(stat.objects, 4000);
 }
 
 #[test]
