@@ -214,10 +214,12 @@ impl Connection {
                 table::unknown(&words)
             }
             Some(command) if !command.takes(words.len()) => {
+                self.queue.now = self.timed(shared, &words, command);
                 self.session.spoil();
                 wrong_count(command.name).into()
             }
             Some(command) if !self.session.authenticated && !command.is_for_strangers() => {
+                self.queue.now = self.timed(shared, &words, command);
                 Answer::error("NOAUTH Authentication required.")
             }
             Some(command) => match &mut self.session.transaction {
