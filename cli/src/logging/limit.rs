@@ -27,7 +27,7 @@ const REPORT_NS: u64 = 10_000_000_000;
 /// Lines about the log itself, which are few.
 const OWN_TARGET: &str = "shoal::logging";
 
-/// Lines that the operator asked for one by one; the queue bounds them.
+/// The access log, which the operator asked for line by line; the queue bounds it.
 const ACCESS_TARGET: &str = "shoal::access";
 
 /// The rate of one cause. A line pushes `free_ns` on by a period; where it is a burst ahead of now, the line is left out.

@@ -122,28 +122,27 @@ fn parse(filter: &str) -> anyhow::Result<Targets> {
     let wrong = |why: &dyn Display| {
         Usage(format!("--log {filter:?}: {why}; write error, warn, info, debug or trace")).into()
     };
-    let full = with_libraries(filter);
-    let parts: Vec<&str> = full.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&str> = filter.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     if let Some(part) = parts.iter().find(|part| part.starts_with('=') || part.contains('[')) {
         return Err(wrong(&format_args!("{part:?} names no module")));
     }
-    parts.join(",").parse().map_err(|error: ParseError| wrong(&error))
+    with_libraries(&parts).parse().map_err(|error: ParseError| wrong(&error))
 }
 
-/// `filter` for this program only: a level alone is that of Shoal's own modules, and libraries log errors only, unless
-/// the filter names the library. `off` is off for all.
-fn with_libraries(filter: &str) -> String {
+/// The filter of these parts for this program only: a level alone is that of Shoal's own modules, and libraries log
+/// errors only, unless a part names the library. `off` is off for all.
+fn with_libraries(parts: &[&str]) -> String {
     // Of two parts for one module the later one counts.
     let quiet = LIBRARIES.map(|library| format!("{library}=error")).join(",");
     let level_of = |part: &str| part.parse::<LevelFilter>().ok();
-    let level = filter.split(',').map(str::trim).filter_map(level_of).next_back();
+    let level = parts.iter().copied().filter_map(level_of).next_back();
     let first = match level {
         Some(level) if level >= LevelFilter::DEBUG => format!("info,{quiet},shoal={level}"),
         Some(LevelFilter::OFF) => "off".to_owned(),
         Some(level) => format!("{level},{quiet}"),
         None => quiet,
     };
-    let modules = filter.split(',').map(str::trim).filter(|part| level_of(part).is_none());
+    let modules = parts.iter().copied().filter(|part| level_of(part).is_none());
     std::iter::once(first.as_str()).chain(modules).collect::<Vec<_>>().join(",")
 }
 
@@ -153,9 +152,9 @@ mod tests {
 
     #[test]
     fn libraries_are_quiet_unless_they_are_asked() {
-        assert!(with_libraries("info").starts_with("info,h2=error,"));
-        assert_eq!(with_libraries("off"), "off");
-        let debug = with_libraries("debug");
+        assert!(with_libraries(&["info"]).starts_with("info,h2=error,"));
+        assert_eq!(with_libraries(&["off"]), "off");
+        let debug = with_libraries(&["debug"]);
         assert!(debug.starts_with("info,h2=error,") && debug.ends_with(",shoal=debug"), "{debug}");
         let shown = |filter: &str| parse(filter).unwrap().to_string();
         assert!(shown("info,h2=trace").contains("h2=trace") && !shown("info,h2=trace").contains("h2=error"));

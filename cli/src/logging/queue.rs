@@ -17,7 +17,7 @@ use super::limit::Limit;
 /// Bytes of waiting lines at most; further lines are dropped.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// Of the last lines so many bytes are kept for a report.
+/// Bytes of the last lines that are kept for a report.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
 /// How often the thread looks whether there is something to tell of lines that were left out.
@@ -44,7 +44,7 @@ struct State {
     dropped: u64,
     /// Lines that left the queue, ever.
     written: u64,
-    /// The last lines, those that were dropped among them, and their bytes.
+    /// The last lines, dropped ones included, and their bytes.
     kept: VecDeque<Vec<u8>>,
     kept_bytes: usize,
 }
