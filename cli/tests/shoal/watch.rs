@@ -1,4 +1,4 @@
-//! A server as those who operate it see it: metrics, health, its log, `stat`, `top` and `report`.
+//! The operator's side of a server: metrics, health, its log, `stat`, `top` and `report`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -34,7 +34,7 @@ impl Watched {
         Self { child, folder, grpc, redis, metrics }
     }
 
-    /// Head and body of what the metrics listener answers.
+    /// Head and body of an answer of the metrics listener.
     fn get(&self, path: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.metrics).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -69,7 +69,7 @@ impl Watched {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// Stops it in order, and gives its log.
+    /// Stops it in order, and returns its log.
     fn stop(mut self) -> String {
         signal(&self.child, Signal::TERM);
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
@@ -103,7 +103,7 @@ fn a_server_tells_how_it_is() {
     assert_eq!(count("redis", "put", "ok"), 1.0);
     assert_eq!(server.value("shoal_objects"), 2.0, "they are in the log only");
     assert_eq!(server.value("shoal_ready"), 1.0);
-    // People and programs are told the same.
+    // People and programs get the same figures.
     let stat = server.run(&["stat"], b"");
     for words in ["objects       ", " 2, ", "room ", "takes writes", "none met"] {
         assert!(stat.text().contains(words), "{words}: {}", stat.text());
@@ -151,7 +151,7 @@ fn an_address_of_metrics_that_is_taken_fails_and_the_default_one_warns() {
         "{done:?}"
     );
     assert!(!Path::new(&data).exists(), "nothing is created");
-    // Whoever has the default address: this test, or somebody else.
+    // The default address is taken: by this test, or by another program before.
     let _default = TcpListener::bind("127.0.0.1:7415");
     let mut warned = command(&["serve", "--listen", "127.0.0.1:0", "--size", "64M", "--cache", "16M"]);
     warned.env_remove("SHOAL_METRICS").arg("--data").arg(&data);
@@ -164,6 +164,63 @@ fn an_address_of_metrics_that_is_taken_fails_and_the_default_one_warns() {
     child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(log.contains("no metrics: cannot listen on 127.0.0.1:7415"), "{log}");
+}
+
+#[test]
+fn scrapes_under_load_count_every_command() {
+    const ROUNDS: usize = 50;
+    const COMMANDS: usize = 200;
+    let server = Watched::start(&[]);
+    let count = |operation: &str| {
+        let series = format!(
+            "shoal_request_duration_seconds_count{{frontend=\"redis\",operation=\"{operation}\",result=\"ok\"}} "
+        );
+        let (_, figures) = server.get("/metrics");
+        let value = figures.lines().find_map(|line| line.strip_prefix(&series)?.parse::<usize>().ok());
+        value.unwrap_or(0)
+    };
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            for round in 0..ROUNDS {
+                let commands = (0..COMMANDS).map(|at| format!("SET k{at} {round}\r\nGET k{at}\r\n"));
+                server.redis(&commands.collect::<String>());
+            }
+        });
+        let mut before = (0, 0);
+        while !load.is_finished() {
+            let now = (count("put"), count("get"));
+            assert!(now.0 >= before.0 && now.1 >= before.1, "counters only grow: {before:?}, {now:?}");
+            before = now;
+        }
+    });
+    assert_eq!((count("put"), count("get")), (ROUNDS * COMMANDS, ROUNDS * COMMANDS));
+    assert!(server.value("shoal_objects") >= COMMANDS as f64);
+}
+
+/// `deploy/prometheus/try`, a step of CI, has a Prometheus server scrape and fire alerts; this is its part without waiting.
+#[test]
+fn promtool_accepts_the_metrics_and_the_alerts_fire_in_their_tests() {
+    let run = |arguments: &[&str], input: &[u8]| {
+        let mut command = std::process::Command::new("promtool");
+        command.args(arguments);
+        run_with(command, input)
+    };
+    if std::process::Command::new("promtool").arg("--version").output().is_err() {
+        println!("SKIPPED: there is no promtool here (apt-get install prometheus)");
+        return;
+    }
+    let server = Watched::start(&[]);
+    assert_eq!(server.run(&["put", "k", "-"], b"v").code, 0);
+    server.redis("SET k v\r\nGET k\r\n");
+    let (_, figures) = server.get("/metrics");
+    let checked = run(&["check", "metrics"], figures.as_bytes());
+    assert_eq!((checked.code, checked.stderr.as_str()), (0, ""), "{figures}");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus");
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let rules = run(&["check", "rules", &file("alerts.yml")], b"");
+    assert_eq!(rules.code, 0, "{rules:?}");
+    let fired = run(&["test", "rules", &file("alerts_test.yml")], b"");
+    assert_eq!(fired.code, 0, "{fired:?}");
 }
 
 #[test]
