@@ -64,7 +64,7 @@ pub(crate) enum Command {
     Check(check::Arguments),
     /// Stop the relocation of values in a running server, or let it go on.
     Relocation(relocation::Arguments),
-    /// Write an archive with what a support case needs.
+    /// Write an archive of configuration, figures, log and space map for a support case.
     Report(report::Arguments),
     /// Hand out disk space to other processes.
     Space(space::Arguments),

@@ -23,9 +23,9 @@ use crate::size::Size;
 /// memory above all. With a cache of 32 MiB under load that was 40 MiB (docs/measurements/performance-log.md).
 const HUGE_PAGES_FROM: Size = Size(256 << 20);
 
-/// A scrub begins so long after the end of the one before.
+/// The pause between the end of a scrub and the begin of the next.
 pub(crate) const SCRUB_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
-/// So many bytes a second it reads.
+/// Bytes that a scrub reads in a second.
 pub(crate) const SCRUB_RATE: Size = Size(8 << 20);
 
 /// A new store takes at most this much of the disk unless told otherwise.
@@ -91,7 +91,7 @@ pub(crate) struct StoreOptions {
     pub(crate) discard: bool,
     /// Leaves values where they are.
     pub(crate) pause_relocation: bool,
-    /// The pause between two scrubs in the background; none: there are none.
+    /// The pause between two scrubs in the background; none: no scrubs.
     pub(crate) scrub_every: Option<Duration>,
     /// Bytes that a scrub reads in a second.
     pub(crate) scrub_rate: Size,
@@ -165,7 +165,7 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
     Store::open(device, open, environment).await.with_context(what)
 }
 
-/// When a scrub runs in the background, and how fast.
+/// The period and the rate of scrubs in the background.
 fn tuning(options: &StoreOptions) -> Tuning {
     Tuning {
         scrub_bytes_per_s: options.scrub_every.map_or(0, |_| options.scrub_rate.0),

@@ -58,7 +58,7 @@ pub(crate) struct StoreArguments {
 }
 
 impl StoreArguments {
-    /// Whether a data file is meant, and no server.
+    /// Whether the store is a data file, without a server.
     pub(crate) fn is_file(&self) -> bool {
         self.data.is_some()
     }

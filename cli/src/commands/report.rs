@@ -1,8 +1,8 @@
-//! `shoal report`: one archive with what a support case needs: figures, space, configuration, the last lines of the log, and what
-//! the machine is.
+//! `shoal report`: one archive for a support case: figures, space, configuration, the last lines of the log, and the
+//! machine.
 //!
-//! Nothing in it is a secret: options name files with passwords, tokens and keys, and these files are not read. Keys of objects
-//! may stand in the log's lines. Whatever cannot be had is named in `missing.txt`, and the rest is there.
+//! The archive holds no secrets: options name files with passwords, tokens and keys, and these files are not read. Keys
+//! of objects may stand in the log's lines. `missing.txt` names each part that the report could not get.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -34,7 +34,7 @@ Examples:
 It has figures, the space map, the options in force (files with secrets are named and not read), the last lines of the
 server's log, and the machine's kernel, cores and memory. Keys of objects may stand in the log.";
 
-/// Of a log file so many bytes are taken from its end.
+/// Bytes that a report takes from the end of a log file.
 const LOG_BYTES_MAX: u64 = 4 << 20;
 
 #[derive(Args)]
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Write the archive here; a file that exists is not overwritten [default: ./shoal-report-TIME.tar.gz].
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Take the end of this file along: the log of the server, where it goes to a file.
+    /// Add the end of this file, for a server whose log goes to a file.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     #[command(flatten)]
@@ -80,7 +80,7 @@ fn default_path(now_ns: u64) -> PathBuf {
     format!("shoal-report-{time}.tar.gz").into()
 }
 
-/// The end of a file, from the beginning of a line on.
+/// The last lines of a file.
 fn end_of(path: &Path) -> anyhow::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -100,7 +100,7 @@ struct Report {
 }
 
 impl Report {
-    /// Adds a text, or says why it is not there.
+    /// Adds a text, or the reason why it is missing.
     fn add(&mut self, name: &str, text: anyhow::Result<String>) {
         match text {
             Ok(text) => self.texts.push((name.to_owned(), text)),
@@ -144,7 +144,7 @@ impl Report {
         }
     }
 
-    /// Writes the archive for its owner only, and gives the names of what is in it.
+    /// Writes the archive for its owner only, and returns the names of its files.
     fn write(mut self, path: &Path) -> anyhow::Result<Vec<String>> {
         if !self.missing.is_empty() {
             self.texts.push(("missing.txt".into(), self.missing.join("\n") + "\n"));
@@ -171,7 +171,7 @@ fn summary(stat: &Stat) -> String {
     Summary::new(stat).lines().into_iter().map(|(name, text)| format!("{name:13} {text}\n")).collect()
 }
 
-/// A name that a server gave as that of a file in the archive's folder.
+/// A server's name of a text as a safe name of a file in the archive's folder.
 fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
     name.chars().take(100).map(plain).collect::<String>().trim_start_matches('.').to_owned()

@@ -19,13 +19,13 @@ use crate::store_file::Access;
 use crate::summary::{Summary, show_ns};
 use crate::target::Target;
 
-/// Rates are those of so long.
+/// The time between the two looks that rates follow from.
 const RATE_TIME: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
 Examples:
   shoal stat notes/today             size, version, time and metadata of an object
-  shoal stat                         how the store and its server are
+  shoal stat                         objects, room, rates and health
   shoal stat --all                   every figure, with its unit
   shoal stat notes/today --json
   shoal stat --map                   how full and how fragmented the device is
@@ -115,7 +115,7 @@ fn print_object(output: &mut Output, key: &[u8], info: &ObjectInfo) -> anyhow::R
     Ok(())
 }
 
-/// A few lines for people; rates are those of a short while, which is waited for.
+/// Prints a few lines for people; the rates need a short wait.
 async fn print_summary(output: &mut Output, objects: &Objects) -> anyhow::Result<()> {
     const WHAT: &str = "cannot get the figures of the store";
     let (first, began) = (objects.stat().await.context(WHAT)?, Instant::now());
@@ -132,7 +132,7 @@ async fn print_summary(output: &mut Output, objects: &Objects) -> anyhow::Result
     Ok(())
 }
 
-/// Every figure with its unit.
+/// Prints every figure with its unit.
 fn print_all(output: &mut Output, stat: &Stat) -> anyhow::Result<()> {
     let block_bytes = u64::from(stat.block_bytes);
     for (name, value) in [("objects", stat.objects), ("block_bytes", block_bytes)] {
@@ -189,7 +189,7 @@ pub(crate) fn store_json(stat: &Stat, map: Option<&SpaceMap>) -> Value {
     object
 }
 
-/// Requests of a frontend, by operation and result: how many there were, and how long they took.
+/// The requests of a frontend by operation and result: their number and durations.
 fn requests_json(frontend: &FrontendFigures) -> (String, Value) {
     let request = |request: &RequestFigures| {
         let durations = &request.durations;

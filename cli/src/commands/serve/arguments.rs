@@ -143,20 +143,20 @@ pub(crate) struct Arguments {
     /// How the lines of the log look: text, or json, an object a line [default: text].
     #[arg(long, value_name = "text|json", env = "SHOAL_LOG_FORMAT", hide_env_values = true)]
     pub(crate) log_format: Option<LogFormat>,
-    /// Tell in the log of requests that take so long or longer, and where their time went; or off [default: 1s].
+    /// Log requests that take this long or longer, with the parts of their time; or off [default: 1s].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_SLOW", hide_env_values = true)]
     pub(crate) slow: Option<String>,
     /// Write a line into the log for each request: its caller, key and result. It costs a part of the throughput.
     #[arg(long, value_name = "BOOL", env = "SHOAL_ACCESS_LOG", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) access_log: Option<bool>,
-    /// Read and verify everything that is stored in the background: a scrub begins so long after the end of the one before, and the
-    /// first one ten minutes after the start; or off [default: 7d].
+    /// The pause between two scrubs, which read and verify all stored data in the background; the first one begins ten
+    /// minutes after the start; or off [default: 7d].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_SCRUB_EVERY", hide_env_values = true)]
     pub(crate) scrub_every: Option<String>,
     /// Bytes that a scrub reads in a second [default: 8M].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SCRUB_RATE", hide_env_values = true)]
     pub(crate) scrub_rate: Option<Size>,
-    /// Answer the health check of gRPC (grpc.health.v1.Health/Check) to callers without credentials, too.
+    /// Answer gRPC's health check (grpc.health.v1.Health/Check) without credentials, too.
     #[arg(long, value_name = "BOOL", env = "SHOAL_OPEN_HEALTH", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) open_health: Option<bool>,
     /// The longest duration of a stop, in seconds: requests in flight are finished, and the log's records are applied

@@ -20,7 +20,7 @@ use crate::store_file::{Access, SCRUB_EVERY, SCRUB_RATE, StoreOptions};
 const DEFAULT_DATA: &str = "./shoal.data";
 pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
-/// Requests that take so long are told of in the log.
+/// Requests of this duration or longer get a line in the log.
 const SLOW: Duration = Duration::from_secs(1);
 const DEFAULT_CACHE: Size = Size(1 << 30);
 
@@ -141,8 +141,8 @@ impl Settings {
     }
 }
 
-/// The options that were given: those of the file, and those of command line and environment in their place. They name files
-/// with secrets, and have none.
+/// The given options: those of the file, replaced by those of command line and environment. They name files with secrets
+/// and hold none.
 fn in_force(given: &Arguments, file: &Arguments) -> anyhow::Result<String> {
     let mut all = toml::Table::try_from(file)?;
     all.extend(toml::Table::try_from(given)?);
@@ -160,7 +160,7 @@ fn parse_duration(
         Some("off") => Ok(None),
         Some(text) => match humantime::parse_duration(text) {
             Ok(duration) if duration.is_zero() => {
-                Err(Usage(format!("{option} {text}: it is more than nothing; off is off")))
+                Err(Usage(format!("{option} {text}: a duration above 0 is needed; `off` switches it off")))
             }
             Ok(duration) => Ok(Some(duration)),
             Err(error) => {
