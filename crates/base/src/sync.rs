@@ -38,6 +38,17 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
+/// Lets other threads run for about `duration`.
+pub fn pause(duration: std::time::Duration) {
+    #[cfg(not(shoal_shuttle))]
+    std::thread::sleep(duration);
+    #[cfg(shoal_shuttle)]
+    {
+        let _ = duration;
+        shuttle::thread::yield_now();
+    }
+}
+
 /// Of how many locks or counters the one of a key is chosen by its hash: `count`; few in schedules, each of which makes all of them anew.
 #[must_use]
 pub const fn stripes(count: usize) -> usize {

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shoal_base::Run;
+use shoal_base::{Lsn, Run};
 
 use crate::checkpoint::apply::NewTree;
 use crate::common::damaged_range::DamagedRange;
@@ -135,7 +135,8 @@ impl Inner {
         // A merge that met damage does not go on: its layers above the damage may be merged with each other, too.
         let free =
             if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.merging };
-        let free = &layers.list[..free];
+        // Those that another merge works with stay with it.
+        let free = &layers.list[..free.min(tablet.merges.unclaimed(&layers.list))];
         if let Some(count) = full_tier(free) {
             return Some(Step::Newest(count));
         }
@@ -200,11 +201,27 @@ impl Inner {
     /// As an apply.
     pub(crate) async fn merge_some(&self, tablet: &Tablet, wanted: Wanted) -> Result<Merged> {
         self.log.poison.check()?;
-        let view = tablet.view();
-        match self.next_merge(tablet, &view.trees) {
-            Some(Step::Newest(count)) => return self.merge_newest(tablet, &view, count).await,
+        let (trees, applied) = trees_of(tablet);
+        let step = self.next_merge(tablet, &trees);
+        let claim = match step {
             None if wanted == Wanted::BySize => return Ok(Merged::Nothing),
-            Some(Step::Base) | None => {}
+            Some(Step::Newest(count)) => tablet.merges.claim_layers(&trees.layers.list[..count]),
+            Some(Step::Base) | None => tablet.merges.claim_base(),
+        };
+        let Some(_claim) = claim else {
+            if wanted == Wanted::BySize {
+                return Ok(Merged::Nothing);
+            }
+            tablet.merges.wait().await;
+            return Ok(Merged::Some(0));
+        };
+        if let Some(Step::Newest(count)) = step {
+            // Another merge may have ended before the claim, and its pages are free.
+            let newest = &trees.layers.list[..count];
+            if !trees_of(tablet).0.layers.list.windows(count).any(|some| some == newest) {
+                return Ok(Merged::Some(0));
+            }
+            return self.merge_newest(tablet, &trees, applied, count).await;
         }
         let _turn = self.maintenance.applier.take().await;
         self.log.poison.check()?;
@@ -426,10 +443,16 @@ impl Inner {
         self.tablets.met.note(&range);
     }
 
-    /// Makes one layer of the `count` newest ones of `view`. Applies go on meanwhile: layers never change, and only the publish needs
-    /// the applier's turn.
-    async fn merge_newest(&self, tablet: &Tablet, view: &View, count: usize) -> Result<Merged> {
-        let layers = &*view.trees.layers;
+    /// Makes one layer of the `count` newest ones of `trees`, which the caller has claimed. Applies go on meanwhile: layers never
+    /// change, and only the publish needs the applier's turn.
+    async fn merge_newest(
+        &self,
+        tablet: &Tablet,
+        trees: &Trees,
+        applied: Lsn,
+        count: usize,
+    ) -> Result<Merged> {
+        let layers = &*trees.layers;
         let newest = layers.list[..count].to_vec();
         // Some of them may be a part of the merge that met damage: these have no say below its frontier, and the layer that replaces
         // them all has a say everywhere.
@@ -437,7 +460,7 @@ impl Inner {
         let of_newest =
             Layers { list: newest.clone(), merging, frontier: layers.frontier.clone(), ..Layers::default() };
         let mut sink = PoolSink::new(&self.pool, &self.space, self.tuning.apply_bytes_in_flight).of_layer();
-        let written = self.write_merged(tablet, view, of_newest, &mut sink).await;
+        let written = self.write_merged(tablet, applied, of_newest, &mut sink).await;
         // R8: also after an error the pages' blocks go back only when the writes on them have ended.
         let finished = sink.finish().await;
         let Some((root, bytes)) = written.map_err(|error| self.apply_failed(&error))? else {
@@ -455,10 +478,10 @@ impl Inner {
         let mut layers = (*now.trees.layers).clone();
         let at = layers.list.windows(count).position(|some| some == newest).filter(|at| {
             let merging_now = (at + count + layers.merging).saturating_sub(layers.list.len());
-            let is_same_merge = merging == 0 || layers.frontier == view.trees.layers.frontier;
+            let is_same_merge = merging == 0 || layers.frontier == trees.layers.frontier;
             now.frozen.is_none() && merging_now == merging && is_same_merge
         });
-        // A merge into the base has begun with them, or an apply failed: the new layer is for nothing.
+        // The claim began after they had changed, or an apply failed: the new layer is for nothing.
         let Some(at) = at else {
             return Ok(Merged::Some(bytes));
         };
@@ -477,13 +500,13 @@ impl Inner {
     async fn write_merged(
         &self,
         tablet: &Tablet,
-        view: &View,
+        applied: Lsn,
         newest: Layers,
         sink: &mut PoolSink<'_>,
     ) -> Result<Option<(Root, u64)>> {
         let mut cursor = self.cursor_over(tablet, newest);
         cursor.approach(&[]);
-        let mut writer = TreeWriter::new(tree_of(self.identity, tablet.id), view.applied, sink);
+        let mut writer = TreeWriter::new(tree_of(self.identity, tablet.id), applied, sink);
         let mut bytes = 0;
         while let Some((key, found)) = cursor.next_with_tombstones().await? {
             bytes += (key.len() + found.len()) as u64;
@@ -573,6 +596,12 @@ impl Inner {
         let new = NewTree::new(trees, view.applied, view.totals);
         self.publish_tree(tablet, NewTree { pages: vec![pages], ..new }).await
     }
+}
+
+/// The trees of a tablet, without the view that would keep their freed blocks from being reused.
+fn trees_of(tablet: &Tablet) -> (Trees, Lsn) {
+    let view = tablet.view();
+    (view.trees.clone(), view.applied)
 }
 
 /// The least key above `key`.

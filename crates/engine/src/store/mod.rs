@@ -20,9 +20,11 @@ pub(crate) mod superblock;
 pub(crate) mod worker;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shoal_base::TabletId;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_base::sync::pause;
 use shoal_device::Device;
 use shoal_pool::Pool;
 
@@ -40,6 +42,11 @@ use crate::store::losses::Losses;
 use crate::store::maintenance::Maintenance;
 use crate::store::superblock::Superblock;
 use crate::tablet::tablets::Tablets;
+
+/// A write that finds too few blocks, while enough are freed that readers hold, waits so often and so long: a view that a task only
+/// looks at is gone in a moment, and its blocks are no reason to refuse the write.
+const READERS_AWAITED: u32 = 10;
+const READER_PAUSE: Duration = Duration::from_millis(1);
 
 /// An open store. Cheap to clone; all clones are the same store.
 #[derive(Clone)]
@@ -165,6 +172,15 @@ impl Inner {
             if !self.make_room(step, shortage)? {
                 break;
             }
+            claimed = attempt();
+        }
+        for _ in 0..READERS_AWAITED {
+            let Err(shortage) = &claimed else { break };
+            if shortage.available + self.space.pending_blocks() < shortage.needed {
+                break;
+            }
+            pause(READER_PAUSE);
+            self.space.reclaim(self.log.committer.named_superblock());
             claimed = attempt();
         }
         claimed.map_err(Error::from)

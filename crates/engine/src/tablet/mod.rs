@@ -5,6 +5,7 @@ pub(crate) mod damage;
 pub(crate) mod held;
 pub(crate) mod layers;
 pub(crate) mod layers_page;
+pub(crate) mod merges;
 pub(crate) mod overlay;
 pub(crate) mod tablets;
 pub(crate) mod tree;

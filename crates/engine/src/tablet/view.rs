@@ -9,6 +9,7 @@ use shoal_base::{Lsn, TabletId};
 use crate::log::queue::Marker;
 use crate::space::manager::ReadEpoch;
 use crate::tablet::layers::{Layers, LayersRef, Trees};
+use crate::tablet::merges::RunningMerges;
 use crate::tablet::overlay::Overlay;
 use crate::tablet::tree::Root;
 use crate::testing::injected_bug::{Bug, injected};
@@ -76,6 +77,8 @@ pub(crate) struct Tablet {
     pub tidy: Mutex<TidyState>,
     /// The layer that could not be read when layers were last merged, and when that was.
     pub unreadable: Mutex<Option<(Root, u64)>>,
+    /// The merges of its layers that are running.
+    pub merges: RunningMerges,
 }
 
 impl Tablet {
@@ -99,6 +102,7 @@ impl Tablet {
             marker: Mutex::default(),
             tidy: Mutex::default(),
             unreadable: Mutex::default(),
+            merges: RunningMerges::default(),
         }
     }
 

@@ -225,21 +225,22 @@ impl Inner {
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };
         // An earlier apply failed: its overlay comes first.
+        // What comes instead of a walk takes its time: it holds no view, which would keep freed blocks from being reused.
         if view.frozen.is_some() {
-            drop(turn);
+            drop((view, turn));
             self.apply_tablet(of_tablet).await?;
             return Ok(Some(again));
         }
         // Pages of layers do not move. Where nobody is in a hurry, the layers are merged first.
         if position.is_empty() && !view.trees.layers.list.is_empty() && !self.is_busy(self.now_ns()) {
-            drop(turn);
+            drop((view, turn));
             let merged = self.merge_some(of_tablet, Wanted::ByForce).await?;
             let position = if merged == Merged::Nothing { vec![0] } else { position };
             return Ok(Some(Round::Walk { tablet, position }));
         }
         // Values whose entries lie in layers move into a new one.
         if !view.trees.has_place_for_a_layer() {
-            drop(turn);
+            drop((view, turn));
             return Ok(self.end_walk().await);
         }
         let budget = (self.tuning.move_bytes_max / 8) as u64;
@@ -253,14 +254,14 @@ impl Inner {
         }
         let short = self.maintenance.relocation.is_urgent(self.now_ns());
         let Some(moves) = self.read_found(of_tablet, &view.trees, found, short).await else {
-            drop(turn);
+            drop((view, turn));
             return Ok(self.end_walk().await);
         };
         if !moves.is_empty() {
             let bytes = self.run_apply(of_tablet, &view, view.applied, moves, self.unread()).await?;
             self.maintenance.relocation.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
         }
-        drop(turn);
+        drop((view, turn));
         self.space.reclaim(self.log.committer.named_superblock());
         self.open_emptied();
         Ok(Some(next))

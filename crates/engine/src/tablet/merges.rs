@@ -1,0 +1,106 @@
+//! Which layers running merges read. A merge may take seconds, so it holds no view of its tablet: blocks that applies free
+//! meanwhile are reusable at once (R9). What it reads stays instead because only merges free pages of layers, and each claims
+//! the layers that it works with.
+
+use shoal_base::sync::Mutex;
+
+use crate::common::event::Event;
+use crate::tablet::tree::Root;
+
+/// The merges of a tablet that are running.
+#[derive(Default)]
+pub(crate) struct RunningMerges {
+    claimed: Mutex<Claimed>,
+    ended: Event,
+}
+
+#[derive(Default)]
+struct Claimed {
+    /// Layers that merges among layers read.
+    layers: Vec<Root>,
+    /// A merge into the base runs.
+    base: bool,
+}
+
+/// The right of a merge to read its layers and to free their pages. Dropped, it ends the claim.
+pub(crate) struct MergeClaim<'a> {
+    merges: &'a RunningMerges,
+    /// None: all that are merged into the base.
+    layers: Option<Vec<Root>>,
+}
+
+impl RunningMerges {
+    /// Claims some layers for a merge among them. `None` while another merge works with one of them.
+    pub(crate) fn claim_layers(&self, layers: &[Root]) -> Option<MergeClaim<'_>> {
+        let mut claimed = self.claimed.lock();
+        if claimed.base || layers.iter().any(|root| claimed.layers.contains(root)) {
+            return None;
+        }
+        claimed.layers.extend(layers);
+        Some(MergeClaim { merges: self, layers: Some(layers.to_vec()) })
+    }
+
+    /// Claims all layers for a slice of a merge into the base. `None` while another merge runs.
+    pub(crate) fn claim_base(&self) -> Option<MergeClaim<'_>> {
+        let mut claimed = self.claimed.lock();
+        if claimed.base || !claimed.layers.is_empty() {
+            return None;
+        }
+        claimed.base = true;
+        Some(MergeClaim { merges: self, layers: None })
+    }
+
+    /// How many of the first layers of `list` no merge among layers works with.
+    pub(crate) fn unclaimed(&self, list: &[Root]) -> usize {
+        let claimed = self.claimed.lock();
+        list.iter().position(|root| claimed.layers.contains(root)).unwrap_or(list.len())
+    }
+
+    /// Waits until no merge runs.
+    pub(crate) async fn wait(&self) {
+        let is_idle = || {
+            let claimed = self.claimed.lock();
+            (!claimed.base && claimed.layers.is_empty()).then_some(())
+        };
+        self.ended.wait_until(is_idle).await;
+    }
+}
+
+impl Drop for MergeClaim<'_> {
+    fn drop(&mut self) {
+        let mut claimed = self.merges.claimed.lock();
+        match &self.layers {
+            Some(layers) => claimed.layers.retain(|root| !layers.contains(root)),
+            None => claimed.base = false,
+        }
+        drop(claimed);
+        self.merges.ended.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(entries: u64) -> Root {
+        Root { entries, ..Root::EMPTY }
+    }
+
+    #[test]
+    fn merges_of_different_layers_run_side_by_side() {
+        let merges = RunningMerges::default();
+        let list = [1, 2, 3, 4].map(layer);
+        let older = merges.claim_layers(&list[2..]).unwrap();
+        assert!(merges.claim_layers(&list[1..3]).is_none() && merges.claim_base().is_none());
+        assert_eq!(merges.unclaimed(&list), 2);
+        let newer = merges.claim_layers(&list[..2]).unwrap();
+        assert_eq!(merges.unclaimed(&list), 0);
+        drop(older);
+        assert_eq!(merges.unclaimed(&list[2..]), 2);
+        drop(newer);
+        let base = merges.claim_base().unwrap();
+        assert!(merges.claim_base().is_none() && merges.claim_layers(&list[..1]).is_none());
+        drop(base);
+        assert!(merges.claim_base().is_some());
+    }
+}
