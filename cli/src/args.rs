@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, cp, export, format, get, import, ls, put, relocation, rm, serve, space, stat,
+    bench, check, completions, cp, export, format, get, import, ls, put, relocation, report, rm, serve,
+    space, stat, top,
 };
 
 const EXAMPLES: &str = "\
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     Rm(rm::Arguments),
     /// Show the attributes of an object, or the state of the whole store.
     Stat(stat::Arguments),
+    /// Show a running server's requests, rates and percentiles, live.
+    Top(top::Arguments),
     /// Copy an object to another key, with its metadata.
     Cp(cp::Arguments),
     /// Store a folder with everything in it.
@@ -61,6 +64,8 @@ pub(crate) enum Command {
     Check(check::Arguments),
     /// Stop the relocation of values in a running server, or let it go on.
     Relocation(relocation::Arguments),
+    /// Write an archive of configuration, figures, log and space map for a support case.
+    Report(report::Arguments),
     /// Hand out disk space to other processes.
     Space(space::Arguments),
     /// Measure this program on this machine.

@@ -3,7 +3,7 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
-//! [`space_map`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
+//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
@@ -23,6 +23,7 @@ mod size;
 mod space_map;
 mod stopping;
 mod store_file;
+mod summary;
 mod target;
 mod tree;
 
@@ -33,6 +34,7 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
+use crate::logging::LogFormat;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -70,7 +72,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
     match &cli.command {
         // `serve` has a configuration file, which may set the log level.
         Command::Serve(_) => {}
-        Command::Space(_) => logging::start_server(cli.log.as_deref().unwrap_or("warn"))?,
+        Command::Space(_) => logging::start_server(cli.log.as_deref().unwrap_or("warn"), LogFormat::Text)?,
         _ => logging::start(cli.log.as_deref().unwrap_or(DEFAULT_LOG))?,
     }
     match cli.command {
@@ -81,6 +83,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Ls(arguments) => commands::ls::run(arguments).await,
         Command::Rm(arguments) => commands::rm::run(arguments).await,
         Command::Stat(arguments) => commands::stat::run(arguments).await,
+        Command::Top(arguments) => commands::top::run(arguments).await,
+        Command::Report(arguments) => commands::report::run(arguments).await,
         Command::Cp(arguments) => commands::cp::run(arguments).await,
         Command::Import(arguments) => commands::import::run(arguments).await,
         Command::Export(arguments) => commands::export::run(arguments).await,

@@ -7,20 +7,26 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_device::file::{self, FileOptions, IoMode, OpenError};
 use shoal_device::{Device, blank};
-use shoal_engine::{Environment, FormatOptions, OpenOptions, Store};
+use shoal_engine::{Environment, FormatOptions, OpenOptions, Store, Tuning};
 
 use crate::size::Size;
 
 /// With a smaller cache the process takes little memory besides: it keeps less I/O memory for later, and takes no huge pages: each costs 2 MiB for what is touched in a part of it, of the allocator's
 /// memory above all. With a cache of 32 MiB under load that was 40 MiB (docs/measurements/performance-log.md).
 const HUGE_PAGES_FROM: Size = Size(256 << 20);
+
+/// The pause between the end of a scrub and the begin of the next.
+pub(crate) const SCRUB_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Bytes that a scrub reads in a second.
+pub(crate) const SCRUB_RATE: Size = Size(8 << 20);
 
 /// A new store takes at most this much of the disk unless told otherwise.
 const DEFAULT_SIZE_MAX: u64 = 64 << 30;
@@ -34,7 +40,7 @@ const TABLETS_MAX: usize = 32;
 const TABLETS_MIN: usize = 4;
 
 /// How the device is driven.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Io {
     /// io_uring where the kernel allows it, else threads.
@@ -85,6 +91,10 @@ pub(crate) struct StoreOptions {
     pub(crate) discard: bool,
     /// Leaves values where they are.
     pub(crate) pause_relocation: bool,
+    /// The pause between two scrubs in the background; none: no scrubs.
+    pub(crate) scrub_every: Option<Duration>,
+    /// Bytes that a scrub reads in a second.
+    pub(crate) scrub_rate: Size,
 }
 
 impl Default for StoreOptions {
@@ -99,6 +109,8 @@ impl Default for StoreOptions {
             own_space: Vec::new(),
             discard: false,
             pause_relocation: false,
+            scrub_every: Some(SCRUB_EVERY),
+            scrub_rate: SCRUB_RATE,
         }
     }
 }
@@ -147,9 +159,21 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         read_only: options.access == Access::Read,
         cache_bytes: usize::try_from(options.cache.0).unwrap_or(usize::MAX),
         overlay_bytes: options.overlay.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
+        tuning: tuning(options),
         ..OpenOptions::default()
     };
     Store::open(device, open, environment).await.with_context(what)
+}
+
+/// The period and the rate of scrubs in the background.
+fn tuning(options: &StoreOptions) -> Tuning {
+    Tuning {
+        scrub_bytes_per_s: options.scrub_every.map_or(0, |_| options.scrub_rate.0),
+        scrub_every_ns: options
+            .scrub_every
+            .map_or(u64::MAX, |every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX)),
+        ..Tuning::default()
+    }
 }
 
 /// The error for a file or device that has nothing but zeros where superblocks lie, with the way out.

@@ -58,6 +58,11 @@ pub(crate) struct StoreArguments {
 }
 
 impl StoreArguments {
+    /// Whether the store is a data file, without a server.
+    pub(crate) fn is_file(&self) -> bool {
+        self.data.is_some()
+    }
+
     /// Connects to the server, or opens the data file for `access`.
     pub(crate) async fn open(&self, access: Access) -> anyhow::Result<Objects> {
         if self.read_only && access != Access::Read {

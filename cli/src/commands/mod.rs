@@ -11,10 +11,12 @@ pub(crate) mod import;
 pub(crate) mod ls;
 pub(crate) mod put;
 pub(crate) mod relocation;
+pub(crate) mod report;
 pub(crate) mod rm;
 pub(crate) mod serve;
 pub(crate) mod space;
 pub(crate) mod stat;
+pub(crate) mod top;
 
 use std::sync::Arc;
 

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
 use serde_json::{Map, Value, json};
-use shoal_client::{ObjectInfo, Stat};
+use shoal_client::{FrontendFigures, ObjectInfo, RequestFigures, Stat};
+use tokio::time::sleep;
 
 use crate::commands::{about, no_such_object};
 use crate::objects::Objects;
@@ -15,12 +16,17 @@ use crate::output::{Output, bytes_of, object_json, show_count, show_key, show_ti
 use crate::size::Size;
 use crate::space_map::{SpaceMap, read_space};
 use crate::store_file::Access;
+use crate::summary::{Summary, show_ns};
 use crate::target::Target;
+
+/// The time between the two looks that rates follow from.
+const RATE_TIME: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
 Examples:
   shoal stat notes/today             size, version, time and metadata of an object
-  shoal stat                         figures about the store
+  shoal stat                         objects, room, rates and health
+  shoal stat --all                   every figure, with its unit
   shoal stat notes/today --json
   shoal stat --map                   how full and how fragmented the device is
   shoal stat --dump-space free.txt   every free run, a line each: first block and number of blocks";
@@ -33,6 +39,9 @@ pub(crate) struct Arguments {
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
+    /// Show every figure about the store and the server, with its unit.
+    #[arg(long, conflicts_with_all = ["key", "json", "map"])]
+    all: bool,
     /// Show a map of the device: fill and fragmentation by group, free runs by length.
     #[arg(long, conflicts_with = "key")]
     map: bool,
@@ -77,8 +86,12 @@ async fn stat(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
             } else if let Some(map) = &map {
                 map.print(&mut output)?;
             } else if dump.is_none() {
-                let stat = objects.stat().await.context("cannot get the figures of the store")?;
-                print_store(&mut output, &stat)?;
+                if arguments.all {
+                    let stat = objects.stat().await.context("cannot get the figures of the store")?;
+                    print_all(&mut output, &stat)?;
+                } else {
+                    print_summary(&mut output, objects).await?;
+                }
             }
         }
     }
@@ -102,29 +115,61 @@ fn print_object(output: &mut Output, key: &[u8], info: &ObjectInfo) -> anyhow::R
     Ok(())
 }
 
-fn print_store(output: &mut Output, stat: &Stat) -> anyhow::Result<()> {
-    let bytes = |blocks: u64| Size(blocks.saturating_mul(stat.block_bytes.into()));
-    output.line(&format!("objects       {}", show_count(stat.objects)))?;
-    output.line(&format!("space         {} of {} free", bytes(stat.free_blocks), bytes(stat.blocks)))?;
-    if let Some(reason) = &stat.read_only {
-        output.line(&format!("read-only     {reason}"))?;
-    }
-    if stat.uptime_ns > 0 {
-        let uptime = Duration::from_nanos(stat.uptime_ns);
-        output.line(&format!("server        {}, up {} s", stat.server_version, uptime.as_secs()))?;
-    }
-    for figure in &stat.figures {
-        let value = match figure.unit.as_str() {
-            "bytes" => Size(figure.value).to_string(),
-            "count" | "" => show_count(figure.value),
-            unit => format!("{} {unit}", show_count(figure.value)),
-        };
-        output.line(&format!("{:32} {value}", figure.name))?;
+/// Prints a few lines for people; the rates need a short wait.
+async fn print_summary(output: &mut Output, objects: &Objects) -> anyhow::Result<()> {
+    const WHAT: &str = "cannot get the figures of the store";
+    let (first, began) = (objects.stat().await.context(WHAT)?, Instant::now());
+    let lines = if first.frontends.is_empty() {
+        Summary::new(&first).lines()
+    } else {
+        sleep(RATE_TIME).await;
+        let now = objects.stat().await.context(WHAT)?;
+        Summary::between(&first, &now, began.elapsed()).lines()
+    };
+    for (name, text) in lines {
+        output.line(&format!("{name:13} {text}"))?;
     }
     Ok(())
 }
 
-fn store_json(stat: &Stat, map: Option<&SpaceMap>) -> Value {
+/// Prints every figure with its unit.
+fn print_all(output: &mut Output, stat: &Stat) -> anyhow::Result<()> {
+    let block_bytes = u64::from(stat.block_bytes);
+    for (name, value) in [("objects", stat.objects), ("block_bytes", block_bytes)] {
+        output.line(&format!("{name:32} {}", show_count(value)))?;
+    }
+    for (name, blocks) in [("blocks", stat.blocks), ("free_blocks", stat.free_blocks)] {
+        let bytes = Size(blocks.saturating_mul(block_bytes));
+        output.line(&format!("{name:32} {} blocks ({bytes})", show_count(blocks)))?;
+    }
+    for figure in &stat.figures {
+        let count = show_count(figure.value);
+        let value = match figure.unit.as_str() {
+            "bytes" => format!("{count} bytes ({})", Size(figure.value)),
+            "blocks" => format!("{count} blocks ({})", Size(figure.value.saturating_mul(block_bytes))),
+            "count" | "" => count,
+            unit => format!("{count} {unit}"),
+        };
+        output.line(&format!("{:32} {value}", figure.name))?;
+    }
+    for frontend in &stat.frontends {
+        for request in &frontend.requests {
+            let name = format!("{}.{}.{}", frontend.name, request.operation, request.result);
+            let durations = &request.durations;
+            let quantile = |permille| show_ns(durations.quantile_ns(permille));
+            output.line(&format!(
+                "{name:32} {} requests, half of them up to {}, 99 % up to {}",
+                show_count(durations.count()),
+                quantile(500),
+                quantile(990)
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// All figures for programs.
+pub(crate) fn store_json(stat: &Stat, map: Option<&SpaceMap>) -> Value {
     let figures: Map<String, Value> =
         stat.figures.iter().map(|figure| (figure.name.clone(), figure.value.into())).collect();
     let mut object = json!({
@@ -136,9 +181,27 @@ fn store_json(stat: &Stat, map: Option<&SpaceMap>) -> Value {
         "uptime_ns": stat.uptime_ns,
         "server_version": stat.server_version,
         "figures": figures,
+        "requests": stat.frontends.iter().map(requests_json).collect::<Map<_, _>>(),
     });
     if let (Some(object), Some(map)) = (object.as_object_mut(), map) {
         object.insert("map".into(), map.json());
     }
     object
+}
+
+/// The requests of a frontend by operation and result: their number and durations.
+fn requests_json(frontend: &FrontendFigures) -> (String, Value) {
+    let request = |request: &RequestFigures| {
+        let durations = &request.durations;
+        let us = |permille| durations.quantile_ns(permille).map(|ns| ns as f64 / 1e3);
+        json!({
+            "operation": request.operation,
+            "result": request.result,
+            "count": durations.count(),
+            "sum_ns": durations.sum_ns,
+            "p50_us": us(500),
+            "p99_us": us(990),
+        })
+    };
+    (frontend.name.clone(), frontend.requests.iter().map(request).collect())
 }

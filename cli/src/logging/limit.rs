@@ -27,6 +27,9 @@ const REPORT_NS: u64 = 10_000_000_000;
 /// Lines about the log itself, which are few.
 const OWN_TARGET: &str = "shoal::logging";
 
+/// The access log, which the operator asked for line by line; the queue bounds it.
+const ACCESS_TARGET: &str = "shoal::access";
+
 /// The rate of one cause. A line pushes `free_ns` on by a period; where it is a burst ahead of now, the line is left out.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
@@ -79,7 +82,8 @@ impl Limit {
     }
 
     fn admits(&self, metadata: &'static Metadata<'static>) -> bool {
-        if *metadata.level() > Level::INFO || metadata.target() == OWN_TARGET {
+        let is_free = [OWN_TARGET, ACCESS_TARGET].contains(&metadata.target());
+        if *metadata.level() > Level::INFO || is_free {
             return true;
         }
         let mut causes = self.causes.lock();

@@ -1,4 +1,4 @@
-//! The program's log: human-readable lines on standard error.
+//! The program's log: lines on standard error, for people or as JSON.
 //!
 //! A server writes the lines on a thread of its own ([`queue`]), so that an unread standard error delays no other
 //! thread. No cause may fill the log ([`limit`]), and the messages of libraries about the peer of a connection are
@@ -12,6 +12,8 @@ use std::io::{self, IsTerminal};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt;
@@ -36,36 +38,58 @@ static SERVER: OnceLock<Server> = OnceLock::new();
 struct Server {
     queue: Arc<LogQueue>,
     limit: Arc<Limit>,
+    format: LogFormat,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// A JSON object a line, for programs.
+    Json,
 }
 
 /// Starts logging what `filter` says (a level, or filters by module), for a command: its lines are written at once. To be
 /// called once, as [`start_server`].
 pub(crate) fn start(filter: &str) -> anyhow::Result<()> {
-    init(parse(filter)?, Arc::default(), io::stderr);
+    init(parse(filter)?, Arc::default(), LogFormat::Text, io::stderr);
     Ok(())
 }
 
 /// As [`start`], for a server: a line is written by a thread of its own. The program ends with [`finish`].
-pub(crate) fn start_server(filter: &str) -> anyhow::Result<()> {
+pub(crate) fn start_server(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let filter = parse(filter)?;
     let limit = Arc::<Limit>::default();
     let queue = LogQueue::to_stderr(limit.clone())?;
-    init(filter, limit.clone(), QueueWriter(queue.clone()));
+    init(filter, limit.clone(), format, QueueWriter(queue.clone()));
     // The standard library's own hook would wait for the reader of standard error.
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         tracing::error!("the thread {} panicked: {panic}", thread.name().unwrap_or("without a name"));
     }));
     // The program starts once.
-    let _ = SERVER.set(Server { queue, limit });
+    let _ = SERVER.set(Server { queue, limit, format });
     Ok(())
 }
 
 /// Writes `line` behind those of a server; false where no server's log was started.
 pub(crate) fn say(line: &str) -> bool {
     let Some(server) = SERVER.get() else { return false };
-    server.queue.push(format!("{line}\n").into_bytes());
+    match server.format {
+        LogFormat::Text => server.queue.push(format!("{line}\n").into_bytes()),
+        // Every line is an object, the last words, too.
+        LogFormat::Json => tracing::error!("{line}"),
+    }
     true
+}
+
+/// The last lines of a server's log.
+pub(crate) fn recent() -> String {
+    let lines = SERVER.get().map(|server| server.queue.recent()).unwrap_or_default();
+    String::from_utf8_lossy(&lines).into_owned()
 }
 
 /// Waits until all logged lines are written, as long as standard error is being read.
@@ -76,36 +100,50 @@ pub(crate) fn finish() {
     }
 }
 
-fn init<W>(filter: Targets, limit: Arc<Limit>, writer: W)
+fn init<W>(filter: Targets, limit: Arc<Limit>, format: LogFormat, writer: W)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let lines = fmt::layer().with_writer(writer).with_ansi(io::stderr().is_terminal()).with_target(false);
-    tracing_subscriber::registry().with(filter).with(limit::Limited(limit)).with(lines).init();
+    let all = tracing_subscriber::registry().with(filter).with(limit::Limited(limit));
+    match format {
+        LogFormat::Text => {
+            let is_terminal = io::stderr().is_terminal();
+            all.with(fmt::layer().with_writer(writer).with_ansi(is_terminal).with_target(false)).init();
+        }
+        LogFormat::Json => {
+            let lines =
+                fmt::layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
+            all.with(lines.with_writer(writer)).init();
+        }
+    }
 }
 
 fn parse(filter: &str) -> anyhow::Result<Targets> {
     let wrong = |why: &dyn Display| {
         Usage(format!("--log {filter:?}: {why}; write error, warn, info, debug or trace")).into()
     };
-    let full = with_libraries(filter);
-    let parts: Vec<&str> = full.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&str> = filter.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     if let Some(part) = parts.iter().find(|part| part.starts_with('=') || part.contains('[')) {
         return Err(wrong(&format_args!("{part:?} names no module")));
     }
-    parts.join(",").parse().map_err(|error: ParseError| wrong(&error))
+    with_libraries(&parts).parse().map_err(|error: ParseError| wrong(&error))
 }
 
-/// `filter` with the libraries' warnings left out, unless it asks for debugging, for nothing at all, or names the library.
-fn with_libraries(filter: &str) -> String {
-    let level = |part: &str| part.trim().parse::<LevelFilter>().ok();
-    let is_plain = |level: LevelFilter| level >= LevelFilter::DEBUG || level == LevelFilter::OFF;
-    if filter.split(',').filter_map(level).any(is_plain) {
-        return filter.to_owned();
-    }
+/// The filter of these parts for this program only: a level alone is that of Shoal's own modules, and libraries log
+/// errors only, unless a part names the library. `off` is off for all.
+fn with_libraries(parts: &[&str]) -> String {
     // Of two parts for one module the later one counts.
     let quiet = LIBRARIES.map(|library| format!("{library}=error")).join(",");
-    format!("{quiet},{filter}")
+    let level_of = |part: &str| part.parse::<LevelFilter>().ok();
+    let level = parts.iter().copied().filter_map(level_of).next_back();
+    let first = match level {
+        Some(level) if level >= LevelFilter::DEBUG => format!("info,{quiet},shoal={level}"),
+        Some(LevelFilter::OFF) => "off".to_owned(),
+        Some(level) => format!("{level},{quiet}"),
+        None => quiet,
+    };
+    let modules = parts.iter().copied().filter(|part| level_of(part).is_none());
+    std::iter::once(first.as_str()).chain(modules).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -114,14 +152,17 @@ mod tests {
 
     #[test]
     fn libraries_are_quiet_unless_they_are_asked() {
-        assert!(with_libraries("info").starts_with("h2=error,"));
-        assert!(with_libraries("info").ends_with(",info"));
-        assert_eq!((with_libraries("debug"), with_libraries("off")), ("debug".into(), "off".into()));
-        assert_eq!(with_libraries("info, trace"), "info, trace");
+        assert!(with_libraries(&["info"]).starts_with("info,h2=error,"));
+        assert_eq!(with_libraries(&["off"]), "off");
+        let debug = with_libraries(&["debug"]);
+        assert!(debug.starts_with("info,h2=error,") && debug.ends_with(",shoal=debug"), "{debug}");
         let shown = |filter: &str| parse(filter).unwrap().to_string();
         assert!(shown("info,h2=trace").contains("h2=trace") && !shown("info,h2=trace").contains("h2=error"));
+        assert!(
+            shown("h2=trace,debug").contains("h2=trace") && !shown("h2=trace,debug").contains("h2=error")
+        );
         assert!(shown("warn,shoal_engine=debug").contains("h2=error"));
-        assert_eq!(shown("info, trace"), "trace");
+        assert!(shown("info, trace").contains("shoal=trace"), "{}", shown("info, trace"));
         assert_eq!(shown("off,,"), "off");
         for wrong in ["info,=", "=info", "x=loud", "info,[span]=debug"] {
             assert!(parse(wrong).is_err(), "{wrong}");

@@ -17,6 +17,9 @@ use super::limit::Limit;
 /// Bytes of waiting lines at most; further lines are dropped.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of the last lines that are kept for a report.
+const KEPT_BYTES_MAX: usize = 256 << 10;
+
 /// How often the thread looks whether there is something to tell of lines that were left out.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -41,6 +44,21 @@ struct State {
     dropped: u64,
     /// Lines that left the queue, ever.
     written: u64,
+    /// The last lines, dropped ones included, and their bytes.
+    kept: VecDeque<Vec<u8>>,
+    kept_bytes: usize,
+}
+
+impl State {
+    fn keep(&mut self, line: &[u8]) {
+        self.kept_bytes += line.len();
+        self.kept.push_back(line.to_vec());
+        while self.kept_bytes > KEPT_BYTES_MAX
+            && let Some(oldest) = self.kept.pop_front()
+        {
+            self.kept_bytes -= oldest.len();
+        }
+    }
 }
 
 impl LogQueue {
@@ -64,6 +82,7 @@ impl LogQueue {
     /// Takes a line if there is room. Never waits for the reader.
     pub(super) fn push(&self, line: Vec<u8>) {
         let mut state = self.state.lock();
+        state.keep(&line);
         if state.bytes + line.len() > QUEUE_BYTES_MAX {
             state.dropped += 1;
             return;
@@ -72,6 +91,11 @@ impl LogQueue {
         state.lines.push_back(line);
         drop(state);
         self.filled.notify_one();
+    }
+
+    /// The last lines, the oldest first.
+    pub(super) fn recent(&self) -> Vec<u8> {
+        self.state.lock().kept.iter().flatten().copied().collect()
     }
 
     /// Waits until all lines were written, or none was for `silence_max`.

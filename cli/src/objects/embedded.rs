@@ -133,7 +133,7 @@ impl Embedded {
         Stat {
             server_version: env!("CARGO_PKG_VERSION").into(),
             block_bytes: BLOCK_BYTES as u32,
-            objects: stat.objects,
+            objects: stat.objects_with_log(),
             read_only: stat.poisoned.clone(),
             blocks: stat.device_blocks,
             free_blocks: stat.free_blocks,

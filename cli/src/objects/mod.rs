@@ -168,6 +168,14 @@ impl Objects {
         }
     }
 
+    /// The server's texts for a support case; none without a server.
+    pub(crate) async fn report(&self) -> Result<Vec<(String, String)>> {
+        match self {
+            Self::Remote(client) => client.report().await,
+            Self::Embedded(_) => Ok(Vec::new()),
+        }
+    }
+
     /// Stops the moving of values, or lets it go on.
     pub(crate) async fn pause_relocation(&self, pause: bool) -> Result<()> {
         match self {

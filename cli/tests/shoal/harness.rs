@@ -17,8 +17,9 @@ pub(crate) fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
             command.env_remove(name);
         }
     }
-    // The default address is one for all servers of the machine.
-    command.env("SHOAL_RESP", "off").env_remove("RUST_LOG").args(arguments).stdin(Stdio::null());
+    // The default addresses are those of all servers of the machine.
+    command.env("SHOAL_RESP", "off").env("SHOAL_METRICS", "off");
+    command.env_remove("RUST_LOG").args(arguments).stdin(Stdio::null());
     command
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 pub use shoal_base::Lsn;
+pub use shoal_base::histogram::Durations;
 pub use shoal_base::object::*;
 
 /// The bucket that is meant where none is named.
@@ -159,6 +160,36 @@ pub struct Stat {
     pub free_blocks: u64,
     /// Everything else, by name.
     pub figures: Vec<Figure>,
+    /// Requests by frontend; none of a store without a server.
+    pub frontends: Vec<FrontendFigures>,
+}
+
+impl Stat {
+    /// The figure with this name, or 0.
+    #[must_use]
+    pub fn figure(&self, name: &str) -> u64 {
+        self.figures.iter().find(|figure| figure.name == name).map_or(0, |figure| figure.value)
+    }
+}
+
+/// The counts of a frontend since the start of the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FrontendFigures {
+    /// `grpc` or `redis`.
+    pub name: String,
+    /// Requests by operation and result, without empty ones.
+    pub requests: Vec<RequestFigures>,
+}
+
+/// Requests of one operation and result.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestFigures {
+    /// As `get`.
+    pub operation: String,
+    /// As `ok`.
+    pub result: String,
+    /// Their durations.
+    pub durations: Durations,
 }
 
 /// One figure about the store or the server.

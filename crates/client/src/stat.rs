@@ -1,11 +1,12 @@
 //! Figures about the store and the server.
 
 use shoal_api::v1;
+use shoal_base::histogram::Durations;
 use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::Result;
-use crate::object::{Figure, Stat};
+use crate::object::{Figure, FrontendFigures, RequestFigures, Stat};
 
 impl Client {
     /// Stops the relocation of values in the background until the server's next start, or lets it go on.
@@ -18,6 +19,21 @@ impl Client {
                 .read(|| async {
                     self.transport.call::<v1::Moving>(v1::MovingRequest { pause }).await?;
                     Ok(())
+                })
+                .await
+        })
+    }
+
+    /// The server's texts for a support case, with their names: configuration and log, without secrets.
+    ///
+    /// # Errors
+    /// As [`Self::stat`].
+    pub fn report(&self) -> Boxed<'_, Result<Vec<(String, String)>>> {
+        Box::pin(async move {
+            self.retry
+                .read(|| async {
+                    let report = self.transport.call::<v1::Report>(v1::ReportRequest {}).await?;
+                    Ok(report.parts.into_iter().map(|part| (part.name, part.text)).collect())
                 })
                 .await
         })
@@ -46,9 +62,19 @@ impl Client {
                         blocks: stat.blocks,
                         free_blocks: stat.free_blocks,
                         figures: stat.figures.into_iter().map(figure).collect(),
+                        frontends: stat.frontends.into_iter().map(frontend).collect(),
                     })
                 })
                 .await
         })
     }
+}
+
+fn frontend(figures: v1::FrontendFigures) -> FrontendFigures {
+    let request = |request: v1::RequestFigures| RequestFigures {
+        operation: request.operation,
+        result: request.result,
+        durations: Durations::of(&request.buckets, request.sum_ns),
+    };
+    FrontendFigures { name: figures.name, requests: figures.requests.into_iter().map(request).collect() }
 }

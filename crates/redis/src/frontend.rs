@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use shoal_base::{Clock, Entropy};
 use shoal_engine::{Bucket, Environment, ObjectKey, Store};
 use shoal_frontend::Admission;
+use shoal_metrics::{Connections, FrontendMetrics};
 
 use crate::answer::Failed;
 use crate::clients::Clients;
@@ -45,7 +46,7 @@ impl Frontend {
         let Environment { clock, entropy } = environment;
         let mut run_id: String = (0..3).map(|_| format!("{:016x}", entropy.next_u64())).collect();
         run_id.truncate(40);
-        Arc::new(Self {
+        let frontend = Arc::new(Self {
             store,
             bucket,
             address,
@@ -57,12 +58,23 @@ impl Frontend {
             cursors: Cursors::default(),
             options,
             commands: AtomicU64::new(0),
-        })
+        });
+        // The metrics outlive the frontend and must not keep it.
+        let clients = Arc::downgrade(&frontend.clients);
+        frontend.metrics().watch_connections(move || {
+            clients.upgrade().map_or_else(Connections::default, |clients| connections(&clients))
+        });
+        frontend
     }
 
     /// The object that a key names.
     pub(crate) fn key(&self, key: &[u8]) -> Result<ObjectKey, Failed> {
         Ok(self.bucket.key(key)?)
+    }
+
+    /// The counts of the frontend.
+    pub(crate) fn metrics(&self) -> &FrontendMetrics {
+        self.options.metrics.redis()
     }
 
     /// Whether writes are acknowledged before they are durable.
@@ -73,5 +85,20 @@ impl Frontend {
     /// Milliseconds of the clock that never goes back.
     pub(crate) fn monotonic_ms(&self) -> u64 {
         self.clock.monotonic_ns() / 1_000_000
+    }
+}
+
+/// The connections as they are now.
+fn connections(clients: &Clients) -> Connections {
+    let (open, opened) = clients.counts();
+    let memory = clients.list(|_, client| Some(client.waiting_bytes() as u64));
+    Connections {
+        open: open as u64,
+        opened,
+        refused: clients.refused(),
+        evicted: clients.evicted(),
+        overdue: clients.overdue(),
+        memory_refusals: 0,
+        memory_bytes: memory.into_iter().sum(),
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per
 //! core. `dispatch` is such a thread: it handles all that became ready in one turn, and all writes of a turn share a
-//! batch of the log; `socket` is its side of a connection. `connection` parses requests, begins commands and keeps their
-//! answers in order. `command` has the table of commands and one file per family; its
-//! `read` and `write` have all calls of the store. `answer` is what commands say. What the protocol looks like is in
-//! `docs/format/resp.md`.
+//! batch of the log; `socket` is its side of a connection, and `timing` counts the commands that the turn answered.
+//! `connection` parses requests, begins commands and keeps their answers in order. `command` has the table of commands
+//! and one file per family; its `read` and `write` have all calls of the store. `answer` is what commands say. What the
+//! protocol looks like is in `docs/format/resp.md`.
 //!
 //! A thread answers from memory itself. What must wait (a miss, a commit) is a task of its connection, which is woken
 //! through the thread's mailbox.
@@ -18,6 +18,7 @@ mod dispatch;
 mod mailbox;
 mod shared;
 mod socket;
+mod timing;
 mod tls;
 
 mod answer;
@@ -30,7 +31,6 @@ mod clients;
 mod cursors;
 mod glob;
 mod number;
-mod process;
 
 pub use listen::{ListenError, Running, Server};
 pub use options::{Durability, Limits, RedisOptions};

@@ -1,11 +1,13 @@
 //! How the Redis frontend is run.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tls::Tls;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_frontend::MinRate;
+use shoal_metrics::Metrics;
 
 /// When a write is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct RedisOptions {
     pub threads: Option<usize>,
     /// How long a thread looks for more after work before it sleeps. Zero: it sleeps at once.
     pub poll: Duration,
+    /// The counts of the commands.
+    pub metrics: Arc<Metrics>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -52,6 +56,7 @@ impl Default for RedisOptions {
             durability: Durability::Sync,
             threads: None,
             poll: Duration::ZERO,
+            metrics: Arc::default(),
             limits: Limits::default(),
         }
     }

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::frontend::FrontendRef;
 use crate::options::Durability;
+use crate::timing::TurnFigures;
 
 /// Acknowledged writes that need not be durable yet, of one thread in the relaxed mode.
 const RELAXED_WRITES_MAX: usize = 65_536;
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     /// Memory of the cache that answers keep which were not taken or wait for others, and how much it may be.
     pub pinned: usize,
     pub pinned_max: usize,
+    /// The figures of this turn.
+    pub figures: TurnFigures,
     /// Commands since the counter was last added to.
     pub commands: u64,
     /// In the relaxed mode: acknowledged and perhaps not durable, with the time of the acknowledgement.
@@ -56,6 +59,7 @@ impl Shared {
             answers: 0,
             pinned: 0,
             pinned_max,
+            figures: TurnFigures::default(),
             commands: 0,
             relaxed: VecDeque::new(),
             now_ns,

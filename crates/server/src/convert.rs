@@ -8,6 +8,8 @@ use shoal_engine::{
     RejectRules,
 };
 
+use shoal_metrics::note_key;
+
 use crate::failure::Failure;
 
 /// The bucket that `bucket` names.
@@ -16,6 +18,7 @@ pub(crate) fn bucket(bucket: &str) -> &str {
 }
 
 pub(crate) fn object_key(bucket_name: &str, key: &[u8]) -> Result<ObjectKey, Failure> {
+    note_key(key);
     ObjectKey::new(bucket(bucket_name), key).map_err(|error| Failure::of(&error))
 }
 

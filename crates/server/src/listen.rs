@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shoal_base::task::Boxed;
@@ -105,7 +106,7 @@ impl Server {
     async fn serve(self, store: Store, shutdown: Boxed<'_, ()>) -> Result<(), ServeError> {
         let Self { listener, options, .. } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, gzip_answers, .. } = options;
-        let ServerOptions { web_origins, limits, .. } = options;
+        let ServerOptions { web_origins, limits, metrics, report, open_health, .. } = options;
         let mut changes = security.changes();
         let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
@@ -123,7 +124,11 @@ impl Server {
             room_wait_max: limits.room_wait_max,
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
             draining: drain.subscribe(),
+            metrics,
+            report,
+            open_health,
         });
+        watch_connections(&dispatch);
         let mut connections = Connections {
             tasks: JoinSet::new(),
             dispatch: Arc::clone(&dispatch),
@@ -164,6 +169,25 @@ async fn tell_health(dispatch: &Dispatch, store: &Store) {
     tracing::error!("the store takes no more writes: {reason}");
     dispatch.standard.set_serving(false).await;
     std::future::pending().await
+}
+
+/// Gives the metrics a reader of the connections.
+fn watch_connections(dispatch: &Arc<Dispatch>) {
+    // The metrics outlive the server and must not keep it.
+    let watched = Arc::downgrade(dispatch);
+    dispatch.metrics.grpc().watch_connections(move || {
+        let Some(dispatch) = watched.upgrade() else { return shoal_metrics::Connections::default() };
+        let (open, opened) = dispatch.admission.counts();
+        shoal_metrics::Connections {
+            open: open as u64,
+            opened,
+            refused: dispatch.admission.refused(),
+            evicted: dispatch.admission.evicted(),
+            overdue: dispatch.admission.overdue(),
+            memory_refusals: dispatch.flow.refused().count.load(Ordering::Relaxed),
+            memory_bytes: dispatch.flow.bytes() as u64,
+        }
+    });
 }
 
 struct Connections {

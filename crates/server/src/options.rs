@@ -1,10 +1,14 @@
 //! How the server is run.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_engine::DEFAULT_BUCKET;
 use shoal_frontend::{MinRate, Security};
+use shoal_metrics::Metrics;
+
+use crate::operations::report::ReportSource;
 
 /// How the server is run.
 #[derive(Clone, Debug)]
@@ -23,6 +27,12 @@ pub struct ServerOptions {
     pub gzip_answers: bool,
     /// The origins, as `https://example.com`, whose pages may call by gRPC-Web; `*` stands for all.
     pub web_origins: Vec<String>,
+    /// The counts of the requests.
+    pub metrics: Arc<Metrics>,
+    /// The texts of a report for a support case.
+    pub report: ReportSource,
+    /// Whether health checks need no credentials.
+    pub open_health: bool,
     /// Bounds.
     pub limits: Limits,
 }
@@ -37,6 +47,9 @@ impl Default for ServerOptions {
             gzip: false,
             gzip_answers: false,
             web_origins: Vec::new(),
+            metrics: Arc::default(),
+            report: ReportSource::default(),
+            open_health: false,
             limits: Limits::default(),
         }
     }

@@ -13,7 +13,7 @@ const RANKS: [&[&str]; 10] = [
     &["shoal-buffer", "shoal-device", "shoal-space"],
     &["shoal-pool"],
     &["shoal-engine"],
-    &["shoal-api", "shoal-resp", "shoal-frontend"],
+    &["shoal-api", "shoal-resp", "shoal-metrics", "shoal-frontend"],
     &["shoal-client", "shoal-server", "shoal-space-service"],
     &["shoal-redis", "shoal-s3"],
     &["shoal-bench"],
@@ -30,8 +30,9 @@ const TESTED_THROUGH: [(&str, &str); 1] = [("shoal-server", "shoal-client")];
 const TESTKIT_USES: [&str; 2] = ["shoal-base", "shoal-device"];
 
 /// Crates that may name tokio or tonic; those below and beside them are independent of a runtime and a network.
-pub(super) const NETWORKED: [&str; 9] = [
+pub(super) const NETWORKED: [&str; 10] = [
     "shoal-api",
+    "shoal-metrics",
     "shoal-frontend",
     "shoal-client",
     "shoal-server",

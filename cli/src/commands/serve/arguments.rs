@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
+use crate::logging::LogFormat;
 use crate::size::Size;
 use crate::store_file::Io;
 
@@ -24,7 +25,7 @@ Ctrl-C or SIGTERM stops the server in order, within --stop-timeout; a second one
 acknowledged.";
 
 /// The options, and the keys of the configuration file.
-#[derive(Args, Debug, Default, Deserialize, PartialEq)]
+#[derive(Args, Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 #[command(after_help = EXAMPLES)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Arguments {
@@ -135,6 +136,29 @@ pub(crate) struct Arguments {
     /// --tls-cert].
     #[arg(long, value_name = "on|off", env = "SHOAL_RESP_TLS", hide_env_values = true)]
     pub(crate) resp_tls: Option<String>,
+    /// The address of the metrics for Prometheus (/metrics) and of the checks /livez and /readyz, or off. It asks for no credentials
+    /// [default: 127.0.0.1:7415; where that is taken, the server warns and goes without].
+    #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_METRICS", hide_env_values = true)]
+    pub(crate) metrics: Option<String>,
+    /// How the lines of the log look: text, or json, an object a line [default: text].
+    #[arg(long, value_name = "text|json", env = "SHOAL_LOG_FORMAT", hide_env_values = true)]
+    pub(crate) log_format: Option<LogFormat>,
+    /// Log requests that take this long or longer, with the parts of their time; or off [default: 1s].
+    #[arg(long, value_name = "DURATION|off", env = "SHOAL_SLOW", hide_env_values = true)]
+    pub(crate) slow: Option<String>,
+    /// Write a line into the log for each request: its caller, key and result. It costs a part of the throughput.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_ACCESS_LOG", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) access_log: Option<bool>,
+    /// The pause between two scrubs, which read and verify all stored data in the background; the first one begins ten
+    /// minutes after the start; or off [default: 7d].
+    #[arg(long, value_name = "DURATION|off", env = "SHOAL_SCRUB_EVERY", hide_env_values = true)]
+    pub(crate) scrub_every: Option<String>,
+    /// Bytes that a scrub reads in a second [default: 8M].
+    #[arg(long, value_name = "SIZE", env = "SHOAL_SCRUB_RATE", hide_env_values = true)]
+    pub(crate) scrub_rate: Option<Size>,
+    /// Answer gRPC's health check (grpc.health.v1.Health/Check) without credentials, too.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_OPEN_HEALTH", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) open_health: Option<bool>,
     /// The longest duration of a stop, in seconds: requests in flight are finished, and the log's records are applied
     /// to the trees. The next start does the rest, as after a crash [default: 25].
     #[arg(long, value_name = "SECONDS", env = "SHOAL_STOP_TIMEOUT", hide_env_values = true)]

@@ -43,6 +43,7 @@ fn position(text: &str, error: &toml::de::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::logging::LogFormat;
     use crate::size::Size;
     use crate::store_file::Io;
 
@@ -53,7 +54,7 @@ mod tests {
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
                     password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-pending = '64M'\nresp-tls = 'off'\nlog = 'debug'\n\
-                    own-space = ['films']\ndiscard = true\npause-relocation = true\nstop-timeout = 9\n";
+                    metrics = 'off'\nopen-health = true\nlog-format = 'json'\nslow = '5ms'\naccess-log = true\nscrub-every = '2d'\nscrub-rate = '1M'\nown-space = ['films']\ndiscard = true\npause-relocation = true\nstop-timeout = 9\n";
         let config = parse(text).unwrap();
         let expected = Arguments {
             data: Some("/srv/shoal.data".into()),
@@ -81,6 +82,13 @@ mod tests {
             resp_pending: Some(Size(64 << 20)),
             resp_tls: Some("off".into()),
             log: Some("debug".into()),
+            metrics: Some("off".into()),
+            open_health: Some(true),
+            log_format: Some(LogFormat::Json),
+            slow: Some("5ms".into()),
+            access_log: Some(true),
+            scrub_every: Some("2d".into()),
+            scrub_rate: Some(Size(1 << 20)),
             own_space: Some(vec!["films".into()]),
             discard: Some(true),
             pause_relocation: Some(true),

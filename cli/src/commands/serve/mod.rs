@@ -3,6 +3,7 @@
 mod arguments;
 mod file;
 mod settings;
+mod watch;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -10,16 +11,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
+use shoal_base::BLOCK_BYTES_U64;
 use shoal_engine::{Environment, Store};
+use shoal_metrics::{Listener, Metrics};
 use shoal_redis::{ListenError, RedisOptions, Tls};
 use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerOptions};
 use tokio::sync::oneshot;
 
 pub(crate) use self::arguments::Arguments;
 use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
+use self::watch::Watching;
 use crate::failure::{Usage, output_error};
 use crate::logging;
 use crate::signals::stop_in_order;
+use crate::size::Size;
 use crate::stopping::{self, StopTime, say_left_over};
 use crate::store_file;
 
@@ -29,7 +34,8 @@ const UNENCRYPTED: &str = "tokens and values go through the network as plain tex
 
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
     let settings = Settings::new(arguments, log)?;
-    logging::start_server(&settings.log)?;
+    logging::start_server(&settings.log, settings.log_format)?;
+    let metrics = settings.watch.metrics();
     let (stop, stopped) = oneshot::channel();
     let time = Arc::new(StopTime::new(settings.stop_timeout));
     let begun = Arc::clone(&time);
@@ -46,8 +52,11 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         );
     }
     let security = Security::new(settings.credentials.read()?);
-    let server = bind(&settings, &security).await?;
-    let redis = bind_redis(&settings, &security).await?;
+    let server = bind(&settings, &security, &metrics).await?;
+    let redis = bind_redis(&settings, &security, &metrics).await?;
+    let listener = settings.watch.bind().await?;
+    let told_at = listener.as_ref().map(Listener::address);
+    let watched = Watching::start(listener, &metrics);
     warn_of_openness(&settings, &security, &server, redis.as_ref());
     let store = store_file::open(&settings.data, &settings.store).await?;
     let losses = store.stat().losses;
@@ -58,6 +67,14 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         );
     }
     let watching = tokio::spawn(settings.credentials.clone().watch(security));
+    let health = watched.health().clone();
+    let stopped = async move {
+        drop(stopped.await);
+        health.stops();
+    };
+    say_start(&settings, &store, &server, redis.as_ref(), told_at);
+    announce(&server, redis.as_ref(), told_at)?;
+    watched.health().serves(store.clone());
     // A task of its own: after the deadline of the stop this does not wait for it.
     let serving = tokio::spawn(serve(store.clone(), server, redis, stopped));
     let served = tokio::select! {
@@ -72,6 +89,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     // Where it ended by itself.
     time.begin();
     watching.abort();
+    drop(watched);
     tracing::info!("closing {}", settings.data.display());
     let closed = stopping::close(store, &time, &settings.data).await;
     served?;
@@ -105,23 +123,55 @@ async fn serve(
     store: Store,
     server: Server,
     redis: Option<shoal_redis::Server>,
-    stopped: oneshot::Receiver<()>,
+    stopped: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
-    announce(&server, redis.as_ref())?;
     let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
-    let served = server.run(store, async { drop(stopped.await) }).await;
+    let served = server.run(store, stopped).await;
     // Waits for its threads, which finish the turn that they are in.
     tokio::task::spawn_blocking(move || drop(redis)).await.context("the Redis frontend did not stop")?;
     Ok(served?)
 }
 
+/// Logs one line with the addresses, sizes and counts of this start.
+fn say_start(
+    settings: &Settings,
+    store: &Store,
+    server: &Server,
+    redis: Option<&shoal_redis::Server>,
+    metrics: Option<SocketAddr>,
+) {
+    let stat = store.stat();
+    let bytes = |blocks: u64| Size(blocks.saturating_mul(BLOCK_BYTES_U64));
+    let address = |address: Option<SocketAddr>| address.map_or_else(|| "off".to_owned(), |it| it.to_string());
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        grpc = %server.address(),
+        redis = address(redis.map(shoal_redis::Server::address)),
+        metrics = address(metrics),
+        objects = stat.objects_with_log(),
+        size = %bytes(stat.device_blocks),
+        cap = %bytes(stat.blocks_max),
+        free = %bytes(stat.free_blocks + stat.blocks_max.saturating_sub(stat.device_blocks)),
+        cache = %bytes(stat.pool.frames as u64),
+        "serving {}",
+        settings.data.display(),
+    );
+}
+
 /// Prints one line for each frontend, all at once: the reader of the first line may be gone before another one came.
-fn announce(server: &Server, redis: Option<&shoal_redis::Server>) -> anyhow::Result<()> {
+fn announce(
+    server: &Server,
+    redis: Option<&shoal_redis::Server>,
+    metrics: Option<SocketAddr>,
+) -> anyhow::Result<()> {
     let scheme = if server.is_encrypted() { "https" } else { "http" };
     let mut lines = format!("gRPC  {scheme}://{}\n", server.address());
     if let Some(redis) = redis {
         let scheme = if redis.is_encrypted() { "rediss" } else { "redis" };
         lines += &format!("Redis {scheme}://{}\n", redis.address());
+    }
+    if let Some(address) = metrics {
+        lines += &format!("Metrics http://{address}/metrics\n");
     }
     let mut stdout = std::io::stdout();
     stdout.write_all(lines.as_bytes()).and_then(|()| stdout.flush()).map_err(output_error)
@@ -137,7 +187,11 @@ async fn resolve(given: &str, example: &str) -> anyhow::Result<SocketAddr> {
 }
 
 /// Takes the address of the Redis frontend, where it is on.
-async fn bind_redis(settings: &Settings, security: &Security) -> anyhow::Result<Option<shoal_redis::Server>> {
+async fn bind_redis(
+    settings: &Settings,
+    security: &Security,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<Option<shoal_redis::Server>> {
     let Some((address, options)) = &settings.resp else { return Ok(None) };
     let listen = resolve(address, DEFAULT_RESP).await?;
     let security = security.clone();
@@ -145,7 +199,8 @@ async fn bind_redis(settings: &Settings, security: &Security) -> anyhow::Result<
         config: Arc::new(move || security.tls_of_others()),
         asks_certificates: settings.asks_redis_certificates(),
     });
-    let options = RedisOptions { listen, insecure: settings.insecure, tls, ..options.clone() };
+    let metrics = Arc::clone(metrics);
+    let options = RedisOptions { listen, insecure: settings.insecure, tls, metrics, ..options.clone() };
     match shoal_redis::Server::bind(options) {
         Err(
             error @ (ListenError::Listen(shoal_server::ListenError::NotLoopback { .. })
@@ -156,7 +211,7 @@ async fn bind_redis(settings: &Settings, security: &Security) -> anyhow::Result<
 }
 
 /// Takes the address in `settings` before the store is touched: if another server has it, nothing is created.
-async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server> {
+async fn bind(settings: &Settings, security: &Security, metrics: &Arc<Metrics>) -> anyhow::Result<Server> {
     let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
     let options = ServerOptions {
         listen,
@@ -166,6 +221,9 @@ async fn bind(settings: &Settings, security: &Security) -> anyhow::Result<Server
         gzip: settings.gzip.requests,
         gzip_answers: settings.gzip.answers,
         web_origins: settings.web_origins.clone(),
+        metrics: Arc::clone(metrics),
+        open_health: settings.open_health,
+        report: settings.watch.report(),
         limits: ServerLimits {
             drain_max: StopTime::new(settings.stop_timeout).drain_max(),
             ..ServerLimits::default()
@@ -189,7 +247,7 @@ mod tests {
         let bind = async |listen: &str, insecure| {
             let given =
                 Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..Arguments::default() };
-            bind(&Settings::new(given, None).unwrap(), &Security::default())
+            bind(&Settings::new(given, None).unwrap(), &Security::default(), &Arc::default())
                 .await
                 .map(|server| server.address())
         };

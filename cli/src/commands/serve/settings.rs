@@ -9,15 +9,19 @@ use shoal_redis::{Durability, Limits, RedisOptions};
 
 use super::arguments::Arguments;
 use super::file;
+use super::watch::WatchSettings;
 use crate::credentials::{CredentialFiles, read_secret};
 use crate::failure::Usage;
+use crate::logging::LogFormat;
 use crate::size::Size;
 use crate::stopping::STOP_TIMEOUT_S;
-use crate::store_file::{Access, StoreOptions};
+use crate::store_file::{Access, SCRUB_EVERY, SCRUB_RATE, StoreOptions};
 
 const DEFAULT_DATA: &str = "./shoal.data";
 pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
+/// Requests of this duration or longer get a line in the log.
+const SLOW: Duration = Duration::from_secs(1);
 const DEFAULT_CACHE: Size = Size(1 << 30);
 
 /// The settings in force: of the command line, the environment, the configuration file and the defaults.
@@ -37,12 +41,16 @@ pub(super) struct Settings {
     /// The Redis frontend was switched off because it would let in clients that gRPC does not.
     pub(super) is_resp_open: bool,
     pub(super) stop_timeout: Duration,
+    pub(super) watch: WatchSettings,
+    pub(super) open_health: bool,
     pub(super) log: String,
+    pub(super) log_format: LogFormat,
 }
 
 impl Settings {
     pub(super) fn new(arguments: Arguments, log: Option<String>) -> anyhow::Result<Self> {
         let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
+        let configuration = in_force(&arguments, &file)?;
         let is_resp_named = arguments.resp.is_some() || file.resp.is_some();
         let must_exist = arguments.must_exist.or(file.must_exist).unwrap_or(false);
         let settings = Self {
@@ -57,6 +65,12 @@ impl Settings {
                 own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
                 discard: arguments.discard.or(file.discard).unwrap_or(false),
                 pause_relocation: arguments.pause_relocation.or(file.pause_relocation).unwrap_or(false),
+                scrub_every: parse_duration(
+                    "--scrub-every",
+                    arguments.scrub_every.or(file.scrub_every).as_deref(),
+                    Some(SCRUB_EVERY),
+                )?,
+                scrub_rate: scrub_rate(arguments.scrub_rate.or(file.scrub_rate))?,
             },
             listen: arguments.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.into()),
             insecure: arguments.insecure.or(file.insecure).unwrap_or(false),
@@ -81,6 +95,14 @@ impl Settings {
             stop_timeout: Duration::from_secs(
                 arguments.stop_timeout.or(file.stop_timeout).unwrap_or(STOP_TIMEOUT_S),
             ),
+            watch: WatchSettings {
+                address: arguments.metrics.or(file.metrics),
+                slow: parse_duration("--slow", arguments.slow.or(file.slow).as_deref(), Some(SLOW))?,
+                logs_access: arguments.access_log.or(file.access_log).unwrap_or(false),
+                configuration,
+            },
+            log_format: arguments.log_format.or(file.log_format).unwrap_or_default(),
+            open_health: arguments.open_health.or(file.open_health).unwrap_or(false),
             log: log.or(file.log).unwrap_or_else(|| "info".into()),
             resp_tls: arguments.resp_tls.or(file.resp_tls).as_deref().map(parse_switch).transpose()?,
             is_resp_open: false,
@@ -116,6 +138,44 @@ impl Settings {
     pub(super) fn asks_redis_certificates(&self) -> bool {
         let is_tls = self.resp_tls.unwrap_or(true);
         is_tls && self.credentials.client_roots.is_some() && self.credentials.tokens.is_none()
+    }
+}
+
+/// The given options: those of the file, replaced by those of command line and environment. They name files with secrets
+/// and hold none.
+fn in_force(given: &Arguments, file: &Arguments) -> anyhow::Result<String> {
+    let mut all = toml::Table::try_from(file)?;
+    all.extend(toml::Table::try_from(given)?);
+    Ok(all.to_string())
+}
+
+/// A duration as `100ms`, `7d`; none for `off`.
+fn parse_duration(
+    option: &str,
+    given: Option<&str>,
+    default: Option<Duration>,
+) -> Result<Option<Duration>, Usage> {
+    match given {
+        None => Ok(default),
+        Some("off") => Ok(None),
+        Some(text) => match humantime::parse_duration(text) {
+            Ok(duration) if duration.is_zero() => {
+                Err(Usage(format!("{option} {text}: a duration above 0 is needed; `off` switches it off")))
+            }
+            Ok(duration) => Ok(Some(duration)),
+            Err(error) => {
+                Err(Usage(format!("{option} {text:?} is no duration: {error}; write 100ms, 2s, 7d or off")))
+            }
+        },
+    }
+}
+
+fn scrub_rate(given: Option<Size>) -> Result<Size, Usage> {
+    match given.unwrap_or(SCRUB_RATE) {
+        Size(0) => {
+            Err(Usage("--scrub-rate 0: a scrub would never end; --scrub-every off switches it off".into()))
+        }
+        rate => Ok(rate),
     }
 }
 
@@ -230,6 +290,26 @@ mod tests {
         assert_eq!(defaults.store.access, Access::Create);
         let given = Arguments { must_exist: Some(true), ..Arguments::default() };
         assert_eq!(Settings::new(given, None).unwrap().store.access, Access::Write);
+    }
+
+    #[test]
+    fn durations_are_as_people_write_them() {
+        let parse = |text| parse_duration("--slow", text, Some(SLOW));
+        assert_eq!((parse(None).unwrap(), parse(Some("off")).unwrap()), (Some(SLOW), None));
+        assert_eq!(parse(Some("100ms")).unwrap(), Some(Duration::from_millis(100)));
+        assert_eq!(parse(Some("7d")).unwrap(), Some(SCRUB_EVERY));
+        for wrong in ["", "soon", "5", "0s", "-1s"] {
+            assert!(parse(Some(wrong)).unwrap_err().to_string().contains("--slow"), "{wrong}");
+        }
+        assert!(scrub_rate(Some(Size(0))).is_err());
+    }
+
+    #[test]
+    fn a_report_has_the_options_that_were_given() {
+        let file = Arguments { listen: Some("a:1".into()), cache: Some(Size(5)), ..Arguments::default() };
+        let given = Arguments { listen: Some("b:2".into()), insecure: Some(true), ..Arguments::default() };
+        let text = in_force(&given, &file).unwrap();
+        assert_eq!(text, "cache = 5\ninsecure = true\nlisten = \"b:2\"\n");
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     assert!(evicted + left_out.sum::<usize>() >= IDLE - 1_024, "what is left out is counted: {log}");
     assert!(log.contains("closing"), "what is said last is there: {log}");
     // With all that libraries say: much is dropped, the line about closing perhaps with it, and that is told.
-    let log = log_of("debug");
+    let log = log_of("debug,h2=debug");
     assert!(log.contains("lines of the log were dropped") && log.contains("PING"), "{} bytes", log.len());
 }
 
@@ -122,8 +122,17 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
 #[test]
 fn a_server_whose_log_is_never_read_ends() {
     let folder = tempfile::tempdir().unwrap();
-    let mut serve =
-        command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M", "--log", "trace"]);
+    let mut serve = command(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--size",
+        "256M",
+        "--cache",
+        "16M",
+        "--log",
+        "trace,h2=trace",
+    ]);
     serve.arg("--data").arg(folder.path().join("data"));
     let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -326,6 +326,7 @@ impl Inner {
             pages_written
         );
         OperationCounters::add(&self.counters.merged_bytes, bytes);
+        OperationCounters::add(&self.counters.merges, u64::from(is_last));
         self.log.committer.moved.notify();
         Ok(if is_last { Merged::All(bytes) } else { Merged::Some(bytes) })
     }
@@ -491,6 +492,7 @@ impl Inner {
         self.publish_tree(tablet, NewTree { pages: vec![pages], freed, ..new }).await?;
         tracing::debug!("tablet {}: {count} layers became one of {} entries", tablet.id, root.entries);
         OperationCounters::add(&self.counters.merged_bytes, bytes);
+        OperationCounters::add(&self.counters.merges, 1);
         Ok(Merged::Some(bytes))
     }
 

@@ -159,6 +159,9 @@ pub struct Tuning {
     pub move_load_bytes_per_s: u64,
     /// Bytes that a scrub in the background reads in a second; 0: there is no scrub.
     pub scrub_bytes_per_s: u64,
+    /// Pause between the end of a scrub and the beginning of the next one, in nanoseconds. The first scrub after an
+    /// opening begins after ten minutes, or after this pause if it is shorter.
+    pub scrub_every_ns: u64,
     /// Bytes of an apply in flight at the device: a commit's flush waits for them.
     pub apply_bytes_in_flight: usize,
     /// Blocks of a step of growth; fewer if the file system has no room for them.
@@ -187,6 +190,7 @@ impl Default for Tuning {
             batch_bytes_max: 2 << 20,
             overlay_records_max: 1_000_000,
             scrub_bytes_per_s: 8 << 20,
+            scrub_every_ns: 7 * 24 * 3_600_000_000_000,
             apply_bytes_in_flight: 1 << 20,
             growth_blocks: 65_536,
             file_look_ns: 3_000_000_000,

@@ -9,6 +9,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use shoal_base::histogram::{Durations, Histogram};
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shoal_base::{BLOCK_BYTES, Clock, Lsn};
@@ -84,6 +85,8 @@ pub(crate) struct Committer {
     pub(crate) moved: Event,
     poison: Arc<Poison>,
     counters: Mutex<CommitCounters>,
+    /// The times of batches, each from the write to the end of its flush.
+    times: Histogram,
 }
 
 /// The initial state of a committer.
@@ -136,6 +139,7 @@ impl Committer {
             moved: Event::default(),
             poison,
             counters: Mutex::default(),
+            times: Histogram::default(),
         }
     }
 
@@ -156,6 +160,13 @@ impl Committer {
 
     pub(crate) fn counters(&self) -> CommitCounters {
         *self.counters.lock()
+    }
+
+    /// The times of batches, each from the write to the end of its flush.
+    pub(crate) fn times(&self) -> Durations {
+        let mut durations = Durations::default();
+        self.times.read(&mut durations);
+        durations
     }
 
     /// Notes that the ring is prepared up to `blocks` and that a durable superblock says so.
@@ -312,8 +323,11 @@ impl Committer {
         let result = if drained.records.is_empty() {
             Ok(())
         } else {
-            self.last_batch_ns.store(self.clock.monotonic_ns(), Ordering::Relaxed);
-            self.write_batch(leader, &mut drained).await
+            let began_ns = self.clock.monotonic_ns();
+            self.last_batch_ns.store(began_ns, Ordering::Relaxed);
+            let written = self.write_batch(leader, &mut drained).await;
+            self.times.add(self.clock.monotonic_ns().saturating_sub(began_ns), 1);
+            written
         };
         drained.is_left = false;
         self.ring.unreserve(drained.reserved);

@@ -121,6 +121,7 @@ impl Inner {
             None => {
                 self.scrub_superblocks(report).await;
                 self.counters.scrub_passes.fetch_add(1, Ordering::Relaxed);
+                self.counters.scrub_ended_ns.store(self.environment.clock.wall_ns(), Ordering::Relaxed);
                 *place = ScrubPlace::default();
                 true
             }

@@ -34,9 +34,9 @@ const GROWER_PERIOD: Duration = Duration::from_millis(50);
 const REAPER_PERIOD: Duration = Duration::from_millis(100);
 /// The reaper walks over all objects again after this many rounds if it forgot some.
 const REAPER_ROUNDS: u32 = 600;
-/// The first scrub of a store begins this long after it was opened, the next ones this long after the last one.
+/// The first scrub begins this long after the store was opened, at the latest: a store that is opened every day is
+/// scrubbed, too.
 const SCRUB_FIRST_NS: u64 = 600_000_000_000;
-const SCRUB_AGAIN_NS: u64 = 7 * 24 * 3_600_000_000_000;
 /// The scrubber checks for work this often.
 const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
 /// Wait after a failed apply: the device may recover.
@@ -257,8 +257,9 @@ fn watcher(store: &Weak<Inner>, worker: &Worker) {
 fn scrubber(store: &Weak<Inner>, worker: &Worker) {
     let (mut place, mut due_ns) = (ScrubPlace::default(), None);
     rounds(Duty::Scrub, store, worker, |inner| {
-        let (now_ns, rate) = (inner.now_ns(), inner.tuning.scrub_bytes_per_s);
-        let due = *due_ns.get_or_insert(now_ns.saturating_add(SCRUB_FIRST_NS));
+        let (now_ns, rate, every_ns) =
+            (inner.now_ns(), inner.tuning.scrub_bytes_per_s, inner.tuning.scrub_every_ns);
+        let due = *due_ns.get_or_insert(now_ns.saturating_add(SCRUB_FIRST_NS.min(every_ns)));
         if rate == 0 || now_ns < due {
             return Some(SCRUBBER_PERIOD);
         }
@@ -266,7 +267,7 @@ fn scrubber(store: &Weak<Inner>, worker: &Worker) {
         let scrubbed = block_on(inner.scrub_some(&mut place, &mut report));
         Some(match later("a scrub was interrupted and goes on later", scrubbed) {
             Some(true) => {
-                due_ns = Some(now_ns.saturating_add(SCRUB_AGAIN_NS));
+                due_ns = Some(now_ns.saturating_add(every_ns));
                 SCRUBBER_PERIOD
             }
             Some(false) => Duration::from_secs_f64(report.bytes as f64 / rate as f64),

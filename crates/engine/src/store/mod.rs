@@ -14,6 +14,8 @@ pub(crate) mod maintenance;
 pub(crate) mod rate;
 pub(crate) mod relocation;
 pub(crate) mod stat;
+#[cfg(test)]
+mod stat_tests;
 pub(crate) mod superblock;
 pub(crate) mod worker;
 
@@ -104,6 +106,9 @@ pub(crate) struct OperationCounters {
     pub value_bytes_copied: AtomicU64,
     pub applies: AtomicU64,
     pub pages_written: AtomicU64,
+    /// Merges of layers that ended: into the base with their last slice, or among layers.
+    pub merges: AtomicU64,
+    /// Bytes of entries that merges of layers took, slices included.
     pub merged_bytes: AtomicU64,
     pub home_blocks_written: AtomicU64,
     pub extent_blocks_written: AtomicU64,
@@ -114,6 +119,8 @@ pub(crate) struct OperationCounters {
     pub scrub_passes: AtomicU64,
     pub scrub_bytes: AtomicU64,
     pub scrub_problems: AtomicU64,
+    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended.
+    pub scrub_ended_ns: AtomicU64,
 }
 
 impl OperationCounters {

@@ -1,5 +1,6 @@
 //! Figures about a running store.
 
+use shoal_base::histogram::Durations;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
 use shoal_pool::PoolCounters;
@@ -8,11 +9,19 @@ use crate::store::Store;
 use crate::store::losses::Losses;
 use crate::value::packed::Totals;
 
+/// Keys of an overlay whose kinds are counted to estimate the numbers of puts and deletes; its lock is held meanwhile.
+const KEYS_SAMPLED: usize = 1024;
+
 /// Figures about a running store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreStat {
     /// Objects in the trees; objects only in the overlays are not counted.
     pub objects: u64,
+    /// An estimate of the keys that the overlays write and of those that they delete, without a look whether the trees
+    /// have these keys.
+    pub log_puts: u64,
+    /// See `log_puts`.
+    pub log_deletes: u64,
     /// Records that the log holds and the trees do not yet, and their bytes in memory.
     pub overlay_records: u64,
     /// See `overlay_records`.
@@ -55,6 +64,18 @@ pub struct StoreStat {
     pub records: u64,
     /// See `batches`.
     pub log_blocks_written: u64,
+    /// The times of the log's batches, each from the write to the end of its flush.
+    pub commit_times: Durations,
+    /// Layers of all tablets, and the entries in them, tombstones included.
+    pub layers: u64,
+    /// See `layers`.
+    pub layer_entries: u64,
+    /// The largest number of layers of one tablet.
+    pub layers_most: u64,
+    /// Merges of layers that ended, and the bytes of entries that merges took.
+    pub merges: u64,
+    /// See `merges`.
+    pub merged_bytes: u64,
     /// Applies, and the blocks of pages and of values that they wrote.
     pub applies: u64,
     /// See `applies`.
@@ -117,6 +138,10 @@ pub struct StoreStat {
     pub scrub_bytes: u64,
     /// See `scrub_passes`.
     pub scrub_problems: u64,
+    /// The end of the last pass, in nanoseconds of the Unix epoch; 0: none ended since the opening.
+    pub scrub_ended_ns: u64,
+    /// Damaged ranges of keys that reads and listings met since the opening.
+    pub damaged_ranges: u64,
     /// The device's counts.
     pub device: DeviceCounters,
     /// The pool's counts.
@@ -124,6 +149,14 @@ pub struct StoreStat {
 }
 
 impl StoreStat {
+    /// Objects, the log's included: exact if the log holds only new objects and deletes of old ones. Until the next
+    /// apply, which comes within seconds, an overwrite of an object in the trees counts once too often, and a delete of
+    /// an object that only the log holds counts once too little.
+    #[must_use]
+    pub fn objects_with_log(&self) -> u64 {
+        (self.objects + self.log_puts).saturating_sub(self.log_deletes)
+    }
+
     /// The figures as name, unit and value, in a fixed order, as `shoal stat` shows them.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
@@ -144,11 +177,15 @@ impl StoreStat {
             ("packed.blocks", "blocks", self.packed_blocks),
             ("packed.live", "bytes", self.packed_live_bytes),
             ("overlay.records", "count", self.overlay_records),
+            ("overlay.puts", "count", self.log_puts),
+            ("overlay.deletes", "count", self.log_deletes),
             ("overlay.bytes", "bytes", self.overlay_bytes),
             ("log.used", "blocks", self.log_used_blocks),
             ("log.ring", "blocks", self.log_blocks),
             ("log.batches", "count", self.batches),
             ("log.records", "count", self.records),
+            ("log.commit_us_p50", "us", self.commit_times.quantile_ns(500).unwrap_or(0) / 1_000),
+            ("log.commit_us_p99", "us", self.commit_times.quantile_ns(990).unwrap_or(0) / 1_000),
             ("operations.puts", "count", self.puts),
             ("operations.gets", "count", self.gets),
             ("operations.deletes", "count", self.deletes),
@@ -159,6 +196,11 @@ impl StoreStat {
             ("operations.value_bytes_written", "bytes", self.value_bytes_written),
             ("operations.value_bytes_read", "bytes", self.value_bytes_read),
             ("operations.value_bytes_copied", "bytes", self.value_bytes_copied),
+            ("layers", "count", self.layers),
+            ("layers.entries", "count", self.layer_entries),
+            ("layers.most", "count", self.layers_most),
+            ("layers.merges", "count", self.merges),
+            ("layers.merged", "bytes", self.merged_bytes),
             ("applies", "count", self.applies),
             ("written.log", "blocks", self.log_blocks_written),
             ("written.pages", "blocks", self.page_blocks_written),
@@ -181,6 +223,8 @@ impl StoreStat {
             ("scrub.passes", "count", self.scrub_passes),
             ("scrub.bytes", "bytes", self.scrub_bytes),
             ("scrub.problems", "count", self.scrub_problems),
+            ("scrub.ended", "s", self.scrub_ended_ns / 1_000_000_000),
+            ("damage.ranges", "count", self.damaged_ranges),
             ("device.reads", "count", self.device.reads),
             ("device.blocks_read", "blocks", self.device.blocks_read),
             ("device.writes", "count", self.device.writes),
@@ -213,6 +257,12 @@ impl StoreStat {
 }
 
 impl Store {
+    /// The reason why the store takes no writes any more: the device failed one, or the store was opened read-only.
+    #[must_use]
+    pub fn read_only_reason(&self) -> Option<String> {
+        self.0.log.poison.reason().map(str::to_owned)
+    }
+
     /// Figures about the store.
     #[must_use]
     pub fn stat(&self) -> StoreStat {
@@ -224,8 +274,19 @@ impl Store {
         let pending_blocks = inner.space.pending_blocks();
         let free_blocks = inner.space.allocator().free_blocks();
         let (mut objects, mut totals) = (0, Totals::default());
+        let (mut log_puts, mut log_deletes) = (0, 0);
+        let (mut layers, mut layer_entries, mut layers_most) = (0, 0, 0);
         for view in inner.tablets.all().iter().map(|tablet| tablet.view()) {
             objects += view.trees.live().saturating_sub(view.totals.runs);
+            let its_layers = view.trees.layers.list.len() as u64;
+            layers += its_layers;
+            layers_most = layers_most.max(its_layers);
+            layer_entries += view.trees.layers.entries();
+            for overlay in view.frozen.iter().chain([&view.active]) {
+                let (puts, deletes) = overlay.puts_and_deletes(KEYS_SAMPLED);
+                log_puts += puts;
+                log_deletes += deletes;
+            }
             totals.runs += view.totals.runs;
             totals.packed_blocks += view.totals.packed_blocks;
             totals.packed_live_bytes += view.totals.packed_live_bytes;
@@ -237,6 +298,8 @@ impl Store {
         let counters = &inner.counters;
         StoreStat {
             objects,
+            log_puts,
+            log_deletes,
             overlay_records: records as u64,
             overlay_bytes: bytes as u64,
             device_blocks,
@@ -258,6 +321,12 @@ impl Store {
             batches: commits.batches,
             records: commits.records,
             log_blocks_written: commits.log_blocks,
+            commit_times: inner.log.committer.times(),
+            layers,
+            layer_entries,
+            layers_most,
+            merges: get(&counters.merges),
+            merged_bytes: get(&counters.merged_bytes),
             applies: get(&counters.applies),
             page_blocks_written: get(&counters.pages_written),
             home_blocks_written: get(&counters.home_blocks_written),
@@ -290,6 +359,8 @@ impl Store {
             scrub_passes: get(&counters.scrub_passes),
             scrub_bytes: get(&counters.scrub_bytes),
             scrub_problems: get(&counters.scrub_problems),
+            scrub_ended_ns: get(&counters.scrub_ended_ns),
+            damaged_ranges: inner.tablets.met.all().len() as u64,
             device: inner.device.counters(),
             pool: inner.pool.counters(),
         }

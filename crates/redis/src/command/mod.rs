@@ -13,6 +13,7 @@ mod client;
 mod cluster;
 mod dedup;
 mod expiry;
+mod figures;
 mod keys;
 mod listing;
 mod numbers;

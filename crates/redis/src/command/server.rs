@@ -1,16 +1,15 @@
 //! Commands about the server.
 
 use std::fmt::Write;
-use std::sync::atomic::Ordering;
 
 use shoal_base::BLOCK_BYTES;
 
 use super::call::{Call, Outcome, Part, Session, integer, is};
-use super::scan;
+use super::{figures, scan};
 use crate::answer::{Answer, Failed};
 use crate::glob;
 use crate::options::Durability;
-use crate::process::Usage;
+use shoal_metrics::Usage;
 
 /// The version of Redis whose behaviour this is nearest to: clients ask for it to know which commands there are.
 pub(super) const VERSION: &str = "7.2.0";
@@ -145,16 +144,18 @@ type Section = fn(&Call) -> String;
 const COUNTED_MAX: u64 = 10_000;
 
 pub(super) async fn info(call: Call) -> Outcome {
-    let sections: [(&str, Section); 9] = [
+    let sections: [(&str, Section); 11] = [
         ("server", about_server),
         ("clients", about_clients),
         ("memory", about_memory),
         ("persistence", about_persistence),
-        ("stats", about_stats),
+        ("stats", figures::about_stats),
+        ("latencystats", figures::about_latency),
         ("replication", about_replication),
         ("cpu", about_cpu),
         ("cluster", about_cluster),
         ("damage", about_damage),
+        ("shoal", figures::about_store),
     ];
     let words = call.rest(1);
     let all = words.is_empty()
@@ -222,19 +223,6 @@ fn about_persistence(call: &Call) -> String {
     format!(
         "# Persistence\r\nloading:0\r\naof_enabled:1\r\naof_last_write_status:{aof}\r\nrdb_changes_since_last_save:0\r\n\
          rdb_bgsave_in_progress:0\r\nrdb_last_bgsave_status:{status}\r\naof_rewrite_in_progress:0\r\n"
-    )
-}
-
-fn about_stats(call: &Call) -> String {
-    let frontend = &call.frontend;
-    let (_, connections) = frontend.clients.counts();
-    let commands = frontend.commands.load(Ordering::Relaxed);
-    let (refused, evicted) = (frontend.clients.refused(), frontend.clients.evicted());
-    let overdue = frontend.clients.overdue();
-    format!(
-        "# Stats\r\ntotal_connections_received:{connections}\r\ntotal_commands_processed:{commands}\r\n\
-         rejected_connections:{refused}\r\nevicted_connections:{evicted}\r\noverdue_connections:{overdue}\r\n\
-         evicted_keys:0\r\n"
     )
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use shoal_frontend::is_same;
+use shoal_metrics::RefusalCause;
 use shoal_resp::Protocol;
 
 use super::call::{Call, Replies, SYNTAX, Session, integer, is};
@@ -23,6 +24,7 @@ fn admit(session: &mut Session, frontend: &Frontend, user: &[u8], password: &[u8
     if !right {
         let client = &session.client;
         // The operator hears of who tries; how often a cause is logged is bounded by the program's log.
+        frontend.metrics().add_refusal(RefusalCause::Credentials);
         tracing::warn!(peer = %client.addresses.peer, "connection {}: a wrong user or password", client.id);
         return Err(WRONG_PASSWORD.into());
     }

@@ -1,6 +1,9 @@
 //! The one table of the commands: what each is called, what it needs to run, and the function that runs it.
 
+use std::sync::LazyLock;
+
 use shoal_engine::ReadLevel;
+use shoal_metrics::Operation;
 
 use super::call::{Call, Command, Keys, Order, Part, Run, RunNow, Task};
 use super::expiry::Unit;
@@ -156,6 +159,37 @@ const PART_SHIFT: u32 = 16;
 pub(crate) fn number_of(command: &'static Command, part: usize) -> usize {
     let from_start = std::ptr::from_ref(command).addr() - COMMANDS.as_ptr().addr();
     (from_start / size_of::<Command>() + 1) | (part << PART_SHIFT)
+}
+
+/// The metrics' operation of a command with this number of words.
+pub(crate) fn operation_of(command: &'static Command, words: usize) -> Operation {
+    static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| COMMANDS.iter().map(look_up).collect());
+    match OPERATIONS.get(number_of(command, 0) - 1) {
+        Some(Operation::Delete) if words > 2 => Operation::MultiDelete,
+        Some(&operation) => operation,
+        None => Operation::Other,
+    }
+}
+
+/// The operation of a command with one key, by its name.
+fn look_up(command: &Command) -> Operation {
+    match command.name {
+        "get" | "getrange" | "substr" | "getbit" | "bitcount" | "bitpos" | "bitfield_ro" | "shoal.getv" => {
+            Operation::Get
+        }
+        "exists" | "expiretime" | "pexpiretime" | "pttl" | "strlen" | "touch" | "ttl" | "type" => {
+            Operation::Head
+        }
+        "psetex" | "set" | "setex" | "setnx" => Operation::Put,
+        "del" | "unlink" => Operation::Delete,
+        "flushall" | "flushdb" => Operation::MultiDelete,
+        "dbsize" | "keys" | "randomkey" | "scan" | "shoal.damage" => Operation::List,
+        "mget" => Operation::MultiGet,
+        "mset" | "msetnx" => Operation::MultiPut,
+        "exec" => Operation::Transaction,
+        _ if command.writes => Operation::Update,
+        _ => Operation::Other,
+    }
 }
 
 /// The name of the command with a number, `client|list`; `NULL` for 0.

@@ -6,11 +6,12 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use shoal_base::hash::hash64;
 use shoal_engine::{Pending, ReceiveBuffer, TryGet};
+use shoal_metrics::{Marks, RequestResult};
 use shoal_resp::{Reply, Request};
 use smallvec::smallvec;
 
 use super::Connection;
-use super::in_flight::{ANSWER_BYTES_GUESS, InFlight, Through};
+use super::in_flight::{ANSWER_BYTES_GUESS, InFlight, Popped, Through};
 use super::input::LONG_VALUE_BYTES_MIN;
 use crate::answer::Answer;
 use crate::command::call::{
@@ -20,6 +21,7 @@ use crate::command::call::{
 use crate::command::{identity_of, table, transactions};
 use crate::command::{read, write};
 use crate::shared::Shared;
+use crate::timing::{Timed, result_of, shown_key};
 
 impl Connection {
     /// Begins commands as far as they are there and may begin; false where one of them, or the client, must be waited for.
@@ -97,10 +99,14 @@ impl Connection {
             || self.session.replies != Replies::All
             || self.session.transaction.is_some()
             || shared.frontend.is_relaxed()
+            || shared.frontend.metrics().logs_access()
             || self.queue.is_running()
         {
             return false;
         }
+        let timed = |command, words| timed(command, words, self.came_ns, shared.now_ns);
+        let (get, set) = (timed(table::get(), 2), timed(table::set(), 3));
+        let (mut found, mut not_found) = (0, 0);
         let chunk = self.input.received.first_chunk();
         let (mut taken, mut commands) = (0, 0);
         let mut written: Option<(Pending, usize)> = None;
@@ -113,8 +119,14 @@ impl Connection {
                 None if is(glance.name, "get") && writes == 0 && self.queue.is_empty() => {
                     let Ok(key) = shared.frontend.bucket.key(glance.argument) else { break };
                     let show = |value: Option<&[u8]>| match value {
-                        Some(value) => reply.bulk(value),
-                        None => reply.null(),
+                        Some(value) => {
+                            found += 1;
+                            reply.bulk(value)
+                        }
+                        None => {
+                            not_found += 1;
+                            reply.null()
+                        }
                     };
                     self.last = Some((table::get(), 0));
                     if let TryGet::MustWait(lookup) = read::try_get(shared, &key, show) {
@@ -145,13 +157,20 @@ impl Connection {
         self.input.received.truncate_front(taken);
         self.input.expects_value = false;
         self.input.rate.forget();
+        for (count, result) in [(found, RequestResult::Ok), (not_found, RequestResult::NotFound)] {
+            if count > 0 {
+                self.finished.add(get.clone(), result, count);
+            }
+        }
         if let Some((last, writes)) = written {
+            self.queue.now = set;
             self.queue.wait_for_writes(last, writes);
         }
         shared.read_cache.settle();
         shared.commands += commands;
         if let Some((hash, key, lookup)) = missed {
             let task = Box::pin(read::get_from(shared.frontend.clone(), key, lookup));
+            self.queue.now = get;
             self.poll_first(shared, task, false, |queue, task| {
                 queue.run_as(task, smallvec![hash], (Order::Keys, false), ANSWER_BYTES_GUESS);
             });
@@ -179,6 +198,10 @@ impl Connection {
         };
         shared.commands += 1;
         self.input.rate.forget();
+        self.queue.now = Timed {
+            marks: Marks { began_ns: self.came_ns, started_ns: shared.now_ns, ..Marks::default() },
+            ..Timed::default()
+        };
         let name = words.first().map_or(&[][..], |name| name);
         let refused = match table::find(name) {
             None if is(name, "post") || is(name, "host:") => {
@@ -191,10 +214,12 @@ impl Connection {
                 table::unknown(&words)
             }
             Some(command) if !command.takes(words.len()) => {
+                self.queue.now = self.timed(shared, &words, command);
                 self.session.spoil();
                 wrong_count(command.name).into()
             }
             Some(command) if !self.session.authenticated && !command.is_for_strangers() => {
+                self.queue.now = self.timed(shared, &words, command);
                 Answer::error("NOAUTH Authentication required.")
             }
             Some(command) => match &mut self.session.transaction {
@@ -218,6 +243,7 @@ impl Connection {
     ) {
         let part = command.part_of(words.get(1).map(|word| &word[..]));
         self.last = Some((command, part));
+        self.queue.now = self.timed(shared, &words, command);
         self.input.expects_value = received.is_some() || is_set_of_long(&words, command);
         self.input.gave_up_buffer = false;
         if transactions::is_exec(&words, command)
@@ -249,6 +275,15 @@ impl Connection {
                 queue.run(task, keys, command, word_bytes);
             }),
         }
+    }
+
+    /// The times of a command that begins now.
+    fn timed(&self, shared: &Shared, words: &[Bytes], command: &'static Command) -> Timed {
+        let mut timed = timed(command, words.len(), self.came_ns, shared.now_ns);
+        if shared.frontend.metrics().logs_access() {
+            timed.key = command.keys.of(words).next().map(|key| shown_key(key));
+        }
+        timed
     }
 
     /// Begins what was queued since MULTI; the words are EXEC's.
@@ -303,8 +338,10 @@ impl Connection {
         let session = &mut self.session;
         self.queue.poll_running(&mut context, |outcome, writes| finish(shared, session, outcome, writes));
         self.input.parser.set_authenticated(self.session.authenticated);
-        while let Some((answer, times)) = self.queue.pop(&mut context) {
-            if times > 0 {
+        while let Some(Popped { answer, times, is_answered, timed }) = self.queue.pop(&mut context) {
+            let result = result_of(&answer, timed.operation);
+            self.finished.add(timed, result, times as u64);
+            if is_answered {
                 answer.write_times(times, &mut Reply::new(&mut self.out, self.session.protocol));
             }
         }
@@ -312,7 +349,13 @@ impl Connection {
 
     /// An answer behind those of what was begun before.
     pub(super) fn answer(&mut self, answer: Answer) {
-        if self.session.replies != Replies::All {
+        let is_muted = self.session.replies != Replies::All;
+        if is_muted || self.queue.is_empty() {
+            let timed = self.queue.now.clone();
+            let result = result_of(&answer, timed.operation);
+            self.finished.add(timed, result, 1);
+        }
+        if is_muted {
             return;
         }
         if self.queue.is_empty() {
@@ -321,6 +364,11 @@ impl Connection {
             self.queue.wait(answer.into());
         }
     }
+}
+
+/// The times of a command of so many words, which arrived at `came_ns` and begins now.
+fn timed(command: &'static Command, words: usize, came_ns: u64, now_ns: u64) -> Timed {
+    Timed::new(command.name, table::operation_of(command, words), came_ns, now_ns)
 }
 
 /// Whether this is a SET whose value could have been received into the memory that goes to the device.

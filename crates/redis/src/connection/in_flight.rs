@@ -16,6 +16,7 @@ use bytes::Bytes;
 
 use crate::answer::{Answer, Failed};
 use crate::command::call::{Command, Order, Outcome, Task};
+use crate::timing::Timed;
 
 /// A running command counts as an answer of so many bytes for each of its keys: the real size is not known yet.
 pub(super) const ANSWER_BYTES_GUESS: usize = 64 << 10;
@@ -54,6 +55,22 @@ impl From<Answer> for Through {
     }
 }
 
+/// A command in the queue.
+struct Entry {
+    command: InFlightCommand,
+    is_answered: bool,
+    timed: Timed,
+}
+
+/// A command whose answer may leave, or several.
+pub(super) struct Popped {
+    pub answer: Answer,
+    /// The number of commands with this answer.
+    pub times: usize,
+    pub is_answered: bool,
+    pub timed: Timed,
+}
+
 /// How many commands that run read a key, and how many write it.
 #[derive(Clone, Copy, Default)]
 struct Uses {
@@ -64,8 +81,8 @@ struct Uses {
 /// Commands that were begun.
 #[derive(Default)]
 pub(super) struct InFlight {
-    /// Each with whether it is answered.
-    entries: VecDeque<(InFlightCommand, bool)>,
+    /// In the order in which they are answered.
+    entries: VecDeque<Entry>,
     /// Commands in it.
     commands: usize,
     /// Those that run.
@@ -81,6 +98,10 @@ pub(super) struct InFlight {
     pinned: usize,
     /// Commands that begin from here on are not answered.
     is_muted: bool,
+    /// The command that begins now.
+    pub now: Timed,
+    /// The begin of the thread's turn.
+    pub turn_ns: u64,
 }
 
 impl InFlight {
@@ -107,8 +128,8 @@ impl InFlight {
         if std::mem::take(&mut self.pinned) == 0 {
             return;
         }
-        for (command, _) in &mut self.entries {
-            if let InFlightCommand::Waiting { through, .. } = command {
+        for entry in &mut self.entries {
+            if let InFlightCommand::Waiting { through, .. } = &mut entry.command {
                 through.answer.own();
             }
         }
@@ -159,7 +180,11 @@ impl InFlight {
     }
 
     fn push(&mut self, command: InFlightCommand) {
-        self.entries.push_back((command, !self.is_muted));
+        let mut timed = self.now.clone();
+        if !matches!(command, InFlightCommand::Running { .. }) {
+            timed.marks.placed_ns = self.turn_ns;
+        }
+        self.entries.push_back(Entry { command, is_answered: !self.is_muted, timed });
     }
 
     /// A command goes on as a task. `bytes`: of its words.
@@ -215,7 +240,7 @@ impl InFlight {
         if self.running == 0 {
             return;
         }
-        for (command, _) in &mut self.entries {
+        for Entry { command, timed, .. } in &mut self.entries {
             let InFlightCommand::Running { task, keys, order, writes, bytes } = command else { continue };
             let Poll::Ready(outcome) = task.as_mut().poll(context) else { continue };
             for key in &*keys {
@@ -232,6 +257,7 @@ impl InFlight {
             self.writing -= usize::from(*writes);
             self.bytes -= *bytes;
             let through = finish(outcome, *writes);
+            timed.marks.placed_ns = self.turn_ns;
             let bytes = through.answer.bytes();
             self.writing += usize::from(through.writes);
             self.bytes += bytes;
@@ -240,10 +266,10 @@ impl InFlight {
         }
     }
 
-    /// Takes the first answer, where it may leave, and for how many commands it is given: none where they are not answered. Only
+    /// Takes the first answer, where it may leave. Only
     /// the first waits: what is behind it cannot be answered before it, and the log is in order.
-    pub(super) fn pop(&mut self, context: &mut Context<'_>) -> Option<(Answer, usize)> {
-        let (command, is_answered) = self.entries.front_mut()?;
+    pub(super) fn pop(&mut self, context: &mut Context<'_>) -> Option<Popped> {
+        let Entry { command, is_answered, .. } = self.entries.front_mut()?;
         let is_answered = *is_answered;
         let (answer, bytes, times) = match command {
             InFlightCommand::Running { .. } => return None,
@@ -266,10 +292,11 @@ impl InFlight {
                 (answer, *bytes, 1)
             }
         };
-        self.entries.pop_front();
+        let mut timed = self.entries.pop_front()?.timed;
+        timed.marks.done_ns = self.turn_ns;
         self.commands -= times;
         self.bytes -= bytes;
-        Some((answer, if is_answered { times } else { 0 }))
+        Some(Popped { answer, times, is_answered, timed })
     }
 }
 
@@ -325,7 +352,7 @@ mod tests {
     fn poll(queue: &mut InFlight) -> Vec<Answer> {
         let mut context = Context::from_waker(Waker::noop());
         queue.poll_running(&mut context, |outcome, _| outcome.unwrap().answer.into());
-        std::iter::from_fn(|| queue.pop(&mut context)).map(|(answer, _)| answer).collect()
+        std::iter::from_fn(|| queue.pop(&mut context)).map(|popped| popped.answer).collect()
     }
 
     #[test]

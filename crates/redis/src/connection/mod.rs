@@ -29,6 +29,7 @@ use crate::frontend::FrontendRef;
 use crate::mailbox::ConnectionWaker;
 use crate::shared::Shared;
 use crate::socket::{Gone, Socket, Wanted};
+use crate::timing::FinishedCommands;
 use crate::tls::{Opened, Sealing};
 
 /// A connection.
@@ -50,6 +51,11 @@ pub(crate) struct Connection {
     is_listened_to: bool,
     /// Its last command, and which of its parts.
     last: Option<(&'static Command, usize)>,
+    /// The arrival of the last byte of commands that have not begun, and whether all of them have begun since.
+    came_ns: u64,
+    has_begun_all: bool,
+    /// Commands that were answered in this turn.
+    finished: FinishedCommands,
 }
 
 impl Connection {
@@ -72,6 +78,9 @@ impl Connection {
             backlog: Backlog::default(),
             is_listened_to: false,
             last: None,
+            came_ns: 0,
+            has_begun_all: true,
+            finished: FinishedCommands::default(),
         }
     }
 
@@ -84,6 +93,10 @@ impl Connection {
     /// # Errors
     /// [`Gone`].
     pub(crate) fn receive(&mut self, socket: &mut Socket, shared: &mut Shared) -> Result<usize, Gone> {
+        if self.has_begun_all {
+            self.came_ns = shared.now_ns;
+        }
+        let before = self.input.received.len();
         let received = match &mut self.sealing {
             Some(sealing) => {
                 let received = socket.receive(sealing.raw(), Wanted::default(), &mut shared.block)?;
@@ -108,6 +121,9 @@ impl Connection {
             self.input.ended = true;
             return Ok(0);
         };
+        let opened =
+            if self.sealing.is_some() { self.input.received.len().saturating_sub(before) } else { count };
+        shared.figures.received_bytes += opened as u64;
         self.input.rate.came(count);
         self.backlog.came(count);
         Ok(count)
@@ -117,7 +133,14 @@ impl Connection {
     ///
     /// # Errors
     /// [`Gone`].
-    pub(crate) fn send(&mut self, socket: &mut Socket, now_ns: u64) -> Result<(), Gone> {
+    pub(crate) fn send(&mut self, socket: &mut Socket, shared: &mut Shared) -> Result<(), Gone> {
+        let before = self.out.len();
+        let sent = self.send_some(socket, shared.now_ns);
+        shared.figures.sent_bytes += (before - self.out.len()) as u64;
+        sent
+    }
+
+    fn send_some(&mut self, socket: &mut Socket, now_ns: u64) -> Result<(), Gone> {
         let ends = self.says_no_more();
         let Some(sealing) = &mut self.sealing else { return socket.send(&mut self.out, now_ns) };
         loop {
@@ -129,6 +152,11 @@ impl Connection {
                 return Ok(());
             }
         }
+    }
+
+    /// Adds the commands that were answered in this turn to the figures of the thread.
+    pub(crate) fn tell_finished(&mut self, shared: &mut Shared) {
+        shared.figures.take(self.session.client.addresses.peer, &mut self.finished);
     }
 
     /// Whether nothing more is understood, as the connection ends when its answers were sent.
@@ -147,9 +175,11 @@ impl Connection {
     /// Goes on with what was begun, and begins what was received as far as it may; says whether more is wanted from the
     /// socket. What waits then is woken through the mailbox.
     pub(crate) fn advance(&mut self, shared: &mut Shared) -> bool {
+        self.queue.turn_ns = shared.now_ns;
         self.poll_in_flight(shared);
         loop {
             let all_started = self.begin_commands(shared);
+            self.has_begun_all = all_started;
             let before = (self.queue.len(), self.queue.bytes());
             self.poll_in_flight(shared);
             // A command that was begun may be through already, and then those that wait for it may begin.

@@ -18,6 +18,7 @@ use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use rustix::net::sockopt;
+use shoal_metrics::RefusalCause;
 
 use self::accept::ACCEPT_PAUSE;
 pub(crate) use self::accept::Accepting;
@@ -221,6 +222,7 @@ impl<'a> Dispatch<'a> {
     /// Tells a connection that too much waits in it.
     fn refuse(&mut self, index: u32) {
         let Some((_, connection)) = at(&mut self.slots, index) else { return };
+        self.shared.frontend.metrics().add_refusal(RefusalCause::Memory);
         tracing::warn!(
             "connection {} is refused: it does not take its answers, and too much waits",
             connection.client_id()
@@ -241,7 +243,9 @@ impl<'a> Dispatch<'a> {
             }
         }
         let commands = std::mem::take(&mut self.shared.commands);
-        self.shared.frontend.commands.fetch_add(commands, Ordering::Relaxed);
+        let frontend = &self.shared.frontend;
+        frontend.commands.fetch_add(commands, Ordering::Relaxed);
+        self.shared.figures.settle(frontend.metrics(), || frontend.clock.monotonic_ns());
         while self.shared.answers > self.shared.frontend.options.limits.answers_bytes_max
             && let Some(index) = self.slowest()
         {
@@ -252,7 +256,8 @@ impl<'a> Dispatch<'a> {
     fn send(&mut self, index: u32) -> Result<(), End> {
         let Some((socket, connection)) = at(&mut self.slots, index) else { return Ok(()) };
         let shared = &mut self.shared;
-        connection.send(socket, shared.now_ns)?;
+        connection.tell_finished(shared);
+        connection.send(socket, shared)?;
         connection.count_answers(shared);
         connection.show(shared.now_ns);
         connection.check_stuck(socket, shared)?;
@@ -370,6 +375,8 @@ impl<'a> Dispatch<'a> {
         let Some(mut ended) = slot.connection.take() else { return };
         let (_, connection) = &mut *ended;
         if matches!(end, End::Silent | End::Slow | End::TooMuch) {
+            let cause = if end == End::TooMuch { RefusalCause::Memory } else { RefusalCause::Slow };
+            self.shared.frontend.metrics().add_refusal(cause);
             tracing::warn!("connection {} was closed: {end:?}", connection.client_id());
         }
         if end == End::Overdue {

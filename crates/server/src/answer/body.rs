@@ -21,6 +21,7 @@ use crate::auth::Revoked;
 use crate::failure::Failure;
 use crate::flow::sending::Ticket;
 use crate::flow::{Idle, MemoryPermit};
+use crate::timing::{Timer, result_of};
 use crate::wire::take_front;
 
 /// Bytes of an answer that HTTP/2 gets at a time, at most: they are no longer counted here.
@@ -70,6 +71,8 @@ pub(crate) struct ResponseBody {
     is_open_ended: bool,
     /// Held while that is so.
     idle: Option<Idle>,
+    /// The time of the request, if it goes on until the end of this body.
+    timer: Option<Box<Timer>>,
 }
 
 impl ResponseBody {
@@ -95,6 +98,16 @@ impl ResponseBody {
     /// Of a stream both ways: while it has nothing to send, its client need not take anything.
     pub(crate) fn open_ended(self) -> Self {
         Self { is_open_ended: true, ..self }
+    }
+
+    /// Whether it has a stream of messages.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.source, Source::Messages(_))
+    }
+
+    /// Ends the request's time with the body.
+    pub(crate) fn timed(self, timer: Timer) -> Self {
+        Self { timer: Some(Box::new(timer)), ..self }
     }
 
     fn rest_bytes(&self) -> usize {
@@ -216,6 +229,7 @@ impl Default for ResponseBody {
             is_packed: false,
             is_open_ended: false,
             idle: None,
+            timer: None,
         }
     }
 }
@@ -274,6 +288,9 @@ impl http_body::Body for ResponseBody {
                     }
                 }
             };
+            if let Some(mut timer) = this.timer.take() {
+                timer.end(result_of(&trailers));
+            }
             return Poll::Ready(Some(Ok(this.trailers(trailers))));
         }
     }

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
 use shoal_api::{CHUNK_BYTES_MAX, ClientStreaming, ServerStreaming, Unary};
 use shoal_buffer::Buffer;
+use shoal_metrics::{Mark, mark};
 
 use self::body::RequestBody;
 use self::message::{Parted, Valued, encode, receive, receive_message};
@@ -65,6 +66,7 @@ where
         Ok(request) => request,
         Err(status) => return status.into_http(),
     };
+    mark(Mark::Started);
     let working = flow.working();
     let answer: Parted<M::Response> = match operation(admitted.with(request)).await {
         Ok(answer) => answer.into(),
@@ -93,6 +95,7 @@ where
         Ok(message) => into_contiguous(message),
         Err(status) => return status.into_http(),
     };
+    mark(Mark::Started);
     let working = flow.working();
     let answer = match operation(admitted.with(message)).await {
         Ok(answer) => answer,
@@ -143,6 +146,7 @@ where
     let (http, admitted) = request.take();
     let body = http.into_body().uncounted(limits.message_bytes_max);
     let messages = Messages::counted(body, limits.message_bytes_max, Arc::clone(&permit), limits.wait_max);
+    mark(Mark::Started);
     let working = flow.working();
     let answer = operation(admitted.with(messages)).await;
     drop(working);
@@ -168,6 +172,7 @@ where
         Ok(request) => request,
         Err(status) => return status.into_http(),
     };
+    mark(Mark::Started);
     let _working = flow.working();
     let answers = match permit.set(STREAM_PERMIT_BYTES) {
         Ok(()) => operation(admitted.with(request)).await,

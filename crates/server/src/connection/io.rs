@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use shoal_metrics::Metrics;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -25,6 +26,8 @@ pub(super) struct Rewound<S> {
     greeting_max: Duration,
     /// Runs while the rest of them is awaited.
     late: Option<Pin<Box<Sleep>>>,
+    /// The counters of its bytes.
+    metrics: Arc<Metrics>,
 }
 
 impl<S> Rewound<S> {
@@ -35,9 +38,10 @@ impl<S> Rewound<S> {
         flow: Arc<ConnectionFlow>,
         is_http2: bool,
         greeting_max: Duration,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let frames = is_http2.then(Frames::default);
-        Self { greeting, stream, flow, frames, greeting_max, late: None }
+        Self { greeting, stream, flow, frames, greeting_max, late: None, metrics }
     }
 
     /// Checks arriving bytes; if there are none, checks how long the rest takes.
@@ -62,6 +66,13 @@ impl<S> Rewound<S> {
         self.flow.sending().note_blocked(written.is_pending());
         written
     }
+
+    fn counted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.metrics.grpc().add_sent(bytes as u64);
+        }
+        self.noted(written)
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
@@ -74,6 +85,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
             let before = target.filled().len();
             let read = Pin::new(&mut self.stream).poll_read(context, target);
             let came = read.is_ready().then(|| target.filled().get(before..).unwrap_or_default());
+            self.metrics.grpc().add_received(came.map_or(0, <[u8]>::len) as u64);
             self.look(came, context)?;
             return read;
         }
@@ -90,7 +102,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.noted(written)
+        self.counted(written)
     }
 
     fn poll_write_vectored(
@@ -99,7 +111,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.noted(written)
+        self.counted(written)
     }
 
     fn is_write_vectored(&self) -> bool {

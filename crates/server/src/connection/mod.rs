@@ -113,7 +113,14 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     };
     let is_http2 = greeting.as_slice() == PREFACE;
     let flow = dispatch.flow.connection();
-    let stream = Rewound::new(greeting.into(), stream, Arc::clone(&flow), is_http2, limits.greeting_max);
+    let stream = Rewound::new(
+        greeting.into(),
+        stream,
+        Arc::clone(&flow),
+        is_http2,
+        limits.greeting_max,
+        Arc::clone(&dispatch.metrics),
+    );
     let stream = TokioIo::new(stream);
     let requests = service_fn(|request: http::Request<Incoming>| {
         let (dispatch, flow, peer) = (Arc::clone(&dispatch), Arc::clone(&flow), Arc::clone(&peer));

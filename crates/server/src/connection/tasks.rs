@@ -104,6 +104,7 @@ impl<C: Future + Unpin> Future for WithTasks<C> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {
+        self.flow.begin_turn();
         let ended = self.turn(context);
         self.cork.take_out();
         ended

@@ -1,5 +1,5 @@
 //! The services that every gRPC server is expected to have: health and reflection. They pass the same gate as the
-//! others.
+//! others; only a look at the health may be open to everybody, where the operator says so.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 use crate::answer::body::ResponseBody;
 use crate::call::body::RequestBody;
 use crate::call::{Call, HttpResponse};
+use crate::flow::MemoryPermit;
 
 /// The names that health knows: the server as a whole, and the services of its own.
 const SERVICES: [&str; 3] = ["", shoal_api::v1::OBJECT_STORE, shoal_api::key_value::KEY_VALUE_SERVICE];
@@ -21,6 +22,9 @@ const SERVICES: [&str; 3] = ["", shoal_api::v1::OBJECT_STORE, shoal_api::key_val
 pub(crate) fn is_stream(path: &str) -> bool {
     path.starts_with("/grpc.")
 }
+
+/// The one call that may be open to callers without credentials.
+pub(crate) const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
 type Answer = Pin<Box<dyn Future<Output = http::Response<Body>> + Send>>;
 type Handler = Box<dyn Fn(http::Request<RequestBody>) -> Answer + Send + Sync>;
@@ -65,6 +69,15 @@ impl Standard {
         for service in SERVICES {
             self.reporter.clone().clear_service_status(service).await;
         }
+    }
+
+    /// Answers a call of the health service.
+    pub(crate) async fn tell_health(
+        &self,
+        request: http::Request<RequestBody>,
+        permit: Arc<MemoryPermit>,
+    ) -> HttpResponse {
+        serve(self.health.clone(), request).await.map(|body| ResponseBody::new(body, permit))
     }
 
     /// Answers `call` where its path is one of these services'; gives it back otherwise.

@@ -94,6 +94,7 @@ impl Flow {
             working: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
             sending: Sending::default(),
+            turn_ns: AtomicU64::new(0),
         })
     }
 }
@@ -115,12 +116,32 @@ pub(crate) struct ConnectionFlow {
     /// Bytes that streams hold which have nothing to send.
     idle: AtomicUsize,
     sending: Sending,
+    /// The begin of its turn, on the clock of the metrics; 0: not read yet.
+    turn_ns: AtomicU64,
 }
 
 impl ConnectionFlow {
     /// The order in which its answers leave.
     pub(crate) fn sending(&self) -> &Sending {
         &self.sending
+    }
+
+    /// Begins a turn.
+    pub(crate) fn begin_turn(&self) {
+        self.turn_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// The begin of the turn: `now_ns` is called once in a turn.
+    pub(crate) fn turn_ns(&self, now_ns: impl FnOnce() -> u64) -> u64 {
+        // Relaxed: one task runs the turns of a connection.
+        match self.turn_ns.load(Ordering::Relaxed) {
+            0 => {
+                let now_ns = now_ns();
+                self.turn_ns.store(now_ns, Ordering::Relaxed);
+                now_ns
+            }
+            turn_ns => turn_ns,
+        }
     }
 
     pub(crate) fn permit(self: &Arc<Self>) -> Arc<MemoryPermit> {

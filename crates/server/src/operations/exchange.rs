@@ -32,6 +32,7 @@ use crate::convert;
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;
 use crate::read_cache::CachedReads;
+use crate::timing::{StreamTimer, result_of_code};
 
 /// Operations of one stream under way at the same time.
 const UNDER_WAY_MAX: usize = 1024;
@@ -61,6 +62,7 @@ pub(crate) fn exchange<B: FrameBody + Send + 'static>(
     permit: Arc<MemoryPermit>,
     mut draining: watch::Receiver<bool>,
     revoked: Revoked,
+    timer: StreamTimer,
 ) -> impl Stream<Item = Result<Box<Buffer>, Failure>> + Send + 'static {
     let (messages, admitted) = request.take();
     let mut operations = Operations {
@@ -82,6 +84,7 @@ pub(crate) fn exchange<B: FrameBody + Send + 'static>(
         answer_bytes: 0,
         permit,
         counted: 0,
+        timer,
     };
     poll_fn(move |context| operations.poll_next(context))
 }
@@ -125,6 +128,8 @@ struct Held {
     number: u64,
     bytes: usize,
     is_read: bool,
+    operation: shoal_metrics::Operation,
+    came_ns: u64,
 }
 
 /// One stream.
@@ -151,11 +156,13 @@ struct Operations<B> {
     permit: Arc<MemoryPermit>,
     /// Bytes of all this that count for the permit; those of messages are counted where they are taken apart.
     counted: usize,
+    timer: StreamTimer,
 }
 
 impl<B: FrameBody> Operations<B> {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Box<Buffer>, Failure>>> {
         let polled = self.turn(context);
+        self.timer.settle();
         self.answer_bytes = if let Poll::Ready(Some(Ok(answer))) = &polled { answer.len() } else { 0 };
         self.count();
         polled
@@ -240,6 +247,7 @@ impl<B: FrameBody> Operations<B> {
         match self.messages.poll_next(context) {
             Poll::Pending => return false,
             Poll::Ready(Some(Ok(message))) => {
+                self.timer.message();
                 self.taken = 0;
                 if let Err(failure) = self.requests.refill(message) {
                     self.refuse(failure);
@@ -294,7 +302,7 @@ impl<B: FrameBody> Operations<B> {
             Action::Put => {
                 let store = self.admitted.store();
                 let Some(pending) = store.try_write(&[(&key, batch.value(item))]) else { return false };
-                let held = Held::of(item);
+                let held = Held::of(item, self.timer.message_ns);
                 self.held_bytes += held.bytes;
                 self.placed.push_back((held, pending));
                 true
@@ -312,8 +320,11 @@ impl<B: FrameBody> Operations<B> {
                         }
                     };
                     ready.add(RESULTS, &result, VALUE, value);
+                    result_of(&result)
                 });
-                matches!(read, TryGet::Shown(()))
+                let TryGet::Shown(result) = read else { return false };
+                self.timer.ended(shoal_metrics::Operation::Get, result, self.timer.message_ns);
+                true
             }
             _ => false,
         }
@@ -321,7 +332,7 @@ impl<B: FrameBody> Operations<B> {
 
     /// Begins an operation that may have to wait.
     fn run(&mut self, batch: &Batch<Numbered>, item: &Item<Numbered>, context: &mut Context<'_>) {
-        let held = Held::of(item);
+        let held = Held::of(item, self.timer.message_ns);
         self.held_bytes += held.bytes;
         self.reads += usize::from(held.is_read);
         let no_room = held.is_read && !self.permit.has_room();
@@ -384,18 +395,37 @@ impl<B: FrameBody> Operations<B> {
     }
 
     fn answer(&mut self, held: Held, result: &v1::OperationResult, value: Value<'_>) {
+        self.timer.ended(held.operation, result_of(result), held.came_ns);
         self.held_bytes -= held.bytes;
         let ready = self.ready.get_or_insert_with(|| Assembly::new(ANSWER_BYTES_GUESS));
         ready.add(RESULTS, result, VALUE, value);
     }
 }
 
+/// The metrics' operation of a stream's action.
+fn operation_of(action: Action) -> shoal_metrics::Operation {
+    match action {
+        Action::Get => shoal_metrics::Operation::Get,
+        Action::Head => shoal_metrics::Operation::Head,
+        Action::Put => shoal_metrics::Operation::Put,
+        Action::Delete => shoal_metrics::Operation::Delete,
+        Action::Unspecified => shoal_metrics::Operation::Other,
+    }
+}
+
+/// The result of an operation.
+fn result_of(result: &v1::OperationResult) -> shoal_metrics::RequestResult {
+    result_of_code(result.status.as_ref().map_or(0, |status| status.code))
+}
+
 impl Held {
-    fn of(item: &Item<Numbered>) -> Self {
+    fn of(item: &Item<Numbered>, came_ns: u64) -> Self {
         Self {
             number: item.extra.number,
             bytes: OPERATION_BYTES + item.bytes(),
             is_read: matches!(item.extra.action, Action::Get | Action::Head),
+            operation: operation_of(item.extra.action),
+            came_ns,
         }
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod multi_get;
 pub(crate) mod multi_put;
 pub(crate) mod put;
 pub(crate) mod relocation;
+pub(crate) mod report;
 pub(crate) mod stat;
 pub(crate) mod stream;
 mod write_batch;

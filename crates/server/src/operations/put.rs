@@ -4,6 +4,7 @@ use shoal_api::v1;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
 use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, PutResult, RejectRules, Write};
+use shoal_metrics::{Mark, mark};
 
 use crate::auth::Authenticated;
 use crate::call::message::Parted;
@@ -38,7 +39,9 @@ pub(crate) async fn store(
     options: PutOptions,
 ) -> Result<PutResult, Error> {
     let write = Write::put(key, &value, &options).once(admitted.identity());
-    Ok(PutResult { version: admitted.store().write(write).await?.durable().await? })
+    let pending = admitted.store().write(write).await?;
+    mark(Mark::Placed);
+    Ok(PutResult { version: pending.durable().await? })
 }
 
 /// Stores `value` where there is no object, and gives the object that is there where there is one. An object that goes

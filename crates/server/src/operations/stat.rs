@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use shoal_api::v1;
 use shoal_base::BLOCK_BYTES;
+use shoal_metrics::{FrontendMetrics, Metrics, RequestCounts};
 
 use crate::admission::Admission;
 use crate::auth::Authenticated;
@@ -23,22 +24,27 @@ impl Counters {
     }
 }
 
+/// The parts of the server that have figures.
+pub(crate) struct ServerFigures<'a> {
+    pub(crate) counters: &'a Counters,
+    pub(crate) admission: &'a Admission,
+    pub(crate) flow: &'a Flow,
+    pub(crate) metrics: &'a Metrics,
+}
+
 pub(crate) fn stat(
     request: &Authenticated<Parted<v1::StatRequest>>,
-    counters: &Counters,
-    admission: &Admission,
-    flow: &Flow,
+    server: &ServerFigures<'_>,
 ) -> v1::StatResponse {
+    let ServerFigures { counters, admission, flow, metrics } = server;
     let (store, refused) = (request.store().stat(), flow.refused());
-    let figure =
-        |name: &str, unit: &str, value: u64| v1::Figure { name: name.into(), unit: unit.into(), value };
     let engine = store.figures().into_iter().map(|(name, unit, value)| figure(name, unit, value));
     v1::StatResponse {
         server_version: env!("CARGO_PKG_VERSION").into(),
         read_only_reason: store.poisoned.clone().unwrap_or_default(),
         uptime_ns: u64::try_from(counters.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         block_bytes: BLOCK_BYTES as u32,
-        objects: store.objects,
+        objects: store.objects_with_log(),
         blocks: store.device_blocks,
         free_blocks: store.free_blocks,
         figures: vec![
@@ -53,7 +59,49 @@ pub(crate) fn stat(
             figure("server.bytes_in_flight", "bytes", flow.bytes() as u64),
         ]
         .into_iter()
+        .chain(metrics.serving().flat_map(figures_of))
         .chain(engine)
         .collect(),
+        frontends: metrics.serving().map(frontend).collect(),
+    }
+}
+
+fn figure(name: &str, unit: &str, value: u64) -> v1::Figure {
+    v1::Figure { name: name.into(), unit: unit.into(), value }
+}
+
+/// The figures of a frontend besides its requests.
+fn figures_of(frontend: &FrontendMetrics) -> Vec<v1::Figure> {
+    let connections = frontend.connections().unwrap_or_default();
+    let (received, sent) = frontend.bytes();
+    let name = |what: &str| format!("{}.{what}", frontend.name());
+    let mut figures = vec![
+        figure(&name("connections"), "count", connections.open),
+        figure(&name("connections_opened"), "count", connections.opened),
+        figure(&name("request_memory"), "bytes", connections.memory_bytes),
+        figure(&name("received"), "bytes", received),
+        figure(&name("sent"), "bytes", sent),
+    ];
+    let refusals = frontend.refusals().into_iter();
+    figures.extend(
+        refusals.map(|(cause, count)| figure(&name(&format!("refused_{}", cause.word())), "count", count)),
+    );
+    figures
+}
+
+fn frontend(metrics: &FrontendMetrics) -> v1::FrontendFigures {
+    let request = |counts: RequestCounts| {
+        let buckets = &counts.durations.buckets;
+        let used = buckets.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+        v1::RequestFigures {
+            operation: counts.operation.word().into(),
+            result: counts.result.word().into(),
+            buckets: buckets.iter().take(used).copied().collect(),
+            sum_ns: counts.durations.sum_ns,
+        }
+    };
+    v1::FrontendFigures {
+        name: metrics.name().into(),
+        requests: metrics.requests().into_iter().map(request).collect(),
     }
 }

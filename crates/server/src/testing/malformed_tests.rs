@@ -163,6 +163,7 @@ fn requests_that_are_wrong_are_refused_or_taken() {
             permit(1 << 20),
             draining.subscribe(),
             Box::pin(std::future::pending()),
+            crate::timing::StreamTimer::new(Default::default(), ([127, 0, 0, 1], 1).into()),
         ));
         while let Some(answer) = block_on(std::future::poll_fn(|context| answers.as_mut().poll_next(context)))
         {

@@ -16,6 +16,7 @@ use shoal_base::hash::hash64_secret;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
 
+use crate::log::format::RecordKind;
 use crate::log::record::Record;
 use keys::{Keys, Versions, sort_by_key};
 
@@ -210,6 +211,18 @@ impl Overlay {
     /// The size of the contents.
     pub(crate) fn size(&self) -> Size {
         self.inner.lock().size
+    }
+
+    /// The numbers of keys that it writes and that it deletes: exact up to `sample` keys, beyond that in the proportion
+    /// of the first `sample` ones.
+    pub(crate) fn puts_and_deletes(&self, sample: usize) -> (u64, u64) {
+        let inner = self.inner.lock();
+        let looked_at = inner.keys.of_numbers(0, sample);
+        let is_put =
+            |versions: &&Versions| versions.last().is_some_and(|last| last.kind() == RecordKind::Put);
+        let puts = looked_at.iter().filter(is_put).count();
+        let all_puts = inner.keys.len() * puts / looked_at.len().max(1);
+        (all_puts as u64, (inner.keys.len() - all_puts) as u64)
     }
 }
 

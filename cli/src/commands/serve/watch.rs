@@ -1,0 +1,131 @@
+//! The server's counters and the listener of `--metrics`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use shoal_metrics::{Health, Listener, Metrics};
+use shoal_server::ReportSource;
+
+use super::resolve;
+use crate::logging;
+
+pub(super) const DEFAULT_METRICS: &str = "127.0.0.1:7415";
+
+/// The settings of counters and logs of requests.
+#[derive(Default)]
+pub(super) struct WatchSettings {
+    /// The address of the metrics as it was given; none: the default.
+    pub(super) address: Option<String>,
+    /// Requests of this duration or longer get a line in the log.
+    pub(super) slow: Option<Duration>,
+    /// Whether every request gets a line in the log.
+    pub(super) logs_access: bool,
+    /// The given options, without secrets, for a report.
+    pub(super) configuration: String,
+}
+
+impl WatchSettings {
+    /// The counters of the server.
+    pub(super) fn metrics(&self) -> Arc<Metrics> {
+        Arc::new(Metrics::new(!self.is_off(), self.slow, self.logs_access))
+    }
+
+    /// The texts of a report: the configuration and the last lines of the log.
+    pub(super) fn report(&self) -> ReportSource {
+        let configuration = self.configuration.clone();
+        ReportSource::new(move || {
+            vec![
+                ("configuration.toml".to_owned(), configuration.clone()),
+                ("server.log".to_owned(), logging::recent()),
+            ]
+        })
+    }
+
+    fn is_off(&self) -> bool {
+        self.address.as_deref() == Some("off")
+    }
+
+    /// Binds the address of the metrics. Returns none if they are off, or if the default address is taken.
+    ///
+    /// # Errors
+    /// A given address cannot be bound.
+    pub(super) async fn bind(&self) -> anyhow::Result<Option<Listener>> {
+        if self.is_off() {
+            return Ok(None);
+        }
+        let given = self.address.as_deref();
+        let address = resolve(given.unwrap_or(DEFAULT_METRICS), DEFAULT_METRICS).await?;
+        match Listener::bind(address).await {
+            Ok(listener) => {
+                if !listener.address().ip().to_canonical().is_loopback() {
+                    tracing::warn!(
+                        "--metrics {address}: other machines reach it, and it asks nobody for credentials; it tells figures, and \
+                         nothing of keys and values"
+                    );
+                }
+                Ok(Some(listener))
+            }
+            Err(error) if given.is_none() => {
+                tracing::warn!(
+                    "no metrics: cannot listen on {address}: {error}; --metrics HOST:PORT names another address, --metrics off none"
+                );
+                Ok(None)
+            }
+            Err(error) => Err(error).with_context(|| {
+                format!("no server was started: --metrics {address}: cannot listen there; name another address, or off")
+            }),
+        }
+    }
+}
+
+/// The running listener of the metrics, which ends when this is dropped.
+pub(super) struct Watching {
+    health: Health,
+    task: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Watching {
+    /// Starts the listener; the store is not open yet.
+    pub(super) fn start(listener: Option<Listener>, metrics: &Arc<Metrics>) -> Self {
+        let health = Health::default();
+        let task = listener.map(|listener| tokio::spawn(listener.run(Arc::clone(metrics), health.clone())));
+        Self { health, task }
+    }
+
+    pub(super) fn health(&self) -> &Health {
+        &self.health
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        // The store can be closed only when no clone of it is left.
+        self.health.stops();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(address: &str) -> WatchSettings {
+        WatchSettings { address: Some(address.into()), ..WatchSettings::default() }
+    }
+
+    #[tokio::test]
+    async fn a_given_address_must_be_free() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let error = settings(&address).bind().await.err().unwrap();
+        assert!(error.to_string().contains("--metrics") && error.to_string().contains(&address), "{error}");
+        assert!(settings("off").bind().await.unwrap().is_none());
+        assert!(!settings("off").metrics().is_on());
+        let free = settings("127.0.0.1:0").bind().await.unwrap().unwrap();
+        assert_ne!(free.address().port(), 0);
+        assert!(settings("nonsense").bind().await.is_err());
+    }
+}

@@ -1,0 +1,232 @@
+//! The operator's side of a server: metrics, health, its log, `stat`, `top` and `report`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::harness::{Done, command, run_with, signal};
+
+/// A server with all its listeners, and its log in a file.
+struct Watched {
+    child: Child,
+    folder: TempDir,
+    grpc: String,
+    redis: String,
+    metrics: String,
+}
+
+impl Watched {
+    fn start(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--listen", "127.0.0.1:0"]);
+        command.args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]).args(options);
+        command.arg("--data").arg(folder.path().join("data"));
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut line = |name: &str| lines.next().unwrap().unwrap().strip_prefix(name).unwrap().to_owned();
+        let (grpc, redis) = (line("gRPC  "), line("Redis redis://"));
+        let metrics = line("Metrics http://").strip_suffix("/metrics").unwrap().to_owned();
+        Self { child, folder, grpc, redis, metrics }
+    }
+
+    /// Head and body of an answer of the metrics listener.
+    fn get(&self, path: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.metrics).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
+    /// The value of a time series.
+    fn value(&self, series: &str) -> f64 {
+        let (_, figures) = self.get("/metrics");
+        let value = figures.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {series}: {figures}")).parse().unwrap()
+    }
+
+    fn run(&self, arguments: &[&str], input: &[u8]) -> Done {
+        let mut command = command(arguments);
+        command.env("SHOAL_SERVER", &self.grpc);
+        run_with(command, input)
+    }
+
+    fn redis(&self, commands: &str) -> String {
+        let mut stream = TcpStream::connect(&self.redis).unwrap();
+        stream.write_all(format!("{commands}QUIT\r\n").as_bytes()).unwrap();
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).unwrap();
+        answers
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// Stops it in order, and returns its log.
+    fn stop(mut self) -> String {
+        signal(&self.child, Signal::TERM);
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        self.log()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_server_tells_how_it_is() {
+    let server = Watched::start(&["--log-format", "json", "--access-log", "--slow", "1ns"]);
+    assert!(server.get("/livez").0.starts_with("HTTP/1.1 200"));
+    assert!(server.get("/readyz").0.starts_with("HTTP/1.1 200"));
+    assert_eq!(server.run(&["put", "notes/today", "-"], b"hello").code, 0);
+    assert_eq!(server.run(&["get", "notes/today"], b"").text(), "hello");
+    assert_eq!(server.run(&["get", "notes/none"], b"").code, 1);
+    assert!(server.redis("SET greeting hello\r\nGET greeting\r\nGET none\r\n").contains("hello"));
+    let count = |frontend: &str, operation: &str, result: &str| {
+        let labels = format!("{{frontend=\"{frontend}\",operation=\"{operation}\",result=\"{result}\"}}");
+        server.value(&format!("shoal_request_duration_seconds_count{labels}"))
+    };
+    assert_eq!(count("grpc", "put", "ok"), 1.0);
+    assert_eq!(count("redis", "get", "ok"), 1.0);
+    assert_eq!(count("redis", "get", "not_found"), 1.0);
+    assert_eq!(count("redis", "put", "ok"), 1.0);
+    assert_eq!(server.value("shoal_objects"), 2.0, "they are in the log only");
+    assert_eq!(server.value("shoal_ready"), 1.0);
+    // People and programs get the same figures.
+    let stat = server.run(&["stat"], b"");
+    for words in ["objects       ", " 2, ", "room ", "takes writes", "none met"] {
+        assert!(stat.text().contains(words), "{words}: {}", stat.text());
+    }
+    let all = server.run(&["stat", "--all"], b"");
+    assert!(all.text().contains("log.ring") && all.text().contains("redis.get.not_found"), "{}", all.text());
+    let json = server.run(&["stat", "--json"], b"").json();
+    assert_eq!(json["objects"], 2);
+    assert!(
+        json["requests"]["redis"].as_array().unwrap().iter().any(|it| it["operation"] == "put"),
+        "{json}"
+    );
+    let top = server.run(&["top", "--once", "--every", "100ms"], b"");
+    assert!(top.text().contains("takes writes") && top.text().contains("redis"), "{}", top.text());
+    let path = server.folder.path().join("report.tar.gz");
+    let report = server.run(&["report", "--output", path.to_str().unwrap()], b"");
+    assert!(report.text().contains("configuration.toml, server.log"), "{report:?}");
+    let names = ["summary.txt", "figures.json", "space.json", "machine.txt"];
+    assert!(names.iter().all(|name| report.text().contains(name)), "{}", report.text());
+    let log = server.stop();
+    for line in log.lines() {
+        let line: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(line["level"].is_string() && line["message"].is_string(), "{line}");
+    }
+    for words in
+        ["serving ", "\"cap\":", "Put notes/today", "get greeting", "slow request: set", "\"log_ms\":"]
+    {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+}
+
+#[test]
+fn an_address_of_metrics_that_is_taken_fails_and_the_default_one_warns() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let options = ["serve", "--listen", "127.0.0.1:0", "--metrics", &address];
+    let mut failing = command(&options);
+    failing.arg("--data").arg(&data);
+    let done = run_with(failing, b"");
+    assert!(
+        done.code == 1 && done.stderr.contains("--metrics") && done.stderr.contains(&address),
+        "{done:?}"
+    );
+    assert!(!Path::new(&data).exists(), "nothing is created");
+    // The default address is taken: by this test, or by another program before.
+    let _default = TcpListener::bind("127.0.0.1:7415");
+    let mut warned = command(&["serve", "--listen", "127.0.0.1:0", "--size", "64M", "--cache", "16M"]);
+    warned.env_remove("SHOAL_METRICS").arg("--data").arg(&data);
+    let mut child = warned.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("gRPC"), "{line}");
+    signal(&child, Signal::TERM);
+    let mut log = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(log.contains("no metrics: cannot listen on 127.0.0.1:7415"), "{log}");
+}
+
+#[test]
+fn scrapes_under_load_count_every_command() {
+    const ROUNDS: usize = 50;
+    const COMMANDS: usize = 200;
+    let server = Watched::start(&[]);
+    let count = |operation: &str| {
+        let series = format!(
+            "shoal_request_duration_seconds_count{{frontend=\"redis\",operation=\"{operation}\",result=\"ok\"}} "
+        );
+        let (_, figures) = server.get("/metrics");
+        let value = figures.lines().find_map(|line| line.strip_prefix(&series)?.parse::<usize>().ok());
+        value.unwrap_or(0)
+    };
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            for round in 0..ROUNDS {
+                let commands = (0..COMMANDS).map(|at| format!("SET k{at} {round}\r\nGET k{at}\r\n"));
+                server.redis(&commands.collect::<String>());
+            }
+        });
+        let mut before = (0, 0);
+        while !load.is_finished() {
+            let now = (count("put"), count("get"));
+            assert!(now.0 >= before.0 && now.1 >= before.1, "counters only grow: {before:?}, {now:?}");
+            before = now;
+        }
+    });
+    assert_eq!((count("put"), count("get")), (ROUNDS * COMMANDS, ROUNDS * COMMANDS));
+    assert!(server.value("shoal_objects") >= COMMANDS as f64);
+}
+
+/// `deploy/prometheus/try`, a step of CI, has a Prometheus server scrape and fire alerts; this is its part without waiting.
+#[test]
+fn promtool_accepts_the_metrics_and_the_alerts_fire_in_their_tests() {
+    let run = |arguments: &[&str], input: &[u8]| {
+        let mut command = std::process::Command::new("promtool");
+        command.args(arguments);
+        run_with(command, input)
+    };
+    if std::process::Command::new("promtool").arg("--version").output().is_err() {
+        println!("SKIPPED: there is no promtool here (apt-get install prometheus)");
+        return;
+    }
+    let server = Watched::start(&[]);
+    assert_eq!(server.run(&["put", "k", "-"], b"v").code, 0);
+    server.redis("SET k v\r\nGET k\r\n");
+    let (_, figures) = server.get("/metrics");
+    let checked = run(&["check", "metrics"], figures.as_bytes());
+    assert_eq!((checked.code, checked.stderr.as_str()), (0, ""), "{figures}");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus");
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let rules = run(&["check", "rules", &file("alerts.yml")], b"");
+    assert_eq!(rules.code, 0, "{rules:?}");
+    let fired = run(&["test", "rules", &file("alerts_test.yml")], b"");
+    assert_eq!(fired.code, 0, "{fired:?}");
+}
+
+#[test]
+fn a_level_is_about_shoal() {
+    let server = Watched::start(&["--log", "debug"]);
+    assert_eq!(server.run(&["put", "k", "-"], b"v").code, 0);
+    let log = server.stop();
+    assert!(log.contains("serving ") && !log.contains("frame") && !log.contains("h2"), "{log}");
+}

@@ -1,0 +1,91 @@
+//! Figures for people: objects that only the log holds, commits, scrubs in the background.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shoal_device::{Device, MemDevice};
+
+use crate::{
+    Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on,
+};
+
+const BLOCKS: u64 = 8192;
+
+fn store(tuning: Tuning, background: bool) -> Store {
+    let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
+    block_on(async {
+        let format = FormatOptions { tablets: 1, ..FormatOptions::for_blocks(BLOCKS) };
+        Store::format(&device, &format, &Environment::default()).await.unwrap();
+        let options = OpenOptions { cache_bytes: 8 << 20, background, tuning, ..OpenOptions::default() };
+        Store::open(device, options, Environment::default()).await.unwrap()
+    })
+}
+
+fn key(which: usize) -> ObjectKey {
+    ObjectKey::new("default", format!("{which:04}").as_bytes()).unwrap()
+}
+
+fn put(store: &Store, keys: std::ops::Range<usize>) {
+    keys.for_each(|which| {
+        block_on(store.put(&key(which), vec![1; 10].into(), PutOptions::default())).unwrap();
+    });
+}
+
+/// `shoal stat` said 0 objects right after a put.
+#[test]
+fn objects_count_from_their_put_on() {
+    let store = store(Tuning::default(), false);
+    put(&store, 0..2000);
+    assert_eq!((store.stat().objects, store.stat().objects_with_log()), (0, 2000));
+    (0..500).for_each(|which| {
+        block_on(store.delete(&key(which), RejectRules::default())).unwrap();
+    });
+    // Each delete counts as one of an object in the trees.
+    let about = store.stat().objects_with_log();
+    assert!((1000..=1500).contains(&about), "{about}");
+    block_on(store.0.apply_all()).unwrap();
+    let stat = store.stat();
+    assert_eq!((stat.objects, stat.objects_with_log(), stat.log_puts), (1500, 1500, 0));
+    assert_eq!(stat.commit_times.count(), stat.batches, "every batch was timed");
+    assert!(stat.commit_times.quantile_ns(500).is_some());
+    assert!(store.read_only_reason().is_none());
+}
+
+#[test]
+fn layers_and_their_merges_are_counted() {
+    let store =
+        store(Tuning { layers_from: 0, dense_records: 8, layer_records_min: 1, ..Tuning::default() }, false);
+    put(&store, 0..4000);
+    block_on(store.0.apply_all()).unwrap();
+    let stat = store.stat();
+    assert_eq!((stat.layers, stat.layer_entries, stat.merges, stat.merged_bytes), (0, 0, 0, 0));
+    (0..4000).step_by(50).for_each(|which| put(&store, which..which + 1));
+    block_on(store.0.apply_all()).unwrap();
+    let stat = store.stat();
+    assert_eq!((stat.layers, stat.layers_most, stat.layer_entries, stat.merges), (1, 1, 80, 0));
+    assert_eq!(stat.objects, 4000);
+    // Eight layers of one size become one.
+    for round in 1..8 {
+        (round..4000).step_by(50).for_each(|which| put(&store, which..which + 1));
+        block_on(store.0.apply_all()).unwrap();
+    }
+    let stat = store.stat();
+    assert!(stat.layers < 8 && stat.merges >= 1 && stat.merged_bytes > 0, "{stat:?}");
+    assert_eq!(stat.objects, 4000);
+}
+
+#[test]
+fn a_scrub_begins_anew_after_its_period() {
+    let tuning = Tuning { scrub_every_ns: 1_000_000, scrub_bytes_per_s: 1 << 30, ..Tuning::default() };
+    let store = store(tuning, true);
+    put(&store, 0..10);
+    let is_anew = (0..1_200).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        store.stat().scrub_passes >= 2
+    });
+    assert!(is_anew, "{:?}", store.stat());
+    assert!(store.stat().scrub_ended_ns > 0);
+    let never = self::store(Tuning { scrub_bytes_per_s: 0, scrub_every_ns: 0, ..Tuning::default() }, true);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((never.stat().scrub_passes, never.stat().scrub_ended_ns), (0, 0));
+}

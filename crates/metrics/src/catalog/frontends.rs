@@ -1,0 +1,88 @@
+//! The metrics of the frontends: requests, bytes, connections, refusals.
+
+use super::{Kind, Metric};
+
+pub(super) const METRICS: &[Metric] = &[
+    Metric {
+        name: "shoal_request_duration_seconds",
+        kind: Kind::Histogram,
+        labels: &["frontend", "operation", "result"],
+        help: "Requests, from when they were there to when their answer was handed to the connection",
+        read: |now, samples| {
+            for frontend in &now.frontends {
+                for counts in &frontend.requests {
+                    let labels = [frontend.name, counts.operation.word(), counts.result.word()];
+                    samples.durations(labels, &counts.durations);
+                }
+            }
+        },
+    },
+    Metric {
+        name: "shoal_received_bytes_total",
+        kind: Kind::Counter,
+        labels: &["frontend"],
+        help: "Bytes of requests as the protocol has them, without those of TLS",
+        read: |now, samples| {
+            now.frontends
+                .iter()
+                .for_each(|frontend| samples.with([frontend.name], frontend.received_bytes as f64));
+        },
+    },
+    Metric {
+        name: "shoal_sent_bytes_total",
+        kind: Kind::Counter,
+        labels: &["frontend"],
+        help: "Bytes of answers as the protocol has them, without those of TLS",
+        read: |now, samples| {
+            now.frontends
+                .iter()
+                .for_each(|frontend| samples.with([frontend.name], frontend.sent_bytes as f64));
+        },
+    },
+    Metric {
+        name: "shoal_connections",
+        kind: Kind::Gauge,
+        labels: &["frontend"],
+        help: "Open connections",
+        read: |now, samples| {
+            for frontend in &now.frontends {
+                samples.with([frontend.name], frontend.connections.open as f64);
+            }
+        },
+    },
+    Metric {
+        name: "shoal_connections_opened_total",
+        kind: Kind::Counter,
+        labels: &["frontend"],
+        help: "Connections that were opened",
+        read: |now, samples| {
+            for frontend in &now.frontends {
+                samples.with([frontend.name], frontend.connections.opened as f64);
+            }
+        },
+    },
+    Metric {
+        name: "shoal_refusals_total",
+        kind: Kind::Counter,
+        labels: &["frontend", "cause"],
+        help: "Connections and requests that were refused or closed, by cause",
+        read: |now, samples| {
+            for frontend in &now.frontends {
+                for (cause, count) in &frontend.refusals {
+                    samples.with([frontend.name, cause.word()], *count as f64);
+                }
+            }
+        },
+    },
+    Metric {
+        name: "shoal_request_memory_bytes",
+        kind: Kind::Gauge,
+        labels: &["frontend"],
+        help: "Memory of requests and answers under way",
+        read: |now, samples| {
+            for frontend in &now.frontends {
+                samples.with([frontend.name], frontend.connections.memory_bytes as f64);
+            }
+        },
+    },
+];

@@ -1,0 +1,258 @@
+//! The counts of one frontend, and of both together.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use shoal_base::{Clock, SystemClock};
+
+use crate::request::{Operation, RefusalCause, RequestResult};
+use crate::requests::{RequestCounts, Requests, Sum};
+use crate::slow::SlowRequest;
+
+/// The connections of a frontend at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connections {
+    /// Open connections.
+    pub open: u64,
+    /// All connections since the start.
+    pub opened: u64,
+    /// Refused for want of room ([`RefusalCause::Connections`]).
+    pub refused: u64,
+    /// Closed to make room ([`RefusalCause::Evicted`]).
+    pub evicted: u64,
+    /// Closed without credentials in time ([`RefusalCause::Overdue`]).
+    pub overdue: u64,
+    /// Requests refused for want of memory ([`RefusalCause::Memory`]).
+    pub memory_refusals: u64,
+    /// Bytes of requests and answers in memory.
+    pub memory_bytes: u64,
+}
+
+/// Reads the current connections.
+type ConnectionsNow = Box<dyn Fn() -> Connections + Send + Sync>;
+
+/// The counts of one frontend.
+pub struct FrontendMetrics {
+    /// `grpc` or `redis`.
+    name: &'static str,
+    is_on: bool,
+    /// A request of this duration or longer is slow and gets a line in the log; `u64::MAX`: none is.
+    slow_ns: u64,
+    logs_access: bool,
+    clock: SystemClock,
+    requests: Requests,
+    received_bytes: Sum,
+    sent_bytes: Sum,
+    refusals: [AtomicU64; RefusalCause::ALL.len()],
+    connections: OnceLock<ConnectionsNow>,
+}
+
+impl std::fmt::Debug for FrontendMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FrontendMetrics({})", self.name)
+    }
+}
+
+impl FrontendMetrics {
+    fn new(name: &'static str, options: &Metrics) -> Self {
+        Self {
+            name,
+            is_on: options.is_on,
+            slow_ns: options.slow_ns,
+            logs_access: options.logs_access,
+            clock: SystemClock::default(),
+            requests: Requests::default(),
+            received_bytes: Sum::default(),
+            sent_bytes: Sum::default(),
+            refusals: [const { AtomicU64::new(0) }; RefusalCause::ALL.len()],
+            connections: OnceLock::new(),
+        }
+    }
+
+    /// Its word in a label.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether requests are timed: without counts, slow requests and an access log, no clock is read.
+    #[must_use]
+    pub fn is_timing(&self) -> bool {
+        self.is_on || self.slow_ns < u64::MAX || self.logs_access
+    }
+
+    /// Whether each request is written to the log.
+    #[must_use]
+    pub fn logs_access(&self) -> bool {
+        self.logs_access
+    }
+
+    /// Now, on the clock of this frontend's durations.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+
+    /// Counts `times` requests that took `ns` each. Returns true if they are slow: the caller then calls [`Self::say`].
+    #[must_use]
+    pub fn add(&self, operation: Operation, result: RequestResult, ns: u64, times: u64) -> bool {
+        if self.is_on {
+            self.requests.add(operation, result, ns, times);
+        }
+        ns >= self.slow_ns
+    }
+
+    /// Writes a request to the log: every one with an access log, and slow ones.
+    pub fn say(&self, request: &SlowRequest<'_>) {
+        if self.logs_access {
+            request.say_access(self.name);
+        }
+        if request.took_ns() >= self.slow_ns {
+            request.say_slow(self.name);
+        }
+    }
+
+    /// Counts bytes of requests, without those of TLS.
+    pub fn add_received(&self, bytes: u64) {
+        if self.is_on && bytes > 0 {
+            self.received_bytes.add(bytes);
+        }
+    }
+
+    /// Counts bytes of answers, without those of TLS.
+    pub fn add_sent(&self, bytes: u64) {
+        if self.is_on && bytes > 0 {
+            self.sent_bytes.add(bytes);
+        }
+    }
+
+    /// Counts a refusal. The causes that [`Connections`] has are counted there.
+    pub fn add_refusal(&self, cause: RefusalCause) {
+        if let Some(count) = self.refusals.get(cause as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the reader of the connections; a second call has no effect.
+    pub fn watch_connections(&self, now: impl Fn() -> Connections + Send + Sync + 'static) {
+        let _ = self.connections.set(Box::new(now));
+    }
+
+    /// The connections; none before the frontend serves.
+    #[must_use]
+    pub fn connections(&self) -> Option<Connections> {
+        self.connections.get().map(|now| now())
+    }
+
+    /// Requests since the start.
+    #[must_use]
+    pub fn requests(&self) -> Vec<RequestCounts> {
+        self.requests.read()
+    }
+
+    /// Bytes of requests and of answers since the start.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.received_bytes.get(), self.sent_bytes.get())
+    }
+
+    /// Refusals since the start, by cause.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<(RefusalCause, u64)> {
+        let connections = self.connections().unwrap_or_default();
+        let of_connections = |cause| match cause {
+            RefusalCause::Connections => connections.refused,
+            RefusalCause::Evicted => connections.evicted,
+            RefusalCause::Overdue => connections.overdue,
+            RefusalCause::Memory => connections.memory_refusals,
+            _ => 0,
+        };
+        let counted = |&cause: &RefusalCause| {
+            let own = self.refusals.get(cause as usize).map_or(0, |count| count.load(Ordering::Relaxed));
+            (cause, own + of_connections(cause))
+        };
+        RefusalCause::ALL.iter().map(counted).collect()
+    }
+}
+
+/// The counts of a server: one set for each frontend.
+#[derive(Debug)]
+pub struct Metrics {
+    is_on: bool,
+    slow_ns: u64,
+    logs_access: bool,
+    frontends: Vec<FrontendMetrics>,
+}
+
+impl Default for Metrics {
+    /// Everything is counted, and nothing is logged.
+    fn default() -> Self {
+        Self::new(true, None, false)
+    }
+}
+
+impl Metrics {
+    /// Counts if `is_on`. Requests of `slow` or longer get a line in the log; with `logs_access` every request does.
+    #[must_use]
+    pub fn new(is_on: bool, slow: Option<Duration>, logs_access: bool) -> Self {
+        let slow_ns = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
+        let mut metrics = Self { is_on, slow_ns, logs_access, frontends: Vec::new() };
+        metrics.frontends = ["grpc", "redis"].map(|name| FrontendMetrics::new(name, &metrics)).into();
+        metrics
+    }
+
+    /// Whether anything is counted.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// The gRPC frontend.
+    #[must_use]
+    pub fn grpc(&self) -> &FrontendMetrics {
+        &self.frontends[0]
+    }
+
+    /// The Redis frontend.
+    #[must_use]
+    pub fn redis(&self) -> &FrontendMetrics {
+        &self.frontends[1]
+    }
+
+    /// The frontends that serve.
+    pub fn serving(&self) -> impl Iterator<Item = &FrontendMetrics> {
+        self.frontends.iter().filter(|frontend| frontend.connections().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switched_off_metrics_count_nothing() {
+        let off = Metrics::new(false, None, false);
+        let frontend = off.redis();
+        assert!(!frontend.is_timing());
+        assert!(!frontend.add(Operation::Get, RequestResult::Ok, u64::MAX - 1, 1));
+        frontend.add_received(5);
+        assert!(frontend.requests().is_empty() && frontend.bytes() == (0, 0));
+        let slow = Metrics::new(false, Some(Duration::from_millis(5)), false);
+        assert!(slow.grpc().is_timing());
+        assert!(slow.grpc().add(Operation::Get, RequestResult::Ok, 5_000_000, 1));
+        assert!(!slow.grpc().add(Operation::Get, RequestResult::Ok, 4_999_999, 1));
+    }
+
+    #[test]
+    fn refusals_of_connections_come_from_the_frontend() {
+        let metrics = Metrics::default();
+        assert_eq!(metrics.serving().count(), 0);
+        metrics.redis().watch_connections(|| Connections { overdue: 3, ..Connections::default() });
+        metrics.redis().add_refusal(RefusalCause::Slow);
+        let refusals: Vec<_> =
+            metrics.redis().refusals().into_iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(refusals, [(RefusalCause::Overdue, 3), (RefusalCause::Slow, 1)]);
+        assert_eq!(metrics.serving().map(FrontendMetrics::name).collect::<Vec<_>>(), ["redis"]);
+    }
+}

@@ -1,0 +1,74 @@
+//! The figures of one moment, taken at a scrape: frontends, store and process.
+
+use std::sync::Arc;
+
+use shoal_engine::{Store, StoreStat};
+
+use crate::frontend::{Connections, FrontendMetrics, Metrics};
+use crate::process::Usage;
+use crate::request::RefusalCause;
+use crate::requests::RequestCounts;
+
+/// The counts of one frontend.
+pub(crate) struct FrontendSnapshot {
+    pub(crate) name: &'static str,
+    pub(crate) requests: Vec<RequestCounts>,
+    pub(crate) received_bytes: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) connections: Connections,
+    pub(crate) refusals: Vec<(RefusalCause, u64)>,
+}
+
+impl FrontendSnapshot {
+    fn of(frontend: &FrontendMetrics) -> Self {
+        let (received_bytes, sent_bytes) = frontend.bytes();
+        Self {
+            name: frontend.name(),
+            requests: frontend.requests(),
+            received_bytes,
+            sent_bytes,
+            connections: frontend.connections().unwrap_or_default(),
+            refusals: frontend.refusals(),
+        }
+    }
+}
+
+/// The figures of one moment.
+pub(crate) struct Snapshot {
+    pub(crate) is_ready: bool,
+    pub(crate) frontends: Vec<FrontendSnapshot>,
+    stat: Option<Box<StoreStat>>,
+    pub(crate) process: Usage,
+}
+
+impl Snapshot {
+    /// Shows the store's figures to `look` if the store is open.
+    pub(crate) fn stat(&self, look: impl FnOnce(&StoreStat)) {
+        if let Some(stat) = self.stat.as_deref() {
+            look(stat);
+        }
+    }
+}
+
+/// The sources of a scrape's figures.
+#[derive(Clone)]
+pub struct Source {
+    /// The counts of the frontends.
+    pub metrics: Arc<Metrics>,
+    /// The store, if it is open.
+    pub store: Option<Store>,
+    /// Whether the server takes requests.
+    pub is_ready: bool,
+}
+
+impl Source {
+    /// Takes the current figures.
+    pub(crate) fn now(&self) -> Snapshot {
+        Snapshot {
+            is_ready: self.is_ready,
+            frontends: self.metrics.serving().map(FrontendSnapshot::of).collect(),
+            stat: self.store.as_ref().map(|store| Box::new(store.stat())),
+            process: Usage::now(),
+        }
+    }
+}

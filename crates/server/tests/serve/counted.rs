@@ -1,0 +1,83 @@
+//! The counts of the server: every call once, by operation and result; and health checks without credentials.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shoal_client::{ByteRange, PutOptions};
+use shoal_metrics::{Metrics, RefusalCause};
+use shoal_server::{Credentials, ReportSource, Security, ServerOptions, Tokens};
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::support::{Running, eventually, value};
+
+fn counts(metrics: &Metrics) -> BTreeMap<(&'static str, &'static str), u64> {
+    let requests = metrics.grpc().requests();
+    requests.iter().map(|it| ((it.operation.word(), it.result.word()), it.durations.count())).collect()
+}
+
+#[tokio::test]
+async fn each_call_is_counted_once() {
+    let metrics = Arc::new(Metrics::default());
+    let report = ReportSource::new(|| vec![("a.txt".into(), "text".into())]);
+    let options = ServerOptions { metrics: Arc::clone(&metrics), report, ..ServerOptions::default() };
+    let server = Running::told(options).await;
+    let client = server.client().await;
+    for _ in 0..3 {
+        client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap();
+    }
+    assert!(client.get("", b"k", ByteRange::ALL).await.unwrap().is_some());
+    assert!(client.get("", b"none", ByteRange::ALL).await.unwrap().is_none());
+    client.head("", b"k").await.unwrap();
+    // Longer than one call carries: it is a stream in both directions.
+    let long = value(5 << 20, 1);
+    client.put("", b"long", long.clone(), PutOptions::default()).await.unwrap();
+    assert_eq!(client.get("", b"long", ByteRange::ALL).await.unwrap().unwrap().value.len(), long.len());
+    let stream = client.operations("");
+    stream.put("s".into(), "v".into(), PutOptions::default()).await.unwrap();
+    assert!(stream.get("s".into(), ByteRange::ALL).await.unwrap().is_some());
+    assert!(stream.get("none".into(), ByteRange::ALL).await.unwrap().is_none());
+    assert_eq!(client.report().await.unwrap(), [("a.txt".to_owned(), "text".to_owned())]);
+    let stat = client.stat().await.unwrap();
+    let grpc = stat.frontends.iter().find(|frontend| frontend.name == "grpc").unwrap();
+    assert!(grpc.requests.iter().any(|it| it.operation == "get" && it.durations.count() > 0), "{grpc:?}");
+    assert_eq!(stat.figure("grpc.connections"), stat.figure("server.connections"));
+    // A stream is counted when its end was sent.
+    eventually("all is counted", || async {
+        let counts = counts(&metrics);
+        let of = |operation, result| counts.get(&(operation, result)).copied().unwrap_or(0);
+        of("put", "ok") == 3 + 1 + 1 && of("get", "ok") > 2 && of("get", "not_found") == 2
+    })
+    .await;
+    assert_eq!(counts(&metrics).get(&("head", "ok")), Some(&1));
+    let (received, sent) = metrics.grpc().bytes();
+    assert!(received > long.len() as u64 && sent > long.len() as u64, "{received} {sent}");
+}
+
+#[tokio::test]
+async fn health_is_open_where_the_operator_says_so() {
+    for open_health in [false, true] {
+        let metrics = Arc::new(Metrics::default());
+        let tokens = Tokens::parse(b"correct-horse-battery\n").unwrap();
+        let security = Security::new(Credentials::new(None, tokens).unwrap());
+        let options = ServerOptions {
+            metrics: Arc::clone(&metrics),
+            security,
+            open_health,
+            ..ServerOptions::default()
+        };
+        let server = Running::told(options).await;
+        let mut health = HealthClient::new(server.channel().await);
+        let answer = health.check(HealthCheckRequest::default()).await;
+        assert_eq!(answer.is_ok(), open_health, "{answer:?}");
+        // Only a look at it: a stream holds a connection, and the rest is behind the gate.
+        let watch = health.watch(HealthCheckRequest::default()).await.unwrap_err();
+        assert_eq!(watch.code(), Code::Unauthenticated);
+        let denied = 1 + u64::from(!open_health);
+        eventually("they are counted", || async {
+            metrics.grpc().refusals().contains(&(RefusalCause::Credentials, denied))
+        })
+        .await;
+    }
+}
