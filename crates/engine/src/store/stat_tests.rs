@@ -9,12 +9,15 @@ use crate::{
     Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, RejectRules, Store, Tuning, block_on,
 };
 
-const BLOCKS: u64 = 8192;
+const BLOCKS: u64 = 32_768;
+/// Nothing is applied unless a test says so.
+const LOG_BLOCKS: u32 = 16_384;
 
 fn store(tuning: Tuning, background: bool) -> Store {
     let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
     block_on(async {
-        let format = FormatOptions { tablets: 1, ..FormatOptions::for_blocks(BLOCKS) };
+        let format =
+            FormatOptions { tablets: 1, log_blocks: Some(LOG_BLOCKS), ..FormatOptions::for_blocks(BLOCKS) };
         Store::format(&device, &format, &Environment::default()).await.unwrap();
         let options = OpenOptions { cache_bytes: 8 << 20, background, tuning, ..OpenOptions::default() };
         Store::open(device, options, Environment::default()).await.unwrap()
@@ -35,18 +38,20 @@ fn put(store: &Store, keys: std::ops::Range<usize>) {
 #[test]
 fn objects_count_from_their_put_on() {
     let store = store(Tuning::default(), false);
-    put(&store, 0..2000);
-    assert_eq!((store.stat().objects, store.stat().objects_with_log()), (0, 2000));
-    (0..500).for_each(|which| {
+    // More than are counted one by one, and fewer than an apply begins with.
+    put(&store, 0..1100);
+    assert_eq!((store.stat().objects, store.stat().objects_with_log()), (0, 1100));
+    (0..200).for_each(|which| {
         block_on(store.delete(&key(which), RejectRules::default())).unwrap();
     });
     // Each delete counts as one of an object in the trees.
     let about = store.stat().objects_with_log();
-    assert!((1000..=1500).contains(&about), "{about}");
+    // Kinds are counted of a sample of the keys.
+    assert!((600..=1000).contains(&about), "{about}");
     block_on(store.0.apply_all()).unwrap();
     let stat = store.stat();
-    assert_eq!((stat.objects, stat.objects_with_log(), stat.log_puts), (1500, 1500, 0));
-    assert_eq!(stat.commit_times.count(), stat.batches, "every batch was timed");
+    assert_eq!((stat.objects, stat.objects_with_log(), stat.log_puts), (900, 900, 0));
+    assert!((1300..=stat.batches).contains(&stat.commit_times.count()), "every batch of writes was timed");
     assert!(stat.commit_times.quantile_ns(500).is_some());
     assert!(store.read_only_reason().is_none());
 }
