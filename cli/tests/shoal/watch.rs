@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -44,11 +45,29 @@ impl Watched {
         (head.to_owned(), body.to_owned())
     }
 
-    /// The value of a time series.
+    /// The value of a time series; 0 if there is none.
     fn value(&self, series: &str) -> f64 {
         let (_, figures) = self.get("/metrics");
         let value = figures.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {series}: {figures}")).parse().unwrap()
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// The number of requests of a frontend with this operation and result.
+    fn count(&self, frontend: &str, operation: &str, result: &str) -> u64 {
+        let labels = format!("{{frontend=\"{frontend}\",operation=\"{operation}\",result=\"{result}\"}}");
+        self.value(&format!("shoal_request_duration_seconds_count{labels}")) as u64
+    }
+
+    /// Waits until a count is `expected`: a request is counted after its answer was sent.
+    fn wait_for_count(&self, (frontend, operation, result): (&str, &str, &str), expected: u64) {
+        let is_expected = (0..500).any(|_| {
+            let is_expected = self.count(frontend, operation, result) == expected;
+            if !is_expected {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            is_expected
+        });
+        assert!(is_expected, "{}", self.get("/metrics").1);
     }
 
     fn run(&self, arguments: &[&str], input: &[u8]) -> Done {
@@ -93,14 +112,11 @@ fn a_server_tells_how_it_is() {
     assert_eq!(server.run(&["get", "notes/today"], b"").text(), "hello");
     assert_eq!(server.run(&["get", "notes/none"], b"").code, 1);
     assert!(server.redis("SET greeting hello\r\nGET greeting\r\nGET none\r\n").contains("hello"));
-    let count = |frontend: &str, operation: &str, result: &str| {
-        let labels = format!("{{frontend=\"{frontend}\",operation=\"{operation}\",result=\"{result}\"}}");
-        server.value(&format!("shoal_request_duration_seconds_count{labels}"))
-    };
-    assert_eq!(count("grpc", "put", "ok"), 1.0);
-    assert_eq!(count("redis", "get", "ok"), 1.0);
-    assert_eq!(count("redis", "get", "not_found"), 1.0);
-    assert_eq!(count("redis", "put", "ok"), 1.0);
+    for request in
+        [("grpc", "put", "ok"), ("redis", "get", "ok"), ("redis", "get", "not_found"), ("redis", "put", "ok")]
+    {
+        server.wait_for_count(request, 1);
+    }
     assert_eq!(server.value("shoal_objects"), 2.0, "they are in the log only");
     assert_eq!(server.value("shoal_ready"), 1.0);
     // People and programs get the same figures.
@@ -171,14 +187,7 @@ fn scrapes_under_load_count_every_command() {
     const ROUNDS: usize = 50;
     const COMMANDS: usize = 200;
     let server = Watched::start(&[]);
-    let count = |operation: &str| {
-        let series = format!(
-            "shoal_request_duration_seconds_count{{frontend=\"redis\",operation=\"{operation}\",result=\"ok\"}} "
-        );
-        let (_, figures) = server.get("/metrics");
-        let value = figures.lines().find_map(|line| line.strip_prefix(&series)?.parse::<usize>().ok());
-        value.unwrap_or(0)
-    };
+    let count = |operation: &str| server.count("redis", operation, "ok");
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
             for round in 0..ROUNDS {
@@ -193,7 +202,9 @@ fn scrapes_under_load_count_every_command() {
             before = now;
         }
     });
-    assert_eq!((count("put"), count("get")), (ROUNDS * COMMANDS, ROUNDS * COMMANDS));
+    for operation in ["put", "get"] {
+        server.wait_for_count(("redis", operation, "ok"), (ROUNDS * COMMANDS) as u64);
+    }
     assert!(server.value("shoal_objects") >= COMMANDS as f64);
 }
 
