@@ -55,7 +55,8 @@ impl WatchSettings {
             return Ok(None);
         }
         let given = self.address.as_deref();
-        let address = resolve(given.unwrap_or(DEFAULT_METRICS), DEFAULT_METRICS).await?;
+        let address =
+            resolve(given.unwrap_or(DEFAULT_METRICS), DEFAULT_METRICS).await.context("--metrics")?;
         match Listener::bind(address).await {
             Ok(listener) => {
                 if !listener.address().ip().to_canonical().is_loopback() {
@@ -126,6 +127,7 @@ mod tests {
         assert!(!settings("off").metrics().is_on());
         let free = settings("127.0.0.1:0").bind().await.unwrap().unwrap();
         assert_ne!(free.address().port(), 0);
-        assert!(settings("nonsense").bind().await.is_err());
+        let error = settings("nonsense").bind().await.err().unwrap();
+        assert!(error.to_string().contains("--metrics") && error.is::<crate::failure::Usage>(), "{error:#}");
     }
 }

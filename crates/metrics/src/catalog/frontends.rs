@@ -78,7 +78,7 @@ pub(super) const METRICS: &[Metric] = &[
         name: "shoal_request_memory_bytes",
         kind: Kind::Gauge,
         labels: &["frontend"],
-        help: "Memory of requests and answers under way",
+        help: "Memory of requests and answers under way, that promised to answers included",
         read: |now, samples| {
             for frontend in &now.frontends {
                 samples.with([frontend.name], frontend.connections.memory_bytes as f64);
