@@ -122,7 +122,9 @@ async fn cancelled_puts_are_wholly_there_or_absent() {
         puts.spawn(async move {
             let parts = stream::iter([header("stream"), crate::support::chunk(value(1 << 20, 1))]);
             let sending = send::<v1::PutStream>(&channel, parts.chain(stream::pending()));
-            assert!(tokio::time::timeout(Duration::from_millis(30), sending).await.is_err());
+            // A loaded server may refuse it before its time is over.
+            let sent = tokio::time::timeout(Duration::from_millis(30), sending).await;
+            assert!(!sent.is_ok_and(|sent| sent.is_ok()));
             false
         });
     }
