@@ -449,7 +449,7 @@ class StatRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatResponse(_message.Message):
-    __slots__ = ("server_version", "read_only_reason", "uptime_ns", "block_bytes", "objects", "blocks", "free_blocks", "figures")
+    __slots__ = ("server_version", "read_only_reason", "uptime_ns", "block_bytes", "objects", "blocks", "free_blocks", "figures", "frontends")
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     READ_ONLY_REASON_FIELD_NUMBER: _ClassVar[int]
     UPTIME_NS_FIELD_NUMBER: _ClassVar[int]
@@ -458,6 +458,7 @@ class StatResponse(_message.Message):
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    FRONTENDS_FIELD_NUMBER: _ClassVar[int]
     server_version: str
     read_only_reason: str
     uptime_ns: int
@@ -466,7 +467,46 @@ class StatResponse(_message.Message):
     blocks: int
     free_blocks: int
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
-    def __init__(self, server_version: _Optional[str] = ..., read_only_reason: _Optional[str] = ..., uptime_ns: _Optional[int] = ..., block_bytes: _Optional[int] = ..., objects: _Optional[int] = ..., blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ...) -> None: ...
+    frontends: _containers.RepeatedCompositeFieldContainer[FrontendFigures]
+    def __init__(self, server_version: _Optional[str] = ..., read_only_reason: _Optional[str] = ..., uptime_ns: _Optional[int] = ..., block_bytes: _Optional[int] = ..., objects: _Optional[int] = ..., blocks: _Optional[int] = ..., free_blocks: _Optional[int] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., frontends: _Optional[_Iterable[_Union[FrontendFigures, _Mapping]]] = ...) -> None: ...
+
+class FrontendFigures(_message.Message):
+    __slots__ = ("name", "requests")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    requests: _containers.RepeatedCompositeFieldContainer[RequestFigures]
+    def __init__(self, name: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[RequestFigures, _Mapping]]] = ...) -> None: ...
+
+class RequestFigures(_message.Message):
+    __slots__ = ("operation", "result", "buckets", "sum_ns")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    SUM_NS_FIELD_NUMBER: _ClassVar[int]
+    operation: str
+    result: str
+    buckets: _containers.RepeatedScalarFieldContainer[int]
+    sum_ns: int
+    def __init__(self, operation: _Optional[str] = ..., result: _Optional[str] = ..., buckets: _Optional[_Iterable[int]] = ..., sum_ns: _Optional[int] = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReportResponse(_message.Message):
+    __slots__ = ("parts",)
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[ReportPart]
+    def __init__(self, parts: _Optional[_Iterable[_Union[ReportPart, _Mapping]]] = ...) -> None: ...
+
+class ReportPart(_message.Message):
+    __slots__ = ("name", "text")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    text: str
+    def __init__(self, name: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class MovingRequest(_message.Message):
     __slots__ = ("pause",)

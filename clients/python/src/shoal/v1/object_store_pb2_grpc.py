@@ -100,6 +100,11 @@ class ObjectStoreStub(object):
                 request_serializer=shoal_dot_v1_dot_object__store__pb2.FreeSpaceRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_object__store__pb2.FreeSpaceResponse.FromString,
                 _registered_method=True)
+        self.Report = channel.unary_unary(
+                '/shoal.v1.ObjectStore/Report',
+                request_serializer=shoal_dot_v1_dot_object__store__pb2.ReportRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_object__store__pb2.ReportResponse.FromString,
+                _registered_method=True)
         self.Moving = channel.unary_unary(
                 '/shoal.v1.ObjectStore/Moving',
                 request_serializer=shoal_dot_v1_dot_object__store__pb2.MovingRequest.SerializeToString,
@@ -203,6 +208,13 @@ class ObjectStoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """Texts for a support case: the configuration in force, without secrets, and the last lines of the log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Moving(self, request, context):
         """Lets the store move values in the background to make whole free space, or stops it until the next start.
         """
@@ -277,6 +289,11 @@ def add_ObjectStoreServicer_to_server(servicer, server):
                     servicer.FreeSpace,
                     request_deserializer=shoal_dot_v1_dot_object__store__pb2.FreeSpaceRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_object__store__pb2.FreeSpaceResponse.SerializeToString,
+            ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=shoal_dot_v1_dot_object__store__pb2.ReportRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_object__store__pb2.ReportResponse.SerializeToString,
             ),
             'Moving': grpc.unary_unary_rpc_method_handler(
                     servicer.Moving,
@@ -636,6 +653,33 @@ class ObjectStore(object):
             '/shoal.v1.ObjectStore/FreeSpace',
             shoal_dot_v1_dot_object__store__pb2.FreeSpaceRequest.SerializeToString,
             shoal_dot_v1_dot_object__store__pb2.FreeSpaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.ObjectStore/Report',
+            shoal_dot_v1_dot_object__store__pb2.ReportRequest.SerializeToString,
+            shoal_dot_v1_dot_object__store__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,
