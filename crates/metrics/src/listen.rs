@@ -1,8 +1,10 @@
 //! The listener of `--metrics`: `/metrics`, `/livez` and `/readyz` over HTTP/1.1, for a monitoring system.
 //!
 //! The listener asks for no credentials and shows no keys or values. It takes few connections, each with a limit of
-//! time, so that its cost stays small whatever a peer sends.
+//! time, so that its cost stays small whatever a peer sends. Peers that take all of them, and never read an answer, do not hold up a
+//! check of the server's health: the oldest connection is closed for a new one.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use shoal_engine::Store;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::encode::render;
@@ -28,7 +30,7 @@ use crate::snapshot::Source;
 /// The paths that are answered.
 pub const PATHS: [&str; 3] = ["/metrics", "/livez", "/readyz"];
 
-/// Connections at the same time; further ones wait in the system's queue.
+/// Connections at the same time; the oldest is closed for a further one.
 const CONNECTIONS_MAX: usize = 16;
 /// The longest wait for the head of a request, on an idle connection too.
 const HEADERS_MAX: Duration = Duration::from_secs(10);
@@ -126,19 +128,22 @@ impl Listener {
 
     /// Answers until the future is dropped; it never ends by itself.
     pub async fn run(self, metrics: Arc<Metrics>, health: Health) {
-        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // The connections end with this future.
         let mut connections = tokio::task::JoinSet::new();
+        let mut by_age = VecDeque::with_capacity(CONNECTIONS_MAX + 1);
         loop {
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-            while connections.try_join_next().is_some() {}
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     let (metrics, health) = (Arc::clone(&metrics), health.clone());
-                    connections.spawn(async move {
-                        serve(stream, &metrics, &health).await;
-                        drop(permit);
-                    });
+                    while connections.try_join_next().is_some() {}
+                    by_age.retain(|open: &AbortHandle| !open.is_finished());
+                    if by_age.len() == CONNECTIONS_MAX
+                        && let Some(oldest) = by_age.pop_front()
+                    {
+                        oldest.abort();
+                    }
+                    let serving = async move { serve(stream, &metrics, &health).await };
+                    by_age.push_back(connections.spawn(serving));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the metrics listener cannot accept a connection");
@@ -216,6 +221,22 @@ mod tests {
 
     async fn get(address: SocketAddr, path: &str, headers: &str) -> String {
         ask(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n")).await
+    }
+
+    #[tokio::test]
+    async fn peers_that_keep_their_connections_hold_nobody_up() {
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = listener.address();
+        let running = tokio::spawn(listener.run(Arc::default(), Health::default()));
+        let mut kept = Vec::new();
+        for _ in 0..2 * CONNECTIONS_MAX {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            kept.push(stream);
+        }
+        let asked = timeout(HEADERS_MAX / 2, get(address, "/livez", "")).await;
+        assert!(asked.expect("nobody is held up").starts_with("HTTP/1.1 200 OK\r\n"));
+        running.abort();
     }
 
     #[tokio::test]
