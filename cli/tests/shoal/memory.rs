@@ -109,7 +109,7 @@ fn memory_is_bounded_and_level_under_load() {
     let clients: Vec<_> = clients.collect();
     let wanted = Duration::from_secs(size("LAB_MEMORY_S", 4));
     let (mut peak, mut times) = (0, 0);
-    // What the allocator holds back comes and goes; a leak grows each time.
+    // The allocator holds back more or less memory; a leak grows each time.
     let (third, last) = loop {
         let (began, mut samples) = (Instant::now(), Vec::new());
         while began.elapsed() < wanted {

@@ -170,7 +170,7 @@ fn parent(arguments: &Arguments, objects: u64, work: &Path) -> Result<()> {
     for name in &arguments.stores {
         let home = work.join(name);
         fs::create_dir(&home)?;
-        // What the store before left in the kernel's memory must not be written during this one.
+        // Dirty pages of the store before must not be written by the kernel during this one.
         rustix::fs::syncfs(fs::File::open(work)?)?;
         let points = one(arguments, objects, name, &home, &mut report)?;
         let shown = STORES.iter().find(|(known, _)| known == name).map_or(&name[..], |(_, shown)| shown);

@@ -10,7 +10,7 @@ use crate::{
 };
 
 const BLOCKS: u64 = 32_768;
-/// Nothing is applied unless a test says so.
+/// So long a log that puts are applied only where a test says so.
 const LOG_BLOCKS: u32 = 16_384;
 
 fn store(tuning: Tuning, background: bool) -> Store {

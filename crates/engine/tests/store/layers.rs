@@ -557,7 +557,7 @@ fn trial(image: &Image, objects: &Objects, blocks: &[u64], what: &str) -> usize 
     let store = open(&device, tiny_with_layers()).unwrap();
     assert_eq!(judge(&store, &objects, "applied"), left, "{what}");
     drop(store);
-    // What the log still has comes back, the rest is given up.
+    // Objects whose records the log still has come back, the others are given up.
     checked(&device, CheckOptions { acknowledge: true, ..CheckOptions::default() });
     let report = checked(&device, CheckOptions::default());
     assert!(report.is_clean(), "{what}: acknowledged: {:?}", report.problems);

@@ -225,7 +225,7 @@ impl Inner {
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };
         // An earlier apply failed: its overlay comes first.
-        // What comes instead of a walk takes its time: it holds no view, which would keep freed blocks from being reused.
+        // An apply or a merge in place of a walk takes its time. No view is held meanwhile: it would keep freed blocks from being reused.
         if view.frozen.is_some() {
             drop((view, turn));
             self.apply_tablet(of_tablet).await?;
