@@ -17,7 +17,7 @@ use crate::unit::Hint;
 /// Searches before every slot is tried.
 const SEARCHES: usize = 3;
 
-/// Units at the front of the queue of scans that a search tries: pinned ones go to its end.
+/// Units at the front of a queue that a search tries: pinned ones go to its end.
 const SCANNED_TRIES: usize = 8;
 
 impl Pool {
@@ -28,7 +28,7 @@ impl Pool {
         if hint == Hint::Scan {
             let on_their_way = shared.scanning.load(Ordering::Relaxed);
             while shared.policy.scan_share_used(on_their_way + count) {
-                match self.evict_scanned() {
+                match self.evict_unneeded().or_else(|| self.evict_scanned()) {
                     Some(frames) if frames.count() == count => return Some(frames),
                     Some(frames) => drop(frames),
                     None => break,
@@ -90,7 +90,11 @@ impl Pool {
     }
 
     fn evict_one(&self, starving: bool) -> Option<Frames> {
-        if let Some(frames) = self.evict_scanned() {
+        if let Some(frames) = self.evict_unneeded() {
+            return Some(frames);
+        }
+        let spares_scans = self.shared().policy.scans_hold_little();
+        if !spares_scans && let Some(frames) = self.evict_scanned() {
             return Some(frames);
         }
         let mut clean_only = false;
@@ -102,7 +106,23 @@ impl Pool {
             // The page is being written, or another thread evicted it first: take one that is clean.
             clean_only = true;
         }
+        if spares_scans && let Some(frames) = self.evict_scanned() {
+            return Some(frames);
+        }
         self.evict_any(starving)
+    }
+
+    /// Evicts a unit that no new reader needs.
+    fn evict_unneeded(&self) -> Option<Frames> {
+        let shared = self.shared();
+        for _ in 0..SCANNED_TRIES {
+            let entry = shared.policy.next_unneeded(&shared.residents.slots)?;
+            if let Some(frames) = self.evict_or_write(entry.index()) {
+                return Some(frames);
+            }
+            shared.policy.queue_unneeded(entry);
+        }
+        None
     }
 
     /// Evicts the oldest unit that only scans touched.

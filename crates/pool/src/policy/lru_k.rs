@@ -338,6 +338,6 @@ mod unit_tests {
         policy.inherit((&slots[0], 0), (&slots[2], 2));
         policy.let_go(&slots[0], 0);
         assert_eq!(order(&policy, &slots), [1, 2]);
-        assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(0));
+        assert_eq!(policy.next_unneeded(&slots).map(|entry| entry.index), Some(0));
     }
 }

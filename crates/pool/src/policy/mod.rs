@@ -59,13 +59,16 @@ impl Scanned {
     }
 }
 
+/// This part of the frames that scans may take stays theirs.
+const HELD_SHARE: usize = 4;
+
 pub(crate) struct Policy {
     clock: Alone<AtomicU32>,
     lru_k: LruK,
     slots: usize,
-    scanned: Alone<Mutex<VecDeque<Scanned>>>,
-    /// Length of the queue, to be looked at without its lock.
-    queued: Alone<AtomicUsize>,
+    scanned: Queue,
+    /// Units that no new reader needs.
+    unneeded: Queue,
     /// Frames of units that only scans touched.
     scan_frames: Alone<AtomicUsize>,
     scan_frames_max: usize,
@@ -77,8 +80,8 @@ impl Policy {
             clock: Alone::default(),
             lru_k: LruK::new(slots, k, history),
             slots,
-            scanned: Alone::default(),
-            queued: Alone::default(),
+            scanned: Queue::default(),
+            unneeded: Queue::default(),
             scan_frames: Alone::default(),
             scan_frames_max,
         }
@@ -197,7 +200,8 @@ impl Policy {
         if slot.scanned.swap(true, Ordering::Release) {
             self.scan_frames.fetch_sub(blocks, Ordering::Relaxed);
         } else {
-            self.queue(Scanned { index, generation: slot.generation.load(Ordering::Relaxed) });
+            let entry = Scanned { index, generation: slot.generation.load(Ordering::Relaxed) };
+            self.unneeded.push(entry, self.slots);
         }
     }
 
@@ -211,6 +215,12 @@ impl Policy {
         self.scan_frames.load(Ordering::Relaxed) + frames > self.scan_frames_max
     }
 
+    /// Returns true if so few units are held that only scans touched that they stay: what was read ahead is still to be read, and in
+    /// a full pool nothing else would pay for pages of lookups.
+    pub(crate) fn scans_hold_little(&self) -> bool {
+        self.scan_frames.load(Ordering::Relaxed) <= self.scan_frames_max / HELD_SHARE
+    }
+
     pub(crate) fn scan_frames_max(&self) -> usize {
         self.scan_frames_max
     }
@@ -222,30 +232,59 @@ impl Policy {
 
     /// The unit that only scans touched and that entered first.
     pub(crate) fn next_scanned(&self, slots: &[Slot]) -> Option<Scanned> {
-        if self.queued.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let mut queue = self.scanned.lock();
-        let mut found = None;
-        while let Some(entry) = queue.pop_front() {
-            if Self::is_scanned(&slots[entry.index as usize], entry) {
-                found = Some(entry);
-                break;
-            }
-        }
-        self.queued.store(queue.len(), Ordering::Relaxed);
-        found
+        self.scanned.pop(slots)
     }
 
     /// Puts a unit that only scans touched at the end of the queue.
     pub(crate) fn queue(&self, entry: Scanned) {
-        let mut queue = self.scanned.lock();
+        self.scanned.push(entry, self.slots);
+    }
+
+    /// The next unit that no new reader needs.
+    pub(crate) fn next_unneeded(&self, slots: &[Slot]) -> Option<Scanned> {
+        self.unneeded.pop(slots)
+    }
+
+    /// Puts a unit that no new reader needs, and that is pinned, at the end of their queue.
+    pub(crate) fn queue_unneeded(&self, entry: Scanned) {
+        self.unneeded.push(entry, self.slots);
+    }
+}
+
+/// Units that go before those of lookups, the first one first.
+#[derive(Default)]
+struct Queue {
+    entries: Alone<Mutex<VecDeque<Scanned>>>,
+    /// Their number, to be looked at without the lock.
+    queued: Alone<AtomicUsize>,
+}
+
+impl Queue {
+    fn push(&self, entry: Scanned, most: usize) {
+        let mut entries = self.entries.lock();
         // Entries of units that left otherwise stay until they come to the front; an entry a slot is enough.
-        if queue.len() >= self.slots {
-            queue.pop_front();
+        if entries.len() >= most {
+            entries.pop_front();
         }
-        queue.push_back(entry);
-        self.queued.store(queue.len(), Ordering::Relaxed);
+        entries.push_back(entry);
+        self.queued.store(entries.len(), Ordering::Relaxed);
+    }
+
+    /// The first entry whose unit is still there.
+    fn pop(&self, slots: &[Slot]) -> Option<Scanned> {
+        if self.queued.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut entries = self.entries.lock();
+        let mut found = None;
+        while let Some(entry) = entries.pop_front() {
+            if Policy::is_scanned(&slots[entry.index as usize], entry) {
+                found = Some(entry);
+                break;
+            }
+        }
+        self.queued.store(entries.len(), Ordering::Relaxed);
+        found
     }
 }
 
@@ -331,17 +370,29 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_let_go_goes_with_the_scans() {
+    fn what_was_let_go_goes_first() {
         let slots = slots(2);
         let policy = policy(&slots, 2, 0);
         policy.entered(&slots[0], 0, Hint::Lookup);
         policy.entered(&slots[1], 1, Hint::Lookup);
         policy.inherit((&slots[0], 0), (&slots[1], 1));
-        assert!(policy.next_scanned(&slots).is_none(), "it may still be read");
+        assert!(policy.next_unneeded(&slots).is_none(), "it may still be read");
         policy.let_go(&slots[0], 0);
         policy.let_go(&slots[0], 0);
-        assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(0));
-        assert!(policy.next_scanned(&slots).is_none());
+        assert_eq!(policy.next_unneeded(&slots).map(|entry| entry.index), Some(0));
+        assert!(policy.next_unneeded(&slots).is_none());
         assert_eq!(order(&policy, &slots), [1]);
+    }
+
+    #[test]
+    fn a_share_of_the_frames_stays_for_scans() {
+        let slots = slots(9);
+        let policy = Policy::new(9, 2, 0, 8);
+        for index in 0..3 {
+            policy.entered(&slots[index as usize], index, Hint::Scan);
+            assert_eq!(policy.scans_hold_little(), index < 2);
+        }
+        policy.left(&slots[0], 0, false);
+        assert!(policy.scans_hold_little());
     }
 }
