@@ -59,6 +59,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`] at the end.
+    #[inline]
     pub fn u8(&mut self) -> Result<u8, Truncated> {
         self.array::<1>().map(|[byte]| byte)
     }
@@ -67,6 +68,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`] where fewer are left.
+    #[inline]
     pub fn u16(&mut self) -> Result<u16, Truncated> {
         self.array().map(u16::from_le_bytes)
     }
@@ -75,6 +77,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`] where fewer are left.
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, Truncated> {
         self.array().map(u32::from_le_bytes)
     }
@@ -83,6 +86,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`] where fewer are left.
+    #[inline]
     pub fn u64(&mut self) -> Result<u64, Truncated> {
         self.array().map(u64::from_le_bytes)
     }
@@ -91,6 +95,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`] where it does not end, or does not fit in 64 bits.
+    #[inline]
     pub fn varint(&mut self) -> Result<u64, Truncated> {
         let mut value = 0_u64;
         for (index, &byte) in self.0.iter().enumerate().take(10) {

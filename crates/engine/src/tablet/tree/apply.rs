@@ -16,14 +16,17 @@ use shoal_base::Lsn;
 
 use super::format::{Bounds, Child, ENTRY_BYTES_MAX, TREE_KEY_BYTES_MAX};
 use super::format::{Damage, PageRef};
+use super::leaf_finder::LeafFinder;
 use super::levels::Levels;
 use super::page::PageView;
 use super::pages::{PageSink, PageSource, ReadHint};
 use super::{Root, Tree};
 use crate::common::error::{Error, Result};
 
-/// Pages that an apply prefetches at most.
+/// Inner pages that an apply prefetches at most.
 const READ_AHEAD_PAGES: usize = 64;
+/// Leaves that an apply prefetches at most: a device is as fast as it has requests.
+const LEAVES_AHEAD: usize = 512;
 
 /// The tree's state of the key of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,6 +145,12 @@ impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
             ops,
             levels: Levels::new(self.tree, self.lsn, self.sink, self.filters),
             path: Vec::new(),
+            leaves: LeavesAhead {
+                finder: LeafFinder::new(self.tree, self.source, root),
+                most: self.source.ahead_max().min(LEAVES_AHEAD),
+                op: 0,
+                waiting: 0,
+            },
             new: Vec::new(),
             lost: Vec::new(),
             settles,
@@ -184,12 +193,43 @@ struct Open<P> {
     ahead: Ahead,
 }
 
-/// The progress of prefetching under one page.
+/// The progress of prefetching inner pages under one page.
 struct Ahead {
     /// The first operation whose child was not prefetched yet.
     op: usize,
     /// Prefetched pages that the pass did not enter yet.
     pages: usize,
+}
+
+/// The progress of prefetching leaves.
+struct LeavesAhead<'a, S: PageSource> {
+    finder: LeafFinder<&'a S>,
+    /// Leaves that may wait.
+    most: usize,
+    /// The first operation whose leaf was not prefetched yet.
+    op: usize,
+    /// Prefetched leaves that the pass did not enter yet.
+    waiting: usize,
+}
+
+impl<S: PageSource> LeavesAhead<'_, S> {
+    /// Prefetches the leaves that the operations from `from` on meet, before the pass enters the first of them. What fails here fails
+    /// again where the pass is.
+    async fn prefetch<M: Merge>(&mut self, source: &S, merge: &M, ops: &[M::Op], from: usize) {
+        self.waiting = self.waiting.saturating_sub(1);
+        self.op = self.op.max(from);
+        if self.waiting > self.most / 2 || self.op == ops.len() {
+            return;
+        }
+        let mut leaves: Vec<PageRef> = Vec::with_capacity(self.most - self.waiting);
+        while self.waiting + leaves.len() < self.most && self.op < ops.len() {
+            let Ok(leaf) = self.finder.leaf_of(merge.key(&ops[self.op])).await else { break };
+            self.op += 1;
+            leaves.extend(leaf.filter(|leaf| leaves.last() != Some(leaf)));
+        }
+        self.waiting += leaves.len();
+        source.prefetch(&leaves, 0, ReadHint::Apply);
+    }
 }
 
 struct Pass<'a, S: PageSource, K, M: Merge> {
@@ -199,6 +239,7 @@ struct Pass<'a, S: PageSource, K, M: Merge> {
     ops: &'a [M::Op],
     levels: Levels<'a, K>,
     path: Vec<Open<S::Page>>,
+    leaves: LeavesAhead<'a, S>,
     new: Vec<u8>,
     lost: Vec<LostRange>,
     /// Lost keys become absent.
@@ -301,7 +342,11 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
 
     /// Reads the topmost page of a subtree, then merges it if it is a leaf, or opens it.
     async fn enter(&mut self, subtree: Subtree) -> Result<()> {
-        self.read_ahead(&subtree);
+        if subtree.level > 0 {
+            self.read_ahead(&subtree);
+        } else if !subtree.ops.is_empty() {
+            self.leaves.prefetch(self.source, self.merge, self.ops, subtree.ops.start).await;
+        }
         let page = match self.load(&subtree).await {
             Ok(page) => page,
             Err(error @ Error::Corrupt { .. }) => return self.replace_lost(subtree, &error).await,
@@ -457,7 +502,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         Ok(())
     }
 
-    /// Prefetches the pages that the operations meet under the same parent, before the pass enters a child.
+    /// Prefetches the inner pages that the operations meet under the same parent, before the pass enters one of them.
     fn read_ahead(&mut self, subtree: &Subtree) {
         let Some(open) = self.path.last_mut() else { return };
         let ahead = &mut open.ahead;

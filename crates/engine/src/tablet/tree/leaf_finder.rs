@@ -1,7 +1,12 @@
-//! Finding the leaves of keys that ascend: the page of level 1 is held from one key to the next, so most keys cost one search in it.
+//! Finding the leaves of keys that ascend: the page of level 1 and the leaf in it are held from one key to the next. A key of the
+//! same leaf costs one comparison, another one a search in the rest of the page.
+
+use std::ops::{Deref, Range};
+
+use shoal_base::BLOCK_BYTES;
 
 use super::filter::Probe;
-use super::format::PageRef;
+use super::format::{Damage, PageRef};
 use super::pages::{PageSource, ReadHint};
 use super::{Root, Tree};
 use crate::common::error::{Error, Result};
@@ -31,6 +36,50 @@ struct Held<P> {
     at: PageRef,
     /// The first key behind it; none: it is the last one.
     high: Option<Vec<u8>>,
+    /// The leaf of the key before.
+    leaf: Option<HeldLeaf>,
+    /// The first key behind that leaf, if it is not the last one of the page.
+    leaf_high: Vec<u8>,
+}
+
+/// A leaf of the page of level 1.
+struct HeldLeaf {
+    index: usize,
+    is_last: bool,
+    page: PageRef,
+    /// The place of its filter in the page of level 1.
+    filter: Range<usize>,
+}
+
+/// The outcome of the search for a key.
+enum Holding<'a> {
+    Nothing,
+    /// The leaf, and its filter where it is not the root.
+    Leaf(PageRef, Option<&'a [u8]>),
+    /// This page is damaged.
+    Damage(PageRef),
+}
+
+impl<P: Deref<Target = [u8; BLOCK_BYTES]>> Held<P> {
+    /// The leaf of a key of this page, and the place of its filter.
+    fn leaf_of(&mut self, tree: Tree, key: &[u8]) -> std::result::Result<(PageRef, Range<usize>), Damage> {
+        if let Some(leaf) = &self.leaf
+            && (leaf.is_last || key < &self.leaf_high[..])
+        {
+            return Ok((leaf.page, leaf.filter.clone()));
+        }
+        let from = self.leaf.take().map_or(0, |leaf| leaf.index);
+        let view = tree.parse(&self.page, self.at, 1)?;
+        let index = view.child_from(from, key)?;
+        let (child, filter) = view.child_and_filter(index)?;
+        let is_last = index + 1 == view.count();
+        self.leaf_high.clear();
+        if !is_last {
+            view.separator(index + 1, &mut self.leaf_high)?;
+        }
+        self.leaf = Some(HeldLeaf { index, is_last, page: child.page, filter: filter.clone() });
+        Ok((child.page, filter))
+    }
 }
 
 impl<S: PageSource> LeafFinder<S> {
@@ -43,34 +92,50 @@ impl<S: PageSource> LeafFinder<S> {
     /// # Errors
     /// As the device; damage is [`LeafPlace::Unknown`].
     pub(crate) async fn find(&mut self, probe: &Probe<'_>) -> Result<LeafPlace> {
+        match self.hold(probe.key).await? {
+            Holding::Leaf(page, level_1) => {
+                Ok(LeafPlace::Leaf { page, may_hold: level_1.is_none_or(|filter| probe.may_be_in(filter)) })
+            }
+            Holding::Nothing => Ok(LeafPlace::None),
+            Holding::Damage(at) => Ok(LeafPlace::Unknown(at)),
+        }
+    }
+
+    /// The leaf of a key that is not below the one before, where no damage hides it.
+    ///
+    /// # Errors
+    /// As the device.
+    pub(super) async fn leaf_of(&mut self, key: &[u8]) -> Result<Option<PageRef>> {
+        match self.hold(key).await? {
+            Holding::Leaf(page, _) => Ok(Some(page)),
+            Holding::Nothing | Holding::Damage(_) => Ok(None),
+        }
+    }
+
+    async fn hold(&mut self, key: &[u8]) -> Result<Holding<'_>> {
         let (top, level) = match self.root.top() {
-            Ok(None) => return Ok(LeafPlace::None),
+            Ok(None) => return Ok(Holding::Nothing),
             Ok(Some(top)) => top,
-            Err(_) => return Ok(LeafPlace::Unknown(self.root.page.unwrap_or_default())),
+            Err(_) => return Ok(Holding::Damage(self.root.page.unwrap_or_default())),
         };
         if level == 0 {
-            return Ok(LeafPlace::Leaf { page: top, may_hold: true });
+            return Ok(Holding::Leaf(top, None));
         }
-        let is_held = |held: &Held<_>| held.high.as_ref().is_none_or(|high| probe.key < &high[..]);
+        let is_held = |held: &Held<_>| held.high.as_ref().is_none_or(|high| key < &high[..]);
         if !self.held.as_ref().is_some_and(is_held)
-            && let Some(damaged) = self.descend((top, level), probe).await?
+            && let Some(damaged) = self.descend((top, level), key).await?
         {
-            return Ok(LeafPlace::Unknown(damaged));
+            return Ok(Holding::Damage(damaged));
         }
-        let Some(held) = &self.held else { return Ok(LeafPlace::Unknown(top)) };
-        let found = self.tree.parse(&held.page, held.at, 1).and_then(|view| {
-            let (child, filter) = view.child_and_filter(view.child_of(probe.key)?)?;
-            Ok(LeafPlace::Leaf { page: child.page, may_hold: probe.may_be_in(view.bytes_at(filter)) })
-        });
-        Ok(found.unwrap_or(LeafPlace::Unknown(held.at)))
+        let Some(held) = &mut self.held else { return Ok(Holding::Damage(top)) };
+        match held.leaf_of(self.tree, key) {
+            Ok((page, filter)) => Ok(Holding::Leaf(page, held.page.get(filter))),
+            Err(_) => Ok(Holding::Damage(held.at)),
+        }
     }
 
     /// Goes from the root to the page of level 1 where the key belongs; returns the page that is damaged, if one is.
-    async fn descend(
-        &mut self,
-        (mut at, mut level): (PageRef, u8),
-        probe: &Probe<'_>,
-    ) -> Result<Option<PageRef>> {
+    async fn descend(&mut self, (mut at, mut level): (PageRef, u8), key: &[u8]) -> Result<Option<PageRef>> {
         self.held = None;
         let mut high = None;
         loop {
@@ -83,11 +148,11 @@ impl<S: PageSource> LeafFinder<S> {
                 if self.tree.parse(&page, at, 1).is_err() {
                     return Ok(Some(at));
                 }
-                self.held = Some(Held { page, at, high });
+                self.held = Some(Held { page, at, high, leaf: None, leaf_high: Vec::new() });
                 return Ok(None);
             }
             let child = self.tree.parse(&page, at, level).and_then(|view| {
-                let index = view.child_of(probe.key)?;
+                let index = view.child_of(key)?;
                 if index + 1 < view.count() {
                     let mut next = Vec::new();
                     view.separator(index + 1, &mut next)?;
@@ -133,18 +198,5 @@ impl Tree {
             is_whole &= waiting.len() - before == view.count();
         }
         Ok((pages, is_whole))
-    }
-
-    /// The entry of `key` in the leaf `page`, where it belongs.
-    ///
-    /// # Errors
-    /// As [`Self::lookup`].
-    pub(crate) async fn lookup_leaf<S: PageSource>(
-        &self,
-        source: &S,
-        page: PageRef,
-        probe: &Probe<'_>,
-    ) -> Result<Option<super::lookup::Found<S::Page>>> {
-        self.lookup_below(source, (page, 0), probe).await
     }
 }

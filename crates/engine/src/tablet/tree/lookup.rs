@@ -136,6 +136,23 @@ impl Tree {
         }
     }
 
+    /// The entry of a key in the leaf `page`, where it belongs, for an apply: the leaf is not needed again soon.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`].
+    pub(crate) async fn lookup_leaf<S: PageSource>(
+        &self,
+        source: &S,
+        page: PageRef,
+        probe: &Probe<'_>,
+    ) -> Result<Option<Found<S::Page>>> {
+        let bytes = source.page(page, 0, ReadHint::Apply).await?;
+        Ok(match self.entry_in(bytes, page, probe.key)? {
+            Step::Found(found) => Some(found),
+            Step::Absent | Step::Below(_) => None,
+        })
+    }
+
     /// The child of an inner page that the key belongs to, and where its filter lies in the page.
     fn child_for(
         &self,

@@ -213,6 +213,23 @@ impl<'a> PageView<'a> {
         Ok(self.partition(1..self.count(), key, true)? - 1)
     }
 
+    /// As [`child_of`](Self::child_of), for a key that child `from` or one behind it covers. The nearest ones are looked at first.
+    ///
+    /// # Errors
+    /// As [`child_of`](Self::child_of).
+    pub(super) fn child_from(&self, from: usize, key: &[u8]) -> Result<usize, Damage> {
+        let count = self.count();
+        if from >= count {
+            return Err(Damage("an inner page has no children"));
+        }
+        let (mut first, mut step) = (from + 1, 1);
+        while first + step < count && self.compare(first + step - 1, key)? != Ordering::Greater {
+            first += step;
+            step *= 2;
+        }
+        Ok(self.partition(first..(first + step).min(count), key, true)? - 1)
+    }
+
     /// Bytes in use, header included.
     ///
     /// # Errors
