@@ -22,8 +22,8 @@ use crate::tablet::tree_io::{Pages, PoolPages, PoolSink};
 use crate::testing::injected_bug::{Bug, injected};
 use crate::value::packed::is_reserved;
 
-/// Operations whose old leaves are asked for together: of new keys one in some twenty has any, by an error of the filters, and a device
-/// is as fast as it has requests.
+/// Operations whose old leaves are asked for together, while those of the ones before are looked at: of new keys one in some twenty
+/// has any, by an error of the filters, and a device is as fast as it has requests.
 const SETTLED_AT_A_TIME: usize = 2_048;
 /// The same where the pool has room for few pages.
 const SETTLED_AT_LEAST: usize = 64;
@@ -200,11 +200,14 @@ impl Inner {
         let mut writer = TreeWriter::new(tree, lsn, sink);
         let (mut added, mut removed, mut new) = (0, 0, Vec::new());
         let at_a_time = source.ahead_max().clamp(SETTLED_AT_LEAST, SETTLED_AT_A_TIME);
-        for some in layered.chunks(at_a_time) {
+        let ask = |some: &[Layered]| {
             let leaves: Vec<PageRef> = some.iter().flat_map(Layered::leaves).collect();
-            if !leaves.is_empty() {
-                source.prefetch(&leaves, 0, ReadHint::Apply);
-            }
+            source.prefetch(&leaves, 0, ReadHint::Apply);
+        };
+        let mut later = layered.chunks(at_a_time);
+        later.next().into_iter().for_each(ask);
+        for some in layered.chunks(at_a_time) {
+            later.next().into_iter().for_each(ask);
             for Layered { op, old } in some {
                 let settled = settle(tree, &source, op.key(), old).await?;
                 let old = match &settled {
