@@ -33,6 +33,9 @@ const TRY_AGAIN_NS: u64 = 600_000_000_000;
 /// Bytes of entries that are merged for each byte of an overlay that is applied.
 const MERGED_PER_FRESH: u64 = 2;
 
+/// A slice is so many times as long where many layers wait: it is put into the base between two applies, and so many entries must be
+/// merged for each apply.
+const SLICE_BEHIND: u64 = 4;
 /// Layers of about one size that become one.
 const LAYERS_A_TIER: usize = 8;
 /// Entries of the largest layers of the lowest tier but one; each tier has eight times as many.
@@ -83,6 +86,13 @@ struct Slice {
     gaps: Vec<Gap>,
 }
 
+/// A slice with the layers that it was taken from, and the room for the pages of the base.
+struct TakenSlice {
+    layers: Layers,
+    slice: Slice,
+    promise: Reservation,
+}
+
 /// The outcome of a step of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merged {
@@ -103,14 +113,25 @@ enum Step {
     Base,
 }
 
-/// How many of the newest layers are to become one: so many of one size are expensive to search, and cheap to merge.
-fn full_tier(list: &[Root]) -> Option<usize> {
+/// How many of the newest layers are to become one: so many of one size, at least `least`, are expensive to search, and cheap to
+/// merge.
+fn full_tier(list: &[Root], least: usize) -> Option<usize> {
     let tier_of = |root: &Root| (root.entries / TIER_ENTRIES).max(1).ilog(LAYERS_A_TIER as u64);
     (0..TIERS_MAX).find_map(|tier| {
         let leading = list.iter().take_while(|root| tier_of(root) <= tier).count();
         let full = list[..leading].iter().filter(|root| tier_of(root) == tier).count();
-        (full >= LAYERS_A_TIER).then_some(leading)
+        (full >= least).then_some(leading)
     })
+}
+
+/// So many layers of one size become one in a tablet of `layers` layers. A merge into the base may take longer than those above it take
+/// to become too many: the fewer places are left, the sooner they are merged with each other.
+fn tier_for(layers: usize) -> usize {
+    match LAYERS_MAX.saturating_sub(layers) {
+        0..=8 => 2,
+        9..=16 => LAYERS_A_TIER / 2,
+        _ => LAYERS_A_TIER,
+    }
 }
 
 /// Why layers are merged.
@@ -137,7 +158,7 @@ impl Inner {
             if is_blocked { readable_above(tablet, layers) } else { layers.list.len() - layers.merging };
         // Those that another merge works with stay with it.
         let free = &layers.list[..free.min(tablet.merges.unclaimed(&layers.list))];
-        if let Some(count) = full_tier(free) {
+        if let Some(count) = full_tier(free, tier_for(layers.list.len())) {
             return Some(Step::Newest(count));
         }
         if is_blocked {
@@ -187,7 +208,10 @@ impl Inner {
     /// # Errors
     /// As an apply.
     pub(crate) async fn merge_idle(&self) -> Result<bool> {
-        for tablet in self.tablets.all() {
+        let mut tablets: Vec<_> = self.tablets.all().iter().collect();
+        // The one that is nearest to having too many comes first.
+        tablets.sort_by_key(|tablet| std::cmp::Reverse(tablet.view().trees.layers.list.len()));
+        for tablet in tablets {
             if self.merge_some(tablet, Wanted::BySize).await? != Merged::Nothing {
                 return Ok(true);
             }
@@ -223,9 +247,12 @@ impl Inner {
             }
             return self.merge_newest(tablet, &trees, applied, count).await;
         }
+        // Only merges change the layers that are merged, and this one has the claim: applies go on while it reads them.
+        let (trees, _) = trees_of(tablet);
+        let Some(taken) = self.take_next(tablet, &trees, false).await? else { return Ok(Merged::Nothing) };
         let _turn = self.maintenance.applier.take().await;
         self.log.poison.check()?;
-        match self.merge_slice(tablet, self.unread(), false).await {
+        match self.merge_slice(tablet, taken, self.unread(), false).await {
             // Nothing waits for a merge: it leaves pages alone that may be readable later.
             Err(Error::Io(error)) if is_of_medium(&error) => {
                 tracing::warn!("tablet {}: its layers are merged later: {error}", tablet.id);
@@ -244,8 +271,10 @@ impl Inner {
     /// As an apply.
     pub(crate) async fn merge_all(&self, tablet: &Tablet, gives_up: bool) -> Result<Vec<DamagedRange>> {
         let given_up = if gives_up { self.give_up_gaps(tablet, &tablet.view()).await? } else { Vec::new() };
-        while !tablet.view().trees.layers.list.is_empty() {
-            if self.merge_slice(tablet, self.unread(), gives_up).await? == Merged::Nothing {
+        loop {
+            let trees = tablet.view().trees.clone();
+            let Some(taken) = self.take_next(tablet, &trees, gives_up).await? else { break };
+            if self.merge_slice(tablet, taken, self.unread(), gives_up).await? == Merged::Nothing {
                 break;
             }
         }
@@ -267,25 +296,43 @@ impl Inner {
         Ok(())
     }
 
-    /// One slice. The caller has the applier's turn.
-    async fn merge_slice(&self, tablet: &Tablet, unread: Unread, gives_up: bool) -> Result<Merged> {
+    /// Takes the next slice of the merge into the base; none where nothing can be merged now.
+    async fn take_next(&self, tablet: &Tablet, trees: &Trees, gives_up: bool) -> Result<Option<TakenSlice>> {
+        let mut layers = (*trees.layers).clone();
+        if layers.list.is_empty() || self.is_blocked(tablet, &layers) && !gives_up {
+            return Ok(None);
+        }
+        if layers.merging == 0 {
+            (layers.merging, layers.frontier) = (layers.list.len(), Vec::new());
+        }
+        let taken = self.take_slice_with_room(tablet, &trees.base, &layers, gives_up).await?;
+        Ok(taken.map(|(slice, promise)| TakenSlice { layers, slice, promise }))
+    }
+
+    /// Puts a slice into the base. The caller has the applier's turn.
+    async fn merge_slice(
+        &self,
+        tablet: &Tablet,
+        taken: TakenSlice,
+        unread: Unread,
+        gives_up: bool,
+    ) -> Result<Merged> {
+        let TakenSlice { layers: of_slice, slice, promise: _promise } = taken;
         let view = tablet.view();
         // An apply that failed comes first.
-        if view.frozen.is_some() || view.trees.layers.list.is_empty() {
-            return Ok(Merged::Nothing);
-        }
-        if self.is_blocked(tablet, &view.trees.layers) && !gives_up {
+        if view.frozen.is_some() {
             return Ok(Merged::Nothing);
         }
         let mut layers = (*view.trees.layers).clone();
         if layers.merging == 0 {
-            (layers.merging, layers.frontier) = (layers.list.len(), Vec::new());
+            (layers.merging, layers.frontier) = (of_slice.merging, Vec::new());
         }
-        let Some((slice, _promise)) =
-            self.take_slice_with_room(tablet, &view.trees.base, &layers, gives_up).await?
-        else {
-            return Ok(Merged::Nothing);
-        };
+        let is_same = layers.merging == of_slice.merging
+            && layers.frontier == of_slice.frontier
+            && layers.list.ends_with(of_slice.of_merge());
+        if !is_same {
+            return Ok(Merged::Some(0));
+        }
         if let Some(gap) = slice.gaps.first()
             && slice.ops.is_empty()
             && !gives_up
@@ -340,7 +387,8 @@ impl Inner {
         layers: &Layers,
         gives_up: bool,
     ) -> Result<Option<(Slice, Reservation)>> {
-        let mut bytes_max = self.tuning.merge_slice_bytes as u64;
+        let behind = if layers.list.len() >= LAYERS_MAX / 3 { SLICE_BEHIND } else { 1 };
+        let mut bytes_max = self.tuning.merge_slice_bytes as u64 * behind;
         loop {
             let slice = self.take_slice(tablet, layers, bytes_max, gives_up).await?;
             let records = slice.ops.len() as u64;
