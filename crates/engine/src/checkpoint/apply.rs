@@ -231,6 +231,8 @@ impl Inner {
         if !injected(Bug::DroppedNeverFreed) {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
+        let dead = new.freed.iter().chain(&new.dropped).map(|run| u64::from(run.blocks)).sum();
+        self.maintenance.growth.applied(dead);
         tracing::debug!(
             "tablet {}: applied {} records to the base and {} to a layer; {} layers of {} entries above {} of the base",
             tablet.id,

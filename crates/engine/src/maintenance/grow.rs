@@ -26,6 +26,9 @@ const STEP_PARTS_MAX: u64 = 256;
 const AHEAD_MIN: u64 = 1_024;
 /// At least this part of the file's blocks for objects is free ahead of need.
 const HELD_SHARE: u64 = 8;
+/// Applies come before growth where they probably free this part of what should be free: an apply before its time makes more, and
+/// smaller, layers.
+const WORTH_APPLYING: u64 = 8;
 /// The next part of the log's ring is prepared once the prepared part is this full, in thousandths.
 const PREPARE_FROM_PERMILLE: usize = 250;
 
@@ -126,13 +129,18 @@ impl Inner {
         Ok(true)
     }
 
-    /// Grows the file by one step, unless applying the overlays frees enough blocks. Returns false if the file has its
+    /// Grows the file by one step, unless blocks that are freed already, or that applies free, are enough. Returns false if the file has its
     /// full size, or if there is no room.
     ///
     /// # Errors
     /// As the device.
     pub(crate) async fn grow_unless_freed(&self) -> Result<bool> {
-        self.free_what_is_dead().await?;
+        let per_apply = self.maintenance.growth.freed_by_an_apply();
+        if per_apply * self.tablets.all().len() as u64 >= self.growth_ahead() / WORTH_APPLYING {
+            self.free_what_is_dead().await?;
+        } else {
+            self.make_freed_reusable().await;
+        }
         if self.wants_growth() { Ok(self.grow(0).await? > 0) } else { Ok(true) }
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct Growth {
     seen: Mutex<(u64, u64)>,
     /// Blocks that [`AHEAD_S`] seconds of writing take.
     ahead: AtomicU64,
+    /// Blocks of values that an apply frees, as the last applies did.
+    dead: AtomicU64,
 }
 
 #[derive(Default)]
@@ -69,6 +71,17 @@ impl Growth {
         self.ahead.store(ahead.max(before - before / 8), Ordering::Relaxed);
     }
 
+    /// Notes that an apply freed `blocks` blocks of values.
+    pub(crate) fn applied(&self, blocks: u64) {
+        let before = self.dead.load(Ordering::Relaxed);
+        self.dead.store(blocks.max(before / 2), Ordering::Relaxed);
+    }
+
+    /// Blocks of values that the next apply probably frees.
+    pub(crate) fn freed_by_an_apply(&self) -> u64 {
+        self.dead.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn ahead_of_rate(&self) -> u64 {
         self.ahead.load(Ordering::Relaxed)
     }
@@ -113,6 +126,17 @@ mod tests {
         assert_eq!(growth.ahead_of_rate(), 4_000, "too soon to say");
         growth.note(2_000_000_000, 1_000);
         assert_eq!(growth.ahead_of_rate(), 3_500, "a pause");
+    }
+
+    #[test]
+    fn what_applies_free_is_forgotten_when_they_free_nothing() {
+        let growth = Growth::default();
+        assert_eq!(growth.freed_by_an_apply(), 0);
+        growth.applied(64);
+        growth.applied(8);
+        assert_eq!(growth.freed_by_an_apply(), 32, "one apply may be an exception");
+        (0..6).for_each(|_| growth.applied(0));
+        assert_eq!(growth.freed_by_an_apply(), 0);
     }
 
     #[test]
