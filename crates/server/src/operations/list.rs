@@ -18,7 +18,9 @@ pub(crate) async fn list(
     request: Authenticated<Parted<v1::ListRequest>>,
 ) -> Result<v1::ListResponse, Failure> {
     let (Parted { message, .. }, admitted) = request.take();
-    let page = admitted.store().list(&list_request(message)?).await.map_err(|error| Failure::of(&error))?;
+    let request = list_request(message)?;
+    let store = admitted.to_read(&request.bucket)?;
+    let page = store.list(&request).await.map_err(|error| Failure::of(&error))?;
     Ok(response(page, ENTRIES_BYTES_MAX))
 }
 
