@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use shoal_engine::check_bucket;
 use shoal_server::{Credentials, Security, TlsPem, Tokens};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
@@ -126,14 +127,21 @@ pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
 
 fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
     let text = read_secret(path, TOKENS)?;
-    Tokens::parse(&text).map_err(|error| Usage(format!("{}: {error}", path.display())).into())
+    let wrong = |problem: String| Usage(format!("{}: {problem}", path.display()));
+    let tokens = Tokens::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    for bucket in tokens.buckets() {
+        // A name that no bucket can have would lock its user out without a word.
+        check_bucket(bucket).map_err(|error| wrong(format!("the rights of a token: {error}")))?;
+    }
+    Ok(tokens)
 }
 
-/// The credential that a command shows to a server: the first token of the file.
+/// The credential that a command shows to a server: the first token of the file, without its rights.
 pub(crate) fn read_token(path: &Path) -> anyhow::Result<Vec<u8>> {
     let text = read_secret(path, TOKENS)?;
     let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let token = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"));
+    let token = token.and_then(|line| line.split(u8::is_ascii_whitespace).next());
     token.map(<[u8]>::to_vec).ok_or_else(|| Usage(format!("{} has no token", path.display())).into())
 }
 
@@ -168,6 +176,14 @@ mod tests {
         set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         assert_eq!(read_token(&path).unwrap(), b"0123456789abcdef");
         assert!(files.read().unwrap().asks());
+        write(&path, "0123456789abcdef bucket=films,read-only\nfedcba9876543210\n").unwrap();
+        assert_eq!(read_token(&path).unwrap(), b"0123456789abcdef");
+        assert!(files.read().unwrap().asks());
+        for wrong in ["0123456789abcdef bucket=Films\n", "0123456789abcdef bucket=.shoal\n", "0123456789abcdef reads\n"] {
+            write(&path, wrong).unwrap();
+            let error = files.read().err().unwrap();
+            assert!(error.is::<Usage>() && error.to_string().contains("rights"), "{error}");
+        }
         write(&path, "# none\n").unwrap();
         assert!(read_token(&path).is_err() && files.read().is_err());
     }

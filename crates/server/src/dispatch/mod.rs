@@ -35,7 +35,7 @@ use crate::flow::{ConnectionFlow, Flow, MemoryPermit, deadline_after};
 use crate::operations::report::ReportSource;
 use crate::operations::stat::{Counters, ServerFigures, stat};
 use crate::operations::{
-    delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get, multi_put, put,
+    buckets, delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get, multi_put, put,
     relocation, stream,
 };
 use crate::timing::{StreamTimer, Timer};
@@ -291,6 +291,7 @@ impl Dispatch {
                 unary::<kv::Delete, _, _>(call, |request| key_value::delete(request, bucket)).boxed()
             }
             v1::List::PATH => unary::<v1::List, _, _>(call, list::list).boxed(),
+            v1::ListBuckets::PATH => unary::<v1::ListBuckets, _, _>(call, buckets::list_buckets).boxed(),
             v1::MultiGet::PATH => call::whole(call, false, multi_get::multi_get).boxed(),
             v1::MultiPut::PATH => call::whole(call, true, multi_put::multi_put).boxed(),
             v1::MultiDelete::PATH => call::whole(call, true, multi_delete::multi_delete).boxed(),

@@ -39,13 +39,7 @@ fn list_request(message: v1::ListRequest) -> Result<ListRequest, Failure> {
             )));
         }
     }
-    let limit = match message.page_size as usize {
-        0 => LIST_PAGE_MAX,
-        limit @ 1..=LIST_PAGE_MAX => limit,
-        limit => {
-            return Err(Failure::invalid(format!("a page has at most {LIST_PAGE_MAX} keys, not {limit}")));
-        }
-    };
+    let limit = page_limit(message.page_size, "keys")?;
     Ok(ListRequest {
         bucket: bucket.to_owned(),
         prefix: message.prefix.into(),
@@ -53,6 +47,15 @@ fn list_request(message: v1::ListRequest) -> Result<ListRequest, Failure> {
         start_after: message.start_after.into(),
         limit,
     })
+}
+
+/// The number of `things` that a page of `page_size` (0: as many as are allowed) has at most.
+pub(super) fn page_limit(page_size: u32, things: &str) -> Result<usize, Failure> {
+    match page_size as usize {
+        0 => Ok(LIST_PAGE_MAX),
+        limit @ 1..=LIST_PAGE_MAX => Ok(limit),
+        limit => Err(Failure::invalid(format!("a page has at most {LIST_PAGE_MAX} {things}, not {limit}"))),
+    }
 }
 
 /// The page as a message, cut where its entries pass `entries_bytes_max`.
