@@ -179,7 +179,11 @@ mod tests {
         write(&path, "0123456789abcdef bucket=films,read-only\nfedcba9876543210\n").unwrap();
         assert_eq!(read_token(&path).unwrap(), b"0123456789abcdef");
         assert!(files.read().unwrap().asks());
-        for wrong in ["0123456789abcdef bucket=Films\n", "0123456789abcdef bucket=.shoal\n", "0123456789abcdef reads\n"] {
+        for wrong in [
+            "0123456789abcdef bucket=Films\n",
+            "0123456789abcdef bucket=.shoal\n",
+            "0123456789abcdef reads\n",
+        ] {
             write(&path, wrong).unwrap();
             let error = files.read().err().unwrap();
             assert!(error.is::<Usage>() && error.to_string().contains("rights"), "{error}");

@@ -9,11 +9,25 @@ pub(crate) const EXIT_OK: u8 = 0;
 pub(crate) const EXIT_FAILED: u8 = 1;
 /// The command line or the configuration is wrong (clap's code, too).
 pub(crate) const EXIT_USAGE: u8 = 2;
+/// There is no such object, bucket or prefix.
+pub(crate) const EXIT_NOT_FOUND: u8 = 3;
+/// A condition of a write does not hold; nothing was written.
+pub(crate) const EXIT_CONDITION: u8 = 4;
 
 /// The command line or the configuration is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
+
+/// The object, or the thing, that a command is about does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotFound(pub(crate) String);
+
+/// The command reported its failures itself, which all have this exit code; no message is left.
+#[derive(Debug, thiserror::Error)]
+#[error("all of it failed for the same reason")]
+struct ReportedCode(u8);
 
 /// The command reported its failures itself; no message is left.
 #[derive(Debug, thiserror::Error)]
@@ -27,11 +41,58 @@ pub(crate) fn conclude(result: anyhow::Result<()>, warn: impl FnOnce(&str)) -> E
         // The reader of our output (`shoal ls | head`) has seen enough.
         return ExitCode::from(EXIT_OK);
     }
-    if error.is::<Reported>() {
-        return ExitCode::from(EXIT_FAILED);
+    if !error.is::<Reported>() && !error.is::<ReportedCode>() {
+        warn(&format!("shoal: {}", one_line(&error)));
     }
-    warn(&format!("shoal: {}", one_line(&error)));
-    ExitCode::from(if error.is::<Usage>() { EXIT_USAGE } else { EXIT_FAILED })
+    ExitCode::from(exit_code(&error))
+}
+
+/// The exit code of a command that fails with `error`.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    if let Some(ReportedCode(code)) = error.downcast_ref() {
+        return *code;
+    }
+    if error.is::<Usage>() {
+        return EXIT_USAGE;
+    }
+    match error.downcast_ref() {
+        Some(shoal_client::Error::ConditionFailed { .. }) => EXIT_CONDITION,
+        Some(shoal_client::Error::NotFound) => EXIT_NOT_FOUND,
+        _ if error.is::<NotFound>() => EXIT_NOT_FOUND,
+        _ => EXIT_FAILED,
+    }
+}
+
+/// The failures of a command that goes on after one: each is a line on standard error at once.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    count: u64,
+    /// The exit code of all of them, where it is one.
+    code: Option<u8>,
+}
+
+impl Failures {
+    /// Reports `error`.
+    pub(crate) fn add(&mut self, error: &anyhow::Error) {
+        crate::output::warn(&format!("shoal: {}", one_line(error)));
+        let code = exit_code(error);
+        self.code = if self.count == 0 { Some(code) } else { self.code.filter(|&its| its == code) };
+        self.count += 1;
+    }
+
+    /// The number of failures.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// # Errors
+    /// The exit code of all failures, or [`EXIT_FAILED`] where they have different ones; none is left to report.
+    pub(crate) fn conclude(&self) -> anyhow::Result<()> {
+        match self.count {
+            0 => Ok(()),
+            _ => Err(ReportedCode(self.code.unwrap_or(EXIT_FAILED)).into()),
+        }
+    }
 }
 
 /// The error and its causes in one line; a cause that the words before already contain is left out.
@@ -82,5 +143,25 @@ mod tests {
         assert_eq!(code(anyhow::anyhow!("no")), format!("{:?}", ExitCode::from(1)));
         assert_eq!(code(Reported.into()), format!("{:?}", ExitCode::from(1)));
         assert_eq!(code(OutputClosed.into()), format!("{:?}", ExitCode::from(0)));
+        let condition = || shoal_client::Error::ConditionFailed { rule: None, current: None };
+        let in_context = anyhow::Error::new(condition()).context("cannot put").context("a").context("b");
+        assert_eq!(code(in_context), format!("{:?}", ExitCode::from(4)));
+        let absent = anyhow::Error::new(NotFound("no".into())).context("cannot get");
+        assert_eq!(code(absent), format!("{:?}", ExitCode::from(3)));
+        assert_eq!(code(shoal_client::Error::NotFound.into()), format!("{:?}", ExitCode::from(3)));
+    }
+
+    #[test]
+    fn several_failures_have_the_code_of_all_of_them() {
+        let absent = || anyhow::Error::new(NotFound("no".into()));
+        let mut failures = Failures::default();
+        assert!(failures.conclude().is_ok());
+        for _ in 0..2 {
+            failures.add(&absent());
+            assert_eq!(exit_code(&failures.conclude().unwrap_err()), EXIT_NOT_FOUND);
+        }
+        failures.add(&anyhow::anyhow!("else"));
+        failures.add(&absent());
+        assert_eq!((failures.count(), exit_code(&failures.conclude().unwrap_err())), (4, EXIT_FAILED));
     }
 }

@@ -3,6 +3,7 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
+//! [`memory_limit`],
 //! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
@@ -14,6 +15,7 @@ mod credentials;
 mod damage;
 mod failure;
 mod logging;
+mod memory_limit;
 mod objects;
 mod output;
 mod progress;
@@ -81,6 +83,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Put(arguments) => commands::put::run(arguments).await,
         Command::Get(arguments) => commands::get::run(arguments).await,
         Command::Ls(arguments) => commands::ls::run(arguments).await,
+        Command::Mv(arguments) => commands::mv::run(arguments).await,
+        Command::Du(arguments) => commands::du::run(arguments).await,
+        Command::Bucket(arguments) => commands::bucket::run(arguments).await,
+        Command::Config(arguments) => commands::config::run(*arguments, cli.log).await,
         Command::Rm(arguments) => commands::rm::run(arguments).await,
         Command::Stat(arguments) => commands::stat::run(arguments).await,
         Command::Top(arguments) => commands::top::run(arguments).await,

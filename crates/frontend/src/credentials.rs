@@ -69,7 +69,8 @@ impl Tokens {
             if number > TOKENS_MAX {
                 return Err(BadCredentials(format!("there are more than {TOKENS_MAX} tokens")));
             }
-            let token = Token::parse(line).map_err(|what| BadCredentials(format!("token {number} {what}")))?;
+            let token =
+                Token::parse(line).map_err(|what| BadCredentials(format!("token {number} {what}")))?;
             if tokens.iter().any(|other| other.secret == token.secret && other.rights != token.rights) {
                 let problem = format!("token {number} comes a second time, with other rights");
                 return Err(BadCredentials(problem));
@@ -334,7 +335,8 @@ mod tests {
             let error = Tokens::parse(format!("{LONG} {wrong}\n").as_bytes()).err().unwrap();
             assert!(error.to_string().contains("rights") && !error.to_string().contains(LONG), "{error}");
         }
-        let twice = |words: &str| Tokens::parse(format!("{LONG} read-only\n{LONG} {words}\n").as_bytes()).is_ok();
+        let twice =
+            |words: &str| Tokens::parse(format!("{LONG} read-only\n{LONG} {words}\n").as_bytes()).is_ok();
         assert!(twice("read-only") && !twice("") && !twice("bucket=films"));
     }
 

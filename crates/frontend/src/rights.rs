@@ -157,7 +157,15 @@ mod tests {
     #[test]
     fn words_that_are_no_rights_are_refused() {
         for wrong in [
-            "", ",", "readonly", "read-only,", "READ-ONLY", "bucket=", "bucket", "read-only,read-only", "bucket=a,bucket=a",
+            "",
+            ",",
+            "readonly",
+            "read-only,",
+            "READ-ONLY",
+            "bucket=",
+            "bucket",
+            "read-only,read-only",
+            "bucket=a,bucket=a",
             "read-only bucket=a",
         ] {
             assert!(Rights::parse(wrong).is_err(), "{wrong:?}");

@@ -167,7 +167,11 @@ impl Shared {
         self.security.with(|credentials| {
             if !credentials.asks() {
                 let is_let_in = self.insecure || caller.address.to_canonical().is_loopback();
-                return if is_let_in { Ok(Principal::Local.into()) } else { Err(Denied::Address(caller.address)) };
+                return if is_let_in {
+                    Ok(Principal::Local.into())
+                } else {
+                    Err(Denied::Address(caller.address))
+                };
             }
             // Where no tokens are known, a certificate is what counts.
             if let Some(authorization) = caller.authorization.filter(|_| !credentials.tokens().is_empty()) {

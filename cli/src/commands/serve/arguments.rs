@@ -40,7 +40,8 @@ pub(crate) struct Arguments {
     /// [default: 80 % of the disk's free space, at most 64G].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SIZE", hide_env_values = true)]
     pub(crate) size: Option<Size>,
-    /// Memory for cached pages and values [default: 1G].
+    /// Memory for cached pages and values [default: 1G, or half of the memory of the machine or of the program's control group
+    /// where that is less].
     #[arg(long, value_name = "SIZE", env = "SHOAL_CACHE", hide_env_values = true)]
     pub(crate) cache: Option<Size>,
     /// Memory for recent writes that are in the log only [default: follows from cache and log].

@@ -19,6 +19,7 @@ use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerO
 use tokio::sync::oneshot;
 
 pub(crate) use self::arguments::Arguments;
+pub(crate) use self::file::{keys, read as read_file};
 use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
 use crate::failure::{Usage, output_error};
@@ -52,8 +53,15 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         );
     }
     let security = Security::new(settings.credentials.read()?);
-    let server = bind(&settings, &security, &metrics).await?;
-    let redis = bind_redis(&settings, &security, &metrics).await?;
+    let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+    let server = bind(&settings, &security, &metrics, listen).await?;
+    let redis = match &settings.resp {
+        Some((address, _)) => {
+            let listen = resolve(address, DEFAULT_RESP).await?;
+            bind_redis(&settings, &security, &metrics, listen).await?
+        }
+        None => None,
+    };
     let listener = settings.watch.bind().await?;
     let told_at = listener.as_ref().map(Listener::address);
     let watched = Watching::start(listener, &metrics);
@@ -94,6 +102,27 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let closed = stopping::close(store, &time, &settings.data).await;
     served?;
     closed
+}
+
+/// Checks everything that a start would look at before it opens the store: values, files, and whether the addresses are this
+/// machine's and may be listened on. Takes no port, and no data file.
+///
+/// # Errors
+/// As those of a start.
+pub(crate) async fn check(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
+    let settings = Settings::new(arguments, log)?;
+    let (metrics, security) = (settings.watch.metrics(), Security::new(settings.credentials.read()?));
+    let any_port = |mut address: SocketAddr| {
+        address.set_port(0);
+        address
+    };
+    let listen = any_port(resolve(&settings.listen, DEFAULT_LISTEN).await?);
+    drop(bind(&settings, &security, &metrics, listen).await?);
+    if let Some((address, _)) = &settings.resp {
+        let listen = any_port(resolve(address, DEFAULT_RESP).await?);
+        drop(bind_redis(&settings, &security, &metrics, listen).await?);
+    }
+    settings.watch.check().await
 }
 
 /// Logs what --insecure opens: addresses that other machines reach, without credentials or without encryption.
@@ -191,9 +220,9 @@ async fn bind_redis(
     settings: &Settings,
     security: &Security,
     metrics: &Arc<Metrics>,
+    listen: SocketAddr,
 ) -> anyhow::Result<Option<shoal_redis::Server>> {
-    let Some((address, options)) = &settings.resp else { return Ok(None) };
-    let listen = resolve(address, DEFAULT_RESP).await?;
+    let Some((_, options)) = &settings.resp else { return Ok(None) };
     let security = security.clone();
     let tls = settings.resp_tls.unwrap_or(security.is_encrypted()).then(|| Tls {
         config: Arc::new(move || security.tls_of_others()),
@@ -210,9 +239,13 @@ async fn bind_redis(
     }
 }
 
-/// Takes the address in `settings` before the store is touched: if another server has it, nothing is created.
-async fn bind(settings: &Settings, security: &Security, metrics: &Arc<Metrics>) -> anyhow::Result<Server> {
-    let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+/// Takes the address `listen` before the store is touched: if another server has it, nothing is created.
+async fn bind(
+    settings: &Settings,
+    security: &Security,
+    metrics: &Arc<Metrics>,
+    listen: SocketAddr,
+) -> anyhow::Result<Server> {
     let options = ServerOptions {
         listen,
         insecure: settings.insecure,
@@ -247,9 +280,10 @@ mod tests {
         let bind = async |listen: &str, insecure| {
             let given =
                 Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..Arguments::default() };
-            bind(&Settings::new(given, None).unwrap(), &Security::default(), &Arc::default())
-                .await
-                .map(|server| server.address())
+            let settings = Settings::new(given, None).unwrap();
+            let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+            let server = bind(&settings, &Security::default(), &Arc::default(), listen).await?;
+            anyhow::Ok(server.address())
         };
         assert_ne!(bind("127.0.0.1:0", false).await.unwrap().port(), 0);
         assert!(bind("localhost:0", false).await.is_ok());

@@ -23,7 +23,8 @@ impl Store {
                 return Err(Error::Invalid(format!("a page has 1 to {LIST_PAGE_MAX} buckets")));
             }
             let tablets = inner.tablets.all().iter();
-            let streams = tablets.map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(1))).collect();
+            let streams =
+                tablets.map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(1))).collect();
             let mut merge = Merge::new(streams);
             let start = if start_after.is_empty() { Some(Vec::new()) } else { behind(start_after) };
             let mut page = BucketPage::default();

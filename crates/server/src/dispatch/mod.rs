@@ -35,8 +35,8 @@ use crate::flow::{ConnectionFlow, Flow, MemoryPermit, deadline_after};
 use crate::operations::report::ReportSource;
 use crate::operations::stat::{Counters, ServerFigures, stat};
 use crate::operations::{
-    buckets, delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get, multi_put, put,
-    relocation, stream,
+    buckets, delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get, multi_put,
+    put, relocation, stream,
 };
 use crate::timing::{StreamTimer, Timer};
 

@@ -3,7 +3,9 @@
 use shoal_api::v1;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, PutResult, RejectRules, RequestId, Store, Write};
+use shoal_engine::{
+    ByteRange, Error, ObjectKey, PutOptions, PutResult, RejectRules, RequestId, Store, Write,
+};
 use shoal_metrics::{Mark, mark};
 
 use crate::auth::Authenticated;
@@ -81,10 +83,7 @@ async fn create_or_get(
 }
 
 /// The object that is there; none where there is none any more.
-async fn existing(
-    store: &Store,
-    key: &ObjectKey,
-) -> Result<Option<Parted<v1::PutResponse>>, Failure> {
+async fn existing(store: &Store, key: &ObjectKey) -> Result<Option<Parted<v1::PutResponse>>, Failure> {
     let range = convert::capped(ByteRange::ALL, VALUE_BYTES_SINGLE_MAX);
     let object = store.get(key, range).await.map_err(|error| Failure::of(&error))?;
     Ok(object.map(|object| {

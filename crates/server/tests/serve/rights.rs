@@ -182,7 +182,13 @@ async fn every_method_keeps_to_the_rights() {
     }
     fill(&server);
     let (read, write) = (Need::Read("films"), Need::Write("films"));
-    attack::<kv::Create>(&server, tried, write, vec![kv::CreateRequest { key: key.clone(), value: value.clone() }]).await;
+    attack::<kv::Create>(
+        &server,
+        tried,
+        write,
+        vec![kv::CreateRequest { key: key.clone(), value: value.clone() }],
+    )
+    .await;
     attack::<kv::Retrieve>(&server, tried, read, vec![kv::RetrieveRequest { key: key.clone() }]).await;
     attack::<kv::Update>(&server, tried, write, vec![kv::UpdateRequest { key: key.clone(), value }]).await;
     attack::<kv::Delete>(&server, tried, write, vec![kv::DeleteRequest { key }]).await;
@@ -225,7 +231,9 @@ async fn each_operation_of_a_stream_keeps_to_the_rights() {
         for bucket in ["films", "maps", "", "films", "maps"] {
             let mut operations = Vec::new();
             for says_more in [false, true] {
-                for action in [Action::Get, Action::Get, Action::Head, Action::Put, Action::Delete, Action::Unspecified] {
+                for action in
+                    [Action::Get, Action::Get, Action::Head, Action::Put, Action::Delete, Action::Unspecified]
+                {
                     needs.push(match action {
                         Action::Put | Action::Delete => Need::Write(bucket),
                         _ => Need::Read(bucket),
@@ -242,7 +250,11 @@ async fn each_operation_of_a_stream_keeps_to_the_rights() {
         for result in results {
             let need = needs[result.number as usize];
             let code = result.status.map_or(0, |status| status.code);
-            assert_eq!(code == Code::PermissionDenied as i32, !is_allowed(token, need), "{need:?} by {token}");
+            assert_eq!(
+                code == Code::PermissionDenied as i32,
+                !is_allowed(token, need),
+                "{need:?} by {token}"
+            );
             assert!(is_allowed(token, need) || (result.info.is_none() && result.value.is_empty()));
         }
         let of = |all: Vec<(String, Vec<u8>, u64)>, films: bool| {
@@ -262,7 +274,9 @@ async fn health_and_reflection_need_no_rights() {
     use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
     let (server, _) = serve().await;
     let channel = server.channel().await;
-    for (token, expected) in [(READS_FILMS, None), (FILMS, None), ("no-such-token-at-all", Some(Code::Unauthenticated))] {
+    for (token, expected) in
+        [(READS_FILMS, None), (FILMS, None), ("no-such-token-at-all", Some(Code::Unauthenticated))]
+    {
         let mut grpc = Grpc::new(channel.clone());
         grpc.ready().await.unwrap();
         let mut request = Request::new(HealthCheckRequest { service: String::new() });
