@@ -27,7 +27,7 @@ pub(crate) struct NotFound(pub(crate) String);
 /// The command reported its failures itself, which all have this exit code; no message is left.
 #[derive(Debug, thiserror::Error)]
 #[error("all of it failed for the same reason")]
-struct ReportedCode(u8);
+pub(crate) struct ReportedCode(pub(crate) u8);
 
 /// The command reported its failures itself; no message is left.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub(crate) fn conclude(result: anyhow::Result<()>, warn: impl FnOnce(&str)) -> E
 }
 
 /// The exit code of a command that fails with `error`.
-fn exit_code(error: &anyhow::Error) -> u8 {
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(ReportedCode(code)) = error.downcast_ref() {
         return *code;
     }
@@ -60,38 +60,6 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Some(shoal_client::Error::NotFound) => EXIT_NOT_FOUND,
         _ if error.is::<NotFound>() => EXIT_NOT_FOUND,
         _ => EXIT_FAILED,
-    }
-}
-
-/// The failures of a command that goes on after one: each is a line on standard error at once.
-#[derive(Debug, Default)]
-pub(crate) struct Failures {
-    count: u64,
-    /// The exit code of all of them, where it is one.
-    code: Option<u8>,
-}
-
-impl Failures {
-    /// Reports `error`.
-    pub(crate) fn add(&mut self, error: &anyhow::Error) {
-        crate::output::warn(&format!("shoal: {}", one_line(error)));
-        let code = exit_code(error);
-        self.code = if self.count == 0 { Some(code) } else { self.code.filter(|&its| its == code) };
-        self.count += 1;
-    }
-
-    /// The number of failures.
-    pub(crate) fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// # Errors
-    /// The exit code of all failures, or [`EXIT_FAILED`] where they have different ones; none is left to report.
-    pub(crate) fn conclude(&self) -> anyhow::Result<()> {
-        match self.count {
-            0 => Ok(()),
-            _ => Err(ReportedCode(self.code.unwrap_or(EXIT_FAILED)).into()),
-        }
     }
 }
 
@@ -149,19 +117,5 @@ mod tests {
         let absent = anyhow::Error::new(NotFound("no".into())).context("cannot get");
         assert_eq!(code(absent), format!("{:?}", ExitCode::from(3)));
         assert_eq!(code(shoal_client::Error::NotFound.into()), format!("{:?}", ExitCode::from(3)));
-    }
-
-    #[test]
-    fn several_failures_have_the_code_of_all_of_them() {
-        let absent = || anyhow::Error::new(NotFound("no".into()));
-        let mut failures = Failures::default();
-        assert!(failures.conclude().is_ok());
-        for _ in 0..2 {
-            failures.add(&absent());
-            assert_eq!(exit_code(&failures.conclude().unwrap_err()), EXIT_NOT_FOUND);
-        }
-        failures.add(&anyhow::anyhow!("else"));
-        failures.add(&absent());
-        assert_eq!((failures.count(), exit_code(&failures.conclude().unwrap_err())), (4, EXIT_FAILED));
     }
 }

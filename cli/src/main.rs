@@ -4,7 +4,7 @@
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
 //! [`memory_limit`],
-//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
+//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
@@ -14,6 +14,7 @@ mod conditions;
 mod credentials;
 mod damage;
 mod failure;
+mod failures;
 mod logging;
 mod memory_limit;
 mod objects;
@@ -86,7 +87,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Mv(arguments) => commands::mv::run(arguments).await,
         Command::Du(arguments) => commands::du::run(arguments).await,
         Command::Bucket(arguments) => commands::bucket::run(arguments).await,
-        Command::Config(arguments) => commands::config::run(*arguments, cli.log).await,
+        Command::Config(arguments) => commands::config::run(*arguments, cli.log, Cli::command()).await,
         Command::Rm(arguments) => commands::rm::run(arguments).await,
         Command::Stat(arguments) => commands::stat::run(arguments).await,
         Command::Top(arguments) => commands::top::run(arguments).await,

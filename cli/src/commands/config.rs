@@ -1,18 +1,18 @@
 //! `shoal config`: the configuration that `shoal serve` would have, without a start.
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, Subcommand};
+use clap::{ArgMatches, Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use crate::args::Cli;
 use crate::commands::serve::{self, check, keys, read_file};
+use crate::failure::{Usage, one_line};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
   shoal config check --config /etc/shoal/shoal.toml
   shoal config show --config /etc/shoal/shoal.toml --cache 4G
-  shoal config show > shoal.toml           a file to begin with: all keys, with their defaults
+  shoal config show                        all keys, and the defaults as comments
 
 Both take the options of `shoal serve`, and its environment variables: the command line goes before the environment, the
 environment before the file. Files with secrets are named, and never shown.
@@ -48,11 +48,17 @@ enum Command {
     },
 }
 
-pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
+/// `program` is the whole command line: its parser knows where a value is from.
+pub(crate) async fn run(
+    arguments: Arguments,
+    log: Option<String>,
+    program: clap::Command,
+) -> anyhow::Result<()> {
     let mut output = Output::new();
     match arguments.command {
         Command::Check { json, serve } => {
-            check(serve, log).await?;
+            // Whatever the reason is, it is one of the configuration.
+            check(serve, log).await.map_err(|error| Usage(one_line(&error)))?;
             if json {
                 output.json(&json!({ "valid": true }))?;
             } else {
@@ -60,7 +66,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
             }
         }
         Command::Show { json, serve } => {
-            let matches = Cli::command().get_matches();
+            let matches = program.get_matches();
             let matches = matches.subcommand_matches("config").and_then(|it| it.subcommand_matches("show"));
             show(&mut output, &all(&serve, log, matches)?, json)?;
         }

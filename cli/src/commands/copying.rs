@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::commands::{about, no_such_object};
 use crate::damage::Damage;
-use crate::failure::{Failures, NotFound, Usage};
+use crate::failure::{NotFound, Usage};
+use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
 use crate::output::show_key;
 
@@ -83,7 +84,12 @@ pub(crate) async fn rename(
     rules: RejectRules,
 ) -> anyhow::Result<Copied> {
     let is_new = rules.if_exists;
-    let mut copied = copy(objects, from, to, rules).await?;
+    let mut copied = copy(objects, from, to, rules).await.map_err(|error| match error.downcast_ref() {
+        Some(Error::ConditionFailed { .. }) => {
+            error.context(format!("{:?} exists already; --overwrite replaces it", show_key(&to.key)))
+        }
+        _ => error,
+    })?;
     for _ in 0..ATTEMPTS_MAX {
         let just_this = RejectRules { if_version_not: Some(copied.source), ..RejectRules::default() };
         match delete(objects, from, just_this).await {

@@ -11,7 +11,7 @@ use shoal_client::{Error, ListRequest, RejectRules};
 use crate::commands::about;
 use crate::conditions::Conditions;
 use crate::damage::Damage;
-use crate::failure::Failures;
+use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
 use crate::output::{Output, bytes_of, show_count};
 use crate::size::Size;

@@ -238,7 +238,7 @@ impl<T> Authenticated<T> {
         self.identity
     }
 
-    /// What the caller may do; none: everything.
+    /// The rights of the caller; none: all.
     pub(crate) fn rights(&self) -> Option<&Arc<Rights>> {
         self.rights.as_ref()
     }

@@ -22,7 +22,7 @@ pub(crate) use self::arguments::Arguments;
 pub(crate) use self::file::{keys, read as read_file};
 use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
-use crate::failure::{Usage, output_error};
+use crate::failure::{Usage, one_line, output_error};
 use crate::logging;
 use crate::signals::stop_in_order;
 use crate::size::Size;
@@ -112,17 +112,28 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
 pub(crate) async fn check(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
     let settings = Settings::new(arguments, log)?;
     let (metrics, security) = (settings.watch.metrics(), Security::new(settings.credentials.read()?));
-    let any_port = |mut address: SocketAddr| {
-        address.set_port(0);
-        address
-    };
-    let listen = any_port(resolve(&settings.listen, DEFAULT_LISTEN).await?);
-    drop(bind(&settings, &security, &metrics, listen).await?);
+    let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+    drop(
+        bind(&settings, &security, &metrics, any_port(listen))
+            .await
+            .map_err(|error| named(&error, listen))?,
+    );
     if let Some((address, _)) = &settings.resp {
-        let listen = any_port(resolve(address, DEFAULT_RESP).await?);
-        drop(bind_redis(&settings, &security, &metrics, listen).await?);
+        let listen = resolve(address, DEFAULT_RESP).await?;
+        let bound = bind_redis(&settings, &security, &metrics, any_port(listen)).await;
+        drop(bound.map_err(|error| named(&error, listen))?);
     }
     settings.watch.check().await
+}
+
+/// The address with a port that is free.
+fn any_port(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), 0)
+}
+
+/// The error about [`any_port`] of `listen`, with the port that was asked for.
+fn named(error: &anyhow::Error, listen: SocketAddr) -> Usage {
+    Usage(one_line(error).replace(&any_port(listen).to_string(), &listen.to_string()))
 }
 
 /// Logs what --insecure opens: addresses that other machines reach, without credentials or without encryption.
