@@ -141,7 +141,7 @@ fn a_configuration_is_checked_and_shown_without_a_start() {
         &["--listen", "0.0.0.0:7411"][..],
         &["--listen", "192.0.2.1:7411", "--insecure"],
         &["--listen", "nowhere"],
-        &["--resp", "127.0.0.1:0"],
+        &["--resp", "127.0.0.1:7412"],
         &["--kv-bucket", "Bad"],
         &["--slow", "x"],
     ] {
