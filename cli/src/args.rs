@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, bucket, check, completions, config, cp, du, export, format, get, import, ls, mv, put, relocation,
-    report, rm, serve, space, stat, top,
+    bench, bucket, check, completions, config, cp, du, export, format, get, import, ls, man, mv, put,
+    relocation, report, rm, serve, space, stat, top,
 };
 
 const EXAMPLES: &str = "\
@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Bench(bench::Arguments),
     /// Print the completion script of a shell.
     Completions(completions::Arguments),
+    /// Write the manual pages of all commands.
+    Man(man::Arguments),
 }
 
 #[cfg(test)]

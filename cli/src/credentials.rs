@@ -20,6 +20,8 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Permissions of all users but the owner.
 const NOT_THE_OWNER: u32 = 0o077;
+/// Of these the one to read is the group's.
+const GROUP_READS: u32 = 0o040;
 
 /// The name of a token file's content in messages.
 const TOKENS: &str = "tokens";
@@ -112,17 +114,26 @@ pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     let cannot = |error| Usage(format!("cannot read {}: {error}", path.display()));
     // The rights are checked on the open file, whatever its name refers to a moment later.
     let mut file = File::open(path).map_err(cannot)?;
-    let mode = file.metadata().map_err(cannot)?.permissions().mode();
-    if mode & NOT_THE_OWNER != 0 {
+    let metadata = file.metadata().map_err(cannot)?;
+    let mode = metadata.permissions().mode();
+    if !is_secret(mode, metadata.uid(), rustix::process::geteuid().as_raw()) {
         let (path, mode) = (path.display(), mode & 0o777);
         let problem = format!(
-            "{path} holds {what} and is open to its group or to other users (mode {mode:03o}); chmod 600 {path}"
+            "{path} holds {what} and is open to its group or to other users (mode {mode:03o}); chmod 600 {path} (or 640, where root owns \
+             it and a service reads it by its group)"
         );
         return Err(Usage(problem).into());
     }
     let mut content = Vec::new();
     file.read_to_end(&mut content).map_err(cannot)?;
     Ok(content)
+}
+
+/// Whether a file with these rights, which `owner` owns, is closed to all but those who need it. A service that is not root may
+/// read a file of root's by its group: so packages and Kubernetes give secrets to services.
+fn is_secret(mode: u32, owner: u32, user: u32) -> bool {
+    let is_given = owner == 0 && user != 0;
+    mode & NOT_THE_OWNER & !(if is_given { GROUP_READS } else { 0 }) == 0
 }
 
 fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
@@ -190,6 +201,25 @@ mod tests {
         }
         write(&path, "# none\n").unwrap();
         assert!(read_token(&path).is_err() && files.read().is_err());
+    }
+
+    #[test]
+    fn a_group_may_read_what_root_gives_a_service() {
+        for (mode, owner, user, expected) in [
+            (0o600, 0, 0, true),
+            (0o600, 7, 7, true),
+            (0o640, 0, 7, true),
+            (0o440, 0, 7, true),
+            (0o640, 0, 0, false),
+            (0o640, 7, 7, false),
+            (0o640, 7, 0, false),
+            (0o644, 0, 7, false),
+            (0o660, 0, 7, false),
+            (0o650, 0, 7, false),
+            (0o604, 0, 7, false),
+        ] {
+            assert_eq!(is_secret(0o100_000 | mode, owner, user), expected, "{mode:o} of {owner} by {user}");
+        }
     }
 
     /// Only tokens were looked at, and only for users outside of the file's group.

@@ -3,7 +3,7 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
-//! [`memory_limit`],
+//! [`memory_limit`], [`notify`],
 //! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
@@ -17,6 +17,7 @@ mod failure;
 mod failures;
 mod logging;
 mod memory_limit;
+mod notify;
 mod objects;
 mod output;
 mod progress;
@@ -55,6 +56,9 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<()> {
     if let Command::Completions(arguments) = cli.command {
         return commands::completions::run(&arguments, Cli::command());
+    }
+    if let Command::Man(arguments) = cli.command {
+        return commands::man::run(&arguments, Cli::command());
     }
     if let Command::Bench(arguments) = cli.command {
         return commands::bench::run(arguments, cli.log.as_deref());
@@ -100,5 +104,6 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Relocation(arguments) => commands::relocation::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),
         Command::Completions(arguments) => commands::completions::run(&arguments, Cli::command()),
+        Command::Man(arguments) => commands::man::run(&arguments, Cli::command()),
     }
 }

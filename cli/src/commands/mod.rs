@@ -13,6 +13,7 @@ pub(crate) mod format;
 pub(crate) mod get;
 pub(crate) mod import;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod mv;
 pub(crate) mod put;
 pub(crate) mod relocation;

@@ -24,6 +24,7 @@ use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
 use crate::failure::{Usage, one_line, output_error};
 use crate::logging;
+use crate::notify;
 use crate::signals::stop_in_order;
 use crate::size::Size;
 use crate::stopping::{self, StopTime, say_left_over};
@@ -42,6 +43,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let begun = Arc::clone(&time);
     stop_in_order(move || {
         begun.begin();
+        notify::tell(notify::STOPPING);
         tracing::info!("stopping; another signal stops at once, which loses nothing that was acknowledged");
         // The receiver is dropped if the server is not running yet or not any more.
         let _ = stop.send(());
@@ -83,6 +85,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     say_start(&settings, &store, &server, redis.as_ref(), told_at);
     announce(&server, redis.as_ref(), told_at)?;
     watched.health().serves(store.clone());
+    notify::tell(notify::READY);
     // A task of its own: after the deadline of the stop this does not wait for it.
     let serving = tokio::spawn(serve(store.clone(), server, redis, stopped));
     let served = tokio::select! {
