@@ -162,7 +162,7 @@ fn checksums(files: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What cargo knows of the packages for `target`.
+/// The packages and their dependencies for `target`, as cargo tells them.
 fn metadata(target: &str) -> Result<Value> {
     let words = ["metadata", "--format-version", "1", "--locked", "--filter-platform", target];
     Ok(serde_json::from_slice(&output(Command::new("cargo").args(words))?)?)
@@ -209,7 +209,8 @@ fn bill_of_materials(metadata: &Value) -> Result<Value> {
         });
         if let Some(licence) = package["license"].as_str() {
             // An old way to write OR.
-            component["licenses"] = json!([{ "expression": licence.replace('/', " OR ") }]);
+            component["licenses"] =
+                json!([{ "expression": licence.replace(" / ", "/").replace('/', " OR ") }]);
         }
         Some(component)
     };
