@@ -104,7 +104,7 @@ fn listings_go_past_a_damaged_leaf_and_say_so() {
     server.put("small/00700", b"anew", &[]);
     assert_eq!(server.ok(&["get", "small/00700"]), b"anew");
     server.ok(&["rm", &lost[0]]);
-    assert_eq!(server.run(&["get", &lost[0]]).code, 1);
+    assert_eq!(server.run(&["get", &lost[0]]).code, 3);
     let done = server.run(&["rm", "--prefix", "small/"]);
     assert_eq!(done.code, 1, "{}", done.stderr);
     assert!(
