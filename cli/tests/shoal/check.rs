@@ -129,7 +129,7 @@ fn repaired_with_losses() -> (Server, PathBuf, Done) {
         let done = check(&data, &["--repair", "--json"]);
         let get = run(&["get", "marked", "--data", data.to_str().unwrap()]);
         // Otherwise a tree had taken the value over before the kill.
-        if done.json()["problems_found"] != 0 && get.code == 1 {
+        if done.json()["problems_found"] != 0 && get.code == 3 {
             return (server, data, done);
         }
     }
