@@ -662,3 +662,22 @@ fn readable_above(tablet: &Tablet, layers: &Layers) -> usize {
     let unreadable = tablet.unreadable.lock().map(|(root, _)| root);
     layers.list.iter().position(|root| Some(*root) == unreadable).unwrap_or(layers.list.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_layers_of_one_size_become_one_where_few_places_are_left() {
+        let layer = |entries| Root { entries, ..Root::EMPTY };
+        let list = [vec![layer(1_000); 3], vec![layer(60_000); 5]].concat();
+        assert_eq!(full_tier(&list, tier_for(10)), None);
+        assert_eq!(
+            full_tier(&list, tier_for(LAYERS_MAX - 16)),
+            Some(8),
+            "five of the second tier, and what is above them"
+        );
+        assert_eq!(full_tier(&list, tier_for(LAYERS_MAX - 8)), Some(3));
+        assert_eq!(full_tier(&list[..1], tier_for(LAYERS_MAX)), None);
+    }
+}

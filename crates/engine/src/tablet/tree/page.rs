@@ -408,6 +408,27 @@ mod tests {
         *draft.seal(5).1
     }
 
+    proptest! {
+        /// A search from an earlier child finds the same child as one from the first.
+        #[test]
+        fn children_are_found_from_each_earlier_one(
+            keys in proptest::collection::btree_set(proptest::collection::vec(b'a'..b'e', 1..5), 1..60),
+            sought in proptest::collection::vec(b'a'..b'e', 0..6),
+        ) {
+            let mut draft = Draft::new();
+            draft.begin(stamp(1), keys.len() + 1, b"", None);
+            draft.push(b"", b"child");
+            keys.iter().for_each(|key| draft.push(key, b"child"));
+            let bytes = *draft.seal(5).1;
+            let view = PageView::parse(&bytes).unwrap();
+            let child = view.child_of(&sought).unwrap();
+            for from in 0..=child {
+                prop_assert_eq!(view.child_from(from, &sought).unwrap(), child);
+            }
+            prop_assert!(view.child_from(view.count(), &sought).is_err());
+        }
+    }
+
     #[test]
     fn finds_keys_behind_the_prefix() {
         let bytes = leaf(b"ab", &[(b"", b"0"), (b"c", b"1"), (b"e", b"2")]);
