@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, check, completions, cp, export, format, get, import, ls, put, relocation, report, rm, serve,
-    space, stat, top,
+    bench, bucket, check, completions, config, cp, du, export, format, get, import, ls, man, mv, put,
+    relocation, report, rm, serve, space, stat, top,
 };
 
 const EXAMPLES: &str = "\
@@ -22,7 +22,8 @@ Examples:
 The server is found at http://127.0.0.1:7411, or where --server or SHOAL_SERVER says. Without a
 server, --data FILE works on the data file itself.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.";
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 the object does not exist, 4 a condition (--if-...) does not hold.
+With --json, what a command prints is JSON: an object, or an object a line.";
 
 /// Shoal keeps small files: lots of objects of 0 to 4 MiB under keys, durable, on one file or device.
 #[derive(Parser)]
@@ -40,6 +41,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a server.
     Serve(Box<serve::Arguments>),
+    /// Check or show the configuration that a server would have.
+    Config(Box<config::Arguments>),
     /// Make a new store in a file or on a block device.
     Format(format::Arguments),
     /// Store a file, or standard input, under a key.
@@ -54,8 +57,14 @@ pub(crate) enum Command {
     Stat(stat::Arguments),
     /// Show a running server's requests, rates and percentiles, live.
     Top(top::Arguments),
-    /// Copy an object to another key, with its metadata.
+    /// Copy objects to other keys, with their metadata.
     Cp(cp::Arguments),
+    /// Move objects to other keys.
+    Mv(mv::Arguments),
+    /// Show bytes and number of objects by prefix.
+    Du(du::Arguments),
+    /// List buckets, show one, or delete one.
+    Bucket(bucket::Arguments),
     /// Store a folder with everything in it.
     Import(import::Arguments),
     /// Write objects into a folder, as import read them.
@@ -72,6 +81,8 @@ pub(crate) enum Command {
     Bench(bench::Arguments),
     /// Print the completion script of a shell.
     Completions(completions::Arguments),
+    /// Write the manual pages of all commands.
+    Man(man::Arguments),
 }
 
 #[cfg(test)]

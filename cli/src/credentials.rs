@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use shoal_engine::check_bucket;
 use shoal_server::{Credentials, Security, TlsPem, Tokens};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
@@ -19,6 +20,8 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Permissions of all users but the owner.
 const NOT_THE_OWNER: u32 = 0o077;
+/// Of these the one to read is the group's.
+const GROUP_READS: u32 = 0o040;
 
 /// The name of a token file's content in messages.
 const TOKENS: &str = "tokens";
@@ -111,11 +114,13 @@ pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     let cannot = |error| Usage(format!("cannot read {}: {error}", path.display()));
     // The rights are checked on the open file, whatever its name refers to a moment later.
     let mut file = File::open(path).map_err(cannot)?;
-    let mode = file.metadata().map_err(cannot)?.permissions().mode();
-    if mode & NOT_THE_OWNER != 0 {
+    let metadata = file.metadata().map_err(cannot)?;
+    let mode = metadata.permissions().mode();
+    if !is_secret(mode, metadata.uid(), rustix::process::geteuid().as_raw()) {
         let (path, mode) = (path.display(), mode & 0o777);
         let problem = format!(
-            "{path} holds {what} and is open to its group or to other users (mode {mode:03o}); chmod 600 {path}"
+            "{path} holds {what} and is open to its group or to other users (mode {mode:03o}); chmod 600 {path} (or 640, where root owns \
+             it and a service reads it by its group)"
         );
         return Err(Usage(problem).into());
     }
@@ -124,16 +129,30 @@ pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     Ok(content)
 }
 
-fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
-    let text = read_secret(path, TOKENS)?;
-    Tokens::parse(&text).map_err(|error| Usage(format!("{}: {error}", path.display())).into())
+/// Whether a file with these rights, which `owner` owns, is closed to all but those who need it. A service that is not root may
+/// read a file of root's by its group: so packages and Kubernetes give secrets to services.
+fn is_secret(mode: u32, owner: u32, user: u32) -> bool {
+    let is_given = owner == 0 && user != 0;
+    mode & NOT_THE_OWNER & !(if is_given { GROUP_READS } else { 0 }) == 0
 }
 
-/// The credential that a command shows to a server: the first token of the file.
+fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
+    let text = read_secret(path, TOKENS)?;
+    let wrong = |problem: String| Usage(format!("{}: {problem}", path.display()));
+    let tokens = Tokens::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    for bucket in tokens.buckets() {
+        // A name that no bucket can have would lock its user out without a word.
+        check_bucket(bucket).map_err(|error| wrong(format!("the rights of a token: {error}")))?;
+    }
+    Ok(tokens)
+}
+
+/// The credential that a command shows to a server: the first token of the file, without its rights.
 pub(crate) fn read_token(path: &Path) -> anyhow::Result<Vec<u8>> {
     let text = read_secret(path, TOKENS)?;
     let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let token = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"));
+    let token = token.and_then(|line| line.split(u8::is_ascii_whitespace).next());
     token.map(<[u8]>::to_vec).ok_or_else(|| Usage(format!("{} has no token", path.display())).into())
 }
 
@@ -168,8 +187,39 @@ mod tests {
         set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         assert_eq!(read_token(&path).unwrap(), b"0123456789abcdef");
         assert!(files.read().unwrap().asks());
+        write(&path, "0123456789abcdef bucket=films,read-only\nfedcba9876543210\n").unwrap();
+        assert_eq!(read_token(&path).unwrap(), b"0123456789abcdef");
+        assert!(files.read().unwrap().asks());
+        for wrong in [
+            "0123456789abcdef bucket=Films\n",
+            "0123456789abcdef bucket=.shoal\n",
+            "0123456789abcdef reads\n",
+        ] {
+            write(&path, wrong).unwrap();
+            let error = files.read().err().unwrap();
+            assert!(error.is::<Usage>() && error.to_string().contains("rights"), "{error}");
+        }
         write(&path, "# none\n").unwrap();
         assert!(read_token(&path).is_err() && files.read().is_err());
+    }
+
+    #[test]
+    fn a_group_may_read_what_root_gives_a_service() {
+        for (mode, owner, user, expected) in [
+            (0o600, 0, 0, true),
+            (0o600, 7, 7, true),
+            (0o640, 0, 7, true),
+            (0o440, 0, 7, true),
+            (0o640, 0, 0, false),
+            (0o640, 7, 7, false),
+            (0o640, 7, 0, false),
+            (0o644, 0, 7, false),
+            (0o660, 0, 7, false),
+            (0o650, 0, 7, false),
+            (0o604, 0, 7, false),
+        ] {
+            assert_eq!(is_secret(0o100_000 | mode, owner, user), expected, "{mode:o} of {owner} by {user}");
+        }
     }
 
     /// Only tokens were looked at, and only for users outside of the file's group.

@@ -9,11 +9,25 @@ pub(crate) const EXIT_OK: u8 = 0;
 pub(crate) const EXIT_FAILED: u8 = 1;
 /// The command line or the configuration is wrong (clap's code, too).
 pub(crate) const EXIT_USAGE: u8 = 2;
+/// There is no such object, bucket or prefix.
+pub(crate) const EXIT_NOT_FOUND: u8 = 3;
+/// A condition of a write does not hold; nothing was written.
+pub(crate) const EXIT_CONDITION: u8 = 4;
 
 /// The command line or the configuration is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
+
+/// The object, or the thing, that a command is about does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotFound(pub(crate) String);
+
+/// The command reported its failures itself, which all have this exit code; no message is left.
+#[derive(Debug, thiserror::Error)]
+#[error("all of it failed for the same reason")]
+pub(crate) struct ReportedCode(pub(crate) u8);
 
 /// The command reported its failures itself; no message is left.
 #[derive(Debug, thiserror::Error)]
@@ -27,11 +41,26 @@ pub(crate) fn conclude(result: anyhow::Result<()>, warn: impl FnOnce(&str)) -> E
         // The reader of our output (`shoal ls | head`) has seen enough.
         return ExitCode::from(EXIT_OK);
     }
-    if error.is::<Reported>() {
-        return ExitCode::from(EXIT_FAILED);
+    if !error.is::<Reported>() && !error.is::<ReportedCode>() {
+        warn(&format!("shoal: {}", one_line(&error)));
     }
-    warn(&format!("shoal: {}", one_line(&error)));
-    ExitCode::from(if error.is::<Usage>() { EXIT_USAGE } else { EXIT_FAILED })
+    ExitCode::from(exit_code(&error))
+}
+
+/// The exit code of a command that fails with `error`.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    if let Some(ReportedCode(code)) = error.downcast_ref() {
+        return *code;
+    }
+    if error.is::<Usage>() {
+        return EXIT_USAGE;
+    }
+    match error.downcast_ref() {
+        Some(shoal_client::Error::ConditionFailed { .. }) => EXIT_CONDITION,
+        Some(shoal_client::Error::NotFound) => EXIT_NOT_FOUND,
+        _ if error.is::<NotFound>() => EXIT_NOT_FOUND,
+        _ => EXIT_FAILED,
+    }
 }
 
 /// The error and its causes in one line; a cause that the words before already contain is left out.
@@ -82,5 +111,11 @@ mod tests {
         assert_eq!(code(anyhow::anyhow!("no")), format!("{:?}", ExitCode::from(1)));
         assert_eq!(code(Reported.into()), format!("{:?}", ExitCode::from(1)));
         assert_eq!(code(OutputClosed.into()), format!("{:?}", ExitCode::from(0)));
+        let condition = || shoal_client::Error::ConditionFailed { rule: None, current: None };
+        let in_context = anyhow::Error::new(condition()).context("cannot put").context("a").context("b");
+        assert_eq!(code(in_context), format!("{:?}", ExitCode::from(4)));
+        let absent = anyhow::Error::new(NotFound("no".into())).context("cannot get");
+        assert_eq!(code(absent), format!("{:?}", ExitCode::from(3)));
+        assert_eq!(code(shoal_client::Error::NotFound.into()), format!("{:?}", ExitCode::from(3)));
     }
 }

@@ -3,7 +3,8 @@
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
 //! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
-//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`signals`], [`stopping`], [`logging`].
+//! [`memory_limit`], [`notify`],
+//! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
@@ -13,7 +14,10 @@ mod conditions;
 mod credentials;
 mod damage;
 mod failure;
+mod failures;
 mod logging;
+mod memory_limit;
+mod notify;
 mod objects;
 mod output;
 mod progress;
@@ -53,6 +57,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     if let Command::Completions(arguments) = cli.command {
         return commands::completions::run(&arguments, Cli::command());
     }
+    if let Command::Man(arguments) = cli.command {
+        return commands::man::run(&arguments, Cli::command());
+    }
     if let Command::Bench(arguments) = cli.command {
         return commands::bench::run(arguments, cli.log.as_deref());
     }
@@ -81,6 +88,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Put(arguments) => commands::put::run(arguments).await,
         Command::Get(arguments) => commands::get::run(arguments).await,
         Command::Ls(arguments) => commands::ls::run(arguments).await,
+        Command::Mv(arguments) => commands::mv::run(arguments).await,
+        Command::Du(arguments) => commands::du::run(arguments).await,
+        Command::Bucket(arguments) => commands::bucket::run(arguments).await,
+        Command::Config(arguments) => commands::config::run(*arguments, cli.log, Cli::command()).await,
         Command::Rm(arguments) => commands::rm::run(arguments).await,
         Command::Stat(arguments) => commands::stat::run(arguments).await,
         Command::Top(arguments) => commands::top::run(arguments).await,
@@ -93,5 +104,6 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Relocation(arguments) => commands::relocation::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),
         Command::Completions(arguments) => commands::completions::run(&arguments, Cli::command()),
+        Command::Man(arguments) => commands::man::run(&arguments, Cli::command()),
     }
 }

@@ -8,12 +8,16 @@ use shoal_engine::{DEFAULT_BUCKET, check_bucket};
 
 use crate::credentials::{read_key, read_pem, read_token};
 use crate::failure::Usage;
+use crate::memory_limit::default_cache;
 use crate::objects::Objects;
 use crate::size::Size;
 use crate::store_file::{self, Access, StoreOptions};
 
 /// Where a server is looked for unless told otherwise.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7411";
+
+/// The cache of a data file that a command opens, where memory is not scarce.
+const DEFAULT_CACHE: Size = Size(256 << 20);
 
 /// A server, or a data file that no server has open.
 #[derive(Args, Clone, Debug)]
@@ -52,9 +56,10 @@ pub(crate) struct StoreArguments {
     /// With --data: write nothing to it. Commands that only read never write; with this option any write is an error.
     #[arg(long, requires = "data")]
     read_only: bool,
-    /// With --data: memory for cached pages and values.
-    #[arg(long, value_name = "SIZE", requires = "data", default_value = "256M")]
-    cache: Size,
+    /// With --data: memory for cached pages and values [default: 256M, or half of the memory of the machine or of the program's
+    /// control group where that is less].
+    #[arg(long, value_name = "SIZE", requires = "data")]
+    cache: Option<Size>,
 }
 
 impl StoreArguments {
@@ -69,7 +74,8 @@ impl StoreArguments {
             return Err(Usage("this command writes: it cannot be done with --read-only".into()).into());
         }
         if let Some(path) = &self.data {
-            let options = StoreOptions { cache: self.cache, access, ..StoreOptions::default() };
+            let cache = self.cache.unwrap_or_else(|| default_cache(DEFAULT_CACHE));
+            let options = StoreOptions { cache, access, ..StoreOptions::default() };
             let store = store_file::open(path, &options).await?;
             return Ok(Objects::embedded(store, path.clone()));
         }

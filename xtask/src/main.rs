@@ -1,10 +1,11 @@
 //! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x bugs`,
-//! `cargo x fuzz`, `cargo x coverage`, `cargo x miri`.
+//! `cargo x fuzz`, `cargo x coverage`, `cargo x dist`, `cargo x miri`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
 mod bugs;
 mod coverage;
+mod dist;
 mod fuzz;
 mod kill;
 mod lab;
@@ -29,6 +30,7 @@ Commands:
   fuzz    libFuzzer against every format and protocol, with a nightly compiler (fuzz --help)
   coverage
           lines of formats, recovery and error arms that no test reaches (coverage --help)
+  dist    the files of a release: static binary, archive, Debian package, list of crates, checksums (dist --help)
   miri    undefined behaviour in the message buffer's unsafe code, with a nightly compiler
   nightly the laboratory for hours, all injected bugs, many kills, fuzzers, coverage, miri";
 
@@ -71,6 +73,11 @@ fn main() -> ExitCode {
         ["coverage", ..] => {
             told(coverage::Options::parse(&words[1..]), coverage::USAGE, |options| coverage::run(&options))
         }
+        ["dist", "help" | "--help" | "-h"] => {
+            println!("{}", dist::USAGE);
+            Ok(())
+        }
+        ["dist", ..] => told(dist::Options::parse(&words[1..]), dist::USAGE, |options| dist::run(&options)),
         ["miri"] => miri(),
         ["lab", "--no-run"] => lab::build(),
         ["lab", ..] => {

@@ -1,16 +1,17 @@
-//! `shoal cp`: an object gets a copy under another key.
+//! `shoal cp`: objects get copies under other keys.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
-use anyhow::Context;
+use bytes::Bytes;
 use clap::Args;
-use shoal_client::{ByteRange, Expiry, PutOptions};
+use serde_json::{Map, json};
 
-use crate::commands::{about, no_such_object};
+use crate::commands::copying::{Place, Prefixes, copy};
 use crate::conditions::Conditions;
+use crate::failure::Usage;
 use crate::objects::Objects;
-use crate::output::bytes_of;
+use crate::output::{Output, bytes_of, set_bytes, show_count, show_key};
+use crate::size::Size;
 use crate::store_file::Access;
 use crate::target::{Target, bucket};
 
@@ -19,60 +20,129 @@ Examples:
   shoal cp notes/today notes/archive/2026-01-15
   shoal cp config config.bak --if-absent
   shoal cp report report --to-bucket public
+  shoal cp -r photos/ backup/photos/           everything that begins with photos/
+  shoal cp -r photos/ backup/ --dry-run        shows it only
 
-The copy has the content type, the metadata and the modification time of the source. It is of one version of the source,
-but not one step with it: who writes to the source meanwhile is not waited for.";
+The copy has the content type, the metadata, the modification time and the rest of the time to live of the source. It is of one version
+of the source, but not one step with it: who writes to the source meanwhile is not waited for. An existing object is replaced, unless
+a condition says otherwise.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The key to copy.
+    /// The key to copy, or with -r the beginning of the keys.
     source: OsString,
-    /// The key of the copy; an existing object is replaced.
+    /// The key of the copy, or with -r the beginning of its key in place of SOURCE.
     destination: OsString,
-    /// The bucket of the copy [default: that of the source].
-    #[arg(long, value_name = "B", value_parser = bucket)]
-    to_bucket: Option<String>,
+    /// Copy all objects whose keys begin with SOURCE.
+    #[arg(short, long, conflicts_with_all = ["if_exists", "if_version"])]
+    recursive: bool,
+    #[command(flatten)]
+    shared: CopyArguments,
     #[command(flatten)]
     conditions: Conditions,
     #[command(flatten)]
     target: Target,
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let store = &arguments.target.store;
-    store.with(Access::Write, async |objects| cp(objects, &arguments).await).await
+/// The options of a copy that a move has, too.
+#[derive(Args)]
+pub(crate) struct CopyArguments {
+    /// The bucket of the destination [default: that of the source].
+    #[arg(long, value_name = "B", value_parser = bucket)]
+    pub(crate) to_bucket: Option<String>,
+    /// With -r: change nothing, and print the keys.
+    #[arg(long, requires = "recursive")]
+    pub(crate) dry_run: bool,
+    /// Print a JSON object at the end.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
-async fn cp(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
-    let (bucket, key) = (&arguments.target.bucket, bytes_of(&arguments.source));
-    let to_bucket = arguments.to_bucket.as_ref().unwrap_or(bucket);
-    let to_key = bytes_of(&arguments.destination);
-    let reading = || about("cannot read", bucket, key);
-    let writing = || about("cannot write", to_bucket, to_key);
+impl CopyArguments {
+    /// The places of source and destination, which must not be the same.
+    pub(crate) fn places(
+        &self,
+        target: &Target,
+        source: &OsString,
+        destination: &OsString,
+    ) -> Result<(Place, Place), Usage> {
+        let place = |bucket: &String, key: &OsString| Place {
+            bucket: bucket.clone(),
+            key: Bytes::copy_from_slice(bytes_of(key)),
+        };
+        let from = place(&target.bucket, source);
+        let to = place(self.to_bucket.as_ref().unwrap_or(&target.bucket), destination);
+        if from == to {
+            return Err(Usage(format!("source and destination are the same: {:?}", show_key(&from.key))));
+        }
+        Ok((from, to))
+    }
+}
 
-    let source = objects.get_stream(bucket, key, ByteRange::ALL).await.with_context(reading)?;
-    let mut source = source.ok_or_else(no_such_object).with_context(reading)?;
-    let options = PutOptions {
-        rules: arguments.conditions.rules(),
-        metadata: source.info().metadata.clone(),
-        modified_ns: Some(source.info().modified_ns),
-        // A moment of the wall clock becomes the time that is left.
-        expiry: source
-            .info()
-            .ttl_ns
-            .map_or(Expiry::Never, |ttl_ns| Expiry::After(Duration::from_nanos(ttl_ns.max(1)))),
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let Arguments { source, destination, recursive, shared, conditions, target } = arguments;
+    let (from, to) = shared.places(&target, &source, &destination)?;
+    let rules = conditions.rules();
+    let work = async |objects: &Objects| match recursive {
+        true => all(objects, &Prefixes { from, to, rules, moves: false }, &shared).await,
+        false => {
+            let copied = copy(objects, &from, &to, rules).await?;
+            say_one(&shared, "copied", &from, &to, copied.version.0, copied.bytes)
+        }
     };
-    let first = source.next().await.with_context(reading)?.unwrap_or_default();
-    if first.len() as u64 == source.info().bytes {
-        objects.put(to_bucket, to_key, first, options).await.with_context(writing)?;
+    target.store.with(if shared.dry_run { Access::Read } else { Access::Write }, work).await
+}
+
+/// Copies or moves by prefix, and says how many.
+pub(crate) async fn all(
+    objects: &Objects,
+    prefixes: &Prefixes,
+    shared: &CopyArguments,
+) -> anyhow::Result<()> {
+    let mut output = Output::new();
+    let show = |from: &Bytes, to: &Bytes| match shared.dry_run && !shared.json {
+        true => output.line(&format!("{:?} -> {:?}", show_key(from), show_key(to))),
+        false => Ok(()),
+    };
+    let totals = prefixes.run(objects, shared.dry_run, show).await?;
+    let verb = if prefixes.moves { "moved" } else { "copied" };
+    if shared.json {
+        output.json(&json!({
+            verb: totals.objects,
+            "bytes": totals.bytes,
+            "failed": totals.failures.count(),
+            "dry_run": shared.dry_run,
+        }))?;
+    } else {
+        let would = if shared.dry_run { "would be " } else { "" };
+        output.line(&format!("{} {would}{verb}, {}", show_count(totals.objects), Size(totals.bytes)))?;
+    }
+    output.finish()?;
+    totals.damage.conclude(&format!("could not be listed, and were not {verb}"))?;
+    totals.failures.conclude()
+}
+
+/// One object was copied or moved: programs that ask hear about it.
+pub(crate) fn say_one(
+    shared: &CopyArguments,
+    verb: &str,
+    from: &Place,
+    to: &Place,
+    version: u64,
+    bytes: u64,
+) -> anyhow::Result<()> {
+    if !shared.json {
         return Ok(());
     }
-    let mut copy = objects.put_stream(to_bucket, to_key, options).with_context(writing)?;
-    copy.write(first).await.with_context(writing)?;
-    while let Some(piece) = source.next().await.with_context(reading)? {
-        copy.write(piece).await.with_context(writing)?;
-    }
-    copy.finish().await.with_context(writing)?;
-    Ok(())
+    let mut object = Map::new();
+    set_bytes(&mut object, "from", &from.key);
+    set_bytes(&mut object, "to", &to.key);
+    object.insert("bucket".into(), to.bucket.clone().into());
+    object.insert("version".into(), version.into());
+    object.insert("bytes".into(), bytes.into());
+    object.insert(verb.into(), 1.into());
+    let mut output = Output::new();
+    output.json(&object.into())?;
+    output.finish()
 }

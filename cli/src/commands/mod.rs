@@ -1,14 +1,20 @@
 //! One file for each command: its arguments and its work.
 
 pub(crate) mod bench;
+pub(crate) mod bucket;
 pub(crate) mod check;
 pub(crate) mod completions;
+pub(crate) mod config;
+mod copying;
 pub(crate) mod cp;
+pub(crate) mod du;
 pub(crate) mod export;
 pub(crate) mod format;
 pub(crate) mod get;
 pub(crate) mod import;
 pub(crate) mod ls;
+pub(crate) mod man;
+pub(crate) mod mv;
 pub(crate) mod put;
 pub(crate) mod relocation;
 pub(crate) mod report;
@@ -20,15 +26,14 @@ pub(crate) mod top;
 
 use std::sync::Arc;
 
-use anyhow::anyhow;
-
+use crate::failure::NotFound;
 use crate::output::show_key;
 use crate::signals::stop_in_order;
 use crate::tree::report::Report;
 
 /// The error of a command that found no object, to be put behind [`about`].
 fn no_such_object() -> anyhow::Error {
-    anyhow!("there is no such object; `shoal ls` lists what there is")
+    NotFound("there is no such object; `shoal ls` lists what there is".into()).into()
 }
 
 /// The words for the object of a failure, behind the verb.

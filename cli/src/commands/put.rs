@@ -2,20 +2,21 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
-use shoal_client::{Expiry, Metadata, PutOptions};
+use serde_json::Map;
+use shoal_client::{Expiry, Metadata, PutOptions, PutResult};
 use tokio::sync::mpsc;
 
 use crate::commands::about;
 use crate::conditions::Conditions;
 use crate::objects::Objects;
-use crate::output::bytes_of;
+use crate::output::{Output, bytes_of, set_bytes, warn};
 use crate::store_file::Access;
 use crate::target::Target;
 
@@ -30,8 +31,12 @@ Examples:
   echo hello | shoal put greeting -
   shoal put page index.html --content-type text/html --meta author=ann
   shoal put lock /dev/null --if-absent      fails where the key exists
-  shoal put session state --ttl 3600        exists for an hour
-  shoal put config new.toml --if-version 17 fails where somebody was faster";
+  shoal put session state --ttl 1h          exists for an hour
+  shoal put config new.toml --if-version 17 fails where somebody was faster
+  version=$(shoal put k file --json | jq .version)
+
+The version of the object is said on standard error, if that is a terminal, and with --json on standard output. Exit code 4: a condition
+does not hold, and nothing was stored.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -46,18 +51,25 @@ pub(crate) struct Arguments {
     /// Metadata to store with the object, as NAME=VALUE; may be repeated (2 KiB in all).
     #[arg(long = "meta", value_name = "NAME=VALUE", value_parser = meta)]
     meta: Vec<(String, String)>,
-    /// The object exists for so many seconds from now on, in elapsed time. Without it, it does not end.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// The object exists for this time from now on, in elapsed time: 90, 1.5h, 7days; a number alone is seconds. Without it, it
+    /// does not end.
+    #[arg(long, value_name = "TIME", value_parser = time_to_live)]
     ttl: Option<Duration>,
+    /// Print a JSON object with the version.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     conditions: Conditions,
     #[command(flatten)]
     target: Target,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().map_err(|_| "write a number of seconds, as 60 or 0.5")?;
-    let time = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+fn time_to_live(text: &str) -> Result<Duration, String> {
+    const HOW: &str = "write seconds, as 60 or 0.5, or a time with its units, as 90m or 1h 30m";
+    let time = match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
+        Err(_) => humantime::parse_duration(text).map_err(|_| HOW)?,
+    };
     if time.is_zero() { Err("a time to live is above 0".into()) } else { Ok(time) }
 }
 
@@ -79,33 +91,54 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let key = bytes_of(&arguments.key);
     let bucket = &arguments.target.bucket;
+    let json = arguments.json;
     let put = async |objects: &Objects| {
-        put(objects, bucket, key, pieces, options).await.with_context(|| about("cannot put", bucket, key))
+        let done = put(objects, bucket, key, pieces, options).await;
+        say(bucket, key, done.with_context(|| about("cannot put", bucket, key))?, json)
     };
     arguments.target.store.with(Access::Create, put).await
 }
 
+/// Tells the version. Scripts of people who do not ask for it see nothing new.
+fn say(bucket: &str, key: &[u8], (done, bytes): (PutResult, u64), json: bool) -> anyhow::Result<()> {
+    if !json {
+        if io::stderr().is_terminal() {
+            warn(&format!("stored, version {}", done.version));
+        }
+        return Ok(());
+    }
+    let mut object = Map::new();
+    set_bytes(&mut object, "key", key);
+    object.insert("bucket".into(), bucket.into());
+    object.insert("bytes".into(), bytes.into());
+    object.insert("version".into(), done.version.0.into());
+    let mut output = Output::new();
+    output.json(&object.into())?;
+    output.finish()
+}
+
+/// Stores the value; gives its length, too.
 async fn put(
     objects: &Objects,
     bucket: &str,
     key: &[u8],
     mut pieces: Pieces,
     options: PutOptions,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<(PutResult, u64)> {
     let first = pieces.next().await?.unwrap_or_default();
-    let second = pieces.next().await?;
-    let Some(second) = second else {
-        objects.put(bucket, key, first, options).await?;
-        return Ok(());
-    };
+    let mut bytes = first.len() as u64;
+    let mut next = pieces.next().await?;
+    if next.is_none() {
+        return Ok((objects.put(bucket, key, first, options).await?, bytes));
+    }
     let mut stream = objects.put_stream(bucket, key, options)?;
     stream.write(first).await?;
-    stream.write(second).await?;
-    while let Some(piece) = pieces.next().await? {
+    while let Some(piece) = next {
+        bytes += piece.len() as u64;
         stream.write(piece).await?;
+        next = pieces.next().await?;
     }
-    stream.finish().await?;
-    Ok(())
+    Ok((stream.finish().await?, bytes))
 }
 
 /// A value as it is read, by a thread of its own: reading may block for long.
@@ -146,6 +179,23 @@ fn read_pieces(mut source: Box<dyn Read + Send>, name: &str, sender: &mpsc::Send
         // The receiver is dropped if the put failed: the rest is not needed.
         if sender.blocking_send(message).is_err() || failed {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_to_live_are_seconds_or_have_units() {
+        for (text, ms) in
+            [("60", 60_000), ("0.5", 500), ("90m", 5_400_000), ("1h 30m", 5_400_000), ("7days", 604_800_000)]
+        {
+            assert_eq!(time_to_live(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for wrong in ["", "0", "-1", "soon", "1x", "0s", "inf", "1e300"] {
+            assert!(time_to_live(wrong).is_err(), "{wrong}");
         }
     }
 }

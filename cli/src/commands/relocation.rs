@@ -2,8 +2,10 @@
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use serde_json::json;
 
 use crate::objects::Objects;
+use crate::output::Output;
 use crate::store_file::Access;
 use crate::target::StoreArguments;
 
@@ -21,6 +23,9 @@ that is (relocation.*).";
 pub(crate) struct Arguments {
     /// Whether values are moved from now on.
     what: What,
+    /// Print a JSON object.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     store: StoreArguments,
 }
@@ -35,7 +40,14 @@ enum What {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let pause = async |objects: &Objects| {
-        objects.pause_relocation(arguments.what == What::Pause).await.context("cannot tell the store")
+        let is_paused = arguments.what == What::Pause;
+        objects.pause_relocation(is_paused).await.context("cannot tell the store")?;
+        if !arguments.json {
+            return Ok(());
+        }
+        let mut output = Output::new();
+        output.json(&json!({ "paused": is_paused }))?;
+        output.finish()
     };
     arguments.store.with(Access::Write, pause).await
 }

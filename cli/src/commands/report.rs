@@ -14,6 +14,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use serde_json::json;
 use shoal_client::Stat;
 
 use crate::commands::stat::store_json;
@@ -43,6 +44,9 @@ pub(crate) struct Arguments {
     /// Write the archive here; a file that exists is not overwritten [default: ./shoal-report-TIME.tar.gz].
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Print a JSON object.
+    #[arg(long)]
+    json: bool,
     /// Add the end of this file, for a server whose log goes to a file.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
@@ -67,7 +71,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let path = arguments.output.unwrap_or_else(|| default_path(now_ns()));
     let names = report.write(&path)?;
     let mut output = Output::new();
-    output.line(&format!("{}: {}", path.display(), names.join(", ")))?;
+    if arguments.json {
+        output.json(&json!({ "report": path.display().to_string(), "parts": names }))?;
+    } else {
+        output.line(&format!("{}: {}", path.display(), names.join(", ")))?;
+    }
     output.finish()
 }
 

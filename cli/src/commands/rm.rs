@@ -5,14 +5,16 @@ use std::ffi::OsString;
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
-use shoal_client::{ListRequest, RejectRules};
+use serde_json::json;
+use shoal_client::{Error, ListRequest, RejectRules};
 
 use crate::commands::about;
 use crate::conditions::Conditions;
 use crate::damage::Damage;
-use crate::failure::{Reported, one_line};
+use crate::failures::Failures;
 use crate::objects::{Objects, is_lasting};
-use crate::output::{Output, bytes_of, show_count, warn};
+use crate::output::{Output, bytes_of, show_count};
+use crate::size::Size;
 use crate::store_file::Access;
 use crate::target::Target;
 
@@ -20,7 +22,8 @@ const EXAMPLES: &str = "\
 Examples:
   shoal rm notes/today notes/yesterday
   shoal rm --prefix photos/              everything that begins with photos/
-  shoal rm config --if-version 17        fails where somebody changed it
+  shoal rm --prefix photos/ --dry-run    prints the keys, and deletes nothing
+  shoal rm config --if-version 17        fails where somebody changed it, with exit code 4
 
 To delete what does not exist is no failure; with --if-exists it is. With --prefix, where a part of the index is damaged, everything
 else is deleted, standard error names the ranges of keys that may be left, and the exit code is 1.";
@@ -37,80 +40,166 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "P", conflicts_with_all = ["if_absent", "if_exists", "if_version"])]
     prefix: Option<OsString>,
     #[command(flatten)]
+    how: How,
+    #[command(flatten)]
     conditions: Conditions,
     #[command(flatten)]
     target: Target,
 }
 
+/// How things are deleted, and what is said about it.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct How {
+    /// Delete nothing; print the keys that would be deleted.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print a JSON object at the end.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl How {
+    /// The access that the store is opened with.
+    pub(crate) fn access(self) -> Access {
+        if self.dry_run { Access::Read } else { Access::Write }
+    }
+
+    /// Says at the end what was done.
+    fn conclude(self, output: &mut Output, deleted: Deleted, failures: &Failures) -> anyhow::Result<()> {
+        if self.json {
+            return output.json(&json!({
+                "deleted": deleted.objects,
+                "bytes": deleted.bytes,
+                "failed": failures.count(),
+                "dry_run": self.dry_run,
+            }));
+        }
+        let would = if self.dry_run { "would be " } else { "" };
+        output.line(&format!("{} {would}deleted", show_count(deleted.objects)))
+    }
+}
+
+/// The objects that were deleted, or would be.
+#[derive(Clone, Copy, Default)]
+struct Deleted {
+    objects: u64,
+    /// None: not known.
+    bytes: Option<u64>,
+}
+
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let how = arguments.how;
     let remove = async |objects: &Objects| match &arguments.prefix {
-        Some(prefix) => remove_prefix(objects, &arguments.target.bucket, bytes_of(prefix)).await,
+        Some(prefix) => remove_prefix(objects, &arguments.target.bucket, bytes_of(prefix), how).await,
         None => remove_keys(objects, &arguments).await,
     };
-    arguments.target.store.with(Access::Write, remove).await
+    arguments.target.store.with(how.access(), remove).await
 }
 
 async fn remove_keys(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
+    let (bucket, how, rules) = (&arguments.target.bucket, arguments.how, arguments.conditions.rules());
     let keys: Vec<Bytes> = arguments.keys.iter().map(|key| Bytes::copy_from_slice(bytes_of(key))).collect();
-    let bucket = &arguments.target.bucket;
-    let results = objects.delete_many(bucket, keys.clone(), arguments.conditions.rules()).await;
-    let mut failed: Vec<anyhow::Error> = Vec::new();
+    let (mut output, mut deleted, mut failures) = (Output::new(), Deleted::default(), Failures::default());
+    let results = match how.dry_run {
+        true => would_delete(objects, bucket, &keys, rules).await,
+        false => {
+            let results = objects.delete_many(bucket, keys.clone(), rules).await;
+            // Whether the object existed is known only where the store looked it up for a condition.
+            results.into_iter().map(|result| result.map(|_| true)).collect()
+        }
+    };
     for (key, result) in keys.iter().zip(results) {
-        if let Err(error) = result.with_context(|| about("cannot delete", bucket, key)) {
-            failed.push(error);
-        }
-    }
-    match failed.len() {
-        0 => Ok(()),
-        1 => Err(failed.remove(0)),
-        _ => {
-            for error in &failed {
-                warn(&format!("shoal: {}", one_line(error)));
+        match result.with_context(|| about("cannot delete", bucket, key)) {
+            Ok(true) => {
+                deleted.objects += 1;
+                if how.dry_run && !how.json {
+                    output.key_line(key)?;
+                }
             }
-            Err(Reported.into())
+            Ok(false) => {}
+            Err(error) => failures.add(&error),
         }
     }
+    if how.json || how.dry_run {
+        how.conclude(&mut output, deleted, &failures)?;
+    }
+    output.finish()?;
+    failures.conclude()
 }
 
-async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8]) -> anyhow::Result<()> {
+/// Whether each of `keys` is there to be deleted; `rules` reject as they would.
+async fn would_delete(
+    objects: &Objects,
+    bucket: &str,
+    keys: &[Bytes],
+    rules: RejectRules,
+) -> Vec<Result<bool, Error>> {
+    let mut results = Vec::with_capacity(keys.len());
+    for key in keys {
+        results.push(objects.head(bucket, key).await.and_then(|info| {
+            let current = info.map(|info| info.version);
+            if rules.reject(current) {
+                return Err(Error::ConditionFailed { rule: None, current });
+            }
+            Ok(current.is_some())
+        }));
+    }
+    results
+}
+
+/// Deletes all objects of `bucket` whose keys begin with `prefix`.
+pub(crate) async fn remove_prefix(
+    objects: &Objects,
+    bucket: &str,
+    prefix: &[u8],
+    how: How,
+) -> anyhow::Result<()> {
     let mut request = ListRequest {
         bucket: bucket.to_owned(),
         prefix: Bytes::copy_from_slice(prefix),
         ..ListRequest::default()
     };
-    let (mut deleted, mut failed) = (0, 0);
-    let mut damage = Damage::default();
+    let (mut output, mut failures, mut damage) = (Output::new(), Failures::default(), Damage::default());
+    let (mut count, mut bytes) = (0, 0);
     loop {
         let mut page = objects
             .list(&request)
             .await
             .with_context(|| about("cannot list what begins with", bucket, prefix))?;
         damage.add(std::mem::take(&mut page.damaged));
-        let keys: Vec<Bytes> = page.entries.into_iter().map(|entry| entry.key).collect();
-        for (key, result) in
-            keys.iter().zip(objects.delete_many(bucket, keys.clone(), RejectRules::default()).await)
-        {
-            let Err(error) = result else {
-                deleted += 1;
+        let keys: Vec<Bytes> = page.entries.iter().map(|entry| entry.key.clone()).collect();
+        let results = match how.dry_run {
+            true => Vec::new(),
+            false => objects.delete_many(bucket, keys, RejectRules::default()).await,
+        };
+        let mut results = results.into_iter();
+        for entry in page.entries {
+            if let Some(Err(error)) = results.next() {
+                let lasting = is_lasting(&error);
+                let error = anyhow::Error::new(error).context(about("cannot delete", bucket, &entry.key));
+                if lasting {
+                    return Err(error.context(format!("{} deleted, then", show_count(count))));
+                }
+                failures.add(&error);
                 continue;
-            };
-            let lasting = is_lasting(&error);
-            let error = anyhow::Error::new(error).context(about("cannot delete", bucket, key));
-            if lasting {
-                return Err(error.context(format!("{} deleted, then", show_count(deleted))));
             }
-            failed += 1;
-            warn(&format!("shoal: {}", one_line(&error)));
+            count += 1;
+            bytes += entry.info.bytes;
+            if how.dry_run && !how.json {
+                output.key_line(&entry.key)?;
+            }
         }
         match page.next {
             Some(next) => request.start_after = next,
             None => break,
         }
     }
-    let mut output = Output::new();
-    output.line(&format!("{} deleted", show_count(deleted)))?;
+    if how.dry_run && !how.json {
+        output.line(&format!("{} would be deleted, {}", show_count(count), Size(bytes)))?;
+    } else {
+        how.conclude(&mut output, Deleted { objects: count, bytes: Some(bytes) }, &failures)?;
+    }
     output.finish()?;
-    let whole =
-        damage.conclude("could not be listed, and were not deleted: delete those whose names you know");
-    if failed > 0 { Err(Reported.into()) } else { whole }
+    damage.conclude("could not be listed, and were not deleted: delete those whose names you know")?;
+    failures.conclude()
 }

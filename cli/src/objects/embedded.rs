@@ -9,8 +9,8 @@ use shoal_base::BLOCK_BYTES;
 use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_buffer::Buffer;
 use shoal_client::{
-    ByteRange, DamagedRange, DeleteResult, Error, Expiry, Figure, ListEntry, ListPage, ListRequest, Object,
-    ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Stat,
+    BucketPage, ByteRange, DamagedRange, DeleteResult, Error, Expiry, Figure, ListEntry, ListPage,
+    ListRequest, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Stat,
 };
 use shoal_engine::{ObjectKey, Store};
 use tokio::task::JoinSet;
@@ -124,6 +124,12 @@ impl Embedded {
             next: page.next.map(Bytes::from),
             damaged: page.damaged.into_iter().map(from_damaged).collect(),
         })
+    }
+
+    pub(super) async fn list_buckets(&self, start_after: &str) -> Result<BucketPage> {
+        let page = self.store.buckets(start_after, LIST_PAGE_MAX).await.map_err(from_error)?;
+        let damaged = u32::try_from(page.damaged).unwrap_or(u32::MAX);
+        Ok(BucketPage { names: page.names, is_cut: page.is_cut, damaged })
     }
 
     pub(super) fn stat(&self) -> Stat {

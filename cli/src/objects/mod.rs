@@ -9,8 +9,8 @@ use anyhow::anyhow;
 use bytes::Bytes;
 use shoal_base::BLOCK_BYTES;
 use shoal_client::{
-    ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem, ListPage, ListRequest,
-    Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run, Stat,
+    BucketPage, ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem, ListPage,
+    ListRequest, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run, Stat,
 };
 use shoal_engine::Store;
 
@@ -157,6 +157,14 @@ impl Objects {
         match self {
             Self::Remote(client) => client.list(request).await,
             Self::Embedded(store) => store.list(request).await,
+        }
+    }
+
+    /// The names of buckets that hold objects, behind `start_after`: one page.
+    pub(crate) async fn list_buckets(&self, start_after: &str) -> Result<BucketPage> {
+        match self {
+            Self::Remote(client) => client.list_buckets(start_after).await,
+            Self::Embedded(store) => store.list_buckets(start_after).await,
         }
     }
 

@@ -114,7 +114,7 @@ fn a_block_device_is_formatted_by_format_alone() {
     signal(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(run(&["format", &format!("--force={device}"), device]).code, 0);
-    assert_eq!(run(&["get", "greeting", "--data", device]).code, 1, "a new store is empty");
+    assert_eq!(run(&["get", "greeting", "--data", device]).code, 3, "a new store is empty");
 }
 
 /// Each of them was formatted over. A file goes the way of a device, and needs no rights.

@@ -12,6 +12,7 @@ mod both;
 mod check;
 mod damage;
 mod disk;
+mod everyday;
 mod format;
 mod harness;
 mod keys;

@@ -34,7 +34,7 @@ fn put_get_and_ranges() {
     let missing = server.folder.path().join("none");
     let done = server.run(&[OsStr::new("get"), OsStr::new("nix"), OsStr::new("-o"), missing.as_os_str()]);
     assert!(
-        done.code == 1 && done.stderr.contains("cannot get \"nix\": there is no such object"),
+        done.code == 3 && done.stderr.contains("cannot get \"nix\": there is no such object"),
         "{}",
         done.stderr
     );
@@ -68,17 +68,17 @@ fn large_values_and_odd_keys() {
 fn conditions() {
     let server = Server::start();
     let put = |options: &[&str]| run_with(server.command(&[&["put", "k", "-"], options].concat()), b"x").code;
-    assert_eq!(put(&["--if-exists"]), 1);
+    assert_eq!(put(&["--if-exists"]), 4);
     assert_eq!(put(&["--if-absent"]), 0);
-    assert_eq!(put(&["--if-absent"]), 1);
+    assert_eq!(put(&["--if-absent"]), 4);
     let version = server.run(&["stat", "k", "--json"]).json()["version"].to_string();
-    assert_eq!(put(&["--if-version", "99999999"]), 1);
+    assert_eq!(put(&["--if-version", "99999999"]), 4);
     assert_eq!(put(&["--if-version", &version]), 0);
     let done = server.run(&["rm", "k", "--if-version", &version]);
-    assert!(done.code == 1 && done.stderr.contains("the condition does not hold"), "{}", done.stderr);
-    assert_eq!(server.run(&["cp", "k", "k2", "--if-exists"]).code, 1);
+    assert!(done.code == 4 && done.stderr.contains("the condition does not hold"), "{}", done.stderr);
+    assert_eq!(server.run(&["cp", "k", "k2", "--if-exists"]).code, 4);
     assert_eq!(server.run(&["rm", "k", "--if-exists"]).code, 0);
-    assert_eq!(server.run(&["rm", "k", "--if-exists"]).code, 1);
+    assert_eq!(server.run(&["rm", "k", "--if-exists"]).code, 4);
     assert_eq!(server.run(&["rm", "k"]).code, 0, "deleting what does not exist is no failure");
     assert!(server.keys().is_empty());
 }
@@ -98,7 +98,7 @@ fn metadata_is_kept_shown_and_copied() {
     }
     let shown = server.ok(&["stat", "page"]);
     assert!(String::from_utf8(shown).unwrap().contains("author=ann"));
-    assert_eq!(server.run(&["stat", "page", "--bucket", "other"]).code, 1);
+    assert_eq!(server.run(&["stat", "page", "--bucket", "other"]).code, 3);
     let store = server.run(&["stat", "--json"]);
     assert!(store.code == 0 && store.json()["objects"].is_u64());
     assert_eq!(server.run(&["stat"]).code, 0);

@@ -61,7 +61,7 @@ fn unknown_keys_of_the_configuration_are_named() {
     let done = run(&["serve", "--config", path.to_str().unwrap()]);
     assert_eq!(done.code, 2);
     assert!(
-        done.stderr.contains("\"cash\", \"lissten\"") && done.stderr.contains("cache"),
+        done.stderr.contains("\"cash\" (did you mean \"cache\"?), \"lissten\" (did you mean \"listen\"?)"),
         "{}",
         done.stderr
     );
@@ -81,11 +81,90 @@ fn help_and_completions_are_there() {
     for word in ["serve", "import", "Examples:", "SHOAL_SERVER", "Exit codes"] {
         assert!(done.text().contains(word), "{word}");
     }
-    for name in ["serve", "put", "get", "ls", "rm", "stat", "cp", "import", "export", "check", "completions"]
-    {
+    for name in [
+        "serve",
+        "put",
+        "get",
+        "ls",
+        "rm",
+        "stat",
+        "cp",
+        "mv",
+        "du",
+        "bucket",
+        "config",
+        "import",
+        "export",
+        "check",
+        "completions",
+    ] {
         let done = run(&[name, "--help"]);
         assert!(done.code == 0 && done.text().contains("Examples:"), "{name}");
     }
     let done = run(&["completions", "bash"]);
     assert!(done.code == 0 && done.text().contains("complete"));
+}
+
+#[test]
+fn mistyped_words_get_a_suggestion() {
+    for (words, suggestion) in [
+        (&["sevre"][..], "'serve'"),
+        (&["bucket", "sta"], "'stat'"),
+        (&["config", "chekc"], "'check'"),
+        (&["ls", "--bucekt", "x"], "'--bucket'"),
+        (&["serve", "--lissten", "x"], "'--listen'"),
+    ] {
+        let done = run(words);
+        assert_eq!(done.code, 2, "{words:?}");
+        assert!(
+            done.stderr.contains("tip:") && done.stderr.contains(suggestion),
+            "{words:?}: {}",
+            done.stderr
+        );
+    }
+}
+
+#[test]
+fn a_configuration_is_checked_and_shown_without_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).into_os_string().into_string().unwrap();
+    let (config, data, tokens) = (path("shoal.toml"), path("data"), path("tokens"));
+    fs::write(&config, format!("data = {data:?}\ncache = '64M'\ntoken-file = {tokens:?}\n")).unwrap();
+    let check = |more: &[&str]| run(&[&["config", "check", "--config", &config], more].concat());
+    let done = check(&[]);
+    assert!(done.code == 2 && done.stderr.contains("tokens"), "{}", done.stderr);
+    fs::write(&tokens, "0123456789abcdef read-only\n").unwrap();
+    fs::set_permissions(&tokens, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    assert_eq!(check(&[]).code, 0);
+    assert_eq!(check(&["--json"]).json()["valid"], true);
+    for wrong in [
+        &["--listen", "0.0.0.0:7411"][..],
+        &["--listen", "192.0.2.1:7411", "--insecure"],
+        &["--listen", "nowhere"],
+        &["--resp", "127.0.0.1:7412"],
+        &["--kv-bucket", "Bad"],
+        &["--slow", "x"],
+    ] {
+        let done = check(wrong);
+        assert!(done.code == 2 && done.stderr.starts_with("shoal: "), "{wrong:?}: {}", done.stderr);
+        assert!(!done.stderr.contains(":0:"), "the port is the one that was asked for: {}", done.stderr);
+    }
+    let mut show = command(&["config", "show", "--config", &config, "--slow", "5ms"]);
+    show.env("SHOAL_LISTEN", "127.0.0.1:9");
+    let done = run_with(show, b"");
+    let text = done.text();
+    for line in
+        ["cache = 67108864  # file", "slow = \"5ms\"  # option", "listen = \"127.0.0.1:9\"  # environment"]
+    {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(text.contains("# resp-bucket: redis") && !text.contains("0123456789abcdef"), "{text}");
+    let again = path("again.toml");
+    fs::write(&again, text).unwrap();
+    assert_eq!(
+        run(&["config", "check", "--config", &again]).code,
+        0,
+        "what is shown is a configuration file"
+    );
+    assert!(!fs::exists(&data).unwrap(), "nothing was created");
 }

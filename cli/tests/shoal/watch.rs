@@ -110,7 +110,7 @@ fn a_server_tells_how_it_is() {
     assert!(server.get("/readyz").0.starts_with("HTTP/1.1 200"));
     assert_eq!(server.run(&["put", "notes/today", "-"], b"hello").code, 0);
     assert_eq!(server.run(&["get", "notes/today"], b"").text(), "hello");
-    assert_eq!(server.run(&["get", "notes/none"], b"").code, 1);
+    assert_eq!(server.run(&["get", "notes/none"], b"").code, 3);
     assert!(server.redis("SET greeting hello\r\nGET greeting\r\nGET none\r\n").contains("hello"));
     for request in
         [("grpc", "put", "ok"), ("redis", "get", "ok"), ("redis", "get", "not_found"), ("redis", "put", "ok")]

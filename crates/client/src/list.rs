@@ -5,7 +5,7 @@ use shoal_base::task::Boxed;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::object::{DamagedRange, ListEntry, ListPage, ListRequest};
+use crate::object::{BucketPage, DamagedRange, ListEntry, ListPage, ListRequest};
 use crate::wire;
 
 impl Client {
@@ -34,6 +34,24 @@ impl Client {
                         next: answer.next_start_after,
                         damaged: answer.damaged.into_iter().map(damaged).collect(),
                     })
+                })
+                .await
+        })
+    }
+
+    /// The names of the buckets that hold objects, in the order of their bytes, after `start_after` (empty: from the first one
+    /// on): one page of at most 1,000.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn list_buckets<'a>(&'a self, start_after: &'a str) -> Boxed<'a, Result<BucketPage>> {
+        Box::pin(async move {
+            let request = v1::ListBucketsRequest { start_after: start_after.to_owned(), page_size: 0 };
+            self.retry
+                .read(|| async {
+                    let answer = self.transport.call::<v1::ListBuckets>(request.clone()).await?;
+                    let v1::ListBucketsResponse { buckets, more, damaged } = answer;
+                    Ok(BucketPage { names: buckets, is_cut: more, damaged })
                 })
                 .await
         })

@@ -102,6 +102,17 @@ pub struct ListRequest {
     pub page_size: u32,
 }
 
+/// Names of buckets, in the order of their bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BucketPage {
+    /// The names.
+    pub names: Vec<String>,
+    /// Whether there are more behind the last one.
+    pub is_cut: bool,
+    /// Damaged ranges of keys that the page goes past: a bucket with objects in nothing else is missing.
+    pub damaged: u32,
+}
+
 /// One object of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListEntry {

@@ -54,8 +54,8 @@ pub use common::damaged_range::DamagedRange;
 pub use common::error::{Error, Result};
 pub use common::key::{Bucket, DEFAULT_BUCKET, ObjectKey, check_bucket};
 pub use common::object::{
-    ByteRange, Deadline, DeleteResult, Expiry, ListPage, ListRequest, Metadata, Object, ObjectInfo,
-    PutOptions, PutResult, RejectRules,
+    BucketPage, ByteRange, Deadline, DeleteResult, Expiry, ListPage, ListRequest, Metadata, Object,
+    ObjectInfo, PutOptions, PutResult, RejectRules,
 };
 pub use common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use common::problem::CheckProblem;

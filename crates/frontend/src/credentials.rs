@@ -14,6 +14,8 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::sync::watch;
 
+use crate::rights::Rights;
+
 /// Tokens that a server knows at most: each is compared with on every request.
 pub const TOKENS_MAX: usize = 64;
 
@@ -41,34 +43,41 @@ pub struct TlsPem {
     pub allow_tls12: bool,
 }
 
-/// The tokens that callers may show.
+/// The tokens that callers may show, each with the rights of its holders.
 #[derive(Clone, Default)]
-pub struct Tokens(Vec<Box<[u8]>>);
+pub struct Tokens(Vec<Token>);
+
+#[derive(Clone)]
+struct Token {
+    secret: Box<[u8]>,
+    rights: Arc<Rights>,
+}
 
 impl Tokens {
-    /// The tokens of `text`: one a line; empty lines, and lines that begin with `#`, do not count. Two at a time are how a
-    /// token is replaced without a pause.
+    /// The tokens of `text`: one a line, and behind it, after a space, what its holders may do ([`Rights::parse`]); without a word
+    /// they may do everything. Empty lines, and lines that begin with `#`, do not count. Two at a time are how a token is
+    /// replaced without a pause.
     ///
     /// # Errors
-    /// [`BadCredentials`] where there is none, there are too many, or one is too short, too long or not of visible ASCII.
+    /// [`BadCredentials`] where there is none, there are too many, one is too short, too long or not of visible ASCII, its
+    /// rights are not known, or one comes twice with different rights.
     pub fn parse(text: &[u8]) -> Result<Self, BadCredentials> {
         let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
-        let tokens: Vec<Box<[u8]>> =
-            lines.filter(|line| !line.is_empty() && !line.starts_with(b"#")).map(Into::into).collect();
-        if tokens.is_empty() || tokens.len() > TOKENS_MAX {
-            return Err(BadCredentials(format!("1 to {TOKENS_MAX} tokens, not {}", tokens.len())));
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+        let mut tokens: Vec<Token> = Vec::new();
+        for (line, number) in lines.zip(1..) {
+            if number > TOKENS_MAX {
+                return Err(BadCredentials(format!("there are more than {TOKENS_MAX} tokens")));
+            }
+            let token =
+                Token::parse(line).map_err(|what| BadCredentials(format!("token {number} {what}")))?;
+            if tokens.iter().any(|other| other.secret == token.secret && other.rights != token.rights) {
+                let problem = format!("token {number} comes a second time, with other rights");
+                return Err(BadCredentials(problem));
+            }
+            tokens.push(token);
         }
-        let is_good = |token: &[u8]| {
-            (TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len())
-                && token.iter().all(u8::is_ascii_graphic)
-        };
-        match tokens.iter().position(|token| !is_good(token)) {
-            None => Ok(Self(tokens)),
-            Some(at) => Err(BadCredentials(format!(
-                "token {} is not {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} visible ASCII characters",
-                at + 1
-            ))),
-        }
+        if tokens.is_empty() { Err(BadCredentials("there is no token".into())) } else { Ok(Self(tokens)) }
     }
 
     /// Whether there is none: nobody is asked for one.
@@ -77,17 +86,43 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// Which of the tokens `given` is, from 1. How long that takes depends on the lengths only.
+    /// The buckets that the rights of the tokens name.
+    pub fn buckets(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|token| token.rights.buckets())
+    }
+
+    /// Which of the tokens `given` is, from 1, and what its holders may do. How long that takes depends on the lengths only.
     #[must_use]
-    pub fn find(&self, given: &[u8]) -> Option<usize> {
+    pub fn find(&self, given: &[u8]) -> Option<(usize, &Arc<Rights>)> {
         let mut found = None;
         for (token, number) in self.0.iter().zip(1..) {
             // Every token is looked at, wherever one is found.
-            if is_same(token, given) {
-                found = Some(number);
+            if is_same(&token.secret, given) {
+                found = Some((number, &token.rights));
             }
         }
         found
+    }
+}
+
+impl Token {
+    /// The token of a line that is not empty.
+    fn parse(line: &[u8]) -> Result<Self, String> {
+        let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
+        let (secret, words) = line.split_at(end);
+        let is_good = (TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&secret.len())
+            && secret.iter().all(u8::is_ascii_graphic);
+        if !is_good {
+            return Err(format!("is not {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} visible ASCII characters"));
+        }
+        let rights = match words.trim_ascii() {
+            [] => Rights::default(),
+            words => {
+                let words = str::from_utf8(words).map_err(|_| "has rights that are not UTF-8".to_owned())?;
+                Rights::parse(words).map_err(|what| format!("has rights that are not known: {what}"))?
+            }
+        };
+        Ok(Self { secret: secret.into(), rights: Arc::new(rights) })
     }
 }
 
@@ -274,7 +309,7 @@ mod tests {
     #[test]
     fn tokens_are_lines() {
         let tokens = Tokens::parse(format!("# old\n{LONG}1\r\n\n  {LONG}2  \n").as_bytes()).unwrap();
-        let find = |given: &str| tokens.find(given.as_bytes());
+        let find = |given: &str| tokens.find(given.as_bytes()).map(|(number, _)| number);
         assert_eq!((find(&format!("{LONG}1")), find(&format!("{LONG}2"))), (Some(1), Some(2)));
         for wrong in ["", LONG, &format!("{LONG}3"), &format!("{LONG}11"), "# old"] {
             assert_eq!(find(wrong), None, "{wrong}");
@@ -283,6 +318,26 @@ mod tests {
             assert!(Tokens::parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
         assert!(Tokens::parse(format!("{LONG}\n").repeat(TOKENS_MAX + 1).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn rights_stand_behind_the_token() {
+        let text = format!("{LONG}1\n{LONG}2 read-only\n{LONG}3\t bucket=films,read-only \r\n");
+        let tokens = Tokens::parse(text.as_bytes()).unwrap();
+        let rights = |number: &str| tokens.find(format!("{LONG}{number}").as_bytes()).unwrap().1;
+        assert!(rights("1").is_everything());
+        assert!(rights("2").allow_write("films").is_err() && rights("2").allow_read("maps").is_ok());
+        assert!(rights("3").allow_read("films").is_ok() && rights("3").allow_read("maps").is_err());
+        assert_eq!(tokens.buckets().collect::<Vec<_>>(), ["films"]);
+        // The words are no part of the secret.
+        assert!(tokens.find(format!("{LONG}2 read-only").as_bytes()).is_none());
+        for wrong in ["readonly", "read-only bucket=films", "\u{e4}", "bucket="] {
+            let error = Tokens::parse(format!("{LONG} {wrong}\n").as_bytes()).err().unwrap();
+            assert!(error.to_string().contains("rights") && !error.to_string().contains(LONG), "{error}");
+        }
+        let twice =
+            |words: &str| Tokens::parse(format!("{LONG} read-only\n{LONG} {words}\n").as_bytes()).is_ok();
+        assert!(twice("read-only") && !twice("") && !twice("bucket=films"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The work of every frontend before a request reaches the store, in whatever protocol.
 //!
 //! [`listen`] takes an address, and refuses one that other machines reach where callers prove nothing. [`Admission`] bounds
-//! the connections, and lets one with credentials in before those without. [`Security`] holds the credentials in force, and
-//! `certificate` reads what a peer's certificate says. [`MinRate`] bounds how slowly a peer may send the rest of a request.
+//! the connections, and lets one with credentials in before those without. [`Security`] holds the credentials in force, with the [`Rights`] of
+//! each token, and `certificate` reads what a peer's certificate says. [`MinRate`] bounds how slowly a peer may send the rest of a request.
 //!
 //! Nothing here knows the store, or runs a task.
 
@@ -11,6 +11,7 @@ mod certificate;
 mod credentials;
 mod listen;
 mod min_rate;
+mod rights;
 
 pub use admission::{Admission, Connection, Place};
 pub use certificate::{name_of, rest_of_life};
@@ -20,3 +21,4 @@ pub use credentials::{
 };
 pub use listen::{BACKLOG, ListenError, listen};
 pub use min_rate::{MinRate, Received, TooSlow};
+pub use rights::{BUCKETS_OF_TOKEN_MAX, NotAllowed, Rights};

@@ -6,13 +6,16 @@
 //! Where credentials are in force, a caller shows one: a token, or a certificate that TLS has verified. A token
 //! that is not known is refused whatever else was shown. Without credentials, callers on this machine are let in, others
 //! only where the operator said so.
+//!
+//! An admitted request has the rights of its token; without a token, all rights. It gives the store only for a named purpose
+//! ([`Authenticated::to_read`] and the others), so a handler cannot leave out the check of its rights either.
 
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use shoal_engine::{RequestId, Store};
-use shoal_frontend::Security;
+use shoal_frontend::{NotAllowed, Rights, Security};
 
 use crate::read_cache::{CachedReads, ReadCaches};
 
@@ -56,6 +59,9 @@ pub enum Denied {
     /// It showed something that is not known.
     #[error("the token of the call is not one that the server knows")]
     Unknown,
+    /// The token has other rights than when the call began.
+    #[error("the token of the call has other rights now")]
+    OtherRights,
 }
 
 /// The credentials that a caller may show: only those that this server looks at.
@@ -94,8 +100,8 @@ impl Gate {
     /// # Errors
     /// [`Denied`] where `caller` may not come in.
     pub fn admit<T>(&self, caller: Caller<'_>, request: T) -> Result<Authenticated<T>, Denied> {
-        let principal = self.shared.principal(caller)?;
-        Ok(Authenticated { shared: Arc::clone(&self.shared), principal, identity: None, request })
+        let Identified { principal, rights } = self.shared.identify(caller)?;
+        Ok(Authenticated { shared: Arc::clone(&self.shared), principal, rights, identity: None, request })
     }
 
     /// Runs `work`; the writes that it queues reach the store's committer at once ([`Store::gather`]).
@@ -104,9 +110,24 @@ impl Gate {
     }
 }
 
+/// A caller that is let in, and what it may do.
+struct Identified {
+    principal: Principal,
+    /// None: everything.
+    rights: Option<Arc<Rights>>,
+}
+
+impl From<Principal> for Identified {
+    fn from(principal: Principal) -> Self {
+        Self { principal, rights: None }
+    }
+}
+
 /// The credential that the caller of a stream showed: it counts as long as the stream goes on.
 pub(crate) struct Shown {
     pub(crate) gate: Gate,
+    /// The rights with which the stream began.
+    pub(crate) rights: Option<Arc<Rights>>,
     pub(crate) address: IpAddr,
     pub(crate) certificate: Option<Arc<str>>,
     pub(crate) authorization: Option<http::HeaderValue>,
@@ -127,8 +148,10 @@ impl Shown {
                     certificate: self.certificate.as_ref(),
                     authorization: self.authorization.as_ref().map(http::HeaderValue::as_bytes),
                 };
-                if let Err(denied) = shared.principal(caller) {
-                    return denied;
+                match shared.identify(caller) {
+                    Ok(identified) if identified.rights == self.rights => {}
+                    Ok(_) => return Denied::OtherRights,
+                    Err(denied) => return denied,
                 }
                 if changes.changed().await.is_err() {
                     // No sender is left that could change them.
@@ -140,18 +163,25 @@ impl Shown {
 }
 
 impl Shared {
-    fn principal(&self, caller: Caller<'_>) -> Result<Principal, Denied> {
+    fn identify(&self, caller: Caller<'_>) -> Result<Identified, Denied> {
         self.security.with(|credentials| {
             if !credentials.asks() {
                 let is_let_in = self.insecure || caller.address.to_canonical().is_loopback();
-                return if is_let_in { Ok(Principal::Local) } else { Err(Denied::Address(caller.address)) };
+                return if is_let_in {
+                    Ok(Principal::Local.into())
+                } else {
+                    Err(Denied::Address(caller.address))
+                };
             }
             // Where no tokens are known, a certificate is what counts.
             if let Some(authorization) = caller.authorization.filter(|_| !credentials.tokens().is_empty()) {
-                let number = bearer(authorization).and_then(|token| credentials.tokens().find(token));
-                return number.map(Principal::Token).ok_or(Denied::Unknown);
+                let found = bearer(authorization).and_then(|token| credentials.tokens().find(token));
+                let (number, rights) = found.ok_or(Denied::Unknown)?;
+                let rights = (!rights.is_everything()).then(|| Arc::clone(rights));
+                return Ok(Identified { principal: Principal::Token(number), rights });
             }
-            caller.certificate.cloned().map(Principal::Certificate).ok_or_else(|| Denied::Missing {
+            let certificate = caller.certificate.cloned().map(Principal::Certificate);
+            certificate.map(Identified::from).ok_or_else(|| Denied::Missing {
                 token: !credentials.tokens().is_empty(),
                 certificate: credentials.asks_certificates(),
             })
@@ -169,6 +199,8 @@ fn bearer(authorization: &[u8]) -> Option<&[u8]> {
 pub struct Authenticated<T> {
     shared: Arc<Shared>,
     principal: Principal,
+    /// None: everything.
+    rights: Option<Arc<Rights>>,
     identity: Option<RequestId>,
     request: T,
 }
@@ -183,14 +215,15 @@ impl<T> Authenticated<T> {
     /// The request, and the admission without it.
     #[must_use]
     pub fn take(self) -> (T, Authenticated<()>) {
-        let Self { shared, principal, identity, request } = self;
-        (request, Authenticated { shared, principal, identity, request: () })
+        let Self { shared, principal, rights, identity, request } = self;
+        (request, Authenticated { shared, principal, rights, identity, request: () })
     }
 
     /// The same admission for the decoded message of the request.
     #[must_use]
     pub fn with<U>(self, request: U) -> Authenticated<U> {
-        Authenticated { shared: self.shared, principal: self.principal, identity: self.identity, request }
+        let Self { shared, principal, rights, identity, .. } = self;
+        Authenticated { shared, principal, rights, identity, request }
     }
 
     /// The same admission of a write that is to be done once.
@@ -205,15 +238,58 @@ impl<T> Authenticated<T> {
         self.identity
     }
 
-    /// The store.
-    #[must_use]
-    pub fn store(&self) -> &Store {
-        &self.shared.store
+    /// The rights of the caller; none: all.
+    pub(crate) fn rights(&self) -> Option<&Arc<Rights>> {
+        self.rights.as_ref()
     }
 
-    /// Short values that this thread recently served.
+    /// The store, to read objects of `bucket`.
+    ///
+    /// # Errors
+    /// [`NotAllowed`] where the caller may not.
+    pub fn to_read(&self, bucket: &str) -> Result<&Store, NotAllowed> {
+        self.allowed(|rights| rights.allow_read(bucket))
+    }
+
+    /// The store, to read and write objects of `bucket`.
+    ///
+    /// # Errors
+    /// [`NotAllowed`] where the caller may not.
+    pub fn to_write(&self, bucket: &str) -> Result<&Store, NotAllowed> {
+        self.allowed(|rights| rights.allow_write(bucket))
+    }
+
+    /// The store, to read everything in it: all buckets, figures, its space.
+    ///
+    /// # Errors
+    /// [`NotAllowed`] where the caller may not.
+    pub fn to_read_all(&self) -> Result<&Store, NotAllowed> {
+        self.allowed(Rights::allow_read_all)
+    }
+
+    /// The store, to change how it works.
+    ///
+    /// # Errors
+    /// [`NotAllowed`] where the caller may not.
+    pub fn to_administer(&self) -> Result<&Store, NotAllowed> {
+        self.allowed(Rights::allow_administration)
+    }
+
+    fn allowed(&self, allow: impl FnOnce(&Rights) -> Result<(), NotAllowed>) -> Result<&Store, NotAllowed> {
+        if let Some(rights) = &self.rights {
+            allow(rights)?;
+        }
+        Ok(&self.shared.store)
+    }
+
+    /// Runs `work`; the writes that it queues reach the store's committer at once ([`Store::gather`]).
+    pub(crate) fn gather<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.shared.store.gather(work)
+    }
+
+    /// Short values that this thread recently served; only those that the caller may read.
     pub(crate) fn read_cache(&self) -> CachedReads<'_> {
-        self.shared.read_caches.here(&self.shared.store)
+        self.shared.read_caches.here(&self.shared.store, self.rights.as_deref())
     }
 }
 

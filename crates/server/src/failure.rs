@@ -4,7 +4,7 @@
 use shoal_api::v1::failure::{Kind, Rule};
 use shoal_api::{Code, Described, v1};
 use shoal_engine::{Error, Lsn, ObjectKey, RejectRules};
-use shoal_frontend::TooSlow;
+use shoal_frontend::{NotAllowed, TooSlow};
 use tonic::Status;
 
 use crate::auth::Denied;
@@ -158,6 +158,13 @@ impl Failure {
     #[cfg(test)]
     pub(crate) fn kind(&self) -> Kind {
         self.0.failure.kind()
+    }
+}
+
+/// The caller's rights do not reach as far as its request.
+impl From<NotAllowed> for Failure {
+    fn from(not_allowed: NotAllowed) -> Self {
+        Self::denied(not_allowed.to_string())
     }
 }
 

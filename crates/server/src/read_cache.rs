@@ -5,7 +5,8 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use shoal_engine::{ObjectKey, ReadCache, ShortObject, Store, TryGet};
+use shoal_engine::{Lookup, ObjectKey, ReadCache, ShortObject, Store, TryGet};
+use shoal_frontend::Rights;
 
 /// Memory of all threads' caches, in bytes; taken with the first values.
 const BYTES_MAX: usize = 16 << 20;
@@ -29,10 +30,11 @@ impl ReadCaches {
         Self((0..threads).map(|_| Mutex::new(store.read_cache(BYTES_MAX / threads))).collect())
     }
 
-    /// Those of this thread, or the store itself where another one has them just now.
-    pub(crate) fn here<'a>(&'a self, store: &'a Store) -> CachedReads<'a> {
+    /// Those of this thread, or the store itself where another one has them just now; for a caller with `rights` (none:
+    /// all).
+    pub(crate) fn here<'a>(&'a self, store: &'a Store, rights: Option<&'a Rights>) -> CachedReads<'a> {
         let cache = self.0.get(NUMBER.with(|number| *number) % self.0.len());
-        CachedReads { cache: cache.and_then(|cache| cache.try_lock().ok()), store }
+        CachedReads { cache: cache.and_then(|cache| cache.try_lock().ok()), store, rights }
     }
 }
 
@@ -40,16 +42,20 @@ impl ReadCaches {
 pub(crate) struct CachedReads<'a> {
     cache: Option<MutexGuard<'a, ReadCache>>,
     store: &'a Store,
+    rights: Option<&'a Rights>,
 }
 
 impl CachedReads<'_> {
-    /// As [`Store::try_get`].
+    /// As [`Store::try_get`]. An object that the caller may not read is not looked for.
     #[inline]
     pub(crate) fn try_get<T>(
         &mut self,
         key: &ObjectKey,
         show: impl FnOnce(Option<&ShortObject<'_>>) -> T,
     ) -> TryGet<T> {
+        if self.rights.is_some_and(|rights| rights.allow_read(key.bucket()).is_err()) {
+            return TryGet::MustWait(Lookup::default());
+        }
         match &mut self.cache {
             Some(cache) => cache.try_get(key, show),
             None => self.store.try_get(key, show),
@@ -81,7 +87,7 @@ mod tests {
         for round in 0..9_u8 {
             let put = store.put(&key, Bytes::from(vec![round; 9]).into(), Default::default());
             let version = block_on(put).unwrap().version;
-            let (mut first, mut second) = (caches.here(&store), caches.here(&store));
+            let (mut first, mut second) = (caches.here(&store, None), caches.here(&store, None));
             assert!(first.cache.is_some() && second.cache.is_none());
             for reads in [&mut first, &mut second] {
                 for _ in 0..3 {

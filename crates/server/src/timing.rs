@@ -19,7 +19,7 @@ use crate::flow::ConnectionFlow;
 
 /// The metrics' operation of the method at `path`, and the path as a constant.
 pub(crate) fn operation_of(path: &str) -> (Operation, &'static str) {
-    const KNOWN: [(Operation, &str); 17] = [
+    const KNOWN: [(Operation, &str); 18] = [
         (Operation::Get, v1::Get::PATH),
         (Operation::Put, v1::Put::PATH),
         (Operation::Other, v1::Operations::PATH),
@@ -28,6 +28,7 @@ pub(crate) fn operation_of(path: &str) -> (Operation, &'static str) {
         (Operation::Get, v1::GetStream::PATH),
         (Operation::Put, v1::PutStream::PATH),
         (Operation::List, v1::List::PATH),
+        (Operation::List, v1::ListBuckets::PATH),
         (Operation::MultiGet, v1::MultiGet::PATH),
         (Operation::MultiPut, v1::MultiPut::PATH),
         (Operation::MultiDelete, v1::MultiDelete::PATH),

@@ -40,7 +40,8 @@ pub(crate) struct Arguments {
     /// [default: 80 % of the disk's free space, at most 64G].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SIZE", hide_env_values = true)]
     pub(crate) size: Option<Size>,
-    /// Memory for cached pages and values [default: 1G].
+    /// Memory for cached pages and values [default: 1G, or half of the memory of the machine or of the program's control group
+    /// where that is less].
     #[arg(long, value_name = "SIZE", env = "SHOAL_CACHE", hide_env_values = true)]
     pub(crate) cache: Option<Size>,
     /// Memory for recent writes that are in the log only [default: follows from cache and log].
@@ -71,8 +72,9 @@ pub(crate) struct Arguments {
     /// Speak TLS 1.2 too, beside 1.3.
     #[arg(long, value_name = "BOOL", env = "SHOAL_TLS12", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) tls12: Option<bool>,
-    /// Let in clients that send one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. Only the
-    /// file's owner may have a right to it.
+    /// Let in clients that send one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. A line may end
+    /// with rights: `TOKEN read-only`, `TOKEN bucket=NAME`, or several with commas; without them a token may do everything.
+    /// Only the file's owner may have a right to it.
     #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
     pub(crate) token_file: Option<PathBuf>,
     /// The bucket that the keys of io.grpc.KeyValueService are the objects of [default: default].

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use clap::Args;
+use clap::error::{ContextKind, ContextValue};
 
 use super::arguments::Arguments;
 use crate::failure::Usage;
@@ -16,17 +17,34 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Arguments> {
 }
 
 /// The keys that the file may have, in the order in which messages name them.
-fn keys() -> Vec<String> {
-    let command = Arguments::augment_args(clap::Command::new("serve"));
+pub(crate) fn keys() -> Vec<String> {
+    let command = command();
     let options = command.get_arguments().filter_map(|option| option.get_long());
-    options.filter(|name| *name != "config").chain(["log"]).map(str::to_owned).collect()
+    options.filter(|name| *name != "config").map(str::to_owned).collect()
+}
+
+/// The options of which the keys of the file have their names.
+fn command() -> clap::Command {
+    Arguments::augment_args(clap::Command::new("serve")).arg(clap::Arg::new("log").long("log"))
+}
+
+/// The key that somebody may have meant by `key`: the suggestion that they would get for an option.
+fn similar(key: &str) -> Option<String> {
+    let error = command().try_get_matches_from(["serve".to_owned(), format!("--{key}")]).err()?;
+    match error.get(ContextKind::SuggestedArg)? {
+        ContextValue::String(option) => Some(option.trim_start_matches('-').to_owned()),
+        _ => None,
+    }
 }
 
 fn parse(text: &str) -> Result<Arguments, String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| position(text, &error))?;
     let keys = keys();
-    let unknown: Vec<String> =
-        table.keys().filter(|key| !keys.contains(key)).map(|key| format!("{key:?}")).collect();
+    let name = |key: &String| match similar(key) {
+        Some(known) => format!("{key:?} (did you mean {known:?}?)"),
+        None => format!("{key:?}"),
+    };
+    let unknown: Vec<String> = table.keys().filter(|key| !keys.contains(key)).map(name).collect();
     if !unknown.is_empty() {
         return Err(format!("unknown key {}; the keys are {}", unknown.join(", "), keys.join(", ")));
     }
@@ -104,7 +122,19 @@ mod tests {
     #[test]
     fn unknown_keys_are_all_named() {
         let error = parse("dada = 'x'\ncache = '1G'\nports = 3\n").unwrap_err();
-        assert!(error.contains("\"dada\", \"ports\"") && error.contains("listen"), "{error}");
+        assert!(
+            error.contains("\"dada\"") && error.contains("\"ports\"") && error.contains("listen"),
+            "{error}"
+        );
+        assert!(error.contains("did you mean \"data\"?"), "{error}");
+        for (key, known) in [
+            ("lissten", Some("listen")),
+            ("cash", Some("cache")),
+            ("token_file", Some("token-file")),
+            ("xyzzy", None),
+        ] {
+            assert_eq!(similar(key).as_deref(), known, "{key}");
+        }
     }
 
     #[test]

@@ -19,10 +19,12 @@ use shoal_server::{Limits as ServerLimits, Security, ServeError, Server, ServerO
 use tokio::sync::oneshot;
 
 pub(crate) use self::arguments::Arguments;
+pub(crate) use self::file::{keys, read as read_file};
 use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
-use crate::failure::{Usage, output_error};
+use crate::failure::{Usage, one_line, output_error};
 use crate::logging;
+use crate::notify;
 use crate::signals::stop_in_order;
 use crate::size::Size;
 use crate::stopping::{self, StopTime, say_left_over};
@@ -41,6 +43,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let begun = Arc::clone(&time);
     stop_in_order(move || {
         begun.begin();
+        notify::tell(notify::STOPPING);
         tracing::info!("stopping; another signal stops at once, which loses nothing that was acknowledged");
         // The receiver is dropped if the server is not running yet or not any more.
         let _ = stop.send(());
@@ -52,8 +55,15 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         );
     }
     let security = Security::new(settings.credentials.read()?);
-    let server = bind(&settings, &security, &metrics).await?;
-    let redis = bind_redis(&settings, &security, &metrics).await?;
+    let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+    let server = bind(&settings, &security, &metrics, listen).await?;
+    let redis = match &settings.resp {
+        Some((address, _)) => {
+            let listen = resolve(address, DEFAULT_RESP).await?;
+            bind_redis(&settings, &security, &metrics, listen).await?
+        }
+        None => None,
+    };
     let listener = settings.watch.bind().await?;
     let told_at = listener.as_ref().map(Listener::address);
     let watched = Watching::start(listener, &metrics);
@@ -75,6 +85,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     say_start(&settings, &store, &server, redis.as_ref(), told_at);
     announce(&server, redis.as_ref(), told_at)?;
     watched.health().serves(store.clone());
+    notify::tell(notify::READY);
     // A task of its own: after the deadline of the stop this does not wait for it.
     let serving = tokio::spawn(serve(store.clone(), server, redis, stopped));
     let served = tokio::select! {
@@ -94,6 +105,38 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let closed = stopping::close(store, &time, &settings.data).await;
     served?;
     closed
+}
+
+/// Checks everything that a start would look at before it opens the store: values, files, and whether the addresses are this
+/// machine's and may be listened on. Takes no port, and no data file.
+///
+/// # Errors
+/// As those of a start.
+pub(crate) async fn check(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
+    let settings = Settings::new(arguments, log)?;
+    let (metrics, security) = (settings.watch.metrics(), Security::new(settings.credentials.read()?));
+    let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+    drop(
+        bind(&settings, &security, &metrics, any_port(listen))
+            .await
+            .map_err(|error| named(&error, listen))?,
+    );
+    if let Some((address, _)) = &settings.resp {
+        let listen = resolve(address, DEFAULT_RESP).await?;
+        let bound = bind_redis(&settings, &security, &metrics, any_port(listen)).await;
+        drop(bound.map_err(|error| named(&error, listen))?);
+    }
+    settings.watch.check().await
+}
+
+/// The address with a port that is free.
+fn any_port(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), 0)
+}
+
+/// The error about [`any_port`] of `listen`, with the port that was asked for.
+fn named(error: &anyhow::Error, listen: SocketAddr) -> Usage {
+    Usage(one_line(error).replace(&any_port(listen).to_string(), &listen.to_string()))
 }
 
 /// Logs what --insecure opens: addresses that other machines reach, without credentials or without encryption.
@@ -191,9 +234,9 @@ async fn bind_redis(
     settings: &Settings,
     security: &Security,
     metrics: &Arc<Metrics>,
+    listen: SocketAddr,
 ) -> anyhow::Result<Option<shoal_redis::Server>> {
-    let Some((address, options)) = &settings.resp else { return Ok(None) };
-    let listen = resolve(address, DEFAULT_RESP).await?;
+    let Some((_, options)) = &settings.resp else { return Ok(None) };
     let security = security.clone();
     let tls = settings.resp_tls.unwrap_or(security.is_encrypted()).then(|| Tls {
         config: Arc::new(move || security.tls_of_others()),
@@ -210,9 +253,13 @@ async fn bind_redis(
     }
 }
 
-/// Takes the address in `settings` before the store is touched: if another server has it, nothing is created.
-async fn bind(settings: &Settings, security: &Security, metrics: &Arc<Metrics>) -> anyhow::Result<Server> {
-    let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+/// Takes the address `listen` before the store is touched: if another server has it, nothing is created.
+async fn bind(
+    settings: &Settings,
+    security: &Security,
+    metrics: &Arc<Metrics>,
+    listen: SocketAddr,
+) -> anyhow::Result<Server> {
     let options = ServerOptions {
         listen,
         insecure: settings.insecure,
@@ -247,9 +294,10 @@ mod tests {
         let bind = async |listen: &str, insecure| {
             let given =
                 Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..Arguments::default() };
-            bind(&Settings::new(given, None).unwrap(), &Security::default(), &Arc::default())
-                .await
-                .map(|server| server.address())
+            let settings = Settings::new(given, None).unwrap();
+            let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+            let server = bind(&settings, &Security::default(), &Arc::default(), listen).await?;
+            anyhow::Ok(server.address())
         };
         assert_ne!(bind("127.0.0.1:0", false).await.unwrap().port(), 0);
         assert!(bind("localhost:0", false).await.is_ok());

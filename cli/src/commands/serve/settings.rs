@@ -13,6 +13,7 @@ use super::watch::WatchSettings;
 use crate::credentials::{CredentialFiles, read_secret};
 use crate::failure::Usage;
 use crate::logging::LogFormat;
+use crate::memory_limit::default_cache;
 use crate::size::Size;
 use crate::stopping::STOP_TIMEOUT_S;
 use crate::store_file::{Access, SCRUB_EVERY, SCRUB_RATE, StoreOptions};
@@ -22,6 +23,7 @@ pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
 /// Requests of this duration or longer get a line in the log.
 const SLOW: Duration = Duration::from_secs(1);
+/// Where the memory that the program may use is not less than twice as much.
 const DEFAULT_CACHE: Size = Size(1 << 30);
 
 /// The settings in force: of the command line, the environment, the configuration file and the defaults.
@@ -59,7 +61,7 @@ impl Settings {
                 access: if must_exist { Access::Write } else { Access::Create },
                 size: arguments.size.or(file.size),
                 tablets: arguments.tablets.or(file.tablets),
-                cache: arguments.cache.or(file.cache).unwrap_or(DEFAULT_CACHE),
+                cache: arguments.cache.or(file.cache).unwrap_or_else(|| default_cache(DEFAULT_CACHE)),
                 overlay: arguments.overlay.or(file.overlay),
                 io: arguments.io.or(file.io).unwrap_or_default(),
                 own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
@@ -286,7 +288,10 @@ mod tests {
         assert_eq!(settings.data, PathBuf::from(DEFAULT_DATA));
 
         let defaults = Settings::new(Arguments::default(), None).unwrap();
-        assert_eq!((defaults.listen.as_str(), defaults.store.cache), (DEFAULT_LISTEN, DEFAULT_CACHE));
+        assert_eq!(
+            (defaults.listen.as_str(), defaults.store.cache),
+            (DEFAULT_LISTEN, default_cache(DEFAULT_CACHE))
+        );
         assert_eq!(defaults.store.access, Access::Create);
         let given = Arguments { must_exist: Some(true), ..Arguments::default() };
         assert_eq!(Settings::new(given, None).unwrap().store.access, Access::Write);

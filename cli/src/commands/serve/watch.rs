@@ -46,6 +46,17 @@ impl WatchSettings {
         self.address.as_deref() == Some("off")
     }
 
+    /// Checks the address of the metrics without listening there.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(super) async fn check(&self) -> anyhow::Result<()> {
+        if let Some(address) = self.address.as_deref().filter(|_| !self.is_off()) {
+            resolve(address, DEFAULT_METRICS).await.context("--metrics")?;
+        }
+        Ok(())
+    }
+
     /// Binds the address of the metrics. Returns none if they are off, or if the default address is taken.
     ///
     /// # Errors

@@ -48,6 +48,13 @@ impl Bucket {
         Ok(Self(start))
     }
 
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        // The name was checked: it is ASCII.
+        str::from_utf8(&self.0[..self.0.len() - 1]).unwrap_or_default()
+    }
+
     /// The object `key` (any 1 to 1,024 bytes) of the bucket.
     ///
     /// # Errors

@@ -124,6 +124,17 @@ pub struct ListRequest {
     pub limit: usize,
 }
 
+/// Names of buckets, in the order of their bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BucketPage {
+    /// The names.
+    pub names: Vec<String>,
+    /// Whether there are more after the last one.
+    pub is_cut: bool,
+    /// Damaged ranges of keys that the listing skipped: a bucket with objects in nothing else is missing.
+    pub damaged: usize,
+}
+
 /// One page of a listing, in the order of the keys' bytes.
 #[derive(Clone, Debug, Default)]
 pub struct ListPage {

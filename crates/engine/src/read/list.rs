@@ -315,7 +315,7 @@ pub(crate) async fn walk_frozen(
 }
 
 /// The least byte string above all strings that begin with `prefix`; `None` if there is none.
-fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xFF)?;
     let mut out = prefix[..=last].to_vec();
     out[last] += 1;
@@ -323,16 +323,16 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The streams of all tablets in one order.
-struct Merge<'a> {
+pub(super) struct Merge<'a> {
     streams: Vec<TabletStream<'a>>,
     heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
     waiting: Vec<Option<FoundEntry>>,
     /// The damaged ranges of encoded keys.
-    damaged: Vec<DamagedRange>,
+    pub(super) damaged: Vec<DamagedRange>,
 }
 
 impl<'a> Merge<'a> {
-    fn new(streams: Vec<TabletStream<'a>>) -> Self {
+    pub(super) fn new(streams: Vec<TabletStream<'a>>) -> Self {
         let waiting = streams.iter().map(|_| None).collect();
         Self { streams, heap: BinaryHeap::new(), waiting, damaged: Vec::new() }
     }
@@ -343,7 +343,7 @@ impl<'a> Merge<'a> {
         damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
     }
 
-    async fn seek(&mut self, start: Vec<u8>) -> Result<()> {
+    pub(super) async fn seek(&mut self, start: Vec<u8>) -> Result<()> {
         self.heap.clear();
         // All streams start their reads before the first one waits.
         for stream in &mut self.streams {
@@ -375,7 +375,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    async fn next(&mut self) -> Result<Option<(Vec<u8>, FoundEntry)>> {
+    pub(super) async fn next(&mut self) -> Result<Option<(Vec<u8>, FoundEntry)>> {
         let Some(Reverse((key, index))) = self.heap.pop() else { return Ok(None) };
         let found = self.waiting[index].take();
         self.pull(index).await?;
@@ -384,7 +384,7 @@ impl<'a> Merge<'a> {
 }
 
 /// The objects of one tablet that exist, in order, under one view.
-struct TabletStream<'a> {
+pub(super) struct TabletStream<'a> {
     queues: Vec<RecordQueue<'a>>,
     cursor: TreesCursor<PoolPages<'a>>,
     /// The trees' next entry.
@@ -396,7 +396,12 @@ struct TabletStream<'a> {
 }
 
 impl<'a> TabletStream<'a> {
-    fn new(inner: &'a Inner, view: Arc<View>, end: Option<&[u8]>, expected: Option<usize>) -> Self {
+    pub(super) fn new(
+        inner: &'a Inner,
+        view: Arc<View>,
+        end: Option<&[u8]>,
+        expected: Option<usize>,
+    ) -> Self {
         let trees = view.trees.clone();
         Self::with_trees(inner, view, &trees, end, expected)
     }

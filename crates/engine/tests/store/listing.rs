@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shoal_device::sim::SimDevice;
-use shoal_engine::{ListRequest, OpenOptions, PutOptions, Store, block_on};
+use shoal_engine::{BucketPage, Expiry, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on};
 
 use crate::common::{self, device, format, key, tiny};
 
@@ -57,4 +57,48 @@ fn every_leaf_is_loaded_once() {
     let (leaves, misses) = (OBJECTS / 4, figure(&store, "pool.misses") - before);
     assert!(misses > leaves, "the cache is too large for this test: {misses} misses");
     assert!(misses < OBJECTS / 3 * 11 / 10, "{misses} misses for at most {} leaves", OBJECTS / 3);
+}
+
+/// Buckets are found over several pages, by tree and by overlay; those without a living object are none.
+#[test]
+fn buckets_are_those_with_objects() {
+    let sim: Arc<SimDevice> = SimDevice::new(BLOCKS);
+    format(&device(&sim), BLOCKS, 3);
+    let store = common::open(&device(&sim), options()).unwrap();
+    assert_eq!(block_on(store.buckets("", 10)).unwrap(), BucketPage::default());
+    let put = |bucket: &str, name: &[u8], options: PutOptions| {
+        let key = ObjectKey::new(bucket, name).unwrap();
+        block_on(store.put(&key, vec![7; 900].into(), options)).unwrap();
+    };
+    // A name may be the start of another one; keys may have any bytes.
+    let names = ["a", "a-b", "a.b", "ab", "films", "z"];
+    for round in 0..60_u8 {
+        for bucket in names {
+            put(bucket, &[0, round, 0xff], PutOptions::default());
+        }
+    }
+    put("gone", b"k", PutOptions::default());
+    block_on(store.delete(&ObjectKey::new("gone", b"k").unwrap(), Default::default())).unwrap();
+    put("over", b"k", PutOptions { expiry: Expiry::At(1), ..PutOptions::default() });
+    let all = |store: &Store, limit| {
+        let mut found: Vec<String> = Vec::new();
+        loop {
+            let page = block_on(store.buckets(found.last().map_or("", String::as_str), limit)).unwrap();
+            assert!(page.names.len() <= limit && page.damaged == 0);
+            found.extend(page.names);
+            if !page.is_cut {
+                return found;
+            }
+        }
+    };
+    for limit in [1, 2, 5, 6, 7, 1000] {
+        assert_eq!(all(&store, limit), names, "{limit}");
+    }
+    for limit in [0, 1001] {
+        assert!(block_on(store.buckets("", limit)).is_err());
+    }
+    assert_eq!(block_on(store.buckets("ab", 9)).unwrap().names, ["films", "z"]);
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert_eq!(all(&common::open(&device(&sim), options()).unwrap(), 2), names);
 }

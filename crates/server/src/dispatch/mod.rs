@@ -35,8 +35,8 @@ use crate::flow::{ConnectionFlow, Flow, MemoryPermit, deadline_after};
 use crate::operations::report::ReportSource;
 use crate::operations::stat::{Counters, ServerFigures, stat};
 use crate::operations::{
-    delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get, multi_put, put,
-    relocation, stream,
+    buckets, delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get, multi_put,
+    put, relocation, stream,
 };
 use crate::timing::{StreamTimer, Timer};
 
@@ -203,7 +203,9 @@ impl Dispatch {
             tracing::warn!(peer = %peer.address, "refused: {denied}");
             match denied {
                 Denied::Address(_) => Failure::denied(denied.to_string()),
-                Denied::Missing { .. } | Denied::Unknown => Failure::unauthenticated(denied.to_string()),
+                Denied::Missing { .. } | Denied::Unknown | Denied::OtherRights => {
+                    Failure::unauthenticated(denied.to_string())
+                }
             }
         })?;
         if encoding == Encoding::Other {
@@ -214,7 +216,8 @@ impl Dispatch {
         peer.place.set_authenticated();
         let revoked = is_stream(path.path()).then(|| {
             let certificate = peer.certificate.clone();
-            Shown { gate: self.gate.clone(), address: peer.address.ip(), certificate, authorization }
+            let rights = admitted.rights().cloned();
+            Shown { gate: self.gate.clone(), rights, address: peer.address.ip(), certificate, authorization }
                 .revoked()
         });
         let call = Call { request: admitted.identified(identity), flow, permit };
@@ -288,6 +291,7 @@ impl Dispatch {
                 unary::<kv::Delete, _, _>(call, |request| key_value::delete(request, bucket)).boxed()
             }
             v1::List::PATH => unary::<v1::List, _, _>(call, list::list).boxed(),
+            v1::ListBuckets::PATH => unary::<v1::ListBuckets, _, _>(call, buckets::list_buckets).boxed(),
             v1::MultiGet::PATH => call::whole(call, false, multi_get::multi_get).boxed(),
             v1::MultiPut::PATH => call::whole(call, true, multi_put::multi_put).boxed(),
             v1::MultiDelete::PATH => call::whole(call, true, multi_delete::multi_delete).boxed(),
@@ -297,11 +301,13 @@ impl Dispatch {
             v1::Stat::PATH => {
                 let Self { counters, admission, flow, metrics, .. } = self;
                 let server = ServerFigures { counters, admission, flow, metrics };
-                unary::<v1::Stat, _, _>(call, async move |request| Ok(stat(&request, &server))).boxed()
+                unary::<v1::Stat, _, _>(call, async move |request| stat(&request, &server)).boxed()
             }
-            v1::Report::PATH => unary::<v1::Report, _, _>(call, async |_| Ok(self.report.report())).boxed(),
+            v1::Report::PATH => {
+                unary::<v1::Report, _, _>(call, async |request| self.report.report(&request)).boxed()
+            }
             v1::Moving::PATH => {
-                unary::<v1::Moving, _, _>(call, async |request| Ok(relocation::relocation(request))).boxed()
+                unary::<v1::Moving, _, _>(call, async |request| relocation::relocation(request)).boxed()
             }
             v1::FreeSpace::PATH => {
                 let runs = async |request| free_space::free_space(request, &self.free_space_permits);

@@ -198,6 +198,14 @@ impl<E: Extra> Batch<E> {
         }
     }
 
+    /// The name of the bucket of all items.
+    ///
+    /// # Errors
+    /// It is no proper name.
+    pub(super) fn bucket_name(&self) -> Result<&str, Failure> {
+        self.bucket().map(Bucket::name)
+    }
+
     /// The object that an item is about.
     pub(super) fn key(&self, item: &Item<E>) -> Result<ObjectKey, Failure> {
         self.bucket()?.key(self.bytes(&item.key)).map_err(|error| Failure::of(&error))

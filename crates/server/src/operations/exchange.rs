@@ -272,7 +272,7 @@ impl<B: FrameBody> Operations<B> {
         }
         let admitted = Arc::clone(&self.admitted);
         let requests = std::mem::take(&mut self.requests);
-        admitted.store().gather(|| {
+        admitted.gather(|| {
             let mut cache = admitted.read_cache();
             while self.has_room()
                 && let Some(item) = requests.items.get(self.taken)
@@ -300,7 +300,7 @@ impl<B: FrameBody> Operations<B> {
         let Ok(key) = batch.key(item) else { return false };
         match item.extra.action {
             Action::Put => {
-                let store = self.admitted.store();
+                let Ok(store) = self.admitted.to_write(key.bucket()) else { return false };
                 let Some(pending) = store.try_write(&[(&key, batch.value(item))]) else { return false };
                 let held = Held::of(item, self.timer.message_ns);
                 self.held_bytes += held.bytes;
@@ -339,21 +339,36 @@ impl<B: FrameBody> Operations<B> {
         let begun = match no_room {
             // A value that is read takes memory of its own.
             true => Err(self.permit.no_room()),
-            false => batch.key(item).and_then(|key| Ok((key, batch.whole_apart(item)?))),
+            false => self.admit(batch, item),
         };
-        let (key, operation) = match begun {
+        let (store, key, operation) = match begun {
             Ok(begun) => begun,
             Err(failure) => {
                 let outcome = failed(held.number, failure).into();
                 return self.take(Ended { held, outcome });
             }
         };
-        let mut running = run(self.admitted.store().clone(), key, held, operation);
+        let mut running = run(store, key, held, operation);
         // Most reads and nearly all writes need no second look.
         match running.poll_unpin(context) {
             Poll::Ready(ended) => self.take(ended),
             Poll::Pending => self.running.push(running),
         }
+    }
+
+    /// An operation that its caller may do, with the store.
+    fn admit(
+        &self,
+        batch: &Batch<Numbered>,
+        item: &Item<Numbered>,
+    ) -> Result<(Store, ObjectKey, v1::Operation), Failure> {
+        let key = batch.key(item)?;
+        let operation: v1::Operation = batch.whole_apart(item)?;
+        let store = match operation.action() {
+            Action::Put | Action::Delete => self.admitted.to_write(key.bucket())?,
+            Action::Get | Action::Head | Action::Unspecified => self.admitted.to_read(key.bucket())?,
+        };
+        Ok((store.clone(), key, operation))
     }
 
     fn poll_running(&mut self, context: &mut Context<'_>) -> bool {

@@ -21,10 +21,11 @@ pub(crate) fn free_space(
     request: Authenticated<Parted<v1::FreeSpaceRequest>>,
     permits: &Arc<Semaphore>,
 ) -> Result<impl Stream<Item = Result<v1::FreeSpaceResponse, Failure>> + Send + 'static, Failure> {
+    let (_, admitted) = request.take();
+    let store = admitted.to_read_all()?;
     let busy = |_| Failure::busy("the free runs are being read by another caller");
     let permit = Arc::clone(permits).try_acquire_owned().map_err(busy)?;
-    let (_, admitted) = request.take();
-    let runs = admitted.store().free_space();
+    let runs = store.free_space();
     let start = Sending { runs, end: 0, is_first: true, _permit: permit };
     Ok(stream::iter(start.map(Ok)))
 }

@@ -23,7 +23,7 @@ pub(crate) async fn get(
     let bytes_max = message.value_bytes_max.unwrap_or(VALUE_BYTES_SINGLE_MAX).min(VALUE_BYTES_SINGLE_MAX);
     let range_read = convert::capped(range, bytes_max);
     let object = admitted
-        .store()
+        .to_read(key.bucket())?
         .get_from(Lookup::default(), &key, range_read, |bytes| permit.set(bytes as usize))
         .await?;
     let object = object.ok_or_else(|| Failure::not_found(&key))?;

@@ -12,7 +12,7 @@ pub(crate) async fn head(
 ) -> Result<Parted<v1::HeadResponse>, Failure> {
     let (Parted { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
-    let info = admitted.store().head(&key).await.map_err(|error| Failure::of(&error))?;
+    let info = admitted.to_read(key.bucket())?.head(&key).await.map_err(|error| Failure::of(&error))?;
     let info = info.ok_or_else(|| Failure::not_found(&key))?;
     Ok(v1::HeadResponse { info: Some(convert::info(&info)) }.into())
 }

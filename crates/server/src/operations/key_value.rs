@@ -14,7 +14,7 @@ use shoal_api::key_value::{
 use shoal_buffer::Buffer;
 use shoal_engine::{ByteRange, Error, Lookup, ObjectKey, PutOptions, RejectRules};
 
-use super::put::store;
+use super::put::put_once;
 use crate::auth::Authenticated;
 use crate::call::message::Parted;
 use crate::convert;
@@ -42,7 +42,7 @@ pub(crate) async fn retrieve(
     let (Parted { message, .. }, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
     let object = admitted
-        .store()
+        .to_read(key.bucket())?
         .get_from(Lookup::default(), &key, ByteRange::ALL, |bytes| permit.set(bytes as usize))
         .await?;
     let object = object.ok_or_else(|| Failure::not_found(&key))?;
@@ -80,7 +80,8 @@ async fn write(
     rules: RejectRules,
 ) -> Result<Result<(), Failure>, Failure> {
     let options = PutOptions { rules, ..PutOptions::default() };
-    match store(admitted, key, value, options).await {
+    let store = admitted.to_write(key.bucket())?;
+    match put_once(store, admitted.identity(), key, value, options).await {
         Ok(_) => Ok(Ok(())),
         Err(error @ Error::ConditionFailed { .. }) => Ok(Err(Failure::of_write(&error, &rules))),
         Err(error) => Err(Failure::of_write(&error, &rules)),

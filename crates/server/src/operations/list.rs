@@ -18,7 +18,9 @@ pub(crate) async fn list(
     request: Authenticated<Parted<v1::ListRequest>>,
 ) -> Result<v1::ListResponse, Failure> {
     let (Parted { message, .. }, admitted) = request.take();
-    let page = admitted.store().list(&list_request(message)?).await.map_err(|error| Failure::of(&error))?;
+    let request = list_request(message)?;
+    let store = admitted.to_read(&request.bucket)?;
+    let page = store.list(&request).await.map_err(|error| Failure::of(&error))?;
     Ok(response(page, ENTRIES_BYTES_MAX))
 }
 
@@ -37,13 +39,7 @@ fn list_request(message: v1::ListRequest) -> Result<ListRequest, Failure> {
             )));
         }
     }
-    let limit = match message.page_size as usize {
-        0 => LIST_PAGE_MAX,
-        limit @ 1..=LIST_PAGE_MAX => limit,
-        limit => {
-            return Err(Failure::invalid(format!("a page has at most {LIST_PAGE_MAX} keys, not {limit}")));
-        }
-    };
+    let limit = page_limit(message.page_size, "keys")?;
     Ok(ListRequest {
         bucket: bucket.to_owned(),
         prefix: message.prefix.into(),
@@ -51,6 +47,15 @@ fn list_request(message: v1::ListRequest) -> Result<ListRequest, Failure> {
         start_after: message.start_after.into(),
         limit,
     })
+}
+
+/// The number of `things` that a page of `page_size` (0: as many as are allowed) has at most.
+pub(super) fn page_limit(page_size: u32, things: &str) -> Result<usize, Failure> {
+    match page_size as usize {
+        0 => Ok(LIST_PAGE_MAX),
+        limit @ 1..=LIST_PAGE_MAX => Ok(limit),
+        limit => Err(Failure::invalid(format!("a page has at most {LIST_PAGE_MAX} {things}, not {limit}"))),
+    }
 }
 
 /// The page as a message, cut where its entries pass `entries_bytes_max`.

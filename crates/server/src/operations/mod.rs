@@ -1,6 +1,7 @@
 //! The operations on the store, a file each.
 
 mod batch;
+pub(crate) mod buckets;
 pub(crate) mod delete;
 pub(crate) mod exchange;
 pub(crate) mod free_space;

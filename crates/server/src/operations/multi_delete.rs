@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use shoal_api::v1;
 use shoal_buffer::Buffer;
-use shoal_engine::RejectRules;
+use shoal_engine::{RejectRules, Store};
 
 use super::batch::{Batch, Item, encode};
 use crate::auth::Authenticated;
@@ -18,6 +18,7 @@ const RESULT_BYTES_GUESS: usize = 16;
 pub(crate) async fn multi_delete(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
     let batch = Batch::of(message)?;
+    let store = admitted.to_write(batch.bucket_name()?)?;
     if admitted.identity().is_some() {
         return Err(Failure::invalid(
             "several deletes have no identity: each is a write of its own; send them one by one, or by Operations",
@@ -29,8 +30,7 @@ pub(crate) async fn multi_delete(request: Authenticated<Bytes>) -> Result<Box<Bu
         false => Ok(RejectRules::default()),
     };
     let rules = batch.items.iter().map(rules).collect::<Result<Vec<_>, Failure>>()?;
-    let deletes =
-        batch.items.iter().zip(&rules).map(|(item, rules)| delete_one(&admitted, &batch, item, rules));
+    let deletes = batch.items.iter().zip(&rules).map(|(item, rules)| delete_one(store, &batch, item, rules));
     let failed = |failure: Failure| v1::MultiDeleteResult {
         status: Some(failure.into_key_status()),
         ..v1::MultiDeleteResult::default()
@@ -40,13 +40,13 @@ pub(crate) async fn multi_delete(request: Authenticated<Bytes>) -> Result<Box<Bu
 }
 
 async fn delete_one(
-    admitted: &Authenticated<()>,
+    store: &Store,
     batch: &Batch<()>,
     item: &Item<()>,
     rules: &RejectRules,
 ) -> Result<v1::MultiDeleteResult, Failure> {
     let key = batch.key(item)?;
-    match admitted.store().delete(&key, *rules).await {
+    match store.delete(&key, *rules).await {
         Ok(done) => Ok(v1::MultiDeleteResult {
             status: Some(v1::KeyStatus::default()),
             deleted: done.deleted.map(|version| version.0),

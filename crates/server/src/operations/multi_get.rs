@@ -29,8 +29,8 @@ const RESULT_BYTES_GUESS: usize = 160;
 
 pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
-    let store = admitted.store();
     let batch = Batch::of(message)?;
+    let store = admitted.to_read(batch.bucket_name()?)?;
     let mut answer = Answer::new(batch.items.len());
     let mut rest = &batch.items[..];
     loop {

@@ -27,6 +27,7 @@ const RESULT_BYTES_GUESS: usize = 12;
 pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
     let batch = Batch::of(message)?;
+    let store = admitted.to_write(batch.bucket_name()?)?;
     // A request that is not protobuf fails before anything of it is done.
     batch.items.iter().filter(|item| item.says_more).try_for_each(|item| whole(&batch, item).map(drop))?;
     if batch.is_atomic {
@@ -40,7 +41,6 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffe
     let (mut placed, mut apart) = (Vec::new(), Vec::new());
     {
         // In one go, so that they share a batch.
-        let store = admitted.store();
         let mut begin = pin!(async {
             // Where several found no place, each of them is tried alone first.
             let (mut at, mut alone_until) = (0, 0);
@@ -54,7 +54,7 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffe
                     }
                     alone_until = at + SHORT_PUTS_MAX;
                 }
-                match begin_put(&admitted, &batch, item).await {
+                match begin_put(store, &batch, item).await {
                     Ok(Started::Placed(pending)) => placed.push((at, pending)),
                     Ok(Started::Apart(put)) => apart.push((at, put)),
                     Err(failure) => results[at] = Err(failure),
@@ -65,7 +65,7 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffe
         poll_fn(|context| store.gather(|| begin.as_mut().poll(context))).await;
     }
     let others = join_all(apart.into_iter().map(|(at, put)| {
-        let put = put_one(&admitted, *put);
+        let put = put_one(store, *put);
         async move { (at, put.await) }
     }));
     // In the order in which they become durable.
@@ -122,13 +122,8 @@ enum Started {
 }
 
 /// A put up to its place in the order of writes, where it gets there without waiting for the device.
-async fn begin_put(
-    admitted: &Authenticated<()>,
-    batch: &Batch<()>,
-    item: &Item<()>,
-) -> Result<Started, Failure> {
+async fn begin_put(store: &Store, batch: &Batch<()>, item: &Item<()>) -> Result<Started, Failure> {
     let (key, value) = (batch.key(item)?, batch.value(item));
-    let store = admitted.store();
     if !item.says_more
         && value.len() <= PLACED_BYTES_MAX
         && let Some(pending) = store.try_write(&[(&key, value)])
@@ -147,11 +142,11 @@ async fn begin_put(
 }
 
 async fn put_one(
-    admitted: &Authenticated<()>,
+    store: &Store,
     (key, value, options): (ObjectKey, Bytes, PutOptions),
 ) -> Result<Lsn, Failure> {
     let rules = options.rules;
-    match admitted.store().put(&key, value.into(), options).await {
+    match store.put(&key, value.into(), options).await {
         Ok(done) => Ok(done.version),
         Err(error) => Err(Failure::of_write(&error, &rules)),
     }

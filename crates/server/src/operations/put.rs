@@ -3,7 +3,9 @@
 use shoal_api::v1;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, PutResult, RejectRules, Write};
+use shoal_engine::{
+    ByteRange, Error, ObjectKey, PutOptions, PutResult, RejectRules, RequestId, Store, Write,
+};
 use shoal_metrics::{Mark, mark};
 
 use crate::auth::Authenticated;
@@ -25,21 +27,23 @@ pub(crate) async fn put(
     if message.return_existing {
         return create_or_get(&admitted, &key, value, options).await;
     }
-    match store(&admitted, &key, value, options).await {
+    let store = admitted.to_write(key.bucket())?;
+    match put_once(store, admitted.identity(), &key, value, options).await {
         Ok(done) => Ok(v1::PutResponse { version: done.version.0, ..Default::default() }.into()),
         Err(error) => Err(Failure::of_write(&error, &rules)),
     }
 }
 
 /// Stores `value`; once if the request has an identity.
-pub(crate) async fn store(
-    admitted: &Authenticated<()>,
+pub(crate) async fn put_once(
+    store: &Store,
+    identity: Option<RequestId>,
     key: &ObjectKey,
     value: Buffer,
     options: PutOptions,
 ) -> Result<PutResult, Error> {
-    let write = Write::put(key, &value, &options).once(admitted.identity());
-    let pending = admitted.store().write(write).await?;
+    let write = Write::put(key, &value, &options).once(identity);
+    let pending = store.write(write).await?;
     mark(Mark::Placed);
     Ok(PutResult { version: pending.durable().await? })
 }
@@ -56,13 +60,14 @@ async fn create_or_get(
     if rules != (RejectRules { if_exists: true, ..RejectRules::default() }) {
         return Err(Failure::invalid("return_existing needs the rule if_exists, and no other"));
     }
+    let store = admitted.to_write(key.bucket())?;
     // A clone of the value shares its memory: keeping it for another attempt copies little.
     let mut refused = Failure::busy("the object is created and deleted all the time");
     for _ in 0..ATTEMPTS_MAX {
-        match store(admitted, key, value.clone(), options.clone()).await {
+        match put_once(store, admitted.identity(), key, value.clone(), options.clone()).await {
             Ok(done) => return Ok(v1::PutResponse { version: done.version.0, ..Default::default() }.into()),
             Err(error @ Error::ConditionFailed { .. }) => {
-                if let Some(existing) = existing(admitted, key).await? {
+                if let Some(existing) = existing(store, key).await? {
                     return Ok(existing);
                 }
                 // A write with an identity has had its one outcome.
@@ -78,12 +83,9 @@ async fn create_or_get(
 }
 
 /// The object that is there; none where there is none any more.
-async fn existing(
-    admitted: &Authenticated<()>,
-    key: &ObjectKey,
-) -> Result<Option<Parted<v1::PutResponse>>, Failure> {
+async fn existing(store: &Store, key: &ObjectKey) -> Result<Option<Parted<v1::PutResponse>>, Failure> {
     let range = convert::capped(ByteRange::ALL, VALUE_BYTES_SINGLE_MAX);
-    let object = admitted.store().get(key, range).await.map_err(|error| Failure::of(&error))?;
+    let object = store.get(key, range).await.map_err(|error| Failure::of(&error))?;
     Ok(object.map(|object| {
         let value_omitted = object.info.bytes > VALUE_BYTES_SINGLE_MAX;
         let info = convert::info(&object.info);

@@ -4,13 +4,17 @@ use shoal_api::v1;
 
 use crate::auth::Authenticated;
 use crate::call::message::Parted;
+use crate::failure::Failure;
 
-pub(crate) fn relocation(request: Authenticated<Parted<v1::MovingRequest>>) -> v1::MovingResponse {
+pub(crate) fn relocation(
+    request: Authenticated<Parted<v1::MovingRequest>>,
+) -> Result<v1::MovingResponse, Failure> {
     let (Parted { message, .. }, admitted) = request.take();
+    let store = admitted.to_administer()?;
     if message.pause {
-        admitted.store().pause_relocation();
+        store.pause_relocation();
     } else {
-        admitted.store().resume_relocation();
+        store.resume_relocation();
     }
-    v1::MovingResponse {}
+    Ok(v1::MovingResponse {})
 }

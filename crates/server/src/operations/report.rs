@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use shoal_api::v1;
 
+use crate::auth::Authenticated;
+use crate::call::message::Parted;
+use crate::failure::Failure;
+
 /// Makes texts with their names, without secrets, for a report.
 #[derive(Clone)]
 pub struct ReportSource(Arc<dyn Fn() -> Vec<(String, String)> + Send + Sync>);
@@ -21,9 +25,13 @@ impl ReportSource {
         Self(Arc::new(texts))
     }
 
-    pub(crate) fn report(&self) -> v1::ReportResponse {
+    pub(crate) fn report(
+        &self,
+        request: &Authenticated<Parted<v1::ReportRequest>>,
+    ) -> Result<v1::ReportResponse, Failure> {
+        request.to_administer()?;
         let part = |(name, text)| v1::ReportPart { name, text };
-        v1::ReportResponse { parts: (self.0)().into_iter().map(part).collect() }
+        Ok(v1::ReportResponse { parts: (self.0)().into_iter().map(part).collect() })
     }
 }
 

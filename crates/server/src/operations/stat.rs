@@ -10,6 +10,7 @@ use shoal_metrics::{FrontendMetrics, Metrics, RequestCounts};
 use crate::admission::Admission;
 use crate::auth::Authenticated;
 use crate::call::message::Parted;
+use crate::failure::Failure;
 use crate::flow::Flow;
 
 /// The server's counters.
@@ -35,11 +36,11 @@ pub(crate) struct ServerFigures<'a> {
 pub(crate) fn stat(
     request: &Authenticated<Parted<v1::StatRequest>>,
     server: &ServerFigures<'_>,
-) -> v1::StatResponse {
+) -> Result<v1::StatResponse, Failure> {
     let ServerFigures { counters, admission, flow, metrics } = server;
-    let (store, refused) = (request.store().stat(), flow.refused());
+    let (store, refused) = (request.to_read_all()?.stat(), flow.refused());
     let engine = store.figures().into_iter().map(|(name, unit, value)| figure(name, unit, value));
-    v1::StatResponse {
+    Ok(v1::StatResponse {
         server_version: env!("CARGO_PKG_VERSION").into(),
         read_only_reason: store.poisoned.clone().unwrap_or_default(),
         uptime_ns: u64::try_from(counters.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
@@ -63,7 +64,7 @@ pub(crate) fn stat(
         .chain(engine)
         .collect(),
         frontends: metrics.serving().map(frontend).collect(),
-    }
+    })
 }
 
 fn figure(name: &str, unit: &str, value: u64) -> v1::Figure {

@@ -38,7 +38,8 @@ pub(crate) async fn put_stream(
     let options = convert::put_options(header.rules, header.metadata, header.modified_ns, end)?;
     let rules = options.rules;
     let failed = |error: Error| Failure::of_write(&error, &rules);
-    let mut value = admitted.store().put_stream(&key, options).map_err(failed)?.once(admitted.identity());
+    let store = admitted.to_write(key.bucket())?;
+    let mut value = store.put_stream(&key, options).map_err(failed)?.once(admitted.identity());
     // Nothing is cut once the end message has arrived: then the object is stored.
     let announced = tokio::select! {
         received = receive(&mut parts, &mut value, failed) => received?,
@@ -103,7 +104,7 @@ pub(crate) async fn get_stream(
 ) -> Result<impl Stream<Item = Result<Parted<v1::GetStreamResponse>, Failure>> + Send + 'static, Failure> {
     let (Parted { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
-    let value = admitted.store().get_stream(&key, convert::range(message.range)).await;
+    let value = admitted.to_read(key.bucket())?.get_stream(&key, convert::range(message.range)).await;
     let value = value.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
     check_version(value.info(), message.version)?;
     let info = Some(convert::info(value.info()));

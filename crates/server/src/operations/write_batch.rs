@@ -14,6 +14,7 @@ pub(crate) async fn write_batch(
     admitted: &Authenticated<()>,
     batch: &Batch<()>,
 ) -> Result<Vec<v1::MultiPutResult>, Failure> {
+    let store = admitted.to_write(batch.bucket_name()?)?;
     let (mut keys, mut rules, mut changes) = (Vec::new(), Vec::new(), Vec::new());
     for item in &batch.items {
         let key = batch.key(item)?;
@@ -43,7 +44,7 @@ pub(crate) async fn write_batch(
     let request = admitted.identity().map(|identity| (identity, encode));
     let failed = |error| Failure::of(&error);
     let options = TransactOptions { request, ..TransactOptions::default() };
-    let (verdict, last) = match admitted.store().transact(&keys, &options, decide).await.map_err(failed)? {
+    let (verdict, last) = match store.transact(&keys, &options, decide).await.map_err(failed)? {
         Outcome::Before { version, answer } => {
             let kept = answer.and_then(|answer| Verdict::decode(&answer).ok());
             let kept = kept.filter(|kept| kept.items == keys.len()).ok_or_else(not_repeated)?;

@@ -17,6 +17,7 @@ mod once;
 mod operations;
 mod pipeline;
 mod revoked;
+mod rights;
 mod room;
 mod slow;
 mod standard;

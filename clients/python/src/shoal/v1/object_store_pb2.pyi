@@ -173,6 +173,24 @@ class ListResponse(_message.Message):
     damaged: _containers.RepeatedCompositeFieldContainer[DamagedRange]
     def __init__(self, entries: _Optional[_Iterable[_Union[ListEntry, _Mapping]]] = ..., common_prefixes: _Optional[_Iterable[bytes]] = ..., next_start_after: _Optional[bytes] = ..., damaged: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ...) -> None: ...
 
+class ListBucketsRequest(_message.Message):
+    __slots__ = ("start_after", "page_size")
+    START_AFTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    start_after: str
+    page_size: int
+    def __init__(self, start_after: _Optional[str] = ..., page_size: _Optional[int] = ...) -> None: ...
+
+class ListBucketsResponse(_message.Message):
+    __slots__ = ("buckets", "more", "damaged")
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    buckets: _containers.RepeatedScalarFieldContainer[str]
+    more: bool
+    damaged: int
+    def __init__(self, buckets: _Optional[_Iterable[str]] = ..., more: bool = ..., damaged: _Optional[int] = ...) -> None: ...
+
 class DamagedRange(_message.Message):
     __slots__ = ("tablet", "to", "block", "why")
     TABLET_FIELD_NUMBER: _ClassVar[int]

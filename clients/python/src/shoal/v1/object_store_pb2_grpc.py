@@ -60,6 +60,11 @@ class ObjectStoreStub(object):
                 request_serializer=shoal_dot_v1_dot_object__store__pb2.ListRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_object__store__pb2.ListResponse.FromString,
                 _registered_method=True)
+        self.ListBuckets = channel.unary_unary(
+                '/shoal.v1.ObjectStore/ListBuckets',
+                request_serializer=shoal_dot_v1_dot_object__store__pb2.ListBucketsRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_object__store__pb2.ListBucketsResponse.FromString,
+                _registered_method=True)
         self.MultiGet = channel.unary_unary(
                 '/shoal.v1.ObjectStore/MultiGet',
                 request_serializer=shoal_dot_v1_dot_object__store__pb2.MultiGetRequest.SerializeToString,
@@ -146,6 +151,13 @@ class ObjectStoreServicer(object):
 
     def List(self, request, context):
         """One page of the keys of a bucket, in the order of their bytes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBuckets(self, request, context):
+        """Names of the buckets that hold objects, in the order of their bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -249,6 +261,11 @@ def add_ObjectStoreServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=shoal_dot_v1_dot_object__store__pb2.ListRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_object__store__pb2.ListResponse.SerializeToString,
+            ),
+            'ListBuckets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBuckets,
+                    request_deserializer=shoal_dot_v1_dot_object__store__pb2.ListBucketsRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_object__store__pb2.ListBucketsResponse.SerializeToString,
             ),
             'MultiGet': grpc.unary_unary_rpc_method_handler(
                     servicer.MultiGet,
@@ -437,6 +454,33 @@ class ObjectStore(object):
             '/shoal.v1.ObjectStore/List',
             shoal_dot_v1_dot_object__store__pb2.ListRequest.SerializeToString,
             shoal_dot_v1_dot_object__store__pb2.ListResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBuckets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.ObjectStore/ListBuckets',
+            shoal_dot_v1_dot_object__store__pb2.ListBucketsRequest.SerializeToString,
+            shoal_dot_v1_dot_object__store__pb2.ListBucketsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,306 @@
+//! Copies and moves of objects within a store: one of them, or all whose keys begin with a prefix.
+//!
+//! A move is a copy and then a delete of just the version that was copied, so nothing that anybody wrote is lost: at every
+//! moment the newest value is under the old key, or under the new one. An interrupted move leaves both.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use bytes::Bytes;
+use shoal_client::{ByteRange, Error, Expiry, ListRequest, Lsn, PutOptions, RejectRules};
+use tokio::task::JoinSet;
+
+use crate::commands::{about, no_such_object};
+use crate::damage::Damage;
+use crate::failure::{NotFound, Usage};
+use crate::failures::Failures;
+use crate::objects::{Objects, is_lasting};
+use crate::output::show_key;
+
+/// How often an object is moved that others write all the time.
+const ATTEMPTS_MAX: u32 = 10;
+
+/// Objects that are copied at the same time: each may hold a piece of its value in memory.
+const JOBS: usize = 16;
+
+/// An object's bucket and key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) bucket: String,
+    pub(crate) key: Bytes,
+}
+
+/// An object that was copied or moved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copied {
+    /// The version of the source.
+    source: Lsn,
+    /// The version of the copy.
+    pub(crate) version: Lsn,
+    pub(crate) bytes: u64,
+}
+
+/// Copies one version of the object at `from`, with its metadata and times, to `to`, unless `rules` reject.
+pub(crate) async fn copy(
+    objects: &Objects,
+    from: &Place,
+    to: &Place,
+    rules: RejectRules,
+) -> anyhow::Result<Copied> {
+    let reading = || about("cannot read", &from.bucket, &from.key);
+    let writing = || about("cannot write", &to.bucket, &to.key);
+    let source = objects.get_stream(&from.bucket, &from.key, ByteRange::ALL).await.with_context(reading)?;
+    let mut source = source.ok_or_else(no_such_object).with_context(reading)?;
+    let (bytes, version) = (source.info().bytes, source.info().version);
+    let copied = |copy: shoal_client::PutResult| Copied { source: version, version: copy.version, bytes };
+    let options = PutOptions {
+        rules,
+        metadata: source.info().metadata.clone(),
+        modified_ns: Some(source.info().modified_ns),
+        // A moment of the wall clock becomes the time that is left.
+        expiry: source
+            .info()
+            .ttl_ns
+            .map_or(Expiry::Never, |ttl_ns| Expiry::After(Duration::from_nanos(ttl_ns.max(1)))),
+    };
+    let first = source.next().await.with_context(reading)?.unwrap_or_default();
+    if first.len() as u64 == bytes {
+        return Ok(copied(objects.put(&to.bucket, &to.key, first, options).await.with_context(writing)?));
+    }
+    let mut copy = objects.put_stream(&to.bucket, &to.key, options).with_context(writing)?;
+    copy.write(first).await.with_context(writing)?;
+    while let Some(piece) = source.next().await.with_context(reading)? {
+        copy.write(piece).await.with_context(writing)?;
+    }
+    Ok(copied(copy.finish().await.with_context(writing)?))
+}
+
+/// Moves the object at `from` to `to`, unless `rules` reject the copy. Where others write the object meanwhile, their value is
+/// moved.
+pub(crate) async fn rename(
+    objects: &Objects,
+    from: &Place,
+    to: &Place,
+    rules: RejectRules,
+) -> anyhow::Result<Copied> {
+    let is_new = rules.if_exists;
+    let mut copied = copy(objects, from, to, rules).await.map_err(|error| match error.downcast_ref() {
+        Some(Error::ConditionFailed { .. }) => {
+            error.context(format!("{:?} exists already; --overwrite replaces it", show_key(&to.key)))
+        }
+        _ => error,
+    })?;
+    for _ in 0..ATTEMPTS_MAX {
+        let just_this = RejectRules { if_version_not: Some(copied.source), ..RejectRules::default() };
+        match delete(objects, from, just_this).await {
+            Ok(()) => return Ok(copied),
+            // Somebody deleted the source after it was copied.
+            Err(Error::ConditionFailed { current: None, .. }) => return Ok(copied),
+            Err(Error::ConditionFailed { .. }) => {}
+            Err(error) => {
+                let both = format!(
+                    "the copy {:?} is complete, but the source {:?} is still there, too",
+                    show_key(&to.key),
+                    show_key(&from.key)
+                );
+                return Err(anyhow::Error::new(error).context(both));
+            }
+        }
+        let own_copy = RejectRules { if_version_not: Some(copied.version), ..RejectRules::default() };
+        match copy(objects, from, to, own_copy).await {
+            Ok(again) => copied = again,
+            // Written, and then deleted, after it was copied.
+            Err(error) if error.is::<NotFound>() => return Ok(copied),
+            Err(error) => return Err(error),
+        }
+    }
+    let what = about("cannot move", &from.bucket, &from.key);
+    if is_new {
+        let own_copy = RejectRules { if_version_not: Some(copied.version), ..RejectRules::default() };
+        delete(objects, to, own_copy)
+            .await
+            .context("cannot take back the copy of an object that keeps changing")?;
+        return Err(anyhow!("{what}: the object keeps changing; nothing was moved"));
+    }
+    Err(anyhow!("{what}: the object keeps changing; {:?} is a copy of an older version", show_key(&to.key)))
+}
+
+async fn delete(objects: &Objects, place: &Place, rules: RejectRules) -> Result<(), Error> {
+    let results = objects.delete_many(&place.bucket, vec![place.key.clone()], rules).await;
+    results.into_iter().next().unwrap_or(Err(Error::NotFound)).map(drop)
+}
+
+/// A copy or a move of all objects whose keys begin with a prefix, which is replaced by another one.
+#[derive(Clone, Debug)]
+pub(crate) struct Prefixes {
+    /// The bucket and the prefix of the sources.
+    pub(crate) from: Place,
+    /// The bucket of the copies, and the prefix in place of the sources'.
+    pub(crate) to: Place,
+    /// The conditions of each copy.
+    pub(crate) rules: RejectRules,
+    /// Whether the sources go.
+    pub(crate) moves: bool,
+}
+
+/// The result of a copy or move by prefix.
+#[derive(Default)]
+pub(crate) struct Totals {
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
+    pub(crate) failures: Failures,
+    /// Ranges of keys whose objects were not seen.
+    pub(crate) damage: Damage,
+}
+
+impl Prefixes {
+    /// Copies or moves them all; shows each with `show` (source and destination) where it succeeds. With `dry` nothing is done
+    /// and everything shown. Reports failures and goes on, unless all others would fail, too.
+    pub(crate) async fn run(
+        &self,
+        objects: &Objects,
+        dry: bool,
+        mut show: impl FnMut(&Bytes, &Bytes) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Totals> {
+        self.check()?;
+        let mut totals = Totals::default();
+        let (bucket, prefix) = (&self.from.bucket, &self.from.key);
+        let mut request =
+            ListRequest { bucket: bucket.clone(), prefix: prefix.clone(), ..ListRequest::default() };
+        let mut running = JoinSet::new();
+        loop {
+            let listing = || about("cannot list what begins with", bucket, prefix);
+            let page = objects.list(&request).await.with_context(listing)?;
+            totals.damage.add(page.damaged);
+            for entry in page.entries {
+                let to_key = match self.key_of_copy(&entry.key) {
+                    Ok(to_key) => to_key,
+                    Err(error) => {
+                        totals.failures.add(&error);
+                        continue;
+                    }
+                };
+                if dry {
+                    show(&entry.key, &to_key)?;
+                    totals.objects += 1;
+                    totals.bytes += entry.info.bytes;
+                    continue;
+                }
+                if running.len() >= JOBS {
+                    settle(&mut running, &mut totals, &mut show).await?;
+                }
+                let own = self.clone();
+                let objects = objects.clone();
+                running.spawn(async move {
+                    let from = Place { key: entry.key, ..own.from };
+                    let to = Place { key: to_key, ..own.to };
+                    let done = match own.moves {
+                        true => rename(&objects, &from, &to, own.rules).await,
+                        false => copy(&objects, &from, &to, own.rules).await,
+                    };
+                    (from.key, to.key, done)
+                });
+            }
+            match page.next {
+                Some(next) => request.start_after = next,
+                None => break,
+            }
+        }
+        while !running.is_empty() {
+            settle(&mut running, &mut totals, &mut show).await?;
+        }
+        if totals.objects == 0 && totals.failures.count() == 0 && totals.damage.json().is_empty() {
+            return Err(NotFound(about("no key begins with", bucket, prefix)).into());
+        }
+        Ok(totals)
+    }
+
+    /// A copy must not be listed as a source in turn.
+    fn check(&self) -> Result<(), Usage> {
+        if self.from.bucket != self.to.bucket || !self.to.key.starts_with(&self.from.key) {
+            return Ok(());
+        }
+        let (from, to) = (show_key(&self.from.key), show_key(&self.to.key));
+        Err(Usage(format!(
+            "the new prefix {to:?} begins with the old one, {from:?}: the copies would be copied again; \
+             go by way of another prefix or bucket"
+        )))
+    }
+
+    /// The key of the copy of the object at `key`.
+    fn key_of_copy(&self, key: &[u8]) -> anyhow::Result<Bytes> {
+        let rest = key.get(self.from.key.len()..).unwrap_or_default();
+        let new = Bytes::from([&self.to.key[..], rest].concat());
+        // With a shorter new prefix, a copy may take the place of a source that is not copied yet.
+        if self.from.bucket == self.to.bucket && new.starts_with(&self.from.key) {
+            let what = about("left alone:", &self.from.bucket, key);
+            return Err(anyhow!("{what}: its new key {:?} begins with the old prefix, too", show_key(&new)));
+        }
+        Ok(new)
+    }
+}
+
+/// Waits for one of `running`.
+async fn settle(
+    running: &mut JoinSet<(Bytes, Bytes, anyhow::Result<Copied>)>,
+    totals: &mut Totals,
+    show: &mut impl FnMut(&Bytes, &Bytes) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let Some(joined) = running.join_next().await else { return Ok(()) };
+    let (from, to, done) = joined.context("a copy ended by an error of the program")?;
+    match done {
+        Ok(copied) => {
+            totals.objects += 1;
+            totals.bytes += copied.bytes;
+            show(&from, &to)
+        }
+        // Deleted by others after it was listed.
+        Err(error) if error.is::<NotFound>() => Ok(()),
+        Err(error) if error.downcast_ref().is_some_and(is_lasting) => {
+            Err(error.context(format!("{} objects done, then", totals.objects)))
+        }
+        Err(error) => {
+            totals.failures.add(&error);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefixes(from: &str, to: &str, to_bucket: &str) -> Prefixes {
+        let place = |bucket: &str, key: &str| Place {
+            bucket: bucket.into(),
+            key: Bytes::copy_from_slice(key.as_bytes()),
+        };
+        Prefixes {
+            from: place("a", from),
+            to: place(to_bucket, to),
+            rules: RejectRules::default(),
+            moves: true,
+        }
+    }
+
+    #[test]
+    fn no_copy_becomes_a_source() {
+        for (from, to, bucket, is_allowed) in [
+            ("p/", "q/", "a", true),
+            ("p/", "p/", "a", false),
+            ("p/", "p/q/", "a", false),
+            ("", "q/", "a", false),
+            ("p/", "", "a", true),
+            ("p/", "p/", "b", true),
+            ("", "q/", "b", true),
+        ] {
+            let prefixes = prefixes(from, to, bucket);
+            assert_eq!(prefixes.check().is_ok(), is_allowed, "{from:?} to {to:?} in {bucket}");
+            if is_allowed {
+                assert_eq!(prefixes.key_of_copy(format!("{from}x").as_bytes()).unwrap(), format!("{to}x"));
+            }
+        }
+        assert!(prefixes("p/", "", "a").key_of_copy(b"p/p/x").is_err(), "it may be a source");
+        assert_eq!(prefixes("p/", "", "b").key_of_copy(b"p/p/x").unwrap(), "p/x");
+    }
+}

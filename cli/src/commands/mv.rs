@@ -1,0 +1,56 @@
+//! `shoal mv`: objects get other keys.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use shoal_client::RejectRules;
+
+use crate::commands::copying::{Prefixes, rename};
+use crate::commands::cp::{CopyArguments, all, say_one};
+use crate::objects::Objects;
+use crate::store_file::Access;
+use crate::target::Target;
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal mv notes/today notes/yesterday         fails where notes/yesterday exists
+  shoal mv notes/today notes/latest --overwrite
+  shoal mv report report --to-bucket archive
+  shoal mv -r photos/2025/ archive/2025/       everything that begins with photos/2025/
+  shoal mv -r photos/2025/ archive/ --dry-run  shows it only
+
+A move is a copy, and then a delete of just the version that was copied: a value that is written to the old key meanwhile is moved,
+too, and never lost. A move that is interrupted leaves the object under both keys. The copy has a new version.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The key to move, or with -r the beginning of the keys.
+    source: OsString,
+    /// The new key, or with -r its beginning in place of SOURCE.
+    destination: OsString,
+    /// Move all objects whose keys begin with SOURCE.
+    #[arg(short, long)]
+    recursive: bool,
+    /// Replace objects that have the new key. Without it they are left alone, and the move fails with exit code 4.
+    #[arg(long)]
+    overwrite: bool,
+    #[command(flatten)]
+    shared: CopyArguments,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let Arguments { source, destination, recursive, overwrite, shared, target } = arguments;
+    let (from, to) = shared.places(&target, &source, &destination)?;
+    let rules = RejectRules { if_exists: !overwrite, ..RejectRules::default() };
+    let work = async |objects: &Objects| match recursive {
+        true => all(objects, &Prefixes { from, to, rules, moves: true }, &shared).await,
+        false => {
+            let moved = rename(objects, &from, &to, rules).await?;
+            say_one(&shared, "moved", &from, &to, moved.version.0, moved.bytes)
+        }
+    };
+    target.store.with(if shared.dry_run { Access::Read } else { Access::Write }, work).await
+}

@@ -1,0 +1,62 @@
+//! The names of the buckets that hold objects: a listing that skips from the first object of a bucket to the next bucket.
+
+use shoal_base::limits::LIST_PAGE_MAX;
+use shoal_base::task::Boxed;
+
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::BucketPage;
+use crate::read::list::{Merge, TabletStream, successor};
+use crate::store::Store;
+
+impl Store {
+    /// The names of at most `limit` buckets that hold objects, in the order of their bytes, after the name `start_after` (empty:
+    /// from the first one on). A bucket whose last object was deleted, or ended, is none any more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a limit of none or of more than [`LIST_PAGE_MAX`]; otherwise as [`Self::list`].
+    pub fn buckets<'a>(&'a self, start_after: &'a str, limit: usize) -> Boxed<'a, Result<BucketPage>> {
+        Box::pin(async move {
+            let inner = &*self.0;
+            inner.check_open()?;
+            if !(1..=LIST_PAGE_MAX).contains(&limit) {
+                return Err(Error::Invalid(format!("a page has 1 to {LIST_PAGE_MAX} buckets")));
+            }
+            let tablets = inner.tablets.all().iter();
+            let streams =
+                tablets.map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(1))).collect();
+            let mut merge = Merge::new(streams);
+            let start = if start_after.is_empty() { Some(Vec::new()) } else { behind(start_after) };
+            let mut page = BucketPage::default();
+            if let Some(start) = start {
+                merge.seek(start).await?;
+            }
+            while let Some((key, found)) = merge.next().await? {
+                if inner.is_over(found.entry.end, found.version) {
+                    continue;
+                }
+                let Some(key) = ObjectKey::of_encoded(&key) else { continue };
+                if !key.is_system() {
+                    if page.names.len() == limit {
+                        page.is_cut = true;
+                        break;
+                    }
+                    page.names.push(key.bucket().to_owned());
+                }
+                let Some(next) = behind(key.bucket()) else { break };
+                merge.seek(next).await?;
+            }
+            page.damaged = merge.damaged.len();
+            if page.damaged > 0 && !inner.answers().await {
+                // Nothing is readable now: no bucket at all would look like an empty store.
+                return Err(Error::Busy("its device does not read anything, not even superblocks"));
+            }
+            Ok(page)
+        })
+    }
+}
+
+/// The least encoded key of the buckets after `bucket`.
+fn behind(bucket: &str) -> Option<Vec<u8>> {
+    successor(&[bucket.as_bytes(), &[0]].concat())
+}
