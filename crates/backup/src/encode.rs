@@ -20,7 +20,7 @@ pub const PIECE_BYTES_MAX: u64 = 256 << 10;
 /// Objects that are read at the same time.
 const READS_AT_ONCE: usize = 64;
 /// Bytes of values that are read at the same time, unless one is longer.
-const READ_BYTES_MAX: u64 = 1 << 20;
+const READ_BYTES_MAX: u64 = 512 << 10;
 /// A frame of whole objects is full from this length of its body on.
 const OBJECTS_FRAME_BYTES: usize = 192 << 10;
 
