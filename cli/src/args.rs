@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, bucket, check, completions, config, cp, du, export, format, get, import, ls, man, mv, put,
-    relocation, report, rm, serve, space, stat, top,
+    backup, bench, bucket, check, completions, config, cp, du, export, format, get, import, ls, man, mv, put,
+    relocation, report, restore, rm, serve, space, stat, top,
 };
 
 const EXAMPLES: &str = "\
@@ -69,6 +69,10 @@ pub(crate) enum Command {
     Import(import::Arguments),
     /// Write objects into a folder, as import read them.
     Export(export::Arguments),
+    /// Write all objects of one version into a backup, or verify a backup.
+    Backup(backup::Arguments),
+    /// Make a new store of a backup.
+    Restore(restore::Arguments),
     /// Verify a whole store that no server has open, and repair it.
     Check(check::Arguments),
     /// Stop the relocation of values in a running server, or let it go on.

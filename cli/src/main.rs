@@ -2,13 +2,14 @@
 //!
 //! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
 //! store behind one surface, so that each command is written once), [`tree`] (folders in and out: walk, compare, load,
-//! target folder, progress, report), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
+//! target folder, progress, report), [`backup`] (backups in files and pipes), [`store_file`] (creating and opening the data file), and the small parts: [`size`],
 //! [`memory_limit`], [`notify`],
 //! [`space_map`], [`summary`], [`progress`], [`range`], [`conditions`], [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`].
 //!
 //! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
 
 mod args;
+mod backup;
 mod commands;
 mod conditions;
 mod credentials;
@@ -100,6 +101,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Import(arguments) => commands::import::run(arguments).await,
         Command::Export(arguments) => commands::export::run(arguments).await,
         Command::Space(arguments) => commands::space::run(arguments).await,
+        Command::Backup(arguments) => commands::backup::run(arguments).await,
+        Command::Restore(arguments) => commands::restore::run(arguments).await,
         Command::Check(arguments) => commands::check::run(arguments).await,
         Command::Relocation(arguments) => commands::relocation::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -32,6 +32,8 @@ pub(crate) const SCRUB_RATE: Size = Size(8 << 20);
 const DEFAULT_SIZE_MAX: u64 = 64 << 30;
 /// Of the free space a new store takes at most this many percent unless told otherwise.
 const DEFAULT_SIZE_PERCENT: u64 = 80;
+/// Besides its values a store that is restored gets at least so many blocks: 64 MiB.
+const NEW_BLOCKS_MIN: u64 = 16_384;
 /// Sizes are rounded down to this.
 const SIZE_UNIT: u64 = 1 << 20;
 /// The engine's limit for tablets.
@@ -152,7 +154,11 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         let _ = rustix::thread::disable_transparent_huge_pages(true);
         shoal_device::keep_at_most(usize::try_from(options.cache.0 / 8).unwrap_or(usize::MAX));
     }
-    let open = OpenOptions {
+    Store::open(device, open_options(options), environment).await.with_context(what)
+}
+
+fn open_options(options: &StoreOptions) -> OpenOptions {
+    OpenOptions {
         own_space: options.own_space.clone(),
         discard: options.discard,
         pause_relocation: options.pause_relocation,
@@ -161,8 +167,7 @@ pub(crate) async fn open(path: &Path, options: &StoreOptions) -> anyhow::Result<
         overlay_bytes: options.overlay.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
         tuning: tuning(options),
         ..OpenOptions::default()
-    };
-    Store::open(device, open, environment).await.with_context(what)
+    }
 }
 
 /// The period and the rate of scrubs in the background.
@@ -239,6 +244,84 @@ pub(crate) async fn format(
     }
 }
 
+/// A new store that is being filled. A file has a temporary name until it is [finished](Self::finish).
+pub(crate) struct NewStore {
+    pub(crate) store: Store,
+    path: PathBuf,
+    /// The name of the file meanwhile; none: it is a device.
+    unfinished: Option<PathBuf>,
+}
+
+impl NewStore {
+    /// A store with versions from `first_version` on, in a file that does not exist or on a blank device. Unless told otherwise it
+    /// has room for `value_bytes`.
+    pub(crate) async fn create(
+        path: &Path,
+        options: &StoreOptions,
+        first_version: u64,
+        value_bytes: u64,
+    ) -> anyhow::Result<Self> {
+        let what = || format!("cannot create the store {}", path.display());
+        let unfinished = match Place::look(path).with_context(what)? {
+            Place::Nothing if is_place_of_devices(folder_of(path)) => {
+                bail!("there is no device {}, and no file is made in its place", path.display())
+            }
+            Place::Nothing => Some(unfinished_name(path)),
+            Place::There if !fs::metadata(path).with_context(what)?.is_file() => None,
+            Place::There | Place::Empty => bail!("{}: it exists; name a file that does not", what()),
+        };
+        let place = unfinished.as_deref().unwrap_or(path);
+        let device = open_device(place, options, unfinished.is_some()).with_context(what)?;
+        let layout = layout(path, &device, options)?;
+        let needed = (value_bytes / BLOCK_BYTES_U64).saturating_mul(3) / 2 + NEW_BLOCKS_MIN;
+        let blocks_max = match options.size {
+            None if device.inner().can_grow() => layout.blocks_max.max(needed),
+            _ => layout.blocks_max,
+        };
+        // A restore that was cut short leaves the file under its temporary name.
+        let overwrite = unfinished.is_some();
+        let layout = FormatOptions {
+            overwrite,
+            first_version,
+            tablets: layout.tablets,
+            ..FormatOptions::for_blocks(blocks_max)
+        };
+        let environment = Environment::default();
+        Store::format(&device, &layout, &environment).await.with_context(what)?;
+        let store = Store::open(device, open_options(options), environment).await.with_context(what)?;
+        Ok(Self { store, path: path.to_owned(), unfinished })
+    }
+
+    /// Closes the store and gives the file its name.
+    pub(crate) async fn finish(self) -> anyhow::Result<()> {
+        let what = || format!("cannot finish the store {}", self.path.display());
+        self.store.close().await.with_context(what)?;
+        let Some(unfinished) = &self.unfinished else { return Ok(()) };
+        if Place::look(&self.path).with_context(what)? != Place::Nothing {
+            bail!("{}: somebody made it meanwhile; all is in {}", what(), unfinished.display());
+        }
+        fs::rename(unfinished, &self.path).with_context(what)?;
+        File::open(folder_of(&self.path)).and_then(|folder| folder.sync_all()).with_context(what)
+    }
+
+    /// Removes the file; a device keeps what was written to it.
+    pub(crate) async fn discard(self) {
+        // It goes away.
+        let _ = self.store.close().await;
+        match &self.unfinished {
+            // Where that fails the name says that it is not whole.
+            Some(unfinished) => _ = fs::remove_file(unfinished),
+            None => tracing::warn!("{} has a part of a store: format it anew", self.path.display()),
+        }
+    }
+}
+
+fn unfinished_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".unfinished");
+    name.into()
+}
+
 /// Creates the file under a temporary name and gives it its own when it is formatted: a start that was cut short leaves
 /// nothing that looks like a damaged store, and a file that has content is never formatted.
 async fn create(
@@ -250,9 +333,8 @@ async fn create(
     if is_place_of_devices(folder_of(path)) {
         bail!("there is no device {}, and no file is made in its place", path.display());
     }
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".unfinished");
-    let device = open_device(Path::new(&unfinished), options, true).with_context(what)?;
+    let unfinished = unfinished_name(path);
+    let device = open_device(&unfinished, options, true).with_context(what)?;
     // A start that was cut short leaves this file behind; a device has no business here.
     let overwrite = device.inner().can_grow();
     let layout = FormatOptions { overwrite, ..layout(path, &device, options)? };

@@ -112,6 +112,8 @@ const HUNTS: &[Hunt] = &[
     ("TombstoneLeftOut", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("DamagedLayerSkipped", STORE, "layers::damage_in_each_page_of_a_layer"),
     ("KeyNotInFilter", STORE, "past_damage::every_block_alone"),
+    ("SnapshotHoldsNothing", STORE, "snapshots::what_a_snapshot_reaches_is_not_reused"),
+    ("SnapshotOfMoments", STORE, "snapshots::a_snapshot_under_load_is_of_one_version"),
 ];
 
 /// The options of the command line.

@@ -1,5 +1,6 @@
 //! One file for each command: its arguments and its work.
 
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod bucket;
 pub(crate) mod check;
@@ -18,6 +19,7 @@ pub(crate) mod mv;
 pub(crate) mod put;
 pub(crate) mod relocation;
 pub(crate) mod report;
+pub(crate) mod restore;
 pub(crate) mod rm;
 pub(crate) mod serve;
 pub(crate) mod space;

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use bytes::Bytes;
-use shoal_base::BLOCK_BYTES;
+use shoal_backup::BackupStream;
+use shoal_base::{BLOCK_BYTES, Entropy, SystemEntropy};
 use shoal_client::{
     BucketPage, ByteRange, Client, ConnectOptions, DeleteItem, DeleteResult, Error, GetItem, ListPage,
     ListRequest, Object, ObjectInfo, PutItem, PutOptions, PutResult, RejectRules, Result, Run, Stat,
@@ -43,6 +44,12 @@ pub(crate) enum GetStream {
 pub(crate) enum FreeSpace {
     Remote(Box<shoal_client::FreeSpace>),
     Embedded(Box<shoal_engine::FreeSpace>),
+}
+
+/// A backup on its way.
+pub(crate) enum Backup {
+    Remote(Box<shoal_client::Backup>),
+    Embedded(Box<BackupStream>),
 }
 
 /// Free runs that an embedded store gives at a time.
@@ -202,6 +209,17 @@ impl Objects {
         }
     }
 
+    /// A backup of all objects as they are now.
+    pub(crate) async fn backup(&self) -> Result<Backup> {
+        match self {
+            Self::Remote(client) => Ok(Backup::Remote(Box::new(client.backup().await?))),
+            Self::Embedded(embedded) => {
+                let stream = BackupStream::begin(&embedded.store, SystemEntropy.next_u64()).await;
+                Ok(Backup::Embedded(Box::new(stream.map_err(from_error)?)))
+            }
+        }
+    }
+
     /// The data file, where this program has it open.
     pub(crate) fn data_file(&self) -> Option<&PathBuf> {
         match self {
@@ -251,6 +269,19 @@ impl GetStream {
         match self {
             Self::Remote(stream) => stream.next().await,
             Self::Embedded(stream) => stream.next().await,
+        }
+    }
+}
+
+impl Backup {
+    /// The next bytes; none at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        match self {
+            Self::Remote(backup) => backup.next().await,
+            Self::Embedded(backup) => {
+                let chunk = backup.next().await.map_err(from_error)?;
+                Ok(chunk.map(Bytes::from))
+            }
         }
     }
 }

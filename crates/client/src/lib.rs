@@ -15,6 +15,7 @@
 //! Read it in this order: [`Client`] and its options; the verbs, one file each; what they take and give; how calls are
 //! repeated; the transport, the only place that knows gRPC. Everything runs on the caller's tokio runtime.
 
+mod backup;
 mod client;
 mod create_or_get;
 mod options;
@@ -43,6 +44,7 @@ mod transport;
 mod trust;
 mod wire;
 
+pub use backup::Backup;
 pub use client::Client;
 pub use create_or_get::CreateOrGet;
 pub use error::{Error, Result};

@@ -63,6 +63,7 @@ pub use maintenance::scrub::ScrubReport;
 pub use read::get::{Lookup, ShortObject, TryGet};
 pub use read::list::DAMAGED_RANGES_MAX;
 pub use read::read_cache::ReadCache;
+pub use read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot, SnapshotPage, SnapshotPlace};
 pub use read::stream::GetStream;
 pub use recovery::close::Closed;
 pub use recovery::repair::check::check;

@@ -20,6 +20,7 @@ use crate::dispatch::Dispatch;
 use crate::dispatch::standard::Standard;
 use crate::dispatch::web::Origins;
 use crate::flow::Flow;
+use crate::operations::backup::BACKUPS_MAX;
 use crate::operations::free_space::READERS_MAX;
 use crate::operations::stat::Counters;
 use crate::options::{Limits, ServerOptions};
@@ -122,6 +123,7 @@ impl Server {
             flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max),
             min_rate: limits.min_rate,
             room_wait_max: limits.room_wait_max,
+            backup_permits: Arc::new(Semaphore::new(BACKUPS_MAX)),
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
             draining: drain.subscribe(),
             metrics,

@@ -13,7 +13,7 @@ const RANKS: [&[&str]; 10] = [
     &["shoal-buffer", "shoal-device", "shoal-space"],
     &["shoal-pool"],
     &["shoal-engine"],
-    &["shoal-api", "shoal-resp", "shoal-metrics", "shoal-frontend"],
+    &["shoal-backup", "shoal-api", "shoal-resp", "shoal-metrics", "shoal-frontend"],
     &["shoal-client", "shoal-server", "shoal-space-service"],
     &["shoal-redis", "shoal-s3"],
     &["shoal-bench"],

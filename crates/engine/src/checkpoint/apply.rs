@@ -111,12 +111,19 @@ impl Inner {
         self.make_room_for_a_layer(tablet).await?;
         let _turn = self.maintenance.applier.take().await;
         self.log.poison.check()?;
+        self.limit_snapshots();
         self.space.reclaim(self.log.committer.named_superblock());
         let Some(marker) = tablet.freeze(|marker| self.log.committer.push(Item::Marker(marker))) else {
             return Ok(0);
         };
         self.log.committer.drive();
         let applied = self.log.committer.wait_marker(&marker).await?;
+        self.apply_frozen(tablet, applied).await
+    }
+
+    /// Applies the frozen overlay of a tablet, whose records are durable up to `applied`; gives its bytes. The caller has the
+    /// applier's turn.
+    pub(crate) async fn apply_frozen(&self, tablet: &Tablet, applied: Lsn) -> Result<u64> {
         let view = tablet.view();
         let Some(frozen) = &view.frozen else { return Ok(0) };
         let fresh = frozen.size().bytes as u64;

@@ -14,4 +14,5 @@ pub(crate) mod publish;
 pub(crate) mod replace;
 pub(crate) mod route;
 pub(crate) mod runs;
+pub(crate) mod snapshot;
 pub(crate) mod space_image;

@@ -56,6 +56,14 @@ pub enum Error {
         /// The version that was being read.
         read: Lsn,
     },
+    /// The store dropped a snapshot, because it was held for too long or the space that it held was needed.
+    #[error("the snapshot of version {version} was dropped: {why}; take a new one")]
+    SnapshotDropped {
+        /// The version of the snapshot.
+        version: Lsn,
+        /// The reason.
+        why: &'static str,
+    },
     /// The store was closed.
     #[error("the store is closed")]
     Closed,

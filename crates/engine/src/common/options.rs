@@ -37,6 +37,8 @@ pub struct FormatOptions {
     pub log_prepared: Option<u32>,
     /// Zeroed blocks that a new file gets; it grows from there. Ignored if the device cannot grow.
     pub initial_blocks: Option<u64>,
+    /// The version of the first write, at least 1. A restored store begins above all versions that clients of the lost one saw.
+    pub first_version: u64,
     /// Also formats a device that is not blank, and destroys its contents; the first and the last 16 MiB are zeroed.
     pub overwrite: bool,
 }
@@ -53,6 +55,7 @@ impl FormatOptions {
             log_blocks: None,
             log_prepared: None,
             initial_blocks: None,
+            first_version: 1,
             overwrite: false,
         }
     }
@@ -170,6 +173,8 @@ pub struct Tuning {
     pub file_look_ns: u64,
     /// Idle time after which the log's last batch is sealed, in nanoseconds.
     pub seal_after_ns: u64,
+    /// The longest time for which a snapshot holds the space of what it reaches, in nanoseconds; then it is dropped.
+    pub snapshot_max_age_ns: u64,
 }
 
 impl Default for Tuning {
@@ -195,6 +200,7 @@ impl Default for Tuning {
             growth_blocks: 65_536,
             file_look_ns: 3_000_000_000,
             seal_after_ns: 10_000_000,
+            snapshot_max_age_ns: 24 * 3_600_000_000_000,
         }
     }
 }

@@ -286,6 +286,14 @@ impl ExpiryClock {
         Deadline { end, left_ns, at_ns }
     }
 
+    /// The clocks at this moment, by which a snapshot judges.
+    pub(crate) fn moment(&self, newest: &impl Newest) -> Moment {
+        // The time before the marks, as in `is_over`.
+        let wall_ns = self.wall_ns(newest);
+        let marks = self.marks.lock().clone();
+        Moment { store_ns: self.store_ns(), wall_ns, offset_ns: self.look(), marks }
+    }
+
     /// The wall clock minus store time. Notices a step of the wall clock.
     fn look(&self) -> i64 {
         let now = self.store_ns();
@@ -365,6 +373,42 @@ impl ExpiryClock {
     /// The number of steps of the wall clock since the store was opened, and their sum in nanoseconds.
     pub(crate) fn skew(&self) -> (u64, i64) {
         (self.steps.load(Ordering::Relaxed), self.skew.load(Ordering::Relaxed) as i64)
+    }
+}
+
+/// The clocks at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Moment {
+    store_ns: u64,
+    wall_ns: u64,
+    offset_ns: i64,
+    marks: Vec<WallMark>,
+}
+
+impl Moment {
+    /// What the wall clock showed, in nanoseconds since the Unix epoch.
+    pub(crate) fn wall_ns(&self) -> u64 {
+        self.wall_ns
+    }
+
+    /// Returns true if this version of an object had expired.
+    pub(crate) fn is_over(&self, end: Option<End>, version: Lsn) -> bool {
+        match end {
+            None => false,
+            Some(End::Store(ns)) => ns <= self.store_ns,
+            Some(End::Wall(ns)) => {
+                ns <= self.wall_ns || self.marks.iter().any(|mark| version <= mark.lsn && ns <= mark.wall_ns)
+            }
+        }
+    }
+
+    /// The deadline as users saw it.
+    pub(crate) fn deadline(&self, end: End) -> Deadline {
+        let (left_ns, at_ns) = match end {
+            End::Store(ns) => (ns.saturating_sub(self.store_ns), ns.saturating_add_signed(self.offset_ns)),
+            End::Wall(ns) => (ns.saturating_sub(self.wall_ns), ns),
+        };
+        Deadline { end, left_ns, at_ns }
     }
 }
 

@@ -7,7 +7,7 @@ use shoal_base::Lsn;
 use crate::common::object::{Deadline, End, Expiry};
 use crate::log::clock_record::ClockRecord;
 use crate::log::commit::Committer;
-use crate::log::expiry::ExpiryClock;
+use crate::log::expiry::{ExpiryClock, Moment};
 use crate::log::poison::Poison;
 
 /// The log of an open store.
@@ -42,6 +42,11 @@ impl Log {
     /// The wall clock that decides about deadlines, in nanoseconds since the Unix epoch.
     pub(crate) fn wall_ns(&self) -> u64 {
         self.expiry.wall_ns(&self.committer)
+    }
+
+    /// The clocks at this moment.
+    pub(crate) fn moment(&self) -> Moment {
+        self.expiry.moment(&self.committer)
     }
 
     /// Reads the clocks, so that a step of the wall clock is noticed soon.

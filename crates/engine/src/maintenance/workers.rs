@@ -142,6 +142,7 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
             Ok(())
         };
         inner.tablets.held_streams.expire(inner.now_ns());
+        inner.limit_snapshots();
         inner.space.reclaim(inner.log.committer.named_superblock());
         // The superblock of an apply may need a seal.
         worker.wake_commit();

@@ -255,7 +255,7 @@ impl Inner {
         OperationCounters::add(&self.counters.value_bytes_read, bytes);
     }
 
-    async fn find_stored(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
+    pub(crate) async fn find_stored(&self, view: &View, key: &[u8]) -> Result<Option<FoundEntry>> {
         match self.record_of(view, key).0 {
             Some(record) if record.kind() == RecordKind::Delete => Ok(None),
             Some(record) => entry_of_record(&record).map(Some),

@@ -29,6 +29,7 @@ use crate::store::{Inner, Store};
 use crate::tablet::damage;
 use crate::tablet::layers::Trees;
 use crate::tablet::overlay::Overlay;
+use crate::tablet::snapshots::Frozen;
 use crate::tablet::tree::{Gap, Root};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::trees_cursor::TreesCursor;
@@ -46,13 +47,27 @@ impl Store {
         Box::pin(async {
             let inner = &*self.0;
             inner.check_open()?;
-            check_bucket(&request.bucket)?;
-            if !(1..=LIST_PAGE_MAX).contains(&request.limit) {
-                return Err(Error::Invalid(format!("a page of a listing has 1 to {LIST_PAGE_MAX} entries")));
-            }
-            Lister::new(inner, request).run().await
+            check(request)?;
+            Lister::new(inner, request, None).run().await
         })
     }
+}
+
+/// The same page of a snapshot.
+///
+/// # Errors
+/// As [`Store::list`].
+pub(crate) async fn list_frozen(inner: &Inner, request: &ListRequest, frozen: &Frozen) -> Result<ListPage> {
+    check(request)?;
+    Lister::new(inner, request, Some(frozen)).run().await
+}
+
+fn check(request: &ListRequest) -> Result<()> {
+    check_bucket(&request.bucket)?;
+    if !(1..=LIST_PAGE_MAX).contains(&request.limit) {
+        return Err(Error::Invalid(format!("a page of a listing has 1 to {LIST_PAGE_MAX} entries")));
+    }
+    Ok(())
 }
 
 /// Records of an overlay that are read at a time under its lock.
@@ -69,12 +84,28 @@ struct Lister<'a> {
     /// The bucket's name and the byte after it.
     base: Vec<u8>,
     page: ListPage,
+    /// The snapshot that is listed; none: the store as it is.
+    frozen: Option<&'a Frozen>,
 }
 
 impl<'a> Lister<'a> {
-    fn new(inner: &'a Inner, request: &'a ListRequest) -> Self {
+    fn new(inner: &'a Inner, request: &'a ListRequest, frozen: Option<&'a Frozen>) -> Self {
         let base = [request.bucket.as_bytes(), &[0]].concat();
-        Self { inner, request, base, page: ListPage::default() }
+        Self { inner, request, base, page: ListPage::default(), frozen }
+    }
+
+    fn views(&self) -> Vec<Arc<View>> {
+        match self.frozen {
+            Some(frozen) => frozen.views.clone(),
+            None => self.inner.tablets.all().iter().map(|tablet| tablet.view()).collect(),
+        }
+    }
+
+    fn is_over(&self, found: &FoundEntry) -> bool {
+        match self.frozen {
+            Some(frozen) => frozen.moment.is_over(found.entry.end, found.version),
+            None => self.inner.is_over(found.entry.end, found.version),
+        }
     }
 
     async fn run(mut self) -> Result<ListPage> {
@@ -86,9 +117,10 @@ impl<'a> Lister<'a> {
         // skipped.
         let expected =
             self.request.delimiter.is_empty().then(|| self.request.limit / tablets.len() * 9 / 8 + 8);
-        let streams = tablets
-            .iter()
-            .map(|tablet| TabletStream::new(self.inner, tablet.view(), end.as_deref(), expected))
+        let streams = self
+            .views()
+            .into_iter()
+            .map(|view| TabletStream::new(self.inner, view, end.as_deref(), expected))
             .collect();
         let mut merge = Merge::new(streams);
         let from = start.clone();
@@ -97,7 +129,7 @@ impl<'a> Lister<'a> {
             if !key.starts_with(&under) {
                 break;
             }
-            if self.inner.is_over(found.entry.end, found.version) {
+            if self.is_over(&found) {
                 continue;
             }
             let given = self.page.entries.len() + self.page.common_prefixes.len();
@@ -116,7 +148,7 @@ impl<'a> Lister<'a> {
                     }
                 }
                 None => {
-                    let info = match self.inner.info(&found).await {
+                    let mut info = match self.inner.info(&found).await {
                         Ok(info) => info,
                         // The object exists, and a part of its information is readable: users can delete it like any
                         // other.
@@ -128,6 +160,9 @@ impl<'a> Lister<'a> {
                         }
                         Err(error) => return Err(error),
                     };
+                    if let Some(frozen) = self.frozen {
+                        info.expiry = found.entry.end.map(|end| frozen.moment.deadline(end));
+                    }
                     self.page.entries.push((key[self.base.len()..].to_vec(), info));
                 }
             }
@@ -225,6 +260,58 @@ pub(crate) async fn walk_expiring(
     }
     last.push(0);
     Ok(Some(last))
+}
+
+/// Entries of a snapshot of all buckets, in the order of their encoded keys.
+#[derive(Default)]
+pub(crate) struct FrozenPage {
+    /// Encoded keys and entries, those of the store's own objects and of expired ones left out.
+    pub entries: Vec<(ObjectKey, FoundEntry)>,
+    /// The encoded key to go on with; none: this is the end.
+    pub next: Option<Vec<u8>>,
+    pub damaged: Vec<DamagedRange>,
+}
+
+/// About `limit` entries of a snapshot, from the encoded key `from` on.
+///
+/// # Errors
+/// [`Error::Busy`] where the device reads nothing at all; as the device.
+pub(crate) async fn walk_frozen(
+    inner: &Inner,
+    frozen: &Frozen,
+    from: Vec<u8>,
+    limit: usize,
+) -> Result<FrozenPage> {
+    let expected = limit / frozen.views.len().max(1) + 8;
+    let streams =
+        frozen.views.iter().map(|view| TabletStream::new(inner, view.clone(), None, Some(expected)));
+    let mut merge = Merge::new(streams.collect());
+    let (start, mut page) = (from.clone(), FrozenPage::default());
+    merge.seek(from).await?;
+    for _ in 0..limit {
+        let Some((key, found)) = merge.next().await? else {
+            page.next = None;
+            break;
+        };
+        page.next = Some([&key[..], &[0]].concat());
+        match ObjectKey::of_encoded(&key) {
+            Some(name) if name.is_system() => {}
+            Some(name) if !frozen.moment.is_over(found.entry.end, found.version) => {
+                page.entries.push((name, found));
+            }
+            _ => {}
+        }
+        if merge.damaged.len() >= DAMAGED_RANGES_MAX {
+            break;
+        }
+    }
+    if !merge.damaged.is_empty() && !inner.answers().await {
+        return Err(Error::Busy("its device does not read anything, not even superblocks"));
+    }
+    let damaged = std::mem::take(&mut merge.damaged);
+    page.damaged = damaged.into_iter().filter(|range| range.overlaps(&start, page.next.as_deref())).collect();
+    page.damaged.sort();
+    Ok(page)
 }
 
 /// The least byte string above all strings that begin with `prefix`; `None` if there is none.

@@ -1,7 +1,8 @@
-//! The path of a get: one object, a listing, the buckets, a stream; and the read cache of a dispatch thread.
+//! The path of a get: one object, a listing, the buckets, a stream, a snapshot; and the read cache of a dispatch thread.
 
 pub(crate) mod buckets;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod read_cache;
+pub(crate) mod snapshot;
 pub(crate) mod stream;

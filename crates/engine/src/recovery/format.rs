@@ -26,6 +26,8 @@ use crate::value::packed::Totals;
 const PREPARED_FIRST: u32 = 2_048;
 /// Blocks for objects in a new file, besides the minimum: 8 MiB.
 const INITIAL_BLOCKS: u64 = 1_984;
+/// The largest number that the first write of a store may have: counters on the device end at 2^60.
+const VERSION_FIRST_MAX: u64 = 1 << 59;
 
 impl Store {
     /// Returns true if `device` holds a store, false if it holds only zeros.
@@ -55,6 +57,11 @@ impl Store {
     async fn lay_out(device: &Device, options: &FormatOptions, environment: &Environment) -> Result<()> {
         if !(1..=TABLETS_MAX).contains(&options.tablets) {
             return Err(Error::Invalid(format!("a store has 1 to {TABLETS_MAX} tablets")));
+        }
+        if !(1..=VERSION_FIRST_MAX).contains(&options.first_version) {
+            return Err(Error::Invalid(format!(
+                "the first version is a number from 1 to {VERSION_FIRST_MAX}"
+            )));
         }
         if !options.overwrite {
             refuse_what_is_there(device, environment).await?;
@@ -107,11 +114,11 @@ impl Store {
             number: 1,
             epoch: 0,
             epoch_position: 0,
-            durable_lsn: Lsn::NONE,
-            lsn_ceiling: Lsn::NONE,
+            durable_lsn: Lsn(options.first_version - 1),
+            lsn_ceiling: Lsn(options.first_version - 1),
             device_blocks,
             log_prepared: prepared,
-            log_tail: LogPlace { position: 0, chain: 0, first_lsn: Lsn(1) },
+            log_tail: LogPlace { position: 0, chain: 0, first_lsn: Lsn(options.first_version) },
             space: superblock::SpacePlace::default(),
             wall_high_ns: 0,
             clock: first_record(&*environment.clock),

@@ -42,6 +42,7 @@ struct PendingFree {
     superblock: u64,
     epoch: Weak<ReadEpoch>,
     runs: Vec<Run>,
+    blocks: u64,
 }
 
 struct State {
@@ -331,8 +332,15 @@ impl SpaceManager {
     /// Notes the runs that the publish of `superblock` freed.
     pub(crate) fn free_later(&self, tablet: usize, superblock: u64, epoch: Weak<ReadEpoch>, runs: Vec<Run>) {
         let mut state = self.state.lock();
-        state.pending_blocks += runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>();
-        state.pending[tablet].push_back(PendingFree { superblock, epoch, runs });
+        let blocks = runs.iter().map(|run| u64::from(run.blocks)).sum();
+        state.pending_blocks += blocks;
+        state.pending[tablet].push_back(PendingFree { superblock, epoch, runs, blocks });
+    }
+
+    /// Freed blocks that only readers hold back; `named` as in [`reclaim`](Self::reclaim).
+    pub(crate) fn held_blocks(&self, named: u64) -> u64 {
+        let state = self.state.lock();
+        state.pending.iter().flatten().filter(|free| free.superblock <= named).map(|free| free.blocks).sum()
     }
 
     /// Makes freed runs reusable if they may be (R9); `named` is the newest superblock that a flushed batch names.

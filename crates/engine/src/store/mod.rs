@@ -163,6 +163,7 @@ impl Inner {
             return Ok(claimed);
         }
         self.tablets.held_streams.expire(self.now_ns());
+        self.limit_snapshots();
         self.space.reclaim(self.log.committer.named_superblock());
         // One writer makes space for all: each waiting writer tries again once it has the token.
         let _turn = self.maintenance.room.take().await;
@@ -191,7 +192,38 @@ impl Inner {
         match step {
             0 => uninterrupted(self.free_what_is_dead()).map(|()| true),
             1 => uninterrupted(self.grow_for(shortage.needed)).map(|()| true),
+            _ if self.drop_snapshots_for(shortage) => {
+                uninterrupted(self.make_freed_reusable());
+                Ok(true)
+            }
             _ => uninterrupted(self.tidy_for_room()),
+        }
+    }
+
+    /// Drops the snapshots if they hold what a write lacks. Returns true if it did.
+    fn drop_snapshots_for(&self, shortage: &Shortage) -> bool {
+        let held = self.space.held_blocks(self.log.committer.named_superblock());
+        let helps =
+            held > 0 && shortage.available + held >= shortage.needed && self.tablets.snapshots.count() > 0;
+        if helps {
+            self.tablets.snapshots.drop_all("a write found no room without the space that it held");
+        }
+        helps
+    }
+
+    /// Drops snapshots that are too old, and all where less than a tenth of the space is free because of them (INV-36).
+    pub(crate) fn limit_snapshots(&self) {
+        let snapshots = &self.tablets.snapshots;
+        if snapshots.count() == 0 {
+            return;
+        }
+        snapshots.expire(self.now_ns());
+        let whole = self.layout.blocks_max.saturating_sub(self.layout.data_first());
+        let free = self.space.available() + whole.saturating_sub(self.space.data_blocks());
+        let held = self.space.held_blocks(self.log.committer.named_superblock());
+        let tenth = whole / 10;
+        if free < tenth && held > 0 && (free + held >= tenth || held >= free) {
+            snapshots.drop_all("less than a tenth of the store's space was free because of what it held");
         }
     }
 
@@ -206,6 +238,7 @@ impl Inner {
     pub(crate) async fn make_freed_reusable(&self) {
         uninterrupted(self.log.committer.seal());
         self.log.committer.drive();
+        self.limit_snapshots();
         self.tablets.held_streams.expire(self.now_ns());
         self.space.reclaim(self.log.committer.named_superblock());
     }

@@ -12,6 +12,7 @@ use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;
 use crate::tablet::layers::Layers;
 use crate::tablet::overlay::hash_of;
+use crate::tablet::snapshots::Snapshots;
 use crate::tablet::turns::Turns;
 use crate::tablet::view::{Tablet, TabletRecord};
 use crate::tablet::watch::Watches;
@@ -27,6 +28,8 @@ pub(crate) struct Tablets {
     pub met: Met,
     /// Readers of long values. Each holds the space of its value for a bounded time (R16).
     pub held_streams: HeldStreams,
+    /// The snapshots. They hold the space of all that they reach, within bounds (INV-36).
+    pub snapshots: Snapshots,
     /// The number of writes by key, for read caches.
     pub write_counts: WriteCounts,
     /// The watched keys.
@@ -66,6 +69,7 @@ impl Tablets {
             admission,
             met: Met::default(),
             held_streams: HeldStreams::default(),
+            snapshots: Snapshots::default(),
             write_counts: WriteCounts::default(),
             watches: Watches::default(),
             turns: Turns::default(),

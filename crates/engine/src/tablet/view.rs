@@ -17,6 +17,8 @@ use crate::value::packed::Totals;
 
 /// Keys for which a new overlay reserves its table at most: the table exists also if no record comes.
 const KEYS_GUESS_MAX: usize = 64 << 10;
+/// Bits of the filter of an overlay that stays empty.
+const OVERLAY_WITHOUT_KEYS: usize = 64;
 
 /// A tablet as published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,33 @@ pub(crate) struct View {
     pub totals: Totals,
     /// Shared by all views of these trees (R16).
     pub epoch: Arc<ReadEpoch>,
+}
+
+impl View {
+    /// The view after its active overlay was frozen under `active`.
+    fn frozen_under(&self, active: Arc<Overlay>) -> Self {
+        Self { active, frozen: Some(self.active.clone()), ..self.over(None) }
+    }
+
+    /// The same with `frozen` as its frozen overlay.
+    fn over(&self, frozen: Option<Arc<Overlay>>) -> Self {
+        Self {
+            tablet: self.tablet,
+            active: self.active.clone(),
+            frozen,
+            trees: self.trees.clone(),
+            applied: self.applied,
+            totals: self.totals,
+            epoch: self.epoch.clone(),
+        }
+    }
+
+    /// The trees of this view alone: a snapshot holds them, and not the memory of later records.
+    pub(crate) fn only_trees(&self) -> Self {
+        let epoch =
+            if injected(Bug::SnapshotHoldsNothing) { Arc::new(ReadEpoch) } else { self.epoch.clone() };
+        Self { active: Arc::new(Overlay::new(OVERLAY_WITHOUT_KEYS, 0)), epoch, ..self.over(None) }
+    }
 }
 
 /// The progress of a tablet's search for packed runs to rewrite.
@@ -131,16 +160,7 @@ impl Tablet {
         // overlay comes before the marker, every later record after it (R4).
         let marker = Marker::new();
         *last = Some(marker.clone());
-        let after = View {
-            tablet: self.id,
-            // The new overlay will get about as many keys as the last one: its table grows once at most.
-            active: Arc::new(Overlay::new(self.filter_bits, (active.key_count() / 2).min(KEYS_GUESS_MAX))),
-            frozen: Some(view.active.clone()),
-            trees: view.trees.clone(),
-            applied: view.applied,
-            totals: view.totals,
-            epoch: view.epoch.clone(),
-        };
+        let after = view.frozen_under(self.new_overlay(active.key_count()));
         if injected(Bug::MarkerTooLate) {
             self.view.store(Arc::new(after));
             queue(marker.clone());
@@ -149,6 +169,35 @@ impl Tablet {
         queue(marker.clone());
         self.view.store(Arc::new(after));
         Some(marker)
+    }
+
+    /// Freezes the active overlays of all `tablets` at one moment: each record before the marker that `queue` puts into the queue of
+    /// records is in the trees or in a frozen overlay, and no later one is. No tablet may have a frozen overlay; the caller has
+    /// the applier's turn.
+    pub(crate) fn freeze_all(tablets: &[Arc<Self>], queue: impl FnOnce(Arc<Marker>)) -> Arc<Marker> {
+        let views: Vec<_> = tablets.iter().map(|tablet| tablet.view()).collect();
+        assert!(views.iter().all(|view| view.frozen.is_none()), "a frozen overlay is applied first");
+        // Memory is taken before the locks.
+        let keys = views.iter().map(|view| view.active.lock().key_count());
+        let fresh: Vec<_> = tablets.iter().zip(keys).map(|(tablet, keys)| tablet.new_overlay(keys)).collect();
+        let mut markers: Vec<_> = tablets.iter().map(|tablet| tablet.marker.lock()).collect();
+        let mut actives: Vec<_> = views.iter().map(|view| view.active.lock()).collect();
+        let marker = Marker::new();
+        queue(marker.clone());
+        for (at, fresh) in fresh.into_iter().enumerate() {
+            if actives[at].is_empty() {
+                continue;
+            }
+            actives[at].freeze();
+            *markers[at] = Some(marker.clone());
+            tablets[at].view.store(Arc::new(views[at].frozen_under(fresh)));
+        }
+        marker
+    }
+
+    /// An empty overlay after one of `keys` keys. It will get about as many: its table grows once at most.
+    fn new_overlay(&self, keys: usize) -> Arc<Overlay> {
+        Arc::new(Overlay::new(self.filter_bits, (keys / 2).min(KEYS_GUESS_MAX)))
     }
 
     /// The frozen overlay, if there was one, is in the tree that `root` begins: drops it, and gives the view's epoch before.

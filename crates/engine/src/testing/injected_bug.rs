@@ -148,6 +148,10 @@ pub(crate) enum Bug {
     DamagedLayerSkipped,
     /// INV-29: the filter of a leaf lacks the leaf's first key.
     KeyNotInFilter,
+    /// R9, INV-36: a snapshot does not hold what it reaches.
+    SnapshotHoldsNothing,
+    /// INV-36: the overlays of a snapshot are frozen one after the other.
+    SnapshotOfMoments,
 }
 
 /// Returns true if this bug is active.

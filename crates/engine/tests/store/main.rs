@@ -6,7 +6,7 @@
 //! [`relocation`], [`layers`], [`full`], [`identity`]; what threads see of it: [`concurrency`], [`histories`], [`panics`]. What is left of it
 //! after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; with devices that fail: [`faults`]; with bytes that are wrong: [`damage`], [`flips`],
 //! [`past_damage`], [`hostile`], [`scrub`], [`repair`]; from other programs: [`golden`], [`upgrade`], [`format_refusal`]; from what
-//! cannot be written: [`read_only`].
+//! cannot be written: [`read_only`]. While it is written: [`snapshots`].
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -37,6 +37,7 @@ mod read_only;
 mod relocation;
 mod repair;
 mod scrub;
+mod snapshots;
 mod together;
 mod transactions;
 mod updating;

@@ -50,6 +50,7 @@ valued! {
     v1::Stat: in None, out None, writes false;
     v1::Moving: in None, out None, writes false;
     v1::Report: in None, out None, writes false;
+    v1::Backup: in None, out None, writes false;
     v1::FreeSpace: in None, out None, writes false;
     key_value::Create: in Some(2), out None, writes true;
     key_value::Retrieve: in None, out Some(1), writes false;

@@ -35,8 +35,8 @@ use crate::flow::{ConnectionFlow, Flow, MemoryPermit, deadline_after};
 use crate::operations::report::ReportSource;
 use crate::operations::stat::{Counters, ServerFigures, stat};
 use crate::operations::{
-    buckets, delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get, multi_put,
-    put, relocation, stream,
+    backup, buckets, delete, exchange, free_space, get, head, key_value, list, multi_delete, multi_get,
+    multi_put, put, relocation, stream,
 };
 use crate::timing::{StreamTimer, Timer};
 
@@ -94,6 +94,7 @@ pub(crate) struct Dispatch {
     /// How long a message waits for room.
     pub(crate) room_wait_max: Duration,
     /// Held while the free runs are read.
+    pub(crate) backup_permits: Arc<Semaphore>,
     pub(crate) free_space_permits: Arc<Semaphore>,
     /// True from when the server is told to stop.
     pub(crate) draining: watch::Receiver<bool>,
@@ -309,6 +310,10 @@ impl Dispatch {
             v1::Moving::PATH => {
                 unary::<v1::Moving, _, _>(call, async |request| relocation::relocation(request)).boxed()
             }
+            v1::Backup::PATH => {
+                let backup = async |request| backup::backup(request, &self.backup_permits).await;
+                server_streaming::<v1::Backup, _, _, _>(call, backup).boxed()
+            }
             v1::FreeSpace::PATH => {
                 let runs = async |request| free_space::free_space(request, &self.free_space_permits);
                 server_streaming::<v1::FreeSpace, _, _, _>(call, runs).boxed()
@@ -326,8 +331,14 @@ impl Dispatch {
 
 /// Whether the method at `path` goes on for as long as its caller likes.
 fn is_stream(path: &str) -> bool {
-    matches!(path, v1::PutStream::PATH | v1::GetStream::PATH | v1::Operations::PATH | v1::FreeSpace::PATH)
-        || standard::is_stream(path)
+    let ours = [
+        v1::PutStream::PATH,
+        v1::GetStream::PATH,
+        v1::Operations::PATH,
+        v1::FreeSpace::PATH,
+        v1::Backup::PATH,
+    ];
+    ours.contains(&path) || standard::is_stream(path)
 }
 
 /// The identity of a write, where its sender gives one: its session, and its number there.

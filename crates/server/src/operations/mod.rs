@@ -1,5 +1,6 @@
 //! The operations on the store, a file each.
 
+pub(crate) mod backup;
 mod batch;
 pub(crate) mod buckets;
 pub(crate) mod delete;

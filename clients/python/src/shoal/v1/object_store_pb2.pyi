@@ -536,6 +536,16 @@ class MovingResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class BackupRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BackupResponse(_message.Message):
+    __slots__ = ("chunk",)
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    chunk: bytes
+    def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
+
 class Figure(_message.Message):
     __slots__ = ("name", "unit", "value")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -110,6 +110,11 @@ class ObjectStoreStub(object):
                 request_serializer=shoal_dot_v1_dot_object__store__pb2.ReportRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_object__store__pb2.ReportResponse.FromString,
                 _registered_method=True)
+        self.Backup = channel.unary_stream(
+                '/shoal.v1.ObjectStore/Backup',
+                request_serializer=shoal_dot_v1_dot_object__store__pb2.BackupRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_object__store__pb2.BackupResponse.FromString,
+                _registered_method=True)
         self.Moving = channel.unary_unary(
                 '/shoal.v1.ObjectStore/Moving',
                 request_serializer=shoal_dot_v1_dot_object__store__pb2.MovingRequest.SerializeToString,
@@ -227,6 +232,13 @@ class ObjectStoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Backup(self, request, context):
+        """All objects of one version, as a backup: the bytes of docs/format/backup.md, in order. Two callers at a time; others get UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Moving(self, request, context):
         """Lets the store move values in the background to make whole free space, or stops it until the next start.
         """
@@ -311,6 +323,11 @@ def add_ObjectStoreServicer_to_server(servicer, server):
                     servicer.Report,
                     request_deserializer=shoal_dot_v1_dot_object__store__pb2.ReportRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_object__store__pb2.ReportResponse.SerializeToString,
+            ),
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=shoal_dot_v1_dot_object__store__pb2.BackupRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_object__store__pb2.BackupResponse.SerializeToString,
             ),
             'Moving': grpc.unary_unary_rpc_method_handler(
                     servicer.Moving,
@@ -724,6 +741,33 @@ class ObjectStore(object):
             '/shoal.v1.ObjectStore/Report',
             shoal_dot_v1_dot_object__store__pb2.ReportRequest.SerializeToString,
             shoal_dot_v1_dot_object__store__pb2.ReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/shoal.v1.ObjectStore/Backup',
+            shoal_dot_v1_dot_object__store__pb2.BackupRequest.SerializeToString,
+            shoal_dot_v1_dot_object__store__pb2.BackupResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,262 @@
+//! `shoal backup`: all objects of one version in one file; and the check of such a file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use shoal_backup::{Decoder, End, Event, Header, Loss};
+
+use crate::backup::progress::{self, Sofar};
+use crate::backup::sink::Sink;
+use crate::backup::source::Source;
+use crate::failure::{Reported, Usage};
+use crate::objects::Objects;
+use crate::output::{Output, show_count, show_key, show_time, warn};
+use crate::signals::stop_in_order;
+use crate::size::Size;
+use crate::store_file::Access;
+use crate::target::StoreArguments;
+
+const EXAMPLES: &str = "\
+Examples:
+  shoal backup /backup/monday.shoal                    all buckets of a running server, as they are at one moment
+  shoal backup /backup/monday.shoal --rate 20M         ... with 20 MiB a second at most
+  shoal backup - | zstd | ssh other 'cat > shoal.zst'  into a pipe
+  shoal backup copy.shoal --data shoal.data            of a store that no server has open
+  shoal backup verify /backup/monday.shoal             reads it and checks everything, without a store
+  shoal restore --data new.data /backup/monday.shoal   makes a store of it
+
+The file has its name when it is whole and durable. Keys, values, metadata, times and deadlines are kept.
+
+Exit codes: 0 the backup is whole, 1 it failed, or something in the store, or in the backup, is damaged and named.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Arguments {
+    /// The file to write, or - for standard output.
+    #[arg(required = true)]
+    dest: Option<PathBuf>,
+    /// Replace a file that exists.
+    #[arg(long)]
+    force: bool,
+    /// Write at most so many bytes a second.
+    #[arg(long, value_name = "BYTES")]
+    rate: Option<Size>,
+    /// Print one JSON object, and no progress; with - as DEST it goes to standard error.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreArguments,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Read a backup and check everything in it. No store is needed.
+    Verify(Verify),
+}
+
+#[derive(Args)]
+struct Verify {
+    /// The backup, or - for standard input.
+    file: PathBuf,
+    /// Print one JSON object, and no progress.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(Command::Verify(verify)) = &arguments.command {
+        return run_verify(verify);
+    }
+    let dest = arguments.dest.as_deref().ok_or_else(|| Usage("name the file of the backup".into()))?;
+    if arguments.rate.is_some_and(|rate| rate.0 == 0) {
+        return Err(Usage("--rate is above 0".into()).into());
+    }
+    let sofar = Arc::new(Sofar::default());
+    let stopped = sofar.clone();
+    stop_in_order(move || stopped.stop())?;
+    // The destination first: a backup that cannot be kept is not begun.
+    let mut sink = Sink::open(dest, arguments.force)?;
+    let shown = progress::start("backup", &sofar, arguments.json);
+    let mut found = None;
+    let work = async |objects: &Objects| {
+        found = Some(copy(objects, &mut sink, arguments.rate, &sofar).await?);
+        Ok(())
+    };
+    let result = arguments.store.with(Access::Read, work).await;
+    drop(shown);
+    result.with_context(|| format!("no backup was made in {}", dest.display()))?;
+    sink.finish()?;
+    let found = found.ok_or_else(|| anyhow!("no backup was made"))?;
+    found.tell(dest, dest == Path::new("-"), arguments.json)?;
+    if found.losses.is_empty() { Ok(()) } else { Err(Reported.into()) }
+}
+
+/// Copies a backup of the store into `sink`, and reads it on the way.
+async fn copy(
+    objects: &Objects,
+    sink: &mut Sink,
+    rate: Option<Size>,
+    sofar: &Sofar,
+) -> anyhow::Result<Found> {
+    let mut backup = objects.backup().await.context("the backup could not begin")?;
+    let (mut decoder, mut found) = (Decoder::new(), Found::default());
+    let (began, mut bytes) = (Instant::now(), 0);
+    while let Some(chunk) = backup.next().await? {
+        sofar.go_on()?;
+        tokio::task::block_in_place(|| sink.write(&chunk))?;
+        bytes += chunk.len() as u64;
+        decoder.push(&chunk);
+        while let Some(event) = decoder.next()? {
+            found.add(&event, sofar);
+        }
+        sofar.set(decoder.counts(), bytes);
+        if let Some(rate) = rate {
+            let due = Duration::from_secs_f64(bytes as f64 / rate.0 as f64);
+            tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
+        }
+    }
+    if found.end.is_none() {
+        bail!("the backup ended before its end record; make it again");
+    }
+    found.bytes = bytes;
+    Ok(found)
+}
+
+fn run_verify(verify: &Verify) -> anyhow::Result<()> {
+    let mut source = Source::open(&verify.file)?;
+    let (sofar, mut found) = (Arc::new(Sofar::default()), Found::default());
+    let shown = progress::start("verify", &sofar, verify.json);
+    while let Some(next) = source.next()? {
+        match next {
+            Ok(event) => found.add(&event, &sofar),
+            Err(damage) => {
+                warn(&format!("shoal: {}: {damage}", verify.file.display()));
+                found.damage.push(damage);
+            }
+        }
+        let (counts, bytes) = source.counts();
+        sofar.set(counts, bytes);
+    }
+    drop(shown);
+    let ((objects, value_bytes), bytes) = source.counts();
+    found.bytes = bytes;
+    (found.objects, found.value_bytes) = (objects, value_bytes);
+    found.tell(&verify.file, false, verify.json)?;
+    if found.damage.is_empty() { Ok(()) } else { Err(Reported.into()) }
+}
+
+/// What a backup holds.
+#[derive(Default)]
+pub(crate) struct Found {
+    header: Option<Header>,
+    end: Option<End>,
+    losses: Vec<Loss>,
+    damage: Vec<shoal_backup::Damage>,
+    objects: u64,
+    value_bytes: u64,
+    bytes: u64,
+}
+
+impl Found {
+    fn add(&mut self, event: &Event, sofar: &Sofar) {
+        match event {
+            Event::Header(header) => {
+                sofar.expect(header.value_bytes);
+                self.header = Some(header.clone());
+            }
+            Event::Loss(loss) => {
+                warn(&format!("shoal: warning: {}", words(loss)));
+                self.losses.push(loss.clone());
+            }
+            Event::End(end) => {
+                (self.objects, self.value_bytes) = (end.objects, end.value_bytes);
+                self.end = Some(*end);
+            }
+            Event::Objects(_) | Event::Begin(_) | Event::Piece { .. } | Event::Skipped(_) => {}
+        }
+    }
+
+    /// Says what there is; `on_error`: on standard error.
+    fn tell(&self, path: &Path, on_error: bool, as_json: bool) -> anyhow::Result<()> {
+        let line = if as_json { self.json(path).to_string() } else { self.line(path) };
+        if on_error {
+            warn(&line);
+            return Ok(());
+        }
+        let mut output = Output::new();
+        output.line(&line)?;
+        output.finish()
+    }
+
+    fn line(&self, path: &Path) -> String {
+        let of = self.header.as_ref().map_or("no header".to_owned(), |header| {
+            format!("version {} of {}", header.version, show_time(header.taken_ns))
+        });
+        let mut line = format!(
+            "{}: {of}, {} objects with {} of values, {} in all",
+            path.display(),
+            show_count(self.objects),
+            Size(self.value_bytes),
+            Size(self.bytes)
+        );
+        if !self.losses.is_empty() {
+            line.push_str(&format!(
+                "; {} things that the store could not read are missing",
+                self.losses.len()
+            ));
+        }
+        line.push_str(match self.damage.len() {
+            0 => "; it is whole",
+            _ => "; IT IS DAMAGED",
+        });
+        line
+    }
+
+    fn json(&self, path: &Path) -> Value {
+        let mut object = Map::new();
+        object.insert("backup".into(), path.to_string_lossy().into());
+        if let Some(header) = &self.header {
+            let store: String = header.store.iter().map(|byte| format!("{byte:02x}")).collect();
+            object.insert("store".into(), store.into());
+            object.insert("version".into(), header.version.0.into());
+            object.insert("taken".into(), show_time(header.taken_ns).into());
+            object.insert("taken_ns".into(), header.taken_ns.into());
+        }
+        object.insert("objects".into(), self.objects.into());
+        object.insert("value_bytes".into(), self.value_bytes.into());
+        object.insert("bytes".into(), self.bytes.into());
+        object.insert("missing".into(), self.losses.iter().map(words).collect::<Vec<_>>().into());
+        object.insert("damage".into(), damage_json(&self.damage));
+        object.into()
+    }
+}
+
+/// Damaged places, for programs.
+pub(crate) fn damage_json(damage: &[shoal_backup::Damage]) -> Value {
+    let one = |it: &shoal_backup::Damage| json!({ "frame": it.frame, "offset": it.offset, "why": it.why });
+    damage.iter().map(one).collect::<Vec<_>>().into()
+}
+
+/// A loss in words.
+pub(crate) fn words(loss: &Loss) -> String {
+    match loss {
+        Loss::Object { key, why } => {
+            format!("{:?} in bucket {:?} is not in the backup: {why}", show_key(key.key()), key.bucket())
+        }
+        Loss::Range(range) => {
+            let to = range.to.as_deref().map_or("the end".into(), |to| format!("{:?}", show_key(to)));
+            format!(
+                "keys of tablet {} from {:?} up to {to} are not in the backup: {}",
+                range.tablet,
+                show_key(&range.from),
+                range.why
+            )
+        }
+    }
+}

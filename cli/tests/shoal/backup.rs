@@ -1,0 +1,230 @@
+//! Backups: the drill, files that are refused, damage, and cuts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::harness::{Done, Server, command, run, serve};
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The value of the object number `which` in its state `state`; some are short, some long.
+fn value(which: usize, state: usize) -> Vec<u8> {
+    let bytes = [0, 50, 3_000, 20_000, 90_000, 700_000][which % 6] + state;
+    (0..bytes).map(|at| (at / 7 + which * 31 + state) as u8).collect()
+}
+
+fn key(which: usize) -> String {
+    format!("dir/{:03}\u{1}{}", which, "x".repeat(which % 200))
+}
+
+/// All objects of a bucket, from an export of it.
+fn all(store: &[&str], keys: &[String]) -> BTreeMap<String, Vec<u8>> {
+    let get = |key: &String| {
+        let done = run(&[&["get", key][..], store].concat());
+        (done.code == 0).then(|| (key.clone(), done.stdout))
+    };
+    keys.iter().filter_map(get).collect()
+}
+
+fn counted(done: &Done) -> u64 {
+    done.json()["objects"].as_u64().unwrap()
+}
+
+/// Load runs, a backup is made, the server is killed, its file is flipped: the restored store is that of the backup's version.
+#[test]
+fn the_drill() {
+    const COUNT: usize = 48;
+    let folder = tempfile::tempdir().unwrap();
+    let (data, dest, new) =
+        (folder.path().join("data"), folder.path().join("one.shoal"), folder.path().join("new"));
+    let (mut server, url) = serve(&data, &["--size", "256M"]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let client =
+        runtime.block_on(shoal_client::Client::connect(shoal_client::ConnectOptions::new(&url))).unwrap();
+    let put = async |which: usize, state: usize| {
+        let options = shoal_client::PutOptions::default();
+        client.put("default", key(which).as_bytes(), value(which, state).into(), options).await
+    };
+    // What stays: it is written before, and never again.
+    for which in 0..COUNT {
+        runtime.block_on(put(which, 0)).unwrap();
+    }
+    // What changes: key COUNT + n goes through the states 1, 2, ... under load, one after the other, in pairs of keys.
+    let stop = AtomicBool::new(false);
+    let written = std::sync::Mutex::new(Vec::new());
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for state in 1.. {
+                for which in COUNT..COUNT + 6 {
+                    let Ok(put) = runtime.block_on(put(which, state)) else { return };
+                    written.lock().unwrap().push((put.version.0, which, state));
+                }
+                if stop.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+        });
+        while written.lock().unwrap().len() < 12 {
+            std::thread::yield_now();
+        }
+        let done = run(&["backup", path(&dest), "--server", &url, "--json"]);
+        stop.store(true, Ordering::Release);
+        done
+    });
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!(counted(&done), COUNT as u64 + 6);
+    let version = done.json()["version"].as_u64().unwrap();
+    let mut truth: BTreeMap<String, Vec<u8>> =
+        (0..COUNT).map(|which| (key(which), value(which, 0))).collect();
+    for (put, which, state) in written.into_inner().unwrap() {
+        if put <= version {
+            truth.insert(key(which), value(which, state));
+        }
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let mut bytes = fs::read(&data).unwrap();
+    let mut place = 12_345_usize;
+    for _ in 0..1_000 {
+        place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = (place >> 20) % bytes.len();
+        bytes[at] ^= 1 << (place % 8);
+    }
+    fs::write(&data, bytes).unwrap();
+
+    let verified = run(&["backup", "verify", path(&dest), "--json"]);
+    assert_eq!((verified.code, counted(&verified)), (0, COUNT as u64 + 6), "{}", verified.stderr);
+    let restored = run(&["restore", "--data", path(&new), path(&dest), "--json", "--size", "256M"]);
+    assert_eq!((restored.code, counted(&restored)), (0, COUNT as u64 + 6), "{}", restored.stderr);
+    let keys: Vec<String> = (0..COUNT + 6).map(key).collect();
+    let found = all(&["--data", path(&new)], &keys);
+    assert!(found == truth, "the restored store is another one");
+    let stat = run(&["stat", &key(0), "--data", path(&new), "--json"]);
+    assert!(stat.json()["version"].as_u64().unwrap() >= version + (1 << 40), "{}", stat.text());
+    assert_eq!(run(&["check", "--data", path(&new)]).code, 0);
+    // A part of it.
+    let part = folder.path().join("part");
+    let done = run(&[
+        "restore",
+        "--data",
+        path(&part),
+        path(&dest),
+        "--prefix",
+        "dir/00",
+        "--json",
+        "--size",
+        "64M",
+    ]);
+    assert_eq!((done.code, counted(&done)), (0, 10), "{}", done.stderr);
+    let none = folder.path().join("none");
+    let done =
+        run(&["restore", "--data", path(&none), path(&dest), "--bucket", "other", "--json", "--size", "64M"]);
+    assert_eq!((done.code, counted(&done)), (0, 0), "{}", done.stderr);
+}
+
+/// Metadata, times and deadlines come back; what is there is never overwritten; damage is named with its place.
+#[test]
+fn damage_and_what_is_there_already() {
+    let server = Server::start();
+    server.put("plain", b"1", &["--meta", "a=b", "--content-type", "text/x"]);
+    server.put("mortal", b"2", &["--ttl", "1h"]);
+    server.put("short", b"3", &["--ttl", "8s"]);
+    for which in 0..8 {
+        server.put(format!("filled{which}"), &vec![which; 60_000], &[]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (dest, new) = (folder.path().join("one.shoal"), folder.path().join("new"));
+    let done = server.run(&["backup", path(&dest)]);
+    assert!(
+        done.code == 0 && done.text().contains("11 objects") && done.text().contains("whole"),
+        "{done:?}"
+    );
+    let again = server.run(&["backup", path(&dest)]);
+    assert!(
+        again.code == 1 && again.stderr.contains("exists") && again.stderr.contains("--force"),
+        "{again:?}"
+    );
+    assert_eq!(server.run(&["backup", path(&dest), "--force"]).code, 0);
+    let before = server.run(&["stat", "plain", "--json"]).json();
+    let mortal = server.run(&["stat", "mortal", "--json"]).json();
+    let to_pipe = server.run(&["backup", "-", "--json"]);
+    assert!(to_pipe.code == 0 && to_pipe.stdout.starts_with(b"SHBK"), "{}", to_pipe.stderr);
+    let piped = crate::harness::run_with(command(&["backup", "verify", "-"]), &to_pipe.stdout);
+    assert_eq!(piped.code, 0, "{}", piped.stderr);
+
+    std::thread::sleep(std::time::Duration::from_millis(8_100));
+    let restore = |backup: &Path, more: &[&str]| {
+        let words = ["restore", "--data", path(&new), path(backup), "--size", "64M", "--json"];
+        run(&[&words[..], more].concat())
+    };
+    let done = restore(&dest, &[]);
+    assert_eq!((done.code, counted(&done), &done.json()["expired"]), (0, 10, &1.into()), "{}", done.stderr);
+    let data = ["--data", path(&new)];
+    let stat = |key| run(&[&["stat", key, "--json"][..], &data].concat()).json();
+    for field in ["modified_ns", "meta", "content_type", "bytes"] {
+        assert_eq!(stat("plain")[field], before[field], "{field}");
+    }
+    let moved =
+        stat("mortal")["expire_time_ns"].as_i64().unwrap() - mortal["expire_time_ns"].as_i64().unwrap();
+    assert!(moved.abs() < 1_000_000_000, "the deadline moved by {moved} ns");
+    let exists = restore(&dest, &[]);
+    assert!(exists.code == 1 && exists.stderr.contains("exists"), "{exists:?}");
+
+    // A flipped bit in the middle; a cut.
+    fs::remove_file(&new).unwrap();
+    let whole = fs::read(&dest).unwrap();
+    let (flipped, cut) = (folder.path().join("flipped"), folder.path().join("cut"));
+    let mut bytes = whole.clone();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&flipped, &bytes).unwrap();
+    fs::write(&cut, &whole[..whole.len() - 20]).unwrap();
+    for backup in [&flipped, &cut] {
+        let verified = run(&["backup", "verify", path(backup)]);
+        assert!(
+            verified.code == 1 && verified.stderr.contains("in frame") && verified.stderr.contains("at byte"),
+            "{verified:?}"
+        );
+        let done = restore(backup, &[]);
+        assert!(
+            done.code == 1 && done.stderr.contains("--past-damage") && done.stderr.contains("at byte"),
+            "{done:?}"
+        );
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "no store is left");
+        let done = restore(backup, &["--past-damage"]);
+        assert_eq!(done.code, 1, "{}", done.stderr);
+        let is_cut = backup == &cut;
+        assert!(
+            counted(&done) == 10 && is_cut || counted(&done) < 10 && counted(&done) > 0 && !is_cut,
+            "{}",
+            done.text()
+        );
+        fs::remove_file(&new).unwrap();
+    }
+    let wrong = restore(Path::new("/etc/passwd"), &[]);
+    assert!(wrong.code == 1 && !new.exists(), "{wrong:?}");
+}
+
+/// `--rate` is kept, and a backup of a closed store is that of its server.
+#[test]
+fn a_closed_store_and_a_rate() {
+    let server = Server::start();
+    for which in 0..4_u8 {
+        server.put(format!("k{which}"), &vec![which; 100_000], &[]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dest = folder.path().join("slow.shoal");
+    let began = std::time::Instant::now();
+    assert_eq!(server.run(&["backup", path(&dest), "--rate", "200K"]).code, 0);
+    assert!(began.elapsed().as_secs_f64() > 1.5, "400 KB at 200 KiB a second take two seconds");
+    let data = folder.path().join("data");
+    let put = command(&["put", "k", "-", "--data", path(&data)]);
+    assert_eq!(crate::harness::run_with(put, b"v").code, 0);
+    let closed = folder.path().join("closed.shoal");
+    let done = run(&["backup", path(&closed), "--data", path(&data), "--json"]);
+    assert_eq!((done.code, counted(&done)), (0, 1), "{}", done.stderr);
+}

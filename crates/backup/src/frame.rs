@@ -1,0 +1,105 @@
+//! The envelope: each frame has a head with the backup's number, its own number, its length, and a checksum.
+
+use shoal_base::checksum::Crc32c;
+use shoal_base::codec::Reader;
+
+/// Bytes of a frame in front of its body.
+pub const FRAME_HEAD_BYTES: usize = 32;
+/// Bytes of a frame's body at most.
+pub const FRAME_BODY_BYTES_MAX: usize = 1 << 19;
+/// The first bytes of each frame, and so of the backup.
+pub(crate) const MAGIC: [u8; 4] = *b"SHBK";
+
+/// The kind of a frame's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A [`Header`](crate::Header).
+    Header = 1,
+    /// Whole objects.
+    Objects = 2,
+    /// The head of an object whose value is in the frames that follow.
+    Begin = 3,
+    /// A piece of that value.
+    Piece = 4,
+    /// Something that could not be read from the store.
+    Loss = 5,
+    /// The [`End`](crate::End).
+    End = 6,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Self> {
+        [Self::Header, Self::Objects, Self::Begin, Self::Piece, Self::Loss, Self::End]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// The head of a frame whose checksum is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameHead {
+    /// The kind; none: of a later version of the format.
+    pub kind: Option<Kind>,
+    pub backup: u64,
+    pub number: u64,
+    pub body_bytes: usize,
+}
+
+/// Appends the frame of `body` to `out`.
+pub(crate) fn put_frame(out: &mut Vec<u8>, kind: Kind, backup: u64, number: u64, body: &[u8]) {
+    let start = out.len();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&[kind as u8, 0, 0, 0]);
+    out.extend_from_slice(&backup.to_le_bytes());
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    let mut crc = Crc32c::new();
+    crc.update(&out[start..]);
+    crc.update(body);
+    out.extend_from_slice(&crc.finish().to_le_bytes());
+    out.extend_from_slice(body);
+}
+
+/// What `bytes` begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// A frame, in its first bytes.
+    Frame(FrameHead),
+    /// Perhaps a frame, of which more bytes are needed: so many in all.
+    Short(usize),
+    /// No frame, or a damaged one.
+    Wrong(&'static str),
+}
+
+/// Looks at the frame at the start of `bytes`.
+pub(crate) fn look(bytes: &[u8]) -> Look {
+    let known = bytes.len().min(MAGIC.len());
+    if bytes[..known] != MAGIC[..known] {
+        return Look::Wrong("no frame begins here");
+    }
+    let Some((head, rest)) = bytes.split_at_checked(FRAME_HEAD_BYTES) else {
+        return Look::Short(FRAME_HEAD_BYTES);
+    };
+    let Some((found, crc)) = read_head(head) else { return Look::Wrong("no frame begins here") };
+    if found.body_bytes > FRAME_BODY_BYTES_MAX {
+        return Look::Wrong("the frame is longer than frames are");
+    }
+    let Some(body) = rest.get(..found.body_bytes) else {
+        return Look::Short(FRAME_HEAD_BYTES + found.body_bytes);
+    };
+    let mut sum = Crc32c::new();
+    sum.update(&head[..FRAME_HEAD_BYTES - 4]);
+    sum.update(body);
+    if sum.finish() == crc { Look::Frame(found) } else { Look::Wrong("the frame's checksum is wrong") }
+}
+
+fn read_head(head: &[u8]) -> Option<(FrameHead, u32)> {
+    let mut reader = Reader::new(head);
+    reader.bytes(MAGIC.len()).ok()?;
+    let kind = Kind::of(reader.u8().ok()?);
+    reader.bytes(3).ok()?;
+    let backup = reader.u64().ok()?;
+    let number = reader.u64().ok()?;
+    let body_bytes = usize::try_from(reader.u32().ok()?).ok()?;
+    Some((FrameHead { kind, backup, number, body_bytes }, reader.u32().ok()?))
+}

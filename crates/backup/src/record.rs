@@ -1,0 +1,274 @@
+//! The parts of a backup: header, objects, losses, end; and each of them as bytes.
+
+use bytes::Bytes;
+use shoal_base::Lsn;
+use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
+use shoal_base::object::Metadata;
+use shoal_engine::{DamagedRange, ObjectKey};
+
+use crate::FORMAT_VERSION;
+
+/// The deadline is a time to live ([`ExpiresAt::is_relative`]).
+const FLAG_RELATIVE: u8 = 2;
+/// There is a deadline.
+const FLAG_DEADLINE: u8 = 1;
+
+/// Begins a backup. It stands there twice, so that one damaged place does not take it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The version of the format.
+    pub format: u32,
+    /// The identity of the store that the backup is of.
+    pub store: [u8; 16],
+    /// Every write with a version up to this one is in the backup, and none above.
+    pub version: Lsn,
+    /// What the wall clock showed at that version, in nanoseconds since the Unix epoch.
+    pub taken_ns: u64,
+    /// About how many objects there are; for a display of progress.
+    pub objects: u64,
+    /// About how many bytes their values have.
+    pub value_bytes: u64,
+}
+
+/// A deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpiresAt {
+    /// What the wall clock shows then, in nanoseconds since the Unix epoch.
+    pub at_ns: u64,
+    /// Whether the write gave a time to live, and not a moment of the wall clock.
+    pub is_relative: bool,
+}
+
+/// An object without its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectHead {
+    /// Bucket and key.
+    pub key: ObjectKey,
+    /// Its version in the store.
+    pub version: Lsn,
+    /// Modification time in nanoseconds since the Unix epoch.
+    pub modified_ns: u64,
+    /// Its deadline.
+    pub expiry: Option<ExpiresAt>,
+    /// Content type and user metadata.
+    pub metadata: Metadata,
+    /// Bytes of its value.
+    pub value_bytes: u64,
+}
+
+/// A whole object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectRecord {
+    /// All but the value.
+    pub head: ObjectHead,
+    /// The value.
+    pub value: Bytes,
+}
+
+/// Something that the store has, or had, and that could not be read for the backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The value of an object, which is not in the backup, or only its first pieces.
+    Object {
+        /// Bucket and key.
+        key: ObjectKey,
+        /// The reason.
+        why: String,
+    },
+    /// The objects of a range of encoded keys (bucket, a zero byte, key).
+    Range(DamagedRange),
+}
+
+/// Ends a backup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// Whole objects in it.
+    pub objects: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+    /// Objects whose values could not be read.
+    pub unreadable: u64,
+    /// Ranges of keys that could not be read.
+    pub ranges: u64,
+    /// Frames in front of the end's.
+    pub frames: u64,
+    /// Bytes in front of the end's frame.
+    pub bytes: u64,
+    /// CRC-32C of these bytes.
+    pub crc: u32,
+}
+
+/// The bytes of a part make no sense.
+pub(crate) type Wrong = &'static str;
+
+fn truncated(_: Truncated) -> Wrong {
+    "a record is longer than its frame"
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        out.extend_from_slice(&self.format.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.store);
+        for number in [self.version.0, self.taken_ns, self.objects, self.value_bytes] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, Wrong> {
+        let mut reader = Reader::new(body);
+        let format = reader.u32().map_err(truncated)?;
+        if format != FORMAT_VERSION {
+            return Err(
+                "the backup has a format that this program does not know: use the version of shoal that wrote it",
+            );
+        }
+        reader.u32().map_err(truncated)?;
+        let store = reader.bytes(16).map_err(truncated)?.try_into().map_err(|_| "no identity")?;
+        let mut number = || reader.u64().map_err(truncated);
+        Ok(Self {
+            format,
+            store,
+            version: Lsn(number()?),
+            taken_ns: number()?,
+            objects: number()?,
+            value_bytes: number()?,
+        })
+    }
+}
+
+impl ObjectHead {
+    /// Appends all but the value.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let deadline = self.expiry.map_or(0, |expiry| {
+            if expiry.is_relative { FLAG_DEADLINE | FLAG_RELATIVE } else { FLAG_DEADLINE }
+        });
+        out.push(deadline);
+        put_prefixed(out, self.key.bucket().as_bytes());
+        put_prefixed(out, self.key.key());
+        put_varint(out, self.version.0);
+        put_varint(out, self.modified_ns);
+        if let Some(expiry) = self.expiry {
+            put_varint(out, expiry.at_ns);
+        }
+        put_prefixed(out, self.metadata.content_type.as_bytes());
+        put_varint(out, self.metadata.user.len() as u64);
+        for (name, value) in &self.metadata.user {
+            put_prefixed(out, name.as_bytes());
+            put_prefixed(out, value);
+        }
+        put_varint(out, self.value_bytes);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, Wrong> {
+        let flags = reader.u8().map_err(truncated)?;
+        if flags & !(FLAG_DEADLINE | FLAG_RELATIVE) != 0 || flags == FLAG_RELATIVE {
+            return Err("an object has flags that are not known");
+        }
+        let key = decode_key(reader)?;
+        let version = Lsn(reader.varint().map_err(truncated)?);
+        let modified_ns = reader.varint().map_err(truncated)?;
+        let expiry = match flags & FLAG_DEADLINE {
+            0 => None,
+            _ => Some(ExpiresAt {
+                at_ns: reader.varint().map_err(truncated)?,
+                is_relative: flags & FLAG_RELATIVE != 0,
+            }),
+        };
+        let content_type = text(reader)?;
+        let mut user = Vec::new();
+        for _ in 0..reader.varint().map_err(truncated)? {
+            user.push((text(reader)?, Bytes::copy_from_slice(reader.prefixed().map_err(truncated)?)));
+        }
+        let value_bytes = reader.varint().map_err(truncated)?;
+        Ok(Self { key, version, modified_ns, expiry, metadata: Metadata { content_type, user }, value_bytes })
+    }
+}
+
+fn decode_key(reader: &mut Reader<'_>) -> Result<ObjectKey, Wrong> {
+    let bucket = text(reader)?;
+    let key = reader.prefixed().map_err(truncated)?;
+    ObjectKey::new(&bucket, key).map_err(|_| "an object has a bucket or a key that cannot be")
+}
+
+fn text(reader: &mut Reader<'_>) -> Result<String, Wrong> {
+    let bytes = reader.prefixed().map_err(truncated)?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| "a name is no text")
+}
+
+/// The objects of a frame, each with its value.
+pub(crate) fn decode_objects(body: &Bytes) -> Result<Vec<ObjectRecord>, Wrong> {
+    let mut reader = Reader::new(body);
+    let mut objects = Vec::new();
+    while !reader.is_empty() {
+        let head = ObjectHead::decode(&mut reader)?;
+        let bytes = usize::try_from(head.value_bytes).map_err(|_| "a record is longer than its frame")?;
+        let value = body.slice_ref(reader.bytes(bytes).map_err(truncated)?);
+        objects.push(ObjectRecord { head, value });
+    }
+    Ok(objects)
+}
+
+impl Loss {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Self::Object { key, why } => {
+                out.push(0);
+                put_prefixed(&mut out, key.bucket().as_bytes());
+                put_prefixed(&mut out, key.key());
+                put_prefixed(&mut out, why.as_bytes());
+            }
+            Self::Range(range) => {
+                out.push(1);
+                out.extend_from_slice(&range.tablet.0.to_le_bytes());
+                put_prefixed(&mut out, &range.from);
+                out.push(u8::from(range.to.is_some()));
+                put_prefixed(&mut out, range.to.as_deref().unwrap_or_default());
+                put_varint(&mut out, range.block);
+                put_prefixed(&mut out, range.why.as_bytes());
+            }
+        }
+        out
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, Wrong> {
+        let mut reader = Reader::new(body);
+        match reader.u8().map_err(truncated)? {
+            0 => Ok(Self::Object { key: decode_key(&mut reader)?, why: text(&mut reader)? }),
+            1 => {
+                let tablet = shoal_base::TabletId(reader.u16().map_err(truncated)?);
+                let from = reader.prefixed().map_err(truncated)?.to_vec();
+                let has_end = reader.u8().map_err(truncated)? != 0;
+                let to = reader.prefixed().map_err(truncated)?.to_vec();
+                let block = reader.varint().map_err(truncated)?;
+                let why = text(&mut reader)?;
+                Ok(Self::Range(DamagedRange { tablet, from, to: has_end.then_some(to), block, why }))
+            }
+            _ => Err("a loss is of a kind that is not known"),
+        }
+    }
+}
+
+impl End {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(52);
+        for number in [self.objects, self.value_bytes, self.unreadable, self.ranges, self.frames, self.bytes]
+        {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&self.crc.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, Wrong> {
+        let mut reader = Reader::new(body);
+        let mut number = || reader.u64().map_err(truncated);
+        let [objects, value_bytes, unreadable, ranges, frames, bytes] =
+            [number()?, number()?, number()?, number()?, number()?, number()?];
+        let crc = reader.u32().map_err(truncated)?;
+        Ok(Self { objects, value_bytes, unreadable, ranges, frames, bytes, crc })
+    }
+}

@@ -1,0 +1,74 @@
+//! Brings all tablets to one version (INV-36).
+//!
+//! All active overlays are frozen under their locks at one marker, and applied. The applier's turn is held from the freeze to the last
+//! apply, so no tablet's trees get a later record meanwhile.
+
+use std::sync::Arc;
+
+use shoal_base::Lsn;
+
+use crate::common::error::{Error, Result};
+use crate::log::queue::Item;
+use crate::store::Inner;
+use crate::tablet::snapshots::Frozen;
+use crate::tablet::view::{Tablet, View};
+use crate::testing::injected_bug::{Bug, injected};
+
+/// Attempts to find all overlays ready to be frozen, while other tasks apply.
+const TRIES: u32 = 16;
+
+impl Inner {
+    /// Applies everything up to one version, and gives that version and the trees of all tablets. A store that takes no writes any
+    /// more gives its trees and overlays as they are.
+    ///
+    /// # Errors
+    /// As an apply; [`Error::Busy`].
+    pub(crate) async fn freeze_at_one_version(&self) -> Result<(Lsn, Frozen)> {
+        if self.log.poison.check().is_err() {
+            return Ok(self.frozen_for_good());
+        }
+        for _ in 0..TRIES {
+            // What can be applied before is no part of the time for which no other apply runs.
+            self.apply_all().await?;
+            for tablet in self.tablets.all() {
+                self.make_room_for_a_layer(tablet).await?;
+            }
+            let _turn = self.maintenance.applier.take().await;
+            self.log.poison.check()?;
+            let is_ready = |view: Arc<View>| view.frozen.is_none() && view.trees.has_place_for_a_layer();
+            if self.tablets.all().iter().all(|tablet| is_ready(tablet.view())) {
+                return self.freeze_now().await;
+            }
+        }
+        Err(Error::Busy("its applies do not come to an end"))
+    }
+
+    async fn freeze_now(&self) -> Result<(Lsn, Frozen)> {
+        let queue = |marker| self.log.committer.push(Item::Marker(marker));
+        let tablets = self.tablets.all();
+        let marker = if injected(Bug::SnapshotOfMoments) {
+            let freeze = |tablet: &Arc<Tablet>| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                Tablet::freeze_all(std::slice::from_ref(tablet), queue)
+            };
+            let Some(last) = tablets.iter().map(freeze).last() else { return Ok(self.frozen_for_good()) };
+            last
+        } else {
+            Tablet::freeze_all(tablets, queue)
+        };
+        let moment = self.log.moment();
+        self.log.committer.drive();
+        let version = self.log.committer.wait_marker(&marker).await?;
+        for tablet in tablets {
+            self.apply_frozen(tablet, version).await?;
+        }
+        let views = tablets.iter().map(|tablet| Arc::new(tablet.view().only_trees())).collect();
+        Ok((version, Frozen { views, moment }))
+    }
+
+    /// The views of a store whose records stay as they are.
+    fn frozen_for_good(&self) -> (Lsn, Frozen) {
+        let views = self.tablets.all().iter().map(|tablet| tablet.view()).collect();
+        (self.log.committer.durable(), Frozen { views, moment: self.log.moment() })
+    }
+}

@@ -1,0 +1,188 @@
+//! A snapshot: the whole store at one version, to be read while writes go on (INV-36).
+
+use std::sync::Arc;
+
+use shoal_base::Lsn;
+use shoal_base::task::Boxed;
+
+use crate::common::damaged_range::DamagedRange;
+use crate::common::error::{Error, Result};
+use crate::common::key::ObjectKey;
+use crate::common::object::{ByteRange, ListPage, ListRequest, Metadata, Object, ObjectInfo};
+use crate::log::driver::uninterrupted;
+use crate::read::get::{FoundEntry, check_single, is_unreadable};
+use crate::read::list::{list_frozen, walk_frozen};
+use crate::store::Store;
+use crate::tablet::snapshots::{Frozen, Holding};
+
+/// Objects of one [page](Snapshot::objects) of a snapshot at most.
+pub const SNAPSHOT_PAGE_MAX: usize = 1_000;
+
+/// All objects of a store at one version. Cheap to clone; the last clone that goes lets the space go.
+///
+/// A snapshot keeps the space of everything that it reaches, and of what was freed since, from being used again. So the store drops it
+/// after [`Tuning::snapshot_max_age_ns`](crate::Tuning::snapshot_max_age_ns), where less than a tenth of its space is free because of it, and
+/// where a write finds no room otherwise. From then on each call answers [`Error::SnapshotDropped`].
+#[derive(Clone)]
+pub struct Snapshot {
+    store: Store,
+    version: Lsn,
+    taken_ns: u64,
+    holding: Arc<Holding>,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Snapshot(version {})", self.version)
+    }
+}
+
+/// Some objects of a snapshot, in the order of buckets and keys.
+#[derive(Clone, Debug, Default)]
+pub struct SnapshotPage {
+    /// Keys and what is known about their objects.
+    pub objects: Vec<(ObjectKey, ObjectInfo)>,
+    /// The place to go on from; none: there are no more.
+    pub next: Option<SnapshotPlace>,
+    /// Ranges of encoded keys (bucket, a zero byte, key) that the page skips, because they are damaged.
+    pub damaged: Vec<DamagedRange>,
+}
+
+/// A place in the order of a snapshot's objects. The default is in front of the first.
+#[derive(Clone, Debug, Default)]
+pub struct SnapshotPlace(Vec<u8>);
+
+impl Store {
+    /// A snapshot of the store as it is now: every write with a version up to [`Snapshot::version`] is in it, and none above.
+    ///
+    /// It applies what the log holds, which takes as long as the applies before it do; writes go on meanwhile. A store that was
+    /// opened read-only gives one, too.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::Busy`] where there are too many snapshots; as the device.
+    pub fn snapshot(&self) -> Boxed<'_, Result<Snapshot>> {
+        Box::pin(async {
+            let inner = &*self.0;
+            inner.check_open()?;
+            let (version, frozen) = uninterrupted(inner.freeze_at_one_version())?;
+            let taken_ns = frozen.moment.wall_ns();
+            let until_ns = inner.now_ns().saturating_add(inner.tuning.snapshot_max_age_ns);
+            let holding = Holding::new(version, until_ns, frozen);
+            inner.tablets.snapshots.add(&holding)?;
+            Ok(Snapshot { store: self.clone(), version, taken_ns, holding })
+        })
+    }
+
+    /// The random identity of the store, made when it was laid out.
+    #[must_use]
+    pub fn identity(&self) -> [u8; 16] {
+        self.0.identity
+    }
+
+    /// The number of snapshots that hold space now.
+    #[must_use]
+    pub fn snapshots_held(&self) -> usize {
+        self.0.tablets.snapshots.count()
+    }
+}
+
+impl Snapshot {
+    /// Every write with a version up to this one is in the snapshot, and none above.
+    #[must_use]
+    pub fn version(&self) -> Lsn {
+        self.version
+    }
+
+    /// What the wall clock showed at that version, in nanoseconds since the Unix epoch. Objects that had expired by then are not in the
+    /// snapshot; those that expire later stay, with their deadlines.
+    #[must_use]
+    pub fn taken_ns(&self) -> u64 {
+        self.taken_ns
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The object, or the bytes of it in `range`; `None` if it did not exist.
+    ///
+    /// # Errors
+    /// As [`Store::get`]; [`Error::SnapshotDropped`].
+    pub async fn get(&self, key: &ObjectKey, range: ByteRange) -> Result<Option<Object>> {
+        let frozen = self.held()?;
+        let Some(found) = self.find(&frozen, key).await? else { return Ok(None) };
+        let (first, bytes) = range.within(found.entry.value_bytes);
+        check_single(bytes)?;
+        let mut object = self.store.0.read_object(&found, first, bytes).await?;
+        object.info.expiry = found.entry.end.map(|end| frozen.moment.deadline(end));
+        Ok(Some(object))
+    }
+
+    /// The object's version, length, times and metadata; `None` if it did not exist.
+    ///
+    /// # Errors
+    /// As [`Store::head`]; [`Error::SnapshotDropped`].
+    pub async fn head(&self, key: &ObjectKey) -> Result<Option<ObjectInfo>> {
+        let frozen = self.held()?;
+        match self.find(&frozen, key).await? {
+            Some(found) => self.info(&frozen, &found).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// One page of the keys of a bucket, as [`Store::list`] gives them. All pages are of the same version.
+    ///
+    /// # Errors
+    /// As [`Store::list`]; [`Error::SnapshotDropped`].
+    pub async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        list_frozen(&self.store.0, request, &*self.held()?).await
+    }
+
+    /// At most `limit` objects (1 to [`SNAPSHOT_PAGE_MAX`]) of all buckets from `place` on, in the order of buckets and keys. A page may
+    /// be short, or empty, and yet not be the last one.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotDropped`]; as the device.
+    pub async fn objects(&self, place: &SnapshotPlace, limit: usize) -> Result<SnapshotPage> {
+        let frozen = self.held()?;
+        let inner = &*self.store.0;
+        let limit = limit.clamp(1, SNAPSHOT_PAGE_MAX);
+        let walked = walk_frozen(inner, &frozen, place.0.clone(), limit).await?;
+        let mut page = SnapshotPage {
+            objects: Vec::with_capacity(walked.entries.len()),
+            next: walked.next.map(SnapshotPlace),
+            damaged: walked.damaged,
+        };
+        for (key, found) in walked.entries {
+            let info = match self.info(&frozen, &found).await {
+                Ok(info) => info,
+                // A reader of the value meets the damage, too, and tells it.
+                Err(error) if is_unreadable(&error) => inner.info_of(&found, Metadata::default()),
+                Err(error) => return Err(error),
+            };
+            page.objects.push((key, info));
+        }
+        Ok(page)
+    }
+
+    fn held(&self) -> Result<Arc<Frozen>> {
+        self.store.0.check_open()?;
+        self.holding.get()
+    }
+
+    async fn find(&self, frozen: &Frozen, key: &ObjectKey) -> Result<Option<FoundEntry>> {
+        let inner = &*self.store.0;
+        let tablet = usize::from(inner.tablets.of(key).id.0);
+        let view = frozen.views.get(tablet).ok_or(Error::Closed)?;
+        let found = inner.find_stored(view, key.encoded()).await?;
+        Ok(found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version)))
+    }
+
+    async fn info(&self, frozen: &Frozen, found: &FoundEntry) -> Result<ObjectInfo> {
+        let mut info = self.store.0.info(found).await?;
+        info.expiry = found.entry.end.map(|end| frozen.moment.deadline(end));
+        Ok(info)
+    }
+}

@@ -1,0 +1,98 @@
+//! The trees that snapshots hold. A snapshot holds the space of everything that it reaches, so the store takes it back after a
+//! time, or where the space is needed (INV-36).
+
+use std::sync::{Arc, Weak};
+
+use shoal_base::Lsn;
+use shoal_base::sync::Mutex;
+
+use crate::common::error::{Error, Result};
+use crate::log::expiry::Moment;
+use crate::tablet::view::View;
+
+/// Snapshots of a store at the same time.
+pub(crate) const SNAPSHOTS_MAX: usize = 16;
+
+/// All tablets at one version.
+pub(crate) struct Frozen {
+    /// In the order of tablets.
+    pub views: Vec<Arc<View>>,
+    /// The clocks at that version: what had expired by then does not exist.
+    pub moment: Moment,
+}
+
+/// The holding of one snapshot.
+pub(crate) struct Holding {
+    version: Lsn,
+    until_ns: u64,
+    /// The trees, or why they are not held any more.
+    held: Mutex<Result<Arc<Frozen>, &'static str>>,
+}
+
+impl Holding {
+    /// Holds `frozen` until `until_ns` at most.
+    pub(crate) fn new(version: Lsn, until_ns: u64, frozen: Frozen) -> Arc<Self> {
+        Arc::new(Self { version, until_ns, held: Mutex::new(Ok(Arc::new(frozen))) })
+    }
+
+    /// The trees, for the time of one read.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotDropped`].
+    pub(crate) fn get(&self) -> Result<Arc<Frozen>> {
+        self.held.lock().clone().map_err(|why| Error::SnapshotDropped { version: self.version, why })
+    }
+
+    fn let_go(&self, why: &'static str) {
+        let mut held = self.held.lock();
+        if held.is_ok() {
+            let before = std::mem::replace(&mut *held, Err(why));
+            drop(held);
+            tracing::warn!("the snapshot of version {} was dropped: {why}", self.version);
+            drop(before);
+        }
+    }
+}
+
+/// The snapshots of a store.
+#[derive(Default)]
+pub(crate) struct Snapshots(Mutex<Vec<Weak<Holding>>>);
+
+impl Snapshots {
+    /// Adds a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] where there are [`SNAPSHOTS_MAX`].
+    pub(crate) fn add(&self, holding: &Arc<Holding>) -> Result<()> {
+        let mut all = self.0.lock();
+        all.retain(|holding| holding.strong_count() > 0);
+        if all.len() >= SNAPSHOTS_MAX {
+            return Err(Error::Busy("there are 16 snapshots already"));
+        }
+        all.push(Arc::downgrade(holding));
+        Ok(())
+    }
+
+    /// The snapshots that hold something.
+    fn all(&self) -> Vec<Arc<Holding>> {
+        let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        all.into_iter().filter(|holding| holding.held.lock().is_ok()).collect()
+    }
+
+    /// The number of snapshots that hold something.
+    pub(crate) fn count(&self) -> usize {
+        self.all().len()
+    }
+
+    /// Drops those whose time ended before `now_ns`.
+    pub(crate) fn expire(&self, now_ns: u64) {
+        for holding in self.all().into_iter().filter(|holding| holding.until_ns < now_ns) {
+            holding.let_go("it was held for longer than snapshots may be (snapshot_max_age_ns)");
+        }
+    }
+
+    /// Drops all of them.
+    pub(crate) fn drop_all(&self, why: &'static str) {
+        self.all().iter().for_each(|holding| holding.let_go(why));
+    }
+}
