@@ -31,13 +31,13 @@ impl Source {
         Ok(Self { input, name, decoder: Decoder::new(), buffer: vec![0; READ_BYTES], is_over: false })
     }
 
-    /// What comes next, or a damage, behind which it goes on; none at the end.
+    /// The next part, or a damage, behind which it goes on; none at the end.
     ///
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn next(&mut self) -> anyhow::Result<Option<Result<Event, Damage>>> {
         loop {
-            match self.decoder.next() {
+            match self.decoder.next_event() {
                 Ok(Some(event)) => return Ok(Some(Ok(event))),
                 Err(damage) => return Ok(Some(Err(damage))),
                 Ok(None) if self.is_over => return Ok(None),

@@ -112,7 +112,7 @@ async fn copy(
         tokio::task::block_in_place(|| sink.write(&chunk))?;
         bytes += chunk.len() as u64;
         decoder.push(&chunk);
-        while let Some(event) = decoder.next()? {
+        while let Some(event) = decoder.next_event()? {
             found.add(&event, sofar);
         }
         sofar.set(decoder.counts(), bytes);
@@ -151,7 +151,7 @@ fn run_verify(verify: &Verify) -> anyhow::Result<()> {
     if found.damage.is_empty() { Ok(()) } else { Err(Reported.into()) }
 }
 
-/// What a backup holds.
+/// The contents of a backup.
 #[derive(Default)]
 pub(crate) struct Found {
     header: Option<Header>,

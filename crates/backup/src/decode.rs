@@ -15,7 +15,7 @@ pub struct Damage {
     pub frame: u64,
     /// The offset in the backup, bytes.
     pub offset: u64,
-    /// What is wrong.
+    /// The damage in words.
     pub why: &'static str,
 }
 
@@ -30,7 +30,7 @@ pub struct Skipped {
     pub to: u64,
 }
 
-/// What a backup has next.
+/// The next part of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Its header; the second copy of it gives no event where the first did.
@@ -124,11 +124,11 @@ impl Decoder {
         (self.seen.objects, self.seen.value_bytes)
     }
 
-    /// What comes next; `None`: more bytes are needed, or, after [`complete`](Self::complete), there is nothing more.
+    /// The next part; `None`: more bytes are needed, or, after [`complete`](Self::complete), there is nothing more.
     ///
     /// # Errors
     /// A damaged place.
-    pub fn next(&mut self) -> Result<Option<Event>, Damage> {
+    pub fn next_event(&mut self) -> Result<Option<Event>, Damage> {
         loop {
             if self.passing.is_some() {
                 match self.pass() {

@@ -60,7 +60,7 @@ pub(crate) fn put_frame(out: &mut Vec<u8>, kind: Kind, backup: u64, number: u64,
     out.extend_from_slice(body);
 }
 
-/// What `bytes` begin with.
+/// The beginning of `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// A frame, in its first bytes.

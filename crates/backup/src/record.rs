@@ -22,7 +22,7 @@ pub struct Header {
     pub store: [u8; 16],
     /// Every write with a version up to this one is in the backup, and none above.
     pub version: Lsn,
-    /// What the wall clock showed at that version, in nanoseconds since the Unix epoch.
+    /// The wall clock's time at that version, in nanoseconds since the Unix epoch.
     pub taken_ns: u64,
     /// About how many objects there are; for a display of progress.
     pub objects: u64,
@@ -33,7 +33,7 @@ pub struct Header {
 /// A deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpiresAt {
-    /// What the wall clock shows then, in nanoseconds since the Unix epoch.
+    /// The wall clock's time then, in nanoseconds since the Unix epoch.
     pub at_ns: u64,
     /// Whether the write gave a time to live, and not a moment of the wall clock.
     pub is_relative: bool,

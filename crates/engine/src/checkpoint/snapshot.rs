@@ -46,16 +46,14 @@ impl Inner {
     async fn freeze_now(&self) -> Result<(Lsn, Frozen)> {
         let queue = |marker| self.log.committer.push(Item::Marker(marker));
         let tablets = self.tablets.all();
-        let marker = if injected(Bug::SnapshotOfMoments) {
-            let freeze = |tablet: &Arc<Tablet>| {
+        let mut marker = None;
+        if injected(Bug::SnapshotOfMoments) {
+            for tablet in tablets {
                 std::thread::sleep(std::time::Duration::from_millis(1));
-                Tablet::freeze_all(std::slice::from_ref(tablet), queue)
-            };
-            let Some(last) = tablets.iter().map(freeze).last() else { return Ok(self.frozen_for_good()) };
-            last
-        } else {
-            Tablet::freeze_all(tablets, queue)
-        };
+                marker = Some(Tablet::freeze_all(std::slice::from_ref(tablet), queue));
+            }
+        }
+        let marker = marker.unwrap_or_else(|| Tablet::freeze_all(tablets, queue));
         let moment = self.log.moment();
         self.log.committer.drive();
         let version = self.log.committer.wait_marker(&marker).await?;

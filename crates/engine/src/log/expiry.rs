@@ -386,7 +386,7 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// What the wall clock showed, in nanoseconds since the Unix epoch.
+    /// The wall clock's time, in nanoseconds since the Unix epoch.
     pub(crate) fn wall_ns(&self) -> u64 {
         self.wall_ns
     }

@@ -93,7 +93,7 @@ impl Snapshot {
         self.version
     }
 
-    /// What the wall clock showed at that version, in nanoseconds since the Unix epoch. Objects that had expired by then are not in the
+    /// The wall clock's time at that version, in nanoseconds since the Unix epoch. Objects that had expired by then are not in the
     /// snapshot; those that expire later stay, with their deadlines.
     #[must_use]
     pub fn taken_ns(&self) -> u64 {

@@ -20,7 +20,7 @@ use crate::common::{assert_clean, environment, format, key, lab_number, open, ti
 /// Bytes of values of every kind: in leaves, in packed runs, in extents, with a manifest.
 const SIZES: [usize; 8] = [0, 60, 700, 1_500, 5_000, 12_288, 40_000, 300_000];
 
-/// What a store held: version, and the seed and the length of the value.
+/// The contents of a store: version, and the seed and the length of the value.
 type Held = BTreeMap<ObjectKey, (u64, u64, usize)>;
 
 fn name(bucket: u8, which: u8) -> ObjectKey {
@@ -338,7 +338,7 @@ fn a_snapshot_has_an_age() {
     assert!(error.to_string().contains("longer than snapshots may be"), "{error}");
 }
 
-/// What had expired is not in a snapshot; what expires later stays, with its deadline as it was.
+/// An expired object is not in a snapshot; an object that expires later stays, with its deadline as it was.
 #[test]
 fn an_object_that_expires_later_stays_in_a_snapshot() {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
