@@ -145,14 +145,13 @@ impl Decoder {
             let head = match look(&self.bytes) {
                 Look::Frame(head) => head,
                 Look::Short(_) if !self.is_complete => return Ok(None),
-                Look::Short(_) => {
+                Look::Short(_) if self.bytes.is_empty() => {
                     let error = self.damage("the backup is cut off here: its end is missing");
-                    self.passing = None;
-                    self.offset += self.bytes.len() as u64;
-                    self.bytes.clear();
-                    self.is_over = true;
+                    (self.passing, self.is_over) = (None, true);
                     return Err(error);
                 }
+                // A damaged length says so, too: whole frames may follow.
+                Look::Short(_) => return Err(self.damage("the frame is cut off, or its length is damaged")),
                 Look::Wrong(why) => return Err(self.damage(why)),
             };
             if *self.backup.get_or_insert(head.backup) != head.backup {
