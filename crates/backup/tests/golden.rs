@@ -66,7 +66,7 @@ fn read(bytes: &[u8], piece: usize) -> (Vec<Event>, Vec<Damage>) {
     let mut pieces = bytes.chunks(piece);
     let mut is_over = false;
     loop {
-        match decoder.next() {
+        match decoder.next_event() {
             Ok(Some(event)) => events.push(event),
             Err(found) => damage.push(found),
             Ok(None) if is_over => return (events, damage),
