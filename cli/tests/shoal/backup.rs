@@ -41,7 +41,7 @@ fn the_drill() {
     let folder = tempfile::tempdir().unwrap();
     let (data, dest, new) =
         (folder.path().join("data"), folder.path().join("one.shoal"), folder.path().join("new"));
-    let (mut server, url) = serve(&data, &["--size", "256M"]);
+    let (mut server, url) = serve(&data, &[]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let client =
         runtime.block_on(shoal_client::Client::connect(shoal_client::ConnectOptions::new(&url))).unwrap();
