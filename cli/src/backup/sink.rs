@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -34,8 +35,10 @@ impl Sink {
         name.push(".unfinished");
         let path = PathBuf::from(name);
         let what = || format!("cannot write the backup {}", path.display());
-        let file =
-            OpenOptions::new().create(true).truncate(false).write(true).open(&path).with_context(what)?;
+        // It holds all objects in clear text: it is for its owner alone, as the data file is.
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        let file = options.open(&path).with_context(what)?;
         if file.try_lock().is_err() {
             bail!("{}: another backup writes to it", what());
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -96,6 +97,8 @@ fn the_drill() {
     }
     fs::write(&data, bytes).unwrap();
 
+    let mode = fs::metadata(&dest).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "a backup is for its owner alone");
     let verified = run(&["backup", "verify", path(&dest), "--json"]);
     assert_eq!((verified.code, counted(&verified)), (0, COUNT as u64 + 6), "{}", verified.stderr);
     let restored = run(&["restore", "--data", path(&new), path(&dest), "--json", "--size", "256M"]);
