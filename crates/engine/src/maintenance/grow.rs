@@ -144,20 +144,21 @@ impl Inner {
         if self.wants_growth() { Ok(self.grow(0).await? > 0) } else { Ok(true) }
     }
 
-    /// Grows the file for a write that lacks `blocks` blocks. If the disk under the file is full, the caller's error is
-    /// a full store.
-    pub(crate) async fn grow_for(&self, blocks: u64) -> Result<()> {
+    /// Grows the file for a write that lacks `blocks` blocks; false where it could not grow. If the disk under the file is full, the
+    /// caller's error is a full store.
+    pub(crate) async fn grow_for(&self, blocks: u64) -> Result<bool> {
         if !self.device.inner().can_grow() {
-            return Ok(());
+            return Ok(false);
         }
+        let mut has_grown = false;
         loop {
             match self.grow(self.space.missing(blocks)).await {
-                Ok(0) => return Ok(()),
-                Ok(_) if self.space.missing(blocks) == 0 => return Ok(()),
-                Ok(_) => {}
+                Ok(0) => return Ok(has_grown),
+                Ok(_) if self.space.missing(blocks) == 0 => return Ok(true),
+                Ok(_) => has_grown = true,
                 Err(error) => {
                     tracing::warn!("the data file could not grow: {error}");
-                    return Ok(());
+                    return Ok(has_grown);
                 }
             }
         }
@@ -262,4 +263,40 @@ pub(crate) async fn zero(device: &Device, from: u64, to: u64) -> Result<()> {
         at += blocks;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use shoal_device::MemDevice;
+
+    use super::*;
+    use crate::space::manager::Shortage;
+    use crate::testing::fixtures::{environment, options};
+    use crate::{FormatOptions, Store, block_on};
+
+    /// Others may take the blocks of each step before the writer that made them does: no write is refused while the file can grow.
+    #[test]
+    fn a_claim_goes_on_while_the_file_can_grow() {
+        let device = Device::new(Arc::new(MemDevice::growable(1)));
+        let format = FormatOptions { initial_blocks: Some(0), ..FormatOptions::for_blocks(1 << 16) };
+        block_on(Store::format(&device, &format, &environment())).unwrap();
+        let mut options = options();
+        options.tuning.growth_blocks = 64;
+        let store = block_on(Store::open(device, options, environment())).unwrap();
+        let attempts = AtomicU32::new(0);
+        let until = |last: u32| {
+            let attempts = &attempts;
+            move || {
+                let taken = attempts.fetch_add(1, Ordering::Relaxed) < last;
+                if taken { Err(Shortage { needed: 8, available: 0 }) } else { Ok(()) }
+            }
+        };
+        block_on(store.0.claim(until(20))).unwrap();
+        // The end of growth is the end of all attempts.
+        let full = block_on(store.0.claim(until(u32::MAX)));
+        assert!(matches!(full, Err(Error::Full { needed: 8, .. })), "{full:?}");
+        assert_eq!(store.stat().device_blocks, 1 << 16);
+    }
 }

@@ -187,11 +187,12 @@ impl Inner {
         claimed.map_err(Error::from)
     }
 
-    /// One step after another until there is enough room; false where the last resort, what is dead in packed runs, gives none.
+    /// One step after another until there is enough room; false where the last resort, what is dead in packed runs, gives none, and the
+    /// device cannot grow. Other writers may take what a step made before the caller does.
     fn make_room(&self, step: u32, shortage: &Shortage) -> Result<bool> {
         match step {
             0 => uninterrupted(self.free_what_is_dead()).map(|()| true),
-            1 => uninterrupted(self.grow_for(shortage.needed)).map(|()| true),
+            _ if uninterrupted(self.grow_for(shortage.needed))? => Ok(true),
             _ if self.drop_snapshots_for(shortage) => {
                 uninterrupted(self.make_freed_reusable());
                 Ok(true)
