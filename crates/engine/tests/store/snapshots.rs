@@ -186,8 +186,13 @@ fn what_a_snapshot_reaches_is_not_reused() {
 fn a_snapshot_under_load_is_of_one_version() {
     within("a snapshot under load", || {
         let device = Device::new(Arc::new(MemDevice::new(16_384)));
-        format(&device, 16_384, 1);
-        let options = OpenOptions { background: true, cache_bytes: 4 << 20, ..tiny() };
+        let layout =
+            shoal_engine::FormatOptions { log_blocks: Some(1_024), ..crate::common::tiny_format(16_384) };
+        block_on(Store::format(&device, &layout, &environment(1))).unwrap();
+        // Writers find room while the overlays are frozen.
+        let tuning = Tuning { overlay_records_max: 10_000, ..tiny().tuning };
+        let options =
+            OpenOptions { background: true, cache_bytes: 4 << 20, overlay_bytes: None, tuning, ..tiny() };
         let store = block_on(Store::open(device.clone(), options, Environment::default())).unwrap();
         let pair = |which: u8| [key(&[b'a', which]), key(&[b'b', which, 1])];
         let stop = AtomicBool::new(false);
