@@ -11,6 +11,7 @@ use crate::PoolError;
 use crate::latency;
 use crate::memory::frame::Frames;
 use crate::memory::starve::TICK_MS;
+use crate::policy::Queue;
 use crate::pool::Pool;
 use crate::unit::Hint;
 
@@ -18,7 +19,7 @@ use crate::unit::Hint;
 const SEARCHES: usize = 3;
 
 /// Units at the front of a queue that a search tries: pinned ones go to its end.
-const SCANNED_TRIES: usize = 8;
+const QUEUE_TRIES: usize = 8;
 
 impl Pool {
     /// Takes `count` frames for `hint`, and evicts units if it must; `None` if nothing can be evicted now. With
@@ -114,26 +115,21 @@ impl Pool {
 
     /// Evicts a unit that no new reader needs.
     fn evict_unneeded(&self) -> Option<Frames> {
-        let shared = self.shared();
-        for _ in 0..SCANNED_TRIES {
-            let entry = shared.policy.next_unneeded(&shared.residents.slots)?;
-            if let Some(frames) = self.evict_or_write(entry.index()) {
-                return Some(frames);
-            }
-            shared.policy.queue_unneeded(entry);
-        }
-        None
+        self.evict_from(&self.shared().policy.unneeded)
     }
 
     /// Evicts the oldest unit that only scans touched.
     fn evict_scanned(&self) -> Option<Frames> {
-        let shared = self.shared();
-        for _ in 0..SCANNED_TRIES {
-            let entry = shared.policy.next_scanned(&shared.residents.slots)?;
+        self.evict_from(&self.shared().policy.scanned)
+    }
+
+    fn evict_from(&self, queue: &Queue) -> Option<Frames> {
+        for _ in 0..QUEUE_TRIES {
+            let entry = queue.pop(&self.residents().slots)?;
             if let Some(frames) = self.evict_or_write(entry.index()) {
                 return Some(frames);
             }
-            shared.policy.queue(entry);
+            queue.push(entry);
         }
         None
     }

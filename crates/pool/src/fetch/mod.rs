@@ -345,7 +345,7 @@ impl Pool {
         let (frames, counted) = match own.take().map(|entry| (entry, self.reclaim(entry))) {
             Some((_, Some(reclaimed))) => reclaimed,
             entry => {
-                entry.into_iter().for_each(|(entry, _)| shared.policy.queue(entry));
+                entry.into_iter().for_each(|(entry, _)| shared.policy.scanned.push(entry));
                 (self.try_take(1, Hint::Scan)?, false)
             }
         };

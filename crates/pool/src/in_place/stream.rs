@@ -178,7 +178,7 @@ impl Stream {
     /// Gives the page read last to the scans' queue.
     fn give_back(&mut self) {
         if let Some(entry) = self.own.take() {
-            self.pool.shared().policy.queue(entry);
+            self.pool.shared().policy.scanned.push(entry);
         }
     }
 

@@ -218,7 +218,7 @@ mod unit_tests {
         policy.entered(&slots[4], 4, Hint::Lookup);
         // 0 and 4: one access each. 1: second last access at 2. 3: index, both at 3. 2 is the scans'.
         assert_eq!(order(&policy, &slots), [0, 4, 1, 3]);
-        assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(2));
+        assert_eq!(policy.scanned.pop(&slots).map(|entry| entry.index), Some(2));
     }
 
     /// A unit that is read all the time, though not k times yet, stays longer than a newer unit that was read once.
@@ -338,6 +338,6 @@ mod unit_tests {
         policy.inherit((&slots[0], 0), (&slots[2], 2));
         policy.let_go(&slots[0], 0);
         assert_eq!(order(&policy, &slots), [1, 2]);
-        assert_eq!(policy.next_unneeded(&slots).map(|entry| entry.index), Some(0));
+        assert_eq!(policy.unneeded.pop(&slots).map(|entry| entry.index), Some(0));
     }
 }

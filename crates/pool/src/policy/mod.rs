@@ -65,10 +65,10 @@ const HELD_SHARE: usize = 4;
 pub(crate) struct Policy {
     clock: Alone<AtomicU32>,
     lru_k: LruK,
-    slots: usize,
-    scanned: Queue,
+    /// Units that only scans touched.
+    pub(crate) scanned: Queue,
     /// Units that no new reader needs.
-    unneeded: Queue,
+    pub(crate) unneeded: Queue,
     /// Frames of units that only scans touched.
     scan_frames: Alone<AtomicUsize>,
     scan_frames_max: usize,
@@ -79,9 +79,8 @@ impl Policy {
         Self {
             clock: Alone::default(),
             lru_k: LruK::new(slots, k, history),
-            slots,
-            scanned: Queue::default(),
-            unneeded: Queue::default(),
+            scanned: Queue::new(slots),
+            unneeded: Queue::new(slots),
             scan_frames: Alone::default(),
             scan_frames_max,
         }
@@ -100,7 +99,7 @@ impl Policy {
         let now = self.tick();
         if hint == Hint::Scan {
             let entry = self.entered_for(slot, index, false);
-            self.queue(entry);
+            self.scanned.push(entry);
             return;
         }
         Self::renew(slot);
@@ -109,7 +108,7 @@ impl Policy {
         self.lru_k.entered(slot, index, now, hint);
     }
 
-    /// Notes that a unit enters the pool in this slot for a scan, which [queues](Self::queue) it when it moves on.
+    /// Notes that a unit enters the pool in this slot for a scan, which puts it into [`scanned`](Self::scanned) when it moves on.
     /// `counted` says that the scans' frames include it already.
     pub(crate) fn entered_for(&self, slot: &Slot, index: u32, counted: bool) -> Scanned {
         let generation = Self::renew(slot);
@@ -201,7 +200,7 @@ impl Policy {
             self.scan_frames.fetch_sub(blocks, Ordering::Relaxed);
         } else {
             let entry = Scanned { index, generation: slot.generation.load(Ordering::Relaxed) };
-            self.unneeded.push(entry, self.slots);
+            self.unneeded.push(entry);
         }
     }
 
@@ -229,41 +228,26 @@ impl Policy {
     pub(crate) fn scan_frames(&self) -> usize {
         self.scan_frames.load(Ordering::Relaxed)
     }
-
-    /// The unit that only scans touched and that entered first.
-    pub(crate) fn next_scanned(&self, slots: &[Slot]) -> Option<Scanned> {
-        self.scanned.pop(slots)
-    }
-
-    /// Puts a unit that only scans touched at the end of the queue.
-    pub(crate) fn queue(&self, entry: Scanned) {
-        self.scanned.push(entry, self.slots);
-    }
-
-    /// The next unit that no new reader needs.
-    pub(crate) fn next_unneeded(&self, slots: &[Slot]) -> Option<Scanned> {
-        self.unneeded.pop(slots)
-    }
-
-    /// Puts a unit that no new reader needs, and that is pinned, at the end of their queue.
-    pub(crate) fn queue_unneeded(&self, entry: Scanned) {
-        self.unneeded.push(entry, self.slots);
-    }
 }
 
 /// Units that go before those of lookups, the first one first.
-#[derive(Default)]
-struct Queue {
+pub(crate) struct Queue {
     entries: Alone<Mutex<VecDeque<Scanned>>>,
     /// Their number, to be looked at without the lock.
     queued: Alone<AtomicUsize>,
+    /// Entries at most: one a slot is enough, as those of units that left otherwise stay until they come to the front.
+    most: usize,
 }
 
 impl Queue {
-    fn push(&self, entry: Scanned, most: usize) {
+    fn new(most: usize) -> Self {
+        Self { entries: Alone::default(), queued: Alone::default(), most }
+    }
+
+    /// Puts a unit at the end.
+    pub(crate) fn push(&self, entry: Scanned) {
         let mut entries = self.entries.lock();
-        // Entries of units that left otherwise stay until they come to the front; an entry a slot is enough.
-        if entries.len() >= most {
+        if entries.len() >= self.most {
             entries.pop_front();
         }
         entries.push_back(entry);
@@ -271,7 +255,7 @@ impl Queue {
     }
 
     /// The first entry whose unit is still there.
-    fn pop(&self, slots: &[Slot]) -> Option<Scanned> {
+    pub(crate) fn pop(&self, slots: &[Slot]) -> Option<Scanned> {
         if self.queued.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -331,11 +315,11 @@ pub(crate) mod tests {
         assert!(policy.scan_share_used(1));
         policy.touched(&slots[0], 0, Hint::Lookup);
         assert!(!policy.scan_share_used(1), "a lookup takes it out of the scans");
-        assert_eq!(policy.next_scanned(&slots).map(|entry| entry.index), Some(1));
+        assert_eq!(policy.scanned.pop(&slots).map(|entry| entry.index), Some(1));
         policy.left(&slots[1], 1, true);
         policy.left(&slots[0], 0, true);
         assert_eq!(policy.scan_frames(), 0);
-        assert!(policy.next_scanned(&slots).is_none());
+        assert!(policy.scanned.pop(&slots).is_none());
     }
 
     /// A reader of a unit at the moment at which it is let go does not take it out of a count that does not include it
@@ -376,11 +360,11 @@ pub(crate) mod tests {
         policy.entered(&slots[0], 0, Hint::Lookup);
         policy.entered(&slots[1], 1, Hint::Lookup);
         policy.inherit((&slots[0], 0), (&slots[1], 1));
-        assert!(policy.next_unneeded(&slots).is_none(), "it may still be read");
+        assert!(policy.unneeded.pop(&slots).is_none(), "it may still be read");
         policy.let_go(&slots[0], 0);
         policy.let_go(&slots[0], 0);
-        assert_eq!(policy.next_unneeded(&slots).map(|entry| entry.index), Some(0));
-        assert!(policy.next_unneeded(&slots).is_none());
+        assert_eq!(policy.unneeded.pop(&slots).map(|entry| entry.index), Some(0));
+        assert!(policy.unneeded.pop(&slots).is_none());
         assert_eq!(order(&policy, &slots), [1]);
     }
 
