@@ -148,7 +148,7 @@ fn run_verify(verify: &Verify) -> anyhow::Result<()> {
     found.bytes = bytes;
     (found.objects, found.value_bytes) = (objects, value_bytes);
     found.tell(&verify.file, false, verify.json)?;
-    if found.damage.is_empty() { Ok(()) } else { Err(Reported.into()) }
+    if found.damage.is_empty() && found.losses.is_empty() { Ok(()) } else { Err(Reported.into()) }
 }
 
 /// The contents of a backup.
@@ -211,9 +211,10 @@ impl Found {
                 self.losses.len()
             ));
         }
-        line.push_str(match self.damage.len() {
-            0 => "; it is whole",
-            _ => "; IT IS DAMAGED",
+        line.push_str(match (self.damage.is_empty(), self.losses.is_empty()) {
+            (false, _) => "; IT IS DAMAGED",
+            (true, false) => "; all else is whole",
+            (true, true) => "; it is whole",
         });
         line
     }

@@ -41,7 +41,7 @@ Examples:
 The file has its name when everything is in it; before, it is NEW.unfinished. Objects get new versions, which begin 2^40 behind those
 of the backup. Objects whose time was over meanwhile are left out.
 
-Exit codes: 0 everything was restored, 1 it failed, or the backup is damaged.";
+Exit codes: 0 everything was restored, 1 it failed, or the backup is damaged, or something was missing in it from the start.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -123,6 +123,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         );
         if expired > 0 {
             line.push_str(&format!("; {} expired meanwhile", show_count(expired)));
+        }
+        if losses > 0 {
+            line.push_str(&format!("; {losses} things were missing in the store when the backup was made"));
         }
         if !damage.is_empty() {
             line.push_str("; the backup is damaged, so objects are missing");

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::{Done, Server, command, run, serve};
@@ -50,11 +52,11 @@ fn the_drill() {
         let options = shoal_client::PutOptions::default();
         client.put("default", key(which).as_bytes(), value(which, state).into(), options).await
     };
-    // What stays: it is written before, and never again.
+    // The first COUNT keys are written before the backup, and never again.
     for which in 0..COUNT {
         runtime.block_on(put(which, 0)).unwrap();
     }
-    // What changes: key COUNT + n goes through the states 1, 2, ... under load, one after the other, in pairs of keys.
+    // The others change: key COUNT + n goes through the states 1, 2, ... under load, one after the other, in pairs of keys.
     let stop = AtomicBool::new(false);
     let written = std::sync::Mutex::new(Vec::new());
     let done = std::thread::scope(|scope| {
@@ -230,4 +232,64 @@ fn a_closed_store_and_a_rate() {
     let closed = folder.path().join("closed.shoal");
     let done = run(&["backup", path(&closed), "--data", path(&data), "--json"]);
     assert_eq!((done.code, counted(&done)), (0, 1), "{}", done.stderr);
+}
+
+/// An object that the store could not read is missing in the backup, and no command says that all is well: not the backup, not its
+/// check, not a restore.
+#[test]
+fn an_unreadable_object_is_named_by_each_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (data, dest, new) = (at("data"), at("lossy"), at("new"));
+    for (key, byte) in [("hurt", 0xA7_u8), ("well", 0x3C)] {
+        let put = command(&["put", key, "-", "--data", path(&data)]);
+        assert_eq!(crate::harness::run_with(put, &vec![byte; 300_000]).code, 0);
+    }
+    let mut bytes = fs::read(&data).unwrap();
+    let place = bytes.windows(64).position(|some| some == [0xA7; 64]).expect("the value is in the file");
+    bytes[place + 5_000] ^= 1;
+    fs::write(&data, bytes).unwrap();
+    let made = run(&["backup", path(&dest), "--data", path(&data), "--json"]);
+    let verified = run(&["backup", "verify", path(&dest), "--json"]);
+    for done in [made, verified] {
+        assert_eq!((done.code, counted(&done)), (1, 1), "{}", done.stderr);
+        let missing = done.json()["missing"].clone();
+        assert!(
+            missing.as_array().unwrap().len() == 1 && missing[0].as_str().unwrap().contains("hurt"),
+            "{missing}"
+        );
+    }
+    let shown = run(&["backup", "verify", path(&dest)]);
+    assert!(!shown.text().contains("it is whole") && shown.text().contains("missing"), "{}", shown.text());
+    let restored = run(&["restore", "--data", path(&new), path(&dest), "--json", "--size", "64M"]);
+    assert_eq!((restored.code, counted(&restored)), (1, 1), "{}", restored.stderr);
+    assert_eq!(restored.json()["missing"], 1);
+}
+
+/// A restore that is killed leaves no store at its place, and does not stand in the way of the next one.
+#[test]
+fn a_killed_restore_leaves_no_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (data, dest, new) = (at("data"), at("backup"), at("new"));
+    for which in 0..4 {
+        let put = command(&["put", &key(which), "-", "--data", path(&data)]);
+        assert_eq!(crate::harness::run_with(put, &value(which, 0)).code, 0);
+    }
+    assert_eq!(run(&["backup", path(&dest), "--data", path(&data)]).code, 0);
+    let bytes = fs::read(&dest).unwrap();
+    let mut half = command(&["restore", "--data", path(&new), "-", "--size", "64M"]);
+    let mut restore = half.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut pipe = restore.stdin.take().unwrap();
+    pipe.write_all(&bytes[..bytes.len() / 2]).unwrap();
+    let unfinished = at("new.unfinished");
+    while !unfinished.exists() {
+        std::thread::yield_now();
+    }
+    restore.kill().unwrap();
+    restore.wait().unwrap();
+    assert!(!new.exists(), "a part of a store has the name of a whole one");
+    let again = run(&["restore", "--data", path(&new), path(&dest), "--json", "--size", "64M"]);
+    assert_eq!((again.code, counted(&again)), (0, 4), "{}", again.stderr);
+    assert!(!unfinished.exists());
 }
