@@ -331,3 +331,24 @@ async fn a_server_that_is_not_there_is_named() {
     assert!(message.contains(&free.to_string()) && message.contains("`shoal serve`"), "{message}");
     assert!(message.to_lowercase().contains("refused"), "{message}");
 }
+
+/// Each backup holds a snapshot. Callers that begin one and never read it keep out a third one, only for as long as they are there, and
+/// no other call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_backups_at_a_time() {
+    let server = Running::start().await;
+    let client = server.impatient_client().await;
+    // More than the connection takes while nobody reads.
+    let put = async |which: u8| client.put("b", &[which], value(400_000, which), PutOptions::default()).await;
+    for which in 0..60 {
+        put(which).await.unwrap();
+    }
+    let unread = client.backup().await.unwrap();
+    let _unread_too = client.backup().await.unwrap();
+    let refused = client.backup().await.map(|_| ()).unwrap_err();
+    assert!(matches!(refused, Error::Busy(_)), "{refused:?}");
+    put(60).await.unwrap();
+    drop(unread);
+    let free = async || client.backup().await.is_ok();
+    eventually("the place of a caller that has gone is free", free).await;
+}
