@@ -198,7 +198,7 @@ fn usage_and_buckets_are_counted() {
         (maps["objects"].as_u64(), maps["bytes"].as_u64(), maps["with_deadline"].as_u64()),
         (Some(1), Some(3), Some(1))
     );
-    // Nothing goes without being asked for.
+    // The command deletes only with -r.
     let done = server.run(&["bucket", "rm", "maps"]);
     assert!(done.code == 1 && done.stderr.contains("-r"), "{}", done.stderr);
     for words in [

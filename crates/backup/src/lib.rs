@@ -2,7 +2,7 @@
 //!
 //! The format, to the byte, is in `docs/format/backup.md`. Reading order: [`record`] (an object and a loss, as bytes), `frame` (the
 //! envelope of everything), [`BackupStream`] (a snapshot becomes frames), [`Decoder`] (frames become records, whatever the bytes hold).
-//! Nothing here touches a file or a network: the server sends the stream, the command line writes and reads it.
+//! The crate touches no file and no network: the server sends the stream, the command line writes and reads it.
 
 mod decode;
 mod encode;

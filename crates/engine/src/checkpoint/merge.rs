@@ -33,8 +33,8 @@ const TRY_AGAIN_NS: u64 = 600_000_000_000;
 /// Bytes of entries that are merged for each byte of an overlay that is applied.
 const MERGED_PER_FRESH: u64 = 2;
 
-/// A slice is so many times as long where many layers wait: it is put into the base between two applies, and so many entries must be
-/// merged for each apply.
+/// The factor by which slices are longer where many layers wait. A slice is put into the base between two applies, so it must merge more
+/// entries than an apply adds.
 const SLICE_BEHIND: u64 = 4;
 /// Layers of about one size that become one.
 const LAYERS_A_TIER: usize = 8;
@@ -124,8 +124,8 @@ fn full_tier(list: &[Root], least: usize) -> Option<usize> {
     })
 }
 
-/// So many layers of one size become one in a tablet of `layers` layers. A merge into the base may take longer than those above it take
-/// to become too many: the fewer places are left, the sooner they are merged with each other.
+/// The number of layers of one size that become one, in a tablet of `layers` layers. While a merge into the base runs, new layers come
+/// above it: the fewer places are left, the sooner these are merged with each other.
 fn tier_for(layers: usize) -> usize {
     match LAYERS_MAX.saturating_sub(layers) {
         0..=8 => 2,

@@ -28,7 +28,7 @@ impl Inner {
             return Ok(self.frozen_for_good());
         }
         for _ in 0..TRIES {
-            // What can be applied before is no part of the time for which no other apply runs.
+            // Records that are applied here do not lengthen the time for which the turn is held.
             self.apply_all().await?;
             for tablet in self.tablets.all() {
                 self.make_room_for_a_layer(tablet).await?;

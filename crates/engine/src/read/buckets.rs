@@ -48,7 +48,7 @@ impl Store {
             }
             page.damaged = merge.damaged.len();
             if page.damaged > 0 && !inner.answers().await {
-                // Nothing is readable now: no bucket at all would look like an empty store.
+                // The store can be read nowhere now: an empty list of buckets would look like an empty store.
                 return Err(Error::Busy("its device does not read anything, not even superblocks"));
             }
             Ok(page)
