@@ -302,7 +302,7 @@ impl PreparedBatch<'_> {
         Ok(())
     }
 
-    /// The value gets extents of its own. It is written here and now, except where this thread leads the commit anyway: then
+    /// The value gets extents of its own. It is written here and now, except where this thread drives the commit anyway: then
     /// value and log are written together.
     fn put_in_extents<'s>(
         &'s mut self,
