@@ -178,14 +178,16 @@ impl Committer {
     /// Appends an item to the queue. The caller holds the overlay's lock, which fixes the order (R4).
     pub(crate) fn push(&self, item: Item) {
         match item {
-            Item::Writes { batch, reserved } if injected(Bug::StepDivided) && batch.records.len() > 1 => {
+            Item::Writes { batch, reserved }
+                if injected(Bug::WriteBatchDivided) && batch.records.len() > 1 =>
+            {
                 self.push_divided(batch, reserved);
             }
             item => self.queue.lock().push_back(item),
         }
     }
 
-    /// The effect of [`Bug::StepDivided`]: a log batch for each record.
+    /// The effect of [`Bug::WriteBatchDivided`]: a log batch for each record.
     fn push_divided(&self, batch: QueuedBatch, mut reserved: u32) {
         let QueuedBatch { records, writes, has_extents, kept } = batch;
         let mut writes = Some((writes, kept));
@@ -376,7 +378,7 @@ impl Committer {
                 let first = drained.records.is_empty();
                 // A write batch is never divided (R22). The first one may go to the ring's start; later ones must not
                 // cause that.
-                let alone = injected(Bug::StepDivided);
+                let alone = injected(Bug::WriteBatchDivided);
                 if !first && (alone || with > self.batch_bytes_max || (bytes <= rest && with > rest)) {
                     break;
                 }

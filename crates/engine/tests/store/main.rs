@@ -37,7 +37,7 @@ mod read_only;
 mod relocation;
 mod repair;
 mod scrub;
-mod together;
 mod transactions;
 mod updating;
 mod upgrade;
+mod write_batches;
