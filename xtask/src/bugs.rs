@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_planted_bug_has_a_hunter() {
+    fn every_injected_bug_has_a_hunter() {
         let path = super::super::root().unwrap().join("crates/engine/src/testing/injected_bug.rs");
         let source = std::fs::read_to_string(path).unwrap();
         let body = source.split_once("enum Bug {").unwrap().1.split_once("\n}").unwrap().0;

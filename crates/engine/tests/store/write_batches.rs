@@ -344,7 +344,7 @@ fn stream_once(
     rules: RejectRules,
 ) -> shoal_engine::Result<shoal_base::Lsn> {
     let options = PutOptions { rules, ..PutOptions::default() };
-    let mut stream = store.put_stream(name, options)?.once(Some(identity));
+    let mut stream = store.put_stream(name, options)?.with_request_id(Some(identity));
     for piece in 0..mebibytes {
         block_on(stream.write(&vec![piece as u8 + 1; 1 << 20]))?;
     }

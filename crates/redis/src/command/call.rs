@@ -35,7 +35,7 @@ pub(crate) enum Scope {
     /// The call itself.
     Plain,
     /// Its writes are done once, however often they are sent (`SHOAL.SESSION`).
-    Once(RequestId),
+    Dedup(RequestId),
     /// A transaction: all that it does is done to the transaction's working set.
     Transaction(Rc<WorkingSet>),
 }

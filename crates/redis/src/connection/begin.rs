@@ -43,7 +43,7 @@ impl Connection {
                 }
                 continue;
             }
-            if !self.input.is_holding() && self.begin_at_once(shared, commands_max, answers_max) {
+            if !self.input.is_holding() && self.try_begin(shared, commands_max, answers_max) {
                 continue;
             }
             let (words, command) = match self.input.take_held() {
@@ -93,7 +93,7 @@ impl Connection {
     /// are in memory, and plain SETs of short values, whose answers wait together. Nothing is copied but values, and no memory is
     /// taken but for records. A GET that must wait is begun as the last one, and its task goes on with the search. Says whether
     /// there were any.
-    fn begin_at_once(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
+    fn try_begin(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
         // In the relaxed mode reads see what is in flight, and writes do not wait.
         if !self.session.authenticated
             || self.session.replies != Replies::All
@@ -223,7 +223,7 @@ impl Connection {
                 Answer::error("NOAUTH Authentication required.")
             }
             Some(command) => match &mut self.session.transaction {
-                Some(transaction) if !transactions::is_at_once(&words, command) => {
+                Some(transaction) if !transactions::is_immediate(&words, command) => {
                     transaction.queue(words, command, shared.frontend.options.limits.command_bytes_max)
                 }
                 Some(_) if command.name == "watch" => Answer::error("ERR WATCH inside MULTI is not allowed"),

@@ -480,7 +480,7 @@ async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result
     let failed = |error| Failure::of_write(&error, &rules);
     let identity = identity_of(identity);
     let value = value.into();
-    let write = Write::put(key, &value, &options).once(identity);
+    let write = Write::put(key, &value, &options).with_request_id(identity);
     let pending = store.write(write).await.map_err(failed)?;
     if identity.is_none() && rules.is_empty() {
         return Ok(Outcome::Placed(pending));
@@ -493,7 +493,7 @@ async fn delete(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Res
     let rules = convert::rules(operation.rules);
     let failed = |error| Failure::of_write(&error, &rules);
     let identity = identity_of(operation.identity);
-    let pending = store.write(Write::delete(key, rules).once(identity)).await.map_err(failed)?;
+    let pending = store.write(Write::delete(key, rules).with_request_id(identity)).await.map_err(failed)?;
     if identity.is_none() && rules.is_empty() {
         return Ok(Outcome::Placed(pending));
     }

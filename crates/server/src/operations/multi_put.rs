@@ -54,7 +54,7 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffe
                     }
                     alone_until = at + SHORT_PUTS_MAX;
                 }
-                match begin_put(&admitted, &batch, item).await {
+                match queue_put(&admitted, &batch, item).await {
                     Ok(Started::Placed(pending)) => placed.push((at, pending)),
                     Ok(Started::Apart(put)) => apart.push((at, put)),
                     Err(failure) => results[at] = Err(failure),
@@ -122,7 +122,7 @@ enum Started {
 }
 
 /// A put up to its place in the order of writes, where it gets there without waiting for the device.
-async fn begin_put(
+async fn queue_put(
     admitted: &Authenticated<()>,
     batch: &Batch<()>,
     item: &Item<()>,

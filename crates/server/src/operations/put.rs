@@ -38,7 +38,7 @@ pub(crate) async fn store(
     value: Buffer,
     options: PutOptions,
 ) -> Result<PutResult, Error> {
-    let write = Write::put(key, &value, &options).once(admitted.identity());
+    let write = Write::put(key, &value, &options).with_request_id(admitted.identity());
     let pending = admitted.store().write(write).await?;
     mark(Mark::Placed);
     Ok(PutResult { version: pending.durable().await? })

@@ -38,7 +38,8 @@ pub(crate) async fn put_stream(
     let options = convert::put_options(header.rules, header.metadata, header.modified_ns, end)?;
     let rules = options.rules;
     let failed = |error: Error| Failure::of_write(&error, &rules);
-    let mut value = admitted.store().put_stream(&key, options).map_err(failed)?.once(admitted.identity());
+    let mut value =
+        admitted.store().put_stream(&key, options).map_err(failed)?.with_request_id(admitted.identity());
     // Nothing is cut once the end message has arrived: then the object is stored.
     let announced = tokio::select! {
         received = receive(&mut parts, &mut value, failed) => received?,

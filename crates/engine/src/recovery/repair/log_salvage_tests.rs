@@ -261,7 +261,8 @@ fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
     let identity = crate::RequestId { session: 77, sequence: 3 };
     let delete = |store: &Store| {
         let name = key(0);
-        let write = crate::Write::delete(&name, crate::RejectRules::default()).once(Some(identity));
+        let write =
+            crate::Write::delete(&name, crate::RejectRules::default()).with_request_id(Some(identity));
         let (done, deleted) = block_on(store.write_durably(write))?;
         Ok::<_, crate::Error>(DeleteResult { deleted, version: done.version })
     };
