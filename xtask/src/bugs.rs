@@ -29,7 +29,7 @@ const SCHEDULES: &str = "shoal_schedules";
 /// Schedules that hunt: the rarest bug shows after some five hundred.
 const SCHEDULES_OF_A_HUNT: &str = "3000";
 
-/// A injected bug (`crates/engine/src/testing/injected_bug.rs`), the test binary that catches it, and the test in it.
+/// An injected bug (`crates/engine/src/testing/injected_bug.rs`), the test binary that catches it, and the test in it.
 type Hunt = (&'static str, &'static str, &'static str);
 
 const HUNTS: &[Hunt] = &[
