@@ -445,6 +445,10 @@ impl Committer {
             chain: before.chain,
             record_bytes: record_bytes as u32,
         };
+        assert!(
+            header.durable_lsn < first_lsn || injected(Bug::PromiseAhead),
+            "a batch promises only the records before it (R15)"
+        );
         let (buf, chain) = builder.finish(&header, self.seed);
         let writes = std::mem::take(&mut drained.writes);
         self.write_and_flush(self.ring.block(position), buf, drained.has_extents, writes).await?;
