@@ -16,7 +16,7 @@ use shoal_engine::{
 };
 
 use super::call::{
-    Call, Command, Effect, Finished, Order, Outcome, Queued, Run, Scope, Session, Task, Transaction,
+    Call, Command, ConnectionState, Effect, Finished, Order, Outcome, Queued, Run, Scope, Task, Transaction,
     give_way_at, is, memory_of,
 };
 use super::write;
@@ -103,7 +103,7 @@ pub(crate) fn is_exec(words: &[Bytes], command: &Command) -> bool {
     command.name == "exec" || has_request_id(words, command)
 }
 
-pub(super) fn multi(session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
+pub(super) fn multi(session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     if session.transaction.is_some() {
         return Err("ERR MULTI calls can not be nested".into());
     }
@@ -112,11 +112,11 @@ pub(super) fn multi(session: &mut Session, _call: &Call) -> Result<Answer, Faile
 }
 
 /// Where there is something to execute the connection does it (`Connection::begin`).
-pub(super) fn exec(_session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
+pub(super) fn exec(_session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     Err("ERR EXEC without MULTI".into())
 }
 
-pub(super) fn discard(session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
+pub(super) fn discard(session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     if session.transaction.take().is_none() {
         return Err("ERR DISCARD without MULTI".into());
     }
@@ -124,7 +124,7 @@ pub(super) fn discard(session: &mut Session, _call: &Call) -> Result<Answer, Fai
     Ok(Answer::Ok)
 }
 
-pub(super) fn unwatch(session: &mut Session, _call: &Call) -> Result<Answer, Failed> {
+pub(super) fn unwatch(session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     session.watches.clear();
     Ok(Answer::Ok)
 }

@@ -15,8 +15,8 @@ use super::in_flight::{ANSWER_BYTES_GUESS, InFlight, Popped, Through};
 use super::input::LONG_VALUE_BYTES_MIN;
 use crate::answer::Answer;
 use crate::command::call::{
-    Call, Command, Finished, Order, Outcome, Replies, Run, Scope, Session, TOO_LONG, Task, Transaction, is,
-    memory_of, wrong_count,
+    Call, Command, ConnectionState, Finished, Order, Outcome, Replies, Run, Scope, TOO_LONG, Task,
+    Transaction, is, memory_of, wrong_count,
 };
 use crate::command::{identity_of, table, transactions};
 use crate::command::{read, write};
@@ -378,7 +378,7 @@ fn is_set_of_long(words: &[Bytes], command: &'static Command) -> bool {
 }
 
 /// The answer of a command whose task is through, with the writes that it waits for.
-fn finish(shared: &mut Shared, session: &mut Session, outcome: Outcome, writes: bool) -> Through {
+fn finish(shared: &mut Shared, session: &mut ConnectionState, outcome: Outcome, writes: bool) -> Through {
     let Finished { mut answer, mut pending, effect } = outcome.unwrap_or_else(Finished::from);
     if let Some(effect) = effect {
         effect(session, &mut answer);
